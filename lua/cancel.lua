@@ -1,0 +1,39 @@
+-- Take messages of one slot out of the backlog by content. What is in a handler's hands is left alone.
+--
+-- KEYS[1]  store    ZSET  content -> score
+-- KEYS[2]  prepare  ZSET  content -> claim score
+-- KEYS[3]  retry    ZSET  content -> retry score
+-- KEYS[4]  body     HASH  content -> body
+-- KEYS[5]  meta     HASH  totals
+-- KEYS[6]  error    HASH  content -> last failure, JSON
+-- ARGV[1..] contents, at most 1,000
+-- Returns: per content `done`, `in_flight` (only there), or `absent`
+-- Errors: none of its own
+-- Complexity: O(n log N)
+-- Notes: atomic. Safe to repeat: a second time they are absent.
+-- @include count
+-- @include write_totals
+-- @include forget
+
+local slot = { store = KEYS[1], prepare = KEYS[2], retry = KEYS[3], body = KEYS[4], meta = KEYS[5], error = KEYS[6] }
+
+for _, zset in ipairs({ slot.store, slot.prepare, slot.retry }) do
+  redis.call('ZCARD', zset)
+end
+for _, hash in ipairs({ slot.body, slot.meta, slot.error }) do
+  redis.call('HLEN', hash)
+end
+
+local totals, answers = {}, {}
+for i, content in ipairs(ARGV) do
+  local removed = redis.call('ZREM', slot.store, content) + redis.call('ZREM', slot.retry, content)
+  if removed > 0 then
+    count(totals, 'cancelled', removed)
+    forget(slot, content)
+    answers[i] = 'done'
+  else
+    answers[i] = redis.call('ZSCORE', slot.prepare, content) and 'in_flight' or 'absent'
+  end
+end
+write_totals(slot.meta, totals)
+return answers

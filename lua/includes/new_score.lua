@@ -1,0 +1,11 @@
+-- The store score that a rescheduling asks for. `kind`: `after` (value = ms from now), `at` (value = epoch ms, ahead of
+-- now), `priority` (value = the priority). Returns the score, or nil and a refusal.
+local function new_score(kind, value, now_ms)
+  if kind == 'after' then
+    return now_ms + value
+  end
+  if kind == 'at' and value <= now_ms then
+    return nil, redis.error_reply('RMQ_PAST ' .. string.format('%.0f', now_ms))
+  end
+  return value
+end

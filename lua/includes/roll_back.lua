@@ -1,0 +1,16 @@
+-- A claimed message goes back: to store with its retries left as score, or to retry until due_ms (0: at once). A
+-- fresh copy in store stands as it is, with its own time or priority and all its retries.
+local function roll_back(slot, content, retries_left, due_ms, totals)
+  if redis.call('ZSCORE', slot.store, content) then
+    count(totals, 'merged', 1)
+    redis.call('HDEL', slot.error, content)
+  elseif due_ms > 0 then
+    local due_second = math.ceil(due_ms / 1000)
+    redis.call('ZADD', slot.retry, string.format('%.0f', due_second * 1000 + retries_left), content)
+    count(totals, 'retried', 1)
+  else
+    redis.call('ZADD', slot.store, retries_left, content)
+    count(totals, 'retried', 1)
+  end
+  redis.call('ZREM', slot.prepare, content)
+end

@@ -1,0 +1,31 @@
+-- Like store_batch, one message at a time, where outcomes are asked for or the slot has bodies: the body goes with
+-- the entry. Behind the messages, ARGV holds index (from 1) and body of those that have one. Returns how many were new,
+-- and per message '1' for new or '0' for merged.
+local function store_each(store, body, keep_first, at, number)
+  local bodies = {}
+  for i = at + 2 * number, #ARGV, 2 do
+    bodies[tonumber(ARGV[i])] = ARGV[i + 1]
+  end
+  local had_bodies = redis.call('HLEN', body) > 0
+  local new, outcomes = 0, {}
+  for i = 1, number do
+    local score, content = ARGV[at + 2 * i - 2], ARGV[at + 2 * i - 1]
+    local added
+    if keep_first then
+      added = redis.call('ZADD', store, 'NX', score, content)
+    else
+      added = redis.call('ZADD', store, score, content)
+    end
+    new = new + added
+    outcomes[i] = added
+    if added == 1 or not keep_first then
+      if bodies[i] then
+        redis.call('HSET', body, content, bodies[i])
+        had_bodies = true
+      elseif had_bodies then
+        redis.call('HDEL', body, content)
+      end
+    end
+  end
+  return new, table.concat(outcomes)
+end

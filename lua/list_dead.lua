@@ -1,0 +1,28 @@
+-- Read a page of one slot's dead with their reasons and bodies.
+--
+-- KEYS[1]  dead       ZSET  content -> time of death, ms
+-- KEYS[2]  reason     HASH  content -> why it died, JSON
+-- KEYS[3]  dead_body  HASH  content -> body of the dead
+-- ARGV[1]  start  rank of the first, the longest dead being 0
+-- ARGV[2]  limit  most messages, 1 to 1,000
+-- Returns: { content, time of death, ... }, { reason or nil, ... }, { body or nil, ... }; empty tables at the end
+-- Errors: none of its own
+-- Complexity: O(log N + n)
+-- Notes: reads only.
+
+local dead, reason, dead_body = KEYS[1], KEYS[2], KEYS[3]
+local start, limit = tonumber(ARGV[1]), tonumber(ARGV[2])
+
+local page = redis.call('ZRANGE', dead, start, start + limit - 1, 'WITHSCORES')
+if #page == 0 then
+  return { page, {}, {} }
+end
+local contents = {}
+for i = 1, #page, 2 do
+  contents[#contents + 1] = page[i]
+end
+local bodies = {}
+if redis.call('HLEN', dead_body) > 0 then
+  bodies = redis.call('HMGET', dead_body, unpack(contents))
+end
+return { page, redis.call('HMGET', reason, unpack(contents)), bodies }

@@ -1,0 +1,69 @@
+-- Send dead messages of one slot again: dead -> store, as fresh ones with their bodies.
+--
+-- KEYS[1]  store      ZSET  content -> score
+-- KEYS[2]  dead       ZSET  content -> time of death, ms
+-- KEYS[3]  body       HASH  content -> body
+-- KEYS[4]  meta       HASH  totals
+-- KEYS[5]  reason     HASH  content -> why it died, JSON
+-- KEYS[6]  dead_body  HASH  content -> body of the dead
+-- KEYS[7]  wake       channel
+-- ARGV[1]  kind       `after`, `at` or `priority`: see new_score
+-- ARGV[2]  value      ms from now, epoch ms, or priority
+-- ARGV[3]  overwrite  '1': the redriven one replaces a fresh copy in store; '0': the fresh copy stands
+-- ARGV[4]  limit      without contents: how many, the longest dead first, 1 to 1,000
+-- ARGV[5]  publish    command for the wake hint: PUBLISH or SPUBLISH
+-- ARGV[6..] contents, at most 1,000; none for the longest dead
+-- Returns: per message `done`, `merged` (with a fresh copy) or `absent`; empty when nothing is dead
+-- Errors: RMQ_PAST now_ms; OOM at maxmemory; nothing was written
+-- Complexity: O(n log N)
+-- Notes: atomic. Safe to repeat with contents: a second time they are absent.
+-- @include count
+-- @include write_totals
+-- @include read_clock
+-- @include whole
+-- @include new_score
+
+local store, dead, body, meta, reason, dead_body, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local kind, value, overwrite, limit, publish = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4]), ARGV[5]
+
+local now_ms = read_clock()
+local score, refusal = new_score(kind, value, now_ms)
+if not score then
+  return refusal
+end
+redis.call('ZCARD', store)
+for _, hash in ipairs({ body, meta, reason, dead_body }) do
+  redis.call('HLEN', hash)
+end
+local contents = { unpack(ARGV, 6) }
+if #contents == 0 then
+  contents = redis.call('ZRANGE', dead, 0, limit - 1)
+end
+
+local totals, answers = {}, {}
+for i, content in ipairs(contents) do
+  local fresh = redis.call('ZSCORE', store, content)
+  if not redis.call('ZSCORE', dead, content) then
+    answers[i] = 'absent'
+  else
+    answers[i] = fresh and 'merged' or 'done'
+    count(totals, fresh and 'merged' or 'redriven', 1)
+    if not fresh or overwrite then
+      redis.call('ZADD', store, whole(score), content)
+      local payload = redis.call('HGET', dead_body, content)
+      if payload then
+        redis.call('HSET', body, content, payload)
+      else
+        redis.call('HDEL', body, content)
+      end
+    end
+    redis.call('ZREM', dead, content)
+    redis.call('HDEL', reason, content)
+    redis.call('HDEL', dead_body, content)
+  end
+end
+write_totals(meta, totals)
+if totals.redriven or totals.merged then
+  redis.call(publish, wake, kind == 'priority' and '0' or whole(score))
+end
+return answers

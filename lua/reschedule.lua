@@ -1,0 +1,55 @@
+-- Give messages of one slot another due time or priority by content, be they in store or waiting for a retry.
+--
+-- KEYS[1]  store    ZSET  content -> score
+-- KEYS[2]  prepare  ZSET  content -> claim score
+-- KEYS[3]  retry    ZSET  content -> retry score
+-- KEYS[4]  meta     HASH  totals
+-- KEYS[5]  wake     channel
+-- ARGV[1]  kind     `after`, `at` or `priority`: see new_score
+-- ARGV[2]  value    ms from now, epoch ms, or priority
+-- ARGV[3]  publish  command for the wake hint: PUBLISH or SPUBLISH
+-- ARGV[4..] contents, at most 1,000
+-- Returns: per content `done`, `in_flight` (only there: not touched), or `absent`
+-- Errors: RMQ_PAST now_ms; nothing was written
+-- Complexity: O(n log N)
+-- Notes: atomic. Safe to repeat. A rescheduled message is fresh: it has all its retries again.
+-- @include count
+-- @include write_totals
+-- @include read_clock
+-- @include whole
+-- @include new_score
+
+local store, prepare, retry, meta, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local kind, value, publish = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+
+local now_ms = read_clock()
+local score, refusal = new_score(kind, value, now_ms)
+if not score then
+  return refusal
+end
+for _, zset in ipairs({ store, prepare, retry }) do
+  redis.call('ZCARD', zset)
+end
+redis.call('HLEN', meta)
+
+local totals, answers = {}, {}
+redis.call('ZREM', store, '')
+for i = 4, #ARGV do
+  local content = ARGV[i]
+  local stored, waiting = redis.call('ZSCORE', store, content), redis.call('ZSCORE', retry, content)
+  if stored or waiting then
+    redis.call('ZADD', store, whole(score), content)
+    if waiting then
+      redis.call('ZREM', retry, content)
+    end
+    if stored and waiting then
+      count(totals, 'merged', 1)
+    end
+    answers[#answers + 1] = 'done'
+  else
+    answers[#answers + 1] = redis.call('ZSCORE', prepare, content) and 'in_flight' or 'absent'
+  end
+end
+write_totals(meta, totals)
+redis.call(publish, wake, kind == 'priority' and '0' or whole(score))
+return answers

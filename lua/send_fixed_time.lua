@@ -1,0 +1,35 @@
+-- Send fixed-time messages to one slot: due at their time; of a content in store, the last send decides.
+--
+-- KEYS[1]  store    ZSET  content -> score
+-- KEYS[2]  prepare  ZSET  content -> claim score; its size is read
+-- KEYS[3]  body     HASH  content -> body
+-- KEYS[4]  meta     HASH  totals
+-- KEYS[5]  wake     channel
+-- ARGV[1]  publish      command for the wake hint: PUBLISH or SPUBLISH
+-- ARGV[2]  max_backlog  most messages in this slot's store; 0 for no bound
+-- ARGV[3]  detailed     '1': say per message whether it was new
+-- ARGV[4]  number       of messages, 1 to 1,000
+-- ARGV[5]  lowest       earliest fixed time of the batch, epoch ms
+-- ARGV[6..] fixed time in epoch ms and content, alternating; then index (from 1) and body of those that have one
+-- Returns: { number of new ones, '1' or '0' per message if detailed or with bodies, else '' }
+-- Errors: RMQ_PAST now_ms when `lowest` does not lie ahead; RMQ_FULL size max_backlog; OOM; nothing was written
+-- Complexity: O(n log N)
+-- Notes: atomic. Safe to repeat while the times lie ahead.
+-- @include read_clock
+-- @include whole
+-- @include write_totals
+-- @include publish_wake
+-- @include check_backlog
+-- @include store_batch
+-- @include store_each
+-- @include send_batch
+
+local slot = { store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], wake = KEYS[5] }
+local publish, max_backlog, detailed, number = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
+local lowest = tonumber(ARGV[5])
+
+local now_ms = read_clock()
+if lowest <= now_ms then
+  return redis.error_reply('RMQ_PAST ' .. whole(now_ms))
+end
+return send_batch(slot, publish, max_backlog, detailed, number, 6, false, lowest)

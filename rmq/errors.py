@@ -1,0 +1,154 @@
+"""Every error that RMQ raises, in one tree.
+
+RmqError
+├── InvalidValueError (also ValueError)    a value that breaks a rule; nothing was written
+│   ├── InvalidTopicError
+│   ├── InvalidMessageError
+│   └── InvalidUrlError
+├── TopicMismatchError                     registered with another type or slot count
+├── UnknownTopicError                      nobody has registered this topic
+├── SendError                              says what was stored and what was not
+│   ├── BacklogFullError
+│   ├── FixedTimePassedError
+│   └── MemoryFullError                    Redis is at its maxmemory
+├── RedisUnavailableError                  no answer until the deadline
+│   └── ReplyLostError                     sent, but unknown whether it was carried out
+├── UnsafeRedisError                       too old, or set to evict keys
+├── ScriptFailedError                      Redis refused a script for another reason
+├── EmbeddedServerError                    the embedded Redis does not start
+├── LeaseLostError                         this delivery is no longer ours
+├── CoordinationError                      ZooKeeper
+│   ├── FencedError                        a newer owner has touched the slot
+│   ├── EnsembleMismatchError              the slot belongs to another ensemble
+│   └── OwnershipLostError
+├── ClientClosedError
+└── ForkedClientError                      a client was carried over a fork
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class RmqError(Exception):
+    """Root of all errors of RMQ.
+
+    Args:
+        message: What happened and what to do about it.
+        topic: Name of the topic concerned, if any.
+        slot: Number of the slot concerned, if any.
+    """
+
+    def __init__(self, message: str, *, topic: str | None = None, slot: int | None = None) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.slot = slot
+
+
+class InvalidValueError(RmqError, ValueError):
+    """A value breaks a rule. Raised before anything is written."""
+
+
+class InvalidTopicError(InvalidValueError):
+    """A topic's definition breaks a rule."""
+
+
+class InvalidMessageError(InvalidValueError):
+    """A message breaks a rule of its type or of its topic."""
+
+
+class InvalidUrlError(InvalidValueError):
+    """A URL that RMQ cannot connect to."""
+
+
+class TopicMismatchError(RmqError):
+    """The topic is registered with another type or another number of slots."""
+
+
+class UnknownTopicError(RmqError):
+    """No process has used a topic of this name yet."""
+
+
+class SendError(RmqError):
+    """Some messages of a send were not stored.
+
+    Attributes:
+        stored: How many messages are known to be stored (new or merged).
+        not_stored: Messages known not to be stored, in the order of sending.
+        unknown: Messages whose reply was lost: stored or not. Sending them again is safe.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str | None = None,
+        slot: int | None = None,
+        stored: int = 0,
+        not_stored: tuple[Any, ...] = (),
+        unknown: tuple[Any, ...] = (),
+    ) -> None:
+        super().__init__(message, topic=topic, slot=slot)
+        self.stored = stored
+        self.not_stored = not_stored
+        self.unknown = unknown
+
+
+class BacklogFullError(SendError):
+    """The slot's share of the topic's `max_backlog` is used up."""
+
+
+class FixedTimePassedError(SendError):
+    """A fixed time did not lie ahead of Redis' time when it arrived."""
+
+
+class MemoryFullError(SendError):
+    """Redis is at its `maxmemory` and refuses to store more; consumers can still drain."""
+
+
+class RedisUnavailableError(RmqError):
+    """Redis gave no answer until the deadline; the call was not carried out."""
+
+
+class ReplyLostError(RedisUnavailableError):
+    """The connection broke after a call was sent: it may or may not have been carried out."""
+
+
+class UnsafeRedisError(RmqError):
+    """This Redis would lose messages: too old, or its eviction policy drops keys."""
+
+
+class ScriptFailedError(RmqError):
+    """Redis refused a script: a foreign key of the same name, a missing right, or a bug."""
+
+
+class EmbeddedServerError(RmqError):
+    """The embedded Redis could not be found, started or shared."""
+
+
+class LeaseLostError(RmqError):
+    """The lease of this delivery ran out: another consumer may have it by now."""
+
+
+class CoordinationError(RmqError):
+    """ZooKeeper could not be used, or an ownership rule was broken."""
+
+
+class FencedError(CoordinationError):
+    """A newer owner has touched this slot: nothing that this one does changes it."""
+
+
+class EnsembleMismatchError(CoordinationError):
+    """The slot's epochs come from another ZooKeeper ensemble; `rmq adopt` moves it over on purpose."""
+
+
+class OwnershipLostError(CoordinationError):
+    """This worker no longer owns the slot."""
+
+
+class ClientClosedError(RmqError):
+    """The client was closed; make a new one."""
+
+
+class ForkedClientError(RmqError):
+    """Connections do not survive a fork: make the client in the process that uses it."""

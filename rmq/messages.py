@@ -1,0 +1,183 @@
+"""Messages as senders make them: small frozen values, checked when made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from rmq.durations import MAX_SCORE, Duration, Instant, duration_ms, instant_ms
+from rmq.errors import InvalidMessageError, InvalidValueError
+from rmq.topics import Topic, TopicType
+
+Payload: TypeAlias = str | bytes
+"""Content, slot basis or body: text is sent as UTF-8."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeMergeMessage:
+    """Due `time_range` after the first send of this content; sends until it is claimed merge into it.
+
+    Args:
+        content: What identifies the message and merges duplicates; not empty.
+        time_range: The merge window: `timedelta` or ms, > 0, at most 100 years.
+        slot_basis: What the slot is computed from instead of the content; equal contents need equal bases.
+        body: Optional payload. When a send merges, the body already there stays.
+
+    Raises:
+        InvalidMessageError: A value breaks its rule.
+    """
+
+    content: Payload
+    time_range: Duration
+    slot_basis: Payload | None = None
+    body: Payload | None = None
+
+    def __post_init__(self) -> None:
+        time_range = self.time_range
+        if type(time_range) is not int or not 0 < time_range <= 86_400_000:
+            if _checked_ms(duration_ms, time_range, "time_range") == 0:
+                raise InvalidMessageError(f"time_range is {time_range!r}; it must be more than 0")
+
+    def score_ms(self) -> int:
+        """Return the time range in whole ms, rounded up."""
+        time_range = self.time_range
+        return time_range if type(time_range) is int else duration_ms(time_range, "time_range")
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityMessage:
+    """Delivered before all messages of a smaller priority; the last send of a content decides.
+
+    Args:
+        content: What identifies the message and merges duplicates; not empty.
+        priority: Whole number > the topic's `max_retries` and < 2^53; larger first.
+        slot_basis: What the slot is computed from instead of the content; equal contents need equal bases.
+        body: Optional payload; the last send's stands.
+
+    Raises:
+        InvalidMessageError: A value breaks its rule.
+    """
+
+    content: Payload
+    priority: int
+    slot_basis: Payload | None = None
+    body: Payload | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.priority) is not int or not 0 < self.priority <= MAX_SCORE:
+            raise InvalidMessageError(f"priority is {self.priority!r}; it must be a whole number from 1 to 2^53 - 1")
+
+
+@dataclass(frozen=True, slots=True)
+class FixedTimeMessage:
+    """Due at a given time; the last send of a content decides.
+
+    Args:
+        content: What identifies the message and merges duplicates; not empty.
+        fixed_time: When it is due: aware `datetime` or epoch ms; ahead of Redis' time on arrival.
+        slot_basis: What the slot is computed from instead of the content; equal contents need equal bases.
+        body: Optional payload; the last send's stands.
+
+    Raises:
+        InvalidMessageError: A value breaks its rule.
+    """
+
+    content: Payload
+    fixed_time: Instant
+    slot_basis: Payload | None = None
+    body: Payload | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.fixed_time) is not int or not 0 < self.fixed_time <= MAX_SCORE:
+            _checked_ms(instant_ms, self.fixed_time, "fixed_time")
+
+    def score_ms(self) -> int:
+        """Return the fixed time as epoch ms, rounded up."""
+        fixed_time = self.fixed_time
+        return fixed_time if type(fixed_time) is int else instant_ms(fixed_time, "fixed_time")
+
+
+Message: TypeAlias = RangeMergeMessage | PriorityMessage | FixedTimeMessage
+
+MESSAGE_TYPES: dict[TopicType, type[RangeMergeMessage] | type[PriorityMessage] | type[FixedTimeMessage]] = {
+    TopicType.RANGE_MERGE: RangeMergeMessage,
+    TopicType.PRIORITY: PriorityMessage,
+    TopicType.FIXED_TIME: FixedTimeMessage,
+}
+
+
+def _checked_ms(convert: object, value: object, name: str) -> int:
+    try:
+        return convert(value, name)  # type: ignore[operator]
+    except InvalidValueError as error:
+        raise InvalidMessageError(str(error)) from None
+
+
+def payload_bytes(value: Payload, name: str) -> bytes:
+    """Return a content, slot basis or body as the bytes that are stored.
+
+    Raises:
+        InvalidMessageError: Neither `str` nor `bytes`, or text that UTF-8 cannot hold (a lone surrogate).
+    """
+    if type(value) is str:
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidMessageError(f"{name} {value!r:.80} cannot be written as UTF-8: {error.reason}") from None
+    if isinstance(value, bytes):
+        return value
+    raise InvalidMessageError(f"{name} is {value!r:.80}; it must be str or bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A message ready for its slot.
+
+    Attributes:
+        slot: Number of the slot.
+        content: Content in bytes.
+        score: Time range in ms, priority, or due time in ms, by the topic's type.
+        body: Body in bytes, or `None`.
+    """
+
+    slot: int
+    content: bytes
+    score: int
+    body: bytes | None
+
+
+def encode(topic: Topic, message: Message) -> Encoded:
+    """Check a message against its topic and turn it into what the send script takes.
+
+    Raises:
+        InvalidMessageError: Of another topic type, too long, empty, or a priority within the retry counts.
+    """
+    expected = MESSAGE_TYPES[topic.type]
+    if type(message) is not expected:
+        raise InvalidMessageError(
+            f"topic {topic.name} is {topic.type.name} and takes {expected.__name__}, not {type(message).__name__}",
+            topic=topic.name,
+        )
+    content = payload_bytes(message.content, "content")
+    if not 0 < len(content) <= topic.max_content_bytes:
+        raise InvalidMessageError(
+            f"content {content!r:.80} has {len(content)} bytes; topic {topic.name} takes 1 to {topic.max_content_bytes}",
+            topic=topic.name,
+        )
+    if isinstance(message, PriorityMessage):
+        score = message.priority
+        if score <= topic.max_retries:
+            raise InvalidMessageError(
+                f"priority is {score}; on topic {topic.name} it must be above max_retries, which is {topic.max_retries}",
+                topic=topic.name,
+            )
+    else:
+        score = message.score_ms()
+    basis = content if message.slot_basis is None else payload_bytes(message.slot_basis, "slot_basis")
+    body = None if message.body is None else payload_bytes(message.body, "body")
+    if body is not None and len(body) > topic.max_body_bytes:
+        raise InvalidMessageError(
+            f"body of {content!r:.80} has {len(body)} bytes; topic {topic.name} takes up to {topic.max_body_bytes}",
+            topic=topic.name,
+        )
+    return Encoded(topic.slot_of(basis), content, score, body)

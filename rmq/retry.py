@@ -1,0 +1,137 @@
+"""Retry policies: how long a failed message waits before its next delivery. Pure values."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol, cast
+
+from rmq.durations import MAX_DURATION_MS, Duration, duration_ms
+from rmq.errors import InvalidValueError
+
+LADDER_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+"""Seconds of the 16 steps. Source: RocketMQ's `messageDelayLevel`, from its third level on."""
+
+
+class RetryPolicy(Protocol):
+    """Tells the delay before a retry; part of a topic's definition, so every process agrees on it."""
+
+    def delay_ms(self, attempt: int, jitter: float) -> int:
+        """Return the wait in ms after failed delivery number `attempt` (from 1), 0 for at once.
+
+        Args:
+            attempt: The delivery that failed, 1 for the first.
+            jitter: A random number in [0, 1), drawn by the caller so that this stays pure.
+        """
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the policy as plain JSON values, for the topic's definition."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ImmediateRetry:
+    """Back into the backlog at once, behind every priority and before every time still to come."""
+
+    def delay_ms(self, attempt: int, jitter: float) -> int:
+        """Return 0."""
+        del attempt, jitter
+        return 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the policy as JSON values."""
+        return {"policy": "immediate"}
+
+
+class ExponentialRetry:
+    """Doubling waits with jitter: attempt n waits between half and all of `base` x 2^(n-1), at most `cap`.
+
+    Args:
+        base: Wait after the first failure; `timedelta` or ms. Default 1 s.
+        cap: Longest wait. Default 10 min.
+
+    Raises:
+        InvalidValueError: `base` is 0 or above `cap`.
+
+    Source: "equal jitter" in M. Brooker, Exponential Backoff And Jitter (AWS Architecture Blog, 2015).
+    """
+
+    __slots__ = ("base_ms", "cap_ms")
+
+    def __init__(self, base: Duration = timedelta(seconds=1), cap: Duration = timedelta(minutes=10)) -> None:
+        self.base_ms = duration_ms(base, "base of ExponentialRetry")
+        self.cap_ms = duration_ms(cap, "cap of ExponentialRetry")
+        if not 0 < self.base_ms <= self.cap_ms:
+            raise InvalidValueError(f"ExponentialRetry needs 0 < base <= cap, not base={base!r}, cap={cap!r}")
+
+    def delay_ms(self, attempt: int, jitter: float) -> int:
+        """Return the wait in ms after failed delivery number `attempt`."""
+        full = min(self.cap_ms, self.base_ms * 2 ** min(attempt - 1, 62))
+        return full // 2 + int((full - full // 2) * jitter)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the policy as JSON values."""
+        return {"policy": "exponential", "base_ms": self.base_ms, "cap_ms": self.cap_ms}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ExponentialRetry) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash((self.base_ms, self.cap_ms))
+
+    def __repr__(self) -> str:
+        return f"ExponentialRetry(base={self.base_ms}, cap={self.cap_ms})"
+
+
+@dataclass(frozen=True, slots=True)
+class LadderRetry:
+    """Fixed steps, by default the 16 from 10 s to 2 h that RocketMQ users know; the last one repeats.
+
+    Args:
+        steps_s: Seconds to wait after the first, second, ... failure; each 0 or more, at least one.
+
+    Raises:
+        InvalidValueError: No step, or a step that is not a whole number of seconds.
+    """
+
+    steps_s: tuple[int, ...] = LADDER_S
+
+    def __post_init__(self) -> None:
+        if not self.steps_s:
+            raise InvalidValueError("LadderRetry needs at least one step")
+        for step in self.steps_s:
+            if type(step) is not int or not 0 <= step <= MAX_DURATION_MS // 1000:
+                raise InvalidValueError(f"LadderRetry step {step!r} must be whole seconds, 0 or more")
+
+    def delay_ms(self, attempt: int, jitter: float) -> int:
+        """Return the wait in ms after failed delivery number `attempt`."""
+        del jitter
+        return self.steps_s[min(attempt, len(self.steps_s)) - 1] * 1000
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the policy as JSON values."""
+        return {"policy": "ladder", "steps_s": list(self.steps_s)}
+
+
+def retry_from_json(value: dict[str, Any]) -> RetryPolicy:
+    """Rebuild a policy from a topic's definition.
+
+    Raises:
+        InvalidValueError: A policy this version does not know.
+    """
+    match value.get("policy"):
+        case "immediate":
+            return ImmediateRetry()
+        case "exponential":
+            return ExponentialRetry(value["base_ms"], value["cap_ms"])
+        case "ladder":
+            return LadderRetry(tuple(cast("list[int]", value["steps_s"])))
+        case other:
+            raise InvalidValueError(f"retry policy {other!r} is unknown; known: immediate, exponential, ladder")
+
+
+def draw_jitter() -> float:
+    """Return a random number in [0, 1) for `RetryPolicy.delay_ms`."""
+    return random.random()  # noqa: S311 - spreads load, keeps no secret

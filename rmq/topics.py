@@ -1,0 +1,177 @@
+"""What a topic is: the definition on which all processes agree."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from enum import Enum
+from typing import Any
+
+from rmq.durations import Duration, duration_ms
+from rmq.errors import InvalidTopicError, InvalidValueError
+from rmq.retry import ExponentialRetry, RetryPolicy, retry_from_json
+from rmq.scores import STAMP
+from rmq.slots import MAX_SLOTS, slot_of
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+class TopicType(Enum):
+    """How a topic orders and merges its messages."""
+
+    RANGE_MERGE = "RANGE_MERGE"
+    """Due `time_range` after the first send; duplicates until then fold into one delivery."""
+    PRIORITY = "PRIORITY"
+    """Larger priorities first; a duplicate takes the last priority sent."""
+    FIXED_TIME = "FIXED_TIME"
+    """Due at a given time; a duplicate takes the last time sent."""
+
+    @property
+    def timed(self) -> bool:
+        """Whether store scores are due times (else priorities)."""
+        return self is not TopicType.PRIORITY
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic's definition. It is registered at first use; a later one must have the same type and slots.
+
+    Args:
+        name: 1 to 128 of `A-Z a-z 0-9 . _ -`.
+        type: How messages are ordered and merged.
+        slots: A power of two, 1 to 16,384: the most workers that can share the topic under ZooKeeper.
+        max_retries: Deliveries after the first before a message is dead, 0 to 999.
+        lease: How long a claim holds before others may redeliver, in whole seconds, 1 s to 24 h.
+        retry: How long a failed message waits.
+        max_content_bytes: Longest content, 1 to 65,536.
+        max_body_bytes: Longest body, 0 to 16 MiB.
+        max_backlog: Most messages in the topic's backlog, `None` for no limit; each slot has an equal share,
+            rounded up.
+        max_dead: Most dead messages kept in the topic; the oldest go first. Each slot has an equal share.
+        max_dead_age: How long dead messages are kept; `timedelta` or ms.
+
+    Raises:
+        InvalidTopicError: A value breaks its rule.
+
+    Source: the name's characters exclude braces, which would break the hash tag of Redis Cluster;
+    16,384 is Redis Cluster's number of hash slots.
+    """
+
+    name: str
+    type: TopicType
+    slots: int = 1
+    max_retries: int = 16
+    lease: timedelta = timedelta(seconds=60)
+    retry: RetryPolicy = field(default_factory=ExponentialRetry)
+    max_content_bytes: int = 65_536
+    max_body_bytes: int = 1_048_576
+    max_backlog: int | None = None
+    max_dead: int = 1_000_000
+    max_dead_age: Duration = timedelta(days=30)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidTopicError(f"topic name {self.name!r} must be 1 to 128 of A-Z a-z 0-9 . _ -")
+        if not isinstance(self.type, TopicType):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidTopicError(f"type of topic {self.name} is {self.type!r}; it must be a TopicType")
+        self._check_range("slots", self.slots, 1, MAX_SLOTS)
+        if self.slots & (self.slots - 1):
+            raise InvalidTopicError(f"slots of topic {self.name} is {self.slots}; it must be a power of two")
+        self._check_range("max_retries", self.max_retries, 0, STAMP - 1)
+        self._check_range("max_content_bytes", self.max_content_bytes, 1, 65_536)
+        self._check_range("max_body_bytes", self.max_body_bytes, 0, 16 * 1_048_576)
+        if self.max_backlog is not None:
+            self._check_range("max_backlog", self.max_backlog, 1, 2**53 - 1)
+        self._check_range("max_dead", self.max_dead, 0, 2**53 - 1)
+        try:
+            lease_ms = duration_ms(self.lease, "lease")
+            age_ms = duration_ms(self.max_dead_age, "max_dead_age")
+        except InvalidValueError as error:
+            raise InvalidTopicError(f"topic {self.name}: {error}", topic=self.name) from None
+        if lease_ms % 1000 or not 1000 <= lease_ms <= 86_400_000:
+            raise InvalidTopicError(f"lease of topic {self.name} is {self.lease!r}; it must be whole seconds, 1 s to 24 h")
+        object.__setattr__(self, "lease", timedelta(milliseconds=lease_ms))
+        object.__setattr__(self, "max_dead_age", timedelta(milliseconds=age_ms))
+
+    def _check_range(self, name: str, value: object, low: int, high: int) -> None:
+        if type(value) is not int or not low <= value <= high:
+            raise InvalidTopicError(
+                f"{name} of topic {self.name} is {value!r}; it must be a whole number from {low} to {high}"
+            )
+
+    @property
+    def lease_s(self) -> int:
+        """The lease in whole seconds."""
+        return self.lease // timedelta(seconds=1)
+
+    @property
+    def max_backlog_per_slot(self) -> int:
+        """Each slot's share of `max_backlog`, rounded up; 0 for no limit."""
+        return -(-self.max_backlog // self.slots) if self.max_backlog else 0
+
+    @property
+    def max_dead_per_slot(self) -> int:
+        """Each slot's share of `max_dead`, rounded up."""
+        return -(-self.max_dead // self.slots)
+
+    @property
+    def max_dead_age_ms(self) -> int:
+        """How long dead messages are kept, ms."""
+        return duration_ms(self.max_dead_age, "max_dead_age")
+
+    def slot_of(self, basis: bytes) -> int:
+        """Return the slot, 0 to `slots` - 1, of a message with this slot basis (or content, if it has none)."""
+        return slot_of(basis, self.slots)
+
+    def changed(self, **settings: Any) -> Topic:
+        """Return this definition with some settings changed. Type and slots can't be."""
+        for fixed in ("name", "type", "slots"):
+            if fixed in settings:
+                raise InvalidTopicError(f"{fixed} of topic {self.name} is part of its identity and can't be changed")
+        return replace(self, **settings)
+
+    def to_json(self) -> str:
+        """Return the definition as JSON, the form in which it is registered."""
+        return json.dumps(
+            {
+                "name": self.name,
+                "type": self.type.value,
+                "slots": self.slots,
+                "max_retries": self.max_retries,
+                "lease_s": self.lease_s,
+                "retry": self.retry.to_json(),
+                "max_content_bytes": self.max_content_bytes,
+                "max_body_bytes": self.max_body_bytes,
+                "max_backlog": self.max_backlog,
+                "max_dead": self.max_dead,
+                "max_dead_age_ms": self.max_dead_age_ms,
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Topic:
+        """Rebuild a registered definition.
+
+        Raises:
+            InvalidTopicError: Not a definition, or one of a later version of RMQ.
+        """
+        try:
+            value: dict[str, Any] = json.loads(text)
+            return cls(
+                value["name"],
+                TopicType(value["type"]),
+                slots=value["slots"],
+                max_retries=value["max_retries"],
+                lease=timedelta(seconds=value["lease_s"]),
+                retry=retry_from_json(value["retry"]),
+                max_content_bytes=value["max_content_bytes"],
+                max_body_bytes=value["max_body_bytes"],
+                max_backlog=value["max_backlog"],
+                max_dead=value["max_dead"],
+                max_dead_age=value["max_dead_age_ms"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidTopicError(f"registered definition {text!r:.200} cannot be read: {error!r}") from error
