@@ -1,0 +1,180 @@
+"""Which worker owns which slot: pure, deterministic, sticky, and with as few moves as balance allows.
+
+Two steps. First the quotas: in every topic a worker gets its fair share (slots × weight ÷ weights of all workers of the
+topic) rounded down or up, and so does its total over all topics. Who is rounded up is chosen so that slots stay where they
+are. Then the slots: a worker keeps what it has up to its quota; only the rest is dealt out.
+
+Source: such a double rounding always exists (controlled rounding: L. H. Cox, "A Constructive Procedure for Unbiased
+Controlled Rounding", JASA 82, 1987; it is a flow with whole capacities). `_even_out` finds it along shortest paths.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Owners = tuple[str | None, ...]
+"""The owner of each slot of one topic, by slot number; None while the slot has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one live worker can take.
+
+    Args:
+        topics: Names of the topics that it consumes.
+        weight: Its capacity against that of the others, a whole number from 1.
+    """
+
+    topics: frozenset[str]
+    weight: int = 1
+
+
+def assign(
+    topics: Mapping[str, int], workers: Mapping[str, Share], present: Mapping[str, Sequence[str | None]]
+) -> dict[str, Owners]:
+    """Return the owner of every slot of every topic.
+
+    Args:
+        topics: Topic → its number of slots.
+        workers: Live worker → its share.
+        present: Topic → the owners so far. What is gone (workers, topics, slots) is passed over.
+
+    Returns:
+        Topic → owners. A topic that no live worker consumes has None throughout.
+
+    Guarantee: The same arguments give the same result. In every topic, and in total, a worker's number of slots differs
+        from its fair share by less than one. In one topic no assignment with this balance moves fewer slots: a joining
+        worker takes at most ceil(slots / workers) slots, a leaving one frees only its own.
+    """
+    tables = [_Table.of(name, topics[name], workers, present.get(name, ())) for name in sorted(topics)]
+    loads = {worker: Fraction(0) for worker in workers}
+    for table in tables:
+        table.round_up(loads)
+    if sum(bool(table.remainder) for table in tables) > 1:
+        _even_out(tables, loads)
+    return {table.name: table.deal() for table in tables}
+
+
+def moves(before: Mapping[str, Sequence[str | None]], after: Mapping[str, Sequence[str | None]]) -> int:
+    """Return how many slots have another owner in `after` than in `before`; a slot that had none does not count."""
+    return sum(
+        old is not None and old != new
+        for topic, owners in before.items()
+        for old, new in zip(owners, after.get(topic, (None,) * len(owners)), strict=False)
+    )
+
+
+@dataclass(slots=True)
+class _Table:
+    """One topic: what each worker has and how many slots it is to have."""
+
+    name: str
+    slots: int
+    held: dict[str, list[int]]
+    quota: dict[str, int]
+    remainder: dict[str, Fraction]
+    up: set[str] = field(default_factory=set[str])
+
+    @classmethod
+    def of(cls, name: str, slots: int, workers: Mapping[str, Share], present: Sequence[str | None]) -> _Table:
+        weights = {worker: share.weight for worker, share in sorted(workers.items()) if name in share.topics}
+        held: dict[str, list[int]] = {worker: [] for worker in weights}
+        for slot, owner in enumerate(present[:slots]):
+            if owner in held:
+                held[owner].append(slot)
+        total = sum(weights.values())
+        quota = {worker: slots * weight // total for worker, weight in weights.items()}
+        remainder = {
+            worker: Fraction(slots * weight % total, total)
+            for worker, weight in weights.items()
+            if slots * weight % total
+        }
+        return cls(name, slots, held, quota, remainder)
+
+    def round_up(self, loads: dict[str, Fraction]) -> None:
+        """Choose whose share is rounded up: who has the slot already, then who has least in total for its share."""
+        for worker, remainder in self.remainder.items():
+            loads[worker] -= remainder
+        spare = int(sum(self.remainder.values()))
+        order = sorted(self.remainder, key=lambda worker: (self.place_is_empty(worker), loads[worker], worker))
+        for worker in order[:spare]:
+            self.up.add(worker)
+            loads[worker] += 1
+
+    def place_is_empty(self, worker: str) -> bool:
+        """Tell whether `worker` has no slot of its own for a share that is rounded up."""
+        return len(self.held.get(worker, ())) <= self.quota.get(worker, 0)
+
+    def deal(self) -> Owners:
+        """Let every worker keep what it has up to its quota and deal out the rest in order."""
+        owners: list[str | None] = [None] * self.slots
+        wanting: deque[tuple[str, int]] = deque()
+        for worker, slots in self.held.items():
+            quota = self.quota[worker] + (worker in self.up)
+            for slot in slots[:quota]:
+                owners[slot] = worker
+            if quota > len(slots):
+                wanting.append((worker, quota - len(slots)))
+        for slot, owner in enumerate(owners):
+            if owner is None and wanting:
+                worker, missing = wanting.popleft()
+                owners[slot] = worker
+                if missing > 1:
+                    wanting.appendleft((worker, missing - 1))
+        return tuple(owners)
+
+
+def _even_out(tables: list[_Table], loads: dict[str, Fraction]) -> None:
+    """Pass rounded-up places on until every total differs from its fair share by less than one.
+
+    `loads` holds total − fair share. Who is at or above +1 gives to one below 0; who is at or below −1 takes from one
+    above 0.
+    """
+    while True:
+        high = min(loads, key=lambda worker: (-loads[worker], worker))
+        low = min(loads, key=lambda worker: (loads[worker], worker))
+        if loads[high] >= 1:
+            path = _path(tables, high, {worker for worker, load in loads.items() if load < 0}, giving=True)
+        elif loads[low] <= -1:
+            path = _path(tables, low, {worker for worker, load in loads.items() if load > 0}, giving=False)
+        else:
+            return
+        for table, giver, taker in path:
+            table.up.remove(giver)
+            table.up.add(taker)
+            loads[giver] -= 1
+            loads[taker] += 1
+
+
+def _path(tables: list[_Table], start: str, goals: set[str], *, giving: bool) -> list[tuple[_Table, str, str]]:
+    """Return the shortest chain of (topic, giver, taker) from `start` to one of `goals`; moves of held slots last."""
+    seen: dict[str, tuple[_Table, str] | None] = {start: None}
+    queue = deque([start])
+    while queue:
+        here = queue.popleft()
+        if here in goals:
+            return _unwind(seen, here, giving=giving)
+        for table in sorted(tables, key=lambda table: table.place_is_empty(here) is not giving):
+            if here not in table.remainder or (here in table.up) is not giving:
+                continue
+            for there in sorted(table.remainder, key=lambda worker: (table.place_is_empty(worker) is giving, worker)):
+                if there not in seen and (there in table.up) is not giving:
+                    seen[there] = (table, here)
+                    queue.append(there)
+    raise AssertionError("a controlled rounding always exists")
+
+
+def _unwind(seen: Mapping[str, tuple[_Table, str] | None], goal: str, *, giving: bool) -> list[tuple[_Table, str, str]]:
+    path: list[tuple[_Table, str, str]] = []
+    step, there = seen[goal], goal
+    while step is not None:
+        table, here = step
+        path.append((table, here, there) if giving else (table, there, here))
+        step, there = seen[here], here
+    return path
