@@ -1,0 +1,403 @@
+"""Builds script calls and parses their replies. No I/O: the sync and the asyncio side share it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Generic, TypeVar, cast
+
+from rmq.errors import (
+    BacklogFullError,
+    EnsembleMismatchError,
+    FencedError,
+    FixedTimePassedError,
+    MemoryFullError,
+    RmqError,
+    ScriptFailedError,
+)
+from rmq.keys import SlotKeys, slot_keys
+from rmq.messages import Encoded
+from rmq.results import Claimed, ClaimReply, ControlResult, DeadMessage, ExtendReply, Redriven, SendResult, SlotStats
+from rmq.scores import retries_left_after_claim, retries_left_of, stamped
+from rmq.topics import Topic, TopicType
+
+T = TypeVar("T")
+Argument = bytes | str | int
+
+MAX_BATCH = 1_000
+"""Most messages in one script call: `unpack` takes 7,999 values, and a script that has written can't be stopped."""
+
+SWEEP_LIMIT = 256
+"""Most expired leases and most due retries that one claim moves; the rest follows with the next claim."""
+
+TOTALS = (
+    "accepted merged delivered acked retried expired released exhausted buried redriven cancelled purged trimmed"
+).split()
+"""Names of the counters in a slot's meta."""
+
+_SEND_SCRIPTS = {
+    TopicType.RANGE_MERGE: "send_range_merge",
+    TopicType.PRIORITY: "send_priority",
+    TopicType.FIXED_TIME: "send_fixed_time",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One script call on one slot.
+
+    Attributes:
+        script: Name of the script.
+        keys: The slot's keys that it takes.
+        args: Its arguments.
+        parse: Turns the reply into a value.
+        repeatable: Whether it may be sent again when its reply was lost.
+        topic: Topic name, for errors.
+        slot: Slot number, for errors.
+    """
+
+    script: str
+    keys: tuple[str, ...]
+    args: Sequence[Argument]
+    parse: Callable[[Any], T]
+    repeatable: bool
+    topic: str
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who calls: the epoch of the slot's owner and the ensemble that gave it. Zero and empty without ZooKeeper."""
+
+    epoch: int = 0
+    ensemble: str = ""
+
+
+NO_OWNER = Owner()
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """A delivery to roll back.
+
+    Attributes:
+        content: The content.
+        claim_score: Token of the claim.
+        verb: `retry`, `bury` or `release`.
+        number: `retry`: delay in ms, 0 for at once; `release`: the store score it had; else 0.
+        error_type: Why, e.g. `ValueError`.
+        error_message: Why, in words.
+    """
+
+    content: bytes
+    claim_score: int
+    verb: str = "retry"
+    number: int = 0
+    error_type: str = ""
+    error_message: str = ""
+
+
+Ack = tuple[bytes, int]
+"""Content and claim score of a delivery that is done."""
+
+
+def send(
+    topic: Topic, slot: int, messages: Sequence[Encoded], publish: str, detailed: bool = False
+) -> Call[SendResult]:
+    """Build the send of up to `MAX_BATCH` messages of one slot."""
+    keys = slot_keys(topic.name, slot)
+    args: list[Argument] = [publish, topic.max_backlog_per_slot, int(detailed), len(messages)]
+    if topic.type.timed:
+        args.append(min(message.score for message in messages))
+    for message in messages:
+        args.append(message.score)
+        args.append(message.content)
+    for index, message in enumerate(messages, 1):
+        if message.body is not None:
+            args.append(index)
+            args.append(message.body)
+    number = len(messages)
+
+    def parse(reply: list[bytes]) -> SendResult:
+        new = int(reply[0])
+        return SendResult(new, number - new, tuple(flag == 49 for flag in reply[1]) if detailed else ())
+
+    names = (keys.store, keys.prepare, keys.body, keys.meta, keys.wake)
+    return Call(_SEND_SCRIPTS[topic.type], names, args, parse, True, topic.name, slot)
+
+
+def claim(
+    topic: Topic,
+    slot: int,
+    limit: int,
+    *,
+    owner: Owner = NO_OWNER,
+    start: int = 0,
+    acks: Iterable[Ack] = (),
+    nacks: Sequence[Nack] = (),
+    sweep_limit: int = SWEEP_LIMIT,
+) -> Call[ClaimReply]:
+    """Build the claim of up to `limit` messages (0 to `MAX_BATCH`), which first settles earlier deliveries."""
+    keys = slot_keys(topic.name, slot)
+    args: list[Argument] = [owner.epoch, owner.ensemble, topic.lease_s, topic.max_retries, _order(topic), limit]
+    args += [start, sweep_limit, topic.max_dead_age_ms, topic.max_dead_per_slot]
+    args += _nack_args(nacks)
+    args += _ack_args(acks)
+    max_retries = topic.max_retries
+
+    def parse(reply: list[Any]) -> ClaimReply:
+        return _parse_claim(reply, max_retries)
+
+    return Call("claim", _all_keys(keys), args, parse, False, topic.name, slot)
+
+
+def ack(topic: Topic, slot: int, acks: Iterable[Ack], owner: Owner = NO_OWNER) -> Call[tuple[bytes, ...]]:
+    """Build the ack of deliveries; answers the contents whose claim was stale."""
+    keys = slot_keys(topic.name, slot)
+    names = (keys.store, keys.prepare, keys.body, keys.meta, keys.error)
+    args: list[Argument] = [owner.epoch, owner.ensemble, *_ack_args(acks)]
+    return Call("ack", names, args, _contents, False, topic.name, slot)
+
+
+def nack(
+    topic: Topic, slot: int, nacks: Sequence[Nack], publish: str, owner: Owner = NO_OWNER
+) -> Call[tuple[bytes, ...]]:
+    """Build the nack of deliveries; answers the contents whose claim was stale."""
+    keys = slot_keys(topic.name, slot)
+    args: list[Argument] = [owner.epoch, owner.ensemble, topic.max_retries]
+    args += [topic.max_dead_age_ms, topic.max_dead_per_slot, publish]
+    args += _nack_args(nacks)
+    return Call("nack", (*_all_keys(keys), keys.wake), args, _contents, False, topic.name, slot)
+
+
+def extend(topic: Topic, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
+    """Build the renewal of leases."""
+    keys = slot_keys(topic.name, slot)
+    args: list[Argument] = [owner.epoch, owner.ensemble]
+    for content, claim_score in claims:
+        args.append(claim_score)
+        args.append(content)
+    lefts = [retries_left_of(claim_score) for _, claim_score in claims]
+
+    def parse(reply: list[bytes]) -> ExtendReply:
+        now_ms = int(reply[0])
+        flags = zip(reply[1], lefts, strict=True)
+        return ExtendReply(now_ms, tuple(stamped(now_ms // 1000, left) if flag == 49 else None for flag, left in flags))
+
+    return Call("extend", (keys.store, keys.prepare, keys.meta), args, parse, False, topic.name, slot)
+
+
+def cancel(topic: Topic, slot: int, contents: Sequence[bytes]) -> Call[list[ControlResult]]:
+    """Build the cancellation of up to `MAX_BATCH` contents."""
+    keys = slot_keys(topic.name, slot)
+    names = (keys.store, keys.prepare, keys.retry, keys.body, keys.meta, keys.error)
+    return Call("cancel", names, list(contents), _control_results, True, topic.name, slot)
+
+
+def reschedule(
+    topic: Topic, slot: int, contents: Sequence[bytes], kind: str, value: int, publish: str
+) -> Call[list[ControlResult]]:
+    """Build a new due time (`after` ms, `at` epoch ms) or `priority` for up to `MAX_BATCH` contents."""
+    keys = slot_keys(topic.name, slot)
+    names = (keys.store, keys.prepare, keys.retry, keys.meta, keys.wake)
+    return Call("reschedule", names, [kind, value, publish, *contents], _control_results, True, topic.name, slot)
+
+
+def redrive(
+    topic: Topic,
+    slot: int,
+    kind: str,
+    value: int,
+    *,
+    overwrite: bool,
+    limit: int,
+    publish: str,
+    contents: Sequence[bytes] = (),
+) -> Call[list[Redriven]]:
+    """Build the redrive of the named contents, or of the `limit` longest dead."""
+    keys = slot_keys(topic.name, slot)
+    names = (keys.store, keys.dead, keys.body, keys.meta, keys.reason, keys.dead_body, keys.wake)
+    args: list[Argument] = [kind, value, int(overwrite), limit, publish, *contents]
+
+    def parse(reply: list[bytes]) -> list[Redriven]:
+        return [Redriven(answer.decode()) for answer in reply]
+
+    return Call("redrive", names, args, parse, bool(contents), topic.name, slot)
+
+
+def purge_dead(
+    topic: Topic, slot: int, *, before_ms: int | None = None, limit: int = MAX_BATCH, contents: Sequence[bytes] = ()
+) -> Call[int]:
+    """Build the purge of the named contents, or of the `limit` longest dead that died before a time."""
+    keys = slot_keys(topic.name, slot)
+    names = (keys.dead, keys.meta, keys.reason, keys.dead_body)
+    args: list[Argument] = ["+inf" if before_ms is None else before_ms, limit, *contents]
+    return Call("purge_dead", names, args, int, True, topic.name, slot)
+
+
+def list_dead(topic: Topic, slot: int, start: int, limit: int) -> Call[list[DeadMessage]]:
+    """Build the reading of a page of the dead, the longest dead first."""
+    keys = slot_keys(topic.name, slot)
+
+    def parse(reply: list[Any]) -> list[DeadMessage]:
+        page, reasons, bodies = reply
+        pairs = list(zip(page[::2], page[1::2], strict=True))
+        rows = zip(pairs, reasons, bodies or [None] * len(pairs), strict=True)
+        return [_dead_message(topic.name, slot, *pair, reason, body) for pair, reason, body in rows]
+
+    names = (keys.dead, keys.reason, keys.dead_body)
+    return Call("list_dead", names, [start, limit], parse, True, topic.name, slot)
+
+
+def peek(topic: Topic, slot: int, place: str, start: int, limit: int) -> Call[tuple[int, list[tuple[bytes, int, bytes | None]]]]:
+    """Build the reading of a page of `store`, `prepare` or `retry`: Redis' time, then (content, score, body)."""
+    keys = slot_keys(topic.name, slot)
+    zset = {"store": keys.store, "prepare": keys.prepare, "retry": keys.retry}[place]
+    order = _order(topic) if place == "store" else "low"
+
+    def parse(reply: list[Any]) -> tuple[int, list[tuple[bytes, int, bytes | None]]]:
+        now_ms, page, bodies = reply
+        contents, scores = page[::2], page[1::2]
+        rows = zip(contents, scores, bodies or [None] * len(contents), strict=True)
+        return int(now_ms), [(content, int(score), body) for content, score, body in rows]
+
+    return Call("peek", (zset, keys.body), [order, start, limit], parse, True, topic.name, slot)
+
+
+def stats(topic: Topic, slot: int) -> Call[SlotStats]:
+    """Build the reading of a slot's sizes and totals."""
+    keys = slot_keys(topic.name, slot)
+
+    def parse(reply: list[Any]) -> SlotStats:
+        now_ms, backlog, due_now, in_flight, waiting, dead, lowest, next_due_ms, epoch = map(_whole, reply[:9])
+        oldest = None
+        if backlog:
+            oldest = lowest if topic.type.timed and lowest > topic.max_retries else now_ms
+        totals = {name: int(value) for name, value in zip(TOTALS, reply[10], strict=True) if value is not None}
+        sizes = (backlog, due_now, in_flight, waiting, dead)
+        return SlotStats(topic.name, slot, now_ms, *sizes, oldest, next_due_ms, epoch, reply[9] == b"1", totals)
+
+    names = (keys.store, keys.prepare, keys.retry, keys.dead, keys.meta)
+    return Call("stats", names, [_order(topic), topic.lease_s, *TOTALS], parse, True, topic.name, slot)
+
+
+def look(topic: Topic, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
+    """Build the reading of Redis' time and of when each slot next has something to do (0 for never), ms."""
+    names: list[str] = []
+    for slot in slots:
+        keys = slot_keys(topic.name, slot)
+        names += (keys.store, keys.prepare, keys.retry, keys.meta)
+
+    def parse(reply: list[bytes]) -> tuple[int, list[int]]:
+        return int(reply[0]), [int(due) for due in reply[1:]]
+
+    return Call("look", tuple(names), [_order(topic), topic.lease_s], parse, True, topic.name, slots[0])
+
+
+def error_of(call: Call[Any], message: str) -> RmqError:
+    """Turn an error reply into the error that the caller sees.
+
+    Args:
+        call: The call that was refused.
+        message: Text of the error reply.
+    """
+    where = {"topic": call.topic, "slot": call.slot}
+    place = f"slot {call.slot} of topic {call.topic}"
+    code, _, rest = message.removeprefix("ERR ").partition(" ")
+    detail = rest.split()
+    match code:
+        case "RMQ_FENCED":
+            return FencedError(f"{place} was touched by a newer owner (epoch {detail[0]}); this one's is older", **where)
+        case "RMQ_ENSEMBLE":
+            return EnsembleMismatchError(
+                f"{place} is owned through ZooKeeper ensemble {detail[0]}, not through this one; "
+                f"`rmq adopt {call.topic}` moves it over on purpose",
+                **where,
+            )
+        case "RMQ_PAST":
+            value = call.args[4] if call.script.startswith("send_") else call.args[1]
+            return FixedTimePassedError(f"fixed_time {value} does not lie ahead of Redis' time, {detail[0]} ms", **where)
+        case "RMQ_FULL":
+            return BacklogFullError(
+                f"{place} holds {detail[0]} messages; its share of max_backlog is {detail[1]}", **where
+            )
+        case _ if "OOM command not allowed" in message:
+            return MemoryFullError(
+                f"Redis is at its maxmemory and stored nothing in {place}; consume, or raise maxmemory", **where
+            )
+        case _:
+            return ScriptFailedError(f"script {call.script} was refused on {place}: {message}", **where)
+
+
+def _order(topic: Topic) -> str:
+    return "low" if topic.type.timed else "high"
+
+
+def _all_keys(keys: SlotKeys) -> tuple[str, ...]:
+    return (
+        keys.store, keys.prepare, keys.retry, keys.dead, keys.body, keys.meta, keys.error, keys.reason, keys.dead_body,
+    )  # fmt: skip
+
+
+def _ack_args(acks: Iterable[Ack]) -> list[Argument]:
+    args: list[Argument] = [0]
+    for claim_score, group in groupby(acks, key=lambda ack: ack[1]):
+        contents = [content for content, _ in group]
+        args += (claim_score, len(contents))
+        args += contents
+        args[0] = cast(int, args[0]) + 1
+    return args
+
+
+def _nack_args(nacks: Sequence[Nack]) -> list[Argument]:
+    args: list[Argument] = [len(nacks)]
+    for nack in nacks:
+        args += (nack.content, nack.claim_score, nack.verb, nack.number, nack.error_type, nack.error_message)
+    return args
+
+
+def _parse_claim(reply: list[Any], max_retries: int) -> ClaimReply:
+    now_ms, next_due_ms, resume, swept, stale, items, bodies = reply
+    now = int(now_ms)
+    second = now // 1000
+    if not bodies:
+        bodies = [None] * (len(items) // 2)
+    messages: list[Claimed] = []
+    for content, score, body in zip(items[::2], items[1::2], bodies, strict=True):
+        store_score = int(score)
+        left = retries_left_after_claim(store_score, max_retries)
+        messages.append(Claimed(content, store_score, stamped(second, left), body))
+    return ClaimReply(now, int(next_due_ms), int(resume), int(swept), tuple(stale), tuple(messages))
+
+
+def _contents(reply: list[bytes]) -> tuple[bytes, ...]:
+    return tuple(reply)
+
+
+def _control_results(reply: list[bytes]) -> list[ControlResult]:
+    return [ControlResult(answer.decode()) for answer in reply]
+
+
+def _whole(text: bytes) -> int:
+    return int(float(text)) if text else 0
+
+
+def _dead_message(
+    topic: str, slot: int, content: bytes, died: bytes, reason: bytes | None, body: bytes | None
+) -> DeadMessage:
+    died_ms = int(died)
+    record: dict[str, Any] = json.loads(reason.decode(errors="replace")) if reason else {}
+    return DeadMessage(
+        topic,
+        slot,
+        content,
+        body,
+        died_ms,
+        error_type=record.get("type", ""),
+        error_message=record.get("message", ""),
+        attempts=int(record.get("attempts", 0)),
+        first_failed_ms=int(record.get("first_ms", died_ms)),
+        last_failed_ms=int(record.get("last_ms", died_ms)),
+    )
