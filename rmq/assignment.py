@@ -1,8 +1,8 @@
 """Which worker owns which slot: pure, deterministic, sticky, and with as few moves as balance allows.
 
 Two steps. First the quotas: in every topic a worker gets its fair share (slots × weight ÷ weights of all workers of the
-topic) rounded down or up, and so does its total over all topics. Who is rounded up is chosen so that slots stay where they
-are. Then the slots: a worker keeps what it has up to its quota; only the rest is dealt out.
+topic) rounded down or up, and so does its total over all topics. Who is rounded up is chosen so that slots stay where
+they are. Then the slots: a worker keeps what it has up to its quota; only the rest is dealt out.
 
 Source: such a double rounding always exists (controlled rounding: L. H. Cox, "A Constructive Procedure for Unbiased
 Controlled Rounding", JASA 82, 1987; it is a flow with whole capacities). `_even_out` finds it along shortest paths.
