@@ -8,6 +8,7 @@ RmqError
 ├── TopicMismatchError                     registered with another type or slot count
 ├── UnknownTopicError                      nobody has registered this topic
 ├── SendError                              says what was stored and what was not
+│   ├── InvalidBatchError (also InvalidMessageError)
 │   ├── BacklogFullError
 │   ├── FixedTimePassedError
 │   └── MemoryFullError                    Redis is at its maxmemory
@@ -92,6 +93,10 @@ class SendError(RmqError):
         self.stored = stored
         self.not_stored = not_stored
         self.unknown = unknown
+
+
+class InvalidBatchError(SendError, InvalidMessageError):
+    """A message in the middle of a `send_many` breaks a rule; says what was stored before it."""
 
 
 class BacklogFullError(SendError):

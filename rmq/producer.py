@@ -1,0 +1,197 @@
+"""Sends messages: one at a time, or millions in a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rmq.connections import Connections
+from rmq.errors import InvalidBatchError, InvalidMessageError, RedisUnavailableError, RmqError, SendError
+from rmq.messages import Encoded, Message, encode
+from rmq.results import SendResult
+from rmq.slot import SlotWriter
+from rmq.topics import Topic
+
+BATCH = 500
+"""Messages per script call."""
+
+BATCH_BYTES = 1_048_576
+"""A batch is sent before it grows beyond this."""
+
+CALLS_IN_FLIGHT = 4
+"""Script calls per round trip; while one round is under way, the next is put together."""
+
+BUFFERED = 20_000
+"""Most messages held back to fill batches, over all slots."""
+
+
+class Producer:
+    """Sends to one topic. Thread-safe.
+
+    Args:
+        connections: Where the topic is.
+        topic: The registered definition.
+    """
+
+    def __init__(self, connections: Connections, topic: Topic) -> None:
+        self._connections = connections
+        self._slots = SlotWriter(connections, topic)
+        self.topic = topic
+
+    def send(self, message: Message) -> SendResult:
+        """Send one message.
+
+        Returns:
+            One new or one merged.
+
+        Raises:
+            InvalidMessageError: The message breaks a rule; nothing was sent.
+            SendError: It was refused and not stored: `FixedTimePassedError`, `BacklogFullError`, `MemoryFullError`.
+            RedisUnavailableError: No answer until the deadline: stored or not. Sending again is safe.
+
+        Guarantee: atomic; repeated by itself after a lost reply, which is safe, since a repeated send merges.
+        """
+        encoded = encode(self.topic, message)
+        try:
+            return self._slots.send(encoded.slot, (encoded,))
+        except SendError as error:
+            raise _with_details(error, 0, (message,)) from None
+
+    def send_many(self, messages: Iterable[Message], *, outcomes: bool = False) -> SendResult:
+        """Send any number of messages in bounded memory, grouped by slot, several calls in flight.
+
+        Args:
+            messages: Any iterable; it is read as fast as Redis takes the messages.
+            outcomes: Also say per message whether it was new; takes memory per message.
+
+        Returns:
+            How many were new and merged; zero and zero for no messages.
+
+        Raises:
+            InvalidBatchError: A message breaks a rule. Like all errors here, it says how many messages
+                were stored and which of those taken from the iterable were not; the rest was not touched.
+            SendError: Messages were refused, or their reply was lost (`unknown`).
+
+        Guarantee: atomic per call of up to 500 messages of one slot. The order within a slot is kept.
+        """
+        stream = _Stream(self._connections, self._slots, outcomes)
+        for message in messages:
+            try:
+                encoded = encode(self.topic, message)
+            except InvalidMessageError as error:
+                raise stream.abandoned(error, message) from error
+            stream.add(encoded, message)
+        return stream.finish()
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Messages of one slot on their way into one call."""
+
+    encoded: list[Encoded] = field(default_factory=list["Encoded"])
+    messages: list[Message] = field(default_factory=list["Message"])
+    positions: list[int] = field(default_factory=list[int])
+    size_bytes: int = 0
+
+
+class _Stream:
+    """The state of one `send_many`."""
+
+    def __init__(self, connections: Connections, slots: SlotWriter, outcomes: bool) -> None:
+        self._connections = connections
+        self._slots = slots
+        self._detailed = outcomes
+        self._open: dict[int, _Batch] = {}
+        self._ready: list[tuple[int, _Batch]] = []
+        self._under_way: tuple[list[_Batch], Callable[[], list[Any]]] | None = None
+        self._taken = self._buffered = self._new = self._stored = 0
+        self._outcomes: dict[int, bool] = {}
+        self._not_stored: list[Message] = []
+        self._unknown: list[Message] = []
+        self._error: RmqError | None = None
+
+    def add(self, encoded: Encoded, message: Message) -> None:
+        batch = self._open.get(encoded.slot)
+        if batch is None:
+            batch = self._open[encoded.slot] = _Batch()
+        batch.encoded.append(encoded)
+        batch.messages.append(message)
+        if self._detailed:
+            batch.positions.append(self._taken)
+        batch.size_bytes += len(encoded.content) + len(encoded.body or b"")
+        self._taken += 1
+        self._buffered += 1
+        if len(batch.encoded) == BATCH or batch.size_bytes >= BATCH_BYTES:
+            self._ready.append((encoded.slot, self._open.pop(encoded.slot)))
+            if len(self._ready) == CALLS_IN_FLIGHT:
+                self._send_ready()
+        elif self._buffered >= BUFFERED:
+            self._flush()
+
+    def finish(self) -> SendResult:
+        self._flush()
+        self._collect()
+        self._raise_error()
+        outcomes = tuple(self._outcomes[index] for index in range(self._taken)) if self._detailed else ()
+        return SendResult(self._new, self._stored - self._new, outcomes)
+
+    def abandoned(self, error: InvalidMessageError, message: Message) -> InvalidBatchError:
+        """Stop before an invalid message and say what was stored."""
+        self._collect()
+        for batch in [*(batch for _, batch in self._ready), *self._open.values()]:
+            self._not_stored += batch.messages
+        return InvalidBatchError(
+            f"message {self._taken + 1} of send_many: {error}",
+            topic=self._slots.topic.name,
+            stored=self._stored,
+            not_stored=(*self._not_stored, message),
+            unknown=tuple(self._unknown),
+        )
+
+    def _flush(self) -> None:
+        self._ready += self._open.items()
+        self._open = {}
+        while self._ready:
+            self._send_ready()
+
+    def _send_ready(self) -> None:
+        round_, self._ready = self._ready[:CALLS_IN_FLIGHT], self._ready[CALLS_IN_FLIGHT:]
+        batches = [batch for _, batch in round_]
+        self._buffered -= sum(len(batch.encoded) for batch in batches)
+        calls = [self._slots.send_call(slot, batch.encoded, self._detailed) for slot, batch in round_]
+        results = self._connections.submit(calls)
+        self._collect()
+        self._under_way = (batches, results)
+        if self._error is not None:
+            self._collect()
+            self._raise_error()
+
+    def _collect(self) -> None:
+        """Wait for the round under way and book what it stored."""
+        if self._under_way is None:
+            return
+        (batches, results), self._under_way = self._under_way, None
+        for batch, result in zip(batches, results(), strict=True):
+            if isinstance(result, SendResult):
+                self._stored += result.accepted
+                self._new += result.new
+                self._outcomes.update(zip(batch.positions, result.outcomes, strict=self._detailed))
+                continue
+            self._error = self._error or result
+            (self._unknown if isinstance(result, RedisUnavailableError) else self._not_stored).extend(batch.messages)
+
+    def _raise_error(self) -> None:
+        if self._error is None:
+            return
+        for batch in [*(batch for _, batch in self._ready), *self._open.values()]:
+            self._not_stored += batch.messages
+        raise _with_details(self._error, self._stored, tuple(self._not_stored), tuple(self._unknown)) from self._error
+
+
+def _with_details(
+    error: RmqError, stored: int, not_stored: tuple[Message, ...], unknown: tuple[Message, ...] = ()
+) -> SendError:
+    kind = type(error) if isinstance(error, SendError) else SendError
+    text = f"{error} ({stored} messages stored, {len(not_stored)} not stored, {len(unknown)} unknown)"
+    return kind(text, topic=error.topic, slot=error.slot, stored=stored, not_stored=not_stored, unknown=unknown)

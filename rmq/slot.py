@@ -1,0 +1,105 @@
+"""One slot of one topic: the only caller of scripts that write.
+
+Every change of a slot goes through here, so this is where to look for what may happen to a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rmq import calls
+from rmq.calls import MAX_BATCH, NO_OWNER, Ack, Call, Nack, Owner
+from rmq.connections import Connections
+from rmq.messages import Encoded
+from rmq.results import ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
+from rmq.topics import Topic
+
+NACK_BATCH = 256
+"""Most nacks, and most redrives or purges, in one call: each costs the server several commands."""
+
+
+class SlotWriter:
+    """Changes the slots of one topic.
+
+    Args:
+        connections: Where the slots are.
+        topic: The registered definition.
+    """
+
+    def __init__(self, connections: Connections, topic: Topic) -> None:
+        self._connections = connections
+        self.topic = topic
+
+    def send(self, slot: int, messages: Sequence[Encoded], detailed: bool = False) -> SendResult:
+        """Store up to `MAX_BATCH` messages of one slot. Atomic; safe to repeat."""
+        return self._connections.run(self.send_call(slot, messages, detailed))
+
+    def send_call(self, slot: int, messages: Sequence[Encoded], detailed: bool = False) -> Call[SendResult]:
+        """Build a send, for callers that keep several in flight."""
+        return calls.send(self.topic, slot, messages, self._connections.publish, detailed)
+
+    def claim_call(
+        self,
+        slot: int,
+        limit: int,
+        *,
+        owner: Owner = NO_OWNER,
+        start: int = 0,
+        acks: Iterable[Ack] = (),
+        nacks: Sequence[Nack] = (),
+    ) -> Call[ClaimReply]:
+        """Build a claim that first settles earlier deliveries, for callers that claim from several slots at once."""
+        return calls.claim(self.topic, slot, limit, owner=owner, start=start, acks=acks, nacks=nacks)
+
+    def ack(self, slot: int, acks: Sequence[Ack], owner: Owner = NO_OWNER) -> list[bytes]:
+        """Ack deliveries; return the contents whose claim was stale."""
+        stale: list[bytes] = []
+        for first in range(0, len(acks), MAX_BATCH):
+            stale += self._connections.run(calls.ack(self.topic, slot, acks[first : first + MAX_BATCH], owner))
+        return stale
+
+    def nack(self, slot: int, nacks: Sequence[Nack], owner: Owner = NO_OWNER) -> list[bytes]:
+        """Nack deliveries; return the contents whose claim was stale."""
+        stale: list[bytes] = []
+        for first in range(0, len(nacks), NACK_BATCH):
+            part = nacks[first : first + NACK_BATCH]
+            stale += self._connections.run(calls.nack(self.topic, slot, part, self._connections.publish, owner))
+        return stale
+
+    def extend(self, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> ExtendReply:
+        """Renew up to `MAX_BATCH` leases; the reply has the new claim scores, `None` where one was lost."""
+        return self._connections.run(calls.extend(self.topic, slot, claims, owner))
+
+    def cancel(self, slot: int, contents: Sequence[bytes]) -> list[ControlResult]:
+        """Take contents out of the backlog; at most `MAX_BATCH`."""
+        return self._connections.run(calls.cancel(self.topic, slot, contents))
+
+    def reschedule(self, slot: int, contents: Sequence[bytes], kind: str, value: int) -> list[ControlResult]:
+        """Give contents another due time (`after` ms, `at` epoch ms) or `priority`; at most `MAX_BATCH`."""
+        return self._connections.run(
+            calls.reschedule(self.topic, slot, contents, kind, value, self._connections.publish)
+        )
+
+    def redrive(
+        self, slot: int, kind: str, value: int, *, overwrite: bool, limit: int, contents: Sequence[bytes] = ()
+    ) -> list[Redriven]:
+        """Send the named dead, or the `limit` longest dead, again; at most `NACK_BATCH`."""
+        call = calls.redrive(
+            self.topic,
+            slot,
+            kind,
+            value,
+            overwrite=overwrite,
+            limit=min(limit, NACK_BATCH),
+            publish=self._connections.publish,
+            contents=contents,
+        )
+        return self._connections.run(call)
+
+    def purge_dead(
+        self, slot: int, *, before_ms: int | None = None, limit: int = MAX_BATCH, contents: Sequence[bytes] = ()
+    ) -> int:
+        """Drop the named dead, or the `limit` longest dead, for good; return how many."""
+        return self._connections.run(
+            calls.purge_dead(self.topic, slot, before_ms=before_ms, limit=limit, contents=contents)
+        )
