@@ -18,6 +18,7 @@ RmqError
 ├── ScriptFailedError                      Redis refused a script for another reason
 ├── EmbeddedServerError                    the embedded Redis does not start
 ├── LeaseLostError                         this delivery is no longer ours
+├── AlreadySettledError                    a delivery was acked or nacked twice
 ├── CoordinationError                      ZooKeeper
 │   ├── FencedError                        a newer owner has touched the slot
 │   ├── EnsembleMismatchError              the slot belongs to another ensemble
@@ -133,6 +134,10 @@ class EmbeddedServerError(RmqError):
 
 class LeaseLostError(RmqError):
     """The lease of this delivery ran out: another consumer may have it by now."""
+
+
+class AlreadySettledError(RmqError):
+    """This delivery was acked, nacked or buried before."""
 
 
 class CoordinationError(RmqError):

@@ -76,13 +76,16 @@ class Producer:
         Guarantee: atomic per call of up to 500 messages of one slot. The order within a slot is kept.
         """
         stream = _Stream(self._connections, self._slots, outcomes)
-        for message in messages:
-            try:
-                encoded = encode(self.topic, message)
-            except InvalidMessageError as error:
-                raise stream.abandoned(error, message) from error
-            stream.add(encoded, message)
-        return stream.finish()
+        try:
+            for message in messages:
+                try:
+                    encoded = encode(self.topic, message)
+                except InvalidMessageError as error:
+                    raise stream.abandoned(error, message) from error
+                stream.add(encoded, message)
+            return stream.finish()
+        finally:
+            stream.collect()  # whatever ended this, no reply stays behind
 
 
 @dataclass(slots=True)
@@ -131,14 +134,14 @@ class _Stream:
 
     def finish(self) -> SendResult:
         self._flush()
-        self._collect()
+        self.collect()
         self._raise_error()
         outcomes = tuple(self._outcomes[index] for index in range(self._taken)) if self._detailed else ()
         return SendResult(self._new, self._stored - self._new, outcomes)
 
     def abandoned(self, error: InvalidMessageError, message: Message) -> InvalidBatchError:
         """Stop before an invalid message and say what was stored."""
-        self._collect()
+        self.collect()
         for batch in [*(batch for _, batch in self._ready), *self._open.values()]:
             self._not_stored += batch.messages
         return InvalidBatchError(
@@ -160,14 +163,13 @@ class _Stream:
         batches = [batch for _, batch in round_]
         self._buffered -= sum(len(batch.encoded) for batch in batches)
         calls = [self._slots.send_call(slot, batch.encoded, self._detailed) for slot, batch in round_]
-        results = self._connections.submit(calls)
-        self._collect()
-        self._under_way = (batches, results)
+        self.collect()  # only now: Redis worked while these batches were put together, and the order is kept
         if self._error is not None:
-            self._collect()
+            self._ready = round_ + self._ready
             self._raise_error()
+        self._under_way = (batches, self._connections.submit(calls))
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
         """Wait for the round under way and book what it stored."""
         if self._under_way is None:
             return

@@ -1,0 +1,270 @@
+"""The client: one object that gives out producers, consumers and views, and runs listeners."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from types import FrameType, TracebackType
+from typing import Self, TypeVar
+
+from rmq.clock import monotonic_s
+from rmq.connections import Connections
+from rmq.consumer import Consumer
+from rmq.control import Control
+from rmq.dead import DeadLetters
+from rmq.delivery import Delivery
+from rmq.durations import Duration, Instant
+from rmq.embedded import EmbeddedServer
+from rmq.errors import InvalidValueError, RmqError
+from rmq.inspection import Inspection
+from rmq.listener import Handler, Listener, ListenerRuntime
+from rmq.messages import Payload
+from rmq.producer import Producer
+from rmq.registry import Registry
+from rmq.results import ControlResult
+from rmq.topics import Topic
+from rmq.urls import Topology, parse_url
+
+log = logging.getLogger("rmq.client")
+HandlerT = TypeVar("HandlerT", bound=Handler)
+
+DRAIN_S = 30.0
+"""How long a stop waits for running handlers."""
+
+
+class RmqClient:
+    """A connection to RMQ. Thread-safe; make it in the process that uses it. Use it as a context manager, or close it.
+
+    Args:
+        url: `redis://`, `rediss://`, `unix://`, `embedded://` (a temporary Redis of our own) or
+            `embedded:///folder` (kept there). By default `RMQ_URL` from the environment, else `embedded://`.
+        timeout_s: How long to wait for a connection, and for a reply.
+        deadline_s: How long to repeat what may be repeated before giving up with `RedisUnavailableError`.
+
+    Raises:
+        InvalidUrlError: The URL cannot be used.
+        EmbeddedServerError: The embedded Redis does not start.
+    """
+
+    def __init__(self, url: str | None = None, *, timeout_s: float = 5.0, deadline_s: float = 15.0) -> None:
+        parsed = parse_url(url)
+        self._server: EmbeddedServer | None = None
+        if parsed.topology is Topology.EMBEDDED:
+            self._server = EmbeddedServer.start(parsed.folder)
+            parsed = parse_url(self._server.url)
+        self.url = parsed.url
+        """A URL under which other processes on this machine reach the same Redis."""
+        self.shown_url = parsed.shown
+        """The same without its password, for messages and logs."""
+        self._connections = Connections(parsed, timeout_s=timeout_s, deadline_s=deadline_s)
+        self._registry = Registry(self._connections)
+        self._topics: dict[Topic, Topic] = {}
+        self._listeners: list[Callable[[], Listener]] = []
+        self._runtimes: list[ListenerRuntime] = []
+        self._pid = os.getpid()
+
+    def producer(self, topic: Topic) -> Producer:
+        """Return a producer; registers the topic at first use.
+
+        Raises:
+            TopicMismatchError: The topic is registered with another type or number of slots.
+        """
+        return Producer(self._connections, self._registered(topic))
+
+    def consumer(self, topic: Topic, slots: Iterable[int] | None = None) -> Consumer:
+        """Return a consumer of all slots, or of the given ones; registers the topic at first use.
+
+        Raises:
+            TopicMismatchError: The topic is registered with another type or number of slots.
+            InvalidValueError: A slot that the topic does not have.
+        """
+        return Consumer(self._connections, self._registered(topic), slots)
+
+    def listener(
+        self,
+        topic: Topic,
+        *,
+        batch: int | None = None,
+        threads: int = 1,
+        on_lost: Callable[[Delivery], None] | None = None,
+    ) -> Callable[[HandlerT], HandlerT]:
+        """Decorate a handler: it runs after `start` or `run`. Return means ack, an exception means nack.
+
+        Args:
+            topic: What to consume.
+            batch: Hand over a list of up to so many deliveries, 1 to 10,000. What the handler has neither acked
+                nor nacked by itself is acked when it returns, and nacked when it raises.
+            threads: How many handlers run in parallel, 1 to 1,000.
+            on_lost: Called from another thread with a delivery whose lease was lost while it was held.
+
+        Raises:
+            InvalidValueError: `batch` or `threads` out of range.
+
+        Guarantee: leases are renewed while a handler runs. A message that was not begun within its lease is not
+        begun at all.
+        """
+        Listener(topic, _nothing, batch, threads)
+
+        def decorate(handler: HandlerT) -> HandlerT:
+            self._listeners.append(lambda: Listener(self._registered(topic), handler, batch, threads, on_lost))
+            return handler
+
+        return decorate
+
+    def start(self) -> None:
+        """Start all listeners in threads of their own.
+
+        Raises:
+            RmqError: Started before, no listener, or a topic that does not fit its registration.
+        """
+        if self._runtimes:
+            raise RmqError("the listeners of this client are running already")
+        if not self._listeners:
+            raise RmqError("this client has no listener; decorate a handler with @client.listener(topic)")
+        self._runtimes = [ListenerRuntime(self._connections, make()) for make in self._listeners]
+        for runtime in self._runtimes:
+            runtime.start()
+
+    def stop(self, drain_s: float = DRAIN_S) -> list[Delivery]:
+        """Stop all listeners: no new claims, what was not begun goes back at once, running handlers may finish.
+
+        Args:
+            drain_s: How long to wait for running handlers, in seconds.
+
+        Returns:
+            Deliveries whose handlers still run: they stay claimed until their lease ends.
+        """
+        until_s = monotonic_s() + drain_s
+        runtimes, self._runtimes = self._runtimes, []
+        for runtime in runtimes:
+            runtime.request_stop()
+        left = [delivery for runtime in runtimes for delivery in runtime.join(until_s)]
+        if left:
+            log.warning("%d deliveries were not finished within %g s; their leases settle them", len(left), drain_s)
+        return left
+
+    def run(self, drain_s: float = DRAIN_S) -> None:
+        """Run all listeners until SIGTERM or SIGINT, then stop them and close. A second signal ends at once.
+
+        Args:
+            drain_s: How long to wait for running handlers, in seconds.
+
+        Raises:
+            RmqError: Not called in the main thread; and as `start`.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            raise RmqError("run() handles signals and so needs the main thread; use start() and stop() elsewhere")
+        ended = threading.Event()
+        signals = (signal.SIGTERM, signal.SIGINT)
+
+        def end(number: int, frame: FrameType | None) -> None:
+            del frame
+            signal.signal(number, signal.SIG_DFL)
+            ended.set()
+
+        previous = {number: signal.signal(number, end) for number in signals}
+        try:
+            self.start()
+            while not ended.wait(1.0):
+                pass
+            self.stop(drain_s)
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+            self.close()
+
+    def inspect(self, topic: Topic | str) -> Inspection:
+        """Return a read-only view of a topic.
+
+        Raises:
+            UnknownTopicError: A name that is not registered.
+        """
+        return Inspection(self._connections, self._resolved(topic))
+
+    def dead(self, topic: Topic | str) -> DeadLetters:
+        """Return a topic's dead letters.
+
+        Raises:
+            UnknownTopicError: A name that is not registered.
+        """
+        return DeadLetters(self._connections, self._resolved(topic))
+
+    def cancel(self, topic: Topic | str, content: Payload, *, slot_basis: Payload | None = None) -> ControlResult:
+        """Take a message out of the backlog; see `rmq.control.Control.cancel`."""
+        return Control(self._connections, self._resolved(topic)).cancel(content, slot_basis)
+
+    def reschedule(
+        self,
+        topic: Topic | str,
+        content: Payload,
+        *,
+        due_in: Duration | None = None,
+        fixed_time: Instant | None = None,
+        priority: int | None = None,
+        slot_basis: Payload | None = None,
+    ) -> ControlResult:
+        """Give a message another due time or priority; see `rmq.control.Control.reschedule`."""
+        return Control(self._connections, self._resolved(topic)).reschedule(
+            content, due_in=due_in, fixed_time=fixed_time, priority=priority, slot_basis=slot_basis
+        )
+
+    def topics(self) -> list[Topic]:
+        """Return the definitions of all registered topics, by name."""
+        return [self._registry.get(name) for name in self._registry.names()]
+
+    def topic(self, name: str) -> Topic:
+        """Return the registered definition of a topic.
+
+        Raises:
+            UnknownTopicError: Not registered.
+        """
+        return self._registry.get(name)
+
+    def change_topic(self, topic: Topic) -> Topic:
+        """Replace the registered settings of a topic on purpose; running processes keep theirs until they restart.
+
+        Raises:
+            UnknownTopicError: Not registered.
+            TopicMismatchError: Another type or number of slots.
+        """
+        changed = self._registry.change(topic)
+        self._topics.clear()
+        return changed
+
+    def close(self) -> None:
+        """Stop listeners that still run, close all connections, and end a temporary embedded Redis."""
+        if os.getpid() != self._pid:
+            return
+        if self._runtimes:
+            self.stop()
+        self._connections.close()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _registered(self, topic: Topic) -> Topic:
+        if not isinstance(topic, Topic):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValueError(f"{topic!r} is not a Topic")
+        registered = self._topics.get(topic)
+        if registered is None:
+            registered = self._topics[topic] = self._registry.register(topic)
+        return registered
+
+    def _resolved(self, topic: Topic | str) -> Topic:
+        return self._registry.get(topic) if isinstance(topic, str) else self._registered(topic)
+
+
+def _nothing(delivery: object) -> None:
+    """Stand in for a handler while options are checked."""
+    del delivery

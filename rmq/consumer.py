@@ -1,0 +1,170 @@
+"""The pull side: for scripts, tests and other runtimes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+from rmq.calls import MAX_BATCH
+from rmq.claimer import Claimer, nack_of
+from rmq.clock import monotonic_s
+from rmq.connections import Connections
+from rmq.delivery import ACKED, Delivery, Outcome, Verb
+from rmq.errors import InvalidValueError
+from rmq.slot import SlotWriter
+from rmq.topics import Topic
+from rmq.wakeups import HintReader
+
+LOOK_EVERY_S = 1.0
+"""How often an idle consumer looks by itself, since hints may get lost."""
+
+MAX_POLL = 10_000
+"""Most messages in one poll."""
+
+
+class Consumer:
+    """Claims messages of a topic on request. For one thread; use it as a context manager, or close it.
+
+    Args:
+        connections: Where the topic is.
+        topic: The registered definition.
+        slots: Only these slots; all by default.
+
+    Raises:
+        InvalidValueError: A slot that the topic does not have.
+    """
+
+    def __init__(self, connections: Connections, topic: Topic, slots: Iterable[int] | None = None) -> None:
+        self.topic = topic
+        self.slots = tuple(range(topic.slots)) if slots is None else tuple(dict.fromkeys(slots))
+        for slot in self.slots:
+            if type(slot) is not int or not 0 <= slot < topic.slots:
+                raise InvalidValueError(f"slot {slot!r} is not one of topic {topic.name}: 0 to {topic.slots - 1}")
+        self._claimer = Claimer(connections, topic, self.slots)
+        self._writer = SlotWriter(connections, topic)
+        self._hints = HintReader(connections, topic.name, self.slots)
+        self._next_look_s = 0.0
+
+    def poll(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> list[Delivery]:
+        """Claim due messages; wait for the first one if there is none.
+
+        Args:
+            max_messages: Most messages, 1 to 10,000, taken fairly from the slots.
+            timeout: How long to wait for the first one, in seconds or as a `timedelta`; 0 does not wait.
+
+        Returns:
+            The deliveries; none when nothing became due in time.
+
+        Raises:
+            InvalidValueError: `max_messages` or `timeout` out of range.
+            RedisUnavailableError: No answer from Redis until the client's deadline.
+
+        Guarantee: returns as soon as there is a message, without busy polling. If a claim's reply gets lost, its
+        messages come back when their lease ends.
+        """
+        timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        if type(max_messages) is not int or not 1 <= max_messages <= MAX_POLL:
+            raise InvalidValueError(f"max_messages is {max_messages!r}; it must be a whole number from 1 to {MAX_POLL}")
+        if not timeout_s >= 0:
+            raise InvalidValueError(f"timeout is {timeout!r}; it must be 0 or more seconds")
+        deadline_s = monotonic_s() + timeout_s
+        while True:
+            if timeout_s:
+                self._listen(0)
+            if found := self._claim_due(max_messages):
+                return found
+            left_s = deadline_s - monotonic_s()
+            if left_s <= 0:
+                return []
+            self._listen(self._claimer.wait_s(min(left_s, LOOK_EVERY_S)))
+            if monotonic_s() >= self._next_look_s:
+                self._next_look_s = monotonic_s() + LOOK_EVERY_S
+                self._claimer.look()
+
+    def ack(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
+        """Ack several deliveries, one call per slot.
+
+        Returns:
+            Those whose lease was lost before: nothing changed for them.
+        """
+        stale: list[Delivery] = []
+        for slot, part in self._open_by_slot(deliveries, ACKED).items():
+            gone = set(self._writer.ack(slot, [(delivery.content, delivery.claim_score) for delivery in part]))
+            self._claimer.expect(slot)
+            stale += [delivery for delivery in part if delivery.content in gone]
+        return _mark_lost(stale)
+
+    def extend(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
+        """Renew the leases of several deliveries: they count from now.
+
+        Returns:
+            Those whose lease was lost before.
+        """
+        by_slot: dict[int, list[Delivery]] = defaultdict(list)
+        for delivery in deliveries:
+            by_slot[delivery.slot].append(delivery)
+        return _mark_lost([lost for slot, part in by_slot.items() for lost in self._extend(slot, part)])
+
+    def close(self) -> None:
+        """Stop listening to hints. Open deliveries stay claimed until settled or their lease ends."""
+        self._hints.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _claim_due(self, most: int) -> list[Delivery]:
+        found: list[Delivery] = []
+        while len(found) < most and self._claimer.wait_s(1) == 0:
+            found += self._claimer.claim(most - len(found), self._settle).deliveries
+        return found
+
+    def _listen(self, timeout_s: float) -> None:
+        if self._claimer.listen(self._hints, timeout_s):
+            self._next_look_s = 0.0
+        elif timeout_s and not self._hints.connected:
+            self._claimer.wait(timeout_s)
+
+    def _settle(self, delivery: Delivery, outcome: Outcome) -> bool:
+        if outcome.verb is Verb.ACK:
+            stale = self._writer.ack(delivery.slot, [(delivery.content, delivery.claim_score)])
+        else:
+            stale = self._writer.nack(delivery.slot, [nack_of(delivery, outcome)])
+        self._claimer.expect(delivery.slot)
+        _mark_lost([delivery] if stale else [])
+        return not stale
+
+    def _extend(self, slot: int, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        lost: list[Delivery] = []
+        for first in range(0, len(deliveries), MAX_BATCH):
+            part = deliveries[first : first + MAX_BATCH]
+            started_s = monotonic_s()
+            reply = self._writer.extend(slot, [(delivery.content, delivery.claim_score) for delivery in part])
+            for delivery, claim_score in zip(part, reply.claim_scores, strict=True):
+                if claim_score is None:
+                    lost.append(delivery)
+                else:
+                    delivery.claim_score = claim_score
+                    delivery.lease_until_s = started_s + self.topic.lease_s
+        return lost
+
+    @staticmethod
+    def _open_by_slot(deliveries: Iterable[Delivery], outcome: Outcome) -> dict[int, list[Delivery]]:
+        by_slot: dict[int, list[Delivery]] = defaultdict(list)
+        for delivery in deliveries:
+            delivery.mark(outcome)
+            by_slot[delivery.slot].append(delivery)
+        return by_slot
+
+
+def _mark_lost(deliveries: list[Delivery]) -> list[Delivery]:
+    for delivery in deliveries:
+        delivery.lost = True
+    return deliveries

@@ -1,0 +1,198 @@
+"""A claimed message in a handler's hands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from rmq.durations import Duration, duration_ms
+from rmq.errors import AlreadySettledError, LeaseLostError
+from rmq.results import Claimed
+from rmq.scores import retries_left_of
+from rmq.topics import Topic
+
+MAX_ERROR_CHARACTERS = 1_000
+
+
+class Verb(Enum):
+    """How a delivery ends."""
+
+    ACK = "ack"
+    NACK = "retry"
+    BURY = "bury"
+    RELEASE = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a delivery ends, and why.
+
+    Attributes:
+        verb: What to do with it.
+        delay_ms: For a nack: wait before the retry; `None` for the topic's retry policy.
+        error_type: Why, e.g. `ValueError`.
+        error_message: Why, in words, at most 1,000 characters.
+    """
+
+    verb: Verb
+    delay_ms: int | None = None
+    error_type: str = ""
+    error_message: str = ""
+
+
+ACKED = Outcome(Verb.ACK)
+RELEASED = Outcome(Verb.RELEASE)
+
+Settle: TypeAlias = Callable[["Delivery", Outcome], bool]
+"""Carries out an outcome, or notes it for later; False where the claim was stale."""
+
+
+class Delivery:
+    """A claimed message: ack it when done, nack it to have it retried, or let the lease run out.
+
+    Attributes:
+        topic: Its topic's definition.
+        slot: Its slot.
+        content: Its content in bytes.
+        body: Its body in bytes, or `None`.
+        store_score: Score it had in store: due ms, priority, or, after a rollback, retries left.
+        claim_score: The token that ack, nack and extend compare.
+        claimed_ms: Redis' time of the claim, epoch ms.
+        lease_until_s: When the lease ends at the earliest, on the clock of `rmq.clock.monotonic_s`.
+        lost: True once the lease is known to be lost: someone else may have the message.
+        outcome: How it was settled; `None` while it is open.
+    """
+
+    __slots__ = (
+        "_settle", "body", "claim_score", "claimed_ms", "content", "lease_until_s", "lost", "outcome", "slot",
+        "store_score", "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self, topic: Topic, slot: int, claimed: Claimed, claimed_ms: int, lease_until_s: float, settle: Settle
+    ) -> None:
+        self.topic = topic
+        self.slot = slot
+        self.content = claimed.content
+        self.body = claimed.body
+        self.store_score = claimed.store_score
+        self.claim_score = claimed.claim_score
+        self.claimed_ms = claimed_ms
+        self.lease_until_s = lease_until_s
+        self.lost = False
+        self.outcome: Outcome | None = None
+        self._settle = settle
+
+    @property
+    def text(self) -> str:
+        """The content as text.
+
+        Raises:
+            UnicodeDecodeError: The content is not UTF-8.
+        """
+        return self.content.decode()
+
+    @property
+    def retries_left(self) -> int:
+        """How many retries are left if this delivery fails, 0 when it would be dead."""
+        return retries_left_of(self.claim_score)
+
+    @property
+    def attempt(self) -> int:
+        """Number of this delivery, 1 for the first."""
+        return self.topic.max_retries - self.retries_left + 1
+
+    @property
+    def due_ms(self) -> int | None:
+        """When it was due, epoch ms; `None` on a PRIORITY topic and for a retry."""
+        timed = self.topic.type.timed and self.store_score > self.topic.max_retries
+        return self.store_score if timed else None
+
+    @property
+    def priority(self) -> int | None:
+        """Its priority; `None` on time topics and for a retry."""
+        plain = not self.topic.type.timed and self.store_score > self.topic.max_retries
+        return self.store_score if plain else None
+
+    def ack(self) -> bool:
+        """Done: the message leaves the queue.
+
+        Returns:
+            False where the lease was lost before: nothing changed, the message is or will be delivered again.
+            A listener collects outcomes and carries them out with its next call; there it is always True.
+
+        Raises:
+            AlreadySettledError: Settled before.
+            ReplyLostError: It may be acked or not; the lease settles it.
+        """
+        return self._end(ACKED)
+
+    def nack(self, delay: Duration | None = None, error: BaseException | str = "") -> bool:
+        """Failed: back into the queue with one retry less, or dead when none is left.
+
+        Args:
+            delay: Wait before the retry, `timedelta` or ms; 0 for at once, `None` for the topic's policy.
+            error: Why, for the dead letters.
+
+        Returns:
+            False where the lease was lost before, as for `ack`.
+
+        Raises:
+            InvalidValueError: The delay is negative or over 100 years.
+            AlreadySettledError: Settled before.
+            ReplyLostError: It may be nacked or not; the lease settles it.
+        """
+        delay_ms = None if delay is None else duration_ms(delay, "delay")
+        return self._end(Outcome(Verb.NACK, delay_ms, *describe(error)))
+
+    def bury(self, error: BaseException | str = "") -> bool:
+        """Hopeless: into the dead letters at once, whatever retries are left. Returns and raises like `nack`."""
+        return self._end(Outcome(Verb.BURY, 0, *describe(error)))
+
+    def release(self) -> bool:
+        """Not begun: back as it was, without using up a retry. Returns and raises like `ack`."""
+        return self._end(RELEASED)
+
+    def raise_if_lost(self) -> None:
+        """Raise `LeaseLostError` once the lease is known to be lost: call it before an effect that must not double."""
+        if self.lost:
+            raise LeaseLostError(
+                f"the lease on {self.content!r:.80} was lost; another consumer may have it",
+                topic=self.topic.name,
+                slot=self.slot,
+            )
+
+    def mark(self, outcome: Outcome) -> None:
+        """Note an outcome without carrying it out: for consumers and listeners, which settle in batches.
+
+        Raises:
+            AlreadySettledError: Settled before.
+        """
+        if self.outcome is not None:
+            raise AlreadySettledError(
+                f"delivery of {self.content!r:.80} was settled before ({self.outcome.verb.value})",
+                topic=self.topic.name,
+                slot=self.slot,
+            )
+        self.outcome = outcome
+
+    def _end(self, outcome: Outcome) -> bool:
+        self.mark(outcome)
+        return self._settle(self, outcome)
+
+    def __repr__(self) -> str:
+        return f"<Delivery {self.content!r:.80} of {self.topic.name}, slot {self.slot}, attempt {self.attempt}>"
+
+
+def collect(delivery: Delivery, outcome: Outcome) -> bool:
+    """Leave the outcome noted on the delivery, for a runtime that settles in batches."""
+    del delivery, outcome
+    return True
+
+
+def describe(error: BaseException | str) -> tuple[str, str]:
+    """Return an error's type and text as they are kept: text that UTF-8 can hold, at most 1,000 characters."""
+    kind, text = ("", error) if isinstance(error, str) else (type(error).__name__, str(error))
+    return kind, text[:MAX_ERROR_CHARACTERS].encode(errors="backslashreplace").decode()

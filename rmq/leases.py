@@ -1,0 +1,91 @@
+"""Keeps the leases of running handlers alive, and tells a handler when its lease is lost."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from rmq.calls import MAX_BATCH
+from rmq.clock import monotonic_s
+from rmq.delivery import Delivery
+from rmq.errors import CoordinationError, RmqError
+from rmq.slot import SlotWriter
+
+log = logging.getLogger("rmq.leases")
+
+
+class Held:
+    """The deliveries that one worker thread holds: claimed, and their outcome not yet in Redis.
+
+    `lock` is held while their claim scores are on the way to Redis, by the worker to settle and by the keeper to
+    extend: so that neither sends a token that the other is just replacing.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.deliveries: list[Delivery] = []
+
+
+class LeaseKeeper(threading.Thread):
+    """Renews the leases of what the workers hold, each when a third of it has passed.
+
+    Args:
+        writer: The topic's slots.
+        held: What to look after, one per worker thread.
+        on_lost: Called with each delivery whose lease was lost, once.
+    """
+
+    def __init__(self, writer: SlotWriter, held: Sequence[Held], on_lost: Callable[[Delivery], None]) -> None:
+        super().__init__(name=f"rmq-leases-{writer.topic.name}", daemon=True)
+        self._writer = writer
+        self._held = held
+        self._on_lost = on_lost
+        self._stop_requested = threading.Event()
+        self._lease_s = writer.topic.lease_s
+
+    def run(self) -> None:
+        """Look after the leases until `stop`."""
+        while not self._stop_requested.wait(min(self._lease_s / 6, 5.0)):
+            for held in self._held:
+                self.renew(held)
+
+    def stop(self) -> None:
+        """End the thread; leases are no longer renewed."""
+        self._stop_requested.set()
+
+    def renew(self, held: Held) -> None:
+        """Renew the leases of one worker that are due for it."""
+        by_slot: dict[int, list[Delivery]] = defaultdict(list)
+        with held.lock:
+            soon_s = monotonic_s() + self._lease_s * 2 / 3
+            for delivery in held.deliveries:
+                if not delivery.lost and delivery.lease_until_s < soon_s:
+                    by_slot[delivery.slot].append(delivery)
+            lost = [gone for slot, part in by_slot.items() for gone in self._extend(slot, part)]
+        for delivery in lost:
+            log.warning("the lease on %r was lost; another consumer may have it", delivery)
+            self._on_lost(delivery)
+
+    def _extend(self, slot: int, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        lost: list[Delivery] = []
+        for first in range(0, len(deliveries), MAX_BATCH):
+            part = deliveries[first : first + MAX_BATCH]
+            started_s = monotonic_s()
+            try:
+                reply = self._writer.extend(slot, [(delivery.content, delivery.claim_score) for delivery in part])
+            except RmqError as error:
+                log.warning("leases in slot %d of topic %s were not renewed: %s", slot, self._writer.topic.name, error)
+                gone = isinstance(error, CoordinationError)
+                lost += [each for each in part if gone or each.lease_until_s < monotonic_s()]
+                continue
+            for delivery, claim_score in zip(part, reply.claim_scores, strict=True):
+                if claim_score is None:
+                    lost.append(delivery)
+                else:
+                    delivery.claim_score = claim_score
+                    delivery.lease_until_s = started_s + self._lease_s
+        for delivery in lost:
+            delivery.lost = True
+        return lost

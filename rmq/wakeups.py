@@ -1,0 +1,111 @@
+"""Wake hints: a message was sent that is due earlier than an idle consumer knows.
+
+A hint only: it may get lost, and losing it costs time, never a message. Consumers look again by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from rmq.clock import monotonic_s
+from rmq.connections import Connections
+from rmq.keys import slot_keys
+
+RECONNECT_S = 0.5
+"""Shortest time between two attempts to subscribe."""
+
+MOST_HINTS = 1_000
+"""Hints taken in one reading, so that a flood of them does not keep the reader from its work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What arrived.
+
+    Attributes:
+        due: (slot, due ms) of each hint; 0 ms for at once.
+        missed: Whether hints may have been missed since the last reading: look at all slots.
+    """
+
+    due: tuple[tuple[int, int], ...]
+    missed: bool
+
+
+class HintReader:
+    """Subscribes to the wake channels of a topic's slots. For one thread.
+
+    Args:
+        connections: Where the topic is.
+        topic: Topic name.
+        slots: The slots to hear of.
+    """
+
+    def __init__(self, connections: Connections, topic: str, slots: Iterable[int]) -> None:
+        self._connections = connections
+        self._slots = {slot_keys(topic, slot).wake.encode(): slot for slot in slots}
+        self._connection: redis.Connection | None = None
+        self._next_attempt_s = 0.0
+
+    def read(self, timeout_s: float) -> Hints:
+        """Wait up to `timeout_s` for a hint and return all that have arrived.
+
+        Returns:
+            No hints after the timeout, or at once where the connection is broken: then `missed` tells.
+        """
+        missed = self._connect()
+        if self._connection is None:
+            return Hints((), missed)
+        found: list[tuple[int, int]] = []
+        try:
+            while len(found) < MOST_HINTS and self._connection.can_read(0 if found else timeout_s):
+                self._take(self._connection.read_response(), found)
+                timeout_s = 0
+        except (redis.ConnectionError, redis.TimeoutError):
+            self.close()
+            missed = True
+        return Hints(tuple(found), missed)
+
+    @property
+    def connected(self) -> bool:
+        """Whether hints can arrive."""
+        return self._connection is not None
+
+    def close(self) -> None:
+        """Unsubscribe by closing the connection; reading again subscribes anew."""
+        if self._connection is not None:
+            self._connection.disconnect()
+            self._connection = None
+
+    def _connect(self) -> bool:
+        """Subscribe where need be; return True if hints may have been missed."""
+        if self._connection is not None or not self._slots:
+            return False
+        now_s = monotonic_s()
+        if now_s < self._next_attempt_s:
+            return False
+        self._next_attempt_s = now_s + RECONNECT_S
+        connection = None
+        try:
+            connection = self._connections.checkout()
+            connection.send_command("SUBSCRIBE", *self._slots)
+            for _ in self._slots:
+                connection.read_response()
+        except (redis.ConnectionError, redis.TimeoutError):
+            if connection is not None:
+                connection.disconnect()
+            return False
+        except BaseException:
+            if connection is not None:
+                connection.disconnect()
+            raise
+        self._connection = connection
+        return True
+
+    def _take(self, reply: Any, found: list[tuple[int, int]]) -> None:
+        kind, channel, data = reply
+        if kind == b"message" and channel in self._slots:
+            found.append((self._slots[channel], int(data)))
