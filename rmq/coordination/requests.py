@@ -1,0 +1,85 @@
+"""Requests to ZooKeeper as plain values.
+
+The rounds (`rounds.py`) yield batches of them and get one reply for each; `zk.py` carries them out with kazoo, the
+simulation in the tests with a few dictionaries. A reply of `UNKNOWN` means that the connection broke: a read has to be
+repeated, a change was carried out or not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from rmq.coordination.values import Stat
+
+
+class Unknown(Enum):
+    """The reply that did not come."""
+
+    UNKNOWN = 0
+
+
+UNKNOWN = Unknown.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Go through the leader, so that later reads are fresh and the reply proves contact. Reply: True."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Look at a node without its data. Reply: its `Stat`, None if there is no such node."""
+
+    path: str
+    watch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """Read a node. Reply: `(data, Stat)`, None if there is no such node."""
+
+    path: str
+    watch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """List a node's children. Reply: their names, none if there is no such node."""
+
+    path: str
+    watch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create a node. Reply: its `Stat`, None if it is there already (or its parent is not)."""
+
+    path: str
+    data: bytes
+    ephemeral: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Set a node's data if it still has this version. Reply: whether it was set."""
+
+    path: str
+    data: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Delete a node if `guard` exists. Reply: whether the node is gone.
+
+    The guard is our own worker node: should kazoo send this late, in a new session, it finds no guard and deletes
+    nobody else's node.
+    """
+
+    path: str
+    guard: str
+
+
+Request = Sync | Look | Get | Children | Create | Put | Release
+Reply = bool | Stat | tuple[bytes, Stat] | list[str] | Unknown | None

@@ -1,0 +1,89 @@
+"""What the parts of the coordination hand each other: slots, ownership, nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+SlotKey = tuple[str, int]
+"""A slot: its topic's name and its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """That this worker owns a slot; handed to every script that changes the slot.
+
+    Args:
+        topic: Name of the topic.
+        slot: Number of the slot.
+        epoch: The owner node's czxid: larger for every later owner of any slot of this ensemble.
+        ensemble: Identity of the ZooKeeper ensemble that counts the epochs.
+    """
+
+    topic: str
+    slot: int
+    epoch: int
+    ensemble: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What ZooKeeper knows of a node.
+
+    Args:
+        czxid: Transaction that created it.
+        version: How often its data were set.
+        session: Id of the session that an ephemeral node lives with (`ephemeralOwner`), else 0.
+    """
+
+    czxid: int
+    version: int
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class DigestAuth:
+    """User and password for ZooKeeper's `digest` scheme; every node is then open to this user only.
+
+    The password crosses the network in clear text: use it with TLS.
+    """
+
+    username: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SaslAuth:
+    """A SASL login (needs the `pure-sasl` package); every node is then open to this user only.
+
+    Args:
+        mechanism: `DIGEST-MD5` or `GSSAPI`.
+        username: For DIGEST-MD5.
+        password: For DIGEST-MD5.
+        service: The servers' service name, for GSSAPI.
+        principal: The client's principal, for GSSAPI.
+    """
+
+    mechanism: str = "DIGEST-MD5"
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    service: str = "zookeeper"
+    principal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """TLS to ZooKeeper.
+
+    Args:
+        ca: File with the certificates that sign the servers'; None for the system's.
+        cert: File with our certificate, where servers ask for one.
+        key: File with our private key.
+        key_password: Of the private key, if it has one.
+        check_hostname: Whether the servers' names must match their certificates.
+    """
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    key_password: str | None = field(default=None, repr=False)
+    check_hostname: bool = True

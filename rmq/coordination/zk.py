@@ -1,0 +1,325 @@
+"""The edge to kazoo, the only module that imports it: requests in, replies out, all typed.
+
+Kazoo's callbacks do nothing but set an event here. What kazoo leaves open is done on top:
+
+- It notices a silent server only while it has nothing to send; a batch without a reply for a third of the session
+  timeout makes us hang up, so that it tries the next server.
+- It does not tell the session timeout that the server granted; the handshake's read timeout, two thirds of it, does.
+- It retries connecting with pauses up to an hour; ours end at one second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from typing import TYPE_CHECKING, Any, cast
+
+from kazoo.client import KazooClient  # pyright: ignore[reportMissingTypeStubs]
+from kazoo.exceptions import (  # pyright: ignore[reportMissingTypeStubs]
+    AuthFailedError,
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+    SessionMovedError,
+)
+from kazoo.handlers.threading import (  # pyright: ignore[reportMissingTypeStubs]
+    KazooTimeoutError,
+    SequentialThreadingHandler,
+)
+from kazoo.protocol.states import KeeperState  # pyright: ignore[reportMissingTypeStubs]
+from kazoo.security import CREATOR_ALL_ACL  # pyright: ignore[reportMissingTypeStubs]
+
+from rmq.coordination.requests import (
+    UNKNOWN,
+    Children,
+    Create,
+    Get,
+    Look,
+    Put,
+    Release,
+    Reply,
+    Request,
+    Sync,
+)
+from rmq.coordination.values import DigestAuth, SaslAuth, Stat, Tls
+from rmq.errors import CoordinationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+WINDOW = 128
+"""Requests under way at once: kazoo's wake-up pipe takes a byte for each and must not fill up."""
+
+_BROKEN = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, SessionMovedError, AuthFailedError)
+_DEFINITE = (NoNodeError, NodeExistsError, BadVersionError)
+_IN_TRANSACTION = (RolledBackError, RuntimeInconsistency)
+
+
+class _Handler(SequentialThreadingHandler):
+    """Kazoo's handler; it bounds the wait for a connection, and remembers it, so that we can hang up."""
+
+    connect_timeout_s = 5.0
+    _current: socket.socket | None = None
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs["timeout"] = min(kwargs.get("timeout", self.connect_timeout_s), self.connect_timeout_s)
+        connection = cast("Any", super()).create_connection(*args, **kwargs)
+        self._current = connection
+        return connection
+
+    def hang_up(self) -> None:
+        if self._current:
+            with contextlib.suppress(OSError):
+                self._current.shutdown(socket.SHUT_RDWR)
+
+
+class ZooKeeperClient:
+    """One ZooKeeper session after another, on whichever server answers.
+
+    Args:
+        hosts: `host:port,host:port…`
+        chroot: Path below which all paths lie; created by `ensure_chroot`.
+        session_timeout_s: Asked for; the server grants 2 to 20 of its ticks.
+        wake: Called from kazoo's threads when a watch fires or the connection changes; must not block.
+        broken: Called from kazoo's threads when the connection breaks; must not block.
+        auth: How we log in; with a login every node is open to us only.
+        tls: Certificates; None for plain TCP.
+        identity: Session to take up again.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        chroot: str,
+        session_timeout_s: float,
+        wake: Callable[[], None],
+        broken: Callable[[], None],
+        *,
+        auth: DigestAuth | SaslAuth | None = None,
+        tls: Tls | None = None,
+        identity: tuple[int, bytes] | None = None,
+    ) -> None:
+        self._requested_s = session_timeout_s
+        self._granted_s = session_timeout_s
+        self._wake = wake
+        self._broken = broken
+        self._handler = _Handler()
+        self._handler.connect_timeout_s = session_timeout_s / 3
+        self._client: Any = KazooClient(
+            hosts=hosts + chroot,
+            timeout=session_timeout_s,
+            client_id=identity,
+            handler=self._handler,
+            default_acl=CREATOR_ALL_ACL if auth else None,
+            connection_retry={"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0},
+            logger=logging.getLogger("rmq.zookeeper"),
+            **_login(auth),
+            **_encryption(tls),
+        )
+        self._client.add_listener(self._on_state)
+        self._note_granted_timeout()
+
+    def _note_granted_timeout(self) -> None:
+        """Learn the granted timeout from the handshake: kazoo returns (2/3 of it, …) in ms and keeps it to itself."""
+        connection: Any = self._client._connection
+        handshake = connection._connect
+
+        def connect(*args: Any, **kwargs: Any) -> Any:
+            timeouts = handshake(*args, **kwargs)
+            self._granted_s = timeouts[0] * 1.5 / 1000
+            return timeouts
+
+        connection._connect = connect
+
+    def _on_state(self, state: str) -> None:
+        if state != "CONNECTED":
+            self._broken()
+        self._wake()
+
+    def _on_event(self, _event: object) -> None:
+        self._wake()
+
+    @property
+    def session_timeout_s(self) -> float:
+        """The session timeout granted, as far as it is known."""
+        return self._granted_s
+
+    @property
+    def identity(self) -> tuple[int, bytes] | None:
+        """Id and password of the session; None while there is no connection."""
+        return self._client.client_id
+
+    @property
+    def session(self) -> int | None:
+        """Id of the session; None while there is no connection."""
+        identity = self.identity
+        return identity[0] if identity else None
+
+    @property
+    def refused(self) -> bool:
+        """Whether the login was refused; kazoo then stops trying."""
+        return bool(self._client.client_state == KeeperState.AUTH_FAILED)
+
+    def start(self) -> None:
+        """Begin to connect; returns at once."""
+        self._client.start_async()
+
+    def hang_up(self) -> None:
+        """Break the connection, so that kazoo tries the next server; the session stays."""
+        self._handler.hang_up()
+
+    def stop(self) -> None:
+        """End the session, if a server hears it, and the threads."""
+        with contextlib.suppress(Exception):  # whatever state kazoo is in: it is to end
+            self._client.stop()
+            self._client.close()
+
+    def ensure_chroot(self) -> None:
+        """Create the chroot.
+
+        Raises:
+            CoordinationError: Not allowed, or no answer.
+        """
+        with contextlib.suppress(NodeExistsError):
+            self._result(self._client.ensure_path_async("/"))
+
+    def carry_out(self, session: int, requests: Sequence[Request], heard: Callable[[], None]) -> list[Reply]:
+        """Carry out requests, many at once, in their order.
+
+        Args:
+            session: The session that they belong to.
+            requests: What to do.
+            heard: Called when a window of requests was answered completely.
+
+        Returns:
+            A reply for each; UNKNOWN where the connection broke or another session has begun.
+
+        Raises:
+            CoordinationError: The rights do not suffice, or ZooKeeper refuses for another reason.
+        """
+        replies: list[Reply] = []
+        for start in range(0, len(requests), WINDOW):
+            window = requests[start : start + WINDOW]
+            if self.session != session or UNKNOWN in replies[-WINDOW:]:
+                replies += [UNKNOWN] * len(window)
+                continue
+            begun = [(request, self._begin(request)) for request in window]
+            replies += [self._reply(request, result) for request, result in begun]
+            if self.session == session and UNKNOWN not in replies[start:]:
+                heard()
+        return replies if self.session == session else [UNKNOWN] * len(requests)
+
+    def _begin(self, request: Request) -> Any:
+        client, watch = self._client, self._on_event
+        match request:
+            case Sync():
+                return client.sync_async("/")
+            case Look(path, watched):
+                return client.exists_async(path, watch=watch if watched else None)
+            case Get(path, watched):
+                return client.get_async(path, watch=watch if watched else None)
+            case Children(path, watched):
+                return client.get_children_async(path, watch=watch if watched else None)
+            case Create(path, data, ephemeral):
+                return client.create_async(path, data, ephemeral=ephemeral, include_data=True)
+            case Put(path, data, version):
+                return client.set_async(path, data, version=version)
+            case Release(path, guard):
+                transaction = client.transaction()
+                transaction.check(guard, -1)
+                transaction.delete(path)
+                return transaction.commit_async()
+
+    def _reply(self, request: Request, result: Any) -> Reply:
+        try:
+            value = self._result(result)
+        except _BROKEN:
+            return UNKNOWN
+        except _DEFINITE:
+            return _refused(request)
+        match request:
+            case Sync() | Put():
+                return True
+            case Look():
+                return _stat(value) if value else None
+            case Get():
+                return value[0], _stat(value[1])
+            case Children():
+                return list(value)
+            case Create():
+                return _stat(value[1])
+            case Release():
+                return _released(value)
+
+    def _result(self, result: Any) -> Any:
+        """Wait for a result; hang up on a server that keeps silent.
+
+        Raises:
+            CoordinationError: No right, or another refusal that is not part of the protocol.
+            KazooException: The connection broke, or the plain answer is no.
+        """
+        try:
+            try:
+                return result.get(timeout=self._granted_s / 3)
+            except KazooTimeoutError:
+                self.hang_up()
+                return result.get(timeout=2 * self._granted_s)
+        except KazooTimeoutError as error:
+            raise ConnectionLoss from error
+        except (*_BROKEN, *_DEFINITE):
+            raise
+        except NoAuthError as error:
+            raise CoordinationError(
+                "ZooKeeper denies access: the nodes below the chroot belong to another login; give `auth` as the"
+                " other workers do, or use another chroot"
+            ) from error
+        except KazooException as error:
+            raise CoordinationError(f"ZooKeeper refuses: {error!r}") from error
+
+
+def _stat(stat: Any) -> Stat:
+    return Stat(stat.czxid, stat.version, stat.ephemeralOwner)
+
+
+def _refused(request: Request) -> Reply:
+    """The reply to a request that ZooKeeper answers with no such node, node exists or another version."""
+    return [] if type(request) is Children else False if type(request) in (Put, Release) else None
+
+
+def _released(results: Iterable[Any]) -> bool:
+    """Read the results of check and delete: gone if both went through, or if the guard stood and the node did not."""
+    guard, deleted = results
+    if not isinstance(deleted, Exception):
+        return True
+    return isinstance(guard, _IN_TRANSACTION) and isinstance(deleted, NoNodeError)
+
+
+def _login(auth: DigestAuth | SaslAuth | None) -> dict[str, Any]:
+    if isinstance(auth, DigestAuth):
+        return {"auth_data": [("digest", f"{auth.username}:{auth.password}")]}
+    if isinstance(auth, SaslAuth):
+        names = ("mechanism", "username", "password", "service", "principal")
+        options = {name: getattr(auth, name) for name in names}
+        return {"sasl_options": {name: value for name, value in options.items() if value is not None}}
+    return {}
+
+
+def _encryption(tls: Tls | None) -> dict[str, Any]:
+    if tls is None:
+        return {}
+    return {
+        "use_ssl": True,
+        "ca": tls.ca,
+        "certfile": tls.cert,
+        "keyfile": tls.key,
+        "keyfile_password": tls.key_password,
+        "check_hostname": tls.check_hostname,
+    }

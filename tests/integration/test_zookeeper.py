@@ -1,0 +1,470 @@
+"""Workers on real ZooKeeper servers: one, and an ensemble of three."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+from kazoo.security import CREATOR_ALL_ACL
+
+from rmq.coordination import Coordinator, DigestAuth, Ownership, SlotKey
+from rmq.coordination.coordinator import monotonic_s
+from rmq.errors import CoordinationError, ForkedClientError, InvalidValueError
+from rmq.zookeeper_server import ZooKeeperEnsemble
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+SESSION_S = 3.0
+TICK_MS = 300
+
+
+def wait_until(condition: Callable[[], Any], timeout_s: float = 10.0) -> float:
+    """Wait until a condition holds; return how long that took."""
+    start = time.monotonic()
+    while not condition():
+        assert time.monotonic() - start < timeout_s, f"not within {timeout_s} s"
+        time.sleep(0.01)
+    return time.monotonic() - start
+
+
+@pytest.fixture(scope="module")
+def single() -> Iterator[ZooKeeperEnsemble]:
+    with ZooKeeperEnsemble(tick_ms=TICK_MS) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def ensemble() -> Iterator[ZooKeeperEnsemble]:
+    with ZooKeeperEnsemble(servers=3, tick_ms=TICK_MS) as servers:
+        yield servers
+
+
+@contextmanager
+def plain_client(hosts: str, **options: Any) -> Iterator[Any]:
+    client = KazooClient(hosts=hosts, **options)
+    try:
+        client.start()
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def drain(worker: Coordinator) -> None:
+    for key in worker.revoking():
+        worker.drained(*key)
+
+
+class Cluster:
+    """Workers of one test, below a chroot of their own; each drains at once unless told otherwise."""
+
+    def __init__(self, hosts: str, stack: ExitStack) -> None:
+        self.hosts, self.stack = hosts, stack
+        self.chroot = f"/test-{uuid4().hex[:8]}"
+        self.workers: dict[str, Coordinator] = {}
+
+    def add(self, name: str, slots: int = 16, topic: str = "t", *, drains: bool = True, **options: Any) -> Coordinator:
+        options = {"session_timeout_s": SESSION_S, "chroot": self.chroot, "drain_timeout_s": 5.0, **options}
+        worker = Coordinator(options.pop("hosts", self.hosts), name, **options)
+        if drains:
+            worker.on_change = lambda: drain(worker)
+        self.stack.callback(worker.stop, drain=False)
+        worker.start()
+        worker.register_topic(topic, f'{{"slots":{slots}}}')
+        worker.consume(topic, slots)
+        self.workers[name] = worker
+        return worker
+
+    def owners(self, *names: str) -> dict[SlotKey, str]:
+        """Return who owns what; fails if two own one slot."""
+        owners: dict[SlotKey, str] = {}
+        for name in names or self.workers:
+            for key in self.workers[name].owned():
+                assert key not in owners, f"{key} has two owners"
+                owners[key] = name
+        return owners
+
+    def settle(self, slots: int, *names: str, timeout_s: float = 10.0) -> float:
+        """Wait until the named workers own all slots, evenly; return how long that took."""
+
+        def even() -> bool:
+            counts = Counter(self.owners(*names).values())
+            shares = [counts[name] for name in names or self.workers]
+            return sum(shares) == slots and max(shares) - min(shares) <= 1
+
+        return wait_until(even, timeout_s)
+
+
+@pytest.fixture
+def cluster(single: ZooKeeperEnsemble) -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        yield Cluster(single.hosts, stack)
+
+
+@pytest.fixture
+def cluster_of_three(ensemble: ZooKeeperEnsemble) -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        yield Cluster(ensemble.hosts, stack)
+
+
+def epochs(*owned: Mapping[SlotKey, Ownership]) -> dict[SlotKey, int]:
+    return {key: ownership.epoch for slots in owned for key, ownership in slots.items()}
+
+
+def test_join_and_leave_move_what_they_must(cluster: Cluster) -> None:
+    for number in range(3):
+        cluster.add(f"w{number}", 64)
+    cluster.settle(64)
+    before, before_epochs = cluster.owners(), epochs(*(worker.owned() for worker in cluster.workers.values()))
+    cluster.add("w3", 64)
+    took_s = cluster.settle(64)
+    after, after_epochs = cluster.owners(), epochs(*(worker.owned() for worker in cluster.workers.values()))
+    moved = {key for key in before if before[key] != after[key]}
+    assert len(moved) == 16
+    assert {after[key] for key in moved} == {"w3"}
+    assert all((after_epochs[key] > before_epochs[key]) is (key in moved) for key in before)
+    assert took_s < 5
+    cluster.workers["w1"].stop()
+    assert cluster.settle(64, "w0", "w2", "w3") < 5
+    final = cluster.owners("w0", "w2", "w3")
+    assert {key for key in after if after[key] != final[key]} == {key for key in after if after[key] == "w1"}
+
+
+def test_1024_slots_are_taken_within_5_s(cluster: Cluster) -> None:
+    worker = cluster.add("w", 1024)
+    assert cluster.settle(1024) < 5
+    assert len(set(epochs(worker.owned()).values())) == 1024
+
+
+def test_workers_that_start_together_share_two_topics_within_5_s(cluster: Cluster) -> None:
+    start = time.monotonic()
+    for number in range(4):
+        worker = cluster.add(f"w{number}", 64, "a")
+        worker.register_topic("b", '{"slots":64}')
+        worker.consume("b", 64)
+    cluster.settle(128)
+    assert time.monotonic() - start < 5
+    assert Counter(topic for topic, _ in cluster.workers["w2"].owned()) == {"a": 16, "b": 16}
+
+
+def test_a_revoked_slot_waits_for_its_last_handler(cluster: Cluster) -> None:
+    slow = cluster.add("slow", 2, drains=False, drain_timeout_s=60)
+    cluster.settle(2)
+    (kept, lost) = slow.owned().values()
+    fast = cluster.add("fast", 2)
+    wait_until(slow.revoking)
+    time.sleep(SESSION_S)
+    assert slow.revoking() == {(lost.topic, lost.slot)}
+    assert list(slow.owned().values()) == [kept]
+    assert slow.still_owner(lost)
+    assert fast.owned() == {}
+    slow.drained(lost.topic, lost.slot)
+    cluster.settle(2)
+    assert not slow.still_owner(lost)
+    assert fast.owned()[lost.topic, lost.slot].epoch > lost.epoch
+    assert fast.owned()[lost.topic, lost.slot].ensemble == lost.ensemble
+
+
+def test_the_drain_limit_hands_over_all_the_same(cluster: Cluster) -> None:
+    slow = cluster.add("slow", 2, drains=False, drain_timeout_s=1)
+    cluster.settle(2)
+    fast = cluster.add("fast", 2)
+    wait_until(slow.revoking)
+    assert 0.5 < wait_until(fast.owned) < 3
+
+
+def test_weights_share_in_proportion(cluster: Cluster) -> None:
+    small, large = cluster.add("small", 16), cluster.add("large", 16, weight=3)
+    wait_until(lambda: (len(small.owned()), len(large.owned())) == (4, 12))
+
+
+def test_the_first_definition_rules_and_another_slot_count_gets_nothing(cluster: Cluster) -> None:
+    right = cluster.add("right", 4)
+    wrong = cluster.add("wrong", 8)
+    assert wrong.register_topic("t", '{"slots":8}') == '{"slots":4}'
+    cluster.settle(4, "right")
+    time.sleep(1)
+    assert len(right.owned()) == 4
+    assert wrong.owned() == {}
+
+
+def test_topics_named_with_dots_only(cluster: Cluster) -> None:
+    worker = cluster.add("w", 2, "..")
+    wait_until(lambda: worker.owned().keys() == {("..", 0), ("..", 1)})
+
+
+def test_a_killed_worker_is_replaced_after_its_session(cluster: Cluster) -> None:
+    survivor = cluster.add("survivor", 8)
+    with other_process(cluster, "victim") as victim:
+        wait_until(lambda: len(survivor.owned()) == 4)
+        victim.kill()
+        assert wait_until(lambda: len(survivor.owned()) == 8) < SESSION_S + 3
+
+
+@contextmanager
+def other_process(cluster: Cluster, name: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a worker in a process of its own; it prints `mine` or `lost` when all its slots come or go."""
+    program = f"""
+        import time
+        from rmq.coordination import Coordinator
+        worker = Coordinator({cluster.hosts!r}, {name!r}, chroot={cluster.chroot!r}, session_timeout_s={SESSION_S})
+        worker.on_change = lambda: [worker.drained(*key) for key in worker.revoking()]
+        worker.start()
+        worker.register_topic("t", '{{"slots":8}}')
+        worker.consume("t", 8)
+        last = None
+        while True:
+            now = "mine" if worker.owned() else "lost"
+            if now != last:
+                print(now, flush=True)
+            last = now
+            time.sleep(0.001)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_stopped_process_owns_nothing_when_it_wakes(cluster: Cluster) -> None:
+    # pitfall 41
+    survivor = cluster.add("survivor", 8)
+    with other_process(cluster, "paused") as paused:
+        wait_until(lambda: len(survivor.owned()) == 4)
+        assert paused.stdout is not None
+        while paused.stdout.readline() != "mine\n":
+            pass
+        os.kill(paused.pid, signal.SIGSTOP)
+        wait_until(lambda: len(survivor.owned()) == 8, SESSION_S + 5)
+        os.kill(paused.pid, signal.SIGCONT)
+        assert paused.stdout.readline() == "lost\n"
+        assert paused.stdout.readline() == "mine\n"  # in a new session
+        wait_until(lambda: len(survivor.owned()) == 4)
+
+
+def test_a_frozen_server_stops_claims_before_the_session_ends(cluster: Cluster, single: ZooKeeperEnsemble) -> None:
+    # pitfalls 37, 38
+    worker = cluster.add("w", 8)
+    cluster.settle(8)
+    before = dict(worker.owned())
+    one = next(iter(before.values()))
+    single.servers[0].pause()
+    try:
+        assert wait_until(lambda: not worker.owned(), SESSION_S) <= SESSION_S * 2 / 3 + 0.1
+        wait_until(lambda: not worker.still_owner(one), SESSION_S * 2 / 3)
+    finally:
+        single.servers[0].resume()
+    wait_until(lambda: len(worker.owned()) == 8, 2 * SESSION_S + 5)
+    survived = worker.owned()[one.topic, one.slot].epoch == one.epoch
+    assert worker.still_owner(one) is survived
+
+
+def test_a_short_break_keeps_slots_and_epochs(cluster: Cluster) -> None:
+    worker = cluster.add("w", 8)
+    cluster.settle(8)
+    before = dict(worker.owned())
+    worker._client.hang_up()  # pyright: ignore[reportPrivateUsage]
+    wait_until(lambda: not worker.owned())
+    assert all(worker.still_owner(ownership) for ownership in before.values())
+    wait_until(worker.owned)
+    assert worker.owned() == before
+
+
+def test_nodes_of_an_earlier_session_are_waited_for(cluster: Cluster) -> None:
+    # pitfall 42
+    first = cluster.add("w", 4)
+    cluster.settle(4)
+    before = epochs(first.owned())
+    with plain_client(cluster.hosts + cluster.chroot) as other:
+        # what a process that died under the same name leaves behind for a while
+        first.stop()
+        other.create("/workers/w", b"{}", ephemeral=True)
+        other.create("/owners/t/0", b"w", ephemeral=True)
+        again = cluster.add("w", 4)
+        time.sleep(1)
+        assert again.owned() == {}
+    wait_until(lambda: len(again.owned()) == 4)
+    assert all(epoch > before[key] for key, epoch in epochs(again.owned()).items())
+
+
+def test_an_owner_node_deleted_by_hand_is_noticed(cluster: Cluster) -> None:
+    worker = cluster.add("w", 4)
+    cluster.settle(4)
+    before = dict(worker.owned())
+    with plain_client(cluster.hosts + cluster.chroot) as other:
+        other.delete("/owners/t/2")
+    wait_until(lambda: worker.owned().get(("t", 2), before["t", 2]) != before["t", 2])
+    assert worker.owned()["t", 2].epoch > before["t", 2].epoch
+    assert not worker.still_owner(before["t", 2])
+
+
+def test_lost_watches_do_not_stick(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    # pitfall 40
+    monkeypatch.setattr("rmq.coordination.zk.ZooKeeperClient._on_event", lambda *_: None)
+    first = cluster.add("w0", 8)
+    cluster.add("w1", 8)
+    cluster.settle(8)
+    first.stop()
+    cluster.settle(8, "w1")
+
+
+def test_all_nodes_lie_below_the_chroot_and_go_with_their_workers(cluster: Cluster) -> None:
+    worker = cluster.add("w", 2)
+    cluster.settle(2)
+    with plain_client(cluster.hosts + cluster.chroot) as client:
+        assert set(client.get_children("/")) == {"ensemble", "workers", "topics", "leader", "assignment", "owners"}
+        worker.stop()
+        assert client.get_children("/workers") == client.get_children("/owners/t") == []
+        assert client.exists("/leader") is None
+
+
+def all_nodes(client: Any, path: str = "/") -> Iterator[str]:
+    for name in client.get_children(path):
+        child = f"{path.rstrip('/')}/{name}"
+        yield child
+        yield from all_nodes(client, child)
+
+
+def test_with_a_login_every_node_is_closed_to_others(cluster: Cluster) -> None:
+    # pitfall 46
+    cluster.add("w", 2, auth=DigestAuth("rmq", "secret"))
+    cluster.settle(2)
+    with plain_client(cluster.hosts + cluster.chroot, auth_data=[("digest", "rmq:secret")]) as client:
+        nodes = list(all_nodes(client))
+        assert len(nodes) == 11
+        for node in ["/", *nodes]:
+            (acl,) = client.get_acls(node)[0]
+            assert (acl.id.scheme, acl.id.id.split(":")[0], acl.perms) == ("digest", "rmq", 31)
+    with plain_client(cluster.hosts) as stranger:
+        for node in (cluster.chroot, f"{cluster.chroot}/assignment", f"{cluster.chroot}/owners/t/0"):
+            with pytest.raises(NoAuthError):
+                stranger.get(node)
+    with pytest.raises(CoordinationError, match="denies access"):
+        cluster.add("intruder", 2, auth=DigestAuth("rmq", "wrong"))
+
+
+def test_the_password_is_not_shown() -> None:
+    assert "secret" not in repr(DigestAuth("rmq", "secret"))
+    assert CREATOR_ALL_ACL[0].perms == 31
+
+
+def test_a_full_stop_hands_over_without_waiting_for_the_session(cluster: Cluster) -> None:
+    first = cluster.add("w0", 8)
+    cluster.add("w1", 8)
+    cluster.settle(8)
+    first.stop()
+    assert cluster.settle(8, "w1") < 1
+    assert first.owned() == {}
+
+
+def test_the_granted_session_timeout_counts(cluster: Cluster) -> None:
+    worker = cluster.add("w", 2, session_timeout_s=60)
+    assert worker._client.session_timeout_s == pytest.approx(20 * TICK_MS / 1000)  # pyright: ignore[reportPrivateUsage]
+
+
+def test_no_server_is_a_clear_error() -> None:
+    worker = Coordinator("127.0.0.1:1")
+    with pytest.raises(CoordinationError, match="No ZooKeeper server"):
+        worker.start(timeout_s=0.5)
+
+
+@pytest.mark.parametrize(
+    "options", [{"worker_id": ".."}, {"worker_id": "a/b"}, {"chroot": "rmq"}, {"weight": 0}, {"session_timeout_s": 0}]
+)
+def test_bad_values_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidValueError):
+        Coordinator("127.0.0.1:1", **options)
+
+
+def test_a_fork_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # pitfall 5
+    worker = Coordinator("127.0.0.1:1")
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(ForkedClientError):
+        worker.owned()
+
+
+# --- three servers
+
+
+def test_every_slot_is_owned_again_after_zookeepers_leader_is_killed(
+    cluster_of_three: Cluster, ensemble: ZooKeeperEnsemble
+) -> None:
+    for number in range(3):
+        cluster_of_three.add(f"w{number}", 64)
+    cluster_of_three.settle(64)
+    leader = ensemble.leader
+    assert leader is not None
+    leader.kill()
+    try:
+        assert cluster_of_three.settle(64, timeout_s=SESSION_S + 5) < SESSION_S + 5
+    finally:
+        leader.start()
+        leader.wait_ready()
+
+
+def test_a_lost_quorum_stops_all_and_its_return_brings_all_back(
+    cluster_of_three: Cluster, ensemble: ZooKeeperEnsemble
+) -> None:
+    for number in range(2):
+        cluster_of_three.add(f"w{number}", 16)
+    cluster_of_three.settle(16)
+    down = ensemble.servers[:2]
+    for server in down:
+        server.kill()
+    wait_until(lambda: not cluster_of_three.owners(), SESSION_S)
+    time.sleep(2 * SESSION_S)
+    assert not cluster_of_three.owners()
+    for server in down:
+        server.start()
+    for server in ensemble.servers:
+        server.wait_ready()
+    assert cluster_of_three.settle(16, timeout_s=SESSION_S + 10) < SESSION_S + 5
+
+
+def test_a_worker_that_leads_and_dies_is_replaced(cluster_of_three: Cluster) -> None:
+    first = cluster_of_three.add("w0", 16)
+    wait_until(lambda: first.leads)
+    second, third = cluster_of_three.add("w1", 16), cluster_of_three.add("w2", 16)
+    cluster_of_three.settle(16)
+    first.stop(drain=False)
+    cluster_of_three.settle(16, "w1", "w2")
+    wait_until(lambda: second.leads is not third.leads)
+
+
+def test_a_cut_worker_gives_up_before_another_one_owns(
+    cluster_of_three: Cluster, ensemble: ZooKeeperEnsemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker knows one server only, and that one freezes; the other servers go on and end its session."""
+    leader = ensemble.leader
+    assert leader is not None
+    frozen, *others = sorted(ensemble.servers, key=lambda server: server is leader)
+    cut = cluster_of_three.add("cut", 8, hosts=frozen.address)
+    other = cluster_of_three.add("other", 8, hosts=",".join(server.address for server in others))
+    cluster_of_three.settle(8)
+    frozen.pause()
+    start = monotonic_s()
+    try:
+        wait_until(lambda: not cut.owned(), SESSION_S)
+        lost_s = monotonic_s() - start
+        wait_until(lambda: len(other.owned()) == 8, SESSION_S + 5)
+        taken_s = monotonic_s() - start
+    finally:
+        frozen.resume()
+    assert lost_s < SESSION_S * 2 / 3 + 0.1
+    assert lost_s < taken_s - 0.1
+    cluster_of_three.settle(8)
