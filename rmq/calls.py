@@ -251,7 +251,9 @@ def list_dead(topic: Topic, slot: int, start: int, limit: int) -> Call[list[Dead
     return Call("list_dead", names, [start, limit], parse, True, topic.name, slot)
 
 
-def peek(topic: Topic, slot: int, place: str, start: int, limit: int) -> Call[tuple[int, list[tuple[bytes, int, bytes | None]]]]:
+def peek(
+    topic: Topic, slot: int, place: str, start: int, limit: int
+) -> Call[tuple[int, list[tuple[bytes, int, bytes | None]]]]:
     """Build the reading of a page of `store`, `prepare` or `retry`: Redis' time, then (content, score, body)."""
     keys = slot_keys(topic.name, slot)
     zset = {"store": keys.store, "prepare": keys.prepare, "retry": keys.retry}[place]
@@ -303,32 +305,39 @@ def error_of(call: Call[Any], message: str) -> RmqError:
         call: The call that was refused.
         message: Text of the error reply.
     """
-    where = {"topic": call.topic, "slot": call.slot}
+    topic, slot = call.topic, call.slot
     place = f"slot {call.slot} of topic {call.topic}"
     code, _, rest = message.removeprefix("ERR ").partition(" ")
     detail = rest.split()
     match code:
         case "RMQ_FENCED":
-            return FencedError(f"{place} was touched by a newer owner (epoch {detail[0]}); this one's is older", **where)
+            return FencedError(
+                f"{place} was touched by a newer owner (epoch {detail[0]}); this one's is older", topic=topic, slot=slot
+            )
         case "RMQ_ENSEMBLE":
             return EnsembleMismatchError(
                 f"{place} is owned through ZooKeeper ensemble {detail[0]}, not through this one; "
                 f"`rmq adopt {call.topic}` moves it over on purpose",
-                **where,
+                topic=topic,
+                slot=slot,
             )
         case "RMQ_PAST":
             value = call.args[4] if call.script.startswith("send_") else call.args[1]
-            return FixedTimePassedError(f"fixed_time {value} does not lie ahead of Redis' time, {detail[0]} ms", **where)
+            return FixedTimePassedError(
+                f"fixed_time {value} does not lie ahead of Redis' time, {detail[0]} ms", topic=topic, slot=slot
+            )
         case "RMQ_FULL":
             return BacklogFullError(
-                f"{place} holds {detail[0]} messages; its share of max_backlog is {detail[1]}", **where
+                f"{place} holds {detail[0]} messages; its share of max_backlog is {detail[1]}", topic=topic, slot=slot
             )
         case _ if "OOM command not allowed" in message:
             return MemoryFullError(
-                f"Redis is at its maxmemory and stored nothing in {place}; consume, or raise maxmemory", **where
+                f"Redis is at its maxmemory and stored nothing in {place}; consume, or raise maxmemory",
+                topic=topic,
+                slot=slot,
             )
         case _:
-            return ScriptFailedError(f"script {call.script} was refused on {place}: {message}", **where)
+            return ScriptFailedError(f"script {call.script} was refused on {place}: {message}", topic=topic, slot=slot)
 
 
 def _order(topic: Topic) -> str:

@@ -28,6 +28,10 @@ SLOTS_PER_ROUND = 16
 LOOK_SLOTS = 256
 """Slots looked at in one script call."""
 
+TROUBLE_PAUSE_S = 0.2
+"""A slot where a claim failed is left alone for so long: it shall neither hold up the others nor strand more messages
+by claims of which nobody hears the reply."""
+
 
 @dataclass(slots=True)
 class Settlements:
@@ -163,29 +167,32 @@ class Claimer:
         pending: dict[int, Settlements] = {}
         for delivery in settled:
             pending.setdefault(delivery.slot, Settlements()).add(delivery)
-        slots = list(pending)
-        if limit:
-            slots += self._turn(pending, limit)
+        turn = self._turn(pending, limit)
+        slots = [*turn, *(slot for slot in pending if slot not in turn)]
         if not slots:
             return ClaimRound([], [])
         started_s = monotonic_s()
-        share, extra = divmod(limit, len(slots))
-        parts = [
-            self._claim_call(slot, min(share + (index < extra), MAX_BATCH), pending.get(slot))
-            for index, slot in enumerate(slots)
-        ]
+        share, extra = divmod(limit, len(turn) or 1)
+        shares = [min(share + (index < extra), MAX_BATCH) for index in range(len(turn))] + [0] * len(slots)
+        parts = [self._claim_call(slot, shares[index], pending.get(slot)) for index, slot in enumerate(slots)]
         replies = self._connections.run_many(parts)
         return self._take_replies(slots, replies, pending, settle, started_s)
 
     def _turn(self, pending: Mapping[int, Settlements], limit: int) -> list[int]:
-        """Pick the slots whose turn it is; no other thread picks them until the claim has answered."""
+        """Pick the slots to claim from; no other thread picks them until the claim has answered.
+
+        Those due for longest go first, whatever is to be settled: else a slow handler, which claims one at a time,
+        would never leave its slot. Where room is left, the calls that settle claim, too.
+        """
+        room = min(SLOTS_PER_ROUND, limit)
+        if not room:
+            return []
         with self._changed:
-            room = min(SLOTS_PER_ROUND, limit) - len(pending)
-            due = self._schedule.due(monotonic_s(), room + len(pending)) if room > 0 else []
-            turn = [slot for slot in due if slot not in pending][: max(room, 0)]
-            for slot in (*turn, *pending):
+            turn = self._schedule.due(monotonic_s(), room)
+            turn += [slot for slot in pending if slot not in turn][: room - len(turn)]
+            for slot in turn:
                 self._schedule.note(slot, 0)
-            self._schedule.served((*pending, *turn))
+            self._schedule.served(turn)
         return turn
 
     def _claim_call(self, slot: int, limit: int, settlements: Settlements | None) -> calls.Call[ClaimReply]:
@@ -212,14 +219,15 @@ class Claimer:
             for slot, reply in zip(slots, replies, strict=True):
                 if isinstance(reply, ClaimReply):
                     self._schedule.sync_clock(reply.now_ms, monotonic_s())
-                    self._schedule.note(slot, reply.next_due_ms)
+                    if reply.next_due_ms:  # a hint may have come in the meantime, which this reply can't know of
+                        self._schedule.hint(slot, reply.next_due_ms)
                     self._resume[slot] = reply.resume
                     self._book_stale(reply, pending.get(slot))
                     for claimed in reply.messages:
                         delivery = Delivery(self.topic, slot, claimed, reply.now_ms, lease_until_s, settle)
                         round_.deliveries.append(delivery)
                     continue
-                self._schedule.hint(slot, 0)
+                self._schedule.postpone(slot, monotonic_s(), TROUBLE_PAUSE_S)
                 if isinstance(reply, ReplyLostError):
                     self.lost_replies += 1
                     log.warning("%s", reply)

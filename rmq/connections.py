@@ -2,49 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
-import redis
-from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
-from redis.exceptions import RedisError as RedisPyError
-from redis.retry import Retry
-
 from rmq.calls import Call
-from rmq.errors import ClientClosedError, ForkedClientError, InvalidUrlError, RedisUnavailableError, UnsafeRedisError
-from rmq.exchange import Exchange
+from rmq.errors import ClientClosedError, ForkedClientError, RedisUnavailableError, UnsafeRedisError
+from rmq.exchange import NOT_EXECUTED, Exchange
 from rmq.retry import draw_jitter
 from rmq.scripts import ScriptLibrary, default_scripts
 from rmq.urls import RedisUrl
+from rmq.wire import ReplyError, Wire, WireBrokenError, wire_factory
 
 T = TypeVar("T")
+log = logging.getLogger("rmq.connections")
 
 OLDEST_VERSION = (6, 2)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
-
-_CODES: tuple[tuple[type[ResponseError] | type[RedisPyError], str], ...] = (
-    (redis.exceptions.NoScriptError, "NOSCRIPT"),
-    (redis.exceptions.BusyLoadingError, "LOADING"),
-    (redis.exceptions.ReadOnlyError, "READONLY"),
-    (redis.exceptions.OutOfMemoryError, "OOM"),
-    (redis.exceptions.TryAgainError, "TRYAGAIN"),
-    (redis.exceptions.MasterDownError, "MASTERDOWN"),
-    (redis.exceptions.ClusterDownError, "CLUSTERDOWN"),
-    (redis.exceptions.NoPermissionError, "NOPERM"),
-)
-
-
-def error_text(error: RedisPyError) -> str:
-    """Return an error reply's text with its code in front, which redis-py takes off the ones it knows."""
-    for kind, code in _CODES:
-        if isinstance(error, kind):
-            return f"{code} {error}"
-    return str(error)
 
 
 class Connections:
@@ -72,20 +49,10 @@ class Connections:
         self._scripts = scripts or default_scripts()
         self._deadline_s = deadline_s
         self._pid = os.getpid()
-        self._idle: deque[redis.Connection] = deque()
+        self._idle: deque[Wire] = deque()
         self._checked = False
         self._closed = False
-        try:
-            self._factory = redis.ConnectionPool.from_url(
-                url.url,
-                protocol=2,
-                socket_timeout=timeout_s,
-                socket_connect_timeout=timeout_s,
-                retry=Retry(NoBackoff(), 0),
-                health_check_interval=0,
-            )
-        except (ValueError, TypeError) as error:
-            raise InvalidUrlError(f"URL {url.shown!r} cannot be used: {error}") from None
+        self._new_wire = wire_factory(url.url, timeout_s)
 
     def run(self, call: Call[T]) -> T:
         """Carry out one call and return its parsed reply.
@@ -109,10 +76,10 @@ class Connections:
         The caller must call it once: until then a connection is taken.
         """
         exchange = Exchange(calls, self._scripts)
-        connection = self._send(exchange)
+        wire = self._send(exchange)
 
         def results() -> list[Any]:
-            self._finish(exchange, connection)
+            self._finish(exchange, wire)
             return exchange.results
 
         return results
@@ -122,39 +89,41 @@ class Connections:
 
         Raises:
             RedisUnavailableError: No answer until the deadline.
-            redis.exceptions.ResponseError: The server's refusal.
+            ReplyError: The server's refusal.
         """
         deadline = time.monotonic() + self._deadline_s
         pause_s = FIRST_PAUSE_S
         while True:
-            connection = None
+            wire = None
             try:
-                connection = self.checkout()
-                connection.send_command(*args)
-                reply = connection.read_response()
-                self._idle.append(connection)
-                return reply
-            except (redis.ConnectionError, redis.TimeoutError) as error:
-                _drop(connection)
-                _refuse_if_hopeless(error, self.url)
-                if time.monotonic() + pause_s > deadline:
-                    raise RedisUnavailableError(
-                        f"no answer from Redis at {self.url.shown} within {self._deadline_s:g} s ({error})"
-                    ) from error
-            except ResponseError:
-                if connection is not None:
-                    self._idle.append(connection)
-                raise
+                wire = self.checkout()
+                reply = wire.call(*args)
+            except WireBrokenError as error:
+                _close(wire)
+                trouble = error
+            except ReplyError as error:
+                if wire is not None:
+                    self._idle.append(wire)
+                if not str(error).startswith(NOT_EXECUTED):
+                    raise
+                trouble = error
             except BaseException:
-                _drop(connection)
+                _close(wire)
                 raise
+            else:
+                self._idle.append(wire)
+                return reply
+            if time.monotonic() + pause_s > deadline:
+                raise RedisUnavailableError(
+                    f"no answer from Redis at {self.url.shown} within {self._deadline_s:g} s ({trouble})"
+                ) from trouble
             pause_s = _pause(pause_s)
 
-    def checkout(self) -> redis.Connection:
-        """Return a connection of one's own, connected; `disconnect` it when done.
+    def checkout(self) -> Wire:
+        """Return a connection of one's own, connected; `close` it when done.
 
         Raises:
-            redis.ConnectionError: The server can't be reached.
+            WireBrokenError: The server can't be reached.
             ClientClosedError: After `close`.
             ForkedClientError: In another process than the one that made this object.
         """
@@ -162,93 +131,98 @@ class Connections:
             raise ClientClosedError("this client is closed; make a new one")
         if os.getpid() != self._pid:
             raise ForkedClientError("this client was made before a fork; make one in the process that uses it")
-        connection = self._fresh_or_idle()
+        wire = self._idle_or_new()
         try:
             if not self._checked:
-                self._check_server(connection)
+                self._check_server(wire)
                 self._checked = True
         except BaseException:
-            connection.disconnect()
+            wire.close()
             raise
-        return connection
+        return wire
 
     def close(self) -> None:
         """Close all idle connections; calls after it fail with `ClientClosedError`."""
         self._closed = True
         while self._idle:
-            self._idle.pop().disconnect()
+            self._idle.pop().close()
 
-    def _fresh_or_idle(self) -> redis.Connection:
+    def _idle_or_new(self) -> Wire:
         while True:
             try:
-                connection = self._idle.pop()
+                wire = self._idle.pop()
             except IndexError:
-                connection = cast("redis.Connection", self._factory.make_connection())
-                connection.connect()
-                return connection
+                wire = self._new_wire()
+                self._connect(wire)
+                return wire
             try:
-                if not connection.can_read():  # an idle connection has nothing to say, unless it was cut
-                    return connection
-            except (redis.ConnectionError, redis.TimeoutError):
+                if not wire.can_read():  # an idle connection has nothing to say, unless it was cut
+                    return wire
+            except WireBrokenError:
                 pass
-            connection.disconnect()
+            wire.close()
 
-    def _send(self, exchange: Exchange) -> redis.Connection | None:
+    def _connect(self, wire: Wire) -> None:
+        try:
+            wire.connect()
+        except ReplyError as error:
+            wire.close()
+            if str(error).startswith(NOT_EXECUTED):
+                raise WireBrokenError(str(error)) from None
+            raise RedisUnavailableError(f"Redis at {self.url.shown} refuses this client: {error}") from error
+
+    def _send(self, exchange: Exchange) -> Wire | None:
         request = exchange.take_request()
         try:
-            connection = self.checkout()
-        except (redis.ConnectionError, redis.TimeoutError) as error:
-            _refuse_if_hopeless(error, self.url)
+            wire = self.checkout()
+        except WireBrokenError as error:
             exchange.not_sent(str(error))
             return None
         try:
             for script in exchange.missing_scripts():
-                connection.send_command("SCRIPT", "LOAD", script.text)
-                connection.read_response()
-        except (redis.ConnectionError, redis.TimeoutError) as error:
-            connection.disconnect()
+                wire.call("SCRIPT", "LOAD", script.text)
+        except WireBrokenError as error:
+            wire.close()
             exchange.not_sent(str(error))
             return None
         except BaseException:
-            connection.disconnect()
+            wire.close()
             raise
         try:
-            connection.send_packed_command([request], check_health=False)
-        except (redis.ConnectionError, redis.TimeoutError) as error:
-            connection.disconnect()
+            wire.send(request)
+        except WireBrokenError as error:
+            wire.close()
             exchange.connection_lost(str(error))
             return None
         except BaseException:
-            connection.disconnect()
+            wire.close()
             raise
-        return connection
+        return wire
 
-    def _receive(self, exchange: Exchange, connection: redis.Connection) -> None:
+    def _receive(self, exchange: Exchange, wire: Wire) -> None:
         try:
             while exchange.awaited:
                 try:
-                    reply = connection.read_response()
-                except ResponseError as error:
-                    exchange.take_error(error_text(error))
-                except redis.exceptions.BusyLoadingError as error:
-                    exchange.take_error(error_text(error))
+                    reply = wire.read()
+                except ReplyError as error:
+                    exchange.take_error(str(error))
                 else:
                     exchange.take_reply(reply)
-        except (redis.ConnectionError, redis.TimeoutError) as error:
-            connection.disconnect()
+        except WireBrokenError as error:
+            wire.close()
             exchange.connection_lost(str(error))
         except BaseException:  # a reply left behind would be read by the next caller
-            connection.disconnect()
+            wire.close()
             raise
         else:
-            self._idle.append(connection)
+            self._idle.append(wire)
 
-    def _finish(self, exchange: Exchange, connection: redis.Connection | None) -> None:
+    def _finish(self, exchange: Exchange, wire: Wire | None) -> None:
         deadline = time.monotonic() + self._deadline_s
         pause_s = FIRST_PAUSE_S
         while True:
-            if connection is not None:
-                self._receive(exchange, connection)
+            if wire is not None:
+                self._receive(exchange, wire)
             if exchange.done:
                 return
             if time.monotonic() + pause_s > deadline:
@@ -256,13 +230,15 @@ class Connections:
                 return
             if not exchange.last_trouble.startswith("NOSCRIPT"):
                 pause_s = _pause(pause_s)
-            connection = self._send(exchange)
+            wire = self._send(exchange)
 
-    def _check_server(self, connection: redis.Connection) -> None:
+    def _check_server(self, wire: Wire) -> None:
         try:
-            server, memory = _info(connection, "server"), _info(connection, "memory")
-        except NoPermissionError:
-            warnings.warn("this Redis user may not call INFO; version and eviction policy were not checked", stacklevel=2)
+            server, memory = _info(wire, "server"), _info(wire, "memory")
+        except ReplyError as error:
+            if not str(error).startswith("NOPERM"):
+                raise WireBrokenError(str(error)) from None
+            log.warning("this Redis user may not call INFO: version and eviction policy were not checked")
             return
         version = tuple(int(part) for part in server["redis_version"].split(".")[:2])
         if version < OLDEST_VERSION:
@@ -270,28 +246,21 @@ class Connections:
         policy = memory.get("maxmemory_policy", "noeviction")
         if policy.startswith("allkeys"):
             raise UnsafeRedisError(
-                f"Redis at {self.url.shown} has maxmemory-policy {policy}, which drops whole slots when memory is short; "
-                "set it to noeviction"
+                f"Redis at {self.url.shown} has maxmemory-policy {policy}, which drops whole slots "
+                "when memory is short; set it to noeviction"
             )
 
 
-def _info(connection: redis.Connection, section: str) -> dict[str, str]:
-    connection.send_command("INFO", section)
-    text = cast("bytes", connection.read_response()).decode()
+def _info(wire: Wire, section: str) -> dict[str, str]:
+    text = cast("bytes", wire.call("INFO", section)).decode()
     return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
 
-def _drop(connection: redis.Connection | None) -> None:
-    if connection is not None:
-        connection.disconnect()
+def _close(wire: Wire | None) -> None:
+    if wire is not None:
+        wire.close()
 
 
 def _pause(pause_s: float) -> float:
     time.sleep(pause_s * (0.5 + draw_jitter() / 2))
     return min(2 * pause_s, LONGEST_PAUSE_S)
-
-
-def _refuse_if_hopeless(error: Exception, url: RedisUrl) -> None:
-    """A wrong password does not get right by waiting."""
-    if isinstance(error, AuthenticationError) or "NOAUTH" in str(error):
-        raise RedisUnavailableError(f"Redis at {url.shown} refuses these credentials: {error}") from error

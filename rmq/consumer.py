@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -13,10 +14,12 @@ from rmq.claimer import Claimer, nack_of
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.delivery import ACKED, Delivery, Outcome, Verb
-from rmq.errors import InvalidValueError
+from rmq.errors import InvalidValueError, RmqError
 from rmq.slot import SlotWriter
 from rmq.topics import Topic
 from rmq.wakeups import HintReader
+
+log = logging.getLogger("rmq.consumer")
 
 LOOK_EVERY_S = 1.0
 """How often an idle consumer looks by itself, since hints may get lost."""
@@ -71,18 +74,18 @@ class Consumer:
         if not timeout_s >= 0:
             raise InvalidValueError(f"timeout is {timeout!r}; it must be 0 or more seconds")
         deadline_s = monotonic_s() + timeout_s
+        if not timeout_s:
+            self._next_look_s = 0.0  # who never waits for hints has to ask
         while True:
             if timeout_s:
                 self._listen(0)
+            self._look_now_and_then()  # also while some slots keep us busy: the hint of another one may be lost
             if found := self._claim_due(max_messages):
                 return found
             left_s = deadline_s - monotonic_s()
             if left_s <= 0:
                 return []
             self._listen(self._claimer.wait_s(min(left_s, LOOK_EVERY_S)))
-            if monotonic_s() >= self._next_look_s:
-                self._next_look_s = monotonic_s() + LOOK_EVERY_S
-                self._claimer.look()
 
     def ack(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Ack several deliveries, one call per slot.
@@ -120,10 +123,21 @@ class Consumer:
     ) -> None:
         self.close()
 
+    def _look_now_and_then(self) -> None:
+        if monotonic_s() >= self._next_look_s:
+            self._next_look_s = monotonic_s() + LOOK_EVERY_S
+            self._claimer.look()
+
     def _claim_due(self, most: int) -> list[Delivery]:
         found: list[Delivery] = []
         while len(found) < most and self._claimer.wait_s(1) == 0:
-            found += self._claimer.claim(most - len(found), self._settle).deliveries
+            try:
+                found += self._claimer.claim(most - len(found), self._settle).deliveries
+            except RmqError as error:
+                if not found:
+                    raise
+                log.warning("%s", error)  # it comes again with the next poll; what is claimed must not get lost over it
+                break
         return found
 
     def _listen(self, timeout_s: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 from rmq.errors import InvalidValueError
 
@@ -18,7 +18,7 @@ MAX_DURATION_MS = 100 * 366 * 24 * 3600 * 1000
 MAX_SCORE = 2**53 - 1
 """The largest whole number a ZSET score holds exactly (an IEEE 754 double)."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ONE_MS = timedelta(milliseconds=1)
 
 

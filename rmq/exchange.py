@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hiredis import pack_command  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
-
 from rmq.calls import Call, error_of
 from rmq.errors import RedisUnavailableError, ReplyLostError, RmqError
 from rmq.scripts import Script, ScriptLibrary
+from rmq.wire import pack
 
 NOT_EXECUTED = ("NOSCRIPT", "LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "MOVED ", "ASK ")
 """Error replies that say the server did not begin: repeating is safe for every call."""
@@ -109,7 +108,7 @@ class Exchange:
 
     def _pack(self, call: Call[Any]) -> bytes:
         script = self._scripts[call.script]
-        return pack_command(("EVALSHA", script.sha, len(call.keys), *call.keys, *call.args))
+        return pack("EVALSHA", script.sha, len(call.keys), *call.keys, *call.args)
 
 
 def raise_first(results: Sequence[Any]) -> None:

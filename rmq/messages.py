@@ -161,14 +161,16 @@ def encode(topic: Topic, message: Message) -> Encoded:
     content = payload_bytes(message.content, "content")
     if not 0 < len(content) <= topic.max_content_bytes:
         raise InvalidMessageError(
-            f"content {content!r:.80} has {len(content)} bytes; topic {topic.name} takes 1 to {topic.max_content_bytes}",
+            f"content {content!r:.80} has {len(content)} bytes; "
+            f"topic {topic.name} takes 1 to {topic.max_content_bytes}",
             topic=topic.name,
         )
     if isinstance(message, PriorityMessage):
         score = message.priority
         if score <= topic.max_retries:
             raise InvalidMessageError(
-                f"priority is {score}; on topic {topic.name} it must be above max_retries, which is {topic.max_retries}",
+                f"priority is {score}; on topic {topic.name} it must be above max_retries, "
+                f"which is {topic.max_retries}",
                 topic=topic.name,
             )
     else:

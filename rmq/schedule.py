@@ -57,10 +57,12 @@ class Schedule:
         if known is not None and (known == 0 or due_ms < known):
             self._due_ms[slot] = due_ms
 
-    def suspect_all(self) -> None:
-        """Hints may have been lost: all slots are due at once."""
-        for slot in self._due_ms:
-            self._due_ms[slot] = 1
+    def postpone(self, slot: int, monotonic_s: float, pause_s: float) -> None:
+        """Leave a slot alone for a while, since a claim failed there; due then, whatever is known of it."""
+        if self._offset_ms is None:
+            self.sync_clock(1, monotonic_s)  # any clock will do until Redis has told its own
+        if slot in self._due_ms:
+            self._due_ms[slot] = max(1, int(self.redis_now_ms(monotonic_s) + pause_s * 1000))
 
     def due(self, monotonic_s: float, most: int) -> list[int]:
         """Return up to `most` slots to claim from now; the ones claimed from longest ago first."""

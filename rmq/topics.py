@@ -91,7 +91,9 @@ class Topic:
         except InvalidValueError as error:
             raise InvalidTopicError(f"topic {self.name}: {error}", topic=self.name) from None
         if lease_ms % 1000 or not 1000 <= lease_ms <= 86_400_000:
-            raise InvalidTopicError(f"lease of topic {self.name} is {self.lease!r}; it must be whole seconds, 1 s to 24 h")
+            raise InvalidTopicError(
+                f"lease of topic {self.name} is {self.lease!r}; it must be whole seconds, 1 s to 24 h"
+            )
         object.__setattr__(self, "lease", timedelta(milliseconds=lease_ms))
         object.__setattr__(self, "max_dead_age", timedelta(milliseconds=age_ms))
 

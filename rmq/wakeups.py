@@ -9,11 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import redis
-
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.keys import slot_keys
+from rmq.wire import Wire, WireBrokenError
 
 RECONNECT_S = 0.5
 """Shortest time between two attempts to subscribe."""
@@ -47,7 +46,7 @@ class HintReader:
     def __init__(self, connections: Connections, topic: str, slots: Iterable[int]) -> None:
         self._connections = connections
         self._slots = {slot_keys(topic, slot).wake.encode(): slot for slot in slots}
-        self._connection: redis.Connection | None = None
+        self._wire: Wire | None = None
         self._next_attempt_s = 0.0
 
     def read(self, timeout_s: float) -> Hints:
@@ -57,14 +56,14 @@ class HintReader:
             No hints after the timeout, or at once where the connection is broken: then `missed` tells.
         """
         missed = self._connect()
-        if self._connection is None:
+        if self._wire is None:
             return Hints((), missed)
         found: list[tuple[int, int]] = []
         try:
-            while len(found) < MOST_HINTS and self._connection.can_read(0 if found else timeout_s):
-                self._take(self._connection.read_response(), found)
+            while len(found) < MOST_HINTS and self._wire.can_read(0 if found else timeout_s):
+                self._take(self._wire.read(), found)
                 timeout_s = 0
-        except (redis.ConnectionError, redis.TimeoutError):
+        except WireBrokenError:
             self.close()
             missed = True
         return Hints(tuple(found), missed)
@@ -72,37 +71,37 @@ class HintReader:
     @property
     def connected(self) -> bool:
         """Whether hints can arrive."""
-        return self._connection is not None
+        return self._wire is not None
 
     def close(self) -> None:
         """Unsubscribe by closing the connection; reading again subscribes anew."""
-        if self._connection is not None:
-            self._connection.disconnect()
-            self._connection = None
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
 
     def _connect(self) -> bool:
         """Subscribe where need be; return True if hints may have been missed."""
-        if self._connection is not None or not self._slots:
+        if self._wire is not None or not self._slots:
             return False
         now_s = monotonic_s()
         if now_s < self._next_attempt_s:
             return False
         self._next_attempt_s = now_s + RECONNECT_S
-        connection = None
+        wire = None
         try:
-            connection = self._connections.checkout()
-            connection.send_command("SUBSCRIBE", *self._slots)
+            wire = self._connections.checkout()
+            wire.send_command("SUBSCRIBE", *self._slots)
             for _ in self._slots:
-                connection.read_response()
-        except (redis.ConnectionError, redis.TimeoutError):
-            if connection is not None:
-                connection.disconnect()
+                wire.read()
+        except WireBrokenError:
+            if wire is not None:
+                wire.close()
             return False
         except BaseException:
-            if connection is not None:
-                connection.disconnect()
+            if wire is not None:
+                wire.close()
             raise
-        self._connection = connection
+        self._wire = wire
         return True
 
     def _take(self, reply: Any, found: list[tuple[int, int]]) -> None:

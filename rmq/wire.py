@@ -1,0 +1,141 @@
+"""One connection to one Redis server: the typed edge around redis-py, which does TCP, TLS, AUTH and the protocol.
+
+Everything that redis-py leaves untyped or renames stays in this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import hiredis
+import redis
+from redis import exceptions
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from rmq.calls import Argument
+from rmq.errors import InvalidUrlError, RmqError
+
+_CODES: tuple[tuple[type[Exception], str], ...] = (
+    (exceptions.NoScriptError, "NOSCRIPT"),
+    (exceptions.BusyLoadingError, "LOADING"),
+    (exceptions.ReadOnlyError, "READONLY"),
+    (exceptions.OutOfMemoryError, "OOM"),
+    (exceptions.TryAgainError, "TRYAGAIN"),
+    (exceptions.MasterDownError, "MASTERDOWN"),
+    (exceptions.ClusterDownError, "CLUSTERDOWN"),
+    (exceptions.NoPermissionError, "NOPERM"),
+    (exceptions.MovedError, "MOVED"),
+    (exceptions.AskError, "ASK"),
+    (exceptions.AuthenticationError, "WRONGPASS"),
+)
+
+_pack_command = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
+
+
+class WireBrokenError(RmqError):
+    """The connection can't be made, was cut, or did not answer in time. Inside the library only."""
+
+
+class ReplyError(RmqError):
+    """The server answered with an error. Inside the library only; its text begins with the error's code."""
+
+
+class Wire:
+    """A connection of one thread. After `WireBrokenError`, or any other interruption, it must be closed.
+
+    Args:
+        connection: redis-py's connection, not yet connected.
+    """
+
+    def __init__(self, connection: redis.Connection) -> None:
+        self._connection: Any = connection
+
+    def connect(self) -> None:
+        """Connect and log in.
+
+        Raises:
+            WireBrokenError: The server can't be reached.
+            ReplyError: It refuses the credentials, or another part of the handshake.
+        """
+        self._guarded(self._connection.connect)
+
+    def send(self, request: bytes) -> None:
+        """Send a packed request."""
+        self._guarded(lambda: self._connection.send_packed_command([request], check_health=False))
+
+    def send_command(self, *args: Argument) -> None:
+        """Send one command."""
+        self.send(pack(*args))
+
+    def read(self) -> Any:
+        """Read one reply.
+
+        Raises:
+            ReplyError: The reply is an error; the connection is still good.
+            WireBrokenError: No reply in time, or the connection was cut.
+        """
+        return self._guarded(self._connection.read_response)
+
+    def call(self, *args: Argument) -> Any:
+        """Send one command and read its reply; raises as `read`."""
+        self.send_command(*args)
+        return self.read()
+
+    def can_read(self, timeout_s: float = 0.0) -> bool:
+        """Wait up to `timeout_s` for something to read; also true once the server has hung up."""
+        return cast("bool", self._guarded(lambda: self._connection.can_read(timeout_s)))
+
+    def close(self) -> None:
+        """Close it; what is still on its way is dropped."""
+        self._connection.disconnect()
+
+    @staticmethod
+    def _guarded(action: Callable[[], Any]) -> Any:
+        try:
+            return action()
+        except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
+            # these two are errors of the server that redis-py files under lost connections
+            if isinstance(error, exceptions.BusyLoadingError | exceptions.AuthenticationError):
+                raise ReplyError(_text(error)) from None
+            raise WireBrokenError(str(error)) from error
+        except exceptions.ResponseError as error:
+            raise ReplyError(_text(error)) from None
+
+
+def wire_factory(url: str, timeout_s: float) -> Callable[[], Wire]:
+    """Return what makes unconnected wires to a standalone server.
+
+    Args:
+        url: `redis://`, `rediss://` or `unix://`, with the options that redis-py takes.
+        timeout_s: How long to wait for a connection, and for a reply.
+
+    Raises:
+        InvalidUrlError: redis-py can't use the URL.
+    """
+    try:
+        pool = redis.ConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType]
+            url,
+            protocol=2,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            retry=Retry(NoBackoff(), 0),  # redis-py must repeat nothing by itself
+            health_check_interval=0,
+        )
+    except (ValueError, TypeError) as error:
+        raise InvalidUrlError(f"this Redis URL cannot be used: {error}") from None
+    return lambda: Wire(cast("redis.Connection", pool.make_connection()))
+
+
+def pack(*args: Argument) -> bytes:
+    """Return a command in the protocol's form."""
+    return _pack_command(args)
+
+
+def _text(error: Exception) -> str:
+    """Return an error reply's text with its code in front, which redis-py takes off the ones it knows."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return f"{code} {error}"
+    return str(error)
