@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from rmq.coordination.values import SlotKey, Stat
 
 WATCHDOG_SHARE = 2 / 3
-SAMPLE = 16
-"""How many nodes are looked at in a round without a reason."""
 
 
 @dataclass(slots=True)
@@ -55,11 +53,13 @@ class WorkerMachine:
     Args:
         session_timeout_s: The session timeout that ZooKeeper granted.
         drain_timeout_s: How long a revoked slot may wait for its last handler.
+        sample: How many nodes are looked at in a round without a reason.
     """
 
-    def __init__(self, session_timeout_s: float, drain_timeout_s: float) -> None:
+    def __init__(self, session_timeout_s: float, drain_timeout_s: float, sample: int = 16) -> None:
         self.session_timeout_s = session_timeout_s
         self.drain_timeout_s = drain_timeout_s
+        self._sample = sample
         self.revision = 0  # changes with every change of what `owned`, `epochs` or `revoking` return
         self._session: int | None = None
         self._contact_s = float("-inf")
@@ -120,12 +120,12 @@ class WorkerMachine:
         look = {key for key in assigned if key in present and key not in self._held}
         look |= self._suspects & present
         look |= {key for key, held in self._held.items() if held.releasing and key in present}
-        if len(present) <= SAMPLE:
+        if len(present) <= self._sample:
             return look | present
         ordered = sorted(present)
         self._cursor %= len(ordered)
-        look.update((ordered + ordered)[self._cursor : self._cursor + SAMPLE])
-        self._cursor += SAMPLE
+        look.update((ordered + ordered)[self._cursor : self._cursor + self._sample])
+        self._cursor += self._sample
         return look
 
     def observed(

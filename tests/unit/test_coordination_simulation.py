@@ -136,7 +136,7 @@ class SimulatedWorker:
         world.incarnations += 1
         self.incarnation = world.incarnations
         self.rate, self.offset = self.random.uniform(0.95, 1.05), self.random.uniform(0, 1000)
-        self.machine = WorkerMachine(SESSION_S, DRAIN_S)
+        self.machine = WorkerMachine(SESSION_S, DRAIN_S, self.random.choice((0, 0, 2)))
         self.member = Member(name, WorkerDocument(topics), self.machine, self.clock)
         self.session: int | None = None
         self.connected = False
