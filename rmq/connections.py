@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from rmq.calls import Call
-from rmq.errors import ClientClosedError, ForkedClientError, RedisUnavailableError, UnsafeRedisError
+from rmq.errors import ClientClosedError, ForkedClientError, RedisUnavailableError, RmqError, UnsafeRedisError
 from rmq.exchange import NOT_EXECUTED, Exchange
 from rmq.retry import draw_jitter
 from rmq.scripts import ScriptLibrary, default_scripts
@@ -103,7 +103,7 @@ class Connections:
                 trouble = error
             except ReplyError as error:
                 if wire is not None:
-                    self._idle.append(wire)
+                    self._give_back(wire)
                 if not str(error).startswith(NOT_EXECUTED):
                     raise
                 trouble = error
@@ -111,7 +111,7 @@ class Connections:
                 _close(wire)
                 raise
             else:
-                self._idle.append(wire)
+                self._give_back(wire)
                 return reply
             if time.monotonic() + pause_s > deadline:
                 raise RedisUnavailableError(
@@ -124,6 +124,8 @@ class Connections:
 
         Raises:
             WireBrokenError: The server can't be reached.
+            RedisUnavailableError: It refuses us: wrong password, no such database.
+            UnsafeRedisError: It would lose messages.
             ClientClosedError: After `close`.
             ForkedClientError: In another process than the one that made this object.
         """
@@ -147,6 +149,11 @@ class Connections:
         while self._idle:
             self._idle.pop().close()
 
+    def _give_back(self, wire: Wire) -> None:
+        self._idle.append(wire)
+        if self._closed:  # while this one was out
+            self.close()
+
     def _idle_or_new(self) -> Wire:
         while True:
             try:
@@ -167,9 +174,13 @@ class Connections:
             wire.connect()
         except ReplyError as error:
             wire.close()
-            if str(error).startswith(NOT_EXECUTED):
-                raise WireBrokenError(str(error)) from None
-            raise RedisUnavailableError(f"Redis at {self.url.shown} refuses this client: {error}") from error
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: ReplyError) -> RmqError:
+        """Tell what a refused greeting means: a busy server is waited for, a wrong password never gets right."""
+        if str(error).startswith(NOT_EXECUTED):
+            return WireBrokenError(str(error))
+        return RedisUnavailableError(f"Redis at {self.url.shown} refuses this client: {error}")
 
     def _send(self, exchange: Exchange) -> Wire | None:
         request = exchange.take_request()
@@ -181,7 +192,7 @@ class Connections:
         try:
             for script in exchange.missing_scripts():
                 wire.call("SCRIPT", "LOAD", script.text)
-        except WireBrokenError as error:
+        except (WireBrokenError, ReplyError) as error:
             wire.close()
             exchange.not_sent(str(error))
             return None
@@ -215,7 +226,7 @@ class Connections:
             wire.close()
             raise
         else:
-            self._idle.append(wire)
+            self._give_back(wire)
 
     def _finish(self, exchange: Exchange, wire: Wire | None) -> None:
         deadline = time.monotonic() + self._deadline_s
@@ -237,7 +248,7 @@ class Connections:
             server, memory = _info(wire, "server"), _info(wire, "memory")
         except ReplyError as error:
             if not str(error).startswith("NOPERM"):
-                raise WireBrokenError(str(error)) from None
+                raise self._refusal(error) from error
             log.warning("this Redis user may not call INFO: version and eviction policy were not checked")
             return
         version = tuple(int(part) for part in server["redis_version"].split(".")[:2])

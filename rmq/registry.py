@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from rmq.connections import Connections
-from rmq.errors import TopicMismatchError, UnknownTopicError
+from rmq.errors import MemoryFullError, TopicMismatchError, UnknownTopicError
 from rmq.keys import TOPICS_KEY
 from rmq.topics import Topic
+from rmq.wire import ReplyError
 
 
 class Registry:
@@ -23,11 +24,14 @@ class Registry:
 
         Raises:
             TopicMismatchError: Registered with another type or number of slots.
+            MemoryFullError: Redis is at its maxmemory, and the topic is new to it.
 
         Guarantee: atomic and safe to repeat: of two first users one wins, and both get the winner's definition.
         """
-        self._connections.command("HSETNX", TOPICS_KEY, topic.name, topic.to_json())
-        registered = self.get(topic.name)
+        registered = self._find(topic.name)
+        if registered is None:  # only then: a full Redis refuses even a HSETNX that would change nothing
+            self._write("HSETNX", topic)
+            registered = self.get(topic.name)
         if (registered.type, registered.slots) != (topic.type, topic.slots):
             raise TopicMismatchError(
                 f"topic {topic.name} is registered as {registered.type.name} with {registered.slots} slots, "
@@ -42,10 +46,10 @@ class Registry:
         Raises:
             UnknownTopicError: No process has used this topic yet.
         """
-        text: bytes | None = self._connections.command("HGET", TOPICS_KEY, name)
-        if text is None:
+        registered = self._find(name)
+        if registered is None:
             raise UnknownTopicError(f"topic {name} is not registered; the first send or consumer does it", topic=name)
-        return Topic.from_json(text)
+        return registered
 
     def change(self, topic: Topic) -> Topic:
         """Put new settings in place of the registered ones. Running processes keep theirs until they restart.
@@ -53,14 +57,30 @@ class Registry:
         Raises:
             UnknownTopicError: Not registered.
             TopicMismatchError: Registered with another type or number of slots.
+            MemoryFullError: Redis is at its maxmemory.
         """
         registered = self.get(topic.name)
         if (registered.type, registered.slots) != (topic.type, topic.slots):
             raise TopicMismatchError(f"type and slots of topic {topic.name} can't be changed", topic=topic.name)
-        self._connections.command("HSET", TOPICS_KEY, topic.name, topic.to_json())
+        self._write("HSET", topic)
         return topic
 
     def names(self) -> list[str]:
         """Return the names of all registered topics, sorted."""
         names: list[bytes] = self._connections.command("HKEYS", TOPICS_KEY)
         return sorted(name.decode() for name in names)
+
+    def _find(self, name: str) -> Topic | None:
+        text: bytes | None = self._connections.command("HGET", TOPICS_KEY, name)
+        return None if text is None else Topic.from_json(text)
+
+    def _write(self, command: str, topic: Topic) -> None:
+        try:
+            self._connections.command(command, TOPICS_KEY, topic.name, topic.to_json())
+        except ReplyError as error:
+            if not str(error).startswith("OOM"):
+                raise
+            raise MemoryFullError(
+                f"Redis is at its maxmemory and did not register topic {topic.name}; consume, or raise maxmemory",
+                topic=topic.name,
+            ) from error

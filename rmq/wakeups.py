@@ -5,6 +5,7 @@ A hint only: it may get lost, and losing it costs time, never a message. Consume
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,15 @@ from typing import Any
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.keys import slot_keys
-from rmq.wire import Wire, WireBrokenError
+from rmq.wire import ReplyError, Wire, WireBrokenError
+
+log = logging.getLogger("rmq.wakeups")
 
 RECONNECT_S = 0.5
 """Shortest time between two attempts to subscribe."""
+
+REFUSED_S = 60.0
+"""The same after Redis has refused one."""
 
 MOST_HINTS = 1_000
 """Hints taken in one reading, so that a flood of them does not keep the reader from its work."""
@@ -45,6 +51,7 @@ class HintReader:
 
     def __init__(self, connections: Connections, topic: str, slots: Iterable[int]) -> None:
         self._connections = connections
+        self._topic = topic
         self._slots = {slot_keys(topic, slot).wake.encode(): slot for slot in slots}
         self._wire: Wire | None = None
         self._next_attempt_s = 0.0
@@ -96,6 +103,12 @@ class HintReader:
         except WireBrokenError:
             if wire is not None:
                 wire.close()
+            return False
+        except ReplyError as error:  # no right to these channels, for one: then looking has to do
+            if wire is not None:
+                wire.close()
+            self._next_attempt_s = now_s + REFUSED_S
+            log.warning("topic %s goes without wake hints, messages are found by looking: %s", self._topic, error)
             return False
         except BaseException:
             if wire is not None:
