@@ -19,6 +19,7 @@ from rmq.errors import (
 )
 from rmq.keys import SlotKeys, slot_keys
 from rmq.messages import Encoded
+from rmq.ownership import NO_OWNER, Owner
 from rmq.results import Claimed, ClaimReply, ControlResult, DeadMessage, ExtendReply, Redriven, SendResult, SlotStats
 from rmq.scores import retries_left_after_claim, retries_left_of, stamped
 from rmq.topics import Topic, TopicType
@@ -65,17 +66,6 @@ class Call(Generic[T]):
     repeatable: bool
     topic: str
     slot: int
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Who calls: the epoch of the slot's owner and the ensemble that gave it. Zero and empty without ZooKeeper."""
-
-    epoch: int = 0
-    ensemble: str = ""
-
-
-NO_OWNER = Owner()
 
 
 @dataclass(frozen=True, slots=True)

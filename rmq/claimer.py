@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rmq import calls
-from rmq.calls import MAX_BATCH, Ack, Nack, Owner
+from rmq.calls import MAX_BATCH, Ack, Nack
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
-from rmq.delivery import RELEASED, Delivery, Outcome, Settle, Verb
-from rmq.errors import RedisUnavailableError, ReplyLostError, RmqError
+from rmq.delivery import RELEASED, Delivery, Holder, Outcome, Verb
+from rmq.errors import CoordinationError, RedisUnavailableError, ReplyLostError, RmqError
+from rmq.ownership import NO_OWNER, Owner
 from rmq.results import ClaimReply
 from rmq.retry import draw_jitter
 from rmq.schedule import Schedule
 from rmq.slot import SlotWriter
 from rmq.topics import Topic
-from rmq.wakeups import HintReader
+from rmq.wakeups import Hints
 
 log = logging.getLogger("rmq.claimer")
 
@@ -31,6 +32,10 @@ LOOK_SLOTS = 256
 TROUBLE_PAUSE_S = 0.2
 """A slot where a claim failed is left alone for so long: it shall neither hold up the others nor strand more messages
 by claims of which nobody hears the reply."""
+
+
+_Place = tuple[int, Owner]
+"""A slot, and the owner in whose name it is called."""
 
 
 @dataclass(slots=True)
@@ -84,20 +89,36 @@ class Claimer:
         connections: Where the topic is.
         topic: The registered definition.
         slots: The slots to claim from.
+        may_claim: Asked right before each claim whether the slot still is this owner's; yes by default.
     """
 
-    def __init__(self, connections: Connections, topic: Topic, slots: Sequence[int]) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        topic: Topic,
+        slots: Sequence[int],
+        may_claim: Callable[[int, Owner], bool] | None = None,
+    ) -> None:
         self.topic = topic
         self._connections = connections
         self._writer = SlotWriter(connections, topic)
         self._schedule = Schedule(slots)
         self._resume: dict[int, int] = {}
-        self._owners: Mapping[int, Owner] = {}
+        self._owners: Mapping[int, Owner] = dict.fromkeys(slots, NO_OWNER)
+        self._may_claim = may_claim
         self._changed = threading.Condition()
         self.stale = 0
         """Settlements whose claim was no longer ours."""
         self.lost_replies = 0
         """Claims of which the reply was lost; their messages come back when the lease ends."""
+
+    def set_owned(self, owners: Mapping[int, Owner]) -> None:
+        """Claim from exactly these slots from now on, as these owners."""
+        with self._changed:
+            if owners != self._owners:
+                self._schedule.set_slots(owners)
+                self._owners = dict(owners)
+                self._changed.notify_all()
 
     def wake_all(self) -> None:
         """Let threads in `wait` look again."""
@@ -116,15 +137,14 @@ class Claimer:
         with self._changed:
             return self._schedule.wait_s(monotonic_s(), longest_s)
 
-    def listen(self, hints: HintReader, timeout_s: float) -> bool:
-        """Read hints for up to `timeout_s`; return whether hints may have been missed."""
-        found = hints.read(timeout_s)
-        if found.due or found.missed:
-            with self._changed:
-                for slot, due_ms in found.due:
-                    self._schedule.hint(slot, due_ms)
-                self._changed.notify_all()
-        return found.missed
+    def take_hints(self, hints: Hints) -> None:
+        """Take what a hint reader has heard; hints for slots of others do no harm."""
+        if not hints.due:
+            return
+        with self._changed:
+            for slot, due_ms in hints.due:
+                self._schedule.hint(slot, due_ms)
+            self._changed.notify_all()
 
     def look(self) -> None:
         """Ask Redis when each slot is due: catches lost hints, others' nacks and leases that ran out.
@@ -149,12 +169,12 @@ class Claimer:
             self._schedule.hint(slot, 0)
             self._changed.notify_all()
 
-    def claim(self, limit: int, settle: Settle, settled: Sequence[Delivery] = ()) -> ClaimRound:
+    def claim(self, limit: int, holder: Holder, settled: Sequence[Delivery] = ()) -> ClaimRound:
         """Claim up to `limit` messages from the slots that are due, in one round trip; settle on the way.
 
         Args:
             limit: Most messages; 0 settles only.
-            settle: What the deliveries call when they are acked or nacked.
+            holder: What the deliveries turn to when they are acked or nacked.
             settled: Deliveries with outcomes to carry out first; their slots are claimed from, too.
 
         Returns:
@@ -164,40 +184,44 @@ class Claimer:
             RedisUnavailableError: No answer until the deadline, and nothing to give back.
             CoordinationError: A newer owner has touched a slot.
         """
-        pending: dict[int, Settlements] = {}
+        pending: dict[_Place, Settlements] = {}
         for delivery in settled:
-            pending.setdefault(delivery.slot, Settlements()).add(delivery)
+            pending.setdefault((delivery.slot, delivery.owner), Settlements()).add(delivery)
         turn = self._turn(pending, limit)
-        slots = [*turn, *(slot for slot in pending if slot not in turn)]
-        if not slots:
+        places = [*turn, *(place for place in pending if place not in turn)]
+        if not places:
             return ClaimRound([], [])
         started_s = monotonic_s()
         share, extra = divmod(limit, len(turn) or 1)
-        shares = [min(share + (index < extra), MAX_BATCH) for index in range(len(turn))] + [0] * len(slots)
-        parts = [self._claim_call(slot, shares[index], pending.get(slot)) for index, slot in enumerate(slots)]
+        shares = [min(share + (index < extra), MAX_BATCH) for index in range(len(turn))] + [0] * len(places)
+        parts = [self._claim_call(place, shares[index], pending.get(place)) for index, place in enumerate(places)]
         replies = self._connections.run_many(parts)
-        return self._take_replies(slots, replies, pending, settle, started_s)
+        return self._take_replies(places, replies, pending, holder, started_s)
 
-    def _turn(self, pending: Mapping[int, Settlements], limit: int) -> list[int]:
+    def _turn(self, pending: Iterable[_Place], limit: int) -> list[_Place]:
         """Pick the slots to claim from; no other thread picks them until the claim has answered.
 
         Those due for longest go first, whatever is to be settled: else a slow handler, which claims one at a time,
-        would never leave its slot. Where room is left, the calls that settle claim, too.
+        would never leave its slot. Where room is left, the calls that settle claim, too, if the slot is still ours.
         """
         room = min(SLOTS_PER_ROUND, limit)
         if not room:
             return []
         with self._changed:
-            turn = self._schedule.due(monotonic_s(), room)
-            turn += [slot for slot in pending if slot not in turn][: room - len(turn)]
-            for slot in turn:
+            turn = [(slot, self._owners[slot]) for slot in self._schedule.due(monotonic_s(), room)]
+            ours = [place for place in pending if self._owners.get(place[0]) == place[1] and place not in turn]
+            turn += ours[: room - len(turn)]
+            if self._may_claim is not None:
+                turn = [place for place in turn if self._may_claim(*place)]
+            slots = [slot for slot, _ in turn]
+            for slot in slots:
                 self._schedule.note(slot, 0)
-            self._schedule.served(turn)
+            self._schedule.served(slots)
         return turn
 
-    def _claim_call(self, slot: int, limit: int, settlements: Settlements | None) -> calls.Call[ClaimReply]:
-        owner = self._owners.get(slot, calls.NO_OWNER)
-        start = self._resume.get(slot, 0)
+    def _claim_call(self, place: _Place, limit: int, settlements: Settlements | None) -> calls.Call[ClaimReply]:
+        slot, owner = place
+        start = self._resume.get(slot, 0) if limit else 0
         if settlements is None:
             return self._writer.claim_call(slot, limit, owner=owner, start=start)
         return self._writer.claim_call(
@@ -206,35 +230,30 @@ class Claimer:
 
     def _take_replies(
         self,
-        slots: Sequence[int],
+        places: Sequence[_Place],
         replies: Sequence[ClaimReply | RmqError],
-        pending: Mapping[int, Settlements],
-        settle: Settle,
+        pending: Mapping[_Place, Settlements],
+        holder: Holder,
         started_s: float,
     ) -> ClaimRound:
         round_ = ClaimRound([], [])
         trouble: RmqError | None = None
-        lease_until_s = started_s + self.topic.lease_s
         with self._changed:
-            for slot, reply in zip(slots, replies, strict=True):
+            for place, reply in zip(places, replies, strict=True):
+                settlements = pending.get(place)
                 if isinstance(reply, ClaimReply):
-                    self._schedule.sync_clock(reply.now_ms, monotonic_s())
-                    if reply.next_due_ms:  # a hint may have come in the meantime, which this reply can't know of
-                        self._schedule.hint(slot, reply.next_due_ms)
-                    self._resume[slot] = reply.resume
-                    self._book_stale(reply, pending.get(slot))
-                    for claimed in reply.messages:
-                        delivery = Delivery(self.topic, slot, claimed, reply.now_ms, lease_until_s, settle)
-                        round_.deliveries.append(delivery)
+                    round_.deliveries.extend(self._take_claims(place, reply, settlements, holder, started_s))
                     continue
-                self._schedule.postpone(slot, monotonic_s(), TROUBLE_PAUSE_S)
+                self._schedule.postpone(place[0], monotonic_s(), TROUBLE_PAUSE_S)
                 if isinstance(reply, ReplyLostError):
                     self.lost_replies += 1
                     log.warning("%s", reply)
-                    continue
-                trouble = reply
-                if isinstance(reply, RedisUnavailableError) and slot in pending:
-                    round_.unsent.extend(pending[slot].deliveries)
+                elif isinstance(reply, CoordinationError) and place[1] != NO_OWNER:
+                    self._fenced(reply, settlements)
+                else:
+                    trouble = reply
+                    if isinstance(reply, RedisUnavailableError) and settlements is not None:
+                        round_.unsent.extend(settlements.deliveries)
             if self._schedule.wait_s(monotonic_s(), 1.0) == 0:
                 self._changed.notify_all()
         if trouble is None:
@@ -243,6 +262,26 @@ class Claimer:
             raise trouble
         log.warning("%s", trouble)
         return round_
+
+    def _take_claims(
+        self, place: _Place, reply: ClaimReply, settlements: Settlements | None, holder: Holder, started_s: float
+    ) -> list[Delivery]:
+        slot, owner = place
+        self._schedule.sync_clock(reply.now_ms, monotonic_s())
+        if reply.next_due_ms:  # a hint may have come in the meantime, which this reply can't know of
+            self._schedule.hint(slot, reply.next_due_ms)
+        self._resume[slot] = reply.resume
+        self._book_stale(reply, settlements)
+        until_s = started_s + self.topic.lease_s
+        return [Delivery(self.topic, slot, claimed, reply.now_ms, until_s, holder, owner) for claimed in reply.messages]
+
+    def _fenced(self, error: CoordinationError, settlements: Settlements | None) -> None:
+        """A newer owner has touched the slot: nothing that this one does counts; ZooKeeper tells us, too."""
+        lost = settlements.deliveries if settlements is not None else []
+        self.stale += len(lost)
+        for delivery in lost:
+            delivery.lost = True
+        log.warning("%s (%d outcomes refused)", error, len(lost))
 
     def _book_stale(self, reply: ClaimReply, settlements: Settlements | None) -> None:
         if not reply.stale or settlements is None:

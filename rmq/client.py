@@ -20,13 +20,14 @@ from rmq.durations import Duration, Instant
 from rmq.embedded import EmbeddedServer
 from rmq.errors import InvalidValueError, RmqError
 from rmq.inspection import Inspection
-from rmq.listener import Handler, Listener, ListenerRuntime
+from rmq.listener import ListenerRuntime
 from rmq.messages import Payload
 from rmq.producer import Producer
 from rmq.registry import Registry
 from rmq.results import ControlResult
 from rmq.topics import Topic
 from rmq.urls import Topology, parse_url
+from rmq.worker import Handler, Listener
 
 log = logging.getLogger("rmq.client")
 HandlerT = TypeVar("HandlerT", bound=Handler)

@@ -132,7 +132,7 @@ class Consumer:
         found: list[Delivery] = []
         while len(found) < most and self._claimer.wait_s(1) == 0:
             try:
-                found += self._claimer.claim(most - len(found), self._settle).deliveries
+                found += self._claimer.claim(most - len(found), self).deliveries
             except RmqError as error:
                 if not found:
                     raise
@@ -141,12 +141,15 @@ class Consumer:
         return found
 
     def _listen(self, timeout_s: float) -> None:
-        if self._claimer.listen(self._hints, timeout_s):
+        hints = self._hints.read(timeout_s)
+        self._claimer.take_hints(hints)
+        if hints.missed:
             self._next_look_s = 0.0
         elif timeout_s and not self._hints.connected:
             self._claimer.wait(timeout_s)
 
-    def _settle(self, delivery: Delivery, outcome: Outcome) -> bool:
+    def settle(self, delivery: Delivery, outcome: Outcome) -> bool:
+        """Carry out one delivery's outcome; for `Delivery`."""
         if outcome.verb is Verb.ACK:
             stale = self._writer.ack(delivery.slot, [(delivery.content, delivery.claim_score)])
         else:
@@ -154,6 +157,11 @@ class Consumer:
         self._claimer.expect(delivery.slot)
         _mark_lost([delivery] if stale else [])
         return not stale
+
+    def still_owner(self, delivery: Delivery) -> bool:
+        """Return True: without ZooKeeper the lease alone decides; for `Delivery`."""
+        del delivery
+        return True
 
     def _extend(self, slot: int, deliveries: Sequence[Delivery]) -> list[Delivery]:
         lost: list[Delivery] = []

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import Protocol
 
+from rmq.clock import monotonic_s
 from rmq.durations import Duration, duration_ms
 from rmq.errors import AlreadySettledError, LeaseLostError
+from rmq.ownership import NO_OWNER, Owner
 from rmq.results import Claimed
 from rmq.scores import retries_left_of
 from rmq.topics import Topic
@@ -45,8 +46,17 @@ class Outcome:
 ACKED = Outcome(Verb.ACK)
 RELEASED = Outcome(Verb.RELEASE)
 
-Settle: TypeAlias = Callable[["Delivery", Outcome], bool]
-"""Carries out an outcome, or notes it for later; False where the claim was stale."""
+
+class Holder(Protocol):
+    """Whoever claimed a delivery: carries out its outcome, and knows whether it is still theirs."""
+
+    def settle(self, delivery: Delivery, outcome: Outcome) -> bool:
+        """Carry out an outcome, or note it for later; False where the claim was stale."""
+        ...
+
+    def still_owner(self, delivery: Delivery) -> bool:
+        """Return whether nobody else can own the delivery's slot yet; True without ZooKeeper."""
+        ...
 
 
 class Delivery:
@@ -61,17 +71,25 @@ class Delivery:
         claim_score: The token that ack, nack and extend compare.
         claimed_ms: Redis' time of the claim, epoch ms.
         lease_until_s: When the lease ends at the earliest, on the clock of `rmq.clock.monotonic_s`.
+        owner: Epoch and ensemble under which it was claimed.
         lost: True once the lease is known to be lost: someone else may have the message.
         outcome: How it was settled; `None` while it is open.
     """
 
     __slots__ = (
-        "_settle", "body", "claim_score", "claimed_ms", "content", "lease_until_s", "lost", "outcome", "slot",
-        "store_score", "topic",
+        "_holder", "body", "claim_score", "claimed_ms", "content", "lease_until_s", "lost", "outcome", "owner",
+        "slot", "store_score", "topic",
     )  # fmt: skip
 
     def __init__(
-        self, topic: Topic, slot: int, claimed: Claimed, claimed_ms: int, lease_until_s: float, settle: Settle
+        self,
+        topic: Topic,
+        slot: int,
+        claimed: Claimed,
+        claimed_ms: int,
+        lease_until_s: float,
+        holder: Holder,
+        owner: Owner = NO_OWNER,
     ) -> None:
         self.topic = topic
         self.slot = slot
@@ -83,7 +101,8 @@ class Delivery:
         self.lease_until_s = lease_until_s
         self.lost = False
         self.outcome: Outcome | None = None
-        self._settle = settle
+        self.owner = owner
+        self._holder = holder
 
     @property
     def text(self) -> str:
@@ -115,6 +134,19 @@ class Delivery:
         """Its priority; `None` on time topics and for a retry."""
         plain = not self.topic.type.timed and self.store_score > self.topic.max_retries
         return self.store_score if plain else None
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the slot's owner that claimed it; 0 without ZooKeeper."""
+        return self.owner.epoch
+
+    def still_owner(self) -> bool:
+        """Return whether no other worker can have this message, or own its slot, yet.
+
+        Guarantee: by this machine's clock, so a process that is paused right after this call may be wrong; against
+        that stands the epoch, which fences its late ack.
+        """
+        return not self.lost and monotonic_s() < self.lease_until_s and self._holder.still_owner(self)
 
     def ack(self) -> bool:
         """Done: the message leaves the queue.
@@ -180,16 +212,10 @@ class Delivery:
 
     def _end(self, outcome: Outcome) -> bool:
         self.mark(outcome)
-        return self._settle(self, outcome)
+        return self._holder.settle(self, outcome)
 
     def __repr__(self) -> str:
         return f"<Delivery {self.content!r:.80} of {self.topic.name}, slot {self.slot}, attempt {self.attempt}>"
-
-
-def collect(delivery: Delivery, outcome: Outcome) -> bool:
-    """Leave the outcome noted on the delivery, for a runtime that settles in batches."""
-    del delivery, outcome
-    return True
 
 
 def describe(error: BaseException | str) -> tuple[str, str]:

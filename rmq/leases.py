@@ -49,24 +49,38 @@ class LeaseKeeper(threading.Thread):
         """Look after the leases until `stop`."""
         while not self._stop_requested.wait(min(self._lease_s / 6, 5.0)):
             for held in self._held:
-                self.renew(held)
+                try:
+                    self.renew(held)
+                except Exception:  # whatever it is, the next round comes
+                    log.exception("leases of topic %s were not renewed", self._writer.topic.name)
 
     def stop(self) -> None:
         """End the thread; leases are no longer renewed."""
         self._stop_requested.set()
 
     def renew(self, held: Held) -> None:
-        """Renew the leases of one worker that are due for it."""
-        by_slot: dict[int, list[Delivery]] = defaultdict(list)
-        with held.lock:
-            soon_s = monotonic_s() + self._lease_s * 2 / 3
-            for delivery in held.deliveries:
-                if not delivery.lost and delivery.lease_until_s < soon_s:
-                    by_slot[delivery.slot].append(delivery)
-            lost = [gone for slot, part in by_slot.items() for gone in self._extend(slot, part)]
+        """Renew the leases of one worker that are due for it.
+
+        A worker whose call waits for Redis keeps its lock so long: it is left for the next round, since the others'
+        leases can't wait for its reply.
+        """
+        if not held.lock.acquire(timeout=self._lease_s / 20):
+            return
+        try:
+            lost = self._renew_due(held.deliveries)
+        finally:
+            held.lock.release()
         for delivery in lost:
             log.warning("the lease on %r was lost; another consumer may have it", delivery)
             self._on_lost(delivery)
+
+    def _renew_due(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        by_slot: dict[int, list[Delivery]] = defaultdict(list)
+        soon_s = monotonic_s() + self._lease_s * 2 / 3
+        for delivery in deliveries:
+            if not delivery.lost and delivery.lease_until_s < soon_s:
+                by_slot[delivery.slot].append(delivery)
+        return [gone for slot, part in by_slot.items() for gone in self._extend(slot, part)]
 
     def _extend(self, slot: int, deliveries: Sequence[Delivery]) -> list[Delivery]:
         lost: list[Delivery] = []

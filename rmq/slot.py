@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rmq import calls
-from rmq.calls import MAX_BATCH, NO_OWNER, Ack, Call, Nack, Owner
+from rmq.calls import MAX_BATCH, Ack, Call, Nack
 from rmq.connections import Connections
 from rmq.messages import Encoded
+from rmq.ownership import NO_OWNER, Owner
 from rmq.results import ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
 from rmq.topics import Topic
 

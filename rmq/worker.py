@@ -1,0 +1,222 @@
+"""A thread of a listener: it claims, calls the handler, and settles what came of it with its next claim."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rmq.claimer import Claimer
+from rmq.clock import monotonic_s
+from rmq.coordination import Coordinator, Ownership
+from rmq.delivery import ACKED, RELEASED, Delivery, Outcome, Verb, describe
+from rmq.errors import InvalidValueError, RmqError
+from rmq.leases import Held
+from rmq.pace import MOST_AHEAD, Pace
+from rmq.topics import Topic
+
+log = logging.getLogger("rmq.worker")
+
+Handler = Callable[[Any], Any]
+"""Takes a `Delivery`, or with `batch=N` a list of up to N of them."""
+
+LOOK_EVERY_S = 1.0
+"""How often an idle listener looks by itself, since hints may get lost."""
+
+SETTLE_AFTER_S = 0.1
+"""An outcome waits at most this long, and until its handler's neighbour returns, for a claim to ride on."""
+
+TROUBLE_PAUSE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A handler and how to run it.
+
+    Attributes:
+        topic: The registered definition.
+        handler: What to call.
+        batch: Most deliveries handed over at once, as a list; `None`: one at a time, not as a list.
+        threads: How many handlers run in parallel.
+        on_lost: Called with a delivery whose lease was lost while it was held; from another thread.
+    """
+
+    topic: Topic
+    handler: Handler
+    batch: int | None = None
+    threads: int = 1
+    on_lost: Callable[[Delivery], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch is not None and (type(self.batch) is not int or not 1 <= self.batch <= 10_000):
+            raise InvalidValueError(f"batch is {self.batch!r}; it must be a whole number from 1 to 10,000, or None")
+        if type(self.threads) is not int or not 1 <= self.threads <= 1_000:
+            raise InvalidValueError(f"threads is {self.threads!r}; it must be a whole number from 1 to 1,000")
+
+
+class Worker(threading.Thread):
+    """One thread of a listener: claim, handle, settle. It holds what it has claimed until the outcome is in Redis.
+
+    Args:
+        listener: What to call.
+        claimer: Where to claim; shared by all threads without ZooKeeper, of this thread's own slots with it.
+        stopping: Set when no more messages may be claimed or begun.
+        coordinator: This process as a worker in ZooKeeper; `None` without.
+        number: Which of the listener's threads this is.
+    """
+
+    def __init__(
+        self,
+        listener: Listener,
+        claimer: Claimer,
+        stopping: threading.Event,
+        coordinator: Coordinator | None,
+        number: int,
+    ) -> None:
+        super().__init__(name=f"rmq-{listener.topic.name}-{number}", daemon=True)
+        self.held = Held()
+        self.claimer = claimer
+        self._listener = listener
+        self._stopping = stopping
+        self._coordinator = coordinator
+        self._waiting: deque[Delivery] = deque()
+        self._pace = Pace(MOST_AHEAD)
+
+    def run(self) -> None:
+        """Work until `stopping`."""
+        while not self._stopping.is_set():
+            try:
+                if not self._round():
+                    self.claimer.wait(LOOK_EVERY_S)
+            except Exception as error:
+                log.warning("topic %s: %s", self._listener.topic.name, error, exc_info=not isinstance(error, RmqError))
+                self._stopping.wait(TROUBLE_PAUSE_S)
+        self._finish()
+
+    def release_waiting(self) -> None:
+        """Give back what was claimed and not begun; called from the thread that stops the runtime."""
+        for delivery in self._take_waiting(len(self._waiting)):
+            delivery.outcome = RELEASED
+        try:
+            self._settle_only()
+        except RmqError as error:
+            log.warning("topic %s: what was not begun comes back with its lease: %s", self._listener.topic.name, error)
+
+    def settle(self, delivery: Delivery, outcome: Outcome) -> bool:
+        """Leave the outcome noted; it goes out with the next claim. For `Delivery`."""
+        del delivery, outcome
+        return True
+
+    def still_owner(self, delivery: Delivery) -> bool:
+        """Return whether nobody else can own the delivery's slot yet. For `Delivery`."""
+        if self._coordinator is None:
+            return True
+        owner = delivery.owner
+        return self._coordinator.still_owner(Ownership(delivery.topic.name, delivery.slot, owner.epoch, owner.ensemble))
+
+    def has_left(self, slot: int) -> bool:
+        """Settle what is done; return whether nothing of a slot is held any more and no claim is under way."""
+        try:
+            self._settle_only()
+        except RmqError as error:
+            log.warning("topic %s, slot %d is not handed over yet: %s", self._listener.topic.name, slot, error)
+        if not self.held.lock.acquire(timeout=TROUBLE_PAUSE_S):
+            return False
+        try:
+            return all(delivery.slot != slot for delivery in self.held.deliveries)
+        finally:
+            self.held.lock.release()
+
+    def _round(self) -> bool:
+        """Claim, settle and handle once; return whether there was anything to do."""
+        listener = self._listener
+        limit = listener.batch or self._pace.ahead()
+        with self.held.lock:
+            settled = self._settled()
+            round_ = self.claimer.claim(limit, self, settled)
+            self._drop(settled, round_.unsent)
+            self.held.deliveries += round_.deliveries
+            self._waiting.extend(round_.deliveries)
+        if self._stopping.is_set():
+            self.release_waiting()
+        self._handle_waiting()
+        return bool(settled or round_.deliveries)
+
+    def _handle_waiting(self) -> None:
+        batch = self._listener.batch
+        last_settled_s = monotonic_s()
+        while self._waiting:
+            part = self._take_waiting(batch or 1)
+            self._handle(part)
+            if self._waiting and monotonic_s() - last_settled_s > SETTLE_AFTER_S:
+                self._settle_only()
+                last_settled_s = monotonic_s()
+
+    def _take_waiting(self, most: int) -> list[Delivery]:
+        taken: list[Delivery] = []
+        try:
+            while len(taken) < most:
+                taken.append(self._waiting.popleft())
+        except IndexError:  # no more, or the stopping thread was faster
+            pass
+        return taken
+
+    def _handle(self, part: Sequence[Delivery]) -> None:
+        started_s = monotonic_s()
+        ready = [delivery for delivery in part if self._may_begin(delivery, started_s)]
+        if len(ready) < len(part):
+            log.warning(
+                "topic %s: %d messages were not begun in time", self._listener.topic.name, len(part) - len(ready)
+            )
+        if not ready:
+            return
+        try:
+            self._listener.handler(list(ready) if self._listener.batch else ready[0])
+            outcome = ACKED
+        except BaseException as error:  # SystemExit, too: it would end this thread, and nobody else, without a word
+            log.warning("handler of topic %s failed: %r", self._listener.topic.name, error, exc_info=error)
+            outcome = Outcome(Verb.NACK, None, *describe(error))
+        for delivery in ready:
+            if delivery.outcome is None:
+                delivery.outcome = outcome
+        self._pace.note(len(ready), monotonic_s() - started_s)
+
+    def _may_begin(self, delivery: Delivery, now_s: float) -> bool:
+        """A message whose lease or slot is no longer ours goes back: somebody else has it, or will."""
+        mine = not delivery.lost and now_s < delivery.lease_until_s
+        if mine and self._coordinator is not None:
+            ownership = self._coordinator.owned().get((delivery.topic.name, delivery.slot))
+            mine = ownership is not None and ownership.epoch == delivery.epoch
+        if not mine:
+            delivery.outcome = RELEASED
+        return mine
+
+    def _settled(self) -> list[Delivery]:
+        return [delivery for delivery in self.held.deliveries if delivery.outcome is not None]
+
+    def _drop(self, settled: Sequence[Delivery], unsent: Sequence[Delivery]) -> None:
+        gone = {id(delivery) for delivery in settled} - {id(delivery) for delivery in unsent}
+        self.held.deliveries = [delivery for delivery in self.held.deliveries if id(delivery) not in gone]
+
+    def _settle_only(self) -> None:
+        with self.held.lock:
+            settled = self._settled()
+            if settled:
+                round_ = self.claimer.claim(0, self, settled)
+                self._drop(settled, round_.unsent)
+
+    def _finish(self) -> None:
+        """Send the last outcomes; give up when their leases end."""
+        while self._settled():
+            try:
+                self._settle_only()
+            except RmqError as error:
+                log.warning("topic %s: last outcomes: %s", self._listener.topic.name, error)
+            with self.held.lock:
+                self._drop([each for each in self._settled() if each.lease_until_s < monotonic_s()], [])
+            if self._settled():
+                time.sleep(TROUBLE_PAUSE_S)
