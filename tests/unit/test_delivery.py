@@ -1,0 +1,129 @@
+"""A delivery as a handler sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from rmq.clock import monotonic_s
+from rmq.delivery import ACKED, RELEASED, Delivery, Outcome, Verb, describe
+from rmq.errors import AlreadySettledError, InvalidValueError, LeaseLostError
+from rmq.ownership import Owner
+from rmq.results import Claimed
+from rmq.topics import Topic, TopicType
+
+SECOND = 1_790_000_000
+
+
+class HolderStub:
+    """Says what it is told to say, and notes what it is asked to do."""
+
+    def __init__(self, answer: bool = True) -> None:
+        self.answer = answer
+        self.settled: list[tuple[Delivery, Outcome]] = []
+
+    def settle(self, delivery: Delivery, outcome: Outcome) -> bool:
+        self.settled.append((delivery, outcome))
+        return self.answer
+
+    def still_owner(self, delivery: Delivery) -> bool:
+        return self.answer
+
+
+def make(
+    type: TopicType = TopicType.RANGE_MERGE,
+    store_score: int = SECOND * 1000 - 5,
+    left: int = 16,
+    holder: HolderStub | None = None,
+    lease_until_s: float = 55.0,
+) -> Delivery:
+    claimed = Claimed(b"item:1", store_score, SECOND * 1000 + left, b"body")
+    topic = Topic("t", type, slots=4)
+    return Delivery(topic, 3, claimed, SECOND * 1000 + 7, lease_until_s, holder or HolderStub(), Owner(9, "z"))
+
+
+def test_what_it_is() -> None:
+    delivery = make()
+    assert (delivery.content, delivery.text, delivery.body, delivery.slot) == (b"item:1", "item:1", b"body", 3)
+    assert (delivery.attempt, delivery.retries_left) == (1, 16)
+    assert (delivery.due_ms, delivery.priority) == (SECOND * 1000 - 5, None)
+    assert (delivery.claimed_ms, delivery.lease_until_s) == (SECOND * 1000 + 7, 55.0)
+    assert not delivery.lost
+    assert delivery.epoch == 9
+    assert repr(delivery) == "<Delivery b'item:1' of t, slot 3, attempt 1>"
+
+
+def test_a_priority_and_a_retry() -> None:
+    assert (make(TopicType.PRIORITY, 70).priority, make(TopicType.PRIORITY, 70).due_ms) == (70, None)
+    retried = make(TopicType.PRIORITY, 4, left=3)
+    assert (retried.priority, retried.due_ms, retried.attempt, retried.retries_left) == (None, None, 14, 3)
+    assert make(TopicType.FIXED_TIME, 1, left=0).attempt == 17
+    assert make(TopicType.FIXED_TIME, 1, left=0).due_ms is None
+
+
+def test_content_that_is_not_text() -> None:
+    delivery = make()
+    delivery.content = b"\xff"
+    with pytest.raises(UnicodeDecodeError):
+        _ = delivery.text
+
+
+@pytest.mark.parametrize(
+    ("act", "outcome"),
+    [
+        (Delivery.ack, ACKED),
+        (Delivery.release, RELEASED),
+        (Delivery.nack, Outcome(Verb.NACK)),
+        (lambda delivery: delivery.nack(timedelta(seconds=2)), Outcome(Verb.NACK, 2_000)),
+        (lambda delivery: delivery.nack(0, ValueError("bad")), Outcome(Verb.NACK, 0, "ValueError", "bad")),
+        (lambda delivery: delivery.nack(error="busy"), Outcome(Verb.NACK, None, "", "busy")),
+        (lambda delivery: delivery.bury(KeyError("k")), Outcome(Verb.BURY, 0, "KeyError", "'k'")),
+    ],
+)
+def test_each_ending_is_carried_out_once(act: Callable[[Delivery], bool], outcome: Outcome) -> None:
+    holder = HolderStub(answer=False)
+    delivery = make(holder=holder)
+    assert act(delivery) is False  # what the holder says: stale
+    assert holder.settled == [(delivery, outcome)]
+    assert delivery.outcome == outcome
+    for again in (Delivery.ack, Delivery.nack, Delivery.bury, Delivery.release):
+        with pytest.raises(AlreadySettledError, match=outcome.verb.value) as caught:
+            again(delivery)
+        assert (caught.value.topic, caught.value.slot) == ("t", 3)
+    assert len(holder.settled) == 1
+
+
+def test_a_bad_delay_leaves_it_open() -> None:
+    delivery = make()
+    with pytest.raises(InvalidValueError, match="delay"):
+        delivery.nack(-1)
+    assert delivery.outcome is None
+    assert delivery.ack() is True
+
+
+def test_a_lost_lease_is_told() -> None:
+    delivery = make()
+    delivery.raise_if_lost()
+    delivery.lost = True
+    with pytest.raises(LeaseLostError, match="item:1"):
+        delivery.raise_if_lost()
+
+
+def test_still_owner_asks_lease_and_holder() -> None:
+    later_s = monotonic_s() + 30
+    assert make(lease_until_s=later_s).still_owner()
+    assert not make(lease_until_s=later_s, holder=HolderStub(answer=False)).still_owner()
+    assert not make(lease_until_s=monotonic_s()).still_owner()
+    lost = make(lease_until_s=later_s)
+    lost.lost = True
+    assert not lost.still_owner()
+
+
+def test_errors_are_described_so_that_redis_and_json_can_hold_them() -> None:
+    assert describe("plain") == ("", "plain")
+    assert describe(ValueError("x" * 5_000)) == ("ValueError", "x" * 1_000)
+    kind, text = describe(ValueError("a\udc80b"))
+    assert (kind, text) == ("ValueError", "a\\udc80b")
+    assert text.encode()

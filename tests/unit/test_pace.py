@@ -1,0 +1,49 @@
+"""How many messages a worker claims ahead."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq.pace import AHEAD_S, FIRST_GUESS, MOST_AHEAD, Pace
+
+
+def test_begins_with_a_guess_within_its_bound() -> None:
+    assert Pace().ahead() == FIRST_GUESS
+    assert Pace(3).ahead() == 3
+
+
+def test_follows_the_handlers_speed() -> None:
+    pace = Pace()
+    pace.note(10, 0.1)  # 10 ms each
+    assert pace.ahead() == pytest.approx(AHEAD_S / 0.01, abs=1)
+    for _ in range(50):
+        pace.note(1, 1.0)
+    assert pace.ahead() == 1
+    for _ in range(50):
+        pace.note(100, 0.0)
+    assert pace.ahead() == MOST_AHEAD
+
+
+def test_no_messages_say_nothing_about_speed() -> None:
+    pace = Pace()
+    pace.note(0, 5.0)
+    assert pace.ahead() == FIRST_GUESS
+
+
+def test_one_slow_message_does_not_stop_claiming_ahead_for_good() -> None:
+    pace = Pace()
+    pace.note(1, 30.0)
+    assert pace.ahead() == 1
+    for _ in range(30):
+        pace.note(1, 0.001)
+    assert pace.ahead() > 50
+
+
+@given(notes=st.lists(st.tuples(st.integers(0, 10_000), st.floats(0, 1e6))), most=st.integers(1, 1_000))
+def test_always_within_its_bounds(notes: list[tuple[int, float]], most: int) -> None:
+    pace = Pace(most)
+    for messages, elapsed_s in notes:
+        pace.note(messages, elapsed_s)
+        assert 1 <= pace.ahead() <= most
