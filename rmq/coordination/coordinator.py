@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
 import socket
 import threading
 import time
-from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -19,6 +16,7 @@ from rmq.coordination.machine import WorkerMachine
 from rmq.coordination.requests import UNKNOWN, Create, Get, Put, Release, Reply, Request
 from rmq.coordination.rounds import Member
 from rmq.coordination.values import DigestAuth, Ownership, SaslAuth, SlotKey, Tls
+from rmq.coordination.view import OwnershipView, monotonic_s
 from rmq.coordination.zk import ZooKeeperClient
 from rmq.errors import CoordinationError, ForkedClientError, InvalidValueError
 
@@ -28,28 +26,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("rmq.coordination")
 _NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,128}")
 _CHROOT = re.compile(r"(/(?!\.+(/|$))[A-Za-z0-9._-]+)+")
-_NONE: Mapping[SlotKey, Ownership] = MappingProxyType({})
 _GATHER_S = 0.02
 """How long a wake-up waits for others: one change in ZooKeeper usually brings several."""
-
-
-def monotonic_s() -> float:
-    """Return seconds on a clock that never jumps and, where there is one, also runs while the machine sleeps."""
-    return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
-
-
-_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    """What other threads see; replaced as a whole."""
-
-    owned: Mapping[SlotKey, Ownership] = field(default_factory=lambda: _NONE)
-    held: Mapping[SlotKey, int] = field(default_factory=dict[SlotKey, int])
-    revoking: frozenset[SlotKey] = frozenset()
-    breaks: int = 0
-    ensemble: str = ""
 
 
 class Coordinator:
@@ -102,9 +80,17 @@ class Coordinator:
         _check(drain_timeout_s >= 0, f"drain_timeout_s is {drain_timeout_s!r}; it must not be below 0")
         self.on_change = on_change
         self._connect: Callable[[tuple[int, bytes] | None], ZooKeeperClient] = lambda identity: ZooKeeperClient(
-            hosts, chroot, session_timeout_s, self._wake.set, self._on_break, auth=auth, tls=tls, identity=identity
+            hosts,
+            chroot,
+            session_timeout_s,
+            self._wake.set,
+            self._view.connection_broke,
+            auth=auth,
+            tls=tls,
+            identity=identity,
         )
         self._pid = os.getpid()
+        self._view = OwnershipView()
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -117,11 +103,7 @@ class Coordinator:
         self._client: ZooKeeperClient = self._connect(None)
         self._identity: tuple[int, bytes] | None = None
         self._connected_s = monotonic_s()  # or when the client was last replaced
-        self._chroot_seen = False
-        self._breaks = 0
-        self._deadline_s = float("-inf")
-        self._view = _View()
-        self._published: tuple[int, int | None] | None = None
+        self._chroot_seen: int | None = None  # the session in which the chroot was seen
         self._failure: Exception | None = None
 
     # --- for everybody, without waiting
@@ -136,25 +118,27 @@ class Coordinator:
             any time, unless it was paused between this call and its use; against that stands the epoch.
         """
         self._check_process()
-        view = self._view
-        return view.owned if view.breaks == self._breaks and monotonic_s() < self._deadline_s else _NONE
+        return self._view.owned()
 
     def still_owner(self, ownership: Ownership) -> bool:
         """Tell whether nobody else can own the slot yet: also while it is drained, or the connection just broke."""
         self._check_process()
-        view = self._view
-        held = view.held.get((ownership.topic, ownership.slot)) == ownership.epoch
-        return held and view.ensemble == ownership.ensemble and monotonic_s() < self._deadline_s
+        return self._view.still_owner(ownership)
 
     def revoking(self) -> frozenset[SlotKey]:
         """Return the slots to be drained: no new claims; `drained` once their last handler has ended."""
         self._check_process()
-        return self._view.revoking
+        return self._view.revoking()
 
     @property
     def leads(self) -> bool:
         """Whether this worker wrote, or would write, the assignment when it last looked."""
         return self._member.leads
+
+    @property
+    def ensemble(self) -> str | None:
+        """Identity of the ensemble; None until it was read."""
+        return self._member.ensemble
 
     @property
     def connected(self) -> bool:
@@ -239,9 +223,13 @@ class Coordinator:
         Args:
             topic: Its name.
             slots: Its number of slots as this worker knows it; with another than the registered one it gets none.
+
+        Guarantee: Safe to repeat; does nothing once `stop` was called.
         """
         self._check_process()
         with self._lock:
+            if self._stopping.is_set():
+                return
             document = self._member.document
             self._member.document = WorkerDocument(
                 {**document.topics, topic: slots}, document.weight, document.host, document.pid
@@ -261,9 +249,6 @@ class Coordinator:
         raise CoordinationError(f"ZooKeeper has not answered within {timeout_s:g} s")
 
     # --- the background thread
-
-    def _on_break(self) -> None:
-        self._breaks += 1  # kazoo's own thread only; makes the view invalid at once
 
     def _run(self) -> None:
         self._client.start()
@@ -286,7 +271,7 @@ class Coordinator:
         self._client.stop()
         with self._lock:
             self._machine.contacted(-1, float("-inf"))  # no session: nothing is ours any more
-        self._publish()
+        self._publish(self._view.breaks)
 
     def _begin_to_leave(self) -> float:
         with self._lock:
@@ -308,10 +293,10 @@ class Coordinator:
 
     def _step(self) -> None:
         """Run the watchdog, and a round if there is a connection."""
-        breaks = self._breaks
+        breaks = self._view.breaks
         with self._lock:
             self._machine.session_timeout_s = self._client.session_timeout_s
-            if self._view.breaks != breaks:
+            if not self._view.current:
                 self._machine.suspended()
             if self._machine.expire(monotonic_s()):
                 _LOG.warning("No answer from ZooKeeper for two thirds of the session timeout: all slots count as lost")
@@ -322,9 +307,9 @@ class Coordinator:
             return
         self._connected_s = monotonic_s()
         self._identity = identity
-        if not self._chroot_seen:
+        if self._chroot_seen != identity[0]:  # a new session may have met a ZooKeeper that was set up anew
             self._client.ensure_chroot()
-            self._chroot_seen = True
+            self._chroot_seen = identity[0]
         if self._round(identity[0], breaks):
             self._failure = None
             self._first_round.set()
@@ -362,7 +347,7 @@ class Coordinator:
             ):  # reads alone do not pass through the leader
                 with self._lock:
                     self._machine.contacted(session, sent_s)
-                self._deadline_s = self._machine.deadline_s
+                self._view.deadline_s = self._machine.deadline_s
             sent_s = monotonic_s()
 
         return self._client.carry_out(session, requests, heard)
@@ -380,28 +365,15 @@ class Coordinator:
         self._connected_s = monotonic_s()
         self._client.start()
 
-    def _publish(self, breaks: int | None = None) -> None:
-        """Show other threads the state, if it has changed."""
+    def _publish(self, breaks: int) -> None:
+        """Show other threads the state, and tell the runtime if it has changed."""
         with self._lock:
-            machine, ensemble = self._machine, self._member.ensemble or ""
-            self._deadline_s = machine.deadline_s
-            revision = (machine.revision, breaks)
-            if revision == self._published:
-                return
-            self._published = revision
-            owned = {key: Ownership(*key, epoch, ensemble) for key, epoch in machine.owned(monotonic_s()).items()}
-            before = self._view
-            self._view = _View(
-                MappingProxyType(owned),
-                machine.epochs(),
-                machine.revoking(),
-                self._breaks if breaks is None else breaks,
-                ensemble,
-            )
-            changed = (before.owned, before.revoking) != (self._view.owned, self._view.revoking)
+            changed = self._view.publish(self._machine, self._member.ensemble or "", breaks)
         if changed and self.on_change:
-            with contextlib.suppress(Exception):
+            try:
                 self.on_change()
+            except Exception:
+                _LOG.exception("on_change failed; the slots are looked after all the same")
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:

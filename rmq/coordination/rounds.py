@@ -104,7 +104,9 @@ class Member:
         fixed = [Create(path, b"", ephemeral=False) for path in (WORKERS, TOPICS, OWNERS, *topics)]
         yield from self._read(*fixed, Create(ENSEMBLE, str(uuid4()).encode(), ephemeral=False))
         (identity,) = yield from self._read(Get(ENSEMBLE))
-        self.ensemble = cast("tuple[bytes, Stat]", identity)[0].decode()
+        if not isinstance(identity, tuple):  # deleted meanwhile
+            raise BrokenOffError
+        self.ensemble = identity[0].decode()
 
     def _work(self, session: int) -> Generator[Sequence[Request], Sequence[Reply], None]:
         mine = worker_path(self.worker)
@@ -141,6 +143,8 @@ class Member:
         path = worker_path(self.worker)
         if me is None:
             (created,) = yield from self._read(Create(path, data, ephemeral=True))
+            if created is None:  # taken meanwhile, or the fixed nodes were deleted
+                self._prepared = None
             return created is not None
         if me[1].session != session:
             self.blocked_by = me[1].session  # of an earlier session, or of another process: it has to go first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import textwrap
 import time
 from collections import Counter
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -19,7 +21,7 @@ from kazoo.exceptions import NoAuthError
 from kazoo.security import CREATOR_ALL_ACL
 
 from rmq.coordination import Coordinator, DigestAuth, Ownership, SlotKey
-from rmq.coordination.coordinator import monotonic_s
+from rmq.coordination.view import monotonic_s
 from rmq.errors import CoordinationError, ForkedClientError, InvalidValueError
 from rmq.zookeeper_server import ZooKeeperEnsemble
 
@@ -468,3 +470,45 @@ def test_a_cut_worker_gives_up_before_another_one_owns(
     assert lost_s < SESSION_S * 2 / 3 + 0.1
     assert lost_s < taken_s - 0.1
     cluster_of_three.settle(8)
+
+
+def test_a_wiped_zookeeper_is_another_ensemble_and_workers_start_over_in_it() -> None:
+    """The new server's transactions are below what our client has seen, so it turns the old session's client away."""
+    with ZooKeeperEnsemble(tick_ms=TICK_MS) as servers, ExitStack() as stack:
+        (server,) = servers.servers
+        worker = Cluster(servers.hosts, stack).add("w", 4)
+        wait_until(lambda: len(worker.owned()) == 4)
+        before = dict(worker.owned())
+        server.kill()
+        shutil.rmtree(server.folder / "data")
+        server.start()
+        server.wait_ready()
+        wait_until(lambda: worker.leads and worker.ensemble != before["t", 0].ensemble, 6 * SESSION_S)
+        assert worker.owned() == {}, "the topic is not registered there"
+        worker.register_topic("t", '{"slots":4}')
+        wait_until(lambda: len(worker.owned()) == 4)
+        assert not any(worker.still_owner(ownership) for ownership in before.values())
+
+
+def test_servers_end_with_the_process_that_started_them() -> None:
+    program = """
+        import os, signal
+        from rmq.zookeeper_server import ZooKeeperEnsemble
+        servers = ZooKeeperEnsemble()
+        servers.start()
+        print(servers.servers[0].pid, servers.folder, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True, check=False
+    )
+    pid, folder = done.stdout.split()
+    shutil.rmtree(folder)
+
+    def ended() -> bool:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+        except FileNotFoundError:
+            return True
+
+    wait_until(ended)

@@ -1,0 +1,93 @@
+"""What other threads see of the ownership: replaced as a whole, read without a lock."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from rmq.coordination.values import Ownership, SlotKey
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rmq.coordination.machine import WorkerMachine
+
+_NONE: Mapping[SlotKey, Ownership] = MappingProxyType({})
+_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def monotonic_s() -> float:
+    """Return seconds on a clock that never jumps and, where there is one, also runs while the machine sleeps."""
+    return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """The state at one moment, and how often the connection had broken by then."""
+
+    owned: Mapping[SlotKey, Ownership] = field(default_factory=lambda: _NONE)
+    held: Mapping[SlotKey, int] = field(default_factory=dict[SlotKey, int])
+    revoking: frozenset[SlotKey] = frozenset()
+    breaks: int = 0
+    ensemble: str = ""
+
+
+class OwnershipView:
+    """The last published state. One thread publishes, one reports breaks, any may read."""
+
+    def __init__(self) -> None:
+        self.deadline_s = float("-inf")
+        self._breaks = 0
+        self._view = _View()
+        self._published: tuple[int, int] | None = None
+
+    @property
+    def breaks(self) -> int:
+        """How often the connection has broken."""
+        return self._breaks
+
+    @property
+    def current(self) -> bool:
+        """Whether the connection has not broken since the last publication."""
+        return self._view.breaks == self._breaks
+
+    def connection_broke(self) -> None:
+        """Make the view invalid at once; called from the thread that notices, by no other."""
+        self._breaks += 1
+
+    def owned(self) -> Mapping[SlotKey, Ownership]:
+        """Return the slots that may be claimed from now."""
+        view = self._view
+        return view.owned if view.breaks == self._breaks and monotonic_s() < self.deadline_s else _NONE
+
+    def still_owner(self, ownership: Ownership) -> bool:
+        """Tell whether nobody else can own the slot yet."""
+        view = self._view
+        held = view.held.get((ownership.topic, ownership.slot)) == ownership.epoch
+        return held and view.ensemble == ownership.ensemble and monotonic_s() < self.deadline_s
+
+    def revoking(self) -> frozenset[SlotKey]:
+        """Return the slots to be drained."""
+        return self._view.revoking
+
+    def publish(self, machine: WorkerMachine, ensemble: str, breaks: int) -> bool:
+        """Show the state of `machine`.
+
+        Args:
+            machine: No other thread may change it meanwhile.
+            ensemble: Identity of the ensemble that counts its epochs.
+            breaks: How often the connection had broken when the state was read.
+
+        Returns:
+            Whether `owned` or `revoking` has changed.
+        """
+        self.deadline_s = machine.deadline_s
+        if (machine.revision, breaks) == self._published:
+            return False
+        self._published = machine.revision, breaks
+        owned = {key: Ownership(*key, epoch, ensemble) for key, epoch in machine.owned(monotonic_s()).items()}
+        before = self._view
+        self._view = _View(MappingProxyType(owned), machine.epochs(), machine.revoking(), breaks, ensemble)
+        return (before.owned, before.revoking) != (self._view.owned, self._view.revoking)
