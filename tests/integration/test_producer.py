@@ -1,0 +1,248 @@
+"""Sending: one by one and in streams, and what an error says of what was stored."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import redis
+
+from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, TopicType
+from rmq.errors import BacklogFullError, FixedTimePassedError, InvalidBatchError, InvalidMessageError, SendError
+from rmq.keys import slot_keys
+from rmq.messages import Message
+from rmq.producer import BATCH, BUFFERED
+from rmq.results import SendResult
+from tests.conftest import MakeTopic
+from tests.support.clients import left_in, stats_of
+
+
+def test_new_and_merged(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.RANGE_MERGE, slots=4)
+    producer = client.producer(topic)
+    message = RangeMergeMessage("item:1", time_range=timedelta(minutes=5))
+    assert producer.send(message) == SendResult(1, 0)
+    assert producer.send(message) == SendResult(0, 1)
+    assert producer.send(message).accepted == 1
+    assert left_in(stats_of(client, topic)) == (1, 0, 0, 0)
+
+
+def test_the_first_time_range_stands(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.RANGE_MERGE)
+    producer = client.producer(topic)
+    producer.send(RangeMergeMessage("a", 60_000))
+    due_ms = client.inspect(topic).peek()[0].due_ms
+    producer.send(RangeMergeMessage("a", 1))
+    producer.send(RangeMergeMessage("a", 600_000))
+    assert client.inspect(topic).peek()[0].due_ms == due_ms
+
+
+def test_the_last_priority_and_fixed_time_decide(client: RmqClient, make_topic: MakeTopic) -> None:
+    urgent, timed = make_topic(TopicType.PRIORITY), make_topic(TopicType.FIXED_TIME)
+    client.producer(urgent).send(PriorityMessage("a", 50, body="old"))
+    assert client.producer(urgent).send(PriorityMessage("a", 40)) == SendResult(0, 1)
+    [peeked] = client.inspect(urgent).peek()
+    assert (peeked.score, peeked.body) == (40, None)
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    client.producer(timed).send(FixedTimeMessage("a", soon))
+    client.producer(timed).send(FixedTimeMessage("a", soon + timedelta(hours=1), body=b"new"))
+    [peeked] = client.inspect(timed).peek()
+    assert peeked.due_ms == -(-int((soon + timedelta(hours=1)).timestamp() * 1_000_000) // 1_000)
+    assert peeked.body == b"new"
+
+
+def test_one_content_sent_a_thousand_times_in_its_window_is_delivered_once(
+    client: RmqClient, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.RANGE_MERGE, slots=8)
+    producer = client.producer(topic)
+    results = [producer.send(RangeMergeMessage("item:1", time_range=timedelta(seconds=1))) for _ in range(500)]
+    results.append(producer.send_many(RangeMergeMessage("item:1", 1_000) for _ in range(500)))
+    assert (sum(result.new for result in results), sum(result.merged for result in results)) == (1, 999)
+    with client.consumer(topic) as consumer:
+        assert consumer.poll() == []
+        [delivery] = consumer.poll(timeout=10)
+        assert delivery.text == "item:1"
+        assert delivery.ack()
+        assert consumer.poll() == []
+    stats = stats_of(client, topic)
+    assert (stats.total("accepted"), stats.total("merged"), stats.total("delivered")) == (1_000, 999, 1)
+
+
+def test_fixed_time_in_the_past_is_refused_and_nothing_is_stored(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.FIXED_TIME)
+    message = FixedTimeMessage("a", int(time.time() * 1000) - 5_000)
+    with pytest.raises(FixedTimePassedError, match="0 messages stored, 1 not stored") as caught:
+        client.producer(topic).send(message)
+    assert (caught.value.stored, caught.value.not_stored, caught.value.slot) == (0, (message,), 0)
+    assert left_in(stats_of(client, topic)) == (0, 0, 0, 0)
+
+
+def test_a_message_that_breaks_a_rule_is_not_sent(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, max_content_bytes=10, max_body_bytes=5)
+    producer = client.producer(topic)
+    for message in (
+        PriorityMessage("x" * 11, 50),
+        PriorityMessage("x", 16),
+        PriorityMessage("x", 50, body="123456"),
+        RangeMergeMessage("x", 5),
+    ):
+        with pytest.raises(InvalidMessageError):
+            producer.send(message)
+    assert left_in(stats_of(client, topic)) == (0, 0, 0, 0)
+
+
+def test_send_many_of_nothing(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.RANGE_MERGE)
+    assert client.producer(topic).send_many([]) == SendResult(0, 0)
+    assert client.producer(topic).send_many([], outcomes=True) == SendResult(0, 0, ())
+
+
+@pytest.mark.parametrize("slots", [1, 64])
+def test_send_many_stores_each_message_in_its_slot(client: RmqClient, make_topic: MakeTopic, slots: int) -> None:
+    """More than fits the buffer, so that part-filled batches are flushed, too."""
+    topic = make_topic(TopicType.PRIORITY, slots=slots)
+    number = BUFFERED + 2_345
+    result = client.producer(topic).send_many(PriorityMessage(f"m{i % number}", 100 + i) for i in range(number + 100))
+    assert result == SendResult(number, 100)
+    stats = stats_of(client, topic)
+    assert stats.backlog == number
+    for index in (0, number - 1):
+        slot = topic.slot_of(f"m{index}".encode())
+        assert any(peeked.text == f"m{index}" for peeked in client.inspect(topic).pages(slot, "store"))
+    # of the same content, the last one sent decided: the order within a slot was kept
+    assert [p.score for p in client.inspect(topic).pages(topic.slot_of(b"m0"), "store") if p.text == "m0"] == [
+        number + 100
+    ]
+
+
+def test_outcomes_are_in_the_order_of_sending(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.RANGE_MERGE, slots=16)
+    contents = [f"c{i % 700}" for i in range(1_500)]
+    result = client.producer(topic).send_many((RangeMergeMessage(c, 60_000) for c in contents), outcomes=True)
+    assert result.outcomes == tuple(index < 700 for index in range(1_500))
+    assert (result.new, result.merged) == (700, 800)
+
+
+def test_large_bodies_travel_in_smaller_batches(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.RANGE_MERGE)
+    bodies = {f"b{i}": bytes([i]) * 600_000 for i in range(8)}
+    result = client.producer(topic).send_many(RangeMergeMessage(c, 1, body=body) for c, body in bodies.items())
+    assert result == SendResult(8, 0)
+    with client.consumer(topic) as consumer:
+        found = consumer.poll(8, timeout=2)
+        found += consumer.poll(8)
+        assert {delivery.text: delivery.body for delivery in found} == bodies
+        assert consumer.ack(found) == []
+
+
+def test_an_invalid_message_in_the_middle(client: RmqClient, make_topic: MakeTopic) -> None:
+    """The error says what was stored, and which of those taken from the iterable were not; the rest is not touched."""
+    topic = make_topic(TopicType.PRIORITY, slots=2)
+    taken: list[Message] = []
+
+    def messages() -> Iterator[Message]:
+        for i in range(10 * BATCH):
+            taken.append(PriorityMessage(f"m{i}", 5 if i == 5 * BATCH else 100))
+            yield taken[-1]
+
+    with pytest.raises(InvalidBatchError, match=f"message {5 * BATCH + 1} of send_many: priority is 5") as caught:
+        client.producer(topic).send_many(messages())
+    error = caught.value
+    assert isinstance(error, InvalidMessageError)
+    assert len(taken) == 5 * BATCH + 1
+    assert error.stored == 4 * BATCH
+    assert error.unknown == ()
+    assert error.not_stored[-1] is taken[-1]
+    stored = {peeked.text for slot in range(2) for peeked in client.inspect(topic).pages(slot, "store")}
+    assert len(stored) == error.stored
+    assert stored == {str(m.content) for m in taken} - {str(m.content) for m in error.not_stored}
+
+
+def test_a_refusal_in_the_middle(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=2, max_backlog=3_000)
+    sent = [PriorityMessage(f"m{i}", 100) for i in range(8 * BATCH)]
+    with pytest.raises(BacklogFullError, match="max_backlog") as caught:
+        client.producer(topic).send_many(sent)
+    error = caught.value
+    stats = stats_of(client, topic)
+    assert stats.backlog == error.stored <= 3_000
+    assert error.unknown == ()
+    stored = {peeked.text for slot in range(2) for peeked in client.inspect(topic).pages(slot, "store")}
+    not_stored = {str(message.content) for message in error.not_stored}
+    assert not stored & not_stored
+    # what was taken from the iterable is accounted for; a list can be resumed behind it
+    assert error.stored + len(error.not_stored) <= len(sent)
+    taken = {str(m.content) for m in sent[: error.stored + len(error.not_stored)]}
+    assert stored | not_stored == taken
+    # merging still works at the bound
+    merged = next(iter(stored))
+    assert client.producer(topic).send(PriorityMessage(merged, 200)) == SendResult(0, 1)
+
+
+def test_a_refusal_at_the_very_end(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, max_backlog=2)
+    messages = [PriorityMessage(f"m{i}", 100) for i in range(3)]
+    with pytest.raises(BacklogFullError) as caught:
+        client.producer(topic).send_many(messages)
+    assert (caught.value.stored, caught.value.not_stored) == (0, tuple(messages))
+    with pytest.raises(BacklogFullError) as caught:
+        client.producer(topic).send_many(messages, outcomes=True)
+
+
+def test_an_iterable_that_fails_leaves_no_reply_behind(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+
+    def messages() -> Iterator[Message]:
+        for i in range(5 * BATCH):
+            yield PriorityMessage(f"m{i}", 100)
+        raise LookupError("the source broke")
+
+    producer = client.producer(topic)
+    with pytest.raises(LookupError):
+        producer.send_many(messages())
+    assert stats_of(client, topic).backlog == 4 * BATCH
+    assert producer.send_many(PriorityMessage(f"m{i}", 100) for i in range(5 * BATCH)) == SendResult(BATCH, 4 * BATCH)
+
+
+def test_a_foreign_key_of_the_same_name_is_an_error_and_is_left_alone(
+    client: RmqClient, make_topic: MakeTopic, redis_client: redis.Redis
+) -> None:
+    """Pitfall 8: checked before anything is written."""
+    topic = make_topic(TopicType.PRIORITY, checked=False)
+    keys = slot_keys(topic.name, 0)
+    redis_client.set(keys.body, "someone else's")
+    with pytest.raises(Exception, match="WRONGTYPE") as caught:
+        client.producer(topic).send_many([PriorityMessage("a", 100, body="b")])
+    assert isinstance(caught.value, SendError)
+    assert redis_client.exists(keys.store) == 0
+    assert redis_client.get(keys.body) == b"someone else's"
+
+
+def test_threads_share_a_producer(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    producer = client.producer(topic)
+    results: list[SendResult] = []
+
+    def send(part: int) -> None:
+        results.append(producer.send_many(PriorityMessage(f"m{part}-{i}", 100) for i in range(3_000)))
+        results.append(producer.send(PriorityMessage("same", 100)))
+
+    threads = [threading.Thread(target=send, args=(part,)) for part in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sum(result.new for result in results) == 12_001
+    assert stats_of(client, topic).backlog == 12_001
+
+
+def test_slot_basis_brings_messages_together(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.RANGE_MERGE, slots=64)
+    client.producer(topic).send_many(RangeMergeMessage(f"c{i}", 60_000, slot_basis="order:7") for i in range(20))
+    stats = stats_of(client, topic)
+    assert [slot.backlog for slot in stats.slots if slot.backlog] == [20]
+    assert stats.slots[topic.slot_of(b"order:7")].backlog == 20

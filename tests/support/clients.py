@@ -1,0 +1,37 @@
+"""Short words for what many tests do with a client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rmq import RmqClient
+from rmq.consumer import Consumer
+from rmq.delivery import Delivery
+from rmq.inspection import TopicStats
+from rmq.topics import Topic
+
+
+def texts(deliveries: Iterable[Delivery]) -> list[str]:
+    """The contents as text, in the order of delivery."""
+    return [delivery.text for delivery in deliveries]
+
+
+def drain(consumer: Consumer, timeout: float = 0.3) -> list[str]:
+    """Poll and ack until nothing comes for `timeout` seconds; return the contents in the order of delivery."""
+    found: list[str] = []
+    while deliveries := consumer.poll(1_000, timeout):
+        consumer.ack(deliveries)
+        found += texts(deliveries)
+    return found
+
+
+def stats_of(client: RmqClient, topic: Topic) -> TopicStats:
+    """The topic's figures, after a check that nothing vanished."""
+    stats = client.inspect(topic).stats()
+    assert stats.unaccounted == 0, stats
+    return stats
+
+
+def left_in(stats: TopicStats) -> tuple[int, int, int, int]:
+    """Messages in store, in flight, waiting for a retry, and dead."""
+    return stats.backlog, stats.in_flight, stats.waiting, stats.dead
