@@ -14,13 +14,14 @@ from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.consumer import Consumer
 from rmq.control import Control
+from rmq.coordination import Coordinator
 from rmq.dead import DeadLetters
 from rmq.delivery import Delivery
 from rmq.durations import Duration, Instant
 from rmq.embedded import EmbeddedServer
-from rmq.errors import InvalidValueError, RmqError
+from rmq.errors import CoordinationError, InvalidValueError, RmqError
 from rmq.inspection import Inspection
-from rmq.listener import ListenerRuntime
+from rmq.listener import Coordination, ListenerRuntime
 from rmq.messages import Payload
 from rmq.producer import Producer
 from rmq.registry import Registry
@@ -42,6 +43,9 @@ class RmqClient:
     Args:
         url: `redis://`, `rediss://`, `unix://`, `embedded://` (a temporary Redis of our own) or
             `embedded:///folder` (kept there). By default `RMQ_URL` from the environment, else `embedded://`.
+        zookeeper: `host:port,host:port`, or a `Coordinator` with options, which serves one start. Listeners then own
+            slots: each slot belongs to one thread of one worker in the whole cluster. Without, all processes share
+            all slots.
         timeout_s: How long to wait for a connection, and for a reply.
         deadline_s: How long to repeat what may be repeated before giving up with `RedisUnavailableError`.
 
@@ -50,7 +54,14 @@ class RmqClient:
         EmbeddedServerError: The embedded Redis does not start.
     """
 
-    def __init__(self, url: str | None = None, *, timeout_s: float = 5.0, deadline_s: float = 15.0) -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        zookeeper: str | Coordinator | None = None,
+        timeout_s: float = 5.0,
+        deadline_s: float = 15.0,
+    ) -> None:
         parsed = parse_url(url)
         self._server: EmbeddedServer | None = None
         if parsed.topology is Topology.EMBEDDED:
@@ -65,6 +76,8 @@ class RmqClient:
         self._topics: dict[Topic, Topic] = {}
         self._listeners: list[Callable[[], Listener]] = []
         self._runtimes: list[ListenerRuntime] = []
+        self._zookeeper = zookeeper
+        self._coordination: Coordination | None = None
         self._pid = os.getpid()
 
     def producer(self, topic: Topic) -> Producer:
@@ -81,7 +94,13 @@ class RmqClient:
         Raises:
             TopicMismatchError: The topic is registered with another type or number of slots.
             InvalidValueError: A slot that the topic does not have.
+            CoordinationError: This client has a ZooKeeper: only listeners take part in ownership.
         """
+        if self._zookeeper is not None:
+            raise CoordinationError(
+                "with ZooKeeper, slots are owned, and only listeners take part in that; use client.listener",
+                topic=topic.name,
+            )
         return Consumer(self._connections, self._registered(topic), slots)
 
     def listener(
@@ -120,12 +139,18 @@ class RmqClient:
 
         Raises:
             RmqError: Started before, no listener, or a topic that does not fit its registration.
+            CoordinationError: ZooKeeper does not answer.
         """
         if self._runtimes:
             raise RmqError("the listeners of this client are running already")
         if not self._listeners:
             raise RmqError("this client has no listener; decorate a handler with @client.listener(topic)")
-        self._runtimes = [ListenerRuntime(self._connections, make()) for make in self._listeners]
+        zookeeper = self._zookeeper
+        coordinator = Coordinator(zookeeper) if isinstance(zookeeper, str) else zookeeper
+        self._runtimes = [ListenerRuntime(self._connections, make(), coordinator) for make in self._listeners]
+        if coordinator is not None:
+            self._coordination = Coordination(coordinator, self._runtimes)
+            self._coordination.start()
         for runtime in self._runtimes:
             runtime.start()
 
@@ -143,6 +168,9 @@ class RmqClient:
         for runtime in runtimes:
             runtime.request_stop()
         left = [delivery for runtime in runtimes for delivery in runtime.join(until_s)]
+        if self._coordination is not None:
+            self._coordination.stop()
+            self._coordination = None
         if left:
             log.warning("%d deliveries were not finished within %g s; their leases settle them", len(left), drain_s)
         return left

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 
 from rmq.claimer import Claimer
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.coordination import Coordinator
 from rmq.delivery import Delivery
+from rmq.errors import TopicMismatchError
 from rmq.leases import LeaseKeeper
 from rmq.ownership import Owner, spread_slots
 from rmq.slot import SlotWriter
+from rmq.topics import Topic
 from rmq.wakeups import HintReader
 from rmq.worker import LOOK_EVERY_S, TROUBLE_PAUSE_S, Listener, Worker
 
 log = logging.getLogger("rmq.listener")
+
+FOLLOW_EVERY_S = 0.2
+"""How often the ownership is looked at without being told of a change; also how soon a drained slot is handed over."""
 
 
 class ListenerRuntime:
@@ -133,3 +139,66 @@ class ListenerRuntime:
                 log.warning("topic %s: looking for work failed: %s", self.listener.topic.name, error)
                 self.stopping.wait(TROUBLE_PAUSE_S)
         self._hints.close()
+
+
+class Coordination(threading.Thread):
+    """Keeps the runtimes of one process in line with what it owns.
+
+    Args:
+        coordinator: This process as a worker in ZooKeeper.
+        runtimes: Its listeners at work.
+
+    Level-triggered: it acts on every change that the coordinator reports, and looks by itself several times a second.
+    """
+
+    def __init__(self, coordinator: Coordinator, runtimes: Sequence[ListenerRuntime]) -> None:
+        super().__init__(name="rmq-ownership", daemon=True)
+        self._coordinator = coordinator
+        self._runtimes = list(runtimes)
+        self._changed = threading.Event()
+        self._stop_requested = threading.Event()
+
+    def start(self) -> None:
+        """Join the cluster, then follow what it gives us.
+
+        Raises:
+            CoordinationError: ZooKeeper does not answer, or the login is refused.
+            TopicMismatchError: A topic is registered there with another type or number of slots.
+        """
+        self._coordinator.on_change = self._changed.set
+        self._coordinator.start()
+        try:
+            for runtime in self._runtimes:
+                self._enter(runtime.listener.topic)
+        except BaseException:
+            self._coordinator.stop(drain=False)
+            raise
+        super().start()
+
+    def run(self) -> None:
+        """Follow every change until `stop`."""
+        while not self._stop_requested.is_set():
+            self._changed.clear()
+            for runtime in self._runtimes:
+                try:
+                    runtime.refresh_ownership()
+                except Exception:  # whatever it is, the next round comes
+                    log.exception("topic %s: following the ownership failed", runtime.listener.topic.name)
+            self._changed.wait(FOLLOW_EVERY_S)
+
+    def stop(self) -> None:
+        """Give up all slots and leave the cluster. The runtimes have stopped before, or have used up their time."""
+        self._stop_requested.set()
+        self._changed.set()
+        self.join()
+        self._coordinator.stop(drain=False)
+
+    def _enter(self, topic: Topic) -> None:
+        registered = Topic.from_json(self._coordinator.register_topic(topic.name, topic.to_json()))
+        if (registered.type, registered.slots) != (topic.type, topic.slots):
+            raise TopicMismatchError(
+                f"topic {topic.name} is registered in ZooKeeper as {registered.type.name} with {registered.slots} "
+                f"slots, not as {topic.type.name} with {topic.slots}; type and slots can't be changed",
+                topic=topic.name,
+            )
+        self._coordinator.consume(topic.name, topic.slots)
