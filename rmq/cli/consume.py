@@ -1,0 +1,194 @@
+"""`rmq consume`: prints messages and then acks them."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from rmq.cli.session import Session
+from rmq.cli.shown import json_payload, shown, span, when
+from rmq.consumer import Consumer
+from rmq.delivery import Delivery
+from rmq.errors import InvalidValueError
+
+_SLICE_S = 0.25
+"""A wait is cut into such slices: a signal is heard between them, and never tears a claim from its reply."""
+
+_BATCH = 100
+
+
+class Settle(Enum):
+    """What happens to a message once it is printed."""
+
+    ACK = "ack"
+    NACK = "nack"
+    RELEASE = "release"
+    LEAVE = "leave"
+
+
+def consume(
+    session: Session,
+    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
+    most: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after so many messages.")] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="S", help="Stop when nothing came for so many seconds.  \\[default: 1]"),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for messages until Ctrl-C.")] = False,
+    ack: Annotated[
+        bool | None, typer.Option("--ack/--no-ack", help="--no-ack is --settle release.", show_default=False)
+    ] = None,
+    settle: Annotated[
+        Settle | None,
+        typer.Option(
+            help="Once printed: ack; nack (retried by the topic's policy); release (back at the end of the command, "
+            "uses no retry); leave (stays in flight until the lease ends).  \\[default: ack]",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Claim due messages, print them, and ack them. Ctrl-C ends it cleanly."""
+    then = _chosen(ack, settle)
+    if follow and then is Settle.RELEASE:
+        raise InvalidValueError("--follow cannot release: what goes back at once would come again at once")
+    if follow and timeout is not None:
+        raise InvalidValueError("--follow waits for ever; leave --timeout out")
+    idle_s = 1.0 if timeout is None else timeout
+    with session.client() as client, client.consumer(client.topic(topic)) as consumer, _stop_by_signal() as stop:
+        printer = _Printer(session, consumer, then)
+        try:
+            while not stop.is_set() and printer.count != most:
+                left = _BATCH if most is None else min(_BATCH, most - printer.count)
+                found = _poll(consumer, left, None if follow else idle_s, stop)
+                if not found:
+                    break
+                printer.take(found)
+        finally:
+            printer.end()
+
+
+def _chosen(ack: bool | None, settle: Settle | None) -> Settle:
+    if ack is not None and settle is not None:
+        raise InvalidValueError("--settle and --ack/--no-ack exclude each other")
+    if settle is not None:
+        return settle
+    return Settle.RELEASE if ack is False else Settle.ACK
+
+
+def _poll(consumer: Consumer, most: int, idle_s: float | None, stop: threading.Event) -> list[Delivery]:
+    """Wait for messages; none after `idle_s` (`None`: without end), or when asked to stop."""
+    waited_s = 0.0
+    while not stop.is_set():
+        slice_s = _SLICE_S if idle_s is None else max(0.0, min(_SLICE_S, idle_s - waited_s))
+        if found := consumer.poll(most, slice_s):
+            return found
+        waited_s += slice_s
+        if idle_s is not None and waited_s >= idle_s:
+            break
+    return []
+
+
+class _Printer:
+    """Prints deliveries and settles what was printed; what was not goes back.
+
+    Args:
+        session: Where to print.
+        consumer: Whose deliveries they are.
+        then: What to do with printed ones.
+    """
+
+    def __init__(self, session: Session, consumer: Consumer, then: Settle) -> None:
+        self._session = session
+        self._consumer = consumer
+        self._then = then
+        self._held: list[Delivery] = []
+        self.count = 0
+
+    def take(self, found: Sequence[Delivery]) -> None:
+        try:
+            for delivery in found:
+                self._print(delivery)
+            sys.stdout.flush()
+        except BaseException:  # such as a reader that left: nobody knows what it has read
+            self._held += found
+            raise
+        self.count += len(found)
+        self._settle(found)
+
+    def end(self) -> None:
+        """Give back what is held."""
+        self._warn([delivery for delivery in self._held if not delivery.release()], "released")
+        self._held = []
+
+    def _settle(self, printed: Sequence[Delivery]) -> None:
+        match self._then:
+            case Settle.ACK:
+                self._warn(self._consumer.ack(printed), "acked")
+            case Settle.NACK:
+                self._warn([each for each in printed if not each.nack(error="rmq consume --settle nack")], "nacked")
+            case Settle.RELEASE:
+                self._held += printed
+            case Settle.LEAVE:
+                pass
+
+    def _warn(self, lost: Sequence[Delivery], what: str) -> None:
+        if lost:
+            self._session.warn(f"{len(lost):,} messages could not be {what}: their leases had ended, they come again")
+
+    def _print(self, delivery: Delivery) -> None:
+        late_ms = None if delivery.due_ms is None else max(0, delivery.claimed_ms - delivery.due_ms)
+        if self._session.json:
+            self._session.document(_as_json(delivery, late_ms))
+            return
+        facts = [f"slot {delivery.slot}", f"attempt {delivery.attempt}"]
+        if delivery.priority is not None:
+            facts.append(f"priority {delivery.priority}")
+        if delivery.due_ms is not None and late_ms is not None:
+            facts += [f"due {when(delivery.due_ms)}", f"{span(late_ms)} late"]
+        self._session.line((shown(delivery.content), "bold"))
+        self._session.line((f"  {', '.join(facts)}", "dim"))
+        if delivery.body is not None:
+            self._session.line(("  body ", "dim"), shown(delivery.body))
+
+
+def _as_json(delivery: Delivery, late_ms: int | None) -> dict[str, Any]:
+    return {
+        "topic": delivery.topic.name,
+        "slot": delivery.slot,
+        "content": json_payload(delivery.content),
+        "body": json_payload(delivery.body),
+        "attempt": delivery.attempt,
+        "retries_left": delivery.retries_left,
+        "due_ms": delivery.due_ms,
+        "priority": delivery.priority,
+        "claimed_ms": delivery.claimed_ms,
+        "late_ms": late_ms,
+    }
+
+
+@contextmanager
+def _stop_by_signal() -> Generator[threading.Event]:
+    """Turn the first SIGINT or SIGTERM into an event; the second one acts as usual."""
+    stop = threading.Event()
+    previous: dict[signal.Signals, Callable[[int, FrameType | None], Any] | int | None] = {}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        del frame
+        signal.signal(number, previous[signal.Signals(number)])
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        previous[number] = signal.signal(number, note)
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,143 @@
+"""`rmq peek`, `rmq cancel` and `rmq reschedule`: single messages."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+from rmq.cli.session import FAILED, Session, cut, new_table, redis_now_ms
+from rmq.cli.shown import from_now, json_payload, shown
+from rmq.cli.values import checked_slots, parse_duration_ms, parse_instant_ms, typed_bytes
+from rmq.inspection import PeekedMessage, Place
+from rmq.results import ControlResult
+from rmq.topics import Topic
+
+TopicName = Annotated[str, typer.Argument(help="Name of the topic.")]
+Content = Annotated[str, typer.Argument(help="Content of the message.")]
+SlotBasis = Annotated[
+    str | None, typer.Option("--slot-basis", metavar="TEXT", help="Slot basis that it was sent with, if any.")
+]
+
+
+class Where(Enum):
+    """Where a message lies, as it is typed."""
+
+    STORE = "store"
+    IN_FLIGHT = "in-flight"
+    RETRY = "retry"
+
+
+_PLACES: dict[Where, Place] = {Where.STORE: "store", Where.IN_FLIGHT: "prepare", Where.RETRY: "retry"}
+_DUE = {Where.STORE: "due", Where.IN_FLIGHT: "lease ends", Where.RETRY: "retry"}
+
+
+def peek(
+    session: Session,
+    topic: TopicName,
+    place: Annotated[Where, typer.Option(help="The backlog, what is in flight, or what waits for a retry.")] = (
+        Where.STORE
+    ),
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Most messages.")] = 20,
+    slots: Annotated[list[int] | None, typer.Option("--slot", metavar="N", help="Only this slot; repeatable.")] = None,
+) -> None:
+    """Show the next messages without claiming them."""
+    with session.client() as client:
+        definition = client.topic(topic)
+        found = client.inspect(definition).peek(_PLACES[place], limit, checked_slots(definition, slots))
+        found.sort(key=lambda message: _next_first(definition, message))
+        if session.json:
+            for message in found[:limit]:
+                session.document(_as_json(message))
+            return
+        if not found:
+            session.note(f"nothing in {place.value} of topic {topic}")
+            return
+        now_ms = redis_now_ms(client, definition)
+        _print(session, definition, found[:limit], _DUE[place], now_ms)
+
+
+def _next_first(topic: Topic, message: PeekedMessage) -> tuple[int, int]:
+    """Order messages of several slots as if they were in one."""
+    if topic.type.timed or message.place != "store":
+        return (message.due_ms or 0, message.slot)
+    return (-message.score, message.slot)
+
+
+def _print(session: Session, topic: Topic, found: list[PeekedMessage], due: str, now_ms: int) -> None:
+    prioritised = not topic.type.timed and found[0].place == "store"
+    bodies = any(message.body is not None for message in found)
+    columns = ["~content", *(["~body"] if bodies else []), ">slot", ">priority" if prioritised else f">{due}"]
+    table = new_table(*columns, ">retries left")
+    for message in found:
+        fresh = message.retries_left is None
+        moment = "now" if message.due_ms is None else from_now(message.due_ms, now_ms)
+        table.add_row(
+            cut(message.content),
+            *([cut(message.body or b"")] if bodies else []),
+            str(message.slot),
+            (str(message.score) if fresh else "retry") if prioritised else moment,
+            "all" if fresh else str(message.retries_left),
+        )
+    session.out.print(table)
+
+
+def _as_json(message: PeekedMessage) -> dict[str, Any]:
+    fresh = message.place == "store" and message.retries_left is None
+    return {
+        "topic": message.topic,
+        "slot": message.slot,
+        "place": {"prepare": "in-flight"}.get(message.place, message.place),
+        "content": json_payload(message.content),
+        "body": json_payload(message.body),
+        "due_ms": message.due_ms,
+        "priority": message.score if fresh and message.due_ms is None else None,
+        "retries_left": message.retries_left,
+    }
+
+
+def cancel(session: Session, topic: TopicName, content: Content, slot_basis: SlotBasis = None) -> None:
+    """Take a message out of the backlog, or out of its wait for a retry. Exit code 1 where it was not there."""
+    with session.client() as client:
+        basis = None if slot_basis is None else typed_bytes(slot_basis)
+        _report(session, topic, content, client.cancel(topic, typed_bytes(content), slot_basis=basis), "cancelled")
+
+
+def reschedule(
+    session: Session,
+    topic: TopicName,
+    content: Content,
+    due_in: Annotated[
+        str | None, typer.Option("--in", metavar="DURATION", help="Due so long after now; 0 for at once.")
+    ] = None,
+    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Due at this time.")] = None,
+    priority: Annotated[int | None, typer.Option(help="The new priority.")] = None,
+    slot_basis: SlotBasis = None,
+) -> None:
+    """Give a message another due time or priority. Exit code 1 where it was not there."""
+    with session.client() as client:
+        result = client.reschedule(
+            topic,
+            typed_bytes(content),
+            due_in=None if due_in is None else parse_duration_ms(due_in, "--in"),
+            fixed_time=None if at is None else parse_instant_ms(at, "--at"),
+            priority=priority,
+            slot_basis=None if slot_basis is None else typed_bytes(slot_basis),
+        )
+        _report(session, topic, content, result, "rescheduled")
+
+
+def _report(session: Session, topic: str, content: str, result: ControlResult, done: str) -> None:
+    name = shown(typed_bytes(content))
+    if session.json:
+        document = {"topic": topic, "content": json_payload(typed_bytes(content)), "result": result.value}
+        session.document(document)
+    elif result is ControlResult.DONE:
+        session.line(f"{done}: {name}")
+    elif result is ControlResult.IN_FLIGHT:
+        session.warn(f"in a handler's hands at the moment, not touched: {name}")
+    else:
+        session.warn(f"neither in the backlog nor waiting for a retry: {name}")
+    if result is not ControlResult.DONE:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,165 @@
+"""What `rmq send` reads: a content or a JSON object a line, made into messages of the topic's type."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO, cast
+
+from rmq.cli.values import dashed, parse_duration_ms, parse_instant_ms
+from rmq.errors import InvalidValueError
+from rmq.messages import FixedTimeMessage, Message, PriorityMessage, RangeMergeMessage
+from rmq.topics import Topic, TopicType
+
+MOST_LINE_BYTES = 128 * 1_048_576
+"""A longer line is no message: the largest body, every byte of it as a six-character escape, still fits."""
+
+_NEEDED = {
+    TopicType.RANGE_MERGE: ("--time-range", "time_range"),
+    TopicType.PRIORITY: ("--priority", "priority"),
+    TopicType.FIXED_TIME: ("--at or --in", "fixed_time"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A message before its topic's type is known.
+
+    Attributes:
+        content: The content.
+        body: The body, or `None`.
+        slot_basis: The slot basis, or `None` for the content.
+        time_range_ms: Merge window, ms.
+        priority: Priority.
+        fixed_time_ms: When it is due, epoch ms.
+        due_in_ms: When it is due, ms after it is sent.
+    """
+
+    content: bytes
+    body: bytes | None = None
+    slot_basis: bytes | None = None
+    time_range_ms: int | None = None
+    priority: int | None = None
+    fixed_time_ms: int | None = None
+    due_in_ms: int | None = None
+
+    def message(self, topic: Topic, now_ms: Callable[[], int]) -> Message:
+        """Return the message for a topic.
+
+        Args:
+            topic: The topic.
+            now_ms: Returns Redis' time, epoch ms; asked for `due_in_ms` only.
+
+        Raises:
+            InvalidValueError: What the type needs is missing, or something is there that it does not have.
+        """
+        due_ms = self.fixed_time_ms
+        if self.due_in_ms is not None:
+            if due_ms is not None:
+                raise InvalidValueError("--at and --in exclude each other")
+            due_ms = now_ms() + self.due_in_ms if topic.type is TopicType.FIXED_TIME else 0
+        given = {
+            TopicType.RANGE_MERGE: self.time_range_ms,
+            TopicType.PRIORITY: self.priority,
+            TopicType.FIXED_TIME: due_ms,
+        }
+        for kind, value in given.items():
+            if (value is None) == (kind is topic.type):
+                needed = "need" if kind is topic.type else "do not take"
+                option, key = _NEEDED[kind]
+                raise InvalidValueError(
+                    f"messages of topic {topic.name}, which is {dashed(topic.type)}, {needed} {option} ({key} in JSON)"
+                )
+        extras: dict[str, Any] = {"slot_basis": self.slot_basis, "body": self.body}
+        match topic.type:
+            case TopicType.RANGE_MERGE:
+                return RangeMergeMessage(self.content, cast("int", self.time_range_ms), **extras)
+            case TopicType.PRIORITY:
+                return PriorityMessage(self.content, cast("int", self.priority), **extras)
+            case TopicType.FIXED_TIME:
+                return FixedTimeMessage(self.content, cast("int", due_ms), **extras)
+
+
+def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield (line number, line without its end); empty lines are left out.
+
+    Raises:
+        InvalidValueError: A line of more than 128 MiB, or input that cannot be read.
+    """
+    number = 0
+    try:
+        while line := stream.readline(MOST_LINE_BYTES):
+            number += 1
+            if len(line) == MOST_LINE_BYTES and not line.endswith(b"\n"):
+                raise InvalidValueError(f"line {number} is longer than {MOST_LINE_BYTES:,} bytes")
+            if line := line.removesuffix(b"\n").removesuffix(b"\r"):
+                yield number, line
+    except OSError as error:
+        raise InvalidValueError(f"the input cannot be read beyond line {number}: {error.strerror}") from None
+
+
+def parse_row(line: bytes, defaults: Row) -> Row:
+    """Return the row that a JSON object describes; what it leaves out comes from the defaults.
+
+    Raises:
+        InvalidValueError: Not an object, an unknown key, or a value that breaks its rule.
+    """
+    try:
+        found: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidValueError(f"not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidValueError('not a JSON object such as {"content": "item:42"}')
+    given = cast("dict[str, object]", found)
+    if unknown := sorted(given.keys() - _PARSERS.keys()):
+        raise InvalidValueError(f"unknown key {unknown[0]!r:.80}; known are {', '.join(_PARSERS)}")
+    if "content" not in given:
+        raise InvalidValueError('no "content"')
+    changes: dict[str, Any] = {}
+    for key, value in given.items():
+        field, parse = _PARSERS[key]
+        changes[field] = parse(value, key)
+    if "fixed_time" in given:
+        changes["due_in_ms"] = None
+    return replace(defaults, **changes)
+
+
+def _payload(value: object, key: str) -> bytes:
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            raise InvalidValueError(f"{key} has a lone surrogate, which UTF-8 cannot hold") from None
+    if isinstance(value, dict) and list(cast("dict[str, object]", value)) == ["base64"]:
+        try:
+            return base64.b64decode(cast("dict[str, Any]", value)["base64"], validate=True)
+        except (binascii.Error, TypeError, ValueError) as error:
+            raise InvalidValueError(f"{key} is no base64: {error}") from None
+    raise InvalidValueError(f'{key} is {value!r:.80}; it must be a string or {{"base64": "..."}}')
+
+
+def _whole(value: object, key: str) -> int:
+    if type(value) is not int:
+        raise InvalidValueError(f"{key} is {value!r:.80}; it must be a whole number")
+    return value
+
+
+def _time_range(value: object, key: str) -> int:
+    return parse_duration_ms(value, key) if isinstance(value, str) else _whole(value, key)
+
+
+def _fixed_time(value: object, key: str) -> int:
+    return parse_instant_ms(value, key) if isinstance(value, str) else _whole(value, key)
+
+
+_PARSERS: dict[str, tuple[str, Callable[[object, str], object]]] = {
+    "content": ("content", _payload),
+    "body": ("body", _payload),
+    "slot_basis": ("slot_basis", _payload),
+    "time_range": ("time_range_ms", _time_range),
+    "priority": ("priority", _whole),
+    "fixed_time": ("fixed_time_ms", _fixed_time),
+}

@@ -1,0 +1,208 @@
+"""`rmq send`: messages from the command line, a file or a pipe."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import typer
+
+from rmq.cli.rows import Row, parse_row, read_lines
+from rmq.cli.session import Session, redis_now_ms
+from rmq.cli.values import parse_duration_ms, parse_instant_ms, parse_type, typed_bytes
+from rmq.client import RmqClient
+from rmq.clock import monotonic_s
+from rmq.errors import InvalidValueError, UnknownTopicError
+from rmq.messages import Message, encode
+from rmq.topics import Topic
+
+_PATIENCE_S = 30.0
+"""How long a stream of messages waits for a Redis that went away: a restart should not end an import."""
+
+_PROGRESS_EVERY = 500
+
+Numbered = tuple[str, Row]
+"""Where a row stands, for errors, and the row."""
+
+
+def send(
+    session: Session,
+    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
+    contents: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="CONTENT", help="Contents; without any, one is read from each line of stdin."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read lines from a file; - for stdin.")
+    ] = None,
+    jsonl: Annotated[
+        bool,
+        typer.Option(
+            "--jsonl",
+            help="Lines are JSON objects: content, body, slot_basis, time_range, priority, fixed_time.",
+        ),
+    ] = False,
+    time_range: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="range-merge: the merge window, such as 5s.")
+    ] = None,
+    priority: Annotated[int | None, typer.Option(help="priority: larger first; above max_retries.")] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="TIME", help="fixed-time: when, such as 2026-01-31T14:30:00Z.")
+    ] = None,
+    due_in: Annotated[
+        str | None, typer.Option("--in", metavar="DURATION", help="fixed-time: so long after now, by Redis' clock.")
+    ] = None,
+    body: Annotated[str | None, typer.Option(metavar="TEXT", help="A payload beside the content.")] = None,
+    slot_basis: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What the slot is computed from instead of the content.")
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option("--type", metavar="TYPE", help="For a new topic: range-merge, priority or fixed-time."),
+    ] = None,
+    slots: Annotated[int | None, typer.Option(help="For a new topic: a power of two.  \\[default: 1]")] = None,
+) -> None:
+    """Send messages. A duplicate of one in the backlog merges with it."""
+    if contents and (file or jsonl):
+        raise InvalidValueError("contents on the command line exclude --file and --jsonl")
+    if not contents and file is None and sys.stdin.isatty():
+        raise InvalidValueError("nothing to send: give contents, --file, or lines on stdin")
+    defaults = Row(
+        content=b"",
+        body=None if body is None else typed_bytes(body),
+        slot_basis=None if slot_basis is None else typed_bytes(slot_basis),
+        time_range_ms=None if time_range is None else parse_duration_ms(time_range, "--time-range"),
+        priority=priority,
+        fixed_time_ms=None if at is None else parse_instant_ms(at, "--at"),
+        due_in_ms=None if due_in is None else parse_duration_ms(due_in, "--in"),
+    )
+    with session.client(_PATIENCE_S) as client:
+        definition = _definition(client, topic, kind, slots)
+        if contents:
+            rows = [(repr(text), replace(defaults, content=typed_bytes(text))) for text in contents]
+            _send_rows(session, client, definition, rows, None)
+        else:
+            with _opened(file) as stream:
+                rows = _rows(stream, defaults, jsonl)
+                _send_rows(session, client, definition, rows, stream)
+
+
+def _definition(client: RmqClient, name: str, kind: str | None, slots: int | None) -> Topic:
+    """Return the registered definition, or a new one. What was said of one that exists must fit it."""
+    try:
+        known = client.topic(name)
+    except UnknownTopicError:
+        if kind is None:
+            raise InvalidValueError(
+                f"topic {name!r} is not registered yet: give it a --type (and --slots, 1 by default)"
+            ) from None
+        return Topic(name, parse_type(kind), slots=1 if slots is None else slots)
+    if kind is None and slots is None:
+        return known
+    return Topic(name, parse_type(kind) if kind else known.type, slots=known.slots if slots is None else slots)
+
+
+def _send_rows(
+    session: Session, client: RmqClient, definition: Topic, rows: Iterable[Numbered], stream: BinaryIO | None
+) -> None:
+    producer = client.producer(definition)
+    messages = _Messages(producer.topic, rows, _redis_clock(client, producer.topic))
+    with _shown_progress(session, stream) as moved:
+        result = producer.send_many(messages.read(moved))
+    if session.json:
+        session.document({"topic": definition.name, "new": result.new, "merged": result.merged})
+    elif result.accepted or messages.error is None:
+        session.line(f"{result.new:,} new, {result.merged:,} merged")
+    if messages.error is not None:
+        count = result.accepted
+        sent = f"the {count:,} before it were sent, nothing after it" if count else "nothing was sent"
+        raise InvalidValueError(f"{messages.where}: {messages.error}; {sent}")
+
+
+class _Messages:
+    """Messages made of rows up to the first bad one: a stream ends there, with all before it sent.
+
+    Args:
+        topic: The topic.
+        rows: Rows with where they stand; getting the next one may raise `InvalidValueError`.
+        now_ms: Returns Redis' time.
+    """
+
+    def __init__(self, topic: Topic, rows: Iterable[Numbered], now_ms: Callable[[], int]) -> None:
+        self._topic = topic
+        self._rows = rows
+        self._now_ms = now_ms
+        self.error: InvalidValueError | None = None
+        self.where = ""
+
+    def read(self, moved: Callable[[int], None]) -> Iterator[Message]:
+        count = 0
+        try:
+            for where, row in self._rows:
+                self.where = where
+                message = row.message(self._topic, self._now_ms)
+                encode(self._topic, message)  # checks it
+                yield message
+                count += 1
+                if count % _PROGRESS_EVERY == 0:
+                    moved(count)
+        except _BadLineError as error:
+            self.where, self.error = error.where, error
+        except InvalidValueError as error:
+            self.error = error
+
+
+class _BadLineError(InvalidValueError):
+    """A line that is no row."""
+
+    def __init__(self, where: str, message: str) -> None:
+        super().__init__(message)
+        self.where = where
+
+
+def _rows(stream: BinaryIO, defaults: Row, jsonl: bool) -> Iterator[Numbered]:
+    for number, line in read_lines(stream):
+        where = f"line {number}"
+        try:
+            yield where, parse_row(line, defaults) if jsonl else replace(defaults, content=line)
+        except InvalidValueError as error:
+            raise _BadLineError(where, str(error)) from None
+
+
+@contextmanager
+def _opened(file: Path | None) -> Generator[BinaryIO]:
+    if file is None or str(file) == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        stream = file.open("rb")
+    except OSError as error:
+        raise InvalidValueError(f"--file {str(file)!r} cannot be read: {error.strerror}") from None
+    with stream:
+        yield stream
+
+
+@contextmanager
+def _shown_progress(session: Session, stream: BinaryIO | None) -> Generator[Callable[[int], None]]:
+    """Show how much of a file, or how many messages of a pipe, are sent."""
+    size = os.fstat(stream.fileno()).st_size if stream is not None and stream.seekable() else 0
+    with session.progress("bytes" if size else "messages", size or None) as moved:
+        yield lambda count: moved(stream.tell() if stream is not None and size else count)
+
+
+def _redis_clock(client: RmqClient, topic: Topic) -> Callable[[], int]:
+    """Return a clock that shows Redis' time, asked for once."""
+    offset_ms: float | None = None
+
+    def now_ms() -> int:
+        nonlocal offset_ms
+        if offset_ms is None:
+            offset_ms = redis_now_ms(client, topic) - monotonic_s() * 1000
+        return int(offset_ms + monotonic_s() * 1000)
+
+    return now_ms

@@ -1,0 +1,190 @@
+"""What all commands share: the global options, where output goes, and how an error ends a command."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Concatenate, ParamSpec, cast
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table, box
+from rich.text import Text
+
+from rmq.cli.shown import safe_lines, shown
+from rmq.client import RmqClient
+from rmq.errors import InvalidValueError, RmqError
+from rmq.topics import Topic
+from rmq.urls import Topology, parse_url
+
+FAILED, BAD_INPUT = 1, 2
+"""Exit codes: it did not work; it was asked for wrongly."""
+
+DEADLINE_S = 5.0
+"""How long a command repeats what may be repeated: somebody waits at the terminal."""
+
+_MOST_ERROR_CHARACTERS = 2_000
+P = ParamSpec("P")
+
+Url = Annotated[
+    str | None, typer.Option("--url", metavar="URL", help="Where Redis is.  \\[default: RMQ_URL, else embedded://]")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON: one document, or one line per message.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log to stderr, and show tracebacks.")]
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalOptions:
+    """Options that stand before the command or after it.
+
+    Attributes:
+        url: Where Redis is; `None`: `RMQ_URL`, else a temporary embedded one.
+        json: Print JSON.
+        verbose: Log, and show tracebacks.
+    """
+
+    url: str | None = None
+    json: bool = False
+    verbose: bool = False
+
+
+class Session:
+    """One run of one command: its options and its two outputs. Results go to stdout, all else to stderr.
+
+    Args:
+        options: The global options.
+    """
+
+    def __init__(self, options: GlobalOptions) -> None:
+        self.options = options
+        self.json = options.json
+        plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+        self.out = Console(**plain)
+        self.err = Console(stderr=True, **plain)
+
+    def client(self, deadline_s: float = DEADLINE_S) -> RmqClient:
+        """Return a client; say so when it leads to a Redis that ends with this command."""
+        url = parse_url(self.options.url)
+        if url.topology is Topology.EMBEDDED and url.folder is None:
+            self.note("no RMQ_URL and no --url: this is a temporary Redis, empty, and gone when this command ends")
+        return RmqClient(self.options.url, deadline_s=deadline_s)
+
+    def note(self, text: str) -> None:
+        """Say something beside the result."""
+        self.err.print(Text(shown(text, _MOST_ERROR_CHARACTERS), style="dim"), soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        """Say something beside the result that should be read."""
+        self.err.print(Text(shown(text, _MOST_ERROR_CHARACTERS), style="yellow"), soft_wrap=True)
+
+    def line(self, *parts: str | tuple[str, str]) -> None:
+        """Print one line of the result, made of text or (text, style), all of it escaped by the caller."""
+        self.out.print(Text.assemble(*parts), soft_wrap=True)
+
+    def document(self, value: object) -> None:
+        """Print one JSON value on one line, in ASCII, so that no terminal can obey it."""
+        sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
+        sys.stdout.flush()
+
+    def fail(self, error: RmqError) -> typer.Exit:
+        """Print an error as one red line; return what ends the command."""
+        if self.options.verbose:
+            self.err.print(Text(safe_lines("".join(traceback.format_exception(error))).rstrip()), soft_wrap=True)
+        self.err.print(Text(f"rmq: {shown(str(error), _MOST_ERROR_CHARACTERS)}", style="red"), soft_wrap=True)
+        return typer.Exit(BAD_INPUT if isinstance(error, InvalidValueError) else FAILED)
+
+    @contextmanager
+    def progress(self, what: str, total: int | None) -> Generator[Callable[[int], None]]:
+        """Give a function to be called with how much is done; it moves a bar on stderr where that is a terminal."""
+        if not self.err.is_terminal:
+            yield lambda done: None
+            return
+        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self.err, transient=True) as progress:
+            task = progress.add_task("", total=total)
+            yield lambda done: progress.update(task, completed=done)
+
+
+def command(
+    app: typer.Typer, name: str | None
+) -> Callable[[Callable[Concatenate[Session, P], None]], Callable[Concatenate[Session, P], None]]:
+    """Register a function as a command: it gets the global options, and an `RmqError` ends it with one line.
+
+    Args:
+        app: Where to register it.
+        name: The command; `None` for what a group does without a command.
+    """
+
+    def register(function: Callable[Concatenate[Session, P], None]) -> Callable[Concatenate[Session, P], None]:
+        def call(ctx: typer.Context, url: Url = None, json: Json = False, verbose: Verbose = False, **own: Any) -> None:
+            before = cast("GlobalOptions", ctx.find_root().obj)
+            options = GlobalOptions(url or before.url, json or before.json, verbose or before.verbose)
+            if options.verbose:
+                log_to_stderr("DEBUG")
+            if ctx.invoked_subcommand is not None:  # the options of a group are meant for its command
+                ctx.find_root().obj = options
+                return
+            session = Session(options)
+            try:
+                cast("Callable[..., None]", function)(session, **own)
+            except RmqError as error:
+                raise session.fail(error) from None
+
+        shared = inspect.signature(call, eval_str=True).parameters
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        parameters = [shared["ctx"], *own, *(shared[each] for each in ("url", "json", "verbose"))]
+        functools.update_wrapper(call, function)
+        keyword_only = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+        call.__signature__ = inspect.Signature(keyword_only)  # pyright: ignore[reportFunctionMemberAccess]
+        call.__annotations__ = {each.name: each.annotation for each in parameters}
+        register_call = app.callback(invoke_without_command=True) if name is None else app.command(name)
+        register_call(call)
+        return function
+
+    return register
+
+
+def log_to_stderr(level: str) -> None:
+    """Let the library's log records appear on stderr, escaped: they may quote payloads."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_SafeFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+class _SafeFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return safe_lines(super().format(record))
+
+
+def new_table(*columns: str, title: str | None = None) -> Table:
+    """Return an empty table. A column whose name begins with `>` holds numbers, one with `~` is cut to fit."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.title, table.title_justify, table.title_style = title, "left", "bold"
+    for column in columns:
+        name = column.lstrip(">~")
+        if column.startswith(">"):
+            table.add_column(name, justify="right", no_wrap=True)
+        elif column.startswith("~"):
+            table.add_column(name, overflow="ellipsis")
+        else:
+            table.add_column(name, overflow="fold")
+    return table
+
+
+def cut(value: str | bytes) -> Text:
+    """Return a payload as the cell of a column that is cut to fit."""
+    # not the column's own `no_wrap`: a table that is too wide takes from the columns that may wrap
+    return Text(shown(value), no_wrap=True, overflow="ellipsis")
+
+
+def redis_now_ms(client: RmqClient, topic: Topic) -> int:
+    """Return Redis' time, epoch ms: no clock of ours decides when something is due."""
+    return client.inspect(topic).stats([0]).slots[0].now_ms

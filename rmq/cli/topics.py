@@ -1,0 +1,125 @@
+"""`rmq topics`: list, show and change definitions."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from rmq.cli.session import Session, new_table
+from rmq.cli.shown import span
+from rmq.cli.values import dashed, parse_count_or_none, parse_duration_ms, parse_retry
+from rmq.errors import InvalidValueError
+from rmq.retry import ExponentialRetry, LadderRetry, RetryPolicy
+from rmq.topics import Topic, TopicType
+
+TopicName = Annotated[str, typer.Argument(help="Name of the topic.")]
+
+
+def list_topics(session: Session) -> None:
+    """List all registered topics."""
+    with session.client() as client:
+        topics = client.topics()
+    if session.json:
+        session.document({"topics": [_as_json(topic) for topic in topics]})
+        return
+    if not topics:
+        session.note("no topics: the first send or consumer registers one")
+        return
+    table = new_table("topic", "type", ">slots", ">max retries", ">lease", "retry")
+    for topic in topics:
+        retry = topic.retry.to_json()["policy"]
+        lease = span(topic.lease_s * 1000)
+        table.add_row(topic.name, dashed(topic.type), str(topic.slots), str(topic.max_retries), lease, retry)
+    session.out.print(table)
+
+
+def show_topic(session: Session, topic: TopicName) -> None:
+    """Show a topic's definition."""
+    with session.client() as client:
+        _show(session, client.topic(topic))
+
+
+def change_topic(
+    session: Session,
+    topic: TopicName,
+    lease: Annotated[str | None, typer.Option(metavar="DURATION", help="Whole seconds, 1s to 24h.")] = None,
+    max_retries: Annotated[int | None, typer.Option(metavar="N", help="0 to 999.")] = None,
+    retry: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POLICY", help="immediate, exponential\\[:BASE,CAP] (as in 1s,10m) or ladder\\[:STEP,STEP,...]."
+        ),
+    ] = None,
+    max_content_bytes: Annotated[int | None, typer.Option(metavar="N", help="1 to 65536.")] = None,
+    max_body_bytes: Annotated[int | None, typer.Option(metavar="N", help="0 to 16777216.")] = None,
+    max_backlog: Annotated[str | None, typer.Option(metavar="N", help="Most messages in the backlog, or none.")] = None,
+    max_dead: Annotated[int | None, typer.Option(metavar="N", help="Most dead messages kept.")] = None,
+    max_dead_age: Annotated[str | None, typer.Option(metavar="DURATION", help="How long the dead are kept.")] = None,
+) -> None:
+    """Change settings of a topic. Processes that run keep theirs until they restart."""
+    given: dict[str, Any] = {
+        "lease": None if lease is None else _parse_lease_ms(lease),
+        "max_retries": max_retries,
+        "retry": None if retry is None else parse_retry(retry),
+        "max_content_bytes": max_content_bytes,
+        "max_body_bytes": max_body_bytes,
+        "max_dead": max_dead,
+        "max_dead_age": None if max_dead_age is None else parse_duration_ms(max_dead_age, "--max-dead-age"),
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    if max_backlog is not None:
+        changes["max_backlog"] = parse_count_or_none(max_backlog, "--max-backlog")
+    if not changes:
+        raise InvalidValueError("nothing to change: give at least one setting, such as --lease 2m")
+    with session.client() as client:
+        before = client.topic(topic)
+        after = client.change_topic(before.changed(**changes))
+    if after.type is TopicType.PRIORITY and after.max_retries > before.max_retries:
+        session.warn(f"messages with a priority up to {after.max_retries} that are in the backlog now count as retries")
+    session.note("processes that run keep the old settings until they restart")
+    _show(session, after)
+
+
+def _parse_lease_ms(text: str) -> int:
+    lease_ms = parse_duration_ms(text, "--lease")
+    if lease_ms % 1000 or not 1_000 <= lease_ms <= 86_400_000:
+        raise InvalidValueError(f"--lease is {text!r}; it must be whole seconds, 1s to 24h")
+    return lease_ms
+
+
+def _show(session: Session, topic: Topic) -> None:
+    if session.json:
+        session.document(_as_json(topic))
+        return
+    rows = {
+        "type": dashed(topic.type),
+        "slots": f"{topic.slots:,}",
+        "max retries": str(topic.max_retries),
+        "lease": span(topic.lease_s * 1000),
+        "retry": _described(topic.retry),
+        "max content": f"{topic.max_content_bytes:,} bytes",
+        "max body": f"{topic.max_body_bytes:,} bytes",
+        "max backlog": "no limit" if topic.max_backlog is None else f"{topic.max_backlog:,}",
+        "max dead": f"{topic.max_dead:,}",
+        "max dead age": span(topic.max_dead_age_ms),
+    }
+    session.line((topic.name, "bold"))
+    for name, value in rows.items():
+        session.line((f"  {name:<13}", "dim"), value)
+
+
+def _described(retry: RetryPolicy) -> str:
+    policy = retry.to_json()
+    match retry:
+        case ExponentialRetry():
+            return f"{policy['policy']}, from {span(retry.base_ms)} up to {span(retry.cap_ms)}"
+        case LadderRetry():
+            return f"{policy['policy']}, {', '.join(span(step_s * 1000) for step_s in retry.steps_s)}"
+        case _:
+            return policy["policy"]
+
+
+def _as_json(topic: Topic) -> dict[str, Any]:
+    return json.loads(topic.to_json())

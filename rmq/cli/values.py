@@ -1,0 +1,144 @@
+"""What people type, turned into values: durations, times, retry policies, payloads. Pure."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import datetime
+from fractions import Fraction
+from math import ceil
+
+from rmq.durations import duration_ms, instant_ms
+from rmq.errors import InvalidValueError
+from rmq.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
+from rmq.topics import Topic, TopicType
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_PART = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(ms|s|m|h|d)", re.ASCII)
+_DURATION = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
+_EPOCH_MS = re.compile(r"\d{12,16}", re.ASCII)
+
+DURATION_RULE = "a duration such as 250ms, 5s, 1m30s, 2h or 7d"
+TIME_RULE = "a time with its zone such as 2026-01-31T14:30:00+01:00 or ...Z, or epoch ms"
+
+
+def parse_duration_ms(text: str, name: str) -> int:
+    """Return a duration such as `5s`, `1m30s`, `250ms` or `0` in ms, rounded up.
+
+    Raises:
+        InvalidValueError: Not a duration, or over 100 years.
+    """
+    if text == "0":
+        return 0
+    if not _DURATION.fullmatch(text):
+        raise InvalidValueError(f"{name} is {text!r}; it must be {DURATION_RULE}")
+    exact = sum(Fraction(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text))
+    try:
+        return duration_ms(ceil(exact), name)
+    except InvalidValueError:
+        raise InvalidValueError(f"{name} is {text!r}; it must lie between 0 and 100 years") from None
+
+
+def parse_instant_ms(text: str, name: str) -> int:
+    """Return a time such as `2026-01-31T14:30:00Z` as epoch ms; epoch ms are taken as they are.
+
+    Raises:
+        InvalidValueError: Not a time, without a zone, or not after 1970.
+    """
+    if _EPOCH_MS.fullmatch(text):
+        return instant_ms(int(text), name)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidValueError(f"{name} is {text!r}; it must be {TIME_RULE}") from None
+    if moment.utcoffset() is None:
+        raise InvalidValueError(f"{name} is {text!r}, which has no zone; it must be {TIME_RULE}")
+    return instant_ms(moment, name)
+
+
+def parse_past_ms(text: str, name: str, now_ms: int) -> int:
+    """Return a time, or an age such as `2h` counted back from `now_ms`, as epoch ms.
+
+    Raises:
+        InvalidValueError: Neither a time nor an age.
+    """
+    if _DURATION.fullmatch(text) or text == "0":
+        return max(1, now_ms - parse_duration_ms(text, name))
+    try:
+        return parse_instant_ms(text, name)
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{error}, or an age such as 2h") from None
+
+
+def parse_type(text: str) -> TopicType:
+    """Return a topic type from its name in any case, with - or _.
+
+    Raises:
+        InvalidValueError: No such type.
+    """
+    try:
+        return TopicType[text.upper().replace("-", "_")]
+    except KeyError:
+        known = ", ".join(dashed(kind) for kind in TopicType)
+        raise InvalidValueError(f"--type is {text!r}; it must be one of {known}") from None
+
+
+def dashed(kind: TopicType) -> str:
+    """Return a topic type as it is typed: `range-merge`."""
+    return kind.value.lower().replace("_", "-")
+
+
+def parse_retry(text: str) -> RetryPolicy:
+    """Return a policy from `immediate`, `exponential[:BASE,CAP]` or `ladder[:STEP,STEP,...]`.
+
+    Raises:
+        InvalidValueError: None of these, or a wait that breaks its rule.
+    """
+    policy, colon, rest = text.partition(":")
+    waits_ms = [parse_duration_ms(part, "--retry") for part in rest.split(",")] if colon else []
+    match policy, waits_ms:
+        case "immediate", []:
+            return ImmediateRetry()
+        case "exponential", []:
+            return ExponentialRetry()
+        case "exponential", [base_ms, cap_ms]:
+            return ExponentialRetry(base_ms, cap_ms)
+        case "ladder", []:
+            return LadderRetry()
+        case "ladder", steps_ms:
+            if any(step_ms % 1000 for step_ms in steps_ms):
+                raise InvalidValueError(f"--retry is {text!r}; the steps of a ladder must be whole seconds")
+            return LadderRetry(tuple(step_ms // 1000 for step_ms in steps_ms))
+        case _:
+            rule = "immediate, exponential, exponential:BASE,CAP (as in 1s,10m), ladder or ladder:STEP,STEP,..."
+            raise InvalidValueError(f"--retry is {text!r}; it must be {rule}")
+
+
+def parse_count_or_none(text: str, name: str) -> int | None:
+    """Return a whole number, or `None` for `none`.
+
+    Raises:
+        InvalidValueError: Neither.
+    """
+    if text.lower() == "none":
+        return None
+    if not re.fullmatch(r"\d{1,16}", text, re.ASCII):
+        raise InvalidValueError(f"{name} is {text!r}; it must be a whole number, or none for no limit")
+    return int(text)
+
+
+def checked_slots(topic: Topic, slots: list[int] | None) -> list[int] | None:
+    """Return the slots asked for, each once; `None` stays `None`.
+
+    Raises:
+        InvalidValueError: A slot that the topic does not have.
+    """
+    for slot in slots or ():
+        if not 0 <= slot < topic.slots:
+            raise InvalidValueError(f"--slot is {slot}; topic {topic.name} has slots 0 to {topic.slots - 1}")
+    return list(dict.fromkeys(slots)) if slots else None
+
+
+def typed_bytes(text: str) -> bytes:
+    """Return an argument as the bytes that were typed: Python hands those that are not UTF-8 over as surrogates."""
+    return os.fsencode(text)

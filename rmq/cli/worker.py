@@ -1,0 +1,111 @@
+"""`rmq worker`: runs the listeners of a client that a module of yours makes."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from enum import Enum
+from typing import Annotated, cast
+
+import typer
+
+from rmq.cli.session import Session, log_to_stderr
+from rmq.client import DRAIN_S, RmqClient
+from rmq.errors import InvalidValueError, RmqError
+
+log = logging.getLogger("rmq.worker")
+
+
+class Level(Enum):
+    """How much is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def worker(
+    session: Session,
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:CLIENT", help="An RmqClient, or a function without arguments for one.")
+    ],
+    drain: Annotated[float, typer.Option(min=0, metavar="S", help="How long running handlers may finish.")] = DRAIN_S,
+    log_level: Annotated[Level, typer.Option(help="What is logged to stderr.")] = Level.INFO,
+) -> None:
+    """Run the listeners of MODULE:CLIENT until SIGTERM or Ctrl-C, then let running handlers finish."""
+    log_to_stderr("DEBUG" if session.options.verbose else log_level.name)
+    if session.options.url is not None:
+        os.environ["RMQ_URL"] = session.options.url  # for a client that names no URL of its own
+    run_one(target, drain)
+
+
+def run_one(target: str, drain_s: float) -> None:
+    """Run a target's listeners in this process until a signal; what a supervisor starts in each of its processes.
+
+    Raises:
+        InvalidValueError: The target leads to no client.
+        RmqError: The client has no listener, or a topic does not fit its registration.
+    """
+    client = load_client(target)
+    log.info("%s runs on %s, process %d", target, client.shown_url, os.getpid())
+    client.run(drain_s)
+    log.info("%s has stopped", target)
+
+
+def load_client(target: str) -> RmqClient:
+    """Import a module, from the working directory too, and return the client that it holds or makes.
+
+    Raises:
+        InvalidValueError: No such module or attribute, or it is no client; an error of the module itself is its cause.
+    """
+    module_name, colon, attribute = target.partition(":")
+    parts = [*module_name.split("."), *attribute.split(".")]
+    if not colon or not all(part.isidentifier() for part in parts):
+        raise InvalidValueError(f"{target!r} must be module:client, such as shop.jobs:client")
+    found: object = _imported(module_name)
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise InvalidValueError(f"module {module_name} has no {attribute!r}") from None
+    if callable(found) and not isinstance(found, type):
+        found = _called(target, cast("Callable[[], object]", found))
+    if not isinstance(found, RmqClient):
+        raise InvalidValueError(
+            f"{target} is {type(found).__name__}; it must be an RmqClient, or a function without arguments for one"
+        )
+    return found
+
+
+def _imported(name: str) -> object:
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            where = f"{os.getcwd()} or the installed packages"
+            raise InvalidValueError(f"no module {error.name!r} in {where}") from None
+        raise _of_user(f"module {name} cannot be imported", error) from error
+    except Exception as error:
+        raise _of_user(f"module {name} cannot be imported", error) from error
+
+
+def _called(target: str, function: Callable[[], object]) -> object:
+    try:
+        return function()
+    except RmqError:
+        raise
+    except Exception as error:
+        raise _of_user(f"{target}() failed", error) from error
+
+
+def _of_user(what: str, error: Exception) -> InvalidValueError:
+    """Say where in the user's code it went wrong; all of it shows with --verbose."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return InvalidValueError(f"{what}: {type(error).__name__}: {error} ({last.filename}, line {last.lineno})")
