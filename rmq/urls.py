@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -45,11 +46,7 @@ class RedisUrl:
     @property
     def shown(self) -> str:
         """The URL without its password, for messages and logs."""
-        parts = urlsplit(self.url)
-        if parts.password is None:
-            return self.url
-        host = parts.netloc.rpartition("@")[2]
-        return parts._replace(netloc=f"{parts.username or ''}:***@{host}").geturl()
+        return _without_password(self.url)
 
 
 def parse_url(url: str | None) -> RedisUrl:
@@ -59,19 +56,31 @@ def parse_url(url: str | None) -> RedisUrl:
         InvalidUrlError: An unknown scheme, or a part that the scheme does not take.
     """
     url = url or os.environ.get("RMQ_URL") or DEFAULT_URL
-    parts = urlsplit(url)
+    shown = _without_password(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidUrlError(f"URL {shown!r} cannot be read: {error}") from None
     topology = _SCHEMES.get(parts.scheme)
     if topology is None:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
-        raise InvalidUrlError(f"URL {url!r} has the unknown scheme {parts.scheme!r}; known are {known}")
+        raise InvalidUrlError(f"URL {shown!r} has the unknown scheme {parts.scheme!r}; known are {known}")
     if topology is not Topology.EMBEDDED:
         try:
             _ = parts.port
-        except ValueError as error:
-            raise InvalidUrlError(f"URL {url!r} has an invalid port: {error}") from None
+        except ValueError:  # its text may quote a password with a slash in it
+            raise InvalidUrlError(
+                f"URL {shown!r} has an invalid port; a password with / ? # or @ must be percent-encoded"
+            ) from None
         if parts.scheme == "unix" and not parts.path:
-            raise InvalidUrlError(f"URL {url!r} names no socket; write unix:///path/to/redis.sock")
+            raise InvalidUrlError(f"URL {shown!r} names no socket; write unix:///path/to/redis.sock")
         return RedisUrl(url, topology)
     if parts.netloc or parts.query:
-        raise InvalidUrlError(f"URL {url!r} must be embedded:// (temporary) or embedded:///folder (kept)")
+        raise InvalidUrlError(f"URL {shown!r} must be embedded:// (temporary) or embedded:///folder (kept)")
     return RedisUrl(url, topology, Path(unquote(parts.path)) if parts.path else None)
+
+
+def _without_password(url: str) -> str:
+    """Hide passwords by the text alone: also in what is no proper URL, since errors quote it."""
+    hidden = re.sub(r"(://[^:@/]*:).*@", r"\1***@", url)
+    return re.sub(r"([?&]password=)[^&#]*", r"\1***", hidden)
