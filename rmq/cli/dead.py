@@ -137,7 +137,7 @@ def purge(
     with session.client() as client:
         dead, where = _chosen(client, topic, contents, matching, error, after, before)
         count = _count(client, dead, where, limit) if not yes else _total(session, client, dead, where, limit)
-        if not yes and not typer.confirm(f"Drop {count:,} dead messages of {topic} for good?", err=True):
+        if not yes and count and not typer.confirm(f"Drop {count:,} dead messages of {topic} for good?", err=True):
             session.note("nothing was dropped")
             raise typer.Exit(FAILED)
         with session.progress("purged", count) as moved:

@@ -74,7 +74,7 @@ class Session:
         """Return a client; say so when it leads to a Redis that ends with this command."""
         url = parse_url(self.options.url)
         if url.topology is Topology.EMBEDDED and url.folder is None:
-            self.note("no RMQ_URL and no --url: this is a temporary Redis, empty, and gone when this command ends")
+            self.note("this is a temporary Redis, gone when this command ends: name another by RMQ_URL or --url")
         return RmqClient(self.options.url, deadline_s=deadline_s)
 
     def note(self, text: str) -> None:
