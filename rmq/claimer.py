@@ -181,8 +181,11 @@ class Claimer:
             The deliveries, and the settled ones that certainly did not reach Redis.
 
         Raises:
-            RedisUnavailableError: No answer until the deadline, and nothing to give back.
+            RedisUnavailableError: No answer until the deadline.
             CoordinationError: A newer owner has touched a slot.
+
+        An error is only raised where nothing was settled and nothing claimed: else the outcomes and the claims of the
+        other slots would be lost with it. It is logged then.
         """
         pending: dict[_Place, Settlements] = {}
         for delivery in settled:
@@ -258,9 +261,9 @@ class Claimer:
                 self._changed.notify_all()
         if trouble is None:
             return round_
-        if not round_.deliveries and not round_.unsent:
+        if not round_.deliveries and not pending:
             raise trouble
-        log.warning("%s", trouble)
+        log.warning("%s", trouble)  # no reason to forget what was claimed, or to send again what was settled
         return round_
 
     def _take_claims(

@@ -147,11 +147,13 @@ class RmqClient:
             raise RmqError("this client has no listener; decorate a handler with @client.listener(topic)")
         zookeeper = self._zookeeper
         coordinator = Coordinator(zookeeper) if isinstance(zookeeper, str) else zookeeper
-        self._runtimes = [ListenerRuntime(self._connections, make(), coordinator) for make in self._listeners]
+        runtimes = [ListenerRuntime(self._connections, make(), coordinator) for make in self._listeners]
         if coordinator is not None:
-            self._coordination = Coordination(coordinator, self._runtimes)
-            self._coordination.start()
-        for runtime in self._runtimes:
+            coordination = Coordination(coordinator, runtimes)
+            coordination.start()
+            self._coordination = coordination
+        self._runtimes = runtimes
+        for runtime in runtimes:
             runtime.start()
 
     def stop(self, drain_s: float = DRAIN_S) -> list[Delivery]:
