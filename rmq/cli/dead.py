@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rmq.cli.session import FAILED, Session, cut, new_table, redis_now_ms
+from rmq.cli.session import FAILED, Session, cut, is_terminal, new_table, redis_now_ms
 from rmq.cli.shown import from_now, json_payload
 from rmq.cli.values import parse_duration_ms, parse_past_ms, typed_bytes
 from rmq.client import RmqClient
@@ -132,7 +132,7 @@ def purge(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Drop dead messages for good. Asks first; all of them without a filter."""
-    if not yes and not sys.stdin.isatty():
+    if not yes and not is_terminal(sys.stdin):
         raise InvalidValueError("purge drops messages for good and nobody can be asked here: say --yes")
     with session.client() as client:
         dead, where = _chosen(client, topic, contents, matching, error, after, before)

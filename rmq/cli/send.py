@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, BinaryIO
@@ -13,7 +13,7 @@ from typing import Annotated, BinaryIO
 import typer
 
 from rmq.cli.rows import Row, parse_row, read_lines
-from rmq.cli.session import Session, redis_now_ms
+from rmq.cli.session import Session, is_terminal, redis_now_ms
 from rmq.cli.values import parse_duration_ms, parse_instant_ms, parse_type, typed_bytes
 from rmq.client import RmqClient
 from rmq.clock import monotonic_s
@@ -70,7 +70,7 @@ def send(
     """Send messages. A duplicate of one in the backlog merges with it."""
     if contents and (file or jsonl):
         raise InvalidValueError("contents on the command line exclude --file and --jsonl")
-    if not contents and file is None and sys.stdin.isatty():
+    if not contents and file is None and is_terminal(sys.stdin):
         raise InvalidValueError("nothing to send: give contents, --file, or lines on stdin")
     defaults = Row(
         content=b"",
@@ -177,6 +177,8 @@ def _rows(stream: BinaryIO, defaults: Row, jsonl: bool) -> Iterator[Numbered]:
 @contextmanager
 def _opened(file: Path | None) -> Generator[BinaryIO]:
     if file is None or str(file) == "-":
+        if sys.stdin is None:
+            raise InvalidValueError("stdin is closed: give contents or --file")
         yield sys.stdin.buffer
         return
     try:
@@ -190,7 +192,9 @@ def _opened(file: Path | None) -> Generator[BinaryIO]:
 @contextmanager
 def _shown_progress(session: Session, stream: BinaryIO | None) -> Generator[Callable[[int], None]]:
     """Show how much of a file, or how many messages of a pipe, are sent."""
-    size = os.fstat(stream.fileno()).st_size if stream is not None and stream.seekable() else 0
+    size = 0
+    with suppress(OSError):  # a stream that is no file
+        size = os.fstat(stream.fileno()).st_size if stream is not None and stream.seekable() else 0
     with session.progress("bytes" if size else "messages", size or None) as moved:
         yield lambda count: moved(stream.tell() if stream is not None and size else count)
 

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, Concatenate, ParamSpec, cast
+from typing import Annotated, Any, Concatenate, ParamSpec, TextIO, cast
 
 import typer
 from rich.console import Console
@@ -183,6 +183,11 @@ def cut(value: str | bytes) -> Text:
     """Return a payload as the cell of a column that is cut to fit."""
     # not the column's own `no_wrap`: a table that is too wide takes from the columns that may wrap
     return Text(shown(value), no_wrap=True, overflow="ellipsis")
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return whether somebody sits there; a closed standard stream is `None`."""
+    return stream is not None and stream.isatty()
 
 
 def redis_now_ms(client: RmqClient, topic: Topic) -> int:
