@@ -430,22 +430,6 @@ def test_a_hint_wakes_an_idle_listener_within_a_few_ms(
     assert took_ms[-1] < 500
 
 
-def test_no_hint_is_lost_between_a_claim_and_its_reply(
-    client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pitfall 26: sent while claims are under way all the time, and nobody looks: each message must still be found."""
-    monkeypatch.setattr("rmq.listener.LOOK_EVERY_S", 3600.0)
-    monkeypatch.setattr("rmq.worker.LOOK_EVERY_S", 3600.0)
-    topic = make_topic(TopicType.RANGE_MERGE, slots=1)
-    seen: list[str] = []
-    client.listener(topic, threads=4)(lambda delivery: seen.append(delivery.text))
-    producer = client.producer(topic)
-    with listening(client):
-        for i in range(1_500):
-            producer.send(RangeMergeMessage(f"m{i}", 1 + i % 3))
-        wait_until(lambda: len(seen) == 1_500, 10)
-
-
 def test_idle_and_without_hints_it_finds_by_looking(
     client: RmqClient, make_topic: MakeTopic, redis_client: redis.Redis
 ) -> None:
