@@ -35,6 +35,7 @@ SWEEP_LIMIT = 256
 
 TOTALS = (
     "accepted merged delivered acked retried expired released exhausted buried redriven cancelled purged trimmed"
+    " adopted"
 ).split()
 """Names of the counters in a slot's meta."""
 
@@ -225,6 +226,31 @@ def purge_dead(
     names = (keys.dead, keys.meta, keys.reason, keys.dead_body)
     args: list[Argument] = ["+inf" if before_ms is None else before_ms, limit, *contents]
     return Call("purge_dead", names, args, int, True, topic.name, slot)
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """Whose a slot was, and whether it was moved.
+
+    Attributes:
+        ensemble: Identity of the ensemble that counted its epochs; empty when nobody has owned it.
+        epoch: The highest epoch that has touched it.
+        moved: Whether this call moved it.
+    """
+
+    ensemble: str
+    epoch: int
+    moved: bool
+
+
+def adopt(topic: Topic, slot: int, from_ensemble: str, to_ensemble: str) -> Call[Adopted]:
+    """Build the move of a slot from one ensemble to another; with `from_ensemble` empty it only reads."""
+    keys = slot_keys(topic.name, slot)
+
+    def parse(reply: list[bytes]) -> Adopted:
+        return Adopted(reply[0].decode(), int(reply[1]), reply[2] == b"1")
+
+    return Call("adopt", (keys.meta,), [from_ensemble, to_ensemble], parse, True, topic.name, slot)
 
 
 def list_dead(topic: Topic, slot: int, start: int, limit: int) -> Call[list[DeadMessage]]:

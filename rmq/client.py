@@ -7,9 +7,11 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Self, TypeVar
 
+from rmq.adoption import Adoption, adopt
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.consumer import Consumer
@@ -74,7 +76,7 @@ class RmqClient:
         self._connections = Connections(parsed, timeout_s=timeout_s, deadline_s=deadline_s)
         self._registry = Registry(self._connections)
         self._topics: dict[Topic, Topic] = {}
-        self._listeners: list[Callable[[], Listener]] = []
+        self._listeners: list[Listener] = []
         self._runtimes: list[ListenerRuntime] = []
         self._zookeeper = zookeeper
         self._coordination: Coordination | None = None
@@ -129,15 +131,29 @@ class RmqClient:
         Listener(topic, _nothing, batch, threads)
 
         def decorate(handler: HandlerT) -> HandlerT:
-            self._listeners.append(lambda: Listener(self._registered(topic), handler, batch, threads, on_lost))
+            self.add(Listener(topic, handler, batch, threads, on_lost))
             return handler
 
         return decorate
 
-    def start(self) -> None:
-        """Start all listeners in threads of their own.
+    def add(self, *listeners: Listener) -> None:
+        """Add listeners that were made elsewhere: `client.add(*rmq.scan("my_package"))`. They run as decorated ones do.
 
         Raises:
+            RmqError: The listeners of this client are running already.
+        """
+        if self._runtimes:
+            raise RmqError("the listeners of this client are running already; add all of them before")
+        self._listeners += listeners
+
+    def start(self, threads: int | None = None) -> None:
+        """Start all listeners in threads of their own.
+
+        Args:
+            threads: How many threads each listener gets, 1 to 1,000; `None` for as many as it says itself.
+
+        Raises:
+            InvalidValueError: `threads` out of range.
             RmqError: Started before, no listener, or a topic that does not fit its registration.
             CoordinationError: ZooKeeper does not answer.
         """
@@ -147,7 +163,11 @@ class RmqClient:
             raise RmqError("this client has no listener; decorate a handler with @client.listener(topic)")
         zookeeper = self._zookeeper
         coordinator = Coordinator(zookeeper) if isinstance(zookeeper, str) else zookeeper
-        runtimes = [ListenerRuntime(self._connections, make(), coordinator) for make in self._listeners]
+        listeners = [
+            replace(each, topic=self._registered(each.topic), threads=each.threads if threads is None else threads)
+            for each in self._listeners
+        ]
+        runtimes = [ListenerRuntime(self._connections, listener, coordinator) for listener in listeners]
         if coordinator is not None:
             coordination = Coordination(coordinator, runtimes)
             coordination.start()
@@ -177,11 +197,12 @@ class RmqClient:
             log.warning("%d deliveries were not finished within %g s; their leases settle them", len(left), drain_s)
         return left
 
-    def run(self, drain_s: float = DRAIN_S) -> None:
+    def run(self, drain_s: float = DRAIN_S, threads: int | None = None) -> None:
         """Run all listeners until SIGTERM or SIGINT, then stop them and close. A second signal ends at once.
 
         Args:
             drain_s: How long to wait for running handlers, in seconds.
+            threads: As for `start`.
 
         Raises:
             RmqError: Not called in the main thread; and as `start`.
@@ -198,7 +219,7 @@ class RmqClient:
 
         previous = {number: signal.signal(number, end) for number in signals}
         try:
-            self.start()
+            self.start(threads)
             while not ended.wait(1.0):
                 pass
             self.stop(drain_s)
@@ -265,6 +286,31 @@ class RmqClient:
         self._topics.clear()
         return changed
 
+    def adopt(self, topic: Topic | str, from_ensemble: str | None = None) -> Adoption:
+        """Move a topic's slots over to this client's ZooKeeper ensemble, or away from ZooKeeper where it has none.
+
+        For the day when an ensemble was rebuilt: its epochs begin anew, so slots refuse it until this says otherwise.
+        Stop the workers of the old one first, or know that it is gone: it can't take part in this.
+
+        Args:
+            topic: What to move.
+            from_ensemble: Identity of the ensemble that the slots are to be taken from; `None` changes nothing and
+                shows whose they are.
+
+        Returns:
+            Whose the slots were, and how many have moved.
+
+        Raises:
+            UnknownTopicError: A name that is not registered.
+            EnsembleMismatchError: Some slots belong to a third ensemble; nothing was moved.
+            CoordinationError: ZooKeeper does not answer.
+
+        Guarantee: safe to repeat, also after it broke off half-way. Messages are not touched; those in flight come back
+            when their leases end.
+        """
+        resolved = self._resolved(topic)
+        return adopt(self._connections, resolved, from_ensemble, self._ensemble())
+
     def close(self) -> None:
         """Stop listeners that still run, close all connections, and end a temporary embedded Redis."""
         if os.getpid() != self._pid:
@@ -291,6 +337,16 @@ class RmqClient:
         if registered is None:
             registered = self._topics[topic] = self._registry.register(topic)
         return registered
+
+    def _ensemble(self) -> str:
+        """Return the identity of this client's ensemble; empty without ZooKeeper."""
+        if self._zookeeper is None:
+            return ""
+        if self._coordination is not None:
+            return self._coordination.ensemble
+        hosts = self._zookeeper
+        with Coordinator(hosts) if isinstance(hosts, str) else hosts as coordinator:
+            return coordinator.ensemble or ""
 
     def _resolved(self, topic: Topic | str) -> Topic:
         return self._registry.get(topic) if isinstance(topic, str) else self._registered(topic)

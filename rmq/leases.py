@@ -11,6 +11,7 @@ from rmq.calls import MAX_BATCH
 from rmq.clock import monotonic_s
 from rmq.delivery import Delivery
 from rmq.errors import CoordinationError, RmqError
+from rmq.ownership import Owner
 from rmq.slot import SlotWriter
 
 log = logging.getLogger("rmq.leases")
@@ -75,20 +76,21 @@ class LeaseKeeper(threading.Thread):
             self._on_lost(delivery)
 
     def _renew_due(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        by_slot: dict[int, list[Delivery]] = defaultdict(list)
+        by_place: dict[tuple[int, Owner], list[Delivery]] = defaultdict(list)
         soon_s = monotonic_s() + self._lease_s * 2 / 3
         for delivery in deliveries:
             if not delivery.lost and delivery.lease_until_s < soon_s:
-                by_slot[delivery.slot].append(delivery)
-        return [gone for slot, part in by_slot.items() for gone in self._extend(slot, part)]
+                by_place[delivery.slot, delivery.owner].append(delivery)
+        return [gone for (slot, owner), part in by_place.items() for gone in self._extend(slot, owner, part)]
 
-    def _extend(self, slot: int, deliveries: Sequence[Delivery]) -> list[Delivery]:
+    def _extend(self, slot: int, owner: Owner, deliveries: Sequence[Delivery]) -> list[Delivery]:
         lost: list[Delivery] = []
         for first in range(0, len(deliveries), MAX_BATCH):
             part = deliveries[first : first + MAX_BATCH]
             started_s = monotonic_s()
             try:
-                reply = self._writer.extend(slot, [(delivery.content, delivery.claim_score) for delivery in part])
+                claims = [(delivery.content, delivery.claim_score) for delivery in part]
+                reply = self._writer.extend(slot, claims, owner)
             except RmqError as error:
                 log.warning("leases in slot %d of topic %s were not renewed: %s", slot, self._writer.topic.name, error)
                 gone = isinstance(error, CoordinationError)

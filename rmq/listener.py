@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 
 from rmq.claimer import Claimer
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.coordination import Coordinator
 from rmq.delivery import Delivery
-from rmq.errors import TopicMismatchError
+from rmq.errors import InvalidValueError, TopicMismatchError
 from rmq.leases import LeaseKeeper
 from rmq.ownership import Owner, spread_slots
 from rmq.slot import SlotWriter
@@ -108,12 +109,23 @@ class ListenerRuntime:
             if topic == name
         }
         revoking = {slot for topic, slot in coordinator.revoking() if topic == name}
-        self._spread = spread_slots(owned.keys() | revoking, len(self._claimers), self._spread)
+        present = owned.keys() | revoking
+        self._spread = spread_slots(present | self._lingering(present), len(self._claimers), self._spread)
         for number, claimer in enumerate(self._claimers):
             claimer.set_owned({slot: owner for slot, owner in owned.items() if self._spread[slot] == number})
         for slot in revoking:
             if self._workers[self._spread[slot]].has_left(slot):
                 coordinator.drained(name, slot)
+
+    def _lingering(self, present: Collection[int]) -> set[int]:
+        """Return the slots that are gone and may still have a handler here.
+
+        They keep their thread: a broken connection to ZooKeeper takes all slots away and gives them back a moment
+        later, and another thread would then run beside the one that is still at it.
+        """
+        gone = {slot: number for slot, number in self._spread.items() if slot not in present}
+        busy = {number: self._workers[number].slots_held() for number in set(gone.values())}
+        return {slot for slot, number in gone.items() if slot in busy[number]}
 
     def _may_claim(self, slot: int, owner: Owner) -> bool:
         if self._coordinator is None:
@@ -158,13 +170,26 @@ class Coordination(threading.Thread):
         self._changed = threading.Event()
         self._stop_requested = threading.Event()
 
+    @property
+    def ensemble(self) -> str:
+        """Identity of the ensemble; empty until it was read."""
+        return self._coordinator.ensemble or ""
+
     def start(self) -> None:
         """Join the cluster, then follow what it gives us.
 
         Raises:
             CoordinationError: ZooKeeper does not answer, or the login is refused.
             TopicMismatchError: A topic is registered there with another type or number of slots.
+            InvalidValueError: Two listeners of one topic.
         """
+        for name, number in Counter(runtime.listener.topic.name for runtime in self._runtimes).items():
+            if number > 1:
+                raise InvalidValueError(
+                    f"topic {name} has {number} listeners; with ZooKeeper each slot belongs to one thread, so give one "
+                    "listener more threads",
+                    topic=name,
+                )
         self._coordinator.on_change = self._changed.set
         self._coordinator.start()
         try:

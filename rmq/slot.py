@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rmq import calls
-from rmq.calls import MAX_BATCH, Ack, Call, Nack
+from rmq.calls import MAX_BATCH, Ack, Adopted, Call, Nack
 from rmq.connections import Connections
 from rmq.messages import Encoded
 from rmq.ownership import NO_OWNER, Owner
@@ -104,3 +104,7 @@ class SlotWriter:
         return self._connections.run(
             calls.purge_dead(self.topic, slot, before_ms=before_ms, limit=limit, contents=contents)
         )
+
+    def adopt(self, slot: int, from_ensemble: str, to_ensemble: str) -> Adopted:
+        """Move a slot's ownership to another ZooKeeper ensemble, or to none (empty). Atomic; safe to repeat."""
+        return self._connections.run(calls.adopt(self.topic, slot, from_ensemble, to_ensemble))

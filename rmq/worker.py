@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,6 +128,15 @@ class Worker(threading.Thread):
             return False
         try:
             return all(delivery.slot != slot for delivery in self.held.deliveries)
+        finally:
+            self.held.lock.release()
+
+    def slots_held(self) -> Collection[int]:
+        """Return the slots of which something is held; all slots while a claim is under way."""
+        if not self.held.lock.acquire(timeout=TROUBLE_PAUSE_S):
+            return range(self._listener.topic.slots)
+        try:
+            return {delivery.slot for delivery in self.held.deliveries}
         finally:
             self.held.lock.release()
 
