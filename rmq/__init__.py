@@ -7,6 +7,7 @@ from rmq.errors import RmqError
 from rmq.messages import FixedTimeMessage, PriorityMessage, RangeMergeMessage
 from rmq.results import ControlResult, DeadMessage, SendResult
 from rmq.retry import ExponentialRetry, ImmediateRetry, LadderRetry
+from rmq.scanning import listener, scan
 from rmq.topics import Topic, TopicType
 
 __version__ = "0.1.0"
@@ -28,4 +29,6 @@ __all__ = [
     "Topic",
     "TopicType",
     "__version__",
+    "listener",
+    "scan",
 ]

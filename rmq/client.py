@@ -23,11 +23,11 @@ from rmq.durations import Duration, Instant
 from rmq.embedded import EmbeddedServer
 from rmq.errors import CoordinationError, InvalidValueError, RmqError
 from rmq.inspection import Inspection
-from rmq.listener import Coordination, ListenerRuntime
 from rmq.messages import Payload
 from rmq.producer import Producer
 from rmq.registry import Registry
 from rmq.results import ControlResult
+from rmq.runtime import Coordination, ListenerRuntime
 from rmq.topics import Topic
 from rmq.urls import Topology, parse_url
 from rmq.worker import Handler, Listener

@@ -407,7 +407,7 @@ def test_a_hint_wakes_an_idle_listener_within_a_few_ms(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody looks here, neither worker nor watcher: only the hint can have done it."""
-    monkeypatch.setattr("rmq.listener.LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr("rmq.runtime.LOOK_EVERY_S", 3600.0)
     monkeypatch.setattr("rmq.worker.LOOK_EVERY_S", 3600.0)
     topic = make_topic(TopicType.RANGE_MERGE, slots=64)
     arrived: list[float] = []

@@ -94,7 +94,7 @@ def test_a_topic_moves_as_a_whole_or_not_at_all(make_topic: MakeTopic, connectio
         connections.run(calls.claim(topic, number, 0, owner=owner))
     shown = Adoption(topic.name, "new", {"old": 2, "third": 1, "": 1})
     assert adopt(connections, topic, None, "new") == shown
-    with pytest.raises(EnsembleMismatchError, match="third.*nothing was moved"):
+    with pytest.raises(EnsembleMismatchError, match=r"third.*nothing was moved"):
         adopt(connections, topic, "old", "new")
     assert adopt(connections, topic, None, "new") == shown
     connections.run(calls.adopt(topic, 2, "third", "old"))

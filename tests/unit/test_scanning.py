@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rmq import Topic, TopicType, listener, scan
 from rmq.errors import InvalidValueError, RmqError
-from rmq.scanning import listener, scan
-from rmq.topics import Topic, TopicType
 
 TOPIC = Topic("t", TopicType.RANGE_MERGE, slots=4)
 

@@ -20,7 +20,7 @@ from rmq.topics import Topic
 from rmq.wakeups import HintReader
 from rmq.worker import LOOK_EVERY_S, TROUBLE_PAUSE_S, Listener, Worker
 
-log = logging.getLogger("rmq.listener")
+log = logging.getLogger("rmq.runtime")
 
 FOLLOW_EVERY_S = 0.2
 """How often the ownership is looked at without being told of a change; also how soon a drained slot is handed over."""
