@@ -4,7 +4,7 @@
 -- KEYS[2]  reason     HASH  content -> why it died, JSON
 -- KEYS[3]  dead_body  HASH  content -> body of the dead
 -- ARGV[1]  start  rank of the first, the longest dead being 0
--- ARGV[2]  limit  most messages, 1 to 1,000
+-- ARGV[2]  limit  most messages, 0 to 1,000
 -- Returns: { content, time of death, ... }, { reason or nil, ... }, { body or nil, ... }; empty tables at the end
 -- Errors: none of its own
 -- Complexity: O(log N + n)
@@ -13,7 +13,7 @@
 local dead, reason, dead_body = KEYS[1], KEYS[2], KEYS[3]
 local start, limit = tonumber(ARGV[1]), tonumber(ARGV[2])
 
-local page = redis.call('ZRANGE', dead, start, start + limit - 1, 'WITHSCORES')
+local page = limit > 0 and redis.call('ZRANGE', dead, start, start + limit - 1, 'WITHSCORES') or {}
 if #page == 0 then
   return { page, {}, {} }
 end

@@ -4,7 +4,7 @@
 -- KEYS[2]  body  HASH  content -> body
 -- ARGV[1]  order  `high`: highest score first; `low`: lowest first
 -- ARGV[2]  start  rank of the first, from 0
--- ARGV[3]  limit  most messages, 1 to 1,000
+-- ARGV[3]  limit  most messages, 0 to 1,000
 -- Returns: { now_ms, { content, score, ... }, { body or nil, ... } }; the last one empty where no message has a body
 -- Errors: none of its own
 -- Complexity: O(log N + n)
@@ -16,7 +16,7 @@ local zset, body = KEYS[1], KEYS[2]
 local order, start, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local command = order == 'high' and 'ZREVRANGE' or 'ZRANGE'
-local page = redis.call(command, zset, start, start + limit - 1, 'WITHSCORES')
+local page = limit > 0 and redis.call(command, zset, start, start + limit - 1, 'WITHSCORES') or {}
 local contents, bodies = {}, {}
 for i = 1, #page, 2 do
   contents[#contents + 1] = page[i]

@@ -5,7 +5,7 @@
 -- KEYS[3]  reason     HASH  content -> why it died, JSON
 -- KEYS[4]  dead_body  HASH  content -> body of the dead
 -- ARGV[1]  before_ms  without contents: only those that died before this time, epoch ms, or +inf
--- ARGV[2]  limit      without contents: how many, the longest dead first, 1 to 1,000
+-- ARGV[2]  limit      without contents: how many, the longest dead first, 0 to 1,000
 -- ARGV[3..] contents, at most 1,000; none for the longest dead
 -- Returns: how many were dropped
 -- Errors: none of its own

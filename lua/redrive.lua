@@ -10,7 +10,7 @@
 -- ARGV[1]  kind       `after`, `at` or `priority`: see new_score
 -- ARGV[2]  value      ms from now, epoch ms, or priority
 -- ARGV[3]  overwrite  '1': the redriven one replaces a fresh copy in store; '0': the fresh copy stands
--- ARGV[4]  limit      without contents: how many, the longest dead first, 1 to 1,000
+-- ARGV[4]  limit      without contents: how many, the longest dead first, 0 to 1,000
 -- ARGV[5]  publish    command for the wake hint: PUBLISH or SPUBLISH
 -- ARGV[6..] contents, at most 1,000; none for the longest dead
 -- Returns: per message `done`, `merged` (with a fresh copy) or `absent`; empty when nothing is dead
@@ -36,7 +36,7 @@ for _, hash in ipairs({ body, meta, reason, dead_body }) do
   redis.call('HLEN', hash)
 end
 local contents = { unpack(ARGV, 6) }
-if #contents == 0 then
+if #contents == 0 and limit > 0 then -- up to rank -1 would be all of them
   contents = redis.call('ZRANGE', dead, 0, limit - 1)
 end
 

@@ -1,5 +1,5 @@
 -- Whether `number` messages (score, content, ... from ARGV[at]) fit into the slot's share of the backlog; those that
--- merge need no room. Returns a refusal or false.
+-- merge need no room, even where rollbacks have filled it beyond its bound. Returns a refusal or false.
 local function check_backlog(store, size, max_backlog, at, number)
   if max_backlog == 0 or size + number <= max_backlog then
     return false
@@ -11,7 +11,7 @@ local function check_backlog(store, size, max_backlog, at, number)
     end
     seen[ARGV[i]] = true
   end
-  if size + fresh > max_backlog then
+  if fresh > 0 and size + fresh > max_backlog then
     return redis.error_reply('RMQ_FULL ' .. size .. ' ' .. max_backlog)
   end
   return false

@@ -1,0 +1,110 @@
+"""What all tests share: a real Redis for each pytest worker, topics of their own, a look at what is left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+import redis
+from hypothesis import HealthCheck, Phase, settings
+
+from rmq.connections import Connections
+from rmq.topics import Topic, TopicType
+from rmq.urls import parse_url
+from tests.support.servers import RedisServer
+from tests.support.slots import SlotUnderTest, check_topic, forget_topic, scripts_under_test
+from tests.support.waiting import wait_until
+
+__all__ = ["wait_until"]
+
+PROFILE_VARIABLE = "RMQ_HYPOTHESIS_PROFILE"
+
+_quiet = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None, "print_blob": True}
+settings.register_profile("default", **_quiet)
+settings.register_profile("ci", derandomize=True, **_quiet)
+settings.register_profile("long", max_examples=5_000, **_quiet)
+# for planted bugs: the first failure is enough
+settings.register_profile("mutants", phases=(Phase.generate,), derandomize=True, **_quiet)
+settings.load_profile(os.environ.get(PROFILE_VARIABLE) or "default")
+
+_numbers = count(1)
+
+MakeTopic = Callable[..., Topic]
+MakeSlot = Callable[..., SlotUnderTest]
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A real Redis, one for each pytest worker. Not to be stopped: make a `RedisServer` of your own for that."""
+    with RedisServer(unix_socket=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_url(redis_server: RedisServer) -> str:
+    """URL of the shared Redis: its unix socket, the quicker way."""
+    return f"unix://{redis_server.socket_path}"
+
+
+@pytest.fixture(scope="session")
+def connections(redis_url: str) -> Iterator[Connections]:
+    """Connections to the shared Redis with the scripts as they are shipped."""
+    connections = Connections(parse_url(redis_url), scripts=scripts_under_test())
+    yield connections
+    connections.close()
+
+
+@pytest.fixture(scope="session")
+def redis_client(redis_url: str) -> Iterator[redis.Redis]:
+    """A plain client of the shared Redis."""
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def make_topic(request: pytest.FixtureRequest, redis_client: redis.Redis) -> Iterator[MakeTopic]:
+    """Make topics with names of their own: `make_topic(type, **settings)`.
+
+    After the test each is checked: only its slots' keys, accounts that are right, no orphans; then it is deleted.
+    `checked=False` leaves the check out, for a test that spoils its keys on purpose.
+    """
+    made: list[str] = []
+    unchecked: set[str] = set()
+
+    def make(type: TopicType, *, checked: bool = True, **definition: object) -> Topic:
+        topic = Topic(f"t{os.getpid()}-{next(_numbers)}-{request.node.originalname[:60]}", type, **definition)  # pyright: ignore[reportArgumentType]
+        made.append(topic.name)
+        if not checked:
+            unchecked.add(topic.name)
+        return topic
+
+    yield make
+    try:
+        for name in made:
+            if name not in unchecked:
+                check_topic(redis_client, name)
+    finally:
+        for name in made:
+            forget_topic(redis_client, name)
+
+
+@pytest.fixture
+def topic_name(make_topic: MakeTopic) -> str:
+    """A topic name that no other test has; checked and deleted like those of `make_topic`."""
+    return make_topic(TopicType.RANGE_MERGE).name
+
+
+@pytest.fixture
+def make_slot(make_topic: MakeTopic, redis_url: str) -> Iterator[MakeSlot]:
+    """Make slots under test, with a fake clock: `make_slot(type, **settings)`; checked as `make_topic` says."""
+    made: list[SlotUnderTest] = []
+
+    def make(type: TopicType = TopicType.RANGE_MERGE, **definition: object) -> SlotUnderTest:
+        made.append(SlotUnderTest(redis_url, make_topic(type, **definition)))
+        return made[-1]
+
+    yield make
+    for slot in made:
+        slot.close()

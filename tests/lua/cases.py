@@ -1,0 +1,79 @@
+"""A slot with something in every key, and a call of every script on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rmq import calls
+from rmq.calls import Call, Nack
+from rmq.messages import Encoded
+from rmq.ownership import Owner
+from rmq.topics import Topic, TopicType
+from tests.support.slots import T0, SlotState
+
+SECOND = T0 // 1000
+LIVE, EXPIRED, USED_UP = SECOND * 1000 + 5, (SECOND - 100) * 1000 + 5, (SECOND - 99) * 1000
+FAILURE = {"first_ms": "1", "last_ms": "2", "type": "ValueError", "message": "no"}
+
+FULL = SlotState(
+    store={b"due": T0 - 5, b"resent": T0 - 4, b"later": T0 + 10**6},
+    prepare={b"held": LIVE, b"resent": LIVE, b"expired": EXPIRED, b"used up": USED_UP},
+    retry={b"waiting": (SECOND - 1) * 1000 + 3, b"patient": (SECOND + 100) * 1000 + 3},
+    dead={b"dead": T0 - 1_000, b"long dead": T0 - 2_000},
+    body={name: b"body of " + name for name in (b"due", b"resent", b"held", b"expired", b"used up", b"waiting")},
+    error={name: FAILURE for name in (b"held", b"expired", b"used up", b"waiting")},
+    reason={name: {**FAILURE, "attempts": 17} for name in (b"dead", b"long dead")},
+    dead_body={b"dead": b"body of dead"},
+    owner={"epoch": "5", "ensemble": "zk"},
+)
+OWNER = Owner(6, "zk")
+"""A newer owner than the last one: its epoch is written down."""
+
+Case = Callable[[Topic], Call[object]]
+
+NACKS = (Nack(b"held", LIVE, "retry", 1_000, "E", "m"), Nack(b"resent", LIVE, "bury", 0, "E", "m"))
+
+
+def _send(topic: Topic) -> Call[object]:
+    messages = [Encoded(0, b"new", 2**52, b"body"), Encoded(0, b"due", 2**52, None)]
+    return calls.send(topic, 0, messages, "PUBLISH")  # pyright: ignore[reportReturnType]
+
+
+def _redrive(topic: Topic) -> Call[object]:
+    kind = "at" if topic.type.timed else "priority"
+    return calls.redrive(topic, 0, kind, 2**52, overwrite=False, limit=10, publish="PUBLISH")  # pyright: ignore[reportReturnType]
+
+
+WRITERS: dict[str, tuple[TopicType, Case]] = {
+    "send_range_merge": (TopicType.RANGE_MERGE, _send),
+    "send_priority": (TopicType.PRIORITY, _send),
+    "send_fixed_time": (TopicType.FIXED_TIME, _send),
+    "claim": (
+        TopicType.FIXED_TIME,
+        lambda topic: calls.claim(topic, 0, 10, owner=OWNER, acks=[(b"held", LIVE)], nacks=NACKS[1:]),
+    ),
+    "ack": (TopicType.FIXED_TIME, lambda topic: calls.ack(topic, 0, [(b"held", LIVE), (b"resent", LIVE)], OWNER)),
+    "nack": (
+        TopicType.FIXED_TIME,
+        lambda topic: calls.nack(topic, 0, (*NACKS, Nack(b"expired", EXPIRED)), "PUBLISH", OWNER),
+    ),
+    "extend": (
+        TopicType.FIXED_TIME,
+        lambda topic: calls.extend(topic, 0, [(b"held", LIVE), (b"expired", EXPIRED)], OWNER),
+    ),
+    "cancel": (TopicType.FIXED_TIME, lambda topic: calls.cancel(topic, 0, [b"due", b"patient", b"resent"])),
+    "reschedule": (
+        TopicType.FIXED_TIME,
+        lambda topic: calls.reschedule(topic, 0, [b"due", b"waiting"], "at", 2**52, "PUBLISH"),
+    ),
+    "redrive": (TopicType.FIXED_TIME, _redrive),
+    "adopt": (TopicType.FIXED_TIME, lambda topic: calls.adopt(topic, 0, "zk", "other")),
+    "purge_dead": (TopicType.FIXED_TIME, lambda topic: calls.purge_dead(topic, 0, contents=[b"dead"])),
+}
+
+READERS: dict[str, tuple[TopicType, Case]] = {
+    "list_dead": (TopicType.FIXED_TIME, lambda topic: calls.list_dead(topic, 0, 0, 10)),
+    "peek": (TopicType.FIXED_TIME, lambda topic: calls.peek(topic, 0, "store", 0, 10)),
+    "look": (TopicType.FIXED_TIME, lambda topic: calls.look(topic, [0])),
+    "stats": (TopicType.FIXED_TIME, lambda topic: calls.stats(topic, 0)),
+}

@@ -1,0 +1,35 @@
+"""Every script touches the keys that it is given, and no others; it needs the commands that it names, and no others."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import MakeSlot
+from tests.lua.cases import FULL, READERS, WRITERS
+from tests.lua.test_foreign_types import commands_of
+from tests.support.slots import scripts_under_test
+
+CASES = WRITERS | READERS
+
+
+def test_every_script_has_a_case() -> None:
+    assert set(CASES) == set(scripts_under_test().names())
+
+
+@pytest.mark.parametrize("script", CASES)
+def test_a_user_who_may_only_touch_the_declared_keys_can_run_it(script: str, make_slot: MakeSlot) -> None:
+    # pitfall 18
+    kind, case = CASES[script]
+    slot = make_slot(kind)
+    slot.seed(FULL)
+    call, text = case(slot.topic), scripts_under_test()[script]
+    keys = [f"~{key}" for key in call.keys]
+    rights = ["-@all", "+evalsha", "+script", "+time", "+publish", *(f"+{name}" for name in commands_of(script))]
+    channel = f"&{slot.keys.wake}"
+    slot.client.execute_command(
+        "ACL", "SETUSER", "narrow", "reset", "on", "nopass", "resetchannels", channel, *keys, *rights
+    )
+    with slot.as_user("narrow") as client:
+        client.script_load(text.text)
+        reply = client.evalsha(text.sha, len(call.keys), *call.keys, *call.args)
+    call.parse(reply)

@@ -1,0 +1,88 @@
+"""A Redis at its maxmemory: sends are refused with a clear error, and everything can still be drained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from rmq import calls
+from rmq.calls import Nack
+from rmq.connections import Connections
+from rmq.errors import MemoryFullError
+from rmq.topics import Topic
+from rmq.urls import parse_url
+from tests.lua.cases import FULL, OWNER, WRITERS
+from tests.support.servers import RedisServer
+from tests.support.slots import T0, SlotUnderTest, scripts_under_test, scripts_with_fake_clock
+
+SENDS = ("send_range_merge", "send_priority", "send_fixed_time")
+
+
+@pytest.fixture(scope="module")
+def small_server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def full_slot(small_server: RedisServer, request: pytest.FixtureRequest) -> Iterator[SlotUnderTest]:
+    """A slot with something in every key, on a Redis that takes no more."""
+    script = getattr(request, "param", "claim")
+    slot = SlotUnderTest(small_server.url, Topic("small", WRITERS[script][0]))
+    slot.client.flushall()
+    slot.set_clock(T0)
+    slot.seed(FULL)
+    for library in (scripts_with_fake_clock(), scripts_under_test()):
+        for name in library.names():
+            slot.client.script_load(library.text(name))
+    small_server.config_set("maxmemory", 1)
+    yield slot
+    small_server.config_set("maxmemory", 0)
+    state = slot.state()
+    assert (state.unaccounted, state.orphans) == (0, {})
+    slot.close()
+
+
+@pytest.mark.parametrize(
+    ("full_slot", "script"), [(script, script) for script in (*SENDS, "redrive")], indirect=["full_slot"]
+)
+def test_what_adds_is_refused_and_writes_nothing(full_slot: SlotUnderTest, script: str) -> None:
+    # pitfall 9
+    before = full_slot.dump()
+    with pytest.raises(MemoryFullError, match="maxmemory"):
+        full_slot.run(WRITERS[script][1](full_slot.topic))
+    assert full_slot.dump() == before
+
+
+@pytest.mark.parametrize("script", [script for script in WRITERS if script not in (*SENDS, "redrive")])
+def test_what_drains_goes_on(full_slot: SlotUnderTest, script: str) -> None:
+    # pitfall 9
+    full_slot.run(WRITERS[script][1](full_slot.topic))
+
+
+def test_a_full_redis_is_drained(full_slot: SlotUnderTest, small_server: RedisServer) -> None:
+    # pitfall 9
+    small_server.config_set("maxmemory", 0)
+    full_slot.advance(10**6 + 10**5)
+    small_server.config_set("maxmemory", 1)
+    acks: list[tuple[bytes, int]] = []
+    nacked: set[bytes] = set()
+    for _ in range(10):
+        reply = full_slot.claim(2, acks=acks, owner=OWNER)
+        full_slot.nack(
+            *(Nack(m.content, m.claim_score) for m in reply.messages if m.content not in nacked), owner=OWNER
+        )
+        acks = [(m.content, m.claim_score) for m in reply.messages if m.content in nacked]
+        nacked |= {m.content for m in reply.messages}
+    state = full_slot.state()
+    assert (state.store, state.prepare, state.retry, state.body, state.error) == ({}, {}, {}, {}, {})
+    assert set(state.dead) == {b"dead", b"long dead", b"used up"}
+
+
+def test_the_shipped_scripts_drain_it_too(full_slot: SlotUnderTest, small_server: RedisServer) -> None:
+    # pitfall 9, and 15: TIME comes before the first write
+    connections = Connections(parse_url(small_server.url), scripts=scripts_under_test())
+    connections.run(calls.claim(full_slot.topic, 0, 10, owner=OWNER))
+    assert full_slot.state().totals["delivered"] > 0
+    connections.close()

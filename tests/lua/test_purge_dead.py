@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.conftest import MakeSlot
+from tests.support.slots import T0, SlotState
+
+DEAD = {b"young": T0 - 1, b"old": T0 - 3, b"middle": T0 - 2}
+SEEDED = SlotState(
+    store={b"old": T0}, dead=DEAD, reason={key: {} for key in DEAD}, dead_body={b"old": b"1"}, body={b"old": b"2"}
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "bounds", "kept"),
+    [
+        ([b"middle", b"absent", b"middle"], {}, [b"young", b"old"]),
+        ([b"middle"], {"limit": 0, "before_ms": 0}, [b"young", b"old"]),
+        ([], {}, []),
+        ([], {"limit": 2}, [b"young"]),
+        ([], {"before_ms": T0 - 2}, [b"young", b"middle"]),
+        ([], {"before_ms": T0 - 1, "limit": 1}, [b"young", b"middle"]),
+        ([], {"before_ms": 1}, [b"young", b"old", b"middle"]),
+        ([], {"limit": 0}, [b"young", b"old", b"middle"]),
+    ],
+)
+def test_gone_for_good(names: list[bytes], bounds: dict[str, int], kept: list[bytes], make_slot: MakeSlot) -> None:
+    slot = make_slot()
+    before = slot.seed(SEEDED)
+    purged = len(DEAD) - len(kept)
+    assert slot.purge(*names, **bounds) == purged
+    assert slot.state() == replace(
+        before,
+        dead={name: DEAD[name] for name in kept},
+        reason={key: {} for key in kept},
+        dead_body={b"old": b"1"} if b"old" in kept else {},
+        totals={"accepted": 4} | ({"purged": purged} if purged else {}),
+    )
+
+
+def test_1000_at_once(make_slot: MakeSlot) -> None:
+    # pitfall 12
+    slot = make_slot()
+    names = [b"%d" % number for number in range(3_000)]
+    slot.seed(SlotState(dead=dict.fromkeys(names, 1), reason={key: {} for key in names}))
+    assert slot.purge(*names[:1_000]) == 1_000
+    assert [slot.purge() for _ in range(3)] == [1_000, 1_000, 0]

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rmq.errors import FixedTimePassedError
+from rmq.results import Redriven
+from rmq.topics import TopicType
+from tests.conftest import MakeSlot
+from tests.support.slots import T0, SlotState
+
+DONE, MERGED, ABSENT = Redriven.DONE, Redriven.MERGED, Redriven.ABSENT
+DEAD = {b"young": T0 - 1, b"old": T0 - 3, b"middle": T0 - 2}
+SEEDED = SlotState(dead=DEAD, reason={key: {} for key in DEAD}, dead_body={b"old": b"1"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "value", "score"),
+    [
+        (TopicType.RANGE_MERGE, "after", 0, T0),
+        (TopicType.FIXED_TIME, "at", T0 + 9, T0 + 9),
+        (TopicType.PRIORITY, "priority", 2**53 - 1, 2**53 - 1),  # pitfall 13
+    ],
+)
+def test_the_longest_dead_first_with_their_bodies(
+    kind: TopicType, how: str, value: int, score: int, make_slot: MakeSlot
+) -> None:
+    # pitfall 28
+    slot = make_slot(kind)
+    before = slot.seed(SEEDED)
+    assert slot.redrive(how, value, limit=2) == [DONE, DONE]
+    assert slot.state() == replace(
+        before,
+        store={b"old": score, b"middle": score},
+        dead={b"young": T0 - 1},
+        reason={b"young": {}},
+        body={b"old": b"1"},
+        dead_body={},
+        totals={"accepted": 3, "redriven": 2},
+        hints=[score if kind.timed else 0],
+    )
+
+
+def test_named_ones(make_slot: MakeSlot) -> None:
+    slot = make_slot()
+    before = slot.seed(SEEDED)
+    assert slot.redrive("after", 5, b"middle", b"absent", b"middle") == [DONE, ABSENT, ABSENT]
+    assert slot.state() == replace(
+        before,
+        store={b"middle": T0 + 5},
+        dead={b"young": T0 - 1, b"old": T0 - 3},
+        reason={b"young": {}, b"old": {}},
+        totals={"accepted": 3, "redriven": 1},
+        hints=[T0 + 5],
+    )
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_onto_a_fresh_copy(overwrite: bool, make_slot: MakeSlot) -> None:
+    slot = make_slot()
+    slot.seed(
+        SlotState(
+            store={b"a": T0 + 9, b"b": T0 + 9},
+            dead={b"a": 1, b"b": 1},
+            reason={b"a": {}, b"b": {}},
+            body={b"a": b"fresh", b"b": b"fresh"},
+            dead_body={b"a": b"dead"},
+        )
+    )
+    assert slot.redrive("after", 5, overwrite=overwrite) == [MERGED, MERGED]
+    assert slot.state() == SlotState(
+        store=dict.fromkeys([b"a", b"b"], T0 + 5 if overwrite else T0 + 9),
+        body={b"a": b"dead"} if overwrite else {b"a": b"fresh", b"b": b"fresh"},
+        totals={"accepted": 4, "merged": 2},
+        hints=[T0 + 5],
+    )
+
+
+def test_a_redriven_one_has_all_its_retries(make_slot: MakeSlot) -> None:
+    slot = make_slot(max_retries=3)
+    slot.seed(SEEDED)
+    slot.redrive("after", 0)
+    assert {m.claim_score % 1000 for m in slot.claim().messages} == {3}
+
+
+def test_beside_a_delivery_in_flight_it_waits(make_slot: MakeSlot) -> None:
+    # pitfall 34
+    slot = make_slot()
+    slot.seed(SlotState(prepare={b"a": slot.claim_score(1)}, dead={b"a": 1}))
+    assert slot.redrive("after", 0) == [DONE]
+    assert slot.claim().messages == ()
+    slot.ack((b"a", slot.claim_score(1)))
+    assert len(slot.claim().messages) == 1
+
+
+@pytest.mark.parametrize("limit", [0, 10])
+def test_nothing_to_do(limit: int, make_slot: MakeSlot) -> None:
+    slot = make_slot()
+    before = slot.seed(SEEDED if limit == 0 else SlotState())
+    assert slot.redrive("after", 0, limit=limit) == []
+    assert slot.state() == before
+
+
+def test_a_time_that_does_not_lie_ahead(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME)
+    before = slot.seed(SEEDED)
+    with pytest.raises(FixedTimePassedError, match=f"fixed_time {T0} does not lie ahead"):
+        slot.redrive("at", T0)
+    assert slot.state() == before
+
+
+def test_1000_at_once(make_slot: MakeSlot) -> None:
+    # pitfall 12
+    slot = make_slot()
+    names = [b"%04d" % number for number in range(1_500)]
+    slot.seed(SlotState(dead=dict.fromkeys(names, 1), reason={key: {} for key in names}))
+    assert slot.redrive("after", 0, *names[500:]) == [DONE] * 1_000
+    assert slot.redrive("after", 0) == [DONE] * 500
+    assert set(slot.state().store) == set(names)

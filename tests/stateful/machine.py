@@ -1,0 +1,303 @@
+"""Random histories of one slot, on real Redis and on the model at once: every reply and every key must be the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from itertools import permutations, product
+from typing import Any, TypeVar
+
+import redis
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from rmq import calls
+from rmq.calls import Ack, Call, Nack, Owner
+from rmq.connections import Connections
+from rmq.errors import FencedError, RmqError
+from rmq.keys import slot_keys
+from rmq.messages import Encoded
+from rmq.results import Claimed, ControlResult
+from rmq.topics import Topic, TopicType
+from tests.stateful.model import Model
+from tests.support.slots import CLOCK_KEY, HINT, T0, read_state
+
+T = TypeVar("T")
+
+CONTENTS = (b"a", b"b", b"c", b"\x00\xff{}")
+BODIES = (None, None, b"1", b"", b"\x00\xff")
+SETTLE = ("ack", "ack", "retry at once", "retry in 700 ms", "retry in 2 s", "bury", "release")
+LONGEST_DELAY_MS = 2_500
+
+# One draw for what could be several: the time of a run is the number of its draws.
+messages = st.lists(st.sampled_from(list(product(range(4), range(5), BODIES))), min_size=1, max_size=3)
+some = st.sampled_from([[], [], *([index] for index in range(4)), *map(list, permutations(range(4), 2))])
+settlements = st.lists(st.sampled_from(list(product(range(10), SETTLE))), max_size=3)
+picks = st.lists(st.integers(0, 9), min_size=1, max_size=3)
+claim_bounds = st.sampled_from([*product([0, 1, 1, 2, 10], [1, 256])])
+score_choices = st.integers(0, 4)
+
+
+class SlotMachine(RuleBasedStateMachine):
+    """One slot of a topic of one type. Subclasses set the type, what leads to Redis, and how few contents there are."""
+
+    type: TopicType
+    connections: Connections
+    client: redis.Redis
+    contents: tuple[bytes, ...] = CONTENTS
+    steps = 0
+
+    # Small bounds, so that everything collides with everything.
+    @initialize(
+        max_retries=st.integers(0, 3),
+        lease_s=st.integers(1, 3),
+        max_backlog=st.sampled_from([None, None, 1, 2]),
+        max_dead=st.sampled_from([1, 2, 100]),
+        max_dead_age=st.sampled_from([2_000, 10**9]),
+    )
+    def begin(self, lease_s: int, **settings: Any) -> None:
+        self.topic = Topic("t", self.type, lease=timedelta(seconds=lease_s), **settings)
+        self.keys = slot_keys("t", 0)
+        self.client.flushdb()
+        self.model = Model(self.topic, T0)
+        self.latest_s = 0
+        self.epoch = 0
+        self.handed: list[Claimed] = []
+        self.held: dict[bytes, int] = {}
+        self.owed: set[bytes] = set()
+        self._set_clock(T0)
+
+    # time and owners
+
+    @rule(ms=st.sampled_from([0, 0, 1, 250, 749, 1_000, 1_000, 2_000, 4_000, -1, -1_500]))
+    def advance(self, ms: int) -> None:
+        """Move the clock by so much, or with 0 to where something next becomes due or a lease is just not over."""
+        self._set_clock(self.model.now_ms + ms if ms else self._next_moment())
+
+    def _next_moment(self) -> int:
+        slot, now_ms = self.model.slot, self.model.now_ms
+        times = [score for score in slot.store.values() if self.type.timed]
+        times += [(score // 1000 + self.topic.lease_s) * 1000 for score in slot.prepare.values()]
+        times += [score // 1000 * 1000 for score in slot.retry.values()]
+        return min((time for time in times if time > now_ms), default=now_ms)
+
+    @rule()
+    def take_over(self) -> None:
+        """A newer owner has the slot from its next claim on; the one before is refused."""
+        older = self._owner()
+        self.epoch += 1
+        self._claim(0, self._owner())
+        token = self.handed[-1:] or [Claimed(b"a", 1, 1, None)]
+        tokens = [(claimed.content, claimed.claim_score) for claimed in token]
+        nacks = [Nack(*token) for token in tokens]
+        for call in (
+            calls.claim(self.topic, 0, 10, owner=older),
+            calls.ack(self.topic, 0, tokens, older),
+            calls.nack(self.topic, 0, nacks, HINT, older),
+            calls.extend(self.topic, 0, tokens, older),
+        ):
+            assert type(self.connections.run_many([call])[0]) is FencedError
+
+    # sending
+
+    @rule(batch=messages, detailed=st.booleans())
+    def send(self, batch: list[tuple[int, int, bytes | None]], detailed: bool) -> None:
+        encoded = [Encoded(0, self._content(index), self._score(choice), body) for index, choice, body in batch]
+        result = self._both(
+            calls.send(self.topic, 0, encoded, HINT, detailed),
+            lambda: self.model.send(encoded, detailed),
+        )
+        if result is not None:
+            self.owed.update(message.content for message in encoded)
+
+    def _score(self, choice: int) -> int:
+        match self.type:
+            case TopicType.RANGE_MERGE:
+                return (1, 1, 250, 1_000, LONGEST_DELAY_MS)[choice]
+            case TopicType.PRIORITY:
+                low = self.topic.max_retries + 1
+                return (low, low + 1, low + 1, 2**53 - 2, 2**53 - 1)[choice]
+            case TopicType.FIXED_TIME:
+                return self.model.now_ms + (1, 250, 1_000, LONGEST_DELAY_MS, 0)[choice]
+
+    # claiming and settling: what is handed out and never settled stands for a crash
+
+    @rule(bounds=claim_bounds, settled=settlements)
+    def claim(self, bounds: tuple[int, int], settled: list[tuple[int, str]]) -> None:
+        limit, sweep_limit = bounds
+        self._claim(limit, self._owner(), self._acks(settled), self._nacks(settled), sweep_limit)
+
+    def _claim(
+        self, limit: int, owner: Owner, acks: Sequence[Ack] = (), nacks: Sequence[Nack] = (), sweep_limit: int = 256
+    ) -> None:
+        call = calls.claim(self.topic, 0, limit, owner=owner, acks=acks, nacks=nacks, sweep_limit=sweep_limit)
+        reply, expected = self.connections.run(call), self.model.claim(limit, owner, acks, nacks, sweep_limit)
+        assert replace(reply, next_due_ms=expected.next_due_ms) == expected
+        at_once = 0 < reply.next_due_ms <= reply.now_ms
+        if 0 < expected.next_due_ms <= reply.now_ms:
+            assert at_once
+        else:  # whoever reached the limit need not know whether there is more
+            assert reply.next_due_ms == expected.next_due_ms or (at_once and len(reply.messages) == limit)
+        self._settled(acks)
+        self._settled([(nack.content, nack.claim_score) for nack in nacks])
+        for claimed in reply.messages:
+            held = self.held.get(claimed.content)
+            alive = held is not None and held // 1000 + self.topic.lease_s >= self.latest_s
+            assert not alive, f"{claimed.content!r} is in two hands at once"
+            self.held[claimed.content] = claimed.claim_score
+            self.owed.discard(claimed.content)
+        self.handed += reply.messages
+
+    @rule(picked=picks)
+    def ack(self, picked: list[int]) -> None:
+        acks = self._tokens(picked)
+        self._both(calls.ack(self.topic, 0, acks, self._owner()), lambda: self.model.ack(acks, self._owner()))
+        self._settled(acks)
+
+    @rule(settled=settlements)
+    def nack(self, settled: list[tuple[int, str]]) -> None:
+        nacks = self._nacks(settled)
+        self._both(calls.nack(self.topic, 0, nacks, HINT, self._owner()), lambda: self.model.nack(nacks, self._owner()))
+        self._settled([(nack.content, nack.claim_score) for nack in nacks])
+
+    @rule(picked=picks)
+    def extend(self, picked: list[int]) -> None:
+        claims = self._tokens(picked)
+        reply = self._both(
+            calls.extend(self.topic, 0, claims, self._owner()), lambda: self.model.extend(claims, self._owner())
+        )
+        assert reply is not None
+        for (content, claim_score), renewed in zip(claims, reply.claim_scores, strict=True):
+            if renewed is not None:
+                self.handed.append(Claimed(content, self._store_score(content, claim_score), renewed, None))
+                self.held[content] = renewed
+
+    def _tokens(self, picked: Iterable[int]) -> list[Ack]:
+        """Deliveries of any age: in hand, settled, expired, claimed by somebody else since."""
+        chosen = [self.handed[-1 - pick % len(self.handed)] for pick in picked if self.handed]
+        return list(dict.fromkeys((claimed.content, claimed.claim_score) for claimed in chosen))
+
+    def _acks(self, settled: list[tuple[int, str]]) -> list[Ack]:
+        return self._tokens(pick for pick, verb in settled if verb == "ack")
+
+    def _nacks(self, settled: list[tuple[int, str]]) -> list[Nack]:
+        nacks: list[Nack] = []
+        for pick, verb in settled:
+            for content, claim_score in self._tokens([pick] if verb != "ack" else []):
+                number = {"retry in 700 ms": 700, "retry in 2 s": 2_000}.get(verb, 0)
+                if verb == "release":
+                    number = self._store_score(content, claim_score)
+                nacks.append(Nack(content, claim_score, verb.split()[0], number, "ValueError", 'no "é"'))
+        return nacks
+
+    def _store_score(self, content: bytes, claim_score: int) -> int:
+        return next(
+            claimed.store_score
+            for claimed in reversed(self.handed)
+            if (claimed.content, claimed.claim_score) == (content, claim_score)
+        )
+
+    def _owner(self) -> Owner:
+        return Owner(self.epoch, "zk") if self.epoch else calls.NO_OWNER
+
+    def _settled(self, tokens: Iterable[Ack]) -> None:
+        for content, claim_score in tokens:
+            if self.held.get(content) == claim_score:
+                del self.held[content]
+
+    # by content, and the dead
+
+    @rule(picked=some)
+    def cancel(self, picked: list[int]) -> None:
+        names = self._names(picked)
+        answers = self._both(calls.cancel(self.topic, 0, names), lambda: self.model.cancel(names))
+        for name, answer in zip(names, answers or (), strict=True):
+            if answer is ControlResult.DONE:
+                self.owed.discard(name)
+
+    @rule(picked=some, choice=score_choices)
+    def reschedule(self, picked: list[int], choice: int) -> None:
+        names = self._names(picked)
+        kind, value = self._new_score(choice)
+        self._both(
+            calls.reschedule(self.topic, 0, names, kind, value, HINT),
+            lambda: self.model.reschedule(names, kind, value),
+        )
+
+    @rule(picked=some, choice=score_choices, bounds=st.sampled_from([*product([False, True], [1, 10])]))
+    def redrive(self, picked: list[int], choice: int, bounds: tuple[bool, int]) -> None:
+        names = self._names(picked)
+        (kind, value), (overwrite, limit) = self._new_score(choice), bounds
+        dead = set(self.model.slot.dead)
+        self._both(
+            calls.redrive(self.topic, 0, kind, value, overwrite=overwrite, limit=limit, publish=HINT, contents=names),
+            lambda: self.model.redrive(names, kind, value, overwrite=overwrite, limit=limit),
+        )
+        self.owed |= dead - self.model.slot.dead.keys()
+
+    @rule(picked=some, bounds=st.sampled_from([*product([1, 10], [None, 0, 1_000])]))
+    def purge(self, picked: list[int], bounds: tuple[int, int | None]) -> None:
+        names = self._names(picked)
+        limit, ago_ms = bounds
+        before_ms = None if ago_ms is None else self.model.now_ms - ago_ms
+        self._both(
+            calls.purge_dead(self.topic, 0, before_ms=before_ms, limit=limit, contents=names),
+            lambda: self.model.purge(names, before_ms, limit),
+        )
+
+    def _content(self, index: int) -> bytes:
+        return self.contents[index % len(self.contents)]
+
+    def _names(self, picked: list[int]) -> list[bytes]:
+        return list(dict.fromkeys(map(self._content, picked)))
+
+    def _new_score(self, choice: int) -> tuple[str, int]:
+        kinds = {TopicType.RANGE_MERGE: "after", TopicType.PRIORITY: "priority", TopicType.FIXED_TIME: "at"}
+        return kinds[self.type], self._score(choice)
+
+    # what must hold
+
+    @invariant()
+    def all_keys_are_those_of_the_model(self) -> None:
+        type(self).steps += 1
+        state = read_state(self.client, self.keys)
+        assert state == self.model.state()
+        assert state.unaccounted == 0
+        assert state.orphans == {}
+
+    def teardown(self) -> None:
+        """Every accepted send is followed by a delivery: a good worker can empty the slot whatever happened."""
+        if not hasattr(self, "model"):
+            return
+        self.epoch += 1
+        for _ in range(3 * len(CONTENTS)):
+            self._set_clock(max(self.model.now_ms, self.latest_s * 1000) + LONGEST_DELAY_MS + 4_000)
+            acks = self._tokens(range(len(self.handed)))
+            reply = self.connections.run(calls.claim(self.topic, 0, 10, owner=self._owner(), acks=acks))
+            self.owed -= {claimed.content for claimed in reply.messages}
+            self.handed = list(reply.messages)
+            if not reply.messages and reply.next_due_ms == 0:
+                break
+        state = read_state(self.client, self.keys)
+        assert not state.store | state.prepare | state.retry, "the slot can't be drained"
+        assert not self.owed, "accepted and never delivered"
+
+    def _both(self, call: Call[T], modelled: Callable[[], T]) -> T | None:
+        """Carry out a call on both sides and compare the answers; None when both refuse it alike."""
+        try:
+            expected = modelled()
+        except RmqError as error:
+            expected = type(error)
+        answer = self.connections.run_many([call])[0]
+        if isinstance(expected, type):
+            assert type(answer) is expected
+            return None
+        assert not isinstance(answer, Exception), answer
+        assert answer == expected
+        return answer
+
+    def _set_clock(self, now_ms: int) -> None:
+        self.model.now_ms = now_ms
+        self.latest_s = max(self.latest_s, now_ms // 1000)
+        self.client.set(CLOCK_KEY, now_ms)

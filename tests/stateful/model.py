@@ -1,0 +1,317 @@
+"""What one slot of a topic promises, in plain Python: DESIGN.md sections 5 to 8 with dictionaries for keys.
+
+Written from the contract, without a look at performance. Each method takes what a call takes, returns what the call
+returns, and raises the error that refuses it before it changes anything. Equal scores go in the order that Redis
+happens to have, which is no promise (pitfall 17), but makes the comparison exact.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from rmq.calls import Ack, Nack, Owner
+from rmq.errors import BacklogFullError, FencedError, FixedTimePassedError
+from rmq.messages import Encoded
+from rmq.results import Claimed, ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
+from rmq.topics import Topic, TopicType
+from tests.support.slots import Record, SlotState
+
+
+class Model:
+    """One slot.
+
+    Args:
+        topic: Its definition.
+        now_ms: The time; set it to let time pass.
+    """
+
+    def __init__(self, topic: Topic, now_ms: int) -> None:
+        self.topic = topic
+        self.now_ms = now_ms
+        self.slot = SlotState()
+        self.epoch = 0
+        self.totals: Counter[str] = Counter()
+
+    @property
+    def now_s(self) -> int:
+        return self.now_ms // 1000
+
+    def state(self) -> SlotState:
+        """What the keys must hold."""
+        owner = {"epoch": str(self.epoch), "ensemble": "zk"} if self.epoch else {}
+        return replace(self.slot, totals={name: n for name, n in self.totals.items() if n}, owner=owner)
+
+    # sending
+
+    def send(self, messages: Sequence[Encoded], detailed: bool) -> SendResult:
+        store, kind = self.slot.store, self.topic.type
+        if kind is TopicType.FIXED_TIME and min(message.score for message in messages) <= self.now_ms:
+            raise FixedTimePassedError("past")
+        fresh = {message.content for message in messages} - store.keys()
+        bound = self.topic.max_backlog_per_slot
+        if bound and fresh and len(store) + len(fresh) > bound:
+            raise BacklogFullError("full")
+        first, crowded = min(store.values(), default=None), len(store) <= len(self.slot.prepare)
+        due = [self.now_ms + message.score if kind is TopicType.RANGE_MERGE else message.score for message in messages]
+        outcomes: list[bool] = []
+        for message, score in zip(messages, due, strict=True):
+            outcomes.append(message.content not in store)
+            if outcomes[-1] or kind is not TopicType.RANGE_MERGE:
+                self._store(message.content, score, message.body)
+        new = sum(outcomes)
+        self.totals.update(accepted=len(messages), merged=len(messages) - new)
+        earliest = min(due) if kind.timed else 0
+        if (new or kind is not TopicType.RANGE_MERGE) and (first is None or earliest < first or crowded):
+            self.slot.hints.append(earliest)
+        return SendResult(new, len(messages) - new, tuple(outcomes) if detailed else ())
+
+    def _store(self, content: bytes, score: int, body: bytes | None) -> None:
+        self.slot.store[content] = score
+        self.slot.body.pop(content, None)
+        if body is not None:
+            self.slot.body[content] = body
+
+    # claiming and settling
+
+    def claim(
+        self, limit: int, owner: Owner, acks: Iterable[Ack] = (), nacks: Iterable[Nack] = (), sweep_limit: int = 256
+    ) -> ClaimReply:
+        self._fence(owner)
+        stale = [nack.content for nack in nacks if not self._nack(nack)]
+        stale += [content for content, claim_score in acks if not self._ack(content, claim_score)]
+        swept, more = self._sweep(sweep_limit)
+        self._trim_dead()
+        taken = [self._take(content) for content in self._claimable()[:limit]]
+        next_due = self.now_ms if more or self._claimable() else self._next_due()
+        return ClaimReply(self.now_ms, next_due, 0, swept, tuple(stale), tuple(taken))
+
+    def ack(self, acks: Sequence[Ack], owner: Owner) -> tuple[bytes, ...]:
+        self._fence(owner)
+        return tuple(content for content, claim_score in acks if not self._ack(content, claim_score))
+
+    def nack(self, nacks: Sequence[Nack], owner: Owner) -> tuple[bytes, ...]:
+        self._fence(owner)
+        stale: list[bytes] = []
+        back = False
+        for nack in nacks:
+            if not self._nack(nack):
+                stale.append(nack.content)
+            elif nack.verb == "release" or (nack.verb == "retry" and nack.claim_score % 1000 and not nack.number):
+                back = True
+        self._trim_dead()
+        if back:
+            self.slot.hints.append(0)
+        return tuple(stale)
+
+    def extend(self, claims: Sequence[Ack], owner: Owner) -> ExtendReply:
+        self._fence(owner)
+        scores: list[int | None] = []
+        for content, claim_score in claims:
+            mine = self.slot.prepare.get(content) == claim_score
+            if mine:
+                self.slot.prepare[content] = self.now_s * 1000 + claim_score % 1000
+            scores.append(self.slot.prepare[content] if mine else None)
+        return ExtendReply(self.now_ms, tuple(scores))
+
+    def _fence(self, owner: Owner) -> None:
+        if owner.epoch < self.epoch:
+            raise FencedError("older epoch")
+        self.epoch = owner.epoch
+
+    def _claimable(self) -> list[bytes]:
+        """What may be delivered now, in order: due, and in nobody's hands."""
+        order = _lowest_first(self.slot.store)
+        if not self.topic.type.timed:
+            order = order[::-1]
+        not_before = self.now_ms if self.topic.type.timed else float("inf")
+        return [c for c in order if c not in self.slot.prepare and self.slot.store[c] <= not_before]
+
+    def _take(self, content: bytes) -> Claimed:
+        score = self.slot.store.pop(content)
+        left = score - 1 if score <= self.topic.max_retries else self.topic.max_retries
+        self.slot.prepare[content] = self.now_s * 1000 + left
+        if self.slot.retry.pop(content, None) is not None:
+            self.totals["merged"] += 1
+        self.totals["delivered"] += 1
+        return Claimed(content, score, self.slot.prepare[content], self.slot.body.get(content))
+
+    def _next_due(self) -> int:
+        """When there is something to do, once all that is claimable was claimed; 0 for never."""
+        times = [due // 1000 * 1000 for due in self.slot.retry.values()]
+        times += [(claim // 1000 + self.topic.lease_s + 1) * 1000 for claim in self.slot.prepare.values()]
+        times += [due for due in self.slot.store.values() if self.topic.type.timed and due > self.now_ms]
+        return min(times, default=0)
+
+    def _ack(self, content: bytes, claim_score: int) -> bool:
+        if self.slot.prepare.get(content) != claim_score:
+            return False
+        del self.slot.prepare[content]
+        self.slot.error.pop(content, None)
+        if content not in self.slot.store:
+            self.slot.body.pop(content, None)
+        self.totals["acked"] += 1
+        return True
+
+    def _nack(self, nack: Nack) -> bool:
+        content, left = nack.content, nack.claim_score % 1000
+        if self.slot.prepare.get(content) != nack.claim_score:
+            return False
+        if nack.verb == "release":
+            self.totals["released"] += 1
+            self._put_back(content, self.slot.store, nack.number)
+            return True
+        self._fail(content, left, nack.error_type, nack.error_message)
+        if nack.verb == "bury" or left == 0:
+            self._bury(content, left)
+        elif nack.number:
+            due_s = -(-(self.now_ms + nack.number) // 1000)
+            self._roll_back(content, self.slot.retry, due_s * 1000 + left)
+        else:
+            self._roll_back(content, self.slot.store, left)
+        return True
+
+    def _roll_back(self, content: bytes, place: dict[bytes, int], score: int) -> None:
+        if self._put_back(content, place, score):
+            self.totals["retried"] += 1
+
+    def _put_back(self, content: bytes, place: dict[bytes, int], score: int) -> bool:
+        """Out of flight; a fresh copy in store stands as it is."""
+        del self.slot.prepare[content]
+        if content in self.slot.store:
+            self.totals["merged"] += 1
+            self.slot.error.pop(content, None)
+            return False
+        place[content] = score
+        return True
+
+    def _fail(self, content: bytes, left: int, kind: str, message: str) -> None:
+        now = str(self.now_ms)
+        earlier: Record = self.slot.error.get(content, {}) if left < self.topic.max_retries else {}
+        first = earlier.get("first_ms", now)
+        self.slot.error[content] = {"first_ms": first, "last_ms": now, "type": kind, "message": message}
+
+    def _bury(self, content: bytes, left: int) -> None:
+        failure = self.slot.error.pop(content)
+        del self.slot.prepare[content]
+        if content in self.slot.store:
+            self.totals.update(exhausted=1, merged=1)
+            return
+        self.totals.update(buried=1, merged=content in self.slot.dead)
+        self.slot.dead[content] = self.now_ms
+        self.slot.reason[content] = {**failure, "attempts": self.topic.max_retries - left + 1}
+        self.slot.dead_body.pop(content, None)
+        if content in self.slot.body:
+            self.slot.dead_body[content] = self.slot.body.pop(content)
+
+    def _sweep(self, limit: int) -> tuple[int, bool]:
+        """Oldest first, so many leases and so many retries. Returns how many, and whether more may be waiting."""
+        end_s = self.now_s - self.topic.lease_s
+        expired = [c for c in _lowest_first(self.slot.prepare) if self.slot.prepare[c] // 1000 < end_s][:limit]
+        for content in expired:
+            left = self.slot.prepare[content] % 1000
+            attempt = self.topic.max_retries - left + 1
+            message = f"delivery {attempt} was neither acked nor nacked within its lease"
+            self._fail(content, left, "LeaseExpired", message)
+            if left:
+                self._roll_back(content, self.slot.store, left)
+            else:
+                self._bury(content, left)
+        self.totals["expired"] += len(expired)
+        due = [c for c in _lowest_first(self.slot.retry) if self.slot.retry[c] // 1000 <= self.now_s][:limit]
+        for content in due:
+            left = self.slot.retry.pop(content) % 1000
+            if content in self.slot.store:
+                self.totals["merged"] += 1
+                self.slot.error.pop(content, None)
+            else:
+                self.slot.store[content] = left
+        return len(expired) + len(due), limit in (len(expired), len(due))
+
+    def _trim_dead(self) -> None:
+        order = _lowest_first(self.slot.dead)
+        too_old = [c for c in order if self.slot.dead[c] < self.now_ms - self.topic.max_dead_age_ms]
+        too_many = len(order) - self.topic.max_dead_per_slot
+        trimmed = order[: max(len(too_old), too_many, 0)]
+        self._drop_dead(trimmed)
+        self.totals["trimmed"] += len(trimmed)
+
+    def _drop_dead(self, contents: Iterable[bytes]) -> None:
+        for content in contents:
+            del self.slot.dead[content]
+            del self.slot.reason[content]
+            self.slot.dead_body.pop(content, None)
+
+    # by content
+
+    def cancel(self, contents: Sequence[bytes]) -> list[ControlResult]:
+        return [self._cancel(content) for content in contents]
+
+    def _cancel(self, content: bytes) -> ControlResult:
+        places = [place for place in (self.slot.store, self.slot.retry) if content in place]
+        if not places:
+            return self._absent(content)
+        for place in places:
+            del place[content]
+        self.totals["cancelled"] += len(places)
+        if content not in self.slot.prepare:
+            self.slot.body.pop(content, None)
+            self.slot.error.pop(content, None)
+        return ControlResult.DONE
+
+    def reschedule(self, contents: Sequence[bytes], kind: str, value: int) -> list[ControlResult]:
+        score = self._new_score(kind, value)
+        answers: list[ControlResult] = []
+        for content in contents:
+            stored, waiting = content in self.slot.store, content in self.slot.retry
+            if stored or waiting:
+                self.slot.store[content] = score
+                self.slot.retry.pop(content, None)
+                self.totals["merged"] += stored and waiting
+            answers.append(ControlResult.DONE if stored or waiting else self._absent(content))
+        self.slot.hints.append(score if self.topic.type.timed else 0)
+        return answers
+
+    def _absent(self, content: bytes) -> ControlResult:
+        return ControlResult.IN_FLIGHT if content in self.slot.prepare else ControlResult.ABSENT
+
+    def _new_score(self, kind: str, value: int) -> int:
+        if kind == "at" and value <= self.now_ms:
+            raise FixedTimePassedError("past")
+        return self.now_ms + value if kind == "after" else value
+
+    # the dead
+
+    def redrive(
+        self, contents: Sequence[bytes], kind: str, value: int, *, overwrite: bool, limit: int
+    ) -> list[Redriven]:
+        score = self._new_score(kind, value)
+        answers: list[Redriven] = []
+        for content in contents or _lowest_first(self.slot.dead)[:limit]:
+            if content not in self.slot.dead:
+                answers.append(Redriven.ABSENT)
+                continue
+            fresh = content in self.slot.store
+            if overwrite or not fresh:
+                self._store(content, score, self.slot.dead_body.get(content))
+            self._drop_dead([content])
+            self.totals["merged" if fresh else "redriven"] += 1
+            answers.append(Redriven.MERGED if fresh else Redriven.DONE)
+        if {Redriven.DONE, Redriven.MERGED} & set(answers):
+            self.slot.hints.append(score if self.topic.type.timed else 0)
+        return answers
+
+    def purge(self, contents: Sequence[bytes], before_ms: int | None, limit: int) -> int:
+        if contents:
+            doomed = [content for content in dict.fromkeys(contents) if content in self.slot.dead]
+        else:
+            end_ms = float("inf") if before_ms is None else before_ms
+            doomed = [c for c in _lowest_first(self.slot.dead) if self.slot.dead[c] < end_ms][:limit]
+        self._drop_dead(doomed)
+        self.totals["purged"] += len(doomed)
+        return len(doomed)
+
+
+def _lowest_first(scores: dict[bytes, int]) -> list[bytes]:
+    return sorted(scores, key=lambda content: (scores[content], content))

@@ -1,0 +1,44 @@
+"""Thousands of random histories of a slot: the scripts must do what the model says, key by key."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import redis
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from rmq.connections import Connections
+from rmq.topics import TopicType
+from rmq.urls import parse_url
+from tests.stateful.machine import CONTENTS, SlotMachine
+from tests.support.slots import scripts_with_fake_clock
+
+EXAMPLES = {"default": 400, "ci": 400, "mutants": 150, "long": 10_000}
+STEPS = 30
+
+
+@pytest.fixture(scope="module")
+def machine(redis_url: str) -> Iterator[type[SlotMachine]]:
+    """The machine, on a database of its own: it flushes it between examples."""
+    url = f"{redis_url}?db=1"
+    connections = Connections(parse_url(url), scripts=scripts_with_fake_clock())
+    with redis.Redis.from_url(url) as client:
+        yield type("Machine", (SlotMachine,), {"connections": connections, "client": client})
+    connections.close()
+
+
+@pytest.mark.hypothesis
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("few", [2, 4])
+@pytest.mark.parametrize("kind", TopicType)
+def test_the_scripts_do_what_the_model_says(machine: type[SlotMachine], kind: TopicType, few: int) -> None:
+    profile = os.environ.get("RMQ_HYPOTHESIS_PROFILE") or "default"
+    of_this_type: type[SlotMachine] = type(
+        f"{kind.name}Machine", (machine,), {"type": kind, "contents": CONTENTS[-few:], "steps": 0}
+    )
+    bounds = settings(max_examples=EXAMPLES[profile], stateful_step_count=STEPS)
+    run_state_machine_as_test(of_this_type, settings=bounds)
+    print(f"{kind.name}, {few} contents: {EXAMPLES[profile]} examples, {of_this_type.steps} steps")

@@ -1,0 +1,288 @@
+"""One slot under test: a clock that the test moves, seeds, and everything that its keys hold as one value."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field
+from functools import cache
+from hashlib import sha1
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest import mock
+
+import redis
+
+from rmq import calls
+from rmq.calls import Ack, Call, Nack, Owner
+from rmq.connections import Connections
+from rmq.keys import TOPICS_KEY, SlotKeys, slot_keys
+from rmq.messages import Encoded
+from rmq.results import ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
+from rmq.scripts import ScriptLibrary
+from rmq.topics import Topic
+from rmq.urls import parse_url
+
+T = TypeVar("T")
+Record = dict[str, Any]
+
+LUA_VARIABLE = "RMQ_TEST_LUA"
+"""Folder of Lua scripts to test instead of the repository's; the mutants set it."""
+
+CLOCK_KEY = "rmq:test:clock"
+READ_FAKE_CLOCK = f"""
+local function read_clock()
+  local now_ms = tonumber(redis.call('GET', '{CLOCK_KEY}'))
+  return now_ms, math.floor(now_ms / 1000)
+end
+"""
+
+HINT = "RPUSH"
+"""Stands in for PUBLISH: the hints pile up in a list under the channel's name, where a test can see them."""
+
+T0 = 1_790_000_000_250
+"""Where the fake clock begins: not on a whole second."""
+
+ZSETS = ("store", "prepare", "retry", "dead")
+HASHES = ("body", "meta", "error", "reason", "dead_body")
+STATE_IN_META = ("epoch", "ensemble", "paused")
+
+
+def scripts_under_test(**overrides: str) -> ScriptLibrary:
+    """Return a script library of the scripts under test."""
+    folder = os.environ.get(LUA_VARIABLE)
+    if not folder:
+        return ScriptLibrary(overrides)
+    with mock.patch("rmq.scripts._lua_folder", return_value=Path(folder)):
+        return ScriptLibrary(overrides)
+
+
+@cache
+def scripts_with_fake_clock() -> ScriptLibrary:
+    """Return the scripts with a `read_clock` that reads `CLOCK_KEY`."""
+    return scripts_under_test(read_clock=READ_FAKE_CLOCK)
+
+
+@dataclass(frozen=True)
+class SlotState:
+    """All keys of a slot. Scores are whole numbers; JSON is decoded; what is absent is empty."""
+
+    store: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    prepare: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    retry: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    dead: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    body: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    error: dict[bytes, Record] = field(default_factory=dict[bytes, Record])
+    reason: dict[bytes, Record] = field(default_factory=dict[bytes, Record])
+    dead_body: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    totals: dict[str, int] = field(default_factory=dict[str, int])
+    owner: dict[str, str] = field(default_factory=dict[str, str])
+    hints: list[int] = field(default_factory=list[int])
+
+    @property
+    def unaccounted(self) -> int:
+        """0, or messages were lost or invented."""
+        total = self.totals.get
+        there = len(self.store) + len(self.prepare) + len(self.retry) + len(self.dead)
+        gone = total("acked", 0) + total("cancelled", 0) + total("purged", 0) + total("trimmed", 0)
+        return total("accepted", 0) - total("merged", 0) - there - gone
+
+    @property
+    def orphans(self) -> dict[str, set[bytes]]:
+        """Side entries without the message that they belong to; empty when all is well."""
+        alive = self.store.keys() | self.prepare.keys() | self.retry.keys()
+        found = {
+            "body": self.body.keys() - alive,
+            "error": self.error.keys() - alive,
+            "reason": self.reason.keys() - self.dead.keys(),
+            "dead_body": self.dead_body.keys() - self.dead.keys(),
+        }
+        return {name: contents for name, contents in found.items() if contents}
+
+
+_DUMP = """
+local reply = {}
+for i, key in ipairs(KEYS) do
+  local kind = redis.call('TYPE', key).ok
+  if kind == 'zset' then
+    reply[i] = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  elseif kind == 'hash' then
+    reply[i] = redis.call('HGETALL', key)
+  elseif kind == 'list' then
+    reply[i] = redis.call('LRANGE', key, 0, -1)
+  else
+    reply[i] = {}
+  end
+end
+return reply
+"""
+_DUMP_SHA = sha1(_DUMP.encode(), usedforsecurity=False).hexdigest()
+
+
+def read_state(client: redis.Redis, keys: SlotKeys) -> SlotState:
+    """Read all keys of a slot at one instant."""
+    names = (*(getattr(keys, name) for name in (*ZSETS, *HASHES)), keys.wake)
+    try:
+        reply: Any = client.evalsha(_DUMP_SHA, len(names), *names)
+    except redis.exceptions.NoScriptError:
+        reply = client.eval(_DUMP, len(names), *names)
+    zsets = [dict(zip(page[::2], map(int, page[1::2]), strict=True)) for page in reply[:4]]
+    body, meta, error, reason, dead_body = (dict(zip(page[::2], page[1::2], strict=True)) for page in reply[4:9])
+    text = {name.decode(): value.decode() for name, value in meta.items()}
+    return SlotState(
+        *zsets,
+        body=body,
+        error={content: json.loads(record) for content, record in error.items()},
+        reason={content: json.loads(record) for content, record in reason.items()},
+        dead_body=dead_body,
+        totals={name: int(value) for name, value in text.items() if name not in STATE_IN_META},
+        owner={name: value for name, value in text.items() if name in STATE_IN_META},
+        hints=[int(hint) for hint in reply[9]],
+    )
+
+
+class SlotUnderTest:
+    """Slot 0 of a topic, with every call as a method and time standing still.
+
+    Args:
+        url: Where Redis is.
+        topic: The topic.
+        scripts: The scripts; by default those with the fake clock.
+    """
+
+    def __init__(self, url: str, topic: Topic, scripts: ScriptLibrary | None = None) -> None:
+        self.connections = Connections(parse_url(url), scripts=scripts or scripts_with_fake_clock())
+        self.client = redis.Redis.from_url(url)
+        self._url = url
+        self.topic = topic
+        self.keys = slot_keys(topic.name, 0)
+        self.set_clock(T0)
+
+    def close(self) -> None:
+        self.connections.close()
+        self.client.close()
+
+    def set_clock(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.client.set(CLOCK_KEY, now_ms)
+
+    def advance(self, ms: int) -> None:
+        self.set_clock(self.now_ms + ms)
+
+    @property
+    def now_s(self) -> int:
+        return self.now_ms // 1000
+
+    def claim_score(self, left: int, ago_s: int = 0) -> int:
+        """The claim score of a delivery claimed `ago_s` seconds ago with `left` retries left."""
+        return (self.now_s - ago_s) * 1000 + left
+
+    def state(self) -> SlotState:
+        return read_state(self.client, self.keys)
+
+    def seed(self, state: SlotState) -> SlotState:
+        """Write a state as it is; `accepted` is set so that the accounts are right. Returns it as it stands then."""
+        for name in ZSETS:
+            if scores := getattr(state, name):
+                self.client.zadd(getattr(self.keys, name), scores)
+        for name in ("body", "dead_body"):
+            if bodies := getattr(state, name):
+                self.client.hset(getattr(self.keys, name), mapping=bodies)
+        for name in ("error", "reason"):
+            if records := getattr(state, name):
+                texts = {content: json.dumps(record) for content, record in records.items()}
+                self.client.hset(getattr(self.keys, name), mapping=texts)
+        totals = {"accepted": 0, **state.totals}
+        totals["accepted"] -= SlotState(**{**vars(state), "totals": totals}).unaccounted
+        self.client.hset(self.keys.meta, mapping={**totals, **state.owner})
+        return self.state()
+
+    def dump(self) -> dict[bytes, bytes | None]:
+        """Every key of the slot as Redis serialises it."""
+        names: Any = self.client.keys(f"*{self.topic.name}_*")
+        return {name: self.client.dump(name) for name in names}  # pyright: ignore[reportReturnType]
+
+    def as_user(self, name: str) -> redis.Redis:
+        """A client of its own that is logged in as a user without a password."""
+        client = redis.Redis.from_url(self._url, protocol=2, single_connection_client=True)
+        client.execute_command("AUTH", name, "none")
+        return client
+
+    # the calls
+
+    def run(self, call: Call[T]) -> T:
+        return self.connections.run(call)
+
+    def send(
+        self, *messages: tuple[bytes, int] | tuple[bytes, int, bytes | None], detailed: bool = False
+    ) -> SendResult:
+        """Send (content, score) or (content, score, body)."""
+        encoded = [Encoded(0, message[0], message[1], message[2] if len(message) > 2 else None) for message in messages]
+        return self.run(calls.send(self.topic, 0, encoded, HINT, detailed))
+
+    def claim(
+        self,
+        limit: int = 1_000,
+        *,
+        start: int = 0,
+        acks: Sequence[Ack] = (),
+        nacks: Sequence[Nack] = (),
+        sweep_limit: int = calls.SWEEP_LIMIT,
+        owner: Owner = calls.NO_OWNER,
+    ) -> ClaimReply:
+        call = calls.claim(
+            self.topic, 0, limit, owner=owner, start=start, acks=acks, nacks=nacks, sweep_limit=sweep_limit
+        )
+        return self.run(call)
+
+    def ack(self, *acks: Ack, owner: Owner = calls.NO_OWNER) -> tuple[bytes, ...]:
+        return self.run(calls.ack(self.topic, 0, acks, owner))
+
+    def nack(self, *nacks: Nack, owner: Owner = calls.NO_OWNER) -> tuple[bytes, ...]:
+        return self.run(calls.nack(self.topic, 0, nacks, HINT, owner))
+
+    def extend(self, *claims: Ack, owner: Owner = calls.NO_OWNER) -> ExtendReply:
+        return self.run(calls.extend(self.topic, 0, claims, owner))
+
+    def cancel(self, *contents: bytes) -> list[ControlResult]:
+        return self.run(calls.cancel(self.topic, 0, contents))
+
+    def reschedule(self, kind: str, value: int, *contents: bytes) -> list[ControlResult]:
+        return self.run(calls.reschedule(self.topic, 0, contents, kind, value, HINT))
+
+    def redrive(
+        self, kind: str, value: int, *contents: bytes, overwrite: bool = False, limit: int = 1_000
+    ) -> list[Redriven]:
+        call = calls.redrive(
+            self.topic, 0, kind, value, overwrite=overwrite, limit=limit, publish=HINT, contents=contents
+        )
+        return self.run(call)
+
+    def purge(self, *contents: bytes, before_ms: int | None = None, limit: int = 1_000) -> int:
+        return self.run(calls.purge_dead(self.topic, 0, before_ms=before_ms, limit=limit, contents=contents))
+
+
+def check_topic(client: redis.Redis, topic: str) -> None:
+    """Check that a topic has only the keys of its slots, and that each slot's accounts and side entries are right."""
+    found: Any = client.keys(f"*{topic}*")
+    slots: set[int] = set()
+    for name in (name.decode() for name in found):
+        number = re.sub(r".*_(\d+)}?", r"\1", name)
+        known = astuple(slot_keys(topic, int(number))) if number.isdecimal() else ()
+        assert name in known, f"{name} is no key of a slot of {topic}"
+        slots.add(int(number))
+    for slot in sorted(slots):
+        keys = slot_keys(topic, slot)
+        state = read_state(client, keys)
+        assert state.unaccounted == 0, f"slot {slot} of {topic}: {state}"
+        assert state.orphans == {}, f"slot {slot} of {topic}"
+
+
+def forget_topic(client: redis.Redis, topic: str) -> None:
+    """Delete all that a topic has in Redis."""
+    found: Any = client.keys(f"*{topic}*")
+    if found:
+        client.delete(*found)
+    client.hdel(TOPICS_KEY, topic)
