@@ -1,0 +1,140 @@
+"""The sending side: plays the plan of a day in compressed time."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rmq import ControlResult, FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient
+from rmq.demo.jobs import CLOSE_AFTER_MIN, CLOSE_ORDER, CUSTOMER_PICTURE, MERGE_WINDOW_MIN, PRICE_PICTURE, Minute
+from rmq.demo.redis_clock import RedisClock
+from rmq.errors import FixedTimePassedError
+
+LEAST_AHEAD_MS = 250
+"""A short demo leaves an order this long at least: its closing must lie ahead when the message arrives."""
+
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast order time goes.
+
+    Args:
+        minutes: Length of the day in minutes of order time, more than 0.
+        seconds: In how many seconds it passes.
+    """
+
+    minutes: int
+    seconds: float
+
+    def seconds_of(self, minutes: float) -> float:
+        """Return how long so many minutes of order time take."""
+        return minutes * self.seconds / self.minutes
+
+    def ms_of(self, minutes: float) -> int:
+        """Return the same in whole milliseconds, at least 1."""
+        return max(1, round(1_000 * self.seconds_of(minutes)))
+
+    def minute_at(self, elapsed_s: float) -> int:
+        """Return the minute of order time after so many seconds."""
+        return int(elapsed_s * self.minutes / self.seconds)
+
+
+class Player(threading.Thread):
+    """Sends what happens in each minute when its time has come; late rather than never.
+
+    Args:
+        client: Where to send.
+        plan: The day.
+        pace: How fast it goes.
+
+    Attributes:
+        lines: Order lines played so far.
+        last_sent_s: Per topic name and content when the last send began, on the clock `time.monotonic`. Orders whose
+            closing was cancelled are not in it.
+        too_late: Payments that came when the order was about to close already.
+        error: What ended the play early.
+    """
+
+    def __init__(self, client: RmqClient, plan: Sequence[Minute], pace: Pace) -> None:
+        super().__init__(name="rmq-demo-player", daemon=True)
+        self._client = client
+        self._plan = plan
+        self._pace = pace
+        self._clock = RedisClock(client, CLOSE_ORDER)
+        self._prices = client.producer(PRICE_PICTURE)
+        self._pictures = client.producer(CUSTOMER_PICTURE)
+        self._closings = client.producer(CLOSE_ORDER)
+        self._stopped = threading.Event()
+        self._started_s = time.monotonic()
+        self.lines = 0
+        self.last_sent_s: dict[tuple[str, str], float] = {}
+        self.too_late = 0
+        self.error: Exception | None = None
+
+    @property
+    def minute(self) -> int:
+        """Minute of order time that it is now; goes on after the last order."""
+        return self._pace.minute_at(time.monotonic() - self._started_s)
+
+    def stop(self) -> None:
+        """End the play early; returns when the last send is done."""
+        self._stopped.set()
+        if self.ident is not None:
+            self.join()
+
+    def run(self) -> None:
+        """Play the day."""
+        self._started_s = time.monotonic()
+        try:
+            for minute in self._plan:
+                due_s = self._started_s + self._pace.seconds_of(minute.number)
+                if self._stopped.wait(max(0.0, due_s - time.monotonic())):
+                    return
+                self._play(minute)
+        except Exception as error:
+            self.error = error
+
+    def _play(self, minute: Minute) -> None:
+        self._note(PRICE_PICTURE.name, [f"item:{item}" for item in minute.repriced])
+        window_ms = self._pace.ms_of(MERGE_WINDOW_MIN)
+        # no price in the message: it may merge with an earlier one, and who draws looks up what holds then
+        self._prices.send_many(RangeMergeMessage(f"item:{item}", window_ms) for item in minute.repriced)
+        self._note(CUSTOMER_PICTURE.name, [picture.content for picture in minute.pictures])
+        now_ms = self._clock.now_ms()
+        self._pictures.send_many(
+            PriorityMessage(each.content, each.tier.value, body=json.dumps({"tier": each.tier.name, "sent_ms": now_ms}))
+            for each in minute.pictures
+        )
+        for invoice in minute.opened:
+            self._open(invoice)
+        for invoice in minute.paid:
+            self._pay(invoice)
+        self.lines += minute.lines
+
+    def _open(self, invoice: str) -> None:
+        content = f"order:{invoice}"
+        self._note(CLOSE_ORDER.name, [content])
+        ahead_ms = max(LEAST_AHEAD_MS, self._pace.ms_of(CLOSE_AFTER_MIN))
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                self._closings.send(FixedTimeMessage(content, self._clock.now_ms() + ahead_ms))
+                return
+            except FixedTimePassedError:  # this machine stood still in between
+                if not left:
+                    raise
+
+    def _pay(self, invoice: str) -> None:
+        content = f"order:{invoice}"
+        if self._client.cancel(CLOSE_ORDER, content) is ControlResult.DONE:
+            self.last_sent_s.pop((CLOSE_ORDER.name, content), None)
+        else:
+            self.too_late += 1
+
+    def _note(self, topic: str, contents: Sequence[str]) -> None:
+        now_s = time.monotonic()
+        self.last_sent_s.update(((topic, content), now_s) for content in contents)

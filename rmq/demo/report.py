@@ -1,0 +1,168 @@
+"""How the demo looks: a live table, lines where there is no terminal, and the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import groupby, islice
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from rmq import DeadMessage
+from rmq.demo.accounts import Account, total
+from rmq.demo.crew import WORKERS
+from rmq.demo.jobs import Tier
+from rmq.demo.orders import OrderLine
+from rmq.demo.summary import Check, Run
+
+_LIVE = (
+    ("sent", "accepted"),
+    ("merged", "merged"),
+    ("backlog", "backlog"),
+    ("due", "due"),
+    ("in\nflight", "in_flight"),
+    ("waiting", "waiting"),
+    ("delivered", "delivered"),
+    ("acked", "acked"),
+    ("dead", "dead"),
+)
+_WIDEST_FIGURE = len("1,404")
+_DEAD_SHOWN = 2
+"""Of each topic."""
+
+
+def opening(orders: Sequence[OrderLine], seconds: float, url: str) -> RenderableType:
+    """Return what is about to be seen."""
+    return Group(
+        Text(f"A day of a shop, {orders[0].at:%Y-%m-%d}, in {seconds:g} seconds", "bold"),
+        "Each new price of an item has its picture redrawn once an hour (price-picture),",
+        "and those for the customers who bought it, larger customers first",
+        "(customer-picture). Orders close after half an hour unless they are paid",
+        f"(close-order). Some jobs fail. {WORKERS} worker processes, and Redis at",
+        Text(url, "dim", overflow="fold"),
+        "",
+    )
+
+
+def live_view(now: datetime, lines: int, all_lines: int, accounts: Sequence[Account]) -> RenderableType:
+    """Return the table and the bar while the day is played."""
+    head = Table.grid(padding=(0, 2, 0, 0))
+    state = f"{lines:,} of {all_lines:,} order lines" if lines < all_lines else "all in; finishing the rest"
+    head.add_row(Text(f"{now:%a %d %b %Y  %H:%M}", "bold"), ProgressBar(all_lines, lines, width=20), state)
+    table = _table()
+    for title, _ in _LIVE:
+        width = max(_WIDEST_FIGURE, *map(len, title.split("\n")))  # so that columns stay where they are
+        table.add_column(title, justify="right", vertical="bottom", no_wrap=True, min_width=width)
+    for account in accounts:
+        figures = [getattr(account, name) for _, name in _LIVE]
+        style = {"dead": "red", "waiting": "yellow"}
+        cells = [
+            Text(f"{figure:,}", style.get(name, "") if figure else "dim")
+            for (_, name), figure in zip(_LIVE, figures, strict=True)
+        ]
+        table.add_row(short(account.topic), *cells)
+    return Group(head, "", table)
+
+
+def live_line(now: datetime, lines: int, all_lines: int, accounts: Sequence[Account]) -> str:
+    """Return the same as one line."""
+    sum_ = total(accounts)
+    return (
+        f"{now:%H:%M}  {lines:,} of {all_lines:,} lines; sent {sum_.accepted:,}, merged {sum_.merged:,}, "
+        f"backlog {sum_.backlog:,}, waiting {sum_.waiting}, acked {sum_.acked:,}, dead {sum_.dead}"
+    )
+
+
+def summary(run: Run) -> RenderableType:
+    """Return the summary."""
+    return Group(
+        "",
+        _what_happened(run),
+        "",
+        _accounts(run),
+        "",
+        _tiers(run),
+        *_dead(run.dead),
+        "",
+        _checks(run.checks()),
+        "",
+        _verdict(run),
+    )
+
+
+def short(topic: str) -> str:
+    """Return a topic's name without the `demo.` that keeps it apart from others on the same Redis."""
+    return topic.removeprefix("demo.")
+
+
+def _table(title: str = "topic") -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, collapse_padding=True, header_style="bold")
+    table.add_column(title, vertical="bottom", no_wrap=True)
+    return table
+
+
+def _what_happened(run: Run) -> RenderableType:
+    table = _table()
+    titles = ("sent", "merged", "delivered", "retried", "cancelled", "p50 late", "p99 late")
+    for title in titles:
+        table.add_column(title, justify="right", no_wrap=True)
+    for account in run.accounts:
+        late = run.lateness(account.topic)
+        counts = (account.accepted, account.merged, account.delivered, account.retried, account.cancelled)
+        times = (f"{late.p50_ms:,} ms", f"{late.p99_ms:,} ms")
+        table.add_row(short(account.topic), *(f"{each:,}" for each in counts), *times)
+    return table
+
+
+def _accounts(run: Run) -> RenderableType:
+    table = _table()
+    for title in ("accepted", "- merged", "= acked", "+ dead", "+ cancelled", "left over", "accounts"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for account in run.accounts:
+        counts = (account.accepted, account.merged, account.acked, account.dead, account.cancelled, account.left)
+        right = Text("right", "green") if not account.missing else Text(f"{account.missing:+,}", "bold red")
+        table.add_row(short(account.topic), *(f"{each:,}" for each in counts), right)
+    return table
+
+
+def _tiers(run: Run) -> RenderableType:
+    table = _table("larger customers first")
+    for title in ("pictures", "p50 late", "p99 late"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for tier in reversed(Tier):
+        late = run.lateness_of_tier(tier)
+        table.add_row(f"  {tier.name.lower()}", f"{late.count:,}", f"{late.p50_ms:,} ms", f"{late.p99_ms:,} ms")
+    return table
+
+
+def _dead(dead: Sequence[DeadMessage]) -> list[RenderableType]:
+    if not dead:
+        return []
+    shown = [each for _, group in groupby(dead, key=lambda each: each.topic) for each in islice(group, _DEAD_SHOWN)]
+    lines: list[RenderableType] = ["", Text(f"Dead letters, {len(shown)} of {len(dead)}:", "bold")]
+    for message in shown:
+        reason = f"{message.error_message} ({message.error_type}, {message.attempts} deliveries)"
+        lines.append(Text(f"  {short(message.topic)}: {reason}", no_wrap=True, overflow="ellipsis"))
+    return lines
+
+
+def _checks(checks: Sequence[Check]) -> RenderableType:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for check in checks:
+        grid.add_row(Text("kept", "green") if check.kept else Text("BROKEN", "bold red"), check.name, check.words)
+    return grid
+
+
+def _verdict(run: Run) -> RenderableType:
+    sum_ = total(run.accounts)
+    played = (
+        f"{run.lines:,} order lines: {sum_.accepted:,} messages, {sum_.delivered:,} deliveries "
+        f"in {run.elapsed_s:.1f} s ({run.rate_per_s:,.0f}/s)."
+    )
+    if run.exit_code == 0:
+        return Group(played, Text("Nothing was lost, and nothing is left.", "bold green"))
+    return Group(played, Text("The accounts are not in order: see above.", "bold red"))

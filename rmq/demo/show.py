@@ -1,0 +1,141 @@
+"""The demo as a whole: workers, player, view, and the check at the end."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from datetime import timedelta
+
+from rich.console import Console
+from rich.live import Live
+
+from rmq import DeadFilter, DeadMessage, RmqClient
+from rmq.demo import report
+from rmq.demo.accounts import Account
+from rmq.demo.crew import Crew
+from rmq.demo.jobs import CLOSE_AFTER_MIN, CLOSE_ORDER, MERGE_WINDOW_MIN, TOPICS, plan
+from rmq.demo.orders import read_orders
+from rmq.demo.play import Pace, Player
+from rmq.demo.redis_clock import RedisClock
+from rmq.demo.summary import Run
+from rmq.errors import InvalidValueError, RmqError
+
+DRAIN_LIMIT_S = 20.0
+"""After the last order and its windows: long enough for all retries, even on a slow machine."""
+
+_LOOK_EVERY_S = 0.25
+_LINE_EVERY_S = 2.0
+_INTERRUPTED = 130
+"""Exit code after Ctrl-C. Source: a shell's 128 + number of the signal."""
+
+
+def run(
+    *, url: str | None = None, seconds: float = 20.0, json_output: bool = False, console: Console | None = None
+) -> int:
+    """Play a day of orders, show what the queue does with it, and check that nothing was lost.
+
+    Args:
+        url: Where to play it; as for `RmqClient`. It leaves topics named `demo.…` there.
+        seconds: In how many seconds the day passes, 1 to 3,600.
+        json_output: Show nothing but the summary, as one JSON document.
+        console: Where to show it; standard output by default.
+
+    Returns:
+        The exit code: 0 if all is in order, 1 if a promise was broken or something is left, 130 after Ctrl-C.
+
+    Raises:
+        InvalidValueError: `seconds` out of range.
+        RmqError: Redis or a worker process failed.
+    """
+    if not 1 <= seconds <= 3_600:
+        raise InvalidValueError(f"seconds is {seconds!r}; it must lie between 1 and 3,600")
+    console = console or Console(highlight=False)
+    try:
+        finished = _Show(url, seconds, Console(quiet=True) if json_output else console).play()
+    except KeyboardInterrupt:
+        print("The demo was stopped.", file=sys.stderr)
+        return _INTERRUPTED
+    if json_output:
+        console.file.write(json.dumps(finished.to_json(), indent=2) + "\n")
+    else:
+        console.print(report.summary(finished))
+        console.print("\nOn a Redis of your own: rmq demo --url redis://localhost, then rmq stats.", style="dim")
+        console.print("How it works: docs/demo.md. What RMQ is for: README.md.", style="dim")
+    return finished.exit_code
+
+
+class _Show:
+    """One run."""
+
+    def __init__(self, url: str | None, seconds: float, console: Console) -> None:
+        self._url = url
+        self._seconds = seconds
+        self._console = console
+        self._orders = read_orders()
+        self._plan = plan(self._orders)
+        self._pace = Pace(self._plan[-1].number, seconds)
+        self._next_line_s = 0.0
+
+    def play(self) -> Run:
+        """Run it from start to end, and leave no process behind."""
+        with RmqClient(self._url) as client:
+            before = {topic.name: client.inspect(topic).stats() for topic in TOPICS}
+
+            def accounts() -> tuple[Account, ...]:
+                return tuple(Account.between(before[each.name], client.inspect(each).stats()) for each in TOPICS)
+
+            began_ms = RedisClock(client, CLOSE_ORDER).now_ms()
+            with Crew(client.url, self._pace.seconds_of(1)) as crew:
+                self._console.print(report.opening(self._orders, self._seconds, client.shown_url), soft_wrap=True)
+                crew.wait_ready()
+                player = Player(client, self._plan, self._pace)
+                started_s = time.monotonic()
+                try:
+                    player.start()
+                    self._watch(player, crew, accounts)
+                finally:
+                    player.stop()
+                elapsed_s = time.monotonic() - started_s
+                records = crew.dismiss()
+            return Run(
+                seconds=self._seconds,
+                elapsed_s=elapsed_s,
+                lines=player.lines,
+                accounts=accounts(),
+                records=records,
+                last_sent_s=player.last_sent_s,
+                dead=_dead(client, began_ms),
+            )
+
+    def _watch(self, player: Player, crew: Crew, accounts: Callable[[], tuple[Account, ...]]) -> None:
+        """Show how it goes until nothing is left, or until it takes too long."""
+        windows_s = self._pace.seconds_of(max(MERGE_WINDOW_MIN, CLOSE_AFTER_MIN))
+        give_up_s = time.monotonic() + self._seconds + windows_s + DRAIN_LIMIT_S
+        live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
+        with live or nullcontext():
+            while True:
+                ended = not player.is_alive()  # before the reading: what it sends after that is not in it
+                now = accounts()
+                self._show(live, player, now)
+                if player.error is not None:
+                    raise RmqError(f"the demo could not send: {player.error}") from player.error
+                crew.check()
+                if time.monotonic() > give_up_s or (ended and not any(account.left for account in now)):
+                    return
+                time.sleep(_LOOK_EVERY_S)
+
+    def _show(self, live: Live | None, player: Player, accounts: Sequence[Account]) -> None:
+        clock = self._orders[0].at + timedelta(minutes=player.minute)
+        if live is not None:
+            live.update(report.live_view(clock, player.lines, len(self._orders), accounts), refresh=True)
+        elif time.monotonic() >= self._next_line_s:
+            self._next_line_s = time.monotonic() + _LINE_EVERY_S
+            self._console.print(report.live_line(clock, player.lines, len(self._orders), accounts), soft_wrap=True)
+
+
+def _dead(client: RmqClient, since_ms: int) -> list[DeadMessage]:
+    mine = DeadFilter(died_after=since_ms)
+    return [message for topic in TOPICS for message in client.dead(topic).list(mine)]

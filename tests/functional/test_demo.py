@@ -1,0 +1,117 @@
+"""The demo as its users start it: in a process of its own, with the embedded Redis."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.servers import RedisServer
+
+RUN = "import sys; from rmq.demo import run; sys.exit(run(url=sys.argv[1] or None, seconds=3, json_output={json}))"
+
+
+def start(url: str = "", *, as_json: bool = True) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN.format(json=as_json), url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        env={name: value for name, value in os.environ.items() if name != "RMQ_URL"},
+        start_new_session=True,
+    )
+
+
+def children(demo: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(demo.pid).children(recursive=True)
+
+
+def check(summary: dict[str, object]) -> None:
+    assert summary["ok"] is True
+    assert summary["order_lines"] == 4_940
+    topics = summary["topics"]
+    assert isinstance(topics, dict)
+    assert len(topics) == 3
+    for topic in topics.values():
+        assert topic["accepted"] - topic["merged"] == topic["acked"] + topic["dead"] + topic["cancelled"]
+        assert topic["backlog"] == topic["in_flight"] == topic["waiting"] == topic["left"] == topic["missing"] == 0
+        assert topic["delivered"] > 0
+        assert topic["retried"] > 0
+    assert topics["demo.price-picture"]["accepted"] == 1_404
+    assert topics["demo.price-picture"]["merged"] > 0
+    assert topics["demo.customer-picture"]["accepted"] == 2_429
+    assert topics["demo.close-order"]["cancelled"] > 0
+
+
+@pytest.mark.timeout(90)
+def test_the_accounts_are_right_with_an_embedded_redis() -> None:
+    demo = start()
+    out, err = demo.communicate(timeout=80)
+    assert demo.returncode == 0, err
+    summary = json.loads(out)
+    check(summary)
+    assert any("MissingPhotoError" in message["error"] for message in summary["dead"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_it_can_be_repeated_on_a_redis_and_says_so_in_words() -> None:
+    with RedisServer() as server:
+        first = start(server.url)
+        out, err = first.communicate(timeout=70)
+        assert first.returncode == 0, err
+        check(json.loads(out))
+        second = start(server.url, as_json=False)
+        out, err = second.communicate(timeout=70)
+        assert second.returncode == 0, err
+        assert "Nothing was lost" in out
+        assert max(map(len, out.splitlines())) < 160
+
+
+@pytest.mark.timeout(90)
+def test_ctrl_c_ends_it_and_leaves_nothing_behind() -> None:
+    demo = start(as_json=False)
+    assert demo.stdout is not None
+    while "lines; sent" not in demo.stdout.readline():
+        pass
+    started = children(demo)
+    assert len(started) >= 2
+    demo.send_signal(signal.SIGINT)
+    _, err = demo.communicate(timeout=40)
+    assert demo.returncode == 130, err
+    assert "Traceback" not in err
+    assert not psutil.wait_procs(started, timeout=10)[1]
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.skipif(not Path("/proc").exists(), reason="finds the workers by their command lines")
+def test_a_worker_that_dies_is_reported() -> None:
+    demo = start(as_json=False)
+    assert demo.stdout is not None
+    while "lines; sent" not in demo.stdout.readline():
+        pass
+    started = children(demo)
+    worker = next(each for each in started if "rmq.demo.worker" in each.cmdline())
+    worker.kill()
+    _, err = demo.communicate(timeout=40)
+    assert demo.returncode == 1
+    assert "a worker of the demo ended with code -9" in err
+    assert not psutil.wait_procs(started, timeout=10)[1]
+
+
+@pytest.mark.timeout(90)
+def test_workers_end_when_the_demo_is_killed() -> None:
+    demo = start(as_json=False)
+    assert demo.stdout is not None
+    while "lines; sent" not in demo.stdout.readline():
+        pass
+    workers = children(demo)
+    demo.kill()
+    demo.communicate(timeout=20)
+    assert not psutil.wait_procs(workers, timeout=40)[1]

@@ -1,0 +1,115 @@
+"""The demo's judgement: it must see what is wrong, not only praise what is right."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from rmq import DeadMessage
+from rmq.demo import report
+from rmq.demo.accounts import Account, total
+from rmq.demo.handled import Handled, outdated, overlaps, spread
+from rmq.demo.jobs import CUSTOMER_PICTURE, PRICE_PICTURE, Tier
+from rmq.demo.orders import read_orders
+from rmq.demo.summary import Run
+
+RECORD = Handled(PRICE_PICTURE.name, "item:1", True, 10.0, 11.0, 5, False, None)
+GOLD = Handled(CUSTOMER_PICTURE.name, "item:1 customer:2", True, 12.0, 13.0, 70, False, "GOLD")
+ACCOUNT = Account(
+    PRICE_PICTURE.name, 10, 3, 8, 1, 5, 1, 1, backlog=0, due=0, in_flight=0, waiting=0, found=0
+)
+DEAD = DeadMessage(PRICE_PICTURE.name, 0, b"item:9", None, 1, "MissingPhotoError", "no photo", 4, 1, 1)
+RUN = Run(20.0, 22.0, 4_940, (ACCOUNT,), (RECORD, GOLD), {(RECORD.topic, "item:1"): 9.0}, (DEAD,))
+
+
+def broken(run: Run) -> set[str]:
+    return {check.name for check in run.checks() if not check.kept}
+
+
+def shown(thing: object) -> str:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(thing)
+    return console.export_text()
+
+
+def test_a_run_in_order() -> None:
+    assert broken(RUN) == set()
+    assert RUN.exit_code == 0
+    assert RUN.to_json()["ok"] is True
+    assert RUN.lateness_of_tier(Tier.GOLD).p50_ms == 70
+    assert RUN.lateness_of_tier(Tier.BRONZE).count == 0
+
+
+def test_each_broken_promise_is_seen() -> None:
+    assert broken(replace(RUN, accounts=(replace(ACCOUNT, acked=4),))) == {"accounts"}
+    assert broken(replace(RUN, accounts=(replace(ACCOUNT, acked=4, backlog=1),))) == {"empty"}
+    assert broken(replace(RUN, accounts=(replace(ACCOUNT, acked=4, waiting=1),))) == {"empty"}
+    assert broken(replace(RUN, records=(RECORD, replace(RECORD, started_s=10.5)))) == {"no overlap"}
+    assert broken(replace(RUN, records=(RECORD, replace(RECORD, started_s=12.0, early=True)))) == {"not early"}
+    assert broken(replace(RUN, last_sent_s={(RECORD.topic, "item:1"): 10.5})) == {"up to date"}
+    assert replace(RUN, accounts=(replace(ACCOUNT, acked=4),)).exit_code == 1
+
+
+def test_what_died_need_not_be_done() -> None:
+    assert broken(replace(RUN, last_sent_s={(PRICE_PICTURE.name, "item:9"): 50.0})) == set()
+    assert outdated({("t", "x"): 1.0}, [], {("t", "x")}) == []
+    assert outdated({("t", "x"): 1.0}, [replace(RECORD, topic="t", content="x", done=False)], ()) == [("t", "x")]
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 20), st.integers(1, 5)), max_size=12))
+def test_overlaps_agree_with_a_look_at_every_pair(spans: list[tuple[str, int, int]]) -> None:
+    records = [
+        replace(RECORD, content=name, started_s=float(start), ended_s=float(start + length))
+        for name, start, length in spans
+    ]
+    pairs = any(
+        one.content == other.content and one.started_s < other.ended_s and other.started_s < one.ended_s
+        for number, one in enumerate(records)
+        for other in records[number + 1 :]
+    )
+    assert bool(overlaps(records)) == pairs
+
+
+def test_records_travel_as_json() -> None:
+    assert Handled.from_json(GOLD.to_json()) == GOLD
+
+
+def test_spread() -> None:
+    assert (spread([None]).count, spread([]).p99_ms) == (0, 0)
+    late = spread([*range(100), None])
+    assert (late.count, late.p50_ms, late.p99_ms) == (100, 50, 99)
+
+
+def test_accounts_add_up() -> None:
+    both = total([ACCOUNT, replace(ACCOUNT, topic="other", found=2, acked=7)])
+    assert (both.accepted, both.acked, both.found, both.missing) == (20, 12, 2, 0)
+    assert not replace(ACCOUNT, backlog=1).settled
+    assert ACCOUNT.settled
+
+
+def test_the_summary_says_in_words_how_it_went() -> None:
+    text = shown(report.summary(RUN))
+    assert "Nothing was lost" in text
+    assert "no photo" in text
+    wrong = shown(report.summary(replace(RUN, accounts=(replace(ACCOUNT, acked=4),), dead=())))
+    assert "BROKEN" in wrong
+    assert "not in order" in wrong
+    assert "Dead letters" not in wrong
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_live_view_fits_a_small_terminal() -> None:
+    busy = [replace(ACCOUNT, topic=topic, accepted=2_429, waiting=2) for topic in ("demo.customer-picture", "demo.x")]
+    orders = read_orders()
+    for lines in (10, len(orders)):
+        text = shown(report.live_view(orders[0].at, lines, len(orders), busy))
+        assert "customer-picture" in text
+        assert "2,429" in text
+        assert "…" not in text
+        assert len(text.splitlines()) == 7
+    assert "sent 4,858" in report.live_line(orders[0].at, 10, len(orders), busy)
+    assert "in 20 seconds" in shown(report.opening(orders, 20, "unix:///tmp/redis.sock"))
