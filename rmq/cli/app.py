@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from rmq import __version__
-from rmq.cli import consume, dead, messages, send, stats, topics, worker
+from rmq.cli import adopt, consume, dead, messages, send, stats, topics, worker
 from rmq.cli.session import GlobalOptions, Json, Session, Url, Verbose, command
 
 _EPILOG = "Exit codes: 0 done, 1 it did not work, 2 wrong usage or input, 130 ended by Ctrl-C."
@@ -79,6 +79,7 @@ command(topics_app, "list")(topics.list_topics)
 command(topics_app, "show")(topics.show_topic)
 command(topics_app, "change")(topics.change_topic)
 command(app, "worker")(worker.worker)
+command(app, "adopt")(adopt.adopt)
 command(app, "demo")(demo)
 
 

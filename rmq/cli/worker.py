@@ -16,6 +16,7 @@ import typer
 from rmq.cli.session import Session, log_to_stderr
 from rmq.client import DRAIN_S, RmqClient
 from rmq.errors import InvalidValueError, RmqError
+from rmq.supervisor import Supervisor, end_with_parent
 
 log = logging.getLogger("rmq.worker")
 
@@ -35,16 +36,39 @@ def worker(
         str, typer.Argument(metavar="MODULE:CLIENT", help="An RmqClient, or a function without arguments for one.")
     ],
     drain: Annotated[float, typer.Option(min=0, metavar="S", help="How long running handlers may finish.")] = DRAIN_S,
+    processes: Annotated[
+        int | None,
+        typer.Option(min=1, max=1_000, metavar="N", help="Run so many processes; one that crashes is restarted."),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, max=1_000, metavar="N", help="Threads of each listener, whatever it says itself."),
+    ] = None,
     log_level: Annotated[Level, typer.Option(help="What is logged to stderr.")] = Level.INFO,
+    supervised: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Run the listeners of MODULE:CLIENT until SIGTERM or Ctrl-C, then let running handlers finish."""
-    log_to_stderr("DEBUG" if session.options.verbose else log_level.name)
+    log_level = Level.DEBUG if session.options.verbose else log_level
+    log_to_stderr(log_level.name)
     if session.options.url is not None:
         os.environ["RMQ_URL"] = session.options.url  # for a client that names no URL of its own
-    run_one(target, drain)
+    if processes is not None:
+        code = Supervisor(_command(target, drain, threads, log_level), processes, drain).run()
+        raise typer.Exit(code)
+    if supervised:
+        end_with_parent()
+    run_one(target, drain, threads)
 
 
-def run_one(target: str, drain_s: float) -> None:
+def _command(target: str, drain_s: float, threads: int | None, level: Level) -> list[str]:
+    """Return the command line of one process of several."""
+    options = ["--supervised", f"--drain={drain_s}", f"--log-level={level.value}"]
+    if threads is not None:
+        options.append(f"--threads={threads}")
+    return [sys.executable, "-c", "from rmq.cli import main; main()", "worker", *options, "--", target]
+
+
+def run_one(target: str, drain_s: float, threads: int | None = None) -> None:
     """Run a target's listeners in this process until a signal; what a supervisor starts in each of its processes.
 
     Raises:
@@ -53,7 +77,7 @@ def run_one(target: str, drain_s: float) -> None:
     """
     client = load_client(target)
     log.info("%s runs on %s, process %d", target, client.shown_url, os.getpid())
-    client.run(drain_s)
+    client.run(drain_s, threads)
     log.info("%s has stopped", target)
 
 

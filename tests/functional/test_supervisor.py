@@ -1,0 +1,179 @@
+"""Several worker processes under one supervisor: started, restarted, ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rmq import PriorityMessage, RmqClient, Topic
+from rmq.errors import InvalidValueError, RmqError
+from rmq.supervisor import LONGEST_PAUSE_S, STEADY_S, Child, Supervisor
+from rmq.topics import TopicType
+from tests.conftest import MakeTopic
+from tests.support.waiting import wait_until
+
+JOBS = """
+import os, rmq
+client = rmq.RmqClient()
+
+@rmq.listener(rmq.Topic({topic!r}, rmq.TopicType.PRIORITY, slots=4))
+def handle(delivery):
+    with open({ledger!r}, "a") as ledger:
+        print(os.getpid(), delivery.text, file=ledger)
+    if delivery.text == "poison":
+        os._exit(9)
+
+client.add(*rmq.scan(__name__))
+"""
+
+
+def test_every_quick_end_doubles_the_pause() -> None:
+    child = Child(0)
+    pauses = []
+    for _ in range(10):
+        pauses.append(child.ended(child.started_s + 1))
+    assert pauses == [0.5, 1, 2, 4, 8, 16, LONGEST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
+    assert child.start_at_s == 1 + LONGEST_PAUSE_S
+    assert child.ended(child.started_s + STEADY_S) == 0.5
+
+
+def test_the_number_of_processes_has_a_bound() -> None:
+    for processes in (0, 1_001):
+        with pytest.raises(InvalidValueError):
+            Supervisor(["true"], processes, 1)
+
+
+def test_it_needs_the_main_thread() -> None:
+    caught: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            Supervisor(["true"], 1, 1).run()
+        except RmqError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(caught[0])
+
+
+def run_until(supervisor: Supervisor, condition: Callable[[], object], signals: int = 1) -> int:
+    """Run it in this thread; send SIGTERM to ourselves once the condition holds."""
+
+    def stop() -> None:
+        try:
+            wait_until(condition, 20)
+        finally:
+            for _ in range(signals):
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0.3)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    try:
+        return supervisor.run()
+    finally:
+        thread.join()
+
+
+def python(script: str) -> list[str]:
+    return [sys.executable, "-c", script]
+
+
+def test_one_that_ends_is_restarted_and_all_end_together(tmp_path: Path) -> None:
+    ledger = tmp_path / "starts"
+    note = f"import time; ledger = open({str(ledger)!r}, 'a+'); ledger.write('x'); ledger.seek(0)"
+    supervisor = Supervisor(python(f"{note}; time.sleep(0 if len(ledger.read()) < 3 else 99)"), 2, 5)
+    started = time.monotonic()
+    code = run_until(supervisor, lambda: ledger.exists() and len(ledger.read_text()) >= 4)
+    assert code == 0
+    assert supervisor.pids == []
+    assert time.monotonic() - started > 0.5
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_one_that_does_not_end_is_killed(signals: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmq.supervisor.GRACE_S", 0.2 if signals == 1 else 60.0)
+    deaf = tmp_path / "deaf"
+    ignore = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    supervisor = Supervisor(python(f"{ignore}; open({str(deaf)!r}, 'w'); time.sleep(99)"), 1, 0.1)
+    assert run_until(supervisor, deaf.exists, signals) == 1
+    assert supervisor.pids == []
+
+
+def test_a_hopeless_start_ends_all() -> None:
+    assert Supervisor(python("raise SystemExit(2)"), 2, 5).run() == 2
+
+
+@contextmanager
+def supervised(redis_url: str, topic: Topic, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    ledger = folder / "ledger"
+    (folder / "jobs.py").write_text(JOBS.format(topic=topic.name, ledger=str(ledger)))
+    rmq = [sys.executable, "-c", "from rmq.cli import main; main()"]
+    process = subprocess.Popen(
+        [*rmq, "--url", redis_url, "worker", "jobs:client", "--processes", "2", "--threads", "2"], cwd=folder
+    )
+    try:
+        yield process, ledger
+    finally:
+        process.kill()
+        process.wait()
+
+
+def children(process: subprocess.Popen[bytes]) -> set[int]:
+    return {child.pid for child in psutil.Process(process.pid).children()}
+
+
+def alive(pids: set[int]) -> bool:
+    found = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    return any(process.status() != psutil.STATUS_ZOMBIE for process in found)
+
+
+def handled(ledger: Path) -> dict[str, int]:
+    lines = ledger.read_text().splitlines() if ledger.exists() else []
+    return {text: int(pid) for pid, text in (line.split() for line in lines)}
+
+
+def test_workers_survive_a_poison_message_and_stop_cleanly(
+    client: RmqClient, redis_url: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4, lease=1_000, max_retries=0)
+    producer = client.producer(topic)
+    with supervised(redis_url, topic, tmp_path) as (process, ledger):
+        wait_until(lambda: len(children(process)) == 2)
+        producer.send(PriorityMessage("poison", 1_000))
+        wait_until(lambda: "poison" in handled(ledger), 20)
+        poisoned = handled(ledger)["poison"]
+        wait_until(lambda: len(children(process)) == 2 and poisoned not in children(process), 20)
+        producer.send_many(PriorityMessage(f"m{number}", 1_000) for number in range(20))
+        wait_until(lambda: len(handled(ledger)) == 21, 20)
+        wait_until(lambda: client.inspect(topic).stats().dead == 1, 20)
+        pids = children(process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert not alive(pids)
+    assert client.inspect(topic).stats().in_flight == 0
+
+
+def test_workers_stop_when_their_supervisor_is_killed(
+    redis_url: str, make_topic: MakeTopic, tmp_path: Path, client: RmqClient
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    client.producer(topic).send(PriorityMessage("m", 1_000))
+    with supervised(redis_url, topic, tmp_path) as (process, ledger):
+        wait_until(lambda: "m" in handled(ledger), 20)
+        pids = children(process)
+        process.kill()
+        process.wait()
+        wait_until(lambda: not alive(pids), 20)
