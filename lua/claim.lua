@@ -19,9 +19,11 @@
 -- ARGV[8]   sweep_limit    most leases, and most retries, to sweep
 -- ARGV[9]   max_dead_age   ms
 -- ARGV[10]  max_dead       most dead in this slot
--- ARGV[11..] nacks and acks to settle first: see settle_nacks and settle_acks
--- Returns: { now_ms, next_due_ms, resume, swept, stale contents, { content, store score, ... }, { body or nil, ... } };
---   the last table is empty when no message of the slot has a body. No message due: empty tables.
+-- ARGV[11..] nacks and acks to settle first: see settle_nacks and settle_acks; then whole claims to ack: their number,
+--   and of each the claim score and how many it holds: see settle_whole
+-- Returns: { now_ms, next_due_ms, resume, swept, stale contents, { content, store score, ... }, { body or nil, ... },
+--   claim scores of whole claims that must be acked by their contents }; the table of bodies is empty when no message
+--   of the slot has one. No message due: empty tables.
 -- Errors: RMQ_FENCED stored_epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
 -- Complexity: O((limit + settled + swept) log N)
 -- Notes: prepare is written before store is trimmed. Not to be repeated after a lost reply: the lease settles it.
@@ -37,8 +39,10 @@
 -- @include drop_bodies
 -- @include settle_nacks
 -- @include settle_acks
+-- @include settle_whole
 -- @include sweep
 -- @include trim_dead
+-- @include take_fresh
 -- @include take
 -- @include next_due
 -- @include whole
@@ -56,18 +60,36 @@ local refusal, newer, paused = check_fence(slot.meta, epoch, ensemble)
 if refusal then
   return refusal
 end
-measure(slot)
+local sizes = measure(slot)
 
-local totals, stale = {}, {}
+local totals, stale, unmatched = {}, {}, {}
 begin_write(slot, newer, epoch, ensemble)
 local at = settle_nacks(slot, 11, now_ms, max_retries, totals, stale)
-settle_acks(slot, at, totals, stale)
+at = settle_acks(slot, at, totals, stale)
+local plain = sizes.body == 0 and sizes.error == 0
+for i = at + 1, at + 2 * tonumber(ARGV[at]), 2 do
+  if not settle_whole(slot, ARGV[i], tonumber(ARGV[i + 1]), now_s, lease_s, plain, totals) then
+    unmatched[#unmatched + 1] = ARGV[i]
+  end
+end
 local swept, more = sweep(slot, now_ms, now_s, lease_s, max_retries, sweep_limit, totals)
 trim_dead(slot, now_ms, max_dead_age, max_dead, totals)
 
 local items, resume, searched = {}, 0, false
 if not paused then
-  items, resume, searched = take(slot, highest_first, limit, start, now_ms, now_s, max_retries, totals)
+  local fresh, passed, ended
+  if start == 0 then
+    fresh, passed, ended = take_fresh(slot, highest_first, limit, now_ms, now_s, max_retries, totals)
+  end
+  items, searched = fresh or items, ended
+  local wanted, from = limit - #items / 2, passed or start
+  if wanted > 0 and not ended then
+    local others
+    others, resume, searched = take(slot, highest_first, wanted, from, now_ms, now_s, max_retries, totals)
+    for i = 1, #others do
+      items[#items + 1] = others[i]
+    end
+  end
 end
 write_totals(slot.meta, totals)
 
@@ -84,4 +106,4 @@ if #items > 0 and redis.call('HLEN', slot.body) > 0 then
   end
   bodies = redis.call('HMGET', slot.body, unpack(names))
 end
-return { whole(now_ms), whole(due), whole(resume), whole(swept), stale, items, bodies }
+return { whole(now_ms), whole(due), whole(resume), whole(swept), stale, items, bodies, unmatched }

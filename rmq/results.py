@@ -72,6 +72,7 @@ class ClaimReply:
         swept: How many expired leases and due retries the sweep moved.
         stale: Contents among the settled ones whose claim was no longer ours; nothing changed for them.
         messages: The messages claimed, in the order of delivery.
+        unmatched: Claim scores of whole claims that were not acked: their deliveries have to be named.
     """
 
     now_ms: int
@@ -80,6 +81,7 @@ class ClaimReply:
     swept: int
     stale: tuple[bytes, ...]
     messages: tuple[Claimed, ...]
+    unmatched: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
