@@ -58,6 +58,7 @@ class Call(Generic[T]):
         repeatable: Whether it may be sent again when its reply was lost.
         topic: Topic name, for errors.
         slot: Slot number, for errors.
+        durable: Whether it counts only once it is as safe as the client's durability level asks.
     """
 
     script: str
@@ -67,6 +68,7 @@ class Call(Generic[T]):
     repeatable: bool
     topic: str
     slot: int
+    durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ def send(
         return SendResult(new, number - new, tuple(flag == 49 for flag in reply[1]) if detailed else ())
 
     names = (keys.store, keys.prepare, keys.body, keys.meta, keys.wake)
-    return Call(_SEND_SCRIPTS[topic.type], names, args, parse, True, topic.name, slot)
+    return Call(_SEND_SCRIPTS[topic.type], names, args, parse, True, topic.name, slot, durable=True)
 
 
 def claim(

@@ -29,6 +29,12 @@ SLOTS_PER_ROUND = 16
 LOOK_SLOTS = 256
 """Slots looked at in one script call."""
 
+ROTATED_SLOTS = 8
+"""Slots of a cluster looked at in turn, while hints arrive: an idle consumer of any number of slots stays quiet."""
+
+PATIENCE_S = 0.25
+"""How long a round over several nodes waits for those that are down, once the others have answered."""
+
 TROUBLE_PAUSE_S = 0.2
 """A slot where a claim failed is left alone for so long: it shall neither hold up the others nor strand more messages
 by claims of which nobody hears the reply."""
@@ -107,6 +113,8 @@ class Claimer:
         self._owners: Mapping[int, Owner] = dict.fromkeys(slots, NO_OWNER)
         self._may_claim = may_claim
         self._changed = threading.Condition()
+        self._look_at_all = True
+        self._next_look = 0
         self.stale = 0
         """Settlements whose claim was no longer ours."""
         self.lost_replies = 0
@@ -139,6 +147,7 @@ class Claimer:
 
     def take_hints(self, hints: Hints) -> None:
         """Take what a hint reader has heard; hints for slots of others do no harm."""
+        self._look_at_all = self._look_at_all or hints.missed
         if not hints.due:
             return
         with self._changed:
@@ -146,22 +155,56 @@ class Claimer:
                 self._schedule.hint(slot, due_ms)
             self._changed.notify_all()
 
-    def look(self) -> None:
+    def look(self, *, at_all: bool = False) -> None:
         """Ask Redis when each slot is due: catches lost hints, others' nacks and leases that ran out.
+
+        In a cluster each slot costs a call of its own. There only some are looked at in turn, as long as hints arrive.
+
+        Args:
+            at_all: Look at all slots even so.
 
         Raises:
             RedisUnavailableError: No answer until the deadline.
         """
-        slots = self._schedule.slots
+        slots = self._slots_to_look_at(at_all)
+        failed: list[RmqError] = []
         for first in range(0, len(slots), LOOK_SLOTS):
             part = slots[first : first + LOOK_SLOTS]
-            now_ms, times = self._connections.run(calls.look(self.topic, part))
-            with self._changed:
-                self._schedule.sync_clock(now_ms, monotonic_s())
-                for slot, due_ms in zip(part, times, strict=True):
-                    if due_ms:
-                        self._schedule.hint(slot, due_ms)
-                self._changed.notify_all()
+            if self._connections.multi_slot_scripts:
+                self._take_look(part, self._connections.run(calls.look(self.topic, part)))
+            else:
+                failed += self._look_one_by_one(part)
+        if failed:
+            self._look_at_all = True
+            raise failed[0]
+
+    def _slots_to_look_at(self, at_all: bool) -> list[int]:
+        slots = self._schedule.slots
+        if at_all or self._look_at_all or self._connections.multi_slot_scripts:
+            self._look_at_all = False
+            return slots
+        first, self._next_look = self._next_look % max(1, len(slots)), self._next_look + ROTATED_SLOTS
+        return (slots[first:] + slots[:first])[:ROTATED_SLOTS]
+
+    def _look_one_by_one(self, slots: Sequence[int]) -> list[RmqError]:
+        """Look at slots of a cluster; return the errors of those whose node is down."""
+        failed: list[RmqError] = []
+        answers = self._connections.run_many([calls.look(self.topic, [slot]) for slot in slots], PATIENCE_S)
+        for slot, answer in zip(slots, answers, strict=True):
+            if isinstance(answer, RmqError):
+                failed.append(answer)
+            else:
+                self._take_look([slot], answer)
+        return failed
+
+    def _take_look(self, slots: Sequence[int], answer: tuple[int, list[int]]) -> None:
+        now_ms, times = answer
+        with self._changed:
+            self._schedule.sync_clock(now_ms, monotonic_s())
+            for slot, due_ms in zip(slots, times, strict=True):
+                if due_ms:
+                    self._schedule.hint(slot, due_ms)
+            self._changed.notify_all()
 
     def expect(self, slot: int) -> None:
         """Take a slot for due: something has changed there that no claim has seen yet."""
@@ -198,7 +241,7 @@ class Claimer:
         share, extra = divmod(limit, len(turn) or 1)
         shares = [min(share + (index < extra), MAX_BATCH) for index in range(len(turn))] + [0] * len(places)
         parts = [self._claim_call(place, shares[index], pending.get(place)) for index, place in enumerate(places)]
-        replies = self._connections.run_many(parts)
+        replies = self._connections.run_many(parts, PATIENCE_S)
         return self._take_replies(places, replies, pending, holder, started_s)
 
     def _turn(self, pending: Iterable[_Place], limit: int) -> list[_Place]:

@@ -19,6 +19,7 @@ from rmq.control import Control
 from rmq.coordination import Coordinator
 from rmq.dead import DeadLetters
 from rmq.delivery import Delivery
+from rmq.durability import DurabilityLevel, parse_durability
 from rmq.durations import Duration, Instant
 from rmq.embedded import EmbeddedServer
 from rmq.errors import CoordinationError, InvalidValueError, RmqError
@@ -43,17 +44,24 @@ class RmqClient:
     """A connection to RMQ. Thread-safe; make it in the process that uses it. Use it as a context manager, or close it.
 
     Args:
-        url: `redis://`, `rediss://`, `unix://`, `embedded://` (a temporary Redis of our own) or
+        url: `redis://`, `rediss://`, `unix://`, `redis+sentinel://host1,host2/service`,
+            `redis+cluster://host1,host2`, `embedded://` (a temporary Redis of our own) or
             `embedded:///folder` (kept there). By default `RMQ_URL` from the environment, else `embedded://`.
         zookeeper: `host:port,host:port`, or a `Coordinator` with options, which serves one start. Listeners then own
             slots: each slot belongs to one thread of one worker in the whole cluster. Without, all processes share
             all slots.
+        durability: When a send is accepted: `memory`, the master has it; `replicated`, so many replicas have it, too;
+            `fsync`, it is on disk (Redis 7.2 with AOF). What is not so safe in half of `timeout_s` ends in
+            `DurabilityError`. `rmq.durability` tells what each level can lose.
+        replicas: How many replicas have to confirm; by default 1 for `replicated`, 0 for `fsync`.
         timeout_s: How long to wait for a connection, and for a reply.
         deadline_s: How long to repeat what may be repeated before giving up with `RedisUnavailableError`.
 
     Raises:
         InvalidUrlError: The URL cannot be used.
         EmbeddedServerError: The embedded Redis does not start.
+        InvalidValueError: `durability` and `replicas` do not go together.
+        UnsafeRedisError: Redis can't do what `durability` promises.
     """
 
     def __init__(
@@ -61,10 +69,13 @@ class RmqClient:
         url: str | None = None,
         *,
         zookeeper: str | Coordinator | None = None,
+        durability: str = "memory",
+        replicas: int | None = None,
         timeout_s: float = 5.0,
         deadline_s: float = 15.0,
     ) -> None:
         parsed = parse_url(url)
+        level = parse_durability(durability, replicas)
         self._server: EmbeddedServer | None = None
         if parsed.topology is Topology.EMBEDDED:
             self._server = EmbeddedServer.start(parsed.folder)
@@ -73,7 +84,7 @@ class RmqClient:
         """A URL under which other processes on this machine reach the same Redis."""
         self.shown_url = parsed.shown
         """The same without its password, for messages and logs."""
-        self._connections = Connections(parsed, timeout_s=timeout_s, deadline_s=deadline_s)
+        self._connections = Connections(parsed, timeout_s=timeout_s, deadline_s=deadline_s, durability=level)
         self._registry = Registry(self._connections)
         self._topics: dict[Topic, Topic] = {}
         self._listeners: list[Listener] = []
@@ -81,6 +92,8 @@ class RmqClient:
         self._zookeeper = zookeeper
         self._coordination: Coordination | None = None
         self._pid = os.getpid()
+        if level.level is DurabilityLevel.FSYNC:
+            self._check()  # not every server can
 
     def producer(self, topic: Topic) -> Producer:
         """Return a producer; registers the topic at first use.
@@ -329,6 +342,13 @@ class RmqClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check(self) -> None:
+        try:
+            self._connections.check()
+        except BaseException:
+            self.close()
+            raise
 
     def _registered(self, topic: Topic) -> Topic:
         if not isinstance(topic, Topic):  # pyright: ignore[reportUnnecessaryIsInstance]

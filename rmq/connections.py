@@ -1,41 +1,49 @@
-"""Sends calls to Redis. The only module that knows what is behind a URL."""
+"""Sends calls to Redis: each to the server that holds its slot, to all of them at the same time."""
 
 from __future__ import annotations
 
-import logging
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from rmq.calls import Call
-from rmq.errors import ClientClosedError, ForkedClientError, RedisUnavailableError, RmqError, UnsafeRedisError
-from rmq.exchange import NOT_EXECUTED, Exchange
+from rmq.calls import Argument, Call
+from rmq.durability import Durability
+from rmq.errors import ClientClosedError, ForkedClientError, RedisUnavailableError
+from rmq.exchange import Confirmation, Exchange, Flight, not_executed
 from rmq.retry import draw_jitter
 from rmq.scripts import ScriptLibrary, default_scripts
-from rmq.urls import RedisUrl
-from rmq.wire import ReplyError, Wire, WireBrokenError, wire_factory
+from rmq.slot_map import parse_redirect
+from rmq.topologies import Node, make_router
+from rmq.urls import Address, RedisUrl
+from rmq.wire import ReplyError, Wire, WireBrokenError
 
 T = TypeVar("T")
-log = logging.getLogger("rmq.connections")
 
-OLDEST_VERSION = (6, 2)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
+MEMORY = Durability()
+
+
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """A request that was sent to one node."""
+
+    flight: Flight
+    node: Node
+    wire: Wire
 
 
 class Connections:
-    """Connections to one Redis server, made as threads need them. Thread-safe; does not survive a fork.
+    """Connections to the servers behind a URL, made as threads need them. Thread-safe; does not survive a fork.
 
     Args:
-        url: Where the server is.
+        url: Where Redis is.
         scripts: The scripts; the shared library by default.
         timeout_s: How long to wait for a connection, and for a reply.
         deadline_s: How long to repeat what may be repeated before giving up.
+        durability: What has to have happened before a send counts as accepted.
     """
-
-    publish = "PUBLISH"
-    """Command for wake hints."""
 
     def __init__(
         self,
@@ -44,15 +52,37 @@ class Connections:
         scripts: ScriptLibrary | None = None,
         timeout_s: float = 5.0,
         deadline_s: float = 15.0,
+        durability: Durability = MEMORY,
     ) -> None:
         self.url = url
         self._scripts = scripts or default_scripts()
         self._deadline_s = deadline_s
         self._pid = os.getpid()
-        self._idle: deque[Wire] = deque()
-        self._checked = False
         self._closed = False
-        self._new_wire = wire_factory(url.url, timeout_s)
+        self._router = make_router(url, timeout_s, durability)
+        # half of what we wait for a reply: the server has to give up first, or its answer would be lost
+        command = durability.confirmation(max(1, int(timeout_s * 500)))
+        self._confirmation = None if command is None else Confirmation(command, durability.shortfall)
+
+    @property
+    def publish(self) -> str:
+        """Command for wake hints: SPUBLISH where every server has sharded pub/sub."""
+        return "SPUBLISH" if self._sharded() else "PUBLISH"
+
+    @property
+    def subscribe(self) -> str:
+        """Command to hear wake hints."""
+        return "SSUBSCRIBE" if self._sharded() else "SUBSCRIBE"
+
+    @property
+    def multi_slot_scripts(self) -> bool:
+        """Whether one script call may read several slots of a topic: not in a cluster, where they lie apart."""
+        return self._router.multi_slot_scripts
+
+    @property
+    def layout(self) -> int:
+        """Changes whenever slots have moved to another server."""
+        return self._router.layout
 
     def run(self, call: Call[T]) -> T:
         """Carry out one call and return its parsed reply.
@@ -66,61 +96,74 @@ class Connections:
             raise result
         return cast("T", result)
 
-    def run_many(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Carry out calls in one round trip; return per call its parsed reply or the `RmqError` it met."""
-        return self.submit(calls)()
+    def run_many(self, calls: Sequence[Call[Any]], patience_s: float | None = None) -> list[Any]:
+        """Carry out calls in one round trip per server, all at the same time.
 
-    def submit(self, calls: Sequence[Call[Any]]) -> Callable[[], list[Any]]:
+        Args:
+            calls: Any number, on any slots.
+            patience_s: Once some calls have a result, wait no longer than this for the others: a server that is down
+                shall not hold up the work on the rest. By default until the deadline.
+
+        Returns:
+            Per call its parsed reply or the `RmqError` it met.
+        """
+        return self.submit(calls, patience_s)()
+
+    def submit(self, calls: Sequence[Call[Any]], patience_s: float | None = None) -> Callable[[], list[Any]]:
         """Send calls without waiting; the function returned waits for the results, as `run_many` returns them.
 
-        The caller must call it once: until then a connection is taken.
+        The caller must call it once: until then connections are taken.
         """
-        exchange = Exchange(calls, self._scripts)
-        wire = self._send(exchange)
+        self._refuse_misuse()
+        exchange = Exchange(calls, self._scripts, self._confirmation)
+        under_way = self._send(exchange)
 
         def results() -> list[Any]:
-            self._finish(exchange, wire)
+            self._finish(exchange, under_way, patience_s)
             return exchange.results
 
         return results
 
-    def command(self, *args: str | bytes | int) -> Any:
+    def command(self, *args: Argument, key: str | bytes | None = None) -> Any:
         """Carry out one plain command that may be repeated, and return its reply.
+
+        Args:
+            args: The command.
+            key: The key that decides where it goes; by default the first argument after the command's name.
 
         Raises:
             RedisUnavailableError: No answer until the deadline.
             ReplyError: The server's refusal.
         """
-        deadline = time.monotonic() + self._deadline_s
-        pause_s = FIRST_PAUSE_S
-        while True:
-            wire = None
-            try:
-                wire = self.checkout()
-                reply = wire.call(*args)
-            except WireBrokenError as error:
-                _close(wire)
-                trouble = error
-            except ReplyError as error:
-                if wire is not None:
-                    self._give_back(wire)
-                if not str(error).startswith(NOT_EXECUTED):
-                    raise
-                trouble = error
-            except BaseException:
-                _close(wire)
-                raise
-            else:
-                self._give_back(wire)
-                return reply
-            if time.monotonic() + pause_s > deadline:
-                raise RedisUnavailableError(
-                    f"no answer from Redis at {self.url.shown} within {self._deadline_s:g} s ({trouble})"
-                ) from trouble
-            pause_s = _pause(pause_s)
+        self._refuse_misuse()
+        place = key if key is not None else _text_or_bytes(args[1]) if len(args) > 1 else ""
+        asked: Address | None = None
 
-    def checkout(self) -> Wire:
-        """Return a connection of one's own, connected; `close` it when done.
+        def attempt() -> Any:
+            nonlocal asked
+            node = self._router.node_for(place) if asked is None else self._router.node_at(asked)
+            once, asked = asked is not None, None
+            wire = node.checkout()
+            try:
+                if once:
+                    wire.call("ASKING")
+                reply = wire.call(*args)
+            except ReplyError as error:
+                node.give_back(wire)
+                if (redirect := parse_redirect(str(error), node.address)) is not None:
+                    asked = redirect.address if redirect.once else None
+                    self._router.learn([] if redirect.once else [redirect])
+                raise
+            except BaseException:
+                wire.close()
+                raise
+            node.give_back(wire)
+            return reply
+
+        return self._until_deadline(attempt)
+
+    def checkout(self, key: str | bytes = "") -> Wire:
+        """Return a connection of one's own to the server of a key, connected; `close` it when done.
 
         Raises:
             WireBrokenError: The server can't be reached.
@@ -129,149 +172,171 @@ class Connections:
             ClientClosedError: After `close`.
             ForkedClientError: In another process than the one that made this object.
         """
-        if self._closed:
-            raise ClientClosedError("this client is closed; make a new one")
-        if os.getpid() != self._pid:
-            raise ForkedClientError("this client was made before a fork; make one in the process that uses it")
-        wire = self._idle_or_new()
-        try:
-            if not self._checked:
-                self._check_server(wire)
-                self._checked = True
-        except BaseException:
-            wire.close()
-            raise
-        return wire
+        self._refuse_misuse()
+        self._router.refresh()
+        return self._router.node_for(key).checkout()
+
+    def hint_node(self, channel: str | bytes) -> Node:
+        """Return the server to hear a wake channel from; raises as `checkout`."""
+        self._refuse_misuse()
+        self._router.refresh()
+        return self._router.hint_node(channel)
+
+    def doubt(self) -> None:
+        """Note that a server did not behave as the layout says: look at the layout before the next call."""
+        self._router.doubt()
+
+    def check(self) -> None:
+        """Look at all servers that hold slots now, and not only when they are first used.
+
+        Raises:
+            RedisUnavailableError: No answer until the deadline.
+            UnsafeRedisError: A server would lose messages, or can't do what the durability level promises.
+        """
+        self._refuse_misuse()
+
+        def look() -> None:
+            for node in self._router.masters():
+                node.give_back(node.checkout())
+
+        self._until_deadline(look)
 
     def close(self) -> None:
         """Close all idle connections; calls after it fail with `ClientClosedError`."""
         self._closed = True
-        while self._idle:
-            self._idle.pop().close()
+        self._router.close()
 
-    def _give_back(self, wire: Wire) -> None:
-        self._idle.append(wire)
-        if self._closed:  # while this one was out
-            self.close()
+    def _refuse_misuse(self) -> None:
+        if self._closed:
+            raise ClientClosedError("this client is closed; make a new one")
+        if os.getpid() != self._pid:
+            raise ForkedClientError("this client was made before a fork; make one in the process that uses it")
 
-    def _idle_or_new(self) -> Wire:
-        while True:
-            try:
-                wire = self._idle.pop()
-            except IndexError:
-                wire = self._new_wire()
-                self._connect(wire)
-                return wire
-            try:
-                if not wire.can_read():  # an idle connection has nothing to say, unless it was cut
-                    return wire
-            except WireBrokenError:
-                pass
-            wire.close()
+    def _sharded(self) -> bool:
+        if not self._router.multi_slot_scripts and not self._router.layout:
+            self._until_deadline(lambda: None)  # a cluster whose servers are not known yet
+        return self._router.sharded_hints
 
-    def _connect(self, wire: Wire) -> None:
-        try:
-            wire.connect()
-        except ReplyError as error:
-            wire.close()
-            raise self._refusal(error) from error
-
-    def _refusal(self, error: ReplyError) -> RmqError:
-        """Tell what a refused greeting means: a busy server is waited for, a wrong password never gets right."""
-        if str(error).startswith(NOT_EXECUTED):
-            return WireBrokenError(str(error))
-        return RedisUnavailableError(f"Redis at {self.url.shown} refuses this client: {error}")
-
-    def _send(self, exchange: Exchange) -> Wire | None:
-        request = exchange.take_request()
-        try:
-            wire = self.checkout()
-        except WireBrokenError as error:
-            exchange.not_sent(str(error))
-            return None
-        try:
-            for script in exchange.missing_scripts():
-                wire.call("SCRIPT", "LOAD", script.text)
-        except (WireBrokenError, ReplyError) as error:
-            wire.close()
-            exchange.not_sent(str(error))
-            return None
-        except BaseException:
-            wire.close()
-            raise
-        try:
-            wire.send(request)
-        except WireBrokenError as error:
-            wire.close()
-            exchange.connection_lost(str(error))
-            return None
-        except BaseException:
-            wire.close()
-            raise
-        return wire
-
-    def _receive(self, exchange: Exchange, wire: Wire) -> None:
-        try:
-            while exchange.awaited:
-                try:
-                    reply = wire.read()
-                except ReplyError as error:
-                    exchange.take_error(str(error))
-                else:
-                    exchange.take_reply(reply)
-        except WireBrokenError as error:
-            wire.close()
-            exchange.connection_lost(str(error))
-        except BaseException:  # a reply left behind would be read by the next caller
-            wire.close()
-            raise
-        else:
-            self._give_back(wire)
-
-    def _finish(self, exchange: Exchange, wire: Wire | None) -> None:
+    def _until_deadline(self, attempt: Callable[[], T]) -> T:
+        """Repeat what executes nothing when it fails, or may be executed twice."""
         deadline = time.monotonic() + self._deadline_s
         pause_s = FIRST_PAUSE_S
         while True:
-            if wire is not None:
-                self._receive(exchange, wire)
+            try:
+                self._router.refresh()
+                return attempt()
+            except WireBrokenError as error:
+                trouble = error
+            except ReplyError as error:
+                if not not_executed(str(error)):
+                    raise
+                trouble = error
+            self._router.doubt()
+            if time.monotonic() + pause_s > deadline:
+                raise RedisUnavailableError(
+                    f"no answer from Redis at {self.url.shown} within {self._deadline_s:g} s ({trouble})"
+                ) from trouble
+            pause_s = _pause(pause_s)
+
+    def _send(self, exchange: Exchange) -> list[_UnderWay]:
+        """Send what is open, to each node its part."""
+        try:
+            self._router.refresh()
+        except WireBrokenError as error:
+            exchange.not_sent([index for index, _, _ in exchange.take_open()], str(error))
+            return []
+        parts: dict[Node, list[int]] = {}
+        for index, call, asked in exchange.take_open():
+            try:
+                node = self._router.node_for(call.keys[0]) if asked is None else self._router.node_at(asked)
+            except WireBrokenError as error:
+                exchange.not_sent([index], str(error))
+            else:
+                parts.setdefault(node, []).append(index)
+        under_way: list[_UnderWay] = []
+        try:
+            for node, indices in parts.items():
+                if (sent := _send_part(exchange, node, indices)) is not None:
+                    under_way.append(sent)
+        except BaseException:
+            _close_all(under_way)
+            raise
+        return under_way
+
+    def _finish(self, exchange: Exchange, under_way: list[_UnderWay], patience_s: float | None) -> None:
+        started = time.monotonic()
+        pause_s = FIRST_PAUSE_S
+        while True:
+            _receive(under_way)
+            self._router.learn(exchange.take_moved())
             if exchange.done:
                 return
-            if time.monotonic() + pause_s > deadline:
-                exchange.give_up(self._deadline_s)
+            longest_s = self._deadline_s
+            if patience_s is not None and exchange.partly_done:
+                longest_s = min(longest_s, patience_s)
+            if exchange.pause_needed:
+                self._router.doubt()
+            if time.monotonic() + pause_s > started + longest_s:
+                exchange.give_up(longest_s)
                 return
-            if not exchange.last_trouble.startswith("NOSCRIPT"):
+            if exchange.pause_needed:
                 pause_s = _pause(pause_s)
-            wire = self._send(exchange)
-
-    def _check_server(self, wire: Wire) -> None:
-        try:
-            server, memory = _info(wire, "server"), _info(wire, "memory")
-        except ReplyError as error:
-            if not str(error).startswith("NOPERM"):
-                raise self._refusal(error) from error
-            log.warning("this Redis user may not call INFO: version and eviction policy were not checked")
-            return
-        version = tuple(int(part) for part in server["redis_version"].split(".")[:2])
-        if version < OLDEST_VERSION:
-            raise UnsafeRedisError(f"Redis at {self.url.shown} is {server['redis_version']}; RMQ needs 6.2 or newer")
-        policy = memory.get("maxmemory_policy", "noeviction")
-        if policy.startswith("allkeys"):
-            raise UnsafeRedisError(
-                f"Redis at {self.url.shown} has maxmemory-policy {policy}, which drops whole slots "
-                "when memory is short; set it to noeviction"
-            )
+            under_way = self._send(exchange)
 
 
-def _info(wire: Wire, section: str) -> dict[str, str]:
-    text = cast("bytes", wire.call("INFO", section)).decode()
-    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-
-
-def _close(wire: Wire | None) -> None:
-    if wire is not None:
+def _send_part(exchange: Exchange, node: Node, indices: list[int]) -> _UnderWay | None:
+    try:
+        wire = node.checkout()
+    except WireBrokenError as error:
+        exchange.not_sent(indices, str(error))
+        return None
+    flight = exchange.flight(indices, node.address)
+    try:
+        wire.send(flight.request)
+    except WireBrokenError as error:
         wire.close()
+        flight.lost(str(error))
+        return None
+    except BaseException:
+        wire.close()
+        raise
+    return _UnderWay(flight, node, wire)
+
+
+def _receive(under_way: list[_UnderWay]) -> None:
+    """Read all replies, node after node: all of them work meanwhile."""
+    left = list(under_way)
+    try:
+        while left:
+            part = left[0]
+            try:
+                while part.flight.awaited:
+                    try:
+                        reply = part.wire.read()
+                    except ReplyError as error:
+                        part.flight.take_error(str(error))
+                    else:
+                        part.flight.take_reply(reply)
+            except WireBrokenError as error:
+                part.wire.close()
+                part.flight.lost(str(error))
+            else:
+                part.node.give_back(part.wire)
+            del left[0]
+    except BaseException:  # a reply left behind would be read by the next caller
+        _close_all(left)
+        raise
+
+
+def _close_all(under_way: list[_UnderWay]) -> None:
+    for part in under_way:
+        part.wire.close()
 
 
 def _pause(pause_s: float) -> float:
     time.sleep(pause_s * (0.5 + draw_jitter() / 2))
     return min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def _text_or_bytes(value: Argument) -> str | bytes:
+    return str(value) if isinstance(value, int) else value

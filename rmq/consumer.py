@@ -79,7 +79,8 @@ class Consumer:
         while True:
             if timeout_s:
                 self._listen(0)
-            self._look_now_and_then()  # also while some slots keep us busy: the hint of another one may be lost
+            # also while some slots keep us busy: the hint of another one may be lost
+            self._look_now_and_then(at_all=not timeout_s)
             if found := self._claim_due(max_messages):
                 return found
             left_s = deadline_s - monotonic_s()
@@ -123,10 +124,10 @@ class Consumer:
     ) -> None:
         self.close()
 
-    def _look_now_and_then(self) -> None:
+    def _look_now_and_then(self, at_all: bool) -> None:
         if monotonic_s() >= self._next_look_s:
             self._next_look_s = monotonic_s() + LOOK_EVERY_S
-            self._claimer.look()
+            self._claimer.look(at_all=at_all)
 
     def _claim_due(self, most: int) -> list[Delivery]:
         found: list[Delivery] = []

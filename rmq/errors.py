@@ -10,6 +10,7 @@ RmqError
 ├── SendError                              says what was stored and what was not
 │   ├── InvalidBatchError (also InvalidMessageError)
 │   ├── BacklogFullError
+│   ├── DurabilityError                    stored on the master, but not confirmed as safe
 │   ├── FixedTimePassedError
 │   └── MemoryFullError                    Redis is at its maxmemory
 ├── RedisUnavailableError                  no answer until the deadline
@@ -102,6 +103,13 @@ class InvalidBatchError(SendError, InvalidMessageError):
 
 class BacklogFullError(SendError):
     """The slot's share of the topic's `max_backlog` is used up."""
+
+
+class DurabilityError(SendError):
+    """Messages are stored on the master, but too few replicas, or no disk, confirmed them in time.
+
+    They are in `unknown`: they are delivered unless the master fails now. Sending them again is safe.
+    """
 
 
 class FixedTimePassedError(SendError):

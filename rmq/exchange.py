@@ -1,4 +1,4 @@
-"""One round of calls with a server, without the I/O: what to send, what each reply means, what may be repeated.
+"""Rounds of calls with servers, without the I/O: what to send where, what each reply means, what may be repeated.
 
 redis-py's own retries are switched off: they would repeat a claim whose reply was lost and strand what it claimed.
 Here sends and reads are repeated, and a claim, an ack or a nack only when it certainly was not carried out.
@@ -6,96 +6,119 @@ Here sends and reads are repeated, and a claim, an ack or a nack only when it ce
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 from rmq.calls import Call, error_of
-from rmq.errors import RedisUnavailableError, ReplyLostError, RmqError
-from rmq.scripts import Script, ScriptLibrary
+from rmq.errors import DurabilityError, RedisUnavailableError, ReplyLostError, RmqError
+from rmq.scripts import ScriptLibrary
+from rmq.slot_map import Redirect, parse_redirect
+from rmq.urls import Address
 from rmq.wire import pack
 
-NOT_EXECUTED = ("NOSCRIPT", "LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "MOVED ", "ASK ")
-"""Error replies that say the server did not begin: repeating is safe for every call."""
+_NOT_EXECUTED = (
+    "NOSCRIPT", "LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "NOREPLICAS", "MOVED ", "ASK ",
+)  # fmt: skip
+_IN_SCRIPT = (": -READONLY ", ": -NOREPLICAS ")
+"""How Redis 6.2 puts them when it is the script's first write that is refused."""
+
+FREE_HOPS = 4
+"""So many redirections are followed without a pause."""
+
+
+def not_executed(message: str) -> bool:
+    """Return whether an error reply says that the server did not begin: repeating is safe for every call."""
+    return message.startswith(_NOT_EXECUTED) or any(code in message for code in _IN_SCRIPT)
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """A command that waits until earlier sends of its connection are safe.
+
+    Attributes:
+        command: The command.
+        shortfall: Says what its reply lacks; empty when all is well.
+    """
+
+    command: tuple[str | int, ...]
+    shortfall: Callable[[Any], str]
+
+
+class _Kind(Enum):
+    LOAD = auto()
+    ASKING = auto()
+    CALL = auto()
+    CONFIRM = auto()
 
 
 class Exchange:
-    """The state of a round of calls: which are open, and what the others answered.
+    """The state of some calls: which are open, and what the others answered.
 
     Args:
-        calls: What to carry out, in any number.
+        calls: What to carry out, in any number, on any nodes.
         scripts: Where their texts and SHA-1 come from.
+        confirmation: What has to follow durable calls.
     """
 
-    def __init__(self, calls: Sequence[Call[Any]], scripts: ScriptLibrary) -> None:
+    def __init__(
+        self, calls: Sequence[Call[Any]], scripts: ScriptLibrary, confirmation: Confirmation | None = None
+    ) -> None:
         self._calls = calls
         self._scripts = scripts
+        self._confirmation = confirmation
         self._open = list(range(len(calls)))
-        self._sent: list[int] = []
-        self._to_load: set[str] = set()
+        self._under_way = 0
+        self._unloaded: set[int] = set()
+        self._asked: dict[int, Address] = {}
+        self._hops_left = FREE_HOPS
+        self._redirected = False
         self.results: list[Any] = [None] * len(calls)
         """Per call its parsed reply, or the error that it met."""
         self.last_trouble = ""
         """The last reason for which something has to be repeated."""
+        self._moved: list[Redirect] = []
+        self.pause_needed = False
+        """Whether repeating at once would meet the same trouble."""
 
     @property
     def done(self) -> bool:
         """Whether every call has a result."""
-        return not self._open and not self._sent
+        return not self._open and not self._under_way
 
     @property
-    def awaited(self) -> int:
-        """How many replies are still to come."""
-        return len(self._sent)
+    def partly_done(self) -> bool:
+        """Whether some calls have a result and others have not."""
+        return bool(self._open) and len(self._open) < len(self._calls)
 
-    def missing_scripts(self) -> list[Script]:
-        """Return the scripts to load before the next sending, and forget them."""
-        missing = [self._scripts[name] for name in sorted(self._to_load)]
-        self._to_load.clear()
-        return missing
+    def take_open(self) -> Iterator[tuple[int, Call[Any], Address | None]]:
+        """Yield the open calls, each with the address that it was sent to by an ASK, if any; none is open then."""
+        taken, self._open = self._open, []
+        self.pause_needed = False
+        self._hops_left -= self._redirected
+        self._redirected = False
+        for index in taken:
+            yield index, self._calls[index], self._asked.get(index)
 
-    def take_request(self) -> bytes:
-        """Return the open calls as one packed request; they are awaited from now on."""
-        self._sent, self._open = self._open, []
-        return b"".join([self._pack(self._calls[index]) for index in self._sent])
+    def take_moved(self) -> list[Redirect]:
+        """Return what nodes have said about where hash slots are, and forget it."""
+        moved, self._moved = self._moved, []
+        return moved
 
-    def take_reply(self, reply: Any) -> None:
-        """Take the next reply in order."""
-        index = self._sent.pop(0)
-        self.results[index] = self._calls[index].parse(reply)
+    def flight(self, indices: Sequence[int], address: Address) -> Flight:
+        """Put taken calls together for one node."""
+        self._under_way += len(indices)
+        return Flight(self, indices, address)
 
-    def take_error(self, message: str) -> None:
-        """Take the next reply in order, an error: repeat what was not carried out, else it is the result."""
-        index = self._sent.pop(0)
-        call = self._calls[index]
-        if message.startswith(NOT_EXECUTED):
-            self.last_trouble = message
-            self._open.append(index)
-            if message.startswith("NOSCRIPT"):
-                self._to_load.add(call.script)
-        else:
-            self.results[index] = error_of(call, message)
-
-    def not_sent(self, trouble: str) -> None:
-        """Note that nothing of the last request reached the server: all of it may be repeated."""
-        self._open += self._sent
-        self._sent = []
+    def not_sent(self, indices: Sequence[int], trouble: str) -> None:
+        """Note that taken calls did not reach a server: they may be repeated."""
+        for index in indices:
+            self._asked.pop(index, None)
+        self._open += indices
         self.last_trouble = trouble
-
-    def connection_lost(self, trouble: str) -> None:
-        """Note that the connection broke: what may be repeated is open again, the rest may have been carried out."""
-        self.last_trouble = trouble
-        for index in self._sent:
-            call = self._calls[index]
-            if call.repeatable:
-                self._open.append(index)
-            else:
-                self.results[index] = ReplyLostError(
-                    f"the reply to {call.script} on slot {call.slot} of topic {call.topic} was lost ({trouble}); "
-                    "if it was carried out, the lease settles it",
-                    topic=call.topic,
-                    slot=call.slot,
-                )
-        self._sent = []
+        self.pause_needed = True
 
     def give_up(self, deadline_s: float) -> None:
         """Note that the deadline has passed: what is open fails."""
@@ -106,9 +129,169 @@ class Exchange:
             )
         self._open = []
 
-    def _pack(self, call: Call[Any]) -> bytes:
-        script = self._scripts[call.script]
-        return pack("EVALSHA", script.sha, len(call.keys), *call.keys, *call.args)
+    # for flights
+
+    def pack(self, indices: Sequence[int]) -> tuple[bytes, deque[tuple[_Kind, int]]]:
+        """Return the request for these calls, and what its replies will be about, in order."""
+        parts: list[bytes] = []
+        awaited: deque[tuple[_Kind, int]] = deque()
+        loaded: set[str] = set()
+        for index in indices:
+            name = self._calls[index].script
+            if index in self._unloaded and name not in loaded:
+                loaded.add(name)
+                parts.append(pack("SCRIPT", "LOAD", self._scripts[name].text))
+                awaited.append((_Kind.LOAD, index))
+            self._unloaded.discard(index)
+        for index in indices:
+            call = self._calls[index]
+            if self._asked.pop(index, None) is not None:
+                parts.append(pack("ASKING"))
+                awaited.append((_Kind.ASKING, index))
+            sha = self._scripts[call.script].sha
+            parts.append(pack("EVALSHA", sha, len(call.keys), *call.keys, *call.args))
+            awaited.append((_Kind.CALL, index))
+        if self._confirmation is not None and any(self._calls[index].durable for index in indices):
+            parts.append(pack(*self._confirmation.command))
+            awaited.append((_Kind.CONFIRM, -1))
+        return b"".join(parts), awaited
+
+    def settle(self, index: int, result: Any) -> None:
+        """Book the result of a call that was under way."""
+        self.results[index] = result
+        self._under_way -= 1
+
+    def reopen(self, index: int, message: str, address: Address) -> None:
+        """Note that a call was refused without having begun."""
+        self._under_way -= 1
+        self._open.append(index)
+        self.last_trouble = message
+        if message.startswith("NOSCRIPT"):
+            self._unloaded.add(index)
+            return
+        redirect = parse_redirect(message, address)
+        if redirect is None or self._hops_left < 1:
+            self.pause_needed = True
+        if redirect is None:
+            return
+        self._redirected = True
+        if redirect.once:
+            self._asked[index] = redirect.address
+        else:
+            self._moved.append(redirect)
+
+    def lost(self, index: int, trouble: str) -> None:
+        """Note that the reply to a call was lost: it is open again if it may be repeated."""
+        call = self._calls[index]
+        self.last_trouble = trouble
+        self.pause_needed = True
+        if call.repeatable:
+            self._under_way -= 1
+            self._open.append(index)
+            return
+        error = ReplyLostError(
+            f"the reply to {call.script} on slot {call.slot} of topic {call.topic} was lost ({trouble}); "
+            "if it was carried out, the lease settles it",
+            topic=call.topic,
+            slot=call.slot,
+        )
+        self.settle(index, error)
+
+    def answer(self, index: int, reply: Any) -> Any:
+        """Parse the reply to a call."""
+        return self._calls[index].parse(reply)
+
+    def refusal(self, index: int, message: str) -> RmqError:
+        """Turn an error reply to a call into the error that the caller sees."""
+        return error_of(self._calls[index], message)
+
+    def durable(self, index: int) -> bool:
+        """Return whether a call's result counts only with a confirmation."""
+        return self._confirmation is not None and self._calls[index].durable
+
+    def shortfall(self, reply: Any) -> str:
+        """Return what the reply to the confirmation lacks, in words; empty when all is well."""
+        return "" if self._confirmation is None else self._confirmation.shortfall(reply)
+
+    def unconfirmed(self, index: int, missing: str) -> DurabilityError:
+        """Return the error for a durable call that lacks something."""
+        call = self._calls[index]
+        return DurabilityError(
+            f"messages in slot {call.slot} of topic {call.topic} are stored on the master, but not confirmed: "
+            f"{missing}; they may get lost if it fails now. Sending them again is safe",
+            topic=call.topic,
+            slot=call.slot,
+        )
+
+
+class Flight:
+    """Calls on their way to one node over one connection.
+
+    Args:
+        exchange: What they belong to.
+        indices: Which calls.
+        address: Where they go.
+
+    Attributes:
+        request: What to send.
+    """
+
+    def __init__(self, exchange: Exchange, indices: Sequence[int], address: Address) -> None:
+        self._exchange = exchange
+        self._indices = indices
+        self._address = address
+        self._unloadable = ""
+        self._unconfirmed: list[tuple[int, Any]] = []
+        self.request, self._awaited = exchange.pack(indices)
+
+    @property
+    def awaited(self) -> int:
+        """How many replies are still to come."""
+        return len(self._awaited)
+
+    def take_reply(self, reply: Any) -> None:
+        """Take the next reply in order."""
+        kind, index = self._awaited.popleft()
+        if kind is _Kind.CONFIRM:
+            self._confirm(self._exchange.shortfall(reply))
+        elif kind is _Kind.CALL:
+            self._settle(index, self._exchange.answer(index, reply))
+
+    def take_error(self, message: str) -> None:
+        """Take the next reply in order, an error: repeat what was not carried out, else it is the result."""
+        kind, index = self._awaited.popleft()
+        if kind is _Kind.CONFIRM:
+            self._confirm(message)
+        elif kind is _Kind.LOAD and not not_executed(message):
+            self._unloadable = message
+        elif kind is _Kind.CALL:
+            if message.startswith("NOSCRIPT") and self._unloadable:
+                message = f"it cannot be loaded: {self._unloadable}"
+            if not_executed(message):
+                self._exchange.reopen(index, message, self._address)
+            else:
+                self._exchange.settle(index, self._exchange.refusal(index, message))
+
+    def lost(self, trouble: str) -> None:
+        """Note that the connection broke: what may be repeated is open again, the rest may have been carried out."""
+        for index, _ in self._unconfirmed:
+            self._exchange.lost(index, trouble)
+        for kind, index in self._awaited:
+            if kind is _Kind.CALL:
+                self._exchange.lost(index, trouble)
+        self._unconfirmed.clear()
+        self._awaited.clear()
+
+    def _settle(self, index: int, result: Any) -> None:
+        if self._exchange.durable(index):
+            self._unconfirmed.append((index, result))
+        else:
+            self._exchange.settle(index, result)
+
+    def _confirm(self, missing: str) -> None:
+        for index, result in self._unconfirmed:
+            self._exchange.settle(index, self._exchange.unconfirmed(index, missing) if missing else result)
+        self._unconfirmed.clear()
 
 
 def raise_first(results: Sequence[Any]) -> None:

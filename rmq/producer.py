@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmq.connections import Connections
-from rmq.errors import InvalidBatchError, InvalidMessageError, RedisUnavailableError, RmqError, SendError
+from rmq.errors import (
+    DurabilityError,
+    InvalidBatchError,
+    InvalidMessageError,
+    RedisUnavailableError,
+    RmqError,
+    SendError,
+)
 from rmq.messages import Encoded, Message, encode
 from rmq.results import SendResult
 from rmq.slot import SlotWriter
@@ -48,6 +55,7 @@ class Producer:
         Raises:
             InvalidMessageError: The message breaks a rule; nothing was sent.
             SendError: It was refused and not stored: `FixedTimePassedError`, `BacklogFullError`, `MemoryFullError`.
+            DurabilityError: Stored on the master, but not as safe as the client asked for. Sending again is safe.
             RedisUnavailableError: No answer until the deadline: stored or not. Sending again is safe.
 
         Guarantee: atomic; repeated by itself after a lost reply, which is safe, since a repeated send merges.
@@ -55,6 +63,8 @@ class Producer:
         encoded = encode(self.topic, message)
         try:
             return self._slots.send(encoded.slot, (encoded,))
+        except DurabilityError as error:
+            raise _with_details(error, 0, (), (message,)) from None
         except SendError as error:
             raise _with_details(error, 0, (message,)) from None
 
@@ -72,6 +82,7 @@ class Producer:
             InvalidBatchError: A message breaks a rule. Like all errors here, it says how many messages
                 were stored and which of those taken from the iterable were not; the rest was not touched.
             SendError: Messages were refused, or their reply was lost (`unknown`).
+            DurabilityError: Messages are stored, but not as safe as the client asked for (`unknown`).
 
         Guarantee: atomic per call of up to 500 messages of one slot. The order within a slot is kept.
         """
@@ -181,7 +192,8 @@ class _Stream:
                 self._outcomes.update(zip(batch.positions, result.outcomes, strict=self._detailed))
                 continue
             self._error = self._error or result
-            (self._unknown if isinstance(result, RedisUnavailableError) else self._not_stored).extend(batch.messages)
+            unknown = isinstance(result, RedisUnavailableError | DurabilityError)
+            (self._unknown if unknown else self._not_stored).extend(batch.messages)
 
     def _raise_error(self) -> None:
         if self._error is None:

@@ -7,11 +7,13 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from typing import NamedTuple
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from rmq.errors import InvalidUrlError
 
 DEFAULT_URL = "embedded://"
+REDIS_PORT, SENTINEL_PORT = 6379, 26379
 
 
 class Topology(Enum):
@@ -19,6 +21,8 @@ class Topology(Enum):
 
     EMBEDDED = "embedded"
     STANDALONE = "standalone"
+    SENTINEL = "sentinel"
+    CLUSTER = "cluster"
 
 
 _SCHEMES = {
@@ -26,7 +30,22 @@ _SCHEMES = {
     "redis": Topology.STANDALONE,
     "rediss": Topology.STANDALONE,
     "unix": Topology.STANDALONE,
+    "redis+sentinel": Topology.SENTINEL,
+    "rediss+sentinel": Topology.SENTINEL,
+    "redis+cluster": Topology.CLUSTER,
+    "rediss+cluster": Topology.CLUSTER,
 }
+
+
+class Address(NamedTuple):
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +56,36 @@ class RedisUrl:
         url: The URL as given.
         topology: What it leads to.
         folder: Folder of a kept embedded Redis; `None` for a temporary one and for the others.
+        hosts: The Sentinels, or some nodes of the cluster; empty for the others.
+        service: Name of the master that the Sentinels watch; empty for the others.
     """
 
     url: str
     topology: Topology
     folder: Path | None = None
+    hosts: tuple[Address, ...] = ()
+    service: str = ""
 
     @property
     def shown(self) -> str:
-        """The URL without its password, for messages and logs."""
+        """The URL without its passwords, for messages and logs."""
         return _without_password(self.url)
+
+    def server_url(self, address: Address) -> str:
+        """Return the `redis://` URL of one data server behind a Sentinel or cluster URL."""
+        parts = urlsplit(self.url)
+        userinfo, at, _ = parts.netloc.rpartition("@")
+        path = f"/{_database(parts)}" if self.topology is Topology.SENTINEL else ""
+        query = urlencode([pair for pair in parse_qsl(parts.query) if not pair[0].startswith("sentinel_")])
+        return SplitResult(parts.scheme.partition("+")[0], f"{userinfo}{at}{address}", path, query, "").geturl()
+
+    def sentinel_url(self, address: Address) -> str:
+        """Return the `redis://` URL of one Sentinel, with `sentinel_username` and `sentinel_password` if given."""
+        parts = urlsplit(self.url)
+        pairs = parse_qsl(parts.query)
+        query = [pair for pair in pairs if not pair[0].startswith("sentinel_")]
+        query += [(key.removeprefix("sentinel_"), value) for key, value in pairs if key.startswith("sentinel_")]
+        return SplitResult(parts.scheme.partition("+")[0], str(address), "", urlencode(query), "").geturl()
 
 
 def parse_url(url: str | None) -> RedisUrl:
@@ -57,15 +96,18 @@ def parse_url(url: str | None) -> RedisUrl:
     """
     url = url or os.environ.get("RMQ_URL") or DEFAULT_URL
     shown = _without_password(url)
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise InvalidUrlError(f"URL {shown!r} cannot be read: {error}") from None
+    parts = urlsplit(url)
     topology = _SCHEMES.get(parts.scheme)
     if topology is None:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
         raise InvalidUrlError(f"URL {shown!r} has the unknown scheme {parts.scheme!r}; known are {known}")
-    if topology is not Topology.EMBEDDED:
+    if topology is Topology.SENTINEL:
+        return _sentinel(url, parts)
+    if topology is Topology.CLUSTER:
+        if parts.path.strip("/") not in ("", "0"):
+            raise InvalidUrlError(f"URL {shown!r} names a database; a Redis Cluster has only database 0")
+        return RedisUrl(url, topology, hosts=_hosts(url, parts, REDIS_PORT))
+    if topology is Topology.STANDALONE:
         try:
             _ = parts.port
         except ValueError:  # its text may quote a password with a slash in it
@@ -80,7 +122,33 @@ def parse_url(url: str | None) -> RedisUrl:
     return RedisUrl(url, topology, Path(unquote(parts.path)) if parts.path else None)
 
 
+def _sentinel(url: str, parts: SplitResult) -> RedisUrl:
+    service = unquote(parts.path.strip("/").partition("/")[0])
+    if not service:
+        raise InvalidUrlError(f"URL {_without_password(url)!r} names no service; write redis+sentinel://host1,host2/service")
+    if not _database(parts).isdecimal():
+        raise InvalidUrlError(f"URL {_without_password(url)!r} has an invalid database; write .../{service}/0")
+    return RedisUrl(url, Topology.SENTINEL, hosts=_hosts(url, parts, SENTINEL_PORT), service=service)
+
+
+def _database(parts: SplitResult) -> str:
+    return parts.path.strip("/").partition("/")[2] or "0"
+
+
+def _hosts(url: str, parts: SplitResult, default_port: int) -> tuple[Address, ...]:
+    found: list[Address] = []
+    for item in parts.netloc.rpartition("@")[2].split(","):
+        try:
+            one = urlsplit(f"//{item}")
+            found.append(Address(one.hostname or "", one.port or default_port))
+        except ValueError as error:
+            raise InvalidUrlError(f"URL {_without_password(url)!r} has an invalid host: {error}") from None
+        if not found[-1].host:
+            raise InvalidUrlError(f"URL {_without_password(url)!r} lacks a host; write host1:port,host2:port")
+    return tuple(found)
+
+
 def _without_password(url: str) -> str:
     """Hide passwords by the text alone: also in what is no proper URL, since errors quote it."""
     hidden = re.sub(r"(://[^:@/]*:).*@", r"\1***@", url)
-    return re.sub(r"([?&]password=)[^&#]*", r"\1***", hidden)
+    return re.sub(r"([?&](?:sentinel_)?password=)[^&#]*", r"\1***", hidden)

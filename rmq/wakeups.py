@@ -6,14 +6,17 @@ A hint only: it may get lost, and losing it costs time, never a message. Consume
 from __future__ import annotations
 
 import logging
+import select
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
+from rmq.exchange import not_executed
 from rmq.keys import slot_keys
-from rmq.wire import ReplyError, Wire, WireBrokenError
+from rmq.topologies import Node
+from rmq.wire import ReplyError, Wire, WireBrokenError, pack
 
 log = logging.getLogger("rmq.wakeups")
 
@@ -22,6 +25,13 @@ RECONNECT_S = 0.5
 
 REFUSED_S = 60.0
 """The same after Redis has refused one."""
+
+CONFIRM_S = 0.5
+"""How long a reading waits for Redis to confirm its subscriptions."""
+
+PING_S, PONG_S = 10.0, 5.0
+"""After so long a silence a connection is tried, and after so long without an answer it is dead: else a server that
+vanished without a word would look like one that has nothing to tell."""
 
 MOST_HINTS = 1_000
 """Hints taken in one reading, so that a flood of them does not keep the reader from its work."""
@@ -40,8 +50,20 @@ class Hints:
     missed: bool
 
 
+@dataclass(slots=True)
+class _Line:
+    """A connection to one server, and the channels heard over it."""
+
+    wire: Wire
+    heard_s: float
+    pinged_s: float = 0.0
+    asked_s: float = 0.0
+    asked: set[bytes] = field(default_factory=set[bytes])
+    heard: set[bytes] = field(default_factory=set[bytes])
+
+
 class HintReader:
-    """Subscribes to the wake channels of a topic's slots. For one thread.
+    """Subscribes to the wake channels of a topic's slots, in a cluster on each node to its own. For one thread.
 
     Args:
         connections: Where the topic is.
@@ -53,8 +75,10 @@ class HintReader:
         self._connections = connections
         self._topic = topic
         self._slots = {slot_keys(topic, slot).wake.encode(): slot for slot in slots}
-        self._wire: Wire | None = None
+        self._lines: dict[Node, _Line] = {}
+        self._layout = -1
         self._next_attempt_s = 0.0
+        self._missed = False
 
     def read(self, timeout_s: float) -> Hints:
         """Wait up to `timeout_s` for a hint and return all that have arrived.
@@ -62,62 +86,162 @@ class HintReader:
         Returns:
             No hints after the timeout, or at once where the connection is broken: then `missed` tells.
         """
-        missed = self._connect()
-        if self._wire is None:
-            return Hints((), missed)
+        self._missed = False
         found: list[tuple[int, int]] = []
         try:
-            while len(found) < MOST_HINTS and self._wire.can_read(0 if found else timeout_s):
-                self._take(self._wire.read(), found)
-                timeout_s = 0
-        except WireBrokenError:
+            self._subscribe()
+            until_s = monotonic_s() + timeout_s
+            while self._lines:
+                if self._take_all(found) and len(found) < MOST_HINTS:
+                    continue
+                now_s = monotonic_s()
+                confirmed_s = max(line.asked_s + CONFIRM_S if line.asked else 0.0 for line in self._lines.values())
+                if len(found) >= MOST_HINTS or ((found or self._missed) and confirmed_s <= now_s):
+                    break
+                wait_s = max(until_s, confirmed_s) - now_s
+                if wait_s <= 0:
+                    break
+                self._wait(wait_s)
+            self._ping()
+        except BaseException:
             self.close()
-            missed = True
-        return Hints(tuple(found), missed)
+            raise
+        return Hints(tuple(found), self._missed)
 
     @property
     def connected(self) -> bool:
         """Whether hints can arrive."""
-        return self._wire is not None
+        return bool(self._lines)
 
     def close(self) -> None:
-        """Unsubscribe by closing the connection; reading again subscribes anew."""
-        if self._wire is not None:
-            self._wire.close()
-            self._wire = None
+        """Unsubscribe by closing the connections; reading again subscribes anew."""
+        for line in self._lines.values():
+            line.wire.close()
+        self._lines.clear()
 
-    def _connect(self) -> bool:
-        """Subscribe where need be; return True if hints may have been missed."""
-        if self._wire is not None or not self._slots:
-            return False
+    def _subscribe(self) -> None:
+        """Subscribe where need be: to what is not heard yet, and to what has moved."""
+        layout = self._connections.layout
+        heard = sum(len(line.heard) + len(line.asked) for line in self._lines.values())
+        if heard >= len(self._slots) and layout == self._layout:
+            return
         now_s = monotonic_s()
         if now_s < self._next_attempt_s:
-            return False
+            return
         self._next_attempt_s = now_s + RECONNECT_S
-        wire = None
-        try:
-            wire = self._connections.checkout()
-            wire.send_command("SUBSCRIBE", *self._slots)
-            for _ in self._slots:
-                wire.read()
-        except WireBrokenError:
-            if wire is not None:
-                wire.close()
-            return False
-        except ReplyError as error:  # no right to these channels, for one: then looking has to do
-            if wire is not None:
-                wire.close()
-            self._next_attempt_s = now_s + REFUSED_S
-            log.warning("topic %s goes without wake hints, messages are found by looking: %s", self._topic, error)
-            return False
-        except BaseException:
-            if wire is not None:
-                wire.close()
-            raise
-        self._wire = wire
-        return True
+        wanted = self._wanted()
+        self._layout = layout
+        for node in self._lines.keys() - wanted.keys():
+            self._drop(node)
+        for node, channels in wanted.items():
+            self._subscribe_at(node, channels)
 
-    def _take(self, reply: Any, found: list[tuple[int, int]]) -> None:
-        kind, channel, data = reply
-        if kind == b"message" and channel in self._slots:
-            found.append((self._slots[channel], int(data)))
+    def _wanted(self) -> dict[Node, set[bytes]]:
+        """Return which channels are to be heard from which server."""
+        wanted: dict[Node, set[bytes]] = {}
+        for channel in self._slots:
+            try:
+                wanted.setdefault(self._connections.hint_node(channel), set()).add(channel)
+            except WireBrokenError as error:
+                log.debug("nobody to hear %r from: %s", channel, error)
+        return wanted
+
+    def _subscribe_at(self, node: Node, channels: set[bytes]) -> None:
+        try:
+            line = self._lines.get(node)
+            if line is None:
+                line = self._lines[node] = _Line(node.checkout(), monotonic_s())
+            line.heard &= channels
+            line.asked &= channels
+            new = channels - line.heard - line.asked
+            if not new:
+                return
+            line.asked |= new
+            line.asked_s = monotonic_s()
+            command = self._connections.subscribe
+            if command == "SSUBSCRIBE":  # takes channels of one hash slot only
+                line.wire.send(b"".join(pack(command, channel) for channel in new))
+            else:
+                line.wire.send_command(command, *new)
+        except WireBrokenError:
+            self._drop(node)
+            self._connections.doubt()
+
+    def _take_all(self, found: list[tuple[int, int]]) -> bool:
+        """Take what has arrived; return whether there was anything."""
+        any_ = False
+        for node, line in list(self._lines.items()):
+            try:
+                while len(found) < MOST_HINTS and line.wire.can_read():
+                    any_ = True
+                    self._take_one(node, line, found)
+            except WireBrokenError:
+                any_ = True
+                self._drop(node)
+                self._connections.doubt()
+        return any_
+
+    def _take_one(self, node: Node, line: _Line, found: list[tuple[int, int]]) -> None:
+        try:
+            reply = line.wire.read()
+        except ReplyError as error:
+            self._refused(node, line, error)
+            return
+        line.heard_s, line.pinged_s = monotonic_s(), 0.0
+        if not isinstance(reply, list):
+            return
+        kind, channel, *rest = reply  # pyright: ignore[reportUnknownVariableType]
+        self._note(line, kind, channel, rest, found)  # pyright: ignore[reportUnknownArgumentType]
+
+    def _note(self, line: _Line, kind: bytes, channel: bytes, rest: list[Any], found: list[tuple[int, int]]) -> None:
+        if kind in (b"message", b"smessage") and channel in self._slots:
+            found.append((self._slots[channel], int(rest[0])))
+        elif kind in (b"subscribe", b"ssubscribe"):
+            line.asked.discard(channel)
+            line.heard.add(channel)
+            self._missed = self._missed or not line.asked  # what was sent before went unheard
+        elif kind == b"sunsubscribe":  # the hash slot has moved to another server
+            line.heard.discard(channel)
+            self._missed = True
+            self._connections.doubt()
+
+    def _refused(self, node: Node, line: _Line, error: ReplyError) -> None:
+        self._connections.doubt()
+        if not_executed(str(error)):  # asked the wrong server, or one that is not ready
+            line.asked.clear()
+            return
+        # no right to these channels, for one: then looking has to do
+        self._next_attempt_s = monotonic_s() + REFUSED_S
+        log.warning("topic %s goes without wake hints, messages are found by looking: %s", self._topic, error)
+        self._drop(node)
+
+    def _drop(self, node: Node) -> None:
+        line = self._lines.pop(node, None)
+        if line is not None:
+            line.wire.close()
+            self._missed = True
+
+    def _ping(self) -> None:
+        """Find connections that are dead without having broken."""
+        now_s = monotonic_s()
+        for node, line in list(self._lines.items()):
+            try:
+                if line.asked and now_s - line.asked_s > PONG_S:
+                    raise WireBrokenError("no answer to SUBSCRIBE")
+                if now_s - line.heard_s < PING_S:
+                    continue
+                if not line.pinged_s:
+                    line.wire.send_command("PING")
+                    line.pinged_s = now_s
+                elif now_s - line.pinged_s > PONG_S:
+                    raise WireBrokenError("no answer to PING")
+            except WireBrokenError:
+                self._drop(node)
+                self._connections.doubt()
+
+    def _wait(self, wait_s: float) -> None:
+        """Wait until something arrives."""
+        poller = select.poll()
+        for line in self._lines.values():
+            poller.register(line.wire.fileno(), select.POLLIN)
+        poller.poll(wait_s * 1000)

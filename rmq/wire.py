@@ -76,7 +76,8 @@ class Wire:
             ReplyError: The reply is an error; the connection is still good.
             WireBrokenError: No reply in time, or the connection was cut.
         """
-        return self._guarded(self._connection.read_response)
+        # after LOADING, which redis-py takes for a lost connection, more replies follow
+        return self._guarded(lambda: self._connection.read_response(disconnect_on_error=False))
 
     def call(self, *args: Argument) -> Any:
         """Send one command and read its reply; raises as `read`."""
@@ -86,6 +87,10 @@ class Wire:
     def can_read(self, timeout_s: float = 0.0) -> bool:
         """Wait up to `timeout_s` for something to read; also true once the server has hung up."""
         return cast("bool", self._guarded(lambda: self._connection.can_read(timeout_s)))
+
+    def fileno(self) -> int:
+        """Return the socket's number, for `select`; -1 when closed. Ask `can_read` first: some may be read already."""
+        return -1 if self._connection._sock is None else cast("int", self._connection._sock.fileno())
 
     def close(self) -> None:
         """Close it; what is still on its way is dropped."""
@@ -104,12 +109,13 @@ class Wire:
             raise ReplyError(_text(error)) from None
 
 
-def wire_factory(url: str, timeout_s: float) -> Callable[[], Wire]:
+def wire_factory(url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
     """Return what makes unconnected wires to a standalone server.
 
     Args:
         url: `redis://`, `rediss://` or `unix://`, with the options that redis-py takes.
-        timeout_s: How long to wait for a connection, and for a reply.
+        timeout_s: How long to wait for a reply.
+        connect_s: How long to wait for a connection; as long by default.
 
     Raises:
         InvalidUrlError: redis-py can't use the URL.
@@ -119,7 +125,7 @@ def wire_factory(url: str, timeout_s: float) -> Callable[[], Wire]:
             url,
             protocol=2,
             socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
+            socket_connect_timeout=timeout_s if connect_s is None else connect_s,
             retry=Retry(NoBackoff(), 0),  # redis-py must repeat nothing by itself
             health_check_interval=0,
         )

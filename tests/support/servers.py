@@ -83,8 +83,10 @@ class RedisServer:
     Args:
         config: Extra lines of redis.conf, such as ``"appendonly yes"``; they win over the defaults (no persistence).
         tcp: Listen on a free port of 127.0.0.1.
+        port: Listen on this one.
         unix_socket: Listen on a unix socket, too.
         binary: The program; None: the one that RMQ_TEST_REDIS chooses.
+        arguments: What follows the configuration file on the command line.
 
     Attributes:
         port: The TCP port, the same after every restart; 0 without TCP.
@@ -97,20 +99,23 @@ class RedisServer:
         config: Iterable[str] = (),
         *,
         tcp: bool = True,
+        port: int = 0,
         unix_socket: bool = False,
         binary: Path | None = None,
+        arguments: Iterable[str] = (),
     ) -> None:
         if not (tcp or unix_socket):
             raise ValueError("a server needs a port or a socket")
         self.folder = Path(tempfile.mkdtemp(prefix="rmq-test-"))
-        self.port = 0
+        self.port = port
         self.socket_path = self.folder / "redis.sock" if unix_socket else None
         self._binary = binary or redis_binary()
         self._config = tuple(config)
+        self._arguments = tuple(arguments)
         self._process: subprocess.Popen[bytes] | None = None
         _running.add(self)
         try:
-            self._start_somewhere() if tcp else self.start()
+            self._start_somewhere() if tcp and not port else self.start()
         except BaseException:
             self.stop()
             raise
@@ -132,6 +137,11 @@ class RedisServer:
         return self._process.pid
 
     @property
+    def running(self) -> bool:
+        """Whether it was started and not ended by us."""
+        return self._process is not None
+
+    @property
     def log(self) -> str:
         """What the server has logged so far."""
         path = self.folder / "redis.log"
@@ -147,6 +157,7 @@ class RedisServer:
         if self._process is not None:
             raise RuntimeError("the server runs already")
         command = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(self._binary), str(self._write_config())]
+        command += self._arguments
         with (self.folder / "redis.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

@@ -1,0 +1,106 @@
+"""Which node of a Redis Cluster holds which hash slot. Pure.
+
+A hash slot is the cluster's own unit, one of 16,384; all keys of a slot of a topic lie in one.
+Source: Redis Cluster specification (key hash tags, redirections), CLUSTER SLOTS.
+"""
+
+from __future__ import annotations
+
+from binascii import crc_hqx
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from rmq.urls import Address
+
+HASH_SLOTS = 16_384
+
+
+@lru_cache(maxsize=65_536)
+def hash_slot(key: str | bytes) -> int:
+    """Return the hash slot of a key: CRC-16/XMODEM of its hash tag, if it has one, else of all of it."""
+    name = key.encode() if isinstance(key, str) else key
+    start = name.find(b"{")
+    if start >= 0:
+        end = name.find(b"}", start + 1)
+        if end > start + 1:
+            name = name[start + 1 : end]
+    return crc_hqx(name, 0) % HASH_SLOTS
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """A node's answer that another one is to be asked.
+
+    Attributes:
+        hash_slot: What it is about.
+        address: Whom to ask.
+        once: ASK, for this call only while the hash slot moves; else MOVED, for good.
+    """
+
+    hash_slot: int
+    address: Address
+    once: bool
+
+
+def parse_redirect(message: str, asked: Address) -> Redirect | None:
+    """Understand `MOVED 3999 host:port` or `ASK 3999 host:port`; `None` for another error.
+
+    Args:
+        message: Text of the error reply with its code.
+        asked: Who sent it: a missing host means the same.
+    """
+    code, _, rest = message.partition(" ")
+    if code not in ("MOVED", "ASK"):
+        return None
+    number, _, place = rest.partition(" ")
+    host, _, port = place.rpartition(":")
+    if not (number.isdecimal() and port.isdecimal()):
+        return None
+    return Redirect(int(number), Address(host.strip("[]") or asked.host, int(port)), code == "ASK")
+
+
+@dataclass(frozen=True, slots=True)
+class SlotMap:
+    """A cluster's layout as one node sees it.
+
+    Attributes:
+        owners: Per hash slot the master that holds it; `None` where nobody does.
+        masters: All masters that hold hash slots, sorted.
+        replicas: Their replicas, sorted.
+    """
+
+    owners: tuple[Address | None, ...] = (None,) * HASH_SLOTS
+    masters: tuple[Address, ...] = ()
+    replicas: tuple[Address, ...] = ()
+
+    def moved(self, redirect: Redirect) -> SlotMap:
+        """Return the map after a MOVED."""
+        owners = list(self.owners)
+        owners[redirect.hash_slot] = redirect.address
+        masters = tuple(sorted({*self.masters, redirect.address}))
+        return SlotMap(tuple(owners), masters, self.replicas)
+
+
+def parse_slot_map(reply: Sequence[Sequence[Any]], asked: Address) -> SlotMap:
+    """Understand the reply of CLUSTER SLOTS.
+
+    Args:
+        reply: Per range: first and last hash slot, the master, its replicas; each with host and port in front.
+        asked: Who sent it: a missing host means the same.
+    """
+    owners: list[Address | None] = [None] * HASH_SLOTS
+    masters: set[Address] = set()
+    replicas: set[Address] = set()
+    for first, last, master, *others in reply:
+        address = _address(master, asked)
+        masters.add(address)
+        replicas.update(_address(other, asked) for other in others)
+        owners[first : last + 1] = [address] * (last + 1 - first)
+    return SlotMap(tuple(owners), tuple(sorted(masters)), tuple(sorted(replicas - masters)))
+
+
+def _address(node: Sequence[Any], asked: Address) -> Address:
+    host: bytes | None = node[0]
+    return Address(host.decode() if host and host != b"?" else asked.host, int(node[1]))

@@ -1,0 +1,183 @@
+"""A Redis Cluster: each hash slot lies on one of several masters, and may move."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+
+from rmq.clock import monotonic_s
+from rmq.errors import InvalidUrlError, RedisUnavailableError
+from rmq.retry import draw_jitter
+from rmq.slot_map import Redirect, SlotMap, hash_slot, parse_slot_map
+from rmq.topologies.node import Node, NodeFactory
+from rmq.urls import Address, RedisUrl
+from rmq.wire import ReplyError, WireBrokenError
+
+log = logging.getLogger("rmq.connections")
+
+REFRESH_S = 30.0
+"""So often the map is read even if all is well."""
+
+DOUBT_S = 0.1
+"""Shortest time between two readings when something is wrong."""
+
+SHARDED_VERSION = (7, 0)
+"""From here on there is sharded pub/sub."""
+
+
+class ClusterRouter:
+    """A `Router` to all masters of a cluster.
+
+    Args:
+        url: Some of the nodes; the others are found.
+        nodes: Makes nodes.
+    """
+
+    multi_slot_scripts = False
+
+    def __init__(self, url: RedisUrl, nodes: NodeFactory) -> None:
+        self._url = url
+        self._factory = nodes
+        self._nodes: dict[Address, Node] = {}
+        self._map = SlotMap()
+        self._lock = threading.Lock()
+        self._nodes_lock = threading.Lock()
+        self._doubted = False
+        self._read_s = float("-inf")
+        self._closed = False
+        self._sharded: bool | None = None
+        self._hint_address: Address | None = None
+        self._hint_chosen_s = 0.0
+        self.layout = 0
+
+    @property
+    def sharded_hints(self) -> bool:
+        """Whether every master has sharded pub/sub; decided once, when the map is first read."""
+        return bool(self._sharded)
+
+    def refresh(self) -> None:
+        """Read the slot map where it is unknown, in doubt, or old."""
+        if not self._read_now() or not self._lock.acquire(blocking=not self._map.masters):
+            return
+        try:
+            if self._read_now():
+                self._read()
+        finally:
+            self._lock.release()
+
+    def node_for(self, key: str | bytes) -> Node:
+        """Return the master that holds a key's hash slot."""
+        number = hash_slot(key)
+        address = self._map.owners[number]
+        if address is None:
+            raise WireBrokenError(f"no node of the cluster holds hash slot {number}")
+        return self.node_at(address)
+
+    def node_at(self, address: Address) -> Node:
+        """Return the node at an address."""
+        node = self._nodes.get(address)
+        if node is None:
+            with self._nodes_lock:
+                node = self._nodes.setdefault(address, self._factory.server(address))
+        return node
+
+    def hint_node(self, channel: str | bytes) -> Node:
+        """Return the node of the channel; without sharded pub/sub some master, the same while it works."""
+        if self.sharded_hints:
+            return self.node_for(channel)
+        masters = self._map.masters
+        if not masters:
+            raise WireBrokenError("no node of the cluster is known")
+        chosen = self._hint_address
+        if chosen is None or chosen not in masters or self.node_at(chosen).failed_s > self._hint_chosen_s:
+            chosen = min(masters, key=lambda address: (self.node_at(address).failed_s, draw_jitter()))
+            self._hint_address, self._hint_chosen_s = chosen, monotonic_s()
+        return self.node_at(chosen)
+
+    def masters(self) -> Sequence[Node]:
+        """Return all nodes that hold hash slots."""
+        return [self.node_at(address) for address in self._map.masters]
+
+    def doubt(self) -> None:
+        """Read the map before the next call."""
+        self._doubted = True
+
+    def learn(self, redirects: Iterable[Redirect]) -> None:
+        """Correct the map after MOVED; one move is seldom the only one, so it is read again soon."""
+        for redirect in redirects:
+            if self._map.owners[redirect.hash_slot] != redirect.address:
+                self._map = self._map.moved(redirect)
+                self.layout += 1
+            self._doubted = True
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        self._closed = True
+        for node in list(self._nodes.values()):
+            node.close()
+
+    def _read_now(self) -> bool:
+        if not self._map.masters:
+            return True
+        return monotonic_s() - self._read_s > (DOUBT_S if self._doubted else REFRESH_S)
+
+    def _read(self) -> None:
+        """Read the map from the first node that answers, asking those last that failed last."""
+        self._doubted = False
+        troubles: list[str] = []
+        known = dict.fromkeys((*self._map.masters, *self._map.replicas, *self._url.hosts))
+        for address in sorted(known, key=lambda address: (self.node_at(address).failed_s, draw_jitter())):
+            try:
+                found = self._map_of(self.node_at(address))
+            except WireBrokenError as error:
+                self.node_at(address).failed_s = monotonic_s()
+                troubles.append(f"{address}: {error}")
+                continue
+            self._read_s = monotonic_s()
+            self._take(found)
+            return
+        self._read_s = monotonic_s()
+        if not self._map.masters:
+            raise WireBrokenError(f"no node of the cluster answers ({'; '.join(troubles)})")
+
+    def _map_of(self, node: Node) -> SlotMap:
+        wire = node.checkout()
+        try:
+            reply = wire.call("CLUSTER", "SLOTS")
+        except ReplyError as error:
+            wire.close()
+            if "cluster support disabled" in str(error):
+                raise InvalidUrlError(f"Redis at {node.address} is no cluster; write redis://{node.address}") from None
+            raise RedisUnavailableError(f"Redis at {node.address} does not tell its slot map: {error}") from error
+        except BaseException:
+            wire.close()
+            raise
+        node.give_back(wire)
+        if not reply:
+            raise WireBrokenError("it is not part of a cluster yet")
+        return parse_slot_map(reply, node.address)
+
+    def _take(self, found: SlotMap) -> None:
+        if self._sharded is None:
+            self._sharded = self._all_sharded(found)
+        if found == self._map:
+            return
+        gone = self._nodes.keys() - {*found.masters, *found.replicas, *self._url.hosts}
+        self._map = found
+        self.layout += 1
+        for address in gone:
+            self._nodes.pop(address).close()
+        if self._closed:
+            self.close()
+
+    def _all_sharded(self, found: SlotMap) -> bool:
+        """Ask every master that can be reached for its version."""
+        for address in found.masters:
+            node = self.node_at(address)
+            try:
+                node.give_back(node.checkout())
+            except WireBrokenError as error:
+                log.warning("the cluster's node at %s can't be reached: %s", address, error)
+        versions = [node.version for node in map(self.node_at, found.masters) if node.version is not None]
+        return bool(versions) and min(versions) >= SHARDED_VERSION

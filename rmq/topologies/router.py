@@ -1,0 +1,70 @@
+"""What `Connections` asks of a topology."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from rmq.slot_map import Redirect
+from rmq.topologies.node import Node
+from rmq.urls import Address
+
+
+class Router(Protocol):
+    """Knows which server holds which keys. Thread-safe.
+
+    Only `refresh` may wait for the network; the others answer from what it has learnt.
+    """
+
+    multi_slot_scripts: bool
+    """Whether one script may touch several slots of a topic: not where their keys may lie on different nodes."""
+
+    @property
+    def sharded_hints(self) -> bool:
+        """Whether hints go by sharded pub/sub: to the node that holds the slot, and not to all."""
+        ...
+
+    @property
+    def layout(self) -> int:
+        """Changes whenever keys have moved to another node."""
+        ...
+
+    def refresh(self) -> None:
+        """Learn the layout where it is unknown, in doubt, or old.
+
+        Raises:
+            WireBrokenError: It is unknown, and nobody answers.
+        """
+        ...
+
+    def node_for(self, key: str | bytes) -> Node:
+        """Return the server that holds a key.
+
+        Raises:
+            WireBrokenError: None is known.
+        """
+        ...
+
+    def node_at(self, address: Address) -> Node:
+        """Return the server at an address that another one named."""
+        ...
+
+    def hint_node(self, channel: str | bytes) -> Node:
+        """Return the server to hear a channel from; raises as `node_for`."""
+        ...
+
+    def masters(self) -> Sequence[Node]:
+        """Return all servers that hold keys."""
+        ...
+
+    def doubt(self) -> None:
+        """Note that something is wrong with the layout or with a server: look before the next call."""
+        ...
+
+    def learn(self, redirects: Iterable[Redirect]) -> None:
+        """Take what servers said about where keys are now."""
+        ...
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        ...
