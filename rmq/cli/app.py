@@ -58,7 +58,7 @@ def demo(
 ) -> None:
     """Run the price-picture job on real orders, with a live table and the accounts checked."""
     run = importlib.import_module("rmq.demo").run  # loaded only here: it brings its data along
-    code: int = run(session.out, seconds, session.json, session.options.url)
+    code: int = run(url=session.options.url, seconds=seconds, json_output=session.json, console=session.out)
     if code:
         raise typer.Exit(code)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rmq import RmqClient
 from tests.support.servers import RedisServer
 
 RUN = "import sys; from rmq.demo import run; sys.exit(run(url=sys.argv[1] or None, seconds=3, json_output={json}))"
@@ -57,6 +58,20 @@ def test_the_accounts_are_right_with_an_embedded_redis() -> None:
     summary = json.loads(out)
     check(summary)
     assert any("MissingPhotoError" in message["error"] for message in summary["dead"])
+
+
+@pytest.mark.timeout(90)
+def test_the_command_line_passes_its_options_and_the_exit_code_on() -> None:
+    with RedisServer() as server:
+        command = [sys.executable, "-c", "from rmq.cli import main; main()"]
+        options = ["demo", "--seconds", "2", "--json", "--url", server.url]
+        done = subprocess.run([*command, *options], capture_output=True, encoding="utf-8", timeout=80)
+        assert done.returncode == 0, done.stderr
+        summary = json.loads(done.stdout)
+        check(summary)
+        assert summary["seconds"] == 2
+        with RmqClient(server.url) as client:
+            assert client.inspect("demo.close-order").stats().total("acked") > 0
 
 
 @pytest.mark.slow
