@@ -78,16 +78,19 @@ class Spread:
         count: How many were measured.
         p50_ms: Half of them began within so many ms; 0 without any.
         p99_ms: 99 % of them did.
+        mean_ms: On average; what a rush costs shows here rather than in p50.
     """
 
     count: int
     p50_ms: int
     p99_ms: int
+    mean_ms: int
 
 
 def spread(late_ms: Iterable[int | None]) -> Spread:
     """Return the spread of all that were measured."""
     known = sorted(each for each in late_ms if each is not None)
     if not known:
-        return Spread(0, 0, 0)
-    return Spread(len(known), known[len(known) // 2], known[min(len(known) - 1, len(known) * 99 // 100)])
+        return Spread(0, 0, 0, 0)
+    p50_ms, p99_ms = (known[len(known) * percent // 100] for percent in (50, 99))
+    return Spread(len(known), p50_ms, p99_ms, round(sum(known) / len(known)))

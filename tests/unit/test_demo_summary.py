@@ -81,7 +81,7 @@ def test_records_travel_as_json() -> None:
 def test_spread() -> None:
     assert (spread([None]).count, spread([]).p99_ms) == (0, 0)
     late = spread([*range(100), None])
-    assert (late.count, late.p50_ms, late.p99_ms) == (100, 50, 99)
+    assert (late.count, late.p50_ms, late.p99_ms, late.mean_ms) == (100, 50, 99, 50)
 
 
 def test_accounts_add_up() -> None:
