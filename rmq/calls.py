@@ -406,7 +406,9 @@ def _parse_claim(reply: list[Any], max_retries: int) -> ClaimReply:
         store_score = int(score)
         left = retries_left_after_claim(store_score, max_retries)
         messages.append(Claimed(content, store_score, stamped(second, left), body))
-    return ClaimReply(now, int(next_due_ms), int(resume), int(swept), tuple(stale), tuple(messages), tuple(map(int, unmatched)))
+    return ClaimReply(
+        now, int(next_due_ms), int(resume), int(swept), tuple(stale), tuple(messages), tuple(map(int, unmatched))
+    )
 
 
 def _contents(reply: list[bytes]) -> tuple[bytes, ...]:

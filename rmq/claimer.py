@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rmq import calls
-from rmq.calls import MAX_BATCH, Ack, Nack
+from rmq.calls import MAX_BATCH
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
-from rmq.delivery import RELEASED, Delivery, Holder, Outcome, Verb
+from rmq.delivery import Delivery, Holder
 from rmq.errors import CoordinationError, RedisUnavailableError, ReplyLostError, RmqError
 from rmq.ownership import NO_OWNER, Owner
 from rmq.results import ClaimReply
-from rmq.retry import draw_jitter
 from rmq.schedule import Schedule
+from rmq.settlements import Place, Settlements, pack
 from rmq.slot import SlotWriter
 from rmq.topics import Topic
 from rmq.wakeups import Hints
@@ -40,28 +40,6 @@ TROUBLE_PAUSE_S = 0.2
 by claims of which nobody hears the reply."""
 
 
-_Place = tuple[int, Owner]
-"""A slot, and the owner in whose name it is called."""
-
-
-@dataclass(slots=True)
-class Settlements:
-    """Outcomes of a slot's deliveries on their way to Redis."""
-
-    deliveries: list[Delivery] = field(default_factory=list[Delivery])
-    acks: list[Ack] = field(default_factory=list[Ack])
-    nacks: list[Nack] = field(default_factory=list[Nack])
-
-    def add(self, delivery: Delivery) -> None:
-        """Add a delivery with its outcome."""
-        outcome = delivery.outcome or RELEASED
-        self.deliveries.append(delivery)
-        if outcome.verb is Verb.ACK:
-            self.acks.append((delivery.content, delivery.claim_score))
-        else:
-            self.nacks.append(nack_of(delivery, outcome))
-
-
 @dataclass(frozen=True, slots=True)
 class ClaimRound:
     """What a round of claims brought.
@@ -73,19 +51,6 @@ class ClaimRound:
 
     deliveries: list[Delivery]
     unsent: list[Delivery]
-
-
-def nack_of(delivery: Delivery, outcome: Outcome) -> Nack:
-    """Return what the script needs to know of a nack, a burial or a release."""
-    number = 0
-    if outcome.verb is Verb.RELEASE:
-        number = delivery.store_score
-    elif outcome.verb is Verb.NACK:
-        delay_ms = outcome.delay_ms
-        number = delivery.topic.retry.delay_ms(delivery.attempt, draw_jitter()) if delay_ms is None else delay_ms
-    return Nack(
-        delivery.content, delivery.claim_score, outcome.verb.value, number, outcome.error_type, outcome.error_message
-    )
 
 
 class Claimer:
@@ -212,13 +177,16 @@ class Claimer:
             self._schedule.hint(slot, 0)
             self._changed.notify_all()
 
-    def claim(self, limit: int, holder: Holder, settled: Sequence[Delivery] = ()) -> ClaimRound:
+    def claim(
+        self, limit: int, holder: Holder, settled: Sequence[Delivery] = (), held: Sequence[Delivery] | None = None
+    ) -> ClaimRound:
         """Claim up to `limit` messages from the slots that are due, in one round trip; settle on the way.
 
         Args:
             limit: Most messages; 0 settles only.
             holder: What the deliveries turn to when they are acked or nacked.
             settled: Deliveries with outcomes to carry out first; their slots are claimed from, too.
+            held: All deliveries that the holder has, the settled ones too; just these by default.
 
         Returns:
             The deliveries, and the settled ones that certainly did not reach Redis.
@@ -230,9 +198,7 @@ class Claimer:
         An error is only raised where nothing was settled and nothing claimed: else the outcomes and the claims of the
         other slots would be lost with it. It is logged then.
         """
-        pending: dict[_Place, Settlements] = {}
-        for delivery in settled:
-            pending.setdefault((delivery.slot, delivery.owner), Settlements()).add(delivery)
+        pending = pack(settled, settled if held is None else held)
         turn = self._turn(pending, limit)
         places = [*turn, *(place for place in pending if place not in turn)]
         if not places:
@@ -244,7 +210,7 @@ class Claimer:
         replies = self._connections.run_many(parts, PATIENCE_S)
         return self._take_replies(places, replies, pending, holder, started_s)
 
-    def _turn(self, pending: Iterable[_Place], limit: int) -> list[_Place]:
+    def _turn(self, pending: Iterable[Place], limit: int) -> list[Place]:
         """Pick the slots to claim from; no other thread picks them until the claim has answered.
 
         Those due for longest go first, whatever is to be settled: else a slow handler, which claims one at a time,
@@ -265,20 +231,26 @@ class Claimer:
             self._schedule.served(slots)
         return turn
 
-    def _claim_call(self, place: _Place, limit: int, settlements: Settlements | None) -> calls.Call[ClaimReply]:
+    def _claim_call(self, place: Place, limit: int, settlements: Settlements | None) -> calls.Call[ClaimReply]:
         slot, owner = place
         start = self._resume.get(slot, 0) if limit else 0
         if settlements is None:
             return self._writer.claim_call(slot, limit, owner=owner, start=start)
         return self._writer.claim_call(
-            slot, limit, owner=owner, start=start, acks=settlements.acks, nacks=settlements.nacks
+            slot,
+            limit,
+            owner=owner,
+            start=start,
+            acks=settlements.named_acks(),
+            nacks=settlements.nacks,
+            whole=settlements.whole_claims(),
         )
 
     def _take_replies(
         self,
-        places: Sequence[_Place],
+        places: Sequence[Place],
         replies: Sequence[ClaimReply | RmqError],
-        pending: Mapping[_Place, Settlements],
+        pending: Mapping[Place, Settlements],
         holder: Holder,
         started_s: float,
     ) -> ClaimRound:
@@ -289,6 +261,8 @@ class Claimer:
                 settlements = pending.get(place)
                 if isinstance(reply, ClaimReply):
                     round_.deliveries.extend(self._take_claims(place, reply, settlements, holder, started_s))
+                    if reply.unmatched and settlements is not None:
+                        round_.unsent.extend(_to_be_named(settlements.of_claims(reply.unmatched)))
                     continue
                 self._schedule.postpone(place[0], monotonic_s(), TROUBLE_PAUSE_S)
                 if isinstance(reply, ReplyLostError):
@@ -310,7 +284,7 @@ class Claimer:
         return round_
 
     def _take_claims(
-        self, place: _Place, reply: ClaimReply, settlements: Settlements | None, holder: Holder, started_s: float
+        self, place: Place, reply: ClaimReply, settlements: Settlements | None, holder: Holder, started_s: float
     ) -> list[Delivery]:
         slot, owner = place
         self._schedule.sync_clock(reply.now_ms, monotonic_s())
@@ -342,3 +316,10 @@ class Claimer:
             settlements.deliveries[0].slot,
             len(gone),
         )
+
+
+def _to_be_named(deliveries: list[Delivery]) -> list[Delivery]:
+    """Redis could not tell these claims from others of the same second, or there is more to delete than they know."""
+    for delivery in deliveries:
+        delivery.by_name = True
+    return deliveries

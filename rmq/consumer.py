@@ -10,11 +10,12 @@ from types import TracebackType
 from typing import Self
 
 from rmq.calls import MAX_BATCH
-from rmq.claimer import Claimer, nack_of
+from rmq.claimer import Claimer
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.delivery import ACKED, Delivery, Outcome, Verb
 from rmq.errors import InvalidValueError, RmqError
+from rmq.settlements import nack_of
 from rmq.slot import SlotWriter
 from rmq.topics import Topic
 from rmq.wakeups import HintReader

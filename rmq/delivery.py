@@ -74,11 +74,12 @@ class Delivery:
         owner: Epoch and ensemble under which it was claimed.
         lost: True once the lease is known to be lost: someone else may have the message.
         outcome: How it was settled; `None` while it is open.
+        by_name: Whether its ack has to name it: Redis could not ack its claim as a whole.
     """
 
     __slots__ = (
-        "_holder", "body", "claim_score", "claimed_ms", "content", "lease_until_s", "lost", "outcome", "owner",
-        "slot", "store_score", "topic",
+        "_holder", "body", "by_name", "claim_score", "claimed_ms", "content", "lease_until_s", "lost", "outcome",
+        "owner", "slot", "store_score", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +101,7 @@ class Delivery:
         self.claimed_ms = claimed_ms
         self.lease_until_s = lease_until_s
         self.lost = False
+        self.by_name = False
         self.outcome: Outcome | None = None
         self.owner = owner
         self._holder = holder

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rmq import calls
-from rmq.calls import MAX_BATCH, Ack, Adopted, Call, Nack
+from rmq.calls import MAX_BATCH, Ack, Adopted, Call, Nack, WholeClaim
 from rmq.connections import Connections
 from rmq.messages import Encoded
 from rmq.ownership import NO_OWNER, Owner
@@ -48,9 +48,10 @@ class SlotWriter:
         start: int = 0,
         acks: Iterable[Ack] = (),
         nacks: Sequence[Nack] = (),
+        whole: Sequence[WholeClaim] = (),
     ) -> Call[ClaimReply]:
         """Build a claim that first settles earlier deliveries, for callers that claim from several slots at once."""
-        return calls.claim(self.topic, slot, limit, owner=owner, start=start, acks=acks, nacks=nacks)
+        return calls.claim(self.topic, slot, limit, owner=owner, start=start, acks=acks, nacks=nacks, whole=whole)
 
     def ack(self, slot: int, acks: Sequence[Ack], owner: Owner = NO_OWNER) -> list[bytes]:
         """Ack deliveries; return the contents whose claim was stale."""

@@ -125,7 +125,9 @@ def parse_url(url: str | None) -> RedisUrl:
 def _sentinel(url: str, parts: SplitResult) -> RedisUrl:
     service = unquote(parts.path.strip("/").partition("/")[0])
     if not service:
-        raise InvalidUrlError(f"URL {_without_password(url)!r} names no service; write redis+sentinel://host1,host2/service")
+        raise InvalidUrlError(
+            f"URL {_without_password(url)!r} names no service; write redis+sentinel://host1,host2/service"
+        )
     if not _database(parts).isdecimal():
         raise InvalidUrlError(f"URL {_without_password(url)!r} has an invalid database; write .../{service}/0")
     return RedisUrl(url, Topology.SENTINEL, hosts=_hosts(url, parts, SENTINEL_PORT), service=service)

@@ -146,7 +146,7 @@ class Worker(threading.Thread):
         limit = listener.batch or self._pace.ahead()
         with self.held.lock:
             settled = self._settled()
-            round_ = self.claimer.claim(limit, self, settled)
+            round_ = self.claimer.claim(limit, self, settled, self.held.deliveries)
             self._drop(settled, round_.unsent)
             self.held.deliveries += round_.deliveries
             self._waiting.extend(round_.deliveries)
@@ -215,7 +215,7 @@ class Worker(threading.Thread):
         with self.held.lock:
             settled = self._settled()
             if settled:
-                round_ = self.claimer.claim(0, self, settled)
+                round_ = self.claimer.claim(0, self, settled, self.held.deliveries)
                 self._drop(settled, round_.unsent)
 
     def _finish(self) -> None:

@@ -1,0 +1,87 @@
+"""Outcomes of deliveries on their way to Redis, packed so that they cost little there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rmq.calls import Ack, Nack, WholeClaim
+from rmq.delivery import RELEASED, Delivery, Outcome, Verb
+from rmq.ownership import Owner
+from rmq.retry import draw_jitter
+
+Place = tuple[int, Owner]
+"""A slot, and the owner in whose name it is called."""
+
+
+class Settlements:
+    """What is to be settled in one slot."""
+
+    def __init__(self) -> None:
+        self.deliveries: list[Delivery] = []
+        self.nacks: list[Nack] = []
+        self._acked: dict[int, list[Delivery]] = {}
+        self._named: set[int] = set()
+
+    def add(self, delivery: Delivery) -> None:
+        """Add a delivery with its outcome."""
+        outcome = delivery.outcome or RELEASED
+        self.deliveries.append(delivery)
+        if outcome.verb is not Verb.ACK:
+            self.nacks.append(nack_of(delivery, outcome))
+            return
+        claim_score = delivery.claim_score
+        self._acked.setdefault(claim_score, []).append(delivery)
+        if delivery.by_name:
+            self._named.add(claim_score)
+
+    def keep(self, claim_score: int) -> None:
+        """Note that a delivery of this claim is still open: the claim is not done as a whole."""
+        self._named.add(claim_score)
+
+    def whole_claims(self) -> list[WholeClaim]:
+        """Return the claims of which every delivery is acked; what is nacked leaves them before."""
+        return [(score, len(part)) for score, part in self._acked.items() if score not in self._named]
+
+    def named_acks(self) -> list[Ack]:
+        """Return the other acks, those of a claim side by side."""
+        return [(delivery.content, score) for score in self._named for delivery in self._acked.get(score, ())]
+
+    def of_claims(self, claim_scores: Iterable[int]) -> list[Delivery]:
+        """Return the acked deliveries of these claims."""
+        return [delivery for score in claim_scores for delivery in self._acked.get(score, ())]
+
+
+def pack(settled: Iterable[Delivery], held: Iterable[Delivery]) -> dict[Place, Settlements]:
+    """Sort outcomes by slot and owner.
+
+    Args:
+        settled: Deliveries with outcomes to carry out.
+        held: All deliveries that this consumer holds, the settled ones too: a claim is acked as a whole, without
+            naming its contents, if none of it is open.
+    """
+    packed: dict[Place, Settlements] = {}
+    for delivery in settled:
+        place = (delivery.slot, delivery.owner)
+        settlements = packed.get(place)
+        if settlements is None:
+            settlements = packed[place] = Settlements()
+        settlements.add(delivery)
+    for delivery in held:
+        if delivery.outcome is None:
+            settlements = packed.get((delivery.slot, delivery.owner))
+            if settlements is not None:
+                settlements.keep(delivery.claim_score)
+    return packed
+
+
+def nack_of(delivery: Delivery, outcome: Outcome) -> Nack:
+    """Return what the script needs to know of a nack, a burial or a release."""
+    number = 0
+    if outcome.verb is Verb.RELEASE:
+        number = delivery.store_score
+    elif outcome.verb is Verb.NACK:
+        delay_ms = outcome.delay_ms
+        number = delivery.topic.retry.delay_ms(delivery.attempt, draw_jitter()) if delay_ms is None else delay_ms
+    return Nack(
+        delivery.content, delivery.claim_score, outcome.verb.value, number, outcome.error_type, outcome.error_message
+    )
