@@ -145,8 +145,9 @@ def _dead(dead: Sequence[DeadMessage]) -> list[RenderableType]:
     shown = [each for _, group in groupby(dead, key=lambda each: each.topic) for each in islice(group, _DEAD_SHOWN)]
     lines: list[RenderableType] = ["", Text(f"Dead letters, {len(shown)} of {len(dead)}:", "bold")]
     for message in shown:
-        reason = f"{message.error_message} ({message.error_type}, {message.attempts} deliveries)"
-        lines.append(Text(f"  {short(message.topic)}: {reason}", no_wrap=True, overflow="ellipsis"))
+        reason = f"{message.error_type}: {message.error_message}"
+        # not cut with an ellipsis, which a terminal without UTF-8 could not show
+        lines.append(Text(f"  {short(message.topic)}: {reason}", no_wrap=True, overflow="crop"))
     return lines
 
 
