@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, repeat
 from typing import Any, Generic, TypeVar, cast
 
 from rmq.errors import (
@@ -399,13 +399,14 @@ def _parse_claim(reply: list[Any], max_retries: int) -> ClaimReply:
     now_ms, next_due_ms, resume, swept, stale, items, bodies, unmatched = reply
     now = int(now_ms)
     second = now // 1000
-    if not bodies:
-        bodies = [None] * (len(items) // 2)
+    fresh = stamped(second, max_retries)
     messages: list[Claimed] = []
-    for content, score, body in zip(items[::2], items[1::2], bodies, strict=True):
+    for content, score, body in zip(items[::2], items[1::2], bodies or repeat(None), strict=False):
         store_score = int(score)
-        left = retries_left_after_claim(store_score, max_retries)
-        messages.append(Claimed(content, store_score, stamped(second, left), body))
+        claim_score = fresh
+        if store_score <= max_retries:
+            claim_score = stamped(second, retries_left_after_claim(store_score, max_retries))
+        messages.append(Claimed(content, store_score, claim_score, body))
     return ClaimReply(
         now, int(next_due_ms), int(resume), int(swept), tuple(stale), tuple(messages), tuple(map(int, unmatched))
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from rmq.calls import Ack, Nack, WholeClaim
 from rmq.delivery import RELEASED, Delivery, Outcome, Verb
-from rmq.ownership import Owner
+from rmq.ownership import NO_OWNER, Owner
 from rmq.retry import draw_jitter
 
 Place = tuple[int, Owner]
@@ -60,11 +60,11 @@ def pack(settled: Iterable[Delivery], held: Iterable[Delivery]) -> dict[Place, S
             naming its contents, if none of it is open.
     """
     packed: dict[Place, Settlements] = {}
+    settlements, slot, owner = Settlements(), -1, NO_OWNER
     for delivery in settled:
-        place = (delivery.slot, delivery.owner)
-        settlements = packed.get(place)
-        if settlements is None:
-            settlements = packed[place] = Settlements()
+        if delivery.slot != slot or delivery.owner is not owner:  # those of a claim stand side by side
+            slot, owner = delivery.slot, delivery.owner
+            settlements = packed.setdefault((slot, owner), Settlements())
         settlements.add(delivery)
     for delivery in held:
         if delivery.outcome is None:
