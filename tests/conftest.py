@@ -26,7 +26,7 @@ settings.register_profile("default", **_quiet)
 settings.register_profile("ci", derandomize=True, **_quiet)
 settings.register_profile("long", max_examples=5_000, **_quiet)
 # for planted bugs: the first failure is enough
-settings.register_profile("mutants", phases=(Phase.generate,), derandomize=True, **_quiet)
+settings.register_profile("mutants", phases=(Phase.generate,), derandomize=True, report_multiple_bugs=False, **_quiet)
 settings.load_profile(os.environ.get(PROFILE_VARIABLE) or "default")
 
 _numbers = count(1)

@@ -6,8 +6,9 @@ from datetime import timedelta
 import pytest
 
 from rmq import calls
-from rmq.calls import Nack, Owner
+from rmq.calls import Nack
 from rmq.errors import EnsembleMismatchError, FencedError
+from rmq.ownership import Owner
 from rmq.results import Claimed
 from rmq.topics import TopicType
 from tests.conftest import MakeSlot
@@ -109,6 +110,22 @@ def test_what_is_in_flight_is_skipped_and_blocks_nobody(kind: TopicType, make_sl
     state = slot.state()
     assert state.store == {name: scores[name] for name in flying}
     assert state.prepare == before.prepare | dict.fromkeys(free, FRESH)
+
+
+@both_orders
+def test_the_search_resumes_behind_what_it_has_seen(kind: TopicType, make_slot: MakeSlot) -> None:
+    # pitfall 16: what was claimed on the way has left the ranks
+    slot = make_slot(kind)
+    scores = list(range(1_000, 11_000)) if kind.timed else list(range(11_000, 1_000, -1))
+    store = {b"%d" % number: score for number, score in enumerate(scores)}
+    free = [b"1", b"2", b"3", b"5010", b"5011", b"9999"]
+    slot.seed(SlotState(store=store, prepare={name: held() for name in store if name not in free}))
+    taken, start = list[bytes](), 0
+    for _ in range(4):
+        reply = slot.claim(10, start=start)
+        taken += [m.content for m in reply.messages]
+        start = reply.resume
+    assert (taken, start) == (free, 0)
 
 
 @both_orders
@@ -347,6 +364,41 @@ def test_acks_and_nacks_ride_along_and_stale_ones_are_told(make_slot: MakeSlot) 
     assert state.retry == {b"delayed": (NOW_S + 3) * 1000 + 3}
     assert state.body == {b"failed": b"2"}
     assert state.totals == {"accepted": 4, "acked": 1, "retried": 2, "delivered": 1}
+
+
+@pytest.mark.parametrize(
+    ("state", "whole", "unmatched", "left"),
+    [
+        (SlotState(), (held(), 2), (), {}),
+        (SlotState(store={b"a": T0 + 9}), (held(), 2), (), {}),  # beside a fresh copy
+        (SlotState(), (held(), 1), (held(),), {b"a", b"b"}),  # one is somebody else's
+        (SlotState(), (held(), 3), (held(),), {b"a", b"b"}),
+        (SlotState(), (held(15), 2), (held(15),), {b"a", b"b"}),
+        (SlotState(body={b"a": b"1"}), (held(), 2), (held(),), {b"a", b"b"}),
+        (SlotState(error={b"a": {}}), (held(), 2), (held(),), {b"a", b"b"}),
+    ],
+)
+def test_a_whole_claim_is_acked_without_names_if_it_must_be_the_one(
+    state: SlotState, whole: tuple[int, int], unmatched: tuple[int, ...], left: set[bytes], make_slot: MakeSlot
+) -> None:
+    # pitfall 31
+    slot = make_slot()
+    before = slot.seed(replace(state, prepare={b"a": held(), b"b": held(), b"c": held(16, 5)}))
+    assert slot.claim(0, whole=[whole]).unmatched == unmatched
+    acked = {"acked": 2 - len(left)} if not left else {}
+    assert slot.state() == replace(
+        before,
+        prepare={b"c": held(16, 5)} | dict.fromkeys(sorted(left), held()),
+        totals=before.totals | acked,
+    )
+
+
+def test_a_whole_claim_is_not_acked_after_its_lease(make_slot: MakeSlot) -> None:
+    # pitfall 31: by then others may have claimed just as many in the second of its score
+    slot = make_slot()
+    slot.seed(SlotState(prepare={b"a": held(16, 60), b"b": held(16, 61)}))
+    assert slot.claim(0, whole=[(held(16, 60), 1), (held(16, 61), 1)]).unmatched == (held(16, 61),)
+    assert slot.state().totals == {"accepted": 2, "acked": 1, "expired": 1, "retried": 1}
 
 
 # owners

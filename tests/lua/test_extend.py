@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from rmq.calls import Owner
 from rmq.errors import FencedError
+from rmq.ownership import Owner
 from rmq.results import ExtendReply
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from rmq.calls import Nack, Owner
+from rmq.calls import Nack
 from rmq.errors import FencedError
+from rmq.ownership import Owner
 from rmq.topics import TopicType
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState

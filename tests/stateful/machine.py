@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -13,12 +14,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from rmq import calls
-from rmq.calls import Ack, Call, Nack, Owner
+from rmq.calls import Ack, Call, Nack, WholeClaim
 from rmq.connections import Connections
 from rmq.errors import FencedError, RmqError
 from rmq.keys import slot_keys
 from rmq.messages import Encoded
-from rmq.results import Claimed, ControlResult
+from rmq.ownership import Owner
+from rmq.results import Claimed, ClaimReply, ControlResult
 from rmq.topics import Topic, TopicType
 from tests.stateful.model import Model
 from tests.support.slots import CLOCK_KEY, HINT, T0, read_state
@@ -64,7 +66,7 @@ class SlotMachine(RuleBasedStateMachine):
         self.latest_s = 0
         self.epoch = 0
         self.handed: list[Claimed] = []
-        self.held: dict[bytes, int] = {}
+        self.hands: list[dict[bytes, int]] = [{}, {}]
         self.owed: set[bytes] = set()
         self._set_clock(T0)
 
@@ -87,7 +89,7 @@ class SlotMachine(RuleBasedStateMachine):
         """A newer owner has the slot from its next claim on; the one before is refused."""
         older = self._owner()
         self.epoch += 1
-        self._claim(0, self._owner())
+        self._claim(0, 0)
         token = self.handed[-1:] or [Claimed(b"a", 1, 1, None)]
         tokens = [(claimed.content, claimed.claim_score) for claimed in token]
         nacks = [Nack(*token) for token in tokens]
@@ -123,16 +125,38 @@ class SlotMachine(RuleBasedStateMachine):
 
     # claiming and settling: what is handed out and never settled stands for a crash
 
-    @rule(bounds=claim_bounds, settled=settlements)
-    def claim(self, bounds: tuple[int, int], settled: list[tuple[int, str]]) -> None:
+    @rule(bounds=claim_bounds, settled=settlements, consumer=st.integers(0, 1))
+    def claim(self, bounds: tuple[int, int], settled: list[tuple[int, str]], consumer: int) -> None:
         limit, sweep_limit = bounds
-        self._claim(limit, self._owner(), self._acks(settled), self._nacks(settled), sweep_limit)
+        self._claim(limit, consumer, self._acks(settled), self._nacks(settled), sweep_limit=sweep_limit)
+
+    @rule(limit=st.integers(0, 2), consumer=st.integers(0, 1))
+    def claim_when_all_is_done(self, limit: int, consumer: int) -> None:
+        """Ack all that a consumer holds, claim by claim without names. It must not hit what the other one holds."""
+        hand, held = self.hands[consumer], dict(self.model.slot.prepare)
+        whole = [
+            (score, number)
+            for score, number in Counter(hand.values()).items()
+            if not self._is_over(score) or score // 1000 + self.topic.lease_s < self.model.now_s
+        ]  # not the clock that has gone back to before a lease's end
+        reply = self._claim(limit, consumer, whole=whole)
+        for done in {score for score, _ in whole} - set(reply.unmatched):
+            contents = {content for content, score in held.items() if score == done}
+            assert contents <= hand.keys(), "acked what another consumer holds"
+            self._settled([(content, done) for content in contents])
 
     def _claim(
-        self, limit: int, owner: Owner, acks: Sequence[Ack] = (), nacks: Sequence[Nack] = (), sweep_limit: int = 256
-    ) -> None:
-        call = calls.claim(self.topic, 0, limit, owner=owner, acks=acks, nacks=nacks, sweep_limit=sweep_limit)
-        reply, expected = self.connections.run(call), self.model.claim(limit, owner, acks, nacks, sweep_limit)
+        self,
+        limit: int,
+        consumer: int,
+        acks: Sequence[Ack] = (),
+        nacks: Sequence[Nack] = (),
+        whole: Sequence[WholeClaim] = (),
+        sweep_limit: int = 256,
+    ) -> ClaimReply:
+        bounds = {"acks": acks, "nacks": nacks, "whole": whole, "sweep_limit": sweep_limit}
+        reply = self.connections.run(calls.claim(self.topic, 0, limit, owner=self._owner(), **bounds))
+        expected = self.model.claim(limit, self._owner(), **bounds)
         assert replace(reply, next_due_ms=expected.next_due_ms) == expected
         at_once = 0 < reply.next_due_ms <= reply.now_ms
         if 0 < expected.next_due_ms <= reply.now_ms:
@@ -142,12 +166,16 @@ class SlotMachine(RuleBasedStateMachine):
         self._settled(acks)
         self._settled([(nack.content, nack.claim_score) for nack in nacks])
         for claimed in reply.messages:
-            held = self.held.get(claimed.content)
-            alive = held is not None and held // 1000 + self.topic.lease_s >= self.latest_s
-            assert not alive, f"{claimed.content!r} is in two hands at once"
-            self.held[claimed.content] = claimed.claim_score
+            for hand in self.hands:
+                score = hand.pop(claimed.content, None)
+                assert score is None or self._is_over(score), f"{claimed.content!r} is in two hands at once"
+            self.hands[consumer][claimed.content] = claimed.claim_score
             self.owed.discard(claimed.content)
         self.handed += reply.messages
+        return reply
+
+    def _is_over(self, claim_score: int) -> bool:
+        return claim_score // 1000 + self.topic.lease_s < self.latest_s
 
     @rule(picked=picks)
     def ack(self, picked: list[int]) -> None:
@@ -171,7 +199,9 @@ class SlotMachine(RuleBasedStateMachine):
         for (content, claim_score), renewed in zip(claims, reply.claim_scores, strict=True):
             if renewed is not None:
                 self.handed.append(Claimed(content, self._store_score(content, claim_score), renewed, None))
-                self.held[content] = renewed
+                for hand in self.hands:
+                    if hand.get(content) == claim_score:
+                        hand[content] = renewed
 
     def _tokens(self, picked: Iterable[int]) -> list[Ack]:
         """Deliveries of any age: in hand, settled, expired, claimed by somebody else since."""
@@ -203,8 +233,9 @@ class SlotMachine(RuleBasedStateMachine):
 
     def _settled(self, tokens: Iterable[Ack]) -> None:
         for content, claim_score in tokens:
-            if self.held.get(content) == claim_score:
-                del self.held[content]
+            for hand in self.hands:
+                if hand.get(content) == claim_score:
+                    del hand[content]
 
     # by content, and the dead
 

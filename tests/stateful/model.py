@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from rmq.calls import Ack, Nack, Owner
+from rmq.calls import Ack, Nack, WholeClaim
 from rmq.errors import BacklogFullError, FencedError, FixedTimePassedError
 from rmq.messages import Encoded
+from rmq.ownership import Owner
 from rmq.results import Claimed, ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
 from rmq.topics import Topic, TopicType
 from tests.support.slots import Record, SlotState
@@ -76,16 +77,26 @@ class Model:
     # claiming and settling
 
     def claim(
-        self, limit: int, owner: Owner, acks: Iterable[Ack] = (), nacks: Iterable[Nack] = (), sweep_limit: int = 256
+        self,
+        limit: int,
+        owner: Owner,
+        acks: Iterable[Ack] = (),
+        nacks: Iterable[Nack] = (),
+        whole: Iterable[WholeClaim] = (),
+        sweep_limit: int = 256,
     ) -> ClaimReply:
         self._fence(owner)
+        plain = not self.slot.body and not self.slot.error
         stale = [nack.content for nack in nacks if not self._nack(nack)]
         stale += [content for content, claim_score in acks if not self._ack(content, claim_score)]
+        unmatched = [
+            claim_score for claim_score, number in whole if not (plain and self._ack_whole(claim_score, number))
+        ]
         swept, more = self._sweep(sweep_limit)
         self._trim_dead()
         taken = [self._take(content) for content in self._claimable()[:limit]]
         next_due = self.now_ms if more or self._claimable() else self._next_due()
-        return ClaimReply(self.now_ms, next_due, 0, swept, tuple(stale), tuple(taken))
+        return ClaimReply(self.now_ms, next_due, 0, swept, tuple(stale), tuple(taken), tuple(unmatched))
 
     def ack(self, acks: Sequence[Ack], owner: Owner) -> tuple[bytes, ...]:
         self._fence(owner)
@@ -153,6 +164,13 @@ class Model:
             self.slot.body.pop(content, None)
         self.totals["acked"] += 1
         return True
+
+    def _ack_whole(self, claim_score: int, number: int) -> bool:
+        """Ack all that was claimed with this score, if that is so many and their lease still runs."""
+        contents = [content for content, score in self.slot.prepare.items() if score == claim_score]
+        if len(contents) != number or claim_score // 1000 + self.topic.lease_s < self.now_s:
+            return False
+        return all(self._ack(content, claim_score) for content in contents)
 
     def _nack(self, nack: Nack) -> bool:
         content, left = nack.content, nack.claim_score % 1000

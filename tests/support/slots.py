@@ -16,10 +16,11 @@ from unittest import mock
 import redis
 
 from rmq import calls
-from rmq.calls import Ack, Call, Nack, Owner
+from rmq.calls import Ack, Call, Nack, WholeClaim
 from rmq.connections import Connections
 from rmq.keys import TOPICS_KEY, SlotKeys, slot_keys
 from rmq.messages import Encoded
+from rmq.ownership import NO_OWNER, Owner
 from rmq.results import ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
 from rmq.scripts import ScriptLibrary
 from rmq.topics import Topic
@@ -229,21 +230,22 @@ class SlotUnderTest:
         start: int = 0,
         acks: Sequence[Ack] = (),
         nacks: Sequence[Nack] = (),
+        whole: Sequence[WholeClaim] = (),
         sweep_limit: int = calls.SWEEP_LIMIT,
-        owner: Owner = calls.NO_OWNER,
+        owner: Owner = NO_OWNER,
     ) -> ClaimReply:
         call = calls.claim(
-            self.topic, 0, limit, owner=owner, start=start, acks=acks, nacks=nacks, sweep_limit=sweep_limit
+            self.topic, 0, limit, owner=owner, start=start, acks=acks, nacks=nacks, whole=whole, sweep_limit=sweep_limit
         )
         return self.run(call)
 
-    def ack(self, *acks: Ack, owner: Owner = calls.NO_OWNER) -> tuple[bytes, ...]:
+    def ack(self, *acks: Ack, owner: Owner = NO_OWNER) -> tuple[bytes, ...]:
         return self.run(calls.ack(self.topic, 0, acks, owner))
 
-    def nack(self, *nacks: Nack, owner: Owner = calls.NO_OWNER) -> tuple[bytes, ...]:
+    def nack(self, *nacks: Nack, owner: Owner = NO_OWNER) -> tuple[bytes, ...]:
         return self.run(calls.nack(self.topic, 0, nacks, HINT, owner))
 
-    def extend(self, *claims: Ack, owner: Owner = calls.NO_OWNER) -> ExtendReply:
+    def extend(self, *claims: Ack, owner: Owner = NO_OWNER) -> ExtendReply:
         return self.run(calls.extend(self.topic, 0, claims, owner))
 
     def cancel(self, *contents: bytes) -> list[ControlResult]:

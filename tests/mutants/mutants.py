@@ -1,0 +1,176 @@
+"""Bugs to plant in the scripts. Each is a replacement of text that must be there; the tests must fail for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Edit = tuple[str, str, str]
+"""File below `lua/` without `.lua`, text to replace (all of its occurrences), text to put there."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A planted bug.
+
+    Attributes:
+        name: What goes wrong, in words.
+        edits: How.
+    """
+
+    name: str
+    edits: tuple[Edit, ...]
+
+
+def _mutant(name: str, *edits: Edit) -> Mutant:
+    return Mutant(name, edits)
+
+
+MUTANTS = (
+    # claiming
+    _mutant("in-flight contents are not skipped", ("includes/take", "if held and held[i] then", "if false then")),
+    _mutant(
+        "in-flight contents are not skipped, quick way",
+        ("includes/take_fresh", "'NX', unpack(claims)", "unpack(claims)"),
+    ),
+    _mutant(
+        "a claim takes what others claimed this second",
+        ("includes/take_fresh", "if limit == 0 or redis", "if limit == 0 or false and redis"),
+    ),
+    _mutant(
+        "what is not due yet is claimed",
+        ("includes/take", "('%.0f', now_ms)", "('%.0f', now_ms + 1)"),
+        ("includes/take_fresh", "('%.0f', now_ms)", "('%.0f', now_ms + 1)"),
+    ),
+    _mutant("retries are not counted", ("includes/take", "score - 1)", "score)")),
+    _mutant("a rollback gets fresh retries", ("includes/take_fresh", " <= max_retries then", " < 0 then")),
+    _mutant(
+        "prepare is not written",
+        ("includes/take", "redis.call('ZADD', slot.prepare, unpack(claims))", ""),
+        ("includes/take_fresh", "redis.call('ZADD', slot.prepare, 'NX', unpack(claims))", "size"),
+    ),
+    _mutant(
+        "store is not trimmed",
+        ("includes/take", "redis.call('ZREMRANGEBYRANK', slot.store, -#contents, -1)", ""),
+        ("includes/take", "redis.call('ZREMRANGEBYRANK', slot.store, 0, #contents - 1)", ""),
+        ("includes/take_fresh", "redis.call('ZREMRANGEBYRANK', slot.store, -size, -1)", ""),
+        ("includes/take_fresh", "redis.call('ZREMRANGEBYRANK', slot.store, 0, size - 1)", ""),
+    ),
+    _mutant(
+        "store is trimmed by rank although some were skipped",
+        ("includes/take", "if skipped > 0 or start > 0 then", "if false then"),
+        ("includes/take", "and skipped == 0 and start == 0 then", "then"),
+    ),
+    _mutant(
+        "the order of priorities is reversed",
+        ("includes/take", "if highest_first then\n      page", "if not highest_first then\n      page"),
+        ("includes/take_fresh", "redis.call('ZREVRANGE'", "redis.call('ZRANGE'"),
+    ),
+    _mutant(
+        "a waiting retry stays beside its fresh delivery",
+        ("includes/take", "if has_retries then", "if false then"),
+        ("includes/take_fresh", "redis.call('ZREM', slot.retry, unpack(mine))", "0"),
+    ),
+    _mutant("the search does not resume", ("includes/take", "and 0 or rank - #contents", "and 0 or 0")),
+    _mutant("the search resumes too far behind", ("includes/take", "0 or rank - #contents", "0 or rank")),
+    _mutant("a paused slot is claimed from", ("claim", "if not paused then", "if true then")),
+    _mutant("the next lease's end is forgotten", ("includes/next_due", "consider(claim and", "consider(false and")),
+    _mutant("bodies are not handed over", ("claim", "if #items > 0 and redis", "if #items < 0 and redis")),
+    # owners
+    _mutant("the fence is not checked", ("includes/check_fence", "if mine < owner then", "if false then")),
+    _mutant("a newer epoch is not stored", ("includes/begin_write", "if newer then", "if false then")),
+    _mutant("a foreign ensemble is let in", ("includes/check_fence", "stored[2] ~= ensemble then", "false then")),
+    # sweep
+    _mutant("the sweep's sign is flipped", ("includes/sweep", "(now_s - lease_s)", "(now_s + lease_s)")),
+    _mutant("a lease ends a second early", ("includes/sweep", "(now_s - lease_s)", "(now_s - lease_s + 1)")),
+    _mutant(
+        "the newest leases are swept first",
+        (
+            "includes/sweep",
+            "redis.call('ZRANGEBYSCORE', slot.prepare, '-inf', before,",
+            "redis.call('ZREVRANGEBYSCORE', slot.prepare, before, '-inf',",
+        ),
+    ),
+    _mutant(
+        "a retry overwrites a fresh copy", ("includes/sweep", "slot.store, 'NX', tonumber", "slot.store, tonumber")
+    ),
+    # settling
+    _mutant("ack does not compare", ("includes/settle_acks", "if scores[i] ~= claim_score then", "if false then")),
+    _mutant(
+        "a whole claim is acked though others count",
+        ("includes/settle_whole", "claim_score) ~= number", "claim_score) == 0"),
+    ),
+    _mutant("a whole claim is acked after its lease", ("includes/settle_whole", "if not running or", "if")),
+    _mutant("a whole ack leaves bodies behind", ("includes/settle_whole", "or not plain or", "or")),
+    _mutant(
+        "nack does not compare",
+        ("includes/settle_nacks", "if redis.call('ZSCORE', slot.prepare, content) ~= claim_score", "if false"),
+    ),
+    _mutant("extend does not compare", ("extend", "content) == claim_score", "content) ~= false")),
+    _mutant("extend gives no retry back", ("extend", "tonumber(claim_score) % 1000)", "0)")),
+    _mutant("ack drops a fresh copy's body", ("includes/drop_bodies", "if not fresh[i] then", "if true then")),
+    _mutant("ack leaves the body behind", ("includes/drop_bodies", "if #gone > 0 then", "if false then")),
+    _mutant(
+        "a rollback overwrites a fresh copy",
+        ("includes/roll_back", "if redis.call('ZSCORE', slot.store, content) then", "if false then"),
+    ),
+    _mutant("a delayed retry comes early", ("includes/roll_back", "math.ceil", "math.floor")),
+    _mutant(
+        "a release uses up a retry",
+        ("includes/settle_nacks", "'NX', ARGV[i + 3]", "'NX', math.max(1, tonumber(claim_score) % 1000)"),
+    ),
+    _mutant("an exhausted one never dies", ("includes/settle_nacks", "verb == 'bury' or left == 0", "verb == 'bury'")),
+    _mutant(
+        "prepare is trimmed before store is written",
+        (
+            "includes/roll_back",
+            "  if redis.call('ZSCORE', slot.store",
+            "  redis.call('ZREM', slot.prepare, content)\n  if redis.call('ZSCORE', slot.store",
+        ),
+    ),
+    # the dead
+    _mutant(
+        "an exhausted one dies beside its fresh copy",
+        ("includes/bury", "if redis.call('ZSCORE', slot.store, content) then", "if false then"),
+    ),
+    _mutant("death loses the body", ("includes/bury", "redis.call('HSET', slot.dead_body, content, body)", "")),
+    _mutant(
+        "dying twice is not accounted for",
+        ("includes/bury", "count(totals, 'merged', 1)\n  end\n  count", "end\n  count"),
+    ),
+    _mutant("the dead are not trimmed", ("includes/trim_dead", "if #doomed > 0 then", "if false then")),
+    _mutant("redrive loses the body", ("redrive", "redis.call('HGET', dead_body, content)", "false")),
+    _mutant("redrive overwrites where it should merge", ("redrive", "if not fresh or overwrite then", "if true then")),
+    _mutant("redrive leaves the dead one behind", ("redrive", "redis.call('ZREM', dead, content)", "")),
+    _mutant(
+        "purge takes the youngest",
+        (
+            "purge_dead",
+            "'ZRANGEBYSCORE', dead, '-inf', '(' .. before_ms",
+            "'ZREVRANGEBYSCORE', dead, '(' .. before_ms, '-inf'",
+        ),
+    ),
+    # sending
+    _mutant(
+        "a merge overwrites",
+        ("includes/store_each", "'ZADD', store, 'NX', score", "'ZADD', store, score"),
+        ("includes/store_batch", "'ZADD', store, 'NX', unpack", "'ZADD', store, unpack"),
+    ),
+    _mutant(
+        "a merge replaces the body", ("includes/store_each", "if added == 1 or not keep_first then", "if true then")
+    ),
+    _mutant("an old body stays with a fresh send", ("includes/store_each", "redis.call('HDEL', body, content)", "")),
+    _mutant("merged sends are not accepted ones", ("includes/send_batch", "accepted = number", "accepted = new")),
+    _mutant("the backlog has no bound", ("includes/check_backlog", "if max_backlog == 0 or", "if true or")),
+    _mutant("merging needs room", ("includes/check_backlog", "if fresh > 0 and size", "if size")),
+    _mutant("the past is a fixed time", ("send_fixed_time", "if lowest <= now_ms then", "if false then")),
+    _mutant(
+        "wake hints are never published", ("includes/publish_wake", "redis.call(publish, wake", "redis.call('ECHO'")
+    ),
+    # by content
+    _mutant("cancel forgets the waiting", ("cancel", " + redis.call('ZREM', slot.retry, content)", "")),
+    _mutant("reschedule leaves the waiting behind", ("reschedule", "redis.call('ZREM', retry, content)", "")),
+    # numbers and memory
+    _mutant("numbers keep 14 digits", ("includes/whole", "string.format('%.0f', number)", "tostring(number)")),
+    _mutant("a full Redis can't be drained", ("includes/begin_write", "redis.call('ZREM', slot.store, '')", "")),
+    _mutant("types are not checked first", ("includes/measure", "redis.call('HLEN', slot.dead_body)", "0")),
+)
