@@ -14,7 +14,7 @@ from rmq.connections import Connections
 from rmq.delivery import Delivery, Holder
 from rmq.errors import CoordinationError, RedisUnavailableError, ReplyLostError, RmqError
 from rmq.ownership import NO_OWNER, Owner
-from rmq.results import ClaimReply
+from rmq.results import ClaimReply, SlotStats
 from rmq.schedule import Schedule
 from rmq.settlements import Place, Settlements, pack
 from rmq.slot import SlotWriter
@@ -77,6 +77,8 @@ class Claimer:
         self._resume: dict[int, int] = {}
         self._owners: Mapping[int, Owner] = dict.fromkeys(slots, NO_OWNER)
         self._may_claim = may_claim
+        self._opened: dict[int, int] = {}  # slot -> epoch in which it was taken over
+        self._awaited: dict[int, int] = {}  # slot -> epoch in which we said that we wait
         self._changed = threading.Condition()
         self._look_at_all = True
         self._next_look = 0
@@ -204,11 +206,46 @@ class Claimer:
         if not places:
             return ClaimRound([], [])
         started_s = monotonic_s()
-        share, extra = divmod(limit, len(turn) or 1)
-        shares = [min(share + (index < extra), MAX_BATCH) for index in range(len(turn))] + [0] * len(places)
-        parts = [self._claim_call(place, shares[index], pending.get(place)) for index, place in enumerate(places)]
+        open_ = [place for place in turn if self._is_open(place)]
+        share, extra = divmod(limit, len(open_) or 1)
+        shares = {place: min(share + (index < extra), MAX_BATCH) for index, place in enumerate(open_)}
+        parts = [self._claim_call(place, shares.get(place, 0), pending.get(place)) for place in places]
         replies = self._connections.run_many(parts, PATIENCE_S)
-        return self._take_replies(places, replies, pending, holder, started_s)
+        round_ = self._take_replies(places, replies, pending, holder, started_s)
+        answered = {place for place, reply in zip(places, replies, strict=True) if isinstance(reply, ClaimReply)}
+        self._take_over([place for place in turn if place not in shares and place in answered])
+        return round_
+
+    def _is_open(self, place: Place) -> bool:
+        """Return whether this owner may claim there; one that lost a slot and has it back with its epoch may."""
+        slot, owner = place
+        return owner == NO_OWNER or self._opened.get(slot) == owner.epoch
+
+    def _take_over(self, fenced: Sequence[Place]) -> None:
+        """Open the slots where nothing is in flight any more.
+
+        The owner before may still be at work: paused, cut off, or slower than a handover waits. Our epoch, which the
+        slot has by now, fences what it does to Redis, but not its handler. So we claim only once all that it had in
+        flight is settled or its lease has ended: the messages of a slot run one after the other as long as leases hold.
+        """
+        if not fenced:
+            return
+        sizes = self._connections.run_many([calls.stats(self.topic, slot) for slot, _ in fenced], PATIENCE_S)
+        with self._changed:
+            for (slot, owner), size in zip(fenced, sizes, strict=True):
+                if isinstance(size, SlotStats) and not size.in_flight:
+                    self._opened[slot] = owner.epoch
+                    self._schedule.hint(slot, 0)
+                    continue
+                self._schedule.postpone(slot, monotonic_s(), TROUBLE_PAUSE_S)
+                if isinstance(size, SlotStats) and self._awaited.get(slot) != owner.epoch:
+                    self._awaited[slot] = owner.epoch
+                    log.info(
+                        "slot %d of topic %s waits for %d messages of an earlier owner, or for the end of their leases",
+                        slot,
+                        self.topic.name,
+                        size.in_flight,
+                    )
 
     def _turn(self, pending: Iterable[Place], limit: int) -> list[Place]:
         """Pick the slots to claim from; no other thread picks them until the claim has answered.
