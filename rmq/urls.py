@@ -96,7 +96,10 @@ def parse_url(url: str | None) -> RedisUrl:
     """
     url = url or os.environ.get("RMQ_URL") or DEFAULT_URL
     shown = _without_password(url)
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidUrlError(f"URL {shown!r} cannot be read: {error}") from None
     topology = _SCHEMES.get(parts.scheme)
     if topology is None:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
