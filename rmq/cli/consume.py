@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -17,12 +18,13 @@ from rmq.cli.session import Session
 from rmq.cli.shown import json_payload, shown, span, when
 from rmq.consumer import Consumer
 from rmq.delivery import Delivery
-from rmq.errors import InvalidValueError
+from rmq.errors import InvalidValueError, ReplyLostError
 
 _SLICE_S = 0.25
 """A wait is cut into such slices: a signal is heard between them, and never tears a claim from its reply."""
 
 _BATCH = 100
+_NACKED = "rmq consume --settle nack"
 
 
 class Settle(Enum):
@@ -131,13 +133,25 @@ class _Printer:
     def _settle(self, printed: Sequence[Delivery]) -> None:
         match self._then:
             case Settle.ACK:
-                self._warn(self._consumer.ack(printed), "acked")
+                by_slot: dict[int, list[Delivery]] = defaultdict(list)
+                for delivery in printed:
+                    by_slot[delivery.slot].append(delivery)
+                for part in by_slot.values():
+                    self._try(lambda part=part: self._warn(self._consumer.ack(part), "acked"))
             case Settle.NACK:
-                self._warn([each for each in printed if not each.nack(error="rmq consume --settle nack")], "nacked")
+                for delivery in printed:
+                    self._try(lambda one=delivery: self._warn([] if one.nack(error=_NACKED) else [one], "nacked"))
             case Settle.RELEASE:
                 self._held += printed
             case Settle.LEAVE:
                 pass
+
+    def _try(self, settle: Callable[[], None]) -> None:
+        """Go on after a lost reply: the lease settles it, and the next claim shows whether Redis is back."""
+        try:
+            settle()
+        except ReplyLostError as error:
+            self._session.warn(str(error))
 
     def _warn(self, lost: Sequence[Delivery], what: str) -> None:
         if lost:

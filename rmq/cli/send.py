@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -104,23 +105,26 @@ def _definition(client: RmqClient, name: str, kind: str | None, slots: int | Non
         return Topic(name, parse_type(kind), slots=1 if slots is None else slots)
     if kind is None and slots is None:
         return known
-    return Topic(name, parse_type(kind) if kind else known.type, slots=known.slots if slots is None else slots)
+    said = Topic(name, parse_type(kind) if kind else known.type, slots=known.slots if slots is None else slots)
+    return client.producer(said).topic
 
 
 def _send_rows(
     session: Session, client: RmqClient, definition: Topic, rows: Iterable[Numbered], stream: BinaryIO | None
 ) -> None:
-    producer = client.producer(definition)
-    messages = _Messages(producer.topic, rows, _redis_clock(client, producer.topic))
+    messages = _Messages(definition, rows, _redis_clock(client, definition))
     with _shown_progress(session, stream) as moved:
-        result = producer.send_many(messages.read(moved))
+        checked = messages.read(moved)
+        first = list(itertools.islice(checked, 1))  # a mistake in the first message should not register a topic
+        if messages.error is not None:
+            raise InvalidValueError(f"{messages.where}: {messages.error}; nothing was sent")
+        result = client.producer(definition).send_many(itertools.chain(first, checked))
     if session.json:
         session.document({"topic": definition.name, "new": result.new, "merged": result.merged})
-    elif result.accepted or messages.error is None:
+    else:
         session.line(f"{result.new:,} new, {result.merged:,} merged")
     if messages.error is not None:
-        count = result.accepted
-        sent = f"the {count:,} before it were sent, nothing after it" if count else "nothing was sent"
+        sent = f"the {result.accepted:,} before it were sent, nothing after it"
         raise InvalidValueError(f"{messages.where}: {messages.error}; {sent}")
 
 

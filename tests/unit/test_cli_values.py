@@ -50,7 +50,7 @@ def test_durations(text: str, ms: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "5", "5 s", "s", "-5s", "5S", "1e3s", "5s1", "٣s", "5µs", "5sm", "99999d"])
 def test_durations_that_are_none_name_value_and_rule(text: str) -> None:
-    with pytest.raises(InvalidValueError, match="--in is .*it must"):
+    with pytest.raises(InvalidValueError, match=r"--in is .*it must"):
         parse_duration_ms(text, "--in")
 
 
