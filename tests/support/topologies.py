@@ -80,6 +80,12 @@ class RedisClusterServers:
 
     def owner(self, key: str) -> RedisServer:
         """Return the master that holds a key now, as the first node that runs sees it."""
+        owner = self.find_owner(key)
+        assert owner is not None, f"nobody holds {key}"
+        return owner
+
+    def find_owner(self, key: str) -> RedisServer | None:
+        """Return the same, or None if its master has failed."""
         number = hash_slot(key)
         for server in self.servers:
             with suppress(redis.RedisError, RuntimeError):
@@ -88,7 +94,7 @@ class RedisClusterServers:
                     if "master" in words[2] and "fail" not in words[2] and _holds(words[8:], number):
                         port = int(words[1].partition("@")[0].rpartition(":")[2])
                         return next(each for each in self.servers if each.port == port)
-        raise AssertionError(f"nobody holds {key}")
+        return None
 
     def node_id(self, server: RedisServer) -> str:
         """Return a node's id."""

@@ -1,0 +1,180 @@
+"""A real Redis Cluster: everything works there, through moves of hash slots and the death of a master."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from rmq import PriorityMessage, RmqClient, Topic, TopicType
+from rmq.errors import InvalidUrlError, RedisUnavailableError
+from rmq.keys import slot_keys
+from rmq.slot_map import hash_slot
+from tests.support.clients import stats_of
+from tests.support.exercise import exercise, wake_times
+from tests.support.servers import RedisServer
+from tests.support.topologies import RedisClusterServers
+from tests.support.traffic import SECOND, Traffic
+from tests.support.waiting import wait_until
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RedisClusterServers]:
+    """Three masters without replicas. Tests may move hash slots, and must not kill."""
+    with RedisClusterServers(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster: RedisClusterServers) -> Iterator[RmqClient]:
+    with make_client(cluster) as client:
+        yield client
+
+
+@pytest.fixture
+def topic() -> Topic:
+    return Topic(f"cluster{os.getpid()}-{next(_numbers)}", TopicType.PRIORITY, slots=16, lease=5 * SECOND)
+
+
+def make_client(cluster: RedisClusterServers, **options: object) -> RmqClient:
+    return RmqClient(cluster.url, timeout_s=1.0, **options)  # pyright: ignore[reportArgumentType]
+
+
+def commands_of(cluster: RedisClusterServers) -> int:
+    """Commands that clients sent: not those within scripts, and not those of the measuring."""
+    stats = [cluster.ask(server, "INFO", "commandstats") for server in cluster.servers]
+    ours = ("cmdstat_evalsha", "cmdstat_ping", "cmdstat_cluster", "cmdstat_cluster|slots", "cmdstat_script")
+    return sum(each[name]["calls"] for each in stats for name in ours if name in each)
+
+
+def test_everything_works(client: RmqClient) -> None:
+    exercise(client, f"all{next(_numbers)}")
+
+
+def test_the_slots_of_a_topic_lie_on_all_nodes(cluster: RedisClusterServers, client: RmqClient, topic: Topic) -> None:
+    client.producer(topic).send_many(PriorityMessage(f"m{i}", 100) for i in range(500))
+    owners = {cluster.owner(slot_keys(topic.name, slot).store).port for slot in range(topic.slots)}
+    assert len(owners) == 3
+    keys = slot_keys(topic.name, 0)
+    names = [getattr(keys, field) for field in keys.__slots__]
+    assert len({hash_slot(name) for name in names}) == 1
+    assert [hash_slot(name) for name in names] == [
+        cluster.ask(cluster.servers[0], "CLUSTER", "KEYSLOT", name) for name in names
+    ]
+
+
+def test_an_idle_consumer_wakes_at_once(client: RmqClient) -> None:
+    """By hints: looking takes turns, and would take 8 s for 64 slots."""
+    times = wake_times(client, f"wake{next(_numbers)}")
+    assert times[-1] < 0.5, times
+
+
+def test_an_idle_consumer_of_many_slots_is_quiet(cluster: RedisClusterServers, client: RmqClient) -> None:
+    with client.consumer(Topic(f"quiet{next(_numbers)}", TopicType.PRIORITY, slots=1_024)) as consumer:
+        while consumer.poll(timeout=0.2):
+            pass
+        wait_until(lambda: consumer.poll(timeout=1.0) == [], 5)
+        before, started_s = commands_of(cluster), time.monotonic()
+        assert consumer.poll(timeout=4.0) == []
+        elapsed_s = time.monotonic() - started_s
+        rate = (commands_of(cluster) - before) / elapsed_s
+    assert 0 < rate <= 10
+
+
+def test_hash_slots_move_while_messages_flow(cluster: RedisClusterServers, topic: Topic) -> None:
+    """Pitfall 22: MOVED, ASK and TRYAGAIN execute nothing, so all is repeated, and nothing is lost or doubled."""
+    with Traffic(lambda: make_client(cluster), topic) as traffic:
+        traffic.wait_for(200)
+        for slot in range(0, topic.slots, 3):
+            key = slot_keys(topic.name, slot).store
+            source = cluster.owner(key)
+            target = next(server for server in cluster.servers if server is not source)
+            cluster.move(key, target, between=lambda: time.sleep(0.02))
+        traffic.wait_for(500)
+        assert traffic.settle() == set()
+        assert traffic.errors == []
+        assert set(traffic.handled.values()) == {1}
+        stats_of(traffic.handling, topic)
+
+
+def test_hints_follow_a_moved_hash_slot(cluster: RedisClusterServers, client: RmqClient, topic: Topic) -> None:
+    producer = client.producer(topic)
+    basis = next(f"b{i}" for i in range(1_000) if topic.slot_of(f"b{i}".encode()) == 5)
+    key = slot_keys(topic.name, 5).store
+    with client.consumer(topic) as consumer:
+        assert consumer.poll(timeout=1.2) == []
+        target = next(server for server in cluster.servers if server is not cluster.owner(key))
+        cluster.move(key, target)
+        producer.send(PriorityMessage("first", 100, slot_basis=basis))
+        [delivery] = consumer.poll(timeout=10)
+        assert delivery.ack()  # found by looking at all, since hints may have been missed
+        assert consumer.poll(timeout=1.2) == []
+        timer = threading.Timer(0.1, lambda: producer.send(PriorityMessage("second", 100, slot_basis=basis)))
+        timer.start()
+        started_s = time.monotonic()
+        [delivery] = consumer.poll(timeout=10)
+        assert time.monotonic() - started_s < 0.6
+        assert delivery.ack()
+        timer.join()
+
+
+def test_scripts_are_loaded_on_each_node(cluster: RedisClusterServers, client: RmqClient, topic: Topic) -> None:
+    """Pitfall 7."""
+    producer = client.producer(topic)
+    producer.send_many(PriorityMessage(f"m{i}", 100) for i in range(100))
+    for server in cluster.servers:
+        cluster.ask(server, "SCRIPT", "FLUSH")
+    assert producer.send_many(PriorityMessage(f"n{i}", 100) for i in range(100)).new == 100
+
+
+def test_a_server_that_is_no_cluster() -> None:
+    with RedisServer() as server, pytest.raises(InvalidUrlError, match="is no cluster; write redis://"):
+        with RmqClient(f"redis+cluster://127.0.0.1:{server.port}") as client:
+            client.topics()
+
+
+def test_nobody_there() -> None:
+    with RmqClient("redis+cluster://127.0.0.1:1", deadline_s=0.3) as client:
+        with pytest.raises(RedisUnavailableError, match="no node of the cluster answers"):
+            client.topics()
+
+
+def test_a_master_dies_while_messages_flow(topic: Topic) -> None:
+    """Pitfalls 7, 20, 27: the consumers go on with the other nodes' slots at once, and with its own after failover."""
+    with RedisClusterServers(3, replicas=1) as cluster:
+        with Traffic(lambda: make_client(cluster, durability="replicated"), topic) as traffic:
+            traffic.wait_for(300)
+            victim = cluster.owner(slot_keys(topic.name, 0).store)
+            alive = next(
+                slot for slot in range(topic.slots) if cluster.owner(slot_keys(topic.name, slot).store) is not victim
+            )
+            basis = next(f"b{i}" for i in range(1_000) if topic.slot_of(f"b{i}".encode()) == alive)
+            key = slot_keys(topic.name, 0).store
+            with make_client(cluster) as other:
+                producer = other.producer(topic)
+                producer.send(PriorityMessage("before", 100, slot_basis=basis))
+                victim.kill()
+                started_s = time.monotonic()
+                producer.send(PriorityMessage("on another node", 100, slot_basis=basis))
+            wait_until(lambda: "on another node" in traffic.handled, 1.0, "the others' slots to go on")
+            assert cluster.find_owner(key) in (victim, None)
+            wait_until(lambda: cluster.find_owner(key) not in (victim, None), 20, "failover")
+            failover_s = time.monotonic() - started_s
+            cluster.wait_whole()
+            victim.start()
+            traffic.wait_for(300)
+            accepted = len(traffic.accepted)
+            wait_until(lambda: len(traffic.accepted) > accepted + 100, 20, "accepted again")
+            lost = traffic.settle()
+        print(
+            f"failover {failover_s:.1f} s, slowest send {traffic.slowest_send_s:.1f} s, longest silence of the "
+            f"handlers {traffic.longest_gap_s:.1f} s, accepted {len(traffic.accepted)}, lost {len(lost)}, "
+            f"delivered twice {sum(n > 1 for n in traffic.handled.values())}, errors {len(traffic.errors)}"
+        )
+        assert lost == set()

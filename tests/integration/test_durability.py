@@ -1,0 +1,186 @@
+"""What each durability level loses when a node dies, and what it says when it can't keep its promise."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from rmq import PriorityMessage, RmqClient, Topic, TopicType
+from rmq.embedded import server_version
+from rmq.errors import DurabilityError, UnsafeRedisError
+from tests.support.clients import stats_of
+from tests.support.servers import RedisServer, redis_binary
+from tests.support.waiting import wait_until
+
+_numbers = count(1)
+
+
+@pytest.fixture
+def topic() -> Topic:
+    return Topic(f"durable{os.getpid()}-{next(_numbers)}", TopicType.PRIORITY, slots=4)
+
+
+class Pair:
+    """A master and a replica without Sentinels."""
+
+    def __init__(self) -> None:
+        self.master = RedisServer(("appendonly yes", "repl-diskless-sync yes", "repl-diskless-sync-delay 0"))
+        self.replica = RedisServer((f"replicaof 127.0.0.1 {self.master.port}", "appendonly yes"))
+        wait_until(self.in_step, 10, "the replica to follow")
+
+    def in_step(self) -> bool:
+        with self.replica.connect() as client:
+            return client.info("replication")["master_link_status"] == "up"
+
+    def stop(self) -> None:
+        self.master.stop()
+        self.replica.stop()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    pair = Pair()
+    yield pair
+    pair.stop()
+
+
+def test_replicated_waits_for_the_replica(pair: Pair, topic: Topic) -> None:
+    with RmqClient(pair.master.url, durability="replicated", timeout_s=1.0) as client:
+        producer = client.producer(topic)
+        assert producer.send(PriorityMessage("a", 100)).new == 1
+        assert producer.send_many(PriorityMessage(f"m{i}", 100) for i in range(3_000)).new == 3_000
+        with pair.replica.connect() as replica:
+            assert sum(replica.zcard(f"{topic.name}_{slot}") for slot in range(4)) == 3_001  # pyright: ignore
+
+
+def test_what_is_not_confirmed_is_told_and_stored(pair: Pair, topic: Topic) -> None:
+    with RmqClient(pair.master.url, durability="replicated", timeout_s=0.6) as client:
+        producer = client.producer(topic)
+        producer.send(PriorityMessage("a", 100))
+        pair.replica.pause()
+        message = PriorityMessage("b", 100)
+        with pytest.raises(DurabilityError, match="stored on the master, but not confirmed: 0 of 1 replicas") as caught:
+            producer.send(message)
+        assert (caught.value.stored, caught.value.unknown, caught.value.not_stored) == (0, (message,), ())
+        with pytest.raises(DurabilityError) as caught:
+            producer.send_many(PriorityMessage(f"m{i}", 100) for i in range(100))
+        assert len(caught.value.unknown) == 100
+        pair.replica.resume()
+        wait_until(pair.in_step)
+        assert producer.send(message).merged == 1
+        with client.consumer(topic) as consumer:  # consuming waits for nobody
+            assert len(consumer.poll(1_000)) == 102
+        stats_of(client, topic)
+
+
+def test_too_few_replicas_are_told_at_the_start(pair: Pair, topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
+    with RmqClient(pair.master.url, durability="replicated", replicas=2, timeout_s=0.4) as client:
+        with pytest.raises(DurabilityError, match="1 of 2 replicas"):
+            client.producer(topic).send(PriorityMessage("a", 100))
+    assert "has 1 replicas; durability replicated waits for 2" in caplog.text
+
+
+def test_fsync_needs_a_new_redis_with_an_aof(topic: Topic) -> None:
+    with RedisServer() as server:
+        if server_version(redis_binary()) < (7, 2):
+            with pytest.raises(UnsafeRedisError, match=r"which came with Redis 7\.2; the one at .* is \d"):
+                RmqClient(server.url, durability="fsync")
+        else:
+            with pytest.raises(UnsafeRedisError, match="needs an AOF"):
+                RmqClient(server.url, durability="fsync")
+            server.config_set("appendonly", "yes")
+            with RmqClient(server.url, durability="fsync") as client:
+                assert client.producer(topic).send(PriorityMessage("a", 100)).new == 1
+
+
+def test_replicas_without_persistence_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Pitfall 21."""
+    caplog.set_level(logging.WARNING, "rmq")
+    with RedisServer() as master, RedisServer((f"replicaof 127.0.0.1 {master.port}",)):
+        with master.connect() as admin:
+            wait_until(lambda: admin.info("replication")["connected_slaves"] == 1, 10)
+            with RmqClient(master.url) as client:
+                client.topics()
+            assert "has replicas but no persistence: if it restarts" in caplog.text
+            caplog.clear()
+            admin.config_set("save", "3600 1")
+            with RmqClient(master.url) as client:
+                client.topics()
+            assert caplog.text == ""
+
+
+class LaggingLink:
+    """A way to the master over which nothing reaches the replica any more after `hold`."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._held = threading.Event()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def hold(self) -> None:
+        """Pass nothing on to the replica from now on."""
+        self._held.set()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self._target))
+            threading.Thread(target=self._pump, args=(server, client, True), daemon=True).start()
+            threading.Thread(target=self._pump, args=(client, server, False), daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, hold: bool) -> None:
+        try:
+            while data := source.recv(65_536):
+                if hold and self._held.is_set():
+                    return
+                target.sendall(data)
+        except OSError:
+            pass
+
+
+@pytest.mark.parametrize(("durability", "loses"), [("memory", True), ("replicated", False)])
+def test_what_a_dead_master_takes_along(durability: str, loses: bool, topic: Topic) -> None:
+    """Pitfall 20: the replica is behind when the master dies for good. What had not been confirmed is what is lost."""
+    master = RedisServer(("appendonly yes", "repl-diskless-sync yes", "repl-diskless-sync-delay 0"))
+    link = LaggingLink(master.port)
+    replica = RedisServer((f"replicaof 127.0.0.1 {link.port}",))
+    accepted: set[str] = set()
+    try:
+        with replica.connect() as admin:
+            wait_until(lambda: admin.info("replication")["master_link_status"] == "up", 10)
+        with RmqClient(master.url, durability=durability, timeout_s=0.4) as client:
+            producer = client.producer(topic)
+            for i in range(20):
+                if i == 15:
+                    link.hold()
+                try:
+                    producer.send(PriorityMessage(f"m{i}", 100))
+                    accepted.add(f"m{i}")
+                except DurabilityError:
+                    pass
+        master.kill()
+        with replica.connect() as admin:
+            admin.execute_command("REPLICAOF", "NO", "ONE")
+        with RmqClient(replica.url) as client, client.consumer(topic) as consumer:
+            found = {delivery.text for delivery in consumer.poll(100, 1)}
+    finally:
+        link.close()
+        replica.stop()
+        master.stop()
+    lost = accepted - found
+    print(f"durability {durability}: {len(accepted)} accepted, {len(lost)} lost")
+    assert len(lost) >= 5 if loses else not lost
