@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import sys
 from typing import Annotated, Any
@@ -57,8 +56,9 @@ def demo(
     seconds: Annotated[float, typer.Option(min=1, help="How long the demo's day lasts.")] = 20.0,
 ) -> None:
     """Run the price-picture job on real orders, with a live table and the accounts checked."""
-    run = importlib.import_module("rmq.demo").run  # loaded only here: it brings its data along
-    code: int = run(url=session.options.url, seconds=seconds, json_output=session.json, console=session.out)
+    from rmq.demo import run  # loaded only here: it brings its data along
+
+    code = run(url=session.options.url, seconds=seconds, json_output=session.json, console=session.out)
     if code:
         raise typer.Exit(code)
 

@@ -7,15 +7,19 @@ import sys
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from rmq.cli.session import FAILED, Session, cut, is_terminal, new_table, redis_now_ms
-from rmq.cli.shown import from_now, json_payload
+from rmq.cli.shown import from_now, json_payload, shown
 from rmq.cli.values import parse_duration_ms, parse_past_ms, typed_bytes
 from rmq.client import RmqClient
 from rmq.dead import DeadFilter, DeadLetters
 from rmq.errors import InvalidValueError
 from rmq.results import DeadMessage
 from rmq.topics import Topic
+
+_MOST_ERROR_CHARACTERS = 120
+"""Wrapped, not cut to a line: why it died is what one looks for."""
 
 TopicName = Annotated[str, typer.Argument(help="Name of the topic.")]
 Contents = Annotated[
@@ -66,11 +70,16 @@ def _print(session: Session, messages: list[DeadMessage], now_ms: int) -> None:
     if not messages:
         session.note("no dead messages")
         return
-    table = new_table("~content", "~error", ">attempts", ">slot", ">died")
+    table = new_table("~content", "error", ">attempts", ">slot", ">died")
     for message in messages:
         error = ": ".join(filter(None, (message.error_type, message.error_message)))
-        died = from_now(message.died_ms, now_ms)
-        table.add_row(cut(message.content), cut(error), str(message.attempts), str(message.slot), died)
+        table.add_row(
+            cut(message.content),
+            Text(shown(error, _MOST_ERROR_CHARACTERS)),
+            str(message.attempts),
+            str(message.slot),
+            from_now(message.died_ms, now_ms),
+        )
     session.out.print(table)
 
 
