@@ -278,26 +278,22 @@ def tls_port(server: RedisServer, certificate: Path) -> Iterator[int]:
         plain_reader, plain_writer = await asyncio.open_connection("127.0.0.1", server.port)
         await asyncio.gather(pump(reader, plain_writer), pump(plain_reader, writer))
 
-    async def forward(ready: Callable[[int], object], end: asyncio.Event) -> None:
+    async def forward(ready: Callable[[asyncio.AbstractEventLoop, asyncio.Event, int], object]) -> None:
+        loop, end = asyncio.get_running_loop(), asyncio.Event()
+        loop.set_exception_handler(lambda *_: None)  # a refused certificate is what one of the tests wants
         forwarder = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-        ready(forwarder.sockets[0].getsockname()[1])
+        ready(loop, end, forwarder.sockets[0].getsockname()[1])
         await end.wait()
         forwarder.close()
 
-    ports: list[int] = []
-    loop, end = asyncio.new_event_loop(), asyncio.Event()
-    loop.set_exception_handler(lambda *_: None)  # a refused certificate is what one of the tests wants
-    thread = threading.Thread(target=lambda: loop.run_until_complete(forward(ports.append, end)))
+    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Event, int]] = []
+    work = forward(lambda loop, end, port: started.append((loop, end, port)))
+    thread = threading.Thread(target=asyncio.run, args=(work,))
     thread.start()
-    wait_until(lambda: ports)
-    yield ports[0]
+    loop, end, port = wait_until(lambda: started)[0]
+    yield port
     loop.call_soon_threadsafe(end.set)
     thread.join(10)
-    left = asyncio.all_tasks(loop)
-    for task in left:
-        task.cancel()
-    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-    loop.close()
 
 
 def test_tls(tls_port: int, certificate: Path) -> None:
