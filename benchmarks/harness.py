@@ -1,0 +1,117 @@
+"""What all benchmarks share: options, the machine's description, and where results go."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+Row = dict[str, Any]
+Document = dict[str, Any]
+"""A result as it is kept: `benchmark`, `machine`, `settings`, and `rows` or whatever the benchmark measures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """One benchmark.
+
+    Attributes:
+        name: Name of its module and of its result files.
+        measure: Does the work; what it returns goes into the document.
+        plot: Draws the document into a PNG; `None` for no plot.
+        tables: Renders the document as Markdown.
+        arguments: Adds options of its own to the command line.
+    """
+
+    name: str
+    measure: Callable[[argparse.Namespace], Document]
+    tables: Callable[[Document], str]
+    plot: Callable[[Document, Path], None] | None = None
+    arguments: Callable[[argparse.ArgumentParser], None] | None = None
+
+    def main(self, argv: Sequence[str] | None = None) -> int:
+        """Measure, save, plot, print; return the exit code."""
+        parser = argparse.ArgumentParser(prog=f"rmq bench {self.name}", description=self.measure.__doc__)
+        parser.add_argument("--quick", action="store_true", help="small sizes and fewer repeats, for a first look")
+        parser.add_argument("--repeats", type=int, help="interleaved repeats; medians are reported (5; quick: 3)")
+        parser.add_argument("--results", type=Path, default=RESULTS, help="where JSON and PNG go")
+        if self.arguments is not None:
+            self.arguments(parser)
+        options = parser.parse_args(argv)
+        options.repeats = options.repeats or (3 if options.quick else 5)
+        started_s = time.monotonic()
+        document: Document = {"benchmark": self.name, "quick": options.quick, "machine": machine()}
+        document["repeats"] = options.repeats
+        document |= self.measure(options)
+        document["took_s"] = round(time.monotonic() - started_s, 1)
+        document["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
+        self.save(document, options.results)
+        print(self.tables(document))
+        return 0
+
+    def save(self, document: Document, folder: Path) -> None:
+        """Write the document and its plot."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{self.name}.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+        if self.plot is not None:
+            self.plot(document, folder / f"{self.name}.png")
+
+
+def machine() -> dict[str, Any]:
+    """Describe the machine and the software, without names of hosts or folders."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        "redis_py": _version("redis"),
+        "hiredis": _version("hiredis"),
+        "rmq": _version("rmq"),
+        "commit": _commit(),
+        "load_1min_at_start": round(os.getloadavg()[0], 2),
+    }
+
+
+def say(text: str) -> None:
+    """Report progress beside the result."""
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _commit() -> str:
+    """The commit measured, with `+` when files that matter were changed since."""
+    git = ["git", "-C", str(ROOT)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run([*git, "status", "--porcelain", "rmq", "lua"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")

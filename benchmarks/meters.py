@@ -1,0 +1,157 @@
+"""What a stretch of work cost the server and the client, and how repeats are put together."""
+
+from __future__ import annotations
+
+import math
+import resource
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.servers import Servers
+
+CLIENT_SIDE = ("evalsha", "eval", "script|load", "subscribe", "ssubscribe", "unsubscribe", "ping", "hgetall")
+"""Commands that RMQ sends itself; all others are called by its scripts, and evalsha's time includes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What happened between `start` and `stop`.
+
+    Attributes:
+        elapsed_s: Wall-clock time.
+        client_cpu_s: CPU of this process, user and system.
+        server_cpu_s: CPU of all servers, user and system; includes reading, parsing and writing.
+        calls: Command -> how often.
+        usec: Command -> time the server spent executing it, µs.
+        memory_bytes: Growth of the servers' used memory.
+    """
+
+    elapsed_s: float
+    client_cpu_s: float
+    server_cpu_s: float
+    calls: dict[str, int]
+    usec: dict[str, int]
+    memory_bytes: int
+
+    def executing_us(self, *commands: str) -> int:
+        """Return the time spent executing these commands; all of them where none is named."""
+        return sum(usec for name, usec in self.usec.items() if not commands or name in commands)
+
+    def row(self, number: int, *commands: str) -> dict[str, float]:
+        """Return rate and cost per message."""
+        return {
+            "rate_per_s": number / self.elapsed_s,
+            "server_us": self.executing_us(*commands) / number,
+            "server_cpu_us": self.server_cpu_s * 1e6 / number,
+            "client_cpu_us": self.client_cpu_s * 1e6 / number,
+        }
+
+
+class Meter:
+    """Measures servers and this process; a context manager whose `cost` is there at the end.
+
+    Args:
+        servers: What to look at.
+    """
+
+    cost: Cost
+
+    def __init__(self, servers: Servers) -> None:
+        self._clients = servers.connect_all()
+        for client in self._clients:
+            client.ping()  # connected before the clock runs
+
+    def __enter__(self) -> Meter:
+        self._before = self._snapshot()
+        self._cpu_s, self._started_s = cpu_s(), time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        elapsed_s, cpu_after_s = time.perf_counter() - self._started_s, cpu_s()
+        stats, server_cpu_s, memory = self._snapshot()
+        stats_before, server_cpu_before_s, memory_before = self._before
+        calls = {name: values[0] - stats_before.get(name, (0, 0))[0] for name, values in stats.items()}
+        usec = {name: values[1] - stats_before.get(name, (0, 0))[1] for name, values in stats.items()}
+        self.cost = Cost(
+            elapsed_s,
+            cpu_after_s - self._cpu_s,
+            server_cpu_s - server_cpu_before_s,
+            {name: number for name, number in calls.items() if number},
+            {name: number for name, number in usec.items() if number},
+            memory - memory_before,
+        )
+
+    def _snapshot(self) -> tuple[dict[str, tuple[int, int]], float, int]:
+        stats: dict[str, tuple[int, int]] = {}
+        cpu_used_s, memory = 0.0, 0
+        for client in self._clients:
+            for key, value in client.info("commandstats").items():
+                name = key.removeprefix("cmdstat_")
+                if name in ("info", "client|setinfo"):
+                    continue
+                calls, usec = stats.get(name, (0, 0))
+                stats[name] = (calls + value["calls"], usec + value["usec"])
+            cpu = client.info("cpu")
+            cpu_used_s += cpu["used_cpu_user"] + cpu["used_cpu_sys"]
+            memory += client.info("memory")["used_memory"]
+        return stats, cpu_used_s, memory
+
+
+class LongestCalls:
+    """Notes how long the server was busy with one call, since others wait meanwhile; a context manager.
+
+    Args:
+        client: The server's redis-py client.
+        from_us: Calls below are not noted.
+    """
+
+    longest_us: int
+    over_5_ms: int
+
+    def __init__(self, client: Any, from_us: int = 100) -> None:
+        self._client = client
+        self._from_us = from_us
+
+    def __enter__(self) -> LongestCalls:
+        self._client.config_set("slowlog-log-slower-than", self._from_us)
+        self._client.config_set("slowlog-max-len", 100_000)
+        self._client.slowlog_reset()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.config_set("slowlog-log-slower-than", -1)
+        times = [entry["duration"] for entry in self._client.slowlog_get(100_000)]
+        self._client.slowlog_reset()
+        self.longest_us = max(times, default=0)
+        self.over_5_ms = sum(time_us > 5_000 for time_us in times)
+
+
+def cpu_s() -> float:
+    """Return the CPU time of this process, user and system, seconds."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def medians(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the median of each figure over repeats, rounded to four digits that count."""
+    return {key: rounded(statistics.median(row[key] for row in rows)) for key in rows[0]}
+
+
+def rounded(value: float) -> float:
+    """Round to four digits that count."""
+    if not value or not math.isfinite(value):
+        return 0.0
+    return round(value, 3 - math.floor(math.log10(abs(value))))
+
+
+def percentiles(values: Iterable[float]) -> dict[str, float]:
+    """Return p50, p99, p99.9 and max, by the nearest rank."""
+    ranked = sorted(values)
+    if not ranked:
+        return {}
+    at = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
+    found = {name: ranked[max(0, math.ceil(share * len(ranked)) - 1)] for name, share in at.items()}
+    return {name: rounded(value) for name, value in (found | {"max": ranked[-1]}).items()}

@@ -1,0 +1,95 @@
+"""The native floor: the same work in bare Redis commands, encoded beforehand, over one plain socket.
+
+A message's life costs at least a ZADD (send), a ZPOPMIN or ZPOPMAX and a ZADD (claim), and a ZREM (ack). There is no
+lease, retry, fencing, compare-and-set or count in it: what is lost on the way is lost.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import hiredis
+
+STORE, PREPARE = b"native_0", b"prepare{native_0}"
+IN_FLIGHT = 4
+_CLAIM_SCORE = 1_800_000_000_016
+
+
+class Pipe:
+    """One connection with several requests on their way.
+
+    Args:
+        port: The server's.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader: Any = hiredis.Reader()
+
+    def run(self, requests: Sequence[bytes], replies_each: int = 1) -> None:
+        """Send all requests, a few ahead of the replies; each is answered by `replies_each` replies."""
+        awaited = 0
+        for request in requests:
+            self._socket.sendall(request)
+            awaited += 1
+            if awaited == IN_FLIGHT:
+                self._read(replies_each)
+                awaited -= 1
+        self._read(awaited * replies_each)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def _read(self, number: int) -> None:
+        while number:
+            reply = self._reader.gets()
+            if reply is False:
+                self._reader.feed(self._socket.recv(262_144))
+                continue
+            if isinstance(reply, Exception):
+                raise reply
+            number -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A load in native commands, encoded.
+
+    Attributes:
+        sends: ZADDs into the store.
+        claims: Per batch a ZPOPMIN (or ZPOPMAX), a ZADD into prepare, and the ZREM that acks it.
+        number: Messages.
+    """
+
+    sends: list[bytes]
+    claims: list[bytes]
+    number: int
+
+
+def encode(contents: Sequence[bytes], scores: Sequence[int], batch: int, highest_first: bool) -> Life:
+    """Encode a load; what each pop will return is known beforehand."""
+    pack = hiredis.pack_command
+    sends = [
+        pack((b"ZADD", STORE, *_pairs(scores[first : first + batch], contents[first : first + batch])))
+        for first in range(0, len(contents), batch)
+    ]
+    ranked = [content for _, content in sorted(zip(scores, contents, strict=True), reverse=highest_first)]
+    pop = b"ZPOPMAX" if highest_first else b"ZPOPMIN"
+    claims: list[bytes] = []
+    for first in range(0, len(ranked), batch):
+        part = ranked[first : first + batch]
+        claims.append(
+            pack((pop, STORE, len(part)))
+            + pack((b"ZADD", PREPARE, *_pairs([_CLAIM_SCORE] * len(part), part)))
+            + pack((b"ZREM", PREPARE, *part))
+        )
+    return Life(sends, claims, len(contents))
+
+
+def _pairs(scores: Sequence[int], contents: Sequence[bytes]) -> list[bytes | int]:
+    return [value for pair in zip(scores, contents, strict=True) for value in pair]
