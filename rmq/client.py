@@ -210,12 +210,15 @@ class RmqClient:
             log.warning("%d deliveries were not finished within %g s; their leases settle them", len(left), drain_s)
         return left
 
-    def run(self, drain_s: float = DRAIN_S, threads: int | None = None) -> None:
+    def run(self, drain_s: float = DRAIN_S, threads: int | None = None) -> list[Delivery]:
         """Run all listeners until SIGTERM or SIGINT, then stop them and close. A second signal ends at once.
 
         Args:
             drain_s: How long to wait for running handlers, in seconds.
             threads: As for `start`.
+
+        Returns:
+            Deliveries whose handlers did not end in time: they stay claimed until their lease ends.
 
         Raises:
             RmqError: Not called in the main thread; and as `start`.
@@ -235,7 +238,7 @@ class RmqClient:
             self.start(threads)
             while not ended.wait(1.0):
                 pass
-            self.stop(drain_s)
+            return self.stop(drain_s)
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)

@@ -14,7 +14,7 @@ from rmq.claimer import Claimer
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.delivery import ACKED, Delivery, Outcome, Verb
-from rmq.errors import InvalidValueError, RmqError
+from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
 from rmq.settlements import nack_of
 from rmq.slot import SlotWriter
 from rmq.topics import Topic
@@ -94,12 +94,24 @@ class Consumer:
 
         Returns:
             Those whose lease was lost before: nothing changed for them.
+
+        Raises:
+            AlreadySettledError: One of them was settled before.
+            RedisUnavailableError: A slot did not answer; the others are acked all the same. The leases settle it.
         """
         stale: list[Delivery] = []
+        trouble: RedisUnavailableError | None = None
         for slot, part in self._open_by_slot(deliveries, ACKED).items():
-            gone = set(self._writer.ack(slot, [(delivery.content, delivery.claim_score) for delivery in part]))
+            try:
+                gone = set(self._writer.ack(slot, [(delivery.content, delivery.claim_score) for delivery in part]))
+            except RedisUnavailableError as error:
+                trouble = trouble or error
+                continue
             self._claimer.expect(slot)
             stale += [delivery for delivery in part if delivery.content in gone]
+        if trouble is not None:
+            _mark_lost(stale)
+            raise trouble
         return _mark_lost(stale)
 
     def extend(self, deliveries: Iterable[Delivery]) -> list[Delivery]:

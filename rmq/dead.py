@@ -174,9 +174,10 @@ class DeadLetters:
 
     def _chosen(self, where: DeadFilter, limit: int | None, size: int) -> Iterator[tuple[int, Sequence[bytes]]]:
         """Yield (slot, contents to take out of the dead); the caller takes them out before the next step."""
-        until_ms = self._connections.run(calls.stats(self.topic, 0)).now_ms
         left = MAX_SCORE if limit is None else limit
-        for slot in range(self.topic.slots):
+        # by each slot's own clock: the nodes of a cluster may differ
+        now_ms = [self._connections.run(calls.stats(self.topic, slot)).now_ms for slot in range(self.topic.slots)]
+        for slot, until_ms in enumerate(now_ms):
             start = 0
             while left > 0 and (page := self._page(slot, start, size)):
                 chosen = [message.content for message in page if message.died_ms <= until_ms and where(message)][:left]

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rmq import calls
+from rmq.calls import MAX_BATCH
 from rmq.connections import Connections
+from rmq.errors import InvalidValueError
 from rmq.exchange import raise_first
 from rmq.results import SlotStats
 from rmq.scores import lease_end_second, retries_left_of, second_of
@@ -121,8 +123,12 @@ class Inspection:
         self.topic = topic
 
     def stats(self, slots: Sequence[int] | None = None) -> TopicStats:
-        """Return sizes and totals of all slots, or of the given ones."""
-        wanted = range(self.topic.slots) if slots is None else slots
+        """Return sizes and totals of all slots, or of the given ones.
+
+        Raises:
+            InvalidValueError: A slot that the topic does not have.
+        """
+        wanted = self._wanted(slots)
         found: list[SlotStats] = []
         for first in range(0, len(wanted), _ROUND):
             part = [calls.stats(self.topic, slot) for slot in wanted[first : first + _ROUND]]
@@ -138,12 +144,22 @@ class Inspection:
             place: `store`, `prepare` (in flight) or `retry` (waiting).
             limit: Most messages per slot, 1 to 1,000.
             slots: Only these slots.
+
+        Raises:
+            InvalidValueError: A slot that the topic does not have, an unknown place, or a limit out of range.
         """
-        wanted = range(self.topic.slots) if slots is None else slots
+        wanted = self._wanted(slots)
+        if place not in ("store", "prepare", "retry"):
+            raise InvalidValueError(f"place is {place!r}; it must be store, prepare or retry")
+        if type(limit) is not int or not 1 <= limit <= MAX_BATCH:
+            raise InvalidValueError(f"limit is {limit!r}; it must be a whole number from 1 to {MAX_BATCH}")
         found: list[PeekedMessage] = []
-        for slot in wanted:
-            now_ms, rows = self._connections.run(calls.peek(self.topic, slot, place, 0, limit))
-            found += [self._peeked(slot, place, now_ms, *row) for row in rows]
+        for first in range(0, len(wanted), _ROUND):
+            part = wanted[first : first + _ROUND]
+            answers = self._connections.run_many([calls.peek(self.topic, slot, place, 0, limit) for slot in part])
+            raise_first(answers)
+            for slot, (now_ms, rows) in zip(part, answers, strict=True):
+                found += [self._peeked(slot, place, now_ms, *row) for row in rows]
         return found
 
     def pages(self, slot: int, place: Place, page: int = 1_000) -> Iterator[PeekedMessage]:
@@ -155,6 +171,14 @@ class Inspection:
             if len(rows) < page:
                 return
             start += page
+
+    def _wanted(self, slots: Sequence[int] | None) -> Sequence[int]:
+        for slot in slots or ():
+            if type(slot) is not int or not 0 <= slot < self.topic.slots:
+                raise InvalidValueError(
+                    f"slot {slot!r} is not one of topic {self.topic.name}: 0 to {self.topic.slots - 1}"
+                )
+        return range(self.topic.slots) if slots is None else slots
 
     def _peeked(
         self, slot: int, place: Place, now_ms: int, content: bytes, score: int, body: bytes | None

@@ -73,12 +73,15 @@ def run_one(target: str, drain_s: float, threads: int | None = None) -> None:
 
     Raises:
         InvalidValueError: The target leads to no client.
-        RmqError: The client has no listener, or a topic does not fit its registration.
+        RmqError: The client has no listener, a topic does not fit its registration, or handlers did not end in time.
     """
     client = load_client(target)
     log.info("%s runs on %s, process %d", target, client.shown_url, os.getpid())
-    client.run(drain_s, threads)
+    unfinished = client.run(drain_s, threads)
     log.info("%s has stopped", target)
+    if unfinished:
+        number = len(unfinished)
+        raise RmqError(f"{number} messages were still being handled after {drain_s:g} s; their leases settle it")
 
 
 def load_client(target: str) -> RmqClient:
