@@ -14,7 +14,7 @@ CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-redis test-long mutants check lint lint-lua types layers headers format constraints clean
+.PHONY: help demo test test-redis test-long chaos mutants check lint lint-lua types layers headers format constraints clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -46,6 +46,9 @@ test-redis: $(DEV)  ## Run the tests that depend on the server once more; RMQ_TE
 
 test-long: $(DEV)  ## Run the property and stateful tests with many more examples
 	RMQ_HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -m hypothesis --timeout 0 $(PYTEST_FLAGS)
+
+chaos: $(DEV)  ## Worker processes under faults, on 3 + 3 Redis and 3 ZooKeepers, about 8 minutes
+	$(BIN)/python -m benchmarks.chaos
 
 mutants: $(DEV)  ## Plant bugs in the scripts and see that the tests catch each
 	$(BIN)/python tests/mutants/run.py

@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from rmq import Topic, TopicType
@@ -95,9 +96,8 @@ class Servers:
 def run(case: Case, servers: Servers, folder: Path, number: int) -> Report:
     """Run one case with topics of its own."""
     types = (TopicType.RANGE_MERGE, TopicType.PRIORITY)
-    topics = [
-        Topic(f"chaos{number}-{type_.value}", type_, slots=64, lease=case.lease_s * 1_000) for type_ in types
-    ]
+    lease = timedelta(seconds=case.lease_s)
+    topics = [Topic(f"chaos{number}-{type_.value}", type_, slots=64, lease=lease) for type_ in types]
     with Rig(servers.url, servers.zookeeper.hosts, folder, topics, durability=case.durability) as rig:
         started_s = time.monotonic()
         for worker in case.workers:

@@ -1,0 +1,122 @@
+"""A worker process of the ownership tests: owns slots through ZooKeeper and keeps a ledger outside Redis.
+
+    python -m tests.support.owned_worker '{"name": "w0", "url": ..., "hosts": ..., "ledger": ..., "topics": [...]}'
+
+Lines of the ledger, each written by one O_APPEND write, times of CLOCK_BOOTTIME in seconds:
+
+    start TIME PID THREAD TOPIC SLOT CONTENT EPOCH
+    end   TIME PID THREAD TOPIC SLOT CONTENT EPOCH
+    pause TIME PID SECONDS      the process noticed that it did not run for so long before TIME
+    owns  TIME PID NUMBER       it owns so many slots now
+    left  TIME PID NUMBER       it has ended in order; so many outcomes were refused on the way
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import random
+import socket
+import sys
+import threading
+import time
+import weakref
+from typing import Any
+
+from rmq import RmqClient
+from rmq.clock import monotonic_s
+from rmq.coordination import Coordinator
+from rmq.delivery import Delivery
+
+TICK_S = 0.02
+PAUSE_S = 0.25
+"""A process that misses so much time says so; a busy machine may take a little without a word."""
+
+
+class Ledger:
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def note(self, kind: str, *words: object) -> None:
+        line = " ".join(map(str, (kind, f"{monotonic_s():.6f}", os.getpid(), *words)))
+        os.write(self._file, f"{line}\n".encode())
+
+
+def watch_time(ledger: Ledger, coordinator: Coordinator) -> None:
+    """Note every stretch in which this process did not run, and every change in the number of its slots."""
+    last_s, owned = monotonic_s(), -1
+    while True:
+        time.sleep(TICK_S)
+        now_s = monotonic_s()
+        if now_s - last_s > PAUSE_S:
+            ledger.note("pause", f"{now_s - last_s:.6f}")
+        last_s = now_s
+        if (count := len(coordinator.owned())) != owned:
+            owned = count
+            ledger.note("owns", owned)
+
+
+class Cut:
+    """Cuts this process from Redis while a file exists, and from nothing else: what is no ZooKeeper server is Redis."""
+
+    def __init__(self, path: str, zookeeper: str) -> None:
+        self._path = path
+        self._zookeeper = {int(host.rpartition(":")[2]) for host in zookeeper.split(",")}
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._connect = socket.socket.connect
+        socket.socket.connect = lambda own, address: self._guarded(own, address)  # pyright: ignore
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _guarded(self, own: socket.socket, address: Any) -> None:
+        if isinstance(address, tuple) and address[1] not in self._zookeeper:
+            if os.path.exists(self._path):
+                raise ConnectionRefusedError("cut")
+            self._sockets.add(own)
+        self._connect(own, address)
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(TICK_S)
+            if os.path.exists(self._path):
+                for each in list(self._sockets):
+                    with contextlib.suppress(OSError):
+                        each.shutdown(socket.SHUT_RDWR)
+
+
+def main() -> None:
+    options: dict[str, Any] = json.loads(sys.argv[1])
+    logging.basicConfig(
+        level="INFO",
+        filename=options["log"],
+        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(threadName)s: %(message)s",
+        datefmt="%H:%M:%S",
+    )
+    ledger = Ledger(options["ledger"])
+    Cut(options["cut"], options["hosts"])
+    coordinator = Coordinator(
+        options["hosts"],
+        options["name"],
+        session_timeout_s=options["session_s"],
+        drain_timeout_s=options.get("drain_s", 10.0),
+        chroot=options.get("chroot", "/rmq"),
+    )
+    client = RmqClient(options["url"], zookeeper=coordinator)
+    shortest_s, longest_s = (each / 1000 for each in options["handle_ms"])
+
+    def handle(delivery: Delivery) -> None:
+        words = threading.current_thread().name, delivery.topic.name, delivery.slot, delivery.text, delivery.epoch
+        ledger.note("start", *words)
+        time.sleep(random.uniform(shortest_s, longest_s))
+        ledger.note("end", *words)
+
+    for name in options["topics"]:
+        client.listener(client.topic(name), threads=options["threads"])(handle)
+    threading.Thread(target=watch_time, args=(ledger, coordinator), daemon=True).start()
+    client.run(options.get("stop_s", 10.0))
+    ledger.note("left", 0)
+
+
+if __name__ == "__main__":
+    main()
