@@ -100,4 +100,4 @@ def test_options_that_do_not_fit(
     client: RmqClient, make_topic: MakeTopic, type: TopicType, options: dict[str, int]
 ) -> None:
     with pytest.raises(InvalidValueError):
-        client.reschedule(make_topic(type), "a", **options)
+        client.reschedule(make_topic(type), "a", **options)  # pyright: ignore[reportArgumentType]

@@ -183,7 +183,7 @@ def test_options_out_of_range(client: RmqClient, make_topic: MakeTopic, options:
     with pytest.raises(InvalidValueError, match="whole number from 1"):
         client.listener(make_topic(TopicType.PRIORITY), **options)  # pyright: ignore[reportArgumentType]
     with pytest.raises(InvalidValueError):
-        Listener(make_topic(TopicType.PRIORITY), print, **options)
+        Listener(make_topic(TopicType.PRIORITY), print, **options)  # pyright: ignore[reportArgumentType]
 
 
 def test_start_needs_a_listener_and_only_one_start(client: RmqClient, make_topic: MakeTopic) -> None:
