@@ -1,10 +1,14 @@
 """Makes a Redis Cluster out of empty servers: what `redis-cli --cluster create` does, without redis-cli.
 
+    python -m rmq.cluster_setup host:port,host:port,host:port [replica:port,replica:port,replica:port]
+
 Source: Redis Cluster specification; CLUSTER MEET, ADDSLOTS, REPLICATE.
 """
 
 from __future__ import annotations
 
+import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -44,13 +48,30 @@ def create_cluster(masters: Sequence[Address], replicas: Sequence[Address] = (),
             raise RedisUnavailableError(f"the cluster could not be made: {error}") from error
 
 
-def is_cluster(address: Address) -> bool:
-    """Return whether a server is part of a cluster that works."""
+def is_formed(address: Address) -> bool:
+    """Return whether a server has been made part of a cluster before."""
     wire = _connected(address)
     try:
-        return "cluster_state:ok" in _text(wire.call("CLUSTER", "INFO"))
+        return len(_nodes(wire)) > 1
     finally:
         wire.close()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make a cluster unless it is one already; return the exit code."""
+    masters = _addresses(arguments[0])
+    replicas = _addresses(arguments[1]) if len(arguments) > 1 else []
+    try:
+        if not is_formed(masters[0]):
+            create_cluster(masters, replicas)
+    except RedisUnavailableError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def _addresses(text: str) -> list[Address]:
+    return [Address(host, int(port)) for host, _, port in (item.rpartition(":") for item in text.split(","))]
 
 
 def _form(wires: dict[Address, Wire], masters: Sequence[Address], deadline: float) -> None:
@@ -62,7 +83,7 @@ def _form(wires: dict[Address, Wire], masters: Sequence[Address], deadline: floa
         wires[address].call("CLUSTER", "ADDSLOTS", *share)
     for address, wire in wires.items():
         if address != first:
-            wire.call("CLUSTER", "MEET", first.host, first.port)
+            wire.call("CLUSTER", "MEET", socket.gethostbyname(first.host), first.port)
     for address, wire in wires.items():
         _wait(lambda wire=wire: len(_nodes(wire)) == len(wires), deadline, f"{address} to know all others")
 
@@ -106,3 +127,7 @@ def _wait(condition: Callable[[], bool], deadline: float, what: str) -> None:
         if time.monotonic() > deadline:
             raise RedisUnavailableError(f"the cluster is not ready in time: waited for {what}")
         time.sleep(_POLL_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,86 @@
+"""`rmq cluster`: a whole cluster on this machine, as docker-compose.yml has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rmq import deployment, local_cluster
+from rmq.cli.session import Session, command
+from rmq.cli.shown import shown
+from rmq.errors import InvalidValueError
+
+Folder = Annotated[Path, typer.Option("--folder", metavar="FOLDER", help="Where the cluster keeps its state.")]
+DEFAULT_FOLDER = Path("rmq-cluster")
+
+cluster_app = typer.Typer(
+    help="Run a Redis Cluster, ZooKeepers, workers and a demo producer on this machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def up(
+    session: Session,
+    folder: Folder = DEFAULT_FOLDER,
+    workers: Annotated[int, typer.Option(min=0, max=64, metavar="N", help="Worker processes.")] = deployment.WORKERS,
+    producer: Annotated[bool, typer.Option(help="Run the demo producer.")] = True,
+    first_port: Annotated[
+        int | None,
+        typer.Option(min=1_024, max=55_000, metavar="PORT", help="First of 15 ports in a row; by default free ones."),
+    ] = None,
+) -> None:
+    """Start the cluster; it goes on when this command ends. Data of an earlier run are used again."""
+    state = local_cluster.up(folder, workers=workers, producer=producer, first_port=first_port)
+    _show(session, folder, state)
+
+
+def down(
+    session: Session,
+    folder: Folder = DEFAULT_FOLDER,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the folder and all data, too.")] = False,
+) -> None:
+    """End all processes of the cluster; its data stay for the next `up`."""
+    running = local_cluster.down(folder, delete=delete)
+    if session.json:
+        session.document({"was_running": running, "deleted": delete})
+    else:
+        session.line("ended" if running else "it was not running")
+
+
+def status(session: Session, folder: Folder = DEFAULT_FOLDER) -> None:
+    """Show the processes of the cluster, and how to reach it. Exit code 1 unless it runs."""
+    state = local_cluster.status(folder)
+    if state is None:
+        raise InvalidValueError(f"{folder} holds no cluster; `rmq cluster up --folder {folder}` starts one")
+    _show(session, folder, state)
+    if state.phase != "ready":
+        raise typer.Exit(1)
+
+
+def _show(session: Session, folder: Path, state: local_cluster.State) -> None:
+    rows: list[dict[str, Any]] = [
+        {"name": each.name, "pid": each.pid, "address": each.address, "starts": each.starts}
+        for each in sorted(state.processes, key=lambda process: process.name)
+    ]
+    if session.json:
+        session.document(
+            {"phase": state.phase, "folder": str(folder), "environment": state.environment, "processes": rows}
+        )
+        return
+    session.line(shown(str(folder)), f": {state.phase}")
+    for row in rows:
+        running = f"pid {row['pid']}" if row["pid"] else "not running"
+        again = f", started {row['starts']} times" if row["starts"] > 1 else ""
+        session.line(f"  {row['name']:<12} {row['address']:<16} {running}{again}")
+    for name, value in state.environment.items():
+        session.line(f"export {name}={value}")
+
+
+command(cluster_app, "up")(up)
+command(cluster_app, "down")(down)
+command(cluster_app, "status")(status)

@@ -1,0 +1,79 @@
+"""The work of the demo cluster: prices change, pictures are drawn, each item by one worker at a time.
+
+    python -m rmq.cluster_demo                     # the producer
+    rmq worker rmq.cluster_demo:client             # a worker
+
+Both find Redis by RMQ_URL and ZooKeeper, if there is one, by RMQ_ZOOKEEPER.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import threading
+from datetime import timedelta
+from types import FrameType
+
+from rmq.client import RmqClient
+from rmq.delivery import Delivery
+from rmq.errors import RmqError
+from rmq.messages import RangeMergeMessage
+from rmq.topics import Topic, TopicType
+
+log = logging.getLogger("rmq.cluster_demo")
+
+PICTURES = Topic("price-picture", TopicType.RANGE_MERGE, slots=64)
+ITEMS = 2_000
+CHANGES_PER_ROUND, ROUND_S = 50, 0.25
+WINDOW = timedelta(seconds=2)
+DRAWING_S = 0.002
+
+
+def client() -> RmqClient:
+    """Return a client whose listener draws pictures."""
+    made = RmqClient(zookeeper=os.environ.get("RMQ_ZOOKEEPER") or None)
+    pause = threading.Event()
+
+    @made.listener(PICTURES, threads=2)
+    def draw(delivery: Delivery) -> None:  # pyright: ignore[reportUnusedFunction]
+        log.debug("drawing %s", delivery.text)
+        pause.wait(DRAWING_S)
+
+    return made
+
+
+def produce(stop: threading.Event) -> None:
+    """Change prices until `stop`; what a failover refuses is told and sent anew with the next change."""
+    with RmqClient(durability="replicated" if _replicated() else "memory") as made:
+        producer = made.producer(PICTURES)
+        while not stop.wait(ROUND_S):
+            items = random.choices(range(ITEMS), k=CHANGES_PER_ROUND)  # noqa: S311
+            try:
+                result = producer.send_many(RangeMergeMessage(f"item:{item}", WINDOW) for item in items)
+                log.info("%d changes: %d new, %d merged", CHANGES_PER_ROUND, result.new, result.merged)
+            except RmqError as error:
+                log.warning("%s", error)
+
+
+def _replicated() -> bool:
+    return os.environ.get("RMQ_URL", "").startswith("redis+cluster://")
+
+
+def main() -> None:
+    """Run the producer until SIGTERM or SIGINT."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    stop = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    produce(stop)
+
+
+if __name__ == "__main__":
+    main()
