@@ -202,6 +202,8 @@ class RmqClient:
         runtimes, self._runtimes = self._runtimes, []
         for runtime in runtimes:
             runtime.request_stop()
+        if self._coordination is not None:
+            self._coordination.leave()
         left = [delivery for runtime in runtimes for delivery in runtime.join(until_s)]
         if self._coordination is not None:
             self._coordination.stop()

@@ -211,6 +211,10 @@ class Coordination(threading.Thread):
                     log.exception("topic %s: following the ownership failed", runtime.listener.topic.name)
             self._changed.wait(FOLLOW_EVERY_S)
 
+    def leave(self) -> None:
+        """Begin to hand over the slots, so that others need not wait for the longest handler here. Does not wait."""
+        self._coordinator.leave()
+
     def stop(self) -> None:
         """Give up all slots and leave the cluster. The runtimes have stopped before, or have used up their time."""
         self._stop_requested.set()

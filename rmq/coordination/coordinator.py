@@ -174,6 +174,15 @@ class Coordinator:
             self.stop(drain=False)
             raise failure
 
+    def leave(self) -> None:
+        """Begin to hand over all slots, each once `drained` says so, and return at once; `stop` waits for the end.
+
+        Guarantee: May be called again.
+        """
+        self._check_process()
+        self._stopping.set()
+        self._wake.set()
+
     def stop(self, *, drain: bool = True) -> None:
         """Hand over all slots and leave; returns when it is done.
 
@@ -182,10 +191,8 @@ class Coordinator:
 
         Guarantee: May be called again.
         """
-        self._check_process()
         self._drain_at_end = self._drain_at_end and drain
-        self._stopping.set()
-        self._wake.set()
+        self.leave()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
 

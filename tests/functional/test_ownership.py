@@ -268,6 +268,35 @@ def test_a_new_owner_waits_for_what_the_one_before_has_in_flight(
     assert [delivery.text for delivery in claimed] == ["d"]  # back with the same epoch: nobody came between
 
 
+def test_a_worker_that_stops_hands_over_at_once_what_no_handler_holds(
+    redis_url: str, make_topic: MakeTopic, coordinate: Coordinate
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=8)
+    begun, go_on = threading.Event(), threading.Event()
+    heir = coordinate()
+    with RmqClient(redis_url, zookeeper=coordinate()) as first, RmqClient(redis_url, zookeeper=heir) as second:
+
+        @first.listener(topic)
+        def handle(delivery: Delivery) -> None:
+            begun.set()
+            go_on.wait(20)
+
+        second.listener(topic)(lambda delivery: None)
+        first.start()
+        first.producer(topic).send(PriorityMessage("a", 1_000))
+        assert begun.wait(10)
+        second.start()
+        stopping = threading.Thread(target=first.stop)
+        stopping.start()
+        wait_until(lambda: len(heir.owned()) == 7)
+        assert stopping.is_alive()
+        go_on.set()
+        wait_until(lambda: len(heir.owned()) == 8)
+        stopping.join(10)
+        wait_until(lambda: second.inspect(topic).stats().total("acked") == 1)
+        assert second.inspect(topic).stats().total("delivered") == 1
+
+
 def test_with_zookeeper_a_topic_has_one_listener_and_no_pull_consumers(
     redis_url: str, make_topic: MakeTopic, coordinate: Coordinate
 ) -> None:
