@@ -16,6 +16,7 @@ from rmq.errors import (
     MemoryFullError,
     RmqError,
     ScriptFailedError,
+    TooManyGroupsError,
 )
 from rmq.keys import SlotKeys, slot_keys
 from rmq.messages import Encoded
@@ -143,8 +144,8 @@ def claim(
     keys = slot_keys(topic.name, slot)
     args: list[Argument] = [owner.epoch, owner.ensemble, topic.lease_s, topic.max_retries, _order(topic), limit]
     args += [start, sweep_limit, topic.max_dead_age_ms, topic.max_dead_per_slot]
-    args += _nack_args(nacks)
-    args += _ack_args(acks)
+    args += nack_args(nacks)
+    args += ack_args(acks)
     args.append(len(whole))
     for claim_score, number in whole:
         args += (claim_score, number)
@@ -160,7 +161,7 @@ def ack(topic: Topic, slot: int, acks: Iterable[Ack], owner: Owner = NO_OWNER) -
     """Build the ack of deliveries; answers the contents whose claim was stale."""
     keys = slot_keys(topic.name, slot)
     names = (keys.store, keys.prepare, keys.body, keys.meta, keys.error)
-    args: list[Argument] = [owner.epoch, owner.ensemble, *_ack_args(acks)]
+    args: list[Argument] = [owner.epoch, owner.ensemble, *ack_args(acks)]
     return Call("ack", names, args, _contents, False, topic.name, slot)
 
 
@@ -171,7 +172,7 @@ def nack(
     keys = slot_keys(topic.name, slot)
     args: list[Argument] = [owner.epoch, owner.ensemble, topic.max_retries]
     args += [topic.max_dead_age_ms, topic.max_dead_per_slot, publish]
-    args += _nack_args(nacks)
+    args += nack_args(nacks)
     return Call("nack", (*_all_keys(keys), keys.wake), args, _contents, False, topic.name, slot)
 
 
@@ -237,7 +238,7 @@ def purge_dead(
     keys = slot_keys(topic.name, slot)
     names = (keys.dead, keys.meta, keys.reason, keys.dead_body)
     args: list[Argument] = ["+inf" if before_ms is None else before_ms, limit, *contents]
-    return Call("purge_dead", names, args, int, True, topic.name, slot)
+    return Call("purge_dead", names, args, int, bool(contents), topic.name, slot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +355,10 @@ def error_of(call: Call[Any], message: str) -> RmqError:
             return FixedTimePassedError(
                 f"fixed_time {value} does not lie ahead of Redis' time, {detail[0]} ms", topic=topic, slot=slot
             )
+        case "RMQ_GROUPS":
+            return TooManyGroupsError(
+                f"{place} has {detail[0]} groups already; remove one, see `RmqClient.stream`", topic=topic, slot=slot
+            )
         case "RMQ_FULL":
             return BacklogFullError(
                 f"{place} holds {detail[0]} messages; its share of max_backlog is {detail[1]}", topic=topic, slot=slot
@@ -378,7 +383,8 @@ def _all_keys(keys: SlotKeys) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _ack_args(acks: Iterable[Ack]) -> list[Argument]:
+def ack_args(acks: Iterable[Ack]) -> list[Argument]:
+    """Return acks as settle_acks takes them: those of a claim side by side cost least."""
     args: list[Argument] = [0]
     for claim_score, group in groupby(acks, key=lambda ack: ack[1]):
         contents = [content for content, _ in group]
@@ -388,7 +394,8 @@ def _ack_args(acks: Iterable[Ack]) -> list[Argument]:
     return args
 
 
-def _nack_args(nacks: Sequence[Nack]) -> list[Argument]:
+def nack_args(nacks: Sequence[Nack]) -> list[Argument]:
+    """Return nacks as settle_nacks takes them."""
     args: list[Argument] = [len(nacks)]
     for nack in nacks:
         args += (nack.content, nack.claim_score, nack.verb, nack.number, nack.error_type, nack.error_message)

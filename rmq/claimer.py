@@ -6,9 +6,10 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from rmq import calls
-from rmq.calls import MAX_BATCH
+from rmq.calls import MAX_BATCH, Ack, Call, Nack, WholeClaim
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.delivery import Delivery, Holder
@@ -53,6 +54,37 @@ class ClaimRound:
     unsent: list[Delivery]
 
 
+class Source(Protocol):
+    """The slots of a topic, as a claimer deals with them."""
+
+    awaits_owners: bool
+    """Whether a claim itself waits until nothing of an earlier owner is in flight."""
+
+    def claim_call(
+        self,
+        slot: int,
+        limit: int,
+        *,
+        owner: Owner = NO_OWNER,
+        start: int = 0,
+        acks: Iterable[Ack] = (),
+        nacks: Sequence[Nack] = (),
+        whole: Sequence[WholeClaim] = (),
+    ) -> Call[ClaimReply]:
+        """Build a claim that first settles earlier deliveries."""
+        ...
+
+    def look_call(self, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
+        """Build the reading of when each slot next has something to do."""
+        ...
+
+    def deliveries(
+        self, slot: int, reply: ClaimReply, lease_until_s: float, holder: Holder, owner: Owner
+    ) -> list[Delivery]:
+        """Return what a claim brought, for handlers."""
+        ...
+
+
 class Claimer:
     """Knows when each slot is due, and claims there. Thread-safe.
 
@@ -61,6 +93,7 @@ class Claimer:
         topic: The registered definition.
         slots: The slots to claim from.
         may_claim: Asked right before each claim whether the slot still is this owner's; yes by default.
+        source: The slots themselves; those of the topic's own type by default.
     """
 
     def __init__(
@@ -69,10 +102,11 @@ class Claimer:
         topic: Topic,
         slots: Sequence[int],
         may_claim: Callable[[int, Owner], bool] | None = None,
+        source: Source | None = None,
     ) -> None:
         self.topic = topic
         self._connections = connections
-        self._writer = SlotWriter(connections, topic)
+        self._source = source or SlotWriter(connections, topic)
         self._schedule = Schedule(slots)
         self._resume: dict[int, int] = {}
         self._owners: Mapping[int, Owner] = dict.fromkeys(slots, NO_OWNER)
@@ -138,7 +172,7 @@ class Claimer:
         for first in range(0, len(slots), LOOK_SLOTS):
             part = slots[first : first + LOOK_SLOTS]
             if self._connections.multi_slot_scripts:
-                self._take_look(part, self._connections.run(calls.look(self.topic, part)))
+                self._take_look(part, self._connections.run(self._source.look_call(part)))
             else:
                 failed += self._look_one_by_one(part)
         if failed:
@@ -156,7 +190,7 @@ class Claimer:
     def _look_one_by_one(self, slots: Sequence[int]) -> list[RmqError]:
         """Look at slots of a cluster; return the errors of those whose node is down."""
         failed: list[RmqError] = []
-        answers = self._connections.run_many([calls.look(self.topic, [slot]) for slot in slots], PATIENCE_S)
+        answers = self._connections.run_many([self._source.look_call([slot]) for slot in slots], PATIENCE_S)
         for slot, answer in zip(slots, answers, strict=True):
             if isinstance(answer, RmqError):
                 failed.append(answer)
@@ -219,7 +253,7 @@ class Claimer:
     def _is_open(self, place: Place) -> bool:
         """Return whether this owner may claim there; one that lost a slot and has it back with its epoch may."""
         slot, owner = place
-        return owner == NO_OWNER or self._opened.get(slot) == owner.epoch
+        return owner == NO_OWNER or self._source.awaits_owners or self._opened.get(slot) == owner.epoch
 
     def _take_over(self, fenced: Sequence[Place]) -> None:
         """Open the slots where nothing is in flight any more.
@@ -268,12 +302,12 @@ class Claimer:
             self._schedule.served(slots)
         return turn
 
-    def _claim_call(self, place: Place, limit: int, settlements: Settlements | None) -> calls.Call[ClaimReply]:
+    def _claim_call(self, place: Place, limit: int, settlements: Settlements | None) -> Call[ClaimReply]:
         slot, owner = place
         start = self._resume.get(slot, 0) if limit else 0
         if settlements is None:
-            return self._writer.claim_call(slot, limit, owner=owner, start=start)
-        return self._writer.claim_call(
+            return self._source.claim_call(slot, limit, owner=owner, start=start)
+        return self._source.claim_call(
             slot,
             limit,
             owner=owner,
@@ -329,8 +363,7 @@ class Claimer:
             self._schedule.hint(slot, reply.next_due_ms)
         self._resume[slot] = reply.resume
         self._book_stale(reply, settlements)
-        until_s = started_s + self.topic.lease_s
-        return [Delivery(self.topic, slot, claimed, reply.now_ms, until_s, holder, owner) for claimed in reply.messages]
+        return self._source.deliveries(slot, reply, started_s + self.topic.lease_s, holder, owner)
 
     def _fenced(self, error: CoordinationError, settlements: Settlements | None) -> None:
         """A newer owner has touched the slot: nothing that this one does counts; ZooKeeper tells us, too."""
@@ -346,7 +379,7 @@ class Claimer:
         self.stale += len(reply.stale)
         gone = set(reply.stale)
         for delivery in settlements.deliveries:
-            delivery.lost = delivery.lost or delivery.content in gone
+            delivery.lost = delivery.lost or delivery.name in gone
         log.warning(
             "topic %s, slot %d: %d outcomes came after their lease had been lost; nothing changed for them",
             self.topic.name,

@@ -116,6 +116,11 @@ class Delivery:
         return self.content.decode()
 
     @property
+    def name(self) -> bytes:
+        """What names it within its slot: the content, on a stream topic the id."""
+        return self.content
+
+    @property
     def retries_left(self) -> int:
         """How many retries are left if this delivery fails, 0 when it would be dead."""
         return retries_left_of(self.claim_score)

@@ -7,6 +7,7 @@ RmqError
 │   └── InvalidUrlError
 ├── TopicMismatchError                     registered with another type or slot count
 ├── UnknownTopicError                      nobody has registered this topic
+├── TooManyGroupsError                     a stream topic has its most groups
 ├── SendError                              says what was stored and what was not
 │   ├── InvalidBatchError (also InvalidMessageError)
 │   ├── BacklogFullError
@@ -70,6 +71,10 @@ class TopicMismatchError(RmqError):
 
 class UnknownTopicError(RmqError):
     """No process has used a topic of this name yet."""
+
+
+class TooManyGroupsError(RmqError):
+    """A stream topic has as many groups as it may have."""
 
 
 class SendError(RmqError):

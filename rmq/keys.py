@@ -42,6 +42,27 @@ class SlotKeys:
     wake: str
 
 
+@dataclass(frozen=True, slots=True)
+class GroupKeys:
+    """The keys of one group on one slot of a stream topic.
+
+    Attributes:
+        group: HASH: owner's epoch and ensemble, paused, state of the pass over the pending list, totals.
+        retry: ZSET padded id -> due ms: entries waiting out a delay.
+        dead: ZSET id -> time of death, ms.
+        error: HASH id -> JSON: the last failure of a pending entry.
+        reason: HASH id -> JSON: why a dead entry died.
+        dead_body: HASH id -> packed fields of a dead entry.
+    """
+
+    group: str
+    retry: str
+    dead: str
+    error: str
+    reason: str
+    dead_body: str
+
+
 @lru_cache(maxsize=65_536)
 def slot_keys(topic: str, slot: int) -> SlotKeys:
     """Return the names of a slot's keys.
@@ -64,3 +85,28 @@ def slot_keys(topic: str, slot: int) -> SlotKeys:
         dead_body=f"deadbody{tag}",
         wake=f"wake{tag}",
     )
+
+
+@lru_cache(maxsize=65_536)
+def group_keys(topic: str, slot: int, group: str) -> GroupKeys:
+    """Return the names of a group's keys on a slot of a stream topic.
+
+    Args:
+        topic: A valid topic name.
+        slot: Number of the slot, from 0.
+        group: A valid group name: no colon in it.
+    """
+    tag = f"{{{topic}_{slot}}}"
+    return GroupKeys(
+        group=f"group:{group}{tag}",
+        retry=f"retry:{group}{tag}",
+        dead=f"dead:{group}{tag}",
+        error=f"error:{group}{tag}",
+        reason=f"reason:{group}{tag}",
+        dead_body=f"deadbody:{group}{tag}",
+    )
+
+
+def sizes_key(topic: str, slot: int) -> str:
+    """Return the HASH of a stream topic's slot that remembers how long the stream was at the last shrinking."""
+    return f"sizes{{{topic}_{slot}}}"

@@ -89,7 +89,7 @@ class LeaseKeeper(threading.Thread):
             part = deliveries[first : first + MAX_BATCH]
             started_s = monotonic_s()
             try:
-                claims = [(delivery.content, delivery.claim_score) for delivery in part]
+                claims = [(delivery.name, delivery.claim_score) for delivery in part]
                 reply = self._writer.extend(slot, claims, owner)
             except RmqError as error:
                 log.warning("leases in slot %d of topic %s were not renewed: %s", slot, self._writer.topic.name, error)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 from rmq.durations import MAX_SCORE, Duration, Instant, duration_ms, instant_ms
 from rmq.errors import InvalidMessageError, InvalidValueError
@@ -64,7 +65,9 @@ class PriorityMessage:
     body: Payload | None = None
 
     def __post_init__(self) -> None:
-        if type(self.priority) is not int or not 0 < self.priority <= MAX_SCORE:
+        # an IntEnum is how many people write tiers; a bool is a mistake
+        whole = isinstance(self.priority, int) and not isinstance(self.priority, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not whole or not 0 < self.priority <= MAX_SCORE:
             raise InvalidMessageError(f"priority is {self.priority!r}; it must be a whole number from 1 to 2^53 - 1")
 
 
@@ -97,13 +100,57 @@ class FixedTimeMessage:
         return fixed_time if type(fixed_time) is int else instant_ms(fixed_time, "fixed_time")
 
 
-Message: TypeAlias = RangeMergeMessage | PriorityMessage | FixedTimeMessage
+@dataclass(frozen=True, slots=True)
+class StreamMessage:
+    """An entry of a log: delivered in the order of sending within its slot, to every group, and never merged.
 
-MESSAGE_TYPES: dict[TopicType, type[RangeMergeMessage] | type[PriorityMessage] | type[FixedTimeMessage]] = {
+    Args:
+        content: A content like that of other messages, or the entry's fields, name -> value: 1 to 500 of them.
+        slot_basis: What the slot is computed from instead of the content or the fields: messages of one basis keep
+            their order.
+        body: Optional payload beside a content; not beside fields.
+
+    Raises:
+        InvalidMessageError: A value breaks its rule.
+    """
+
+    content: Payload | Mapping[str, Payload]
+    slot_basis: Payload | None = None
+    body: Payload | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.content, Mapping):
+            if not 0 < len(self.content) <= MAX_FIELDS:
+                raise InvalidMessageError(f"an entry has {len(self.content)} fields; it must have 1 to {MAX_FIELDS}")
+            if self.body is not None:
+                raise InvalidMessageError("an entry made of fields has no body; put it into a field")
+
+    def flat(self) -> tuple[bytes, ...]:
+        """Return the fields as Redis takes them: name, value, name, value ...; none for a message with a content."""
+        if not isinstance(self.content, Mapping):
+            return ()
+        flat: list[bytes] = []
+        for name, value in self.content.items():
+            flat.append(payload_bytes(name, "name of a field"))
+            if not flat[-1] or flat[-1].startswith(b"rmq:"):
+                raise InvalidMessageError(f"field {name!r:.80} must have a name, and none that begins with 'rmq:'")
+            flat.append(payload_bytes(value, f"field {name!r:.80}"))
+        return tuple(flat)
+
+
+Message: TypeAlias = RangeMergeMessage | PriorityMessage | FixedTimeMessage | StreamMessage
+
+MESSAGE_TYPES: dict[
+    TopicType, type[RangeMergeMessage] | type[PriorityMessage] | type[FixedTimeMessage] | type[StreamMessage]
+] = {
     TopicType.RANGE_MERGE: RangeMergeMessage,
     TopicType.PRIORITY: PriorityMessage,
     TopicType.FIXED_TIME: FixedTimeMessage,
+    TopicType.STREAM: StreamMessage,
 }
+
+MAX_FIELDS = 500
+"""Most fields of an entry."""
 
 
 def _checked_ms(convert: object, value: object, name: str) -> int:
@@ -119,7 +166,7 @@ def payload_bytes(value: Payload, name: str) -> bytes:
     Raises:
         InvalidMessageError: Neither `str` nor `bytes`, or text that UTF-8 cannot hold (a lone surrogate).
     """
-    if type(value) is str:
+    if isinstance(value, str):
         try:
             return value.encode()
         except UnicodeEncodeError as error:
@@ -129,8 +176,7 @@ def payload_bytes(value: Payload, name: str) -> bytes:
     raise InvalidMessageError(f"{name} is {value!r:.80}; it must be str or bytes")
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(NamedTuple):
     """A message ready for its slot.
 
     Attributes:
@@ -138,12 +184,14 @@ class Encoded:
         content: Content in bytes.
         score: Time range in ms, priority, or due time in ms, by the topic's type.
         body: Body in bytes, or `None`.
+        flat: Fields of a stream entry that was made of fields; the content is then all of them in a row.
     """
 
     slot: int
     content: bytes
     score: int
     body: bytes | None
+    flat: tuple[bytes, ...] = ()
 
 
 def encode(topic: Topic, message: Message) -> Encoded:
@@ -158,6 +206,8 @@ def encode(topic: Topic, message: Message) -> Encoded:
             f"topic {topic.name} is {topic.type.name} and takes {expected.__name__}, not {type(message).__name__}",
             topic=topic.name,
         )
+    if isinstance(message, StreamMessage):
+        return _encode_entry(topic, message)
     content = payload_bytes(message.content, "content")
     if not 0 < len(content) <= topic.max_content_bytes:
         raise InvalidMessageError(
@@ -166,7 +216,7 @@ def encode(topic: Topic, message: Message) -> Encoded:
             topic=topic.name,
         )
     if isinstance(message, PriorityMessage):
-        score = message.priority
+        score = int(message.priority)
         if score <= topic.max_retries:
             raise InvalidMessageError(
                 f"priority is {score}; on topic {topic.name} it must be above max_retries, "
@@ -176,10 +226,26 @@ def encode(topic: Topic, message: Message) -> Encoded:
     else:
         score = message.score_ms()
     basis = content if message.slot_basis is None else payload_bytes(message.slot_basis, "slot_basis")
-    body = None if message.body is None else payload_bytes(message.body, "body")
+    return Encoded(topic.slot_of(basis), content, score, _checked_body(topic, content, message.body))
+
+
+def _checked_body(topic: Topic, content: bytes, payload: Payload | None) -> bytes | None:
+    body = None if payload is None else payload_bytes(payload, "body")
     if body is not None and len(body) > topic.max_body_bytes:
         raise InvalidMessageError(
             f"body of {content!r:.80} has {len(body)} bytes; topic {topic.name} takes up to {topic.max_body_bytes}",
             topic=topic.name,
         )
-    return Encoded(topic.slot_of(basis), content, score, body)
+    return body
+
+
+def _encode_entry(topic: Topic, message: StreamMessage) -> Encoded:
+    flat = message.flat()
+    content = b"".join(flat) if flat else payload_bytes(cast("Payload", message.content), "content")
+    most, what = (topic.max_body_bytes, "entry") if flat else (topic.max_content_bytes, "content")
+    if not 0 < len(content) <= most:
+        raise InvalidMessageError(
+            f"{what} {content!r:.80} has {len(content)} bytes; topic {topic.name} takes 1 to {most}", topic=topic.name
+        )
+    basis = content if message.slot_basis is None else payload_bytes(message.slot_basis, "slot_basis")
+    return Encoded(topic.slot_of(basis), content, 0, _checked_body(topic, content, message.body), flat)

@@ -15,11 +15,13 @@ class SendResult:
         new: Messages that became an entry of their own.
         merged: Messages that merged with one of the same content in the backlog.
         outcomes: Per message in the order of sending, True where it was new; empty unless asked for.
+        ids: Stream topics: ids of the entries, in the order of sending; empty unless asked for.
     """
 
     new: int
     merged: int
     outcomes: tuple[bool, ...] = ()
+    ids: tuple[str, ...] = ()
 
     @property
     def accepted(self) -> int:

@@ -99,11 +99,14 @@ class LadderRetry:
     steps_s: tuple[int, ...] = LADDER_S
 
     def __post_init__(self) -> None:
+        if not isinstance(self.steps_s, (tuple, list)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValueError(f"LadderRetry steps {self.steps_s!r} must be a tuple of whole seconds")
+        object.__setattr__(self, "steps_s", tuple(self.steps_s))
         if not self.steps_s:
             raise InvalidValueError("LadderRetry needs at least one step")
         for step in self.steps_s:
             if type(step) is not int or not 0 <= step <= MAX_DURATION_MS // 1000:
-                raise InvalidValueError(f"LadderRetry step {step!r} must be whole seconds, 0 or more")
+                raise InvalidValueError(f"LadderRetry step {step!r} must be whole seconds, from 0 to 100 years")
 
     def delay_ms(self, attempt: int, jitter: float) -> int:
         """Return the wait in ms after failed delivery number `attempt`."""

@@ -44,7 +44,7 @@ class Settlements:
 
     def named_acks(self) -> list[Ack]:
         """Return the other acks, those of a claim side by side."""
-        return [(delivery.content, score) for score in self._named for delivery in self._acked.get(score, ())]
+        return [(delivery.name, score) for score in self._named for delivery in self._acked.get(score, ())]
 
     def of_claims(self, claim_scores: Iterable[int]) -> list[Delivery]:
         """Return the acked deliveries of these claims."""
@@ -83,5 +83,5 @@ def nack_of(delivery: Delivery, outcome: Outcome) -> Nack:
         delay_ms = outcome.delay_ms
         number = delivery.topic.retry.delay_ms(delivery.attempt, draw_jitter()) if delay_ms is None else delay_ms
     return Nack(
-        delivery.content, delivery.claim_score, outcome.verb.value, number, outcome.error_type, outcome.error_message
+        delivery.name, delivery.claim_score, outcome.verb.value, number, outcome.error_type, outcome.error_message
     )

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rmq import calls
+from rmq import calls, stream_calls
 from rmq.calls import MAX_BATCH, Ack, Adopted, Call, Nack, WholeClaim
 from rmq.connections import Connections
+from rmq.delivery import Delivery, Holder
 from rmq.messages import Encoded
 from rmq.ownership import NO_OWNER, Owner
 from rmq.results import ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
-from rmq.topics import Topic
+from rmq.topics import Topic, TopicType
 
 NACK_BATCH = 256
 """Most nacks, and most redrives or purges, in one call: each costs the server several commands."""
@@ -27,6 +28,8 @@ class SlotWriter:
         topic: The registered definition.
     """
 
+    awaits_owners = False
+
     def __init__(self, connections: Connections, topic: Topic) -> None:
         self._connections = connections
         self.topic = topic
@@ -37,6 +40,8 @@ class SlotWriter:
 
     def send_call(self, slot: int, messages: Sequence[Encoded], detailed: bool = False) -> Call[SendResult]:
         """Build a send, for callers that keep several in flight."""
+        if self.topic.type is TopicType.STREAM:
+            return stream_calls.send(self.topic, slot, messages, self._connections.publish, detailed)
         return calls.send(self.topic, slot, messages, self._connections.publish, detailed)
 
     def claim_call(
@@ -52,6 +57,17 @@ class SlotWriter:
     ) -> Call[ClaimReply]:
         """Build a claim that first settles earlier deliveries, for callers that claim from several slots at once."""
         return calls.claim(self.topic, slot, limit, owner=owner, start=start, acks=acks, nacks=nacks, whole=whole)
+
+    def look_call(self, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
+        """Build the reading of when each slot next has something to do."""
+        return calls.look(self.topic, slots)
+
+    def deliveries(
+        self, slot: int, reply: ClaimReply, lease_until_s: float, holder: Holder, owner: Owner
+    ) -> list[Delivery]:
+        """Return what a claim brought, for handlers."""
+        topic, now_ms = self.topic, reply.now_ms
+        return [Delivery(topic, slot, claimed, now_ms, lease_until_s, holder, owner) for claimed in reply.messages]
 
     def ack(self, slot: int, acks: Sequence[Ack], owner: Owner = NO_OWNER) -> list[bytes]:
         """Ack deliveries; return the contents whose claim was stale."""

@@ -11,7 +11,8 @@ from typing import Any
 
 from rmq.durations import Duration, duration_ms
 from rmq.errors import InvalidTopicError, InvalidValueError
-from rmq.retry import ExponentialRetry, RetryPolicy, retry_from_json
+from rmq.retention import Retention
+from rmq.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy, retry_from_json
 from rmq.scores import STAMP
 from rmq.slots import MAX_SLOTS, slot_of
 
@@ -27,11 +28,13 @@ class TopicType(Enum):
     """Larger priorities first; a duplicate takes the last priority sent."""
     FIXED_TIME = "FIXED_TIME"
     """Due at a given time; a duplicate takes the last time sent."""
+    STREAM = "STREAM"
+    """A log on Redis Streams: in the order of sending, without merging, for each of several groups."""
 
     @property
     def timed(self) -> bool:
-        """Whether store scores are due times (else priorities)."""
-        return self is not TopicType.PRIORITY
+        """Whether store scores are due times."""
+        return self in (TopicType.RANGE_MERGE, TopicType.FIXED_TIME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class Topic:
             rounded up.
         max_dead: Most dead messages kept in the topic; the oldest go first. Each slot has an equal share.
         max_dead_age: How long dead messages are kept; `timedelta` or ms.
+        retention: STREAM only: when entries are trimmed; by default, acked ones beyond a million in the topic.
 
     Raises:
         InvalidTopicError: A value breaks its rule.
@@ -70,6 +74,7 @@ class Topic:
     max_backlog: int | None = None
     max_dead: int = 1_000_000
     max_dead_age: Duration = timedelta(days=30)
+    retention: Retention | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -82,6 +87,11 @@ class Topic:
         self._check_range("max_retries", self.max_retries, 0, STAMP - 1)
         self._check_range("max_content_bytes", self.max_content_bytes, 1, 65_536)
         self._check_range("max_body_bytes", self.max_body_bytes, 0, 16 * 1_048_576)
+        if not isinstance(self.retry, (ImmediateRetry, ExponentialRetry, LadderRetry)):
+            raise InvalidTopicError(
+                f"retry of topic {self.name} is {self.retry!r}; it must be an ImmediateRetry, ExponentialRetry or LadderRetry,"
+                " which every process can read from the registered definition"
+            )
         if self.max_backlog is not None:
             self._check_range("max_backlog", self.max_backlog, 1, 2**53 - 1)
         self._check_range("max_dead", self.max_dead, 0, 2**53 - 1)
@@ -94,8 +104,15 @@ class Topic:
             raise InvalidTopicError(
                 f"lease of topic {self.name} is {self.lease!r}; it must be whole seconds, 1 s to 24 h"
             )
+        self._check_retention()
         object.__setattr__(self, "lease", timedelta(milliseconds=lease_ms))
         object.__setattr__(self, "max_dead_age", timedelta(milliseconds=age_ms))
+
+    def _check_retention(self) -> None:
+        if self.type is TopicType.STREAM:
+            object.__setattr__(self, "retention", self.retention or Retention())
+        elif self.retention is not None:
+            raise InvalidTopicError(f"topic {self.name} is {self.type.name}; only STREAM has a retention")
 
     def _check_range(self, name: str, value: object, low: int, high: int) -> None:
         if type(value) is not int or not low <= value <= high:
@@ -136,6 +153,7 @@ class Topic:
 
     def to_json(self) -> str:
         """Return the definition as JSON, the form in which it is registered."""
+        retention = {} if self.retention is None else {"retention": self.retention.to_json()}
         return json.dumps(
             {
                 "name": self.name,
@@ -149,6 +167,7 @@ class Topic:
                 "max_backlog": self.max_backlog,
                 "max_dead": self.max_dead,
                 "max_dead_age_ms": self.max_dead_age_ms,
+                **retention,
             },
             separators=(",", ":"),
         )
@@ -174,6 +193,7 @@ class Topic:
                 max_backlog=value["max_backlog"],
                 max_dead=value["max_dead"],
                 max_dead_age=value["max_dead_age_ms"],
+                retention=Retention.from_json(value["retention"]) if "retention" in value else None,
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise InvalidTopicError(f"registered definition {text!r:.200} cannot be read: {error!r}") from error

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 
 from rmq.cli.values import dashed, parse_duration_ms, parse_instant_ms
 from rmq.errors import InvalidValueError
-from rmq.messages import FixedTimeMessage, Message, PriorityMessage, RangeMergeMessage
+from rmq.messages import FixedTimeMessage, Message, PriorityMessage, RangeMergeMessage, StreamMessage
 from rmq.topics import Topic, TopicType
 
 MOST_LINE_BYTES = 128 * 1_048_576
@@ -81,6 +81,8 @@ class Row:
                 return PriorityMessage(self.content, cast("int", self.priority), **extras)
             case TopicType.FIXED_TIME:
                 return FixedTimeMessage(self.content, cast("int", due_ms), **extras)
+            case TopicType.STREAM:
+                return StreamMessage(self.content, **extras)
 
 
 def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:

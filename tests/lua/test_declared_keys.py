@@ -13,7 +13,8 @@ CASES = WRITERS | READERS
 
 
 def test_every_script_has_a_case() -> None:
-    assert set(CASES) == set(scripts_under_test().names())
+    # the scripts of stream topics have theirs in test_stream_scripts
+    assert set(CASES) == {name for name in scripts_under_test().names() if not name.startswith("stream_")}
 
 
 @pytest.mark.parametrize("script", CASES)

@@ -1,0 +1,45 @@
+-- One step of a pass over the group's pending list, oldest first: takes over up to `quota` deliveries whose lease has
+-- run out, and buries those without retries left. The list knows no order by time, so a pass notes when the next lease
+-- can end: the next pass begins then, and each entry is met about once a lease however many there are. `pass`: at (when
+-- the next one begins, false: unknown), cursor (last id met, '' between passes), start, first (earliest end of a
+-- lease met). Returns how many it moved.
+local function scan_pending(slot, pass, now_ms, lease_ms, max_retries, quota, most, entries, counts, totals, lost)
+  if quota <= 0 or (pass.cursor == '' and (not pass.at or now_ms < pass.at)) then
+    return 0
+  end
+  if pass.cursor == '' then
+    pass.start, pass.first = now_ms, now_ms + lease_ms
+  end
+  local from = pass.cursor == '' and '-' or '(' .. pass.cursor
+  local rows = redis.call('XPENDING', slot.store, slot.group, from, '+', most)
+  local none, moved, full = pass.cursor == '' and #rows == 0, 0, false
+  for _, row in ipairs(rows) do
+    local id, holder, idle_ms, deliveries = row[1], row[2], row[3], row[4]
+    if holder == '(waiting)' then
+      if idle_ms >= lease_ms and not redis.call('ZSCORE', slot.retry, padded_id(id)) then
+        redis.call('ZADD', slot.retry, '0', padded_id(id)) -- a script broke off half-way
+      end
+    elseif idle_ms < lease_ms then
+      pass.first = math.min(pass.first, now_ms - idle_ms + lease_ms)
+    elseif moved >= quota and deliveries <= max_retries then
+      full = true
+      break
+    else
+      record_failure(slot, id, deliveries == 1, now_ms, 'LeaseExpired',
+        'delivery ' .. deliveries .. ' was neither acked nor nacked within its lease')
+      if deliveries > max_retries then
+        bury_entry(slot, id, deliveries, now_ms, totals, lost)
+      else
+        take_over(slot, id, deliveries, entries, counts, totals, lost)
+        moved = moved + 1
+      end
+      count(totals, 'expired', 1)
+    end
+    pass.cursor = id
+  end
+  if not full and #rows < most then
+    pass.cursor = ''
+    pass.at = not none and math.max(pass.first, now_ms + math.min(1000, lease_ms / 10))
+  end
+  return moved
+end

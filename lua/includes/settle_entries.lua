@@ -1,0 +1,47 @@
+-- Nacks and acks of a group, in the form of settle_nacks and settle_acks: the id stands for the content, the delivery
+-- count for the claim score. Compare-and-set on consumer and count: the others go into `stale` and nothing changes for
+-- them. Returns how many came back that are due at once.
+local function settle_entries(slot, at, now_ms, max_retries, totals, stale, lost)
+  local last, back = at + 6 * tonumber(ARGV[at]), 0
+  for i = at + 1, last, 6 do
+    local id, deliveries, verb, number = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], tonumber(ARGV[i + 3])
+    local row = redis.call('XPENDING', slot.store, slot.group, id, id, 1)[1]
+    if not row or row[2] ~= slot.consumer or row[4] ~= deliveries then
+      stale[#stale + 1] = id
+    elseif verb == 'release' then
+      park(slot, id, deliveries - 1, 0, totals, lost)
+      count(totals, 'released', 1)
+      back = back + 1
+    else
+      record_failure(slot, id, deliveries == 1, now_ms, ARGV[i + 4], ARGV[i + 5])
+      if verb == 'bury' or deliveries > max_retries then
+        bury_entry(slot, id, deliveries, now_ms, totals, lost)
+      else
+        park(slot, id, deliveries, number > 0 and now_ms + number or 0, totals, lost)
+        count(totals, 'retried', 1)
+        back = back + (number > 0 and 0 or 1)
+      end
+    end
+  end
+  at = last + 2
+  local has_errors = redis.call('HLEN', slot.error) > 0
+  for _ = 1, tonumber(ARGV[last + 1]) do
+    local deliveries, stop = tonumber(ARGV[at]), at + 1 + tonumber(ARGV[at + 1])
+    for first = at + 2, stop, 1000 do
+      local ids, mine = { unpack(ARGV, first, math.min(first + 999, stop)) }, {}
+      local counts = held_counts(slot, ids)
+      for _, id in ipairs(ids) do
+        local list = counts[id] == deliveries and mine or stale
+        list[#list + 1] = id
+      end
+      if #mine > 0 then
+        count(totals, 'acked', redis.call('XACK', slot.store, slot.group, unpack(mine)))
+        if has_errors then
+          redis.call('HDEL', slot.error, unpack(mine))
+        end
+      end
+    end
+    at = stop + 1
+  end
+  return back
+end

@@ -1,0 +1,135 @@
+-- Claim entries of one slot for a group, after settling the previous ones: first what has to be delivered again.
+--
+-- KEYS[1]  store      STREAM
+-- KEYS[2]  group      HASH  epoch, ensemble, paused, state of the pass over the pending list, totals
+-- KEYS[3]  retry      ZSET  padded id -> due ms; 0 for at once
+-- KEYS[4]  dead       ZSET  id -> time of death, ms
+-- KEYS[5]  error      HASH  id -> last failure, JSON
+-- KEYS[6]  reason     HASH  id -> why it died, JSON
+-- KEYS[7]  dead_body  HASH  id -> fields of the dead, packed
+-- KEYS[8]  wake       channel
+-- ARGV[1]   epoch         whole number; 0 without ZooKeeper
+-- ARGV[2]   ensemble      identity of the ZooKeeper ensemble; empty without
+-- ARGV[3]   group         its name
+-- ARGV[4]   consumer      name of this consumer
+-- ARGV[5]   lease_ms      ms
+-- ARGV[6]   max_retries   0 to 999
+-- ARGV[7]   limit         most entries to claim, 0 to 1,000; 0 settles only
+-- ARGV[8]   scan_limit    most pending entries to look at, 1 to 1,000
+-- ARGV[9]   max_dead_age  ms
+-- ARGV[10]  max_dead      most dead of the group in this slot
+-- ARGV[11]  publish       command for the wake hint: PUBLISH or SPUBLISH
+-- ARGV[12..] nacks and acks to settle first: see settle_entries
+-- Returns: { now_ms, next_due_ms, swept, stale ids, entries as { id, { field, value, ... } }, delivery count of each,
+--   ids that were trimmed or deleted before they were acked }. Nothing due: empty tables.
+-- Errors: RMQ_FENCED stored_epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
+-- Complexity: O((limit + settled + scan_limit) log N)
+-- Notes: redeliveries get half of the room while there is something new, so that neither holds up the other; an owner
+--   keeps the order and takes them first. A group that is gone with a lost stream begins anew at its first entry. Not
+--   to be repeated after a lost reply: the lease settles it.
+-- @include count
+-- @include write_totals
+-- @include read_clock
+-- @include check_fence
+-- @include begin_write
+-- @include record_failure
+-- @include padded_id
+-- @include lose_entry
+-- @include bury_entry
+-- @include park
+-- @include held_counts
+-- @include settle_entries
+-- @include trim_dead
+-- @include take_over
+-- @include take_retries
+-- @include scan_pending
+-- @include read_new
+-- @include others_at_work
+-- @include whole
+
+local slot = {
+  store = KEYS[1], meta = KEYS[2], retry = KEYS[3], dead = KEYS[4], error = KEYS[5], reason = KEYS[6],
+  dead_body = KEYS[7], group = ARGV[3], consumer = ARGV[4],
+}
+local wake = KEYS[8]
+local epoch, ensemble, lease_ms, max_retries = ARGV[1], ARGV[2], tonumber(ARGV[5]), tonumber(ARGV[6])
+local limit, scan_limit, max_dead_age, max_dead = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local publish = ARGV[11]
+
+local now_ms = read_clock()
+local refusal, newer, paused = check_fence(slot.meta, epoch, ensemble)
+if refusal then
+  return refusal
+end
+redis.call('XLEN', slot.store)
+for _, zset in ipairs({ slot.retry, slot.dead }) do
+  redis.call('ZCARD', zset)
+end
+for _, hash in ipairs({ slot.error, slot.reason, slot.dead_body }) do
+  redis.call('HLEN', hash)
+end
+local oldest = redis.pcall('XPENDING', slot.store, slot.group, '-', '+', 1)
+local saved = redis.call('HMGET', slot.meta, 'scan_at', 'scan_cursor', 'scan_start', 'scan_first', 'turn')
+
+local totals, stale, lost, entries, counts, swept = {}, {}, {}, {}, {}, 0
+begin_write({ store = slot.retry, meta = slot.meta }, newer, epoch, ensemble)
+if oldest.err then
+  redis.call('XGROUP', 'CREATE', slot.store, slot.group, '0', 'MKSTREAM')
+end
+local back = settle_entries(slot, 12, now_ms, max_retries, totals, stale, lost)
+trim_dead(slot, now_ms, max_dead_age, max_dead, totals)
+
+local pass = {
+  at = tonumber(saved[1]), cursor = saved[2] or '', start = tonumber(saved[3] or 0), first = tonumber(saved[4] or 0),
+}
+if not pass.at and oldest[1] then
+  pass.at = now_ms
+end
+local function redeliver(quota)
+  local before = #entries
+  swept = swept + take_retries(slot, now_ms, quota, entries, counts, totals, lost)
+  local left = quota - (#entries - before)
+  swept = swept + scan_pending(slot, pass, now_ms, lease_ms, max_retries, left, scan_limit, entries, counts, totals, lost)
+end
+
+local more = false
+if limit > 0 and not paused then
+  local turn = tonumber(saved[5] or 0)
+  redeliver(epoch ~= '0' and limit or math.floor((limit + turn) / 2))
+  if limit % 2 == 1 then
+    redis.call('HSET', slot.meta, 'turn', 1 - turn)
+  end
+  local room = limit - #entries
+  if room == 0 then
+    more = true
+  elseif not others_at_work(slot, epoch) then
+    more = read_new(slot, room, entries, counts, totals) == room
+  end
+  redeliver(limit - #entries)
+end
+if not pass.at and #entries > 0 then
+  pass.at = now_ms + lease_ms
+end
+if pass.at then
+  redis.call('HSET', slot.meta, 'scan_at', whole(pass.at), 'scan_cursor', pass.cursor, 'scan_start', whole(pass.start),
+    'scan_first', whole(pass.first))
+elseif saved[1] then
+  redis.call('HDEL', slot.meta, 'scan_at')
+end
+write_totals(slot.meta, totals)
+if limit == 0 and back > 0 then
+  redis.call(publish, wake, '0')
+end
+
+local due = 0
+if more then
+  due = now_ms
+elseif not paused then
+  local first = redis.call('ZRANGE', slot.retry, 0, 0, 'WITHSCORES')[2]
+  due = first and math.max(now_ms, tonumber(first)) or 0
+  if pass.at then
+    local scan_at = pass.cursor == '' and math.max(now_ms, pass.at) or now_ms
+    due = due == 0 and scan_at or math.min(due, scan_at)
+  end
+end
+return { whole(now_ms), whole(due), whole(swept), stale, entries, counts, lost }

@@ -1,0 +1,45 @@
+-- Renew the leases of a consumer's deliveries of one slot: they count from now again. No delivery is counted for it.
+--
+-- KEYS[1]  store  STREAM
+-- KEYS[2]  group  HASH  epoch, ensemble, paused, state of the pass over the pending list, totals
+-- KEYS[3]  retry  ZSET  padded id -> due ms; takes the first, empty write only
+-- ARGV[1]  epoch     whole number; 0 without ZooKeeper
+-- ARGV[2]  ensemble  identity of the ZooKeeper ensemble; empty without
+-- ARGV[3]  group     its name
+-- ARGV[4]  consumer  name of this consumer
+-- ARGV[5..] delivery count and id, alternating, at most 1,000 pairs
+-- Returns: { now_ms, '1' or '0' per delivery: renewed, or no longer ours }
+-- Errors: RMQ_FENCED stored_epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
+-- Complexity: O(n log N)
+-- Notes: compare-and-set on consumer and delivery count.
+-- @include read_clock
+-- @include check_fence
+-- @include begin_write
+-- @include held_counts
+-- @include whole
+
+local slot = { store = KEYS[1], meta = KEYS[2], retry = KEYS[3], group = ARGV[3], consumer = ARGV[4] }
+local epoch, ensemble = ARGV[1], ARGV[2]
+
+local now_ms = read_clock()
+local refusal, newer = check_fence(slot.meta, epoch, ensemble)
+if refusal then
+  return refusal
+end
+redis.call('XLEN', slot.store)
+redis.call('ZCARD', slot.retry)
+local ids = {}
+for i = 6, #ARGV, 2 do
+  ids[#ids + 1] = ARGV[i]
+end
+
+begin_write({ store = slot.retry, meta = slot.meta }, newer, epoch, ensemble)
+local counts, flags = held_counts(slot, ids), {}
+for i, id in ipairs(ids) do
+  local mine = counts[id] == tonumber(ARGV[2 * i + 3])
+  if mine then
+    redis.call('XCLAIM', slot.store, slot.group, slot.consumer, 0, id, 'JUSTID')
+  end
+  flags[i] = mine and '1' or '0'
+end
+return { whole(now_ms), table.concat(flags) }

@@ -1,0 +1,54 @@
+-- Read when each of several slots of a stream topic next has something to do for a group.
+--
+-- KEYS[1..] per slot: store, group, retry
+-- ARGV[1]  group  its name
+-- Returns: { now_ms, next_due_ms of each slot ... }: 0 for never, at most now_ms for at once
+-- Errors: none of its own
+-- Complexity: O(slots x (groups + log N))
+-- Notes: reads only. A slot whose group is gone is due: a claim makes it anew.
+-- @include read_clock
+-- @include whole
+
+local name = ARGV[1]
+
+local now_ms = read_clock()
+
+local function last_read(store)
+  local groups = redis.pcall('XINFO', 'GROUPS', store)
+  for _, found in ipairs(groups.err and {} or groups) do
+    if found[2] == name then
+      return found[8]
+    end
+  end
+  return nil
+end
+
+local function next_due(store, group, retry)
+  local state = redis.call('HMGET', group, 'paused', 'scan_at', 'scan_cursor')
+  if state[1] == '1' then
+    return 0
+  end
+  local read = last_read(store)
+  if not read or redis.call('XRANGE', store, '(' .. read, '+', 'COUNT', 1)[1] then
+    return now_ms
+  end
+  local due = tonumber(redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')[2])
+  due = due and math.max(now_ms, due) or 0
+  local scan_at = tonumber(state[2])
+  if scan_at and state[3] ~= '' then
+    scan_at = now_ms
+  elseif not scan_at and redis.call('XPENDING', store, name, '-', '+', 1)[1] then
+    scan_at = now_ms
+  end
+  if scan_at then
+    scan_at = math.max(now_ms, scan_at)
+    due = due == 0 and scan_at or math.min(due, scan_at)
+  end
+  return due
+end
+
+local answers = { whole(now_ms) }
+for i = 1, #KEYS, 3 do
+  answers[#answers + 1] = whole(next_due(KEYS[i], KEYS[i + 1], KEYS[i + 2]))
+end
+return answers

@@ -1,0 +1,67 @@
+-- Deliver dead entries of one slot again, to the group in which they died and to no other.
+--
+-- KEYS[1]  store      STREAM
+-- KEYS[2]  meta       HASH  totals
+-- KEYS[3]  group      HASH  epoch, ensemble, paused, state of the pass over the pending list, totals
+-- KEYS[4]  retry      ZSET  padded id -> due ms
+-- KEYS[5]  dead       ZSET  id -> time of death, ms
+-- KEYS[6]  reason     HASH  id -> why it died, JSON
+-- KEYS[7]  dead_body  HASH  id -> fields of the dead, packed
+-- KEYS[8]  wake       channel
+-- ARGV[1]  group    its name
+-- ARGV[2]  publish  command for the wake hint: PUBLISH or SPUBLISH
+-- ARGV[3..] ids, at most 1,000
+-- Returns: per id `done` or `absent`
+-- Errors: OOM at maxmemory; nothing was written
+-- Complexity: O(n log N)
+-- Notes: atomic; safe to repeat. An entry that is still in the stream goes back into the group's pending list as it is;
+--   of one that was trimmed away a copy is appended, marked with the group: the others pass over it.
+-- @include count
+-- @include write_totals
+-- @include padded_id
+
+local store, meta, group, retry, dead, reason, dead_body = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local wake = KEYS[8]
+local name, publish = ARGV[1], ARGV[2]
+
+redis.call('XLEN', store)
+redis.call('ZCARD', retry)
+redis.call('ZCARD', dead)
+for _, hash in ipairs({ meta, group, reason, dead_body }) do
+  redis.call('HLEN', hash)
+end
+
+local sent, totals, answers = {}, {}, {}
+for i = 3, #ARGV do
+  local id, answer = ARGV[i], 'absent'
+  if redis.call('ZSCORE', dead, id) then
+    answer = 'done'
+    local packed = redis.call('HGET', dead_body, id)
+    if redis.call('XRANGE', store, id, id, 'COUNT', 1)[1] then
+      redis.call('ZADD', retry, '0', padded_id(id))
+      redis.call('XCLAIM', store, name, '(waiting)', 0, id, 'IDLE', 0, 'RETRYCOUNT', 0, 'FORCE', 'JUSTID')
+      count(totals, 'redriven', 1)
+    elseif packed then
+      local fields = cmsgpack.unpack(packed)
+      if fields[1] ~= 'rmq:group' then
+        table.insert(fields, 1, name)
+        table.insert(fields, 1, 'rmq:group')
+      end
+      redis.call('XADD', store, '*', unpack(fields))
+      count(sent, 'copied', 1)
+      count(totals, 'resent', 1)
+    else
+      answer = 'absent'
+    end
+  end
+  if answer == 'done' then
+    redis.call('ZREM', dead, id)
+    redis.call('HDEL', reason, id)
+    redis.call('HDEL', dead_body, id)
+  end
+  answers[#answers + 1] = answer
+end
+write_totals(meta, sent)
+write_totals(group, totals)
+redis.call(publish, wake, '0')
+return answers

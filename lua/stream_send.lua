@@ -1,0 +1,37 @@
+-- Append entries to the stream of one slot, in this order.
+--
+-- KEYS[1]  store  STREAM
+-- KEYS[2]  meta   HASH  totals
+-- KEYS[3]  wake   channel
+-- ARGV[1]  publish      command for the wake hint: PUBLISH or SPUBLISH
+-- ARGV[2]  max_backlog  most entries in this slot, acked ones too; 0 for no bound
+-- ARGV[3]  detailed     '1': return the ids
+-- ARGV[4]  number       of entries, 1 to 1,000
+-- ARGV[5..] per entry: how many values follow, then field, value, ...
+-- Returns: ids of the new entries; empty if not detailed
+-- Errors: RMQ_FULL size max_backlog; OOM; nothing was written
+-- Complexity: O(n)
+-- Notes: atomic. Repeated after a lost reply, it appends once more: there is nothing to merge with.
+-- @include write_totals
+
+local store, meta, wake = KEYS[1], KEYS[2], KEYS[3]
+local publish, max_backlog, detailed, number = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
+
+local size = redis.call('XLEN', store)
+redis.call('HLEN', meta)
+if max_backlog > 0 and size + number > max_backlog then
+  return redis.error_reply('RMQ_FULL ' .. size .. ' ' .. max_backlog)
+end
+
+local ids, at = {}, 5
+for _ = 1, number do
+  local last = at + tonumber(ARGV[at])
+  local id = redis.call('XADD', store, '*', unpack(ARGV, at + 1, last))
+  if detailed then
+    ids[#ids + 1] = id
+  end
+  at = last + 1
+end
+write_totals(meta, { accepted = number })
+redis.call(publish, wake, '0')
+return ids

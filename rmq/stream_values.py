@@ -1,0 +1,497 @@
+"""What stream topics deal in: entries, deliveries, and what is known of groups and consumers. Values, no I/O."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from rmq.delivery import Delivery, Holder
+from rmq.durations import instant_ms
+from rmq.errors import InvalidValueError
+from rmq.ownership import NO_OWNER, Owner
+from rmq.results import Claimed, DeadMessage
+from rmq.topics import Topic
+
+CONTENT, BODY = b"content", b"body"
+"""The fields of an entry that was sent with a content."""
+
+ONLY_GROUP = b"rmq:group"
+"""First field of a copy that was redriven into one group; its value is the group's name."""
+
+RESERVED = b"rmq:"
+"""Names of fields that begin so are ours."""
+
+WAITING = "(waiting)"
+"""The consumer, which nobody can be, that holds a group's entries while they wait for a retry."""
+
+_NAME = re.compile(r"[A-Za-z0-9._:@-]{1,128}")
+_GROUP = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_ID = re.compile(r"(\d{1,20})(?:-(\d{1,20}))?")
+
+Flat = Sequence[bytes]
+"""Field, value, field, value ... as Redis hands them over."""
+
+Position = str | int | datetime
+"""A place in a stream: an entry's id, epoch ms, or an aware `datetime`."""
+
+
+def checked_group(name: str) -> str:
+    """Return a group's name.
+
+    Raises:
+        InvalidValueError: It is not 1 to 128 of `A-Z a-z 0-9 . _ -`.
+    """
+    if not isinstance(name, str) or not _GROUP.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidValueError(f"group {name!r} must be 1 to 128 of A-Z a-z 0-9 . _ -")
+    return name
+
+
+def checked_consumer(name: str) -> str:
+    """Return a consumer's name.
+
+    Raises:
+        InvalidValueError: It is not 1 to 128 of `A-Z a-z 0-9 . _ : @ -`.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidValueError(f"consumer name {name!r} must be 1 to 128 of A-Z a-z 0-9 . _ : @ -")
+    return name
+
+
+def checked_start(start: str) -> str:
+    """Return where a new group begins: `new`, `all`, or after an id.
+
+    Raises:
+        InvalidValueError: Neither of them.
+    """
+    if start not in ("new", "all") and not _ID.fullmatch(start):
+        raise InvalidValueError(f"start is {start!r}; it must be 'new', 'all' or an entry's id")
+    return start
+
+
+def position(place: Position, name: str) -> str:
+    """Return a place in a stream as Redis reads it; a time stands for all ids of that millisecond.
+
+    Raises:
+        InvalidValueError: Neither an id nor a time.
+    """
+    if isinstance(place, str):
+        if not _ID.fullmatch(place):
+            raise InvalidValueError(f"{name} is {place!r}; it must be an entry's id, epoch ms or an aware datetime")
+        return place
+    return str(instant_ms(place, name))
+
+
+def id_key(entry_id: str) -> tuple[int, int]:
+    """Return an id in a form that sorts as the stream does."""
+    ms, _, sequence = entry_id.partition("-")
+    return int(ms), int(sequence or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEntry:
+    """An entry of a stream topic.
+
+    Attributes:
+        topic: Topic name.
+        slot: Slot number.
+        id: Its id, `<epoch ms>-<number>`: the order within the slot.
+        flat: Its fields as Redis has them: name, value, name, value ...
+    """
+
+    topic: str
+    slot: int
+    id: str
+    flat: tuple[bytes, ...]
+
+    @property
+    def fields(self) -> dict[str, bytes]:
+        """Its fields by name."""
+        return fields_of(self.flat)
+
+    @property
+    def content(self) -> bytes:
+        """Its content; of an entry that was sent as fields, these as JSON."""
+        return content_of(self.flat)
+
+    @property
+    def body(self) -> bytes | None:
+        """Its body, or `None`."""
+        return body_of(self.flat)
+
+    @property
+    def text(self) -> str:
+        """The content as text; bytes that are not UTF-8 show as backslash escapes."""
+        return self.content.decode(errors="backslashreplace")
+
+    @property
+    def time_ms(self) -> int:
+        """When Redis took it, epoch ms."""
+        return id_key(self.id)[0]
+
+    @property
+    def only_group(self) -> str | None:
+        """The group into which this copy was redriven; `None` for an entry that is for all."""
+        return self.flat[1].decode() if self.flat and self.flat[0] == ONLY_GROUP else None
+
+
+def fields_of(flat: Flat) -> dict[str, bytes]:
+    """Return an entry's fields by name, without our own."""
+    start = 2 if flat and flat[0] == ONLY_GROUP else 0
+    names = (name.decode(errors="backslashreplace") for name in flat[start::2])
+    return dict(zip(names, flat[start + 1 :: 2], strict=True))
+
+
+def content_of(flat: Flat) -> bytes:
+    """Return an entry's content; of one that was sent as fields, these as JSON."""
+    if flat and flat[0] == CONTENT:
+        return flat[1]
+    fields = fields_of(flat)
+    if "content" in fields:
+        return fields["content"]
+    shown = {name: value.decode(errors="backslashreplace") for name, value in fields.items()}
+    return json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def body_of(flat: Flat) -> bytes | None:
+    """Return an entry's body; `None` where it has none, or was sent as fields."""
+    if flat and flat[0] == CONTENT:
+        return flat[3] if len(flat) == 4 and flat[2] == BODY else None
+    fields = fields_of(flat)
+    return fields.get("body") if "content" in fields else None
+
+
+class StreamClaimed(NamedTuple):
+    """An entry as a claim hands it over: a `Claimed` with its id and fields.
+
+    Attributes:
+        content: The content.
+        store_score: How often it was delivered, this time included.
+        claim_score: The same: the token that ack, nack and extend compare.
+        body: The body, or `None`.
+        id: Its id.
+        flat: Its fields.
+    """
+
+    content: bytes
+    store_score: int
+    claim_score: int
+    body: bytes | None
+    id: bytes
+    flat: Flat
+
+
+class StreamDelivery(Delivery):
+    """A delivery of a stream topic: acked, nacked and renewed for one group.
+
+    Attributes:
+        id: The entry's id.
+        group: The group that it was delivered to.
+    """
+
+    __slots__ = ("_flat", "group", "id")
+
+    def __init__(
+        self,
+        topic: Topic,
+        slot: int,
+        claimed: StreamClaimed,
+        claimed_ms: int,
+        lease_until_s: float,
+        holder: Holder,
+        owner: Owner = NO_OWNER,
+        group: str = "",
+    ) -> None:
+        super().__init__(topic, slot, Claimed(*claimed[:4]), claimed_ms, lease_until_s, holder, owner)
+        self.id = claimed.id.decode()
+        self.group = group
+        self._flat = claimed.flat
+        self.by_name = True  # there are no whole claims: the count of deliveries, and not the time, is the token
+
+    @property
+    def name(self) -> bytes:
+        """The id."""
+        return self.id.encode()
+
+    @property
+    def fields(self) -> Mapping[str, bytes]:
+        """The entry's fields by name; `content` and `body` of one that was sent with a content."""
+        return fields_of(self._flat)
+
+    @property
+    def attempt(self) -> int:
+        """Number of this delivery in its group, 1 for the first."""
+        return self.claim_score
+
+    @property
+    def retries_left(self) -> int:
+        """How many retries are left if this delivery fails, 0 when it would be dead."""
+        return max(0, self.topic.max_retries + 1 - self.claim_score)
+
+    @property
+    def due_ms(self) -> int | None:
+        """`None`: entries are due when they are sent."""
+        return None
+
+    @property
+    def priority(self) -> int | None:
+        """`None`: the order is that of sending."""
+        return None
+
+    @property
+    def time_ms(self) -> int:
+        """When Redis took the entry, epoch ms."""
+        return id_key(self.id)[0]
+
+    def __repr__(self) -> str:
+        place = f"{self.topic.name}, slot {self.slot}, group {self.group}"
+        return f"<StreamDelivery {self.id} of {place}, attempt {self.attempt}>"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadEntry(DeadMessage):
+    """An entry that died in a group.
+
+    Attributes:
+        id: Its id.
+        group: The group.
+        flat: Its fields as Redis had them.
+    """
+
+    id: str = ""
+    group: str = ""
+    flat: tuple[bytes, ...] = ()
+
+    @property
+    def fields(self) -> dict[str, bytes]:
+        """Its fields by name."""
+        return fields_of(self.flat)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSlot:
+    """A group on one slot at one instant.
+
+    Attributes:
+        topic: Topic name.
+        slot: Slot number.
+        group: The group.
+        last_id: The last entry that was delivered for the first time; empty where the group is not registered.
+        pending: Entries delivered and not acked: in flight, or waiting for a retry.
+        waiting: Those of them that wait for a retry.
+        dead: Its dead.
+        lag: Entries that it has not had yet; `None` where nobody can tell (before Redis 7.0 for a group that began at
+            an id).
+        epoch: Epoch of its last owner here, 0 without ZooKeeper.
+        paused: Whether claims are paused.
+        oldest_id: The oldest entry delivered and not acked; empty for none.
+        totals: Counters: fresh (delivered for the first time), delivered, acked, retried, expired, released, buried,
+            lost (trimmed or deleted before they were acked), redriven, resent, skipped, purged, trimmed.
+    """
+
+    topic: str
+    slot: int
+    group: str
+    last_id: str
+    pending: int
+    waiting: int
+    dead: int
+    lag: int | None
+    epoch: int
+    paused: bool
+    oldest_id: str
+    totals: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def in_flight(self) -> int:
+        """Entries in handlers' hands."""
+        return max(0, self.pending - self.waiting)
+
+    @property
+    def unaccounted(self) -> int:
+        """0, always: what was delivered for the first time is acked, pending, dead, or was taken out on purpose."""
+        total = self.totals.get
+        gone = sum(total(name, 0) for name in ("acked", "lost", "resent", "purged", "trimmed"))
+        return total("fresh", 0) - self.pending - self.dead - gone
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStats:
+    """A group as the sum of its slots, each read at one instant of its own.
+
+    Attributes:
+        group: Its name.
+        slots: It on each slot.
+    """
+
+    group: str
+    slots: tuple[GroupSlot, ...]
+
+    @property
+    def lag(self) -> int | None:
+        """Entries that it has not had yet; `None` where nobody can tell."""
+        lags = [slot.lag for slot in self.slots if slot.last_id]
+        return None if None in lags else sum(lag or 0 for lag in lags)
+
+    @property
+    def pending(self) -> int:
+        """Entries delivered and not acked."""
+        return sum(slot.pending for slot in self.slots)
+
+    @property
+    def in_flight(self) -> int:
+        """Entries in handlers' hands."""
+        return sum(slot.in_flight for slot in self.slots)
+
+    @property
+    def waiting(self) -> int:
+        """Entries that wait for a retry."""
+        return sum(slot.waiting for slot in self.slots)
+
+    @property
+    def dead(self) -> int:
+        """Its dead."""
+        return sum(slot.dead for slot in self.slots)
+
+    @property
+    def unaccounted(self) -> int:
+        """0, always; see `GroupSlot.unaccounted`."""
+        return sum(slot.unaccounted for slot in self.slots)
+
+    def total(self, name: str) -> int:
+        """Return a counter summed over the slots; see `GroupSlot.totals`."""
+        return sum(slot.totals.get(name, 0) for slot in self.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSlot:
+    """The stream of one slot at one instant.
+
+    Attributes:
+        topic: Topic name.
+        slot: Slot number.
+        now_ms: Redis' time of the reading, epoch ms.
+        length: Entries in it, acked ones too.
+        first_id: Its oldest entry; empty for none.
+        last_id: Its newest entry; empty for none.
+        groups: Names of its groups.
+        totals: Counters: accepted (sent), copied (redriven into one group), trimmed, deleted.
+    """
+
+    topic: str
+    slot: int
+    now_ms: int
+    length: int
+    first_id: str
+    last_id: str
+    groups: tuple[str, ...]
+    totals: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def unaccounted(self) -> int:
+        """0, always: what was sent is there, or was trimmed or deleted."""
+        total = self.totals.get
+        return total("accepted", 0) + total("copied", 0) - self.length - total("trimmed", 0) - total("deleted", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStats:
+    """A stream topic as the sum of its slots, each read at one instant of its own.
+
+    Attributes:
+        topic: The definition.
+        slots: Its slots' streams.
+    """
+
+    topic: Topic
+    slots: tuple[StreamSlot, ...]
+
+    @property
+    def length(self) -> int:
+        """Entries in the topic, acked ones too."""
+        return sum(slot.length for slot in self.slots)
+
+    @property
+    def first_id(self) -> str:
+        """The oldest entry; empty for none."""
+        return min((slot.first_id for slot in self.slots if slot.first_id), key=id_key, default="")
+
+    @property
+    def last_id(self) -> str:
+        """The newest entry; empty for none."""
+        return max((slot.last_id for slot in self.slots if slot.last_id), key=id_key, default="")
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of all groups, sorted."""
+        return tuple(sorted({name for slot in self.slots for name in slot.groups}))
+
+    @property
+    def unaccounted(self) -> int:
+        """0, always; see `StreamSlot.unaccounted`."""
+        return sum(slot.unaccounted for slot in self.slots)
+
+    def total(self, name: str) -> int:
+        """Return a counter summed over the slots; see `StreamSlot.totals`."""
+        return sum(slot.totals.get(name, 0) for slot in self.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStats:
+    """A consumer of a group.
+
+    Attributes:
+        group: Its group.
+        name: Its name.
+        pending: Entries that it holds, on all slots.
+        idle_ms: How long it has not claimed, renewed or been given anything, ms.
+        gone: Whether it holds something and has not renewed it within a lease, or holds nothing and has been idle for
+            long: nobody of that name is at work.
+    """
+
+    group: str
+    name: str
+    pending: int
+    idle_ms: int
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PendingEntry:
+    """An entry that a group has been given and has not acked.
+
+    Attributes:
+        slot: Slot number.
+        id: Its id.
+        consumer: Who holds it; `None` while it waits for a retry.
+        idle_ms: Time since its delivery, or since its lease was renewed, ms.
+        deliveries: How often it was delivered.
+    """
+
+    slot: int
+    id: str
+    consumer: str | None
+    idle_ms: int
+    deliveries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """What a clean-up of one slot did.
+
+    Attributes:
+        slot: Slot number.
+        due: Whether it was time for one; else nothing was done.
+        dropped: Entries dropped.
+        more: Whether there is more to drop than one call may.
+        length: Entries left.
+    """
+
+    slot: int
+    due: bool
+    dropped: int
+    more: bool
+    length: int
