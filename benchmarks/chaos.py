@@ -99,19 +99,19 @@ def run(case: Case, servers: Servers, folder: Path, number: int) -> Report:
     lease = timedelta(seconds=case.lease_s)
     topics = [Topic(f"chaos{number}-{type_.value}", type_, slots=64, lease=lease) for type_ in types]
     with Rig(servers.url, servers.zookeeper.hosts, folder, topics, durability=case.durability) as rig:
-        started_s = time.monotonic()
         for worker in case.workers:
             cut = case.links and worker == case.workers[0]
             rig.start(worker, **({"hosts": ",".join(f"127.0.0.1:{link.port}" for link in case.links)} if cut else {}))
         rig.wait_owned(timeout_s=30)
-        all_owned_s = round(time.monotonic() - started_s, 2)
+        rig.wait_can_claim(timeout_s=30)
+        first_owned_s = rig.first_owned_s()
         with rig.traffic() as traffic:
             time.sleep(1.5)
             measured = case.scenario(rig)
             time.sleep(1.5)
         report = rig.account(case.name, traffic, timeout_s=90, lease_s=case.lease_s, **measured)
         report.owned_again_s = measured["again_s"]
-        report.notes["first_owned_s"] = all_owned_s
+        report.notes["first_owned_s"] = first_owned_s
         return report
 
 
@@ -125,6 +125,7 @@ def faults_of(report: Report, case: Case) -> list[str]:
         "stale starts": report.stale_starts,
         "late outcomes accepted": report.late[1],
         "too long without an owner": report.owned_again_s > SESSION_S + RECOVERY_S,
+        "too long until all was owned": report.notes["first_owned_s"] > RECOVERY_S,
     }
     return [f"{what}: {number}" for what, number in wrong.items() if number]
 

@@ -6,9 +6,10 @@ Lines of the ledger, each written by one O_APPEND write, times of CLOCK_BOOTTIME
 
     start TIME PID THREAD TOPIC SLOT CONTENT EPOCH
     end   TIME PID THREAD TOPIC SLOT CONTENT EPOCH
+    ready TIME PID 0            it is about to join the cluster
     pause TIME PID SECONDS      the process noticed that it did not run for so long before TIME
     owns  TIME PID NUMBER       it owns so many slots now
-    left  TIME PID NUMBER       it has ended in order; so many outcomes were refused on the way
+    left  TIME PID 0            it has ended in order
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ def main() -> None:
     for name in options["topics"]:
         client.listener(client.topic(name), threads=options["threads"])(handle)
     threading.Thread(target=watch_time, args=(ledger, coordinator), daemon=True).start()
+    ledger.note("ready", 0)
     client.run(options.get("stop_s", 10.0))
     ledger.note("left", 0)
 

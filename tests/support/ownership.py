@@ -274,14 +274,25 @@ class Rig:
         """Wait until the live workers say that together they own all slots: an owner node alone claims nothing."""
 
         def claims() -> bool:
-            owns: dict[int, int] = {}
-            for line in self.ledger.read_text().splitlines():
-                if line.startswith("owns "):
-                    _, _, pid, number = line.split()
-                    owns[int(pid)] = int(number)
+            owns = {pid: number for _, pid, number in self._told("owns")}
             return sum(owns.get(each.pid, 0) for each in self.workers.values() if each.running) == len(self.slots)
 
         wait_until(claims, timeout_s, "all slots to be claimed from")
+
+    def _told(self, kind: str) -> list[tuple[float, int, int]]:
+        """Return time, process and number of the lines of a kind."""
+        lines = [line.split() for line in self.ledger.read_text().splitlines() if line.startswith(f"{kind} ")]
+        return [(float(at_s), int(pid), int(number)) for _, at_s, pid, number in lines]
+
+    def first_owned_s(self) -> float:
+        """Return how long it took from the last worker's readiness until all slots were claimed from the first time."""
+        ready_s = max(at_s for at_s, _, _ in self._told("ready"))
+        owns: dict[int, int] = {}
+        for at_s, pid, number in self._told("owns"):
+            owns[pid] = number
+            if at_s > ready_s and sum(owns.values()) == len(self.slots):
+                return round(at_s - ready_s, 2)
+        raise AssertionError("not all slots were owned")
 
     def wait_caught_up(self, timeout_s: float) -> None:
         """Wait until what is due now is handled about as fast as it comes."""
