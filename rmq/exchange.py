@@ -95,7 +95,7 @@ class Exchange:
 
     def take_open(self) -> Iterator[tuple[int, Call[Any], Address | None]]:
         """Yield the open calls, each with the address that it was sent to by an ASK, if any; none is open then."""
-        taken, self._open = self._open, []
+        taken, self._open = sorted(self._open), []  # the order of a slot is kept
         self.pause_needed = False
         self._hops_left -= self._redirected
         self._redirected = False

@@ -1,0 +1,169 @@
+"""What is sent where, and what each reply means, without a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmq.calls import Call
+from rmq.durability import parse_durability
+from rmq.errors import DurabilityError, RedisUnavailableError, ReplyLostError, ScriptFailedError
+from rmq.exchange import FREE_HOPS, Confirmation, Exchange, Flight, not_executed
+from rmq.scripts import default_scripts
+from rmq.slot_map import Redirect
+from rmq.urls import Address
+
+HERE, THERE = Address("h", 1), Address("h", 2)
+
+
+def call(script: str = "stats", *, repeatable: bool = True, durable: bool = False) -> Call[Any]:
+    return Call(script, ("key",), (), lambda reply: reply, repeatable, "t", 0, durable)
+
+
+def exchange(*calls: Call[Any], durability: str = "memory") -> Exchange:
+    level = parse_durability(durability)
+    command = level.confirmation(100)
+    return Exchange(calls, default_scripts(), Confirmation(command, level.shortfall) if command else None)
+
+
+def fly(state: Exchange) -> tuple[Flight, list[Address | None]]:
+    taken = list(state.take_open())
+    return state.flight([index for index, _, _ in taken], HERE), [asked for _, _, asked in taken]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "READONLY You can't write against a read only replica.",
+        "ERR Error running script (call to f_1): @user_script:9: @user_script: 9: -READONLY You can't write",
+        "TRYAGAIN Multiple keys",
+        "CLUSTERDOWN Hash slot not served",
+        "MASTERDOWN Link with MASTER is down",
+        "NOREPLICAS Not enough good replicas to write.",
+    ],
+)
+def test_what_was_not_executed_is_repeated_even_if_it_must_not_be_twice(message: str) -> None:
+    assert not_executed(message)
+    state = exchange(call(repeatable=False))
+    flight, _ = fly(state)
+    flight.take_error(message)
+    assert (state.done, state.pause_needed) == (False, True)
+    flight, _ = fly(state)
+    flight.take_reply(7)
+    assert (state.done, state.results) == (True, [7])
+
+
+def test_a_text_that_quotes_a_code_is_an_error_of_its_own() -> None:
+    assert not not_executed("ERR RMQ_PAST READONLY")
+
+
+def test_ask_goes_once_to_the_other_node_after_asking() -> None:
+    state = exchange(call(), call())
+    flight, asked = fly(state)
+    assert asked == [None, None]
+    flight.take_error("ASK 5 h:2")
+    flight.take_reply("b")
+    assert (state.pause_needed, state.take_moved(), state.partly_done) == (False, [], True)
+    flight, asked = fly(state)
+    assert asked == [THERE]
+    assert flight.request.count(b"ASKING") == 1
+    flight.take_reply(b"OK")
+    flight.take_error("TRYAGAIN Multiple keys")
+    flight, asked = fly(state)
+    assert (asked, b"ASKING" in flight.request) == ([None], False)
+    flight.take_reply("a")
+    assert state.results == ["a", "b"]
+
+
+def test_moved_is_learnt_and_after_some_hops_waited_for() -> None:
+    state = exchange(call())
+    for hop in range(FREE_HOPS + 1):
+        flight, _ = fly(state)
+        flight.take_error("MOVED 5 h:2")
+        assert state.take_moved() == [Redirect(5, THERE, once=False)]
+        assert state.pause_needed == (hop >= FREE_HOPS)
+
+
+def test_a_missing_script_is_loaded_with_the_next_request() -> None:
+    state = exchange(call(), call(), call("look"))
+    flight, _ = fly(state)
+    for _ in range(3):
+        flight.take_error("NOSCRIPT No matching script.")
+    assert not state.pause_needed
+    flight, _ = fly(state)
+    assert (flight.request.count(b"SCRIPT"), flight.awaited) == (2, 5)
+    for reply in (b"sha", b"sha", 1, 2, 3):
+        flight.take_reply(reply)
+    assert state.results == [1, 2, 3]
+
+
+def test_a_script_that_may_not_be_loaded_fails() -> None:
+    state = exchange(call())
+    flight, _ = fly(state)
+    flight.take_error("NOSCRIPT No matching script.")
+    flight, _ = fly(state)
+    flight.take_error("NOPERM this user has no permissions to run the 'script|load' command")
+    flight.take_error("NOSCRIPT No matching script.")
+    [error] = state.results
+    assert isinstance(error, ScriptFailedError)
+    assert "cannot be loaded: NOPERM" in str(error)
+
+
+def test_a_lost_connection() -> None:
+    state = exchange(call(), call(repeatable=False), call(repeatable=False))
+    flight, _ = fly(state)
+    flight.take_reply("a")
+    flight.lost("cut")
+    assert state.done
+    assert state.results[0] == "a"
+    assert all(isinstance(result, ReplyLostError) for result in state.results[1:])
+
+
+def test_what_is_open_at_the_deadline_fails_and_the_order_is_kept() -> None:
+    state = exchange(call(), call(), call())
+    list(state.take_open())
+    state.not_sent([2], "refused")
+    state.not_sent([0], "refused")
+    assert [index for index, _, _ in state.take_open()] == [0, 2]
+    state.not_sent([0, 2], "refused")
+    state.give_up(3.0)
+    assert isinstance(state.results[0], RedisUnavailableError)
+    assert "within 3 s (refused)" in str(state.results[2])
+
+
+@pytest.mark.parametrize(("reply", "good"), [(1, True), (0, False)])
+def test_one_confirmation_for_all_sends_of_a_request(reply: int, good: bool) -> None:
+    state = exchange(call(durable=True), call(), call(durable=True), durability="replicated")
+    flight, _ = fly(state)
+    assert (flight.request.count(b"WAIT"), flight.awaited) == (1, 4)
+    for answer in ("a", "b", "c"):
+        flight.take_reply(answer)
+    assert not state.done
+    flight.take_reply(reply)
+    assert state.done
+    if good:
+        assert state.results == ["a", "b", "c"]
+    else:
+        assert state.results[1] == "b"
+        assert isinstance(state.results[0], DurabilityError)
+        assert "not confirmed: 0 of 1 replicas" in str(state.results[2])
+
+
+def test_reads_wait_for_no_confirmation() -> None:
+    state = exchange(call(), durability="replicated")
+    flight, _ = fly(state)
+    assert (b"WAIT" in flight.request, flight.awaited) == (False, 1)
+
+
+def test_a_confirmation_that_gets_lost_or_refused() -> None:
+    state = exchange(call(durable=True), durability="replicated")
+    flight, _ = fly(state)
+    flight.take_reply("a")
+    flight.lost("cut")
+    assert not state.done  # sent again: it merges
+    flight, _ = fly(state)
+    flight.take_reply("b")
+    flight.take_error("ERR WAIT cannot be used with replica instances.")
+    [error] = state.results
+    assert isinstance(error, DurabilityError)
