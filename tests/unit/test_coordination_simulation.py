@@ -15,6 +15,8 @@ from collections import defaultdict
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from rmq.coordination.documents import OWNERS, TOPICS, Assignment, WorkerDocument, owner_path, owners_path, topic_path
 from rmq.coordination.machine import WorkerMachine
 from rmq.coordination.requests import UNKNOWN, Children, Create, Get, Look, Put, Release, Reply, Request, Sync
@@ -374,6 +376,7 @@ def test_random_histories() -> None:
     run_histories(range(200))
 
 
+@pytest.mark.timeout(900)  # 30 s by itself; more beside other work
 def test_10_000_random_histories() -> None:
     """In processes of their own, which do not measure coverage: that takes longer than the histories."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
