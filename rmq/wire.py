@@ -131,7 +131,9 @@ def wire_factory(url: str, timeout_s: float, connect_s: float | None = None) -> 
         )
     except (ValueError, TypeError) as error:
         raise InvalidUrlError(f"this Redis URL cannot be used: {error}") from None
-    return lambda: Wire(cast("redis.Connection", pool.make_connection()))
+    # not pool.make_connection: it counts all that were ever made, and refuses the 101st
+    make, options = pool.connection_class, pool.connection_kwargs
+    return lambda: Wire(make(**options))
 
 
 def pack(*args: Argument) -> bytes:
