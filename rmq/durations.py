@@ -33,7 +33,7 @@ def duration_ms(value: Duration, name: str) -> int:
         InvalidValueError: Not a duration, negative, not finite, or over 100 years.
     """
     if isinstance(value, timedelta):
-        milliseconds = -(-value // _ONE_MS)
+        milliseconds = _ceil_ms(value)
     else:
         milliseconds = _whole(value, name, "a timedelta or a number of milliseconds")
     if not 0 <= milliseconds <= MAX_DURATION_MS:
@@ -54,12 +54,17 @@ def instant_ms(value: Instant, name: str) -> int:
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             raise InvalidValueError(f"{name} is {value!r}, which has no time zone; use an aware datetime")
-        milliseconds = -(-(value - _EPOCH) // _ONE_MS)
+        milliseconds = _ceil_ms(value - _EPOCH)
     else:
         milliseconds = _whole(value, name, "an aware datetime or epoch milliseconds")
     if not 0 < milliseconds <= MAX_SCORE:
         raise InvalidValueError(f"{name} is {value!r}; epoch milliseconds must lie between 1 and 2^53 - 1")
     return milliseconds
+
+
+def _ceil_ms(value: timedelta) -> int:
+    whole, rest = divmod(value, _ONE_MS)  # -(-value // ms) would overflow at timedelta.max
+    return whole + bool(rest)
 
 
 def _whole(value: object, name: str, expected: str) -> int:

@@ -72,6 +72,7 @@ class Exchange:
         self._open = list(range(len(calls)))
         self._under_way = 0
         self._unloaded: set[int] = set()
+        self._unheard: set[int] = set()  # sent, the reply lost, to be sent again: carried out or not
         self._asked: dict[int, Address] = {}
         self._hops_left = FREE_HOPS
         self._redirected = False
@@ -122,11 +123,13 @@ class Exchange:
 
     def give_up(self, deadline_s: float) -> None:
         """Note that the deadline has passed: what is open fails."""
+        trouble = f"no answer from Redis within {deadline_s:g} s ({self.last_trouble})"
         for index in self._open:
             call = self._calls[index]
-            self.results[index] = RedisUnavailableError(
-                f"no answer from Redis within {deadline_s:g} s ({self.last_trouble})", topic=call.topic, slot=call.slot
-            )
+            if index in self._unheard:
+                self.results[index] = self._reply_lost(index, trouble)
+            else:
+                self.results[index] = RedisUnavailableError(trouble, topic=call.topic, slot=call.slot)
         self._open = []
 
     # for flights
@@ -188,22 +191,29 @@ class Exchange:
         if call.repeatable:
             self._under_way -= 1
             self._open.append(index)
+            self._unheard.add(index)
             return
-        error = ReplyLostError(
-            f"the reply to {call.script} on slot {call.slot} of topic {call.topic} was lost ({trouble}); "
-            "if it was carried out, the lease settles it",
-            topic=call.topic,
-            slot=call.slot,
-        )
-        self.settle(index, error)
+        self.settle(index, self._reply_lost(index, f"{trouble}; if it was carried out, the lease settles it"))
 
     def answer(self, index: int, reply: Any) -> Any:
         """Parse the reply to a call."""
         return self._calls[index].parse(reply)
 
     def refusal(self, index: int, message: str) -> RmqError:
-        """Turn an error reply to a call into the error that the caller sees."""
-        return error_of(self._calls[index], message)
+        """Turn an error reply to a call into the error that the caller sees.
+
+        The first sending of a repeated call may have been carried out all the same: a fixed time was still ahead then.
+        """
+        error = error_of(self._calls[index], message)
+        return self._reply_lost(index, f"sent again, it was refused: {error}") if index in self._unheard else error
+
+    def _reply_lost(self, index: int, trouble: str) -> ReplyLostError:
+        call = self._calls[index]
+        return ReplyLostError(
+            f"the reply to {call.script} on slot {call.slot} of topic {call.topic} was lost ({trouble})",
+            topic=call.topic,
+            slot=call.slot,
+        )
 
     def durable(self, index: int) -> bool:
         """Return whether a call's result counts only with a confirmation."""

@@ -155,5 +155,5 @@ def _hosts(url: str, parts: SplitResult, default_port: int) -> tuple[Address, ..
 
 def _without_password(url: str) -> str:
     """Hide passwords by the text alone: also in what is no proper URL, since errors quote it."""
-    hidden = re.sub(r"(://[^:@/]*:).*@", r"\1***@", url)
+    hidden = re.sub(r"(//[^:@/]*:).*@", r"\1***@", url)
     return re.sub(r"([?&](?:sentinel_)?password=)[^&#]*", r"\1***", hidden)

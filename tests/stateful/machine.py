@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import redis
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rmq import calls
 from rmq.calls import Ack, Call, Nack, WholeClaim
@@ -20,7 +20,7 @@ from rmq.errors import FencedError, RmqError
 from rmq.keys import slot_keys
 from rmq.messages import Encoded
 from rmq.ownership import Owner
-from rmq.results import Claimed, ClaimReply, ControlResult
+from rmq.results import Claimed, ControlResult
 from rmq.topics import Topic, TopicType
 from tests.stateful.model import Model
 from tests.support.slots import CLOCK_KEY, HINT, T0, read_state
@@ -37,7 +37,7 @@ messages = st.lists(st.sampled_from(list(product(range(4), range(5), BODIES))), 
 some = st.sampled_from([[], [], *([index] for index in range(4)), *map(list, permutations(range(4), 2))])
 settlements = st.lists(st.sampled_from(list(product(range(10), SETTLE))), max_size=3)
 picks = st.lists(st.integers(0, 9), min_size=1, max_size=3)
-claim_bounds = st.sampled_from([*product([0, 1, 1, 2, 10], [1, 256])])
+claims = st.sampled_from(list(product([0, 1, 1, 2, 10], [1, 256], [0, 1], [None, None, 1, 1, 1_000])))
 score_choices = st.integers(0, 4)
 
 
@@ -84,14 +84,14 @@ class SlotMachine(RuleBasedStateMachine):
         times += [score // 1000 * 1000 for score in slot.retry.values()]
         return min((time for time in times if time > now_ms), default=now_ms)
 
+    @precondition(lambda self: self.handed and self.epoch < 2)
     @rule()
     def take_over(self) -> None:
         """A newer owner has the slot from its next claim on; the one before is refused."""
         older = self._owner()
         self.epoch += 1
         self._claim(0, 0)
-        token = self.handed[-1:] or [Claimed(b"a", 1, 1, None)]
-        tokens = [(claimed.content, claimed.claim_score) for claimed in token]
+        tokens = [(claimed.content, claimed.claim_score) for claimed in self.handed[-1:]]
         nacks = [Nack(*token) for token in tokens]
         for call in (
             calls.claim(self.topic, 0, 10, owner=older),
@@ -125,25 +125,24 @@ class SlotMachine(RuleBasedStateMachine):
 
     # claiming and settling: what is handed out and never settled stands for a crash
 
-    @rule(bounds=claim_bounds, settled=settlements, consumer=st.integers(0, 1))
-    def claim(self, bounds: tuple[int, int], settled: list[tuple[int, str]], consumer: int) -> None:
-        limit, sweep_limit = bounds
+    @rule(bounds=claims, settled=settlements)
+    def claim(self, bounds: tuple[int, int, int, int | None], settled: list[tuple[int, str]]) -> None:
+        """Claim, at once or a little later."""
+        limit, sweep_limit, consumer, after_ms = bounds
+        if after_ms:
+            self._set_clock(self.model.now_ms + after_ms)
         self._claim(limit, consumer, self._acks(settled), self._nacks(settled), sweep_limit=sweep_limit)
 
+    @precondition(lambda self: self.hands[0] or self.hands[1])
     @rule(limit=st.integers(0, 2), consumer=st.integers(0, 1))
     def claim_when_all_is_done(self, limit: int, consumer: int) -> None:
         """Ack all that a consumer holds, claim by claim without names. It must not hit what the other one holds."""
-        hand, held = self.hands[consumer], dict(self.model.slot.prepare)
         whole = [
             (score, number)
-            for score, number in Counter(hand.values()).items()
+            for score, number in Counter(self.hands[consumer].values()).items()
             if not self._is_over(score) or score // 1000 + self.topic.lease_s < self.model.now_s
         ]  # not the clock that has gone back to before a lease's end
-        reply = self._claim(limit, consumer, whole=whole)
-        for done in {score for score, _ in whole} - set(reply.unmatched):
-            contents = {content for content, score in held.items() if score == done}
-            assert contents <= hand.keys(), "acked what another consumer holds"
-            self._settled([(content, done) for content in contents])
+        self._claim(limit, consumer, whole=whole)
 
     def _claim(
         self,
@@ -153,7 +152,8 @@ class SlotMachine(RuleBasedStateMachine):
         nacks: Sequence[Nack] = (),
         whole: Sequence[WholeClaim] = (),
         sweep_limit: int = 256,
-    ) -> ClaimReply:
+    ) -> None:
+        held = dict(self.model.slot.prepare)
         bounds = {"acks": acks, "nacks": nacks, "whole": whole, "sweep_limit": sweep_limit}
         reply = self.connections.run(calls.claim(self.topic, 0, limit, owner=self._owner(), **bounds))
         expected = self.model.claim(limit, self._owner(), **bounds)
@@ -165,6 +165,10 @@ class SlotMachine(RuleBasedStateMachine):
             assert reply.next_due_ms == expected.next_due_ms or (at_once and len(reply.messages) == limit)
         self._settled(acks)
         self._settled([(nack.content, nack.claim_score) for nack in nacks])
+        for done in {score for score, _ in whole} - set(reply.unmatched):
+            contents = {content for content, score in held.items() if score == done}
+            assert contents <= self.hands[consumer].keys(), "acked what another consumer holds"
+            self._settled([(content, done) for content in contents])
         for claimed in reply.messages:
             for hand in self.hands:
                 score = hand.pop(claimed.content, None)
@@ -172,23 +176,25 @@ class SlotMachine(RuleBasedStateMachine):
             self.hands[consumer][claimed.content] = claimed.claim_score
             self.owed.discard(claimed.content)
         self.handed += reply.messages
-        return reply
 
     def _is_over(self, claim_score: int) -> bool:
         return claim_score // 1000 + self.topic.lease_s < self.latest_s
 
+    @precondition(lambda self: self.handed)
     @rule(picked=picks)
     def ack(self, picked: list[int]) -> None:
         acks = self._tokens(picked)
         self._both(calls.ack(self.topic, 0, acks, self._owner()), lambda: self.model.ack(acks, self._owner()))
         self._settled(acks)
 
+    @precondition(lambda self: self.handed)
     @rule(settled=settlements)
     def nack(self, settled: list[tuple[int, str]]) -> None:
         nacks = self._nacks(settled)
         self._both(calls.nack(self.topic, 0, nacks, HINT, self._owner()), lambda: self.model.nack(nacks, self._owner()))
         self._settled([(nack.content, nack.claim_score) for nack in nacks])
 
+    @precondition(lambda self: self.handed)
     @rule(picked=picks)
     def extend(self, picked: list[int]) -> None:
         claims = self._tokens(picked)
@@ -239,27 +245,23 @@ class SlotMachine(RuleBasedStateMachine):
 
     # by content, and the dead
 
-    @rule(picked=some)
-    def cancel(self, picked: list[int]) -> None:
+    @rule(picked=some, choice=st.none() | score_choices)
+    def cancel_or_reschedule(self, picked: list[int], choice: int | None) -> None:
         names = self._names(picked)
+        if choice is not None:
+            kind, value = self._new_score(choice)
+            call = calls.reschedule(self.topic, 0, names, kind, value, HINT)
+            self._both(call, lambda: self.model.reschedule(names, kind, value))
+            return
         answers = self._both(calls.cancel(self.topic, 0, names), lambda: self.model.cancel(names))
         for name, answer in zip(names, answers or (), strict=True):
             if answer is ControlResult.DONE:
                 self.owed.discard(name)
 
-    @rule(picked=some, choice=score_choices)
-    def reschedule(self, picked: list[int], choice: int) -> None:
-        names = self._names(picked)
-        kind, value = self._new_score(choice)
-        self._both(
-            calls.reschedule(self.topic, 0, names, kind, value, HINT),
-            lambda: self.model.reschedule(names, kind, value),
-        )
-
+    @precondition(lambda self: self.model.slot.dead)
     @rule(picked=some, choice=score_choices, bounds=st.sampled_from([*product([False, True], [1, 10])]))
     def redrive(self, picked: list[int], choice: int, bounds: tuple[bool, int]) -> None:
-        names = self._names(picked)
-        (kind, value), (overwrite, limit) = self._new_score(choice), bounds
+        names, (kind, value), (overwrite, limit) = self._names(picked), self._new_score(choice), bounds
         dead = set(self.model.slot.dead)
         self._both(
             calls.redrive(self.topic, 0, kind, value, overwrite=overwrite, limit=limit, publish=HINT, contents=names),
@@ -267,10 +269,10 @@ class SlotMachine(RuleBasedStateMachine):
         )
         self.owed |= dead - self.model.slot.dead.keys()
 
+    @precondition(lambda self: self.model.slot.dead)
     @rule(picked=some, bounds=st.sampled_from([*product([1, 10], [None, 0, 1_000])]))
     def purge(self, picked: list[int], bounds: tuple[int, int | None]) -> None:
-        names = self._names(picked)
-        limit, ago_ms = bounds
+        names, (limit, ago_ms) = self._names(picked), bounds
         before_ms = None if ago_ms is None else self.model.now_ms - ago_ms
         self._both(
             calls.purge_dead(self.topic, 0, before_ms=before_ms, limit=limit, contents=names),

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq.errors import InvalidMessageError
+from rmq.messages import Encoded, FixedTimeMessage, PriorityMessage, RangeMergeMessage, encode, payload_bytes
+from rmq.topics import Topic, TopicType
+
+MERGE, PRIORITY, FIXED, _ = (Topic("t", kind, slots=1_024) for kind in TopicType)
+
+
+class Color(StrEnum):
+    RED = "red"
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.none() | st.binary(), st.none() | st.text("äb")
+)
+def test_encoding(content: str, body: bytes | None, basis: str | None) -> None:
+    raw = content.encode()
+    slot = MERGE.slot_of(raw if basis is None else basis.encode())
+    assert encode(MERGE, RangeMergeMessage(content, 5, basis, body)) == Encoded(slot, raw, 5, body)
+    assert encode(PRIORITY, PriorityMessage(raw, 17, basis, body)) == Encoded(slot, raw, 17, body)
+    assert encode(FIXED, FixedTimeMessage(content, 7, basis, body)) == Encoded(slot, raw, 7, body)
+
+
+def test_equal_contents_as_text_and_bytes_are_one_content() -> None:
+    assert payload_bytes("ä", "content") == payload_bytes("ä".encode(), "content") == "ä".encode()
+    assert payload_bytes(Color.RED, "content") == b"red"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (7, "content is 7; it must be str or bytes"),
+        (None, "content is None; it must be str or bytes"),
+        (bytearray(b"a"), "content is bytearray(b'a'); it must be str or bytes"),
+        ("\ud800", "cannot be written as UTF-8"),
+    ],
+)
+def test_payloads_are_text_or_bytes(value: Any, text: str) -> None:
+    # pitfall 43
+    with pytest.raises(InvalidMessageError) as refused:
+        payload_bytes(value, "content")
+    assert text in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("time_range", "ms"),
+    [(1, 1), (86_400_001, 86_400_001), (0.2, 1), (timedelta(seconds=5), 5_000), (timedelta(microseconds=1), 1)],
+)
+def test_time_ranges(time_range: Any, ms: int) -> None:
+    assert RangeMergeMessage("a", time_range).score_ms() == ms
+
+
+@pytest.mark.parametrize(
+    ("time_range", "rule"),
+    [
+        (0, "more than 0"),
+        (0.0, "more than 0"),
+        (timedelta(0), "more than 0"),
+        (-1, "between 0 and 100 years"),
+        (timedelta.max, "between 0 and 100 years"),
+        (True, "a timedelta or a number of milliseconds"),
+        ("5", "a timedelta or a number of milliseconds"),
+        (float("nan"), "finite"),
+    ],
+)
+def test_time_range_bounds(time_range: Any, rule: str) -> None:
+    with pytest.raises(InvalidMessageError) as refused:
+        RangeMergeMessage("a", time_range)
+    assert f"time_range is {time_range!r}" in str(refused.value)
+    assert rule in str(refused.value)
+
+
+@pytest.mark.parametrize("priority", [0, -1, 2**53, 1.0, True, "5", None])
+def test_priority_bounds(priority: Any) -> None:
+    with pytest.raises(InvalidMessageError) as refused:
+        PriorityMessage("a", priority)
+    assert str(refused.value) == f"priority is {priority!r}; it must be a whole number from 1 to 2^53 - 1"
+
+
+def test_a_priority_lies_above_the_retries() -> None:
+    with pytest.raises(
+        InvalidMessageError, match="priority is 16; on topic t it must be above max_retries, which is 16"
+    ):
+        encode(PRIORITY, PriorityMessage("a", 16))
+    assert encode(PRIORITY, PriorityMessage("a", 2**53 - 1)).score == 2**53 - 1
+    assert encode(PRIORITY.changed(max_retries=0), PriorityMessage("a", 1)).score == 1
+
+
+@pytest.mark.parametrize(
+    ("fixed_time", "ms"),
+    [(1, 1), (2**53 - 1, 2**53 - 1), (0.5, 1), (datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), 1_000)],
+)
+def test_fixed_times(fixed_time: Any, ms: int) -> None:
+    assert FixedTimeMessage("a", fixed_time).score_ms() == ms
+
+
+@pytest.mark.parametrize(
+    ("fixed_time", "rule"),
+    [
+        (0, "between 1 and 2^53 - 1"),
+        (2**53, "between 1 and 2^53 - 1"),
+        (datetime(2026, 1, 1), "use an aware datetime"),
+        (True, "an aware datetime or epoch milliseconds"),
+    ],
+)
+def test_fixed_time_bounds(fixed_time: Any, rule: str) -> None:
+    with pytest.raises(InvalidMessageError) as refused:
+        FixedTimeMessage("a", fixed_time)
+    assert f"fixed_time is {fixed_time!r}" in str(refused.value)
+    assert rule in str(refused.value)
+
+
+@pytest.mark.parametrize("content", ["", b"", "x" * 11, "ä" * 6])
+def test_content_bounds(content: Any) -> None:
+    # pitfall 43
+    topic = MERGE.changed(max_content_bytes=10)
+    with pytest.raises(InvalidMessageError, match=r"has \d+ bytes; topic t takes 1 to 10"):
+        encode(topic, RangeMergeMessage(content, 5))
+    assert encode(topic, RangeMergeMessage("ä" * 5, 5)).content == "ä".encode() * 5
+
+
+def test_body_bounds() -> None:
+    # pitfall 43
+    topic = MERGE.changed(max_body_bytes=3)
+    assert encode(topic, RangeMergeMessage("a", 5, body="abc")).body == b"abc"
+    assert encode(topic, RangeMergeMessage("a", 5, body="")).body == b""
+    with pytest.raises(InvalidMessageError, match="body of b'a' has 4 bytes; topic t takes up to 3"):
+        encode(topic, RangeMergeMessage("a", 5, body="abcd"))
+
+
+@pytest.mark.parametrize("part", ["content", "slot_basis", "body"])
+def test_no_part_may_be_of_another_type(part: str) -> None:
+    message = RangeMergeMessage(**{"content": "a", "time_range": 5} | {part: 7})
+    with pytest.raises(InvalidMessageError, match=f"{part} is 7"):
+        encode(MERGE, message)
+
+
+def test_a_topic_takes_messages_of_its_type_only() -> None:
+    with pytest.raises(
+        InvalidMessageError, match="topic t is PRIORITY and takes PriorityMessage, not FixedTimeMessage"
+    ):
+        encode(PRIORITY, FixedTimeMessage("a", 5))
+    with pytest.raises(InvalidMessageError, match="takes RangeMergeMessage, not str"):
+        encode(MERGE, "a")  # pyright: ignore[reportArgumentType]

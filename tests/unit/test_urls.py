@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmq.errors import InvalidUrlError
+from rmq.urls import Address, Topology, parse_url
+
+
+@pytest.mark.parametrize(
+    ("url", "topology", "folder"),
+    [
+        ("embedded://", Topology.EMBEDDED, None),
+        ("embedded:///var/lib/rmq", Topology.EMBEDDED, Path("/var/lib/rmq")),
+        ("embedded:///a%20b", Topology.EMBEDDED, Path("/a b")),
+        ("redis://localhost", Topology.STANDALONE, None),
+        ("redis://:secret@[::1]:6380/2?socket_timeout=1", Topology.STANDALONE, None),
+        ("rediss://user:secret@host:6380/0", Topology.STANDALONE, None),
+        ("unix:///run/redis.sock?db=1", Topology.STANDALONE, None),
+    ],
+)
+def test_urls(url: str, topology: Topology, folder: Path | None) -> None:
+    parsed = parse_url(url)
+    assert (parsed.url, parsed.topology, parsed.folder, parsed.hosts, parsed.service) == (url, topology, folder, (), "")
+
+
+def test_sentinels_and_clusters() -> None:
+    sentinel = parse_url("redis+sentinel://:pw@h1,h2:5,[::1]:6/main/3?sentinel_password=spw&ssl_x=1")
+    assert sentinel.topology is Topology.SENTINEL
+    assert sentinel.hosts == (Address("h1", 26_379), Address("h2", 5), Address("::1", 6))
+    assert sentinel.service == "main"
+    assert sentinel.server_url(Address("m", 7)) == "redis://:pw@m:7/3?ssl_x=1"
+    assert sentinel.sentinel_url(Address("::1", 6)) == "redis://[::1]:6?ssl_x=1&password=spw"
+    cluster = parse_url("rediss+cluster://u:pw@h1,h2:7001")
+    assert cluster.topology is Topology.CLUSTER
+    assert cluster.hosts == (Address("h1", 6_379), Address("h2", 7_001))
+    assert cluster.server_url(Address("n", 1)) == "rediss://u:pw@n:1"
+
+
+def test_without_a_url_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RMQ_URL", raising=False)
+    assert parse_url(None).url == parse_url("").url == "embedded://"
+    monkeypatch.setenv("RMQ_URL", "redis://elsewhere")
+    assert parse_url(None).url == "redis://elsewhere"
+    assert parse_url("redis://here").url == "redis://here"
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("http://h", "unknown scheme 'http'; known are embedded://, redis://"),
+        ("localhost:6379", "unknown scheme 'localhost'"),
+        ("redis://h:port", "invalid port"),
+        ("redis://h:99999", "invalid port"),
+        ("redis://[::1", "cannot be read"),
+        ("unix://", "names no socket"),
+        ("embedded://folder", "must be embedded:// (temporary) or embedded:///folder (kept)"),
+        ("embedded:///folder?a=b", "must be embedded:// (temporary) or embedded:///folder (kept)"),
+        ("redis+sentinel://h1", "names no service"),
+        ("redis+sentinel://h1/main/x", "invalid database"),
+        ("redis+sentinel://h1,,h2/main", "lacks a host"),
+        ("redis+cluster://h1:x", "invalid host"),
+        ("redis+cluster://h1/2", "only database 0"),
+    ],
+)
+def test_what_is_no_url_of_ours(url: str, text: str) -> None:
+    with pytest.raises(InvalidUrlError) as refused:
+        parse_url(url)
+    assert repr(url) in str(refused.value)
+    assert text in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://h:1/0", "redis://h:1/0"),
+        ("redis://:secret@h:1/0", "redis://:***@h:1/0"),
+        ("rediss://user:sec@ret@h", "rediss://user:***@h"),
+        ("unix:///run/x.sock?db=1&password=secret", "unix:///run/x.sock?db=1&password=***"),
+        (
+            "redis+sentinel://:secret@h1,h2/m?sentinel_password=secret",
+            "redis+sentinel://:***@h1,h2/m?sentinel_password=***",
+        ),
+    ],
+)
+def test_passwords_are_not_shown(url: str, shown: str) -> None:
+    assert parse_url(url).shown == shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "rediss//:secret@h",
+        "redis://u:secret@h:x",
+        "http://u:secret@h",
+        "redis+sentinel://:secret@h",
+        "redis://u:secret@[h",
+    ],
+)
+def test_nor_are_they_by_errors(url: str) -> None:
+    with pytest.raises(InvalidUrlError) as refused:
+        parse_url(url)
+    assert "secret" not in str(refused.value)
