@@ -4,10 +4,12 @@ from rmq.client import RmqClient
 from rmq.dead import DeadFilter
 from rmq.delivery import Delivery
 from rmq.errors import RmqError
-from rmq.messages import FixedTimeMessage, PriorityMessage, RangeMergeMessage
+from rmq.messages import FixedTimeMessage, PriorityMessage, RangeMergeMessage, StreamMessage
 from rmq.results import ControlResult, DeadMessage, SendResult
+from rmq.retention import Retention
 from rmq.retry import ExponentialRetry, ImmediateRetry, LadderRetry
 from rmq.scanning import listener, scan
+from rmq.stream_values import StreamDelivery, StreamEntry
 from rmq.topics import Topic, TopicType
 
 __version__ = "0.1.0"
@@ -23,9 +25,13 @@ __all__ = [
     "LadderRetry",
     "PriorityMessage",
     "RangeMergeMessage",
+    "Retention",
     "RmqClient",
     "RmqError",
     "SendResult",
+    "StreamDelivery",
+    "StreamEntry",
+    "StreamMessage",
     "Topic",
     "TopicType",
     "__version__",

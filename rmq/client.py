@@ -29,7 +29,10 @@ from rmq.producer import Producer
 from rmq.registry import Registry
 from rmq.results import ControlResult
 from rmq.runtime import Coordination, ListenerRuntime
-from rmq.topics import Topic
+from rmq.stream_consumer import join_group
+from rmq.stream_topic import StreamTopic
+from rmq.stream_values import check_group
+from rmq.topics import Topic, TopicType
 from rmq.urls import Topology, parse_url
 from rmq.worker import Handler, Listener
 
@@ -103,8 +106,24 @@ class RmqClient:
         """
         return Producer(self._connections, self._registered(topic))
 
-    def consumer(self, topic: Topic, slots: Iterable[int] | None = None) -> Consumer:
+    def consumer(
+        self,
+        topic: Topic,
+        slots: Iterable[int] | None = None,
+        *,
+        group: str | None = None,
+        name: str | None = None,
+        start: str = "new",
+    ) -> Consumer:
         """Return a consumer of all slots, or of the given ones; registers the topic at first use.
+
+        Args:
+            topic: What to consume.
+            slots: Only these slots; all by default.
+            group: Stream topics, where it is needed: the group to consume for. Its deliveries are `StreamDelivery`.
+            name: Stream topics: name of this consumer; one that nobody else has by default. One that comes back under
+                its old name gets what it held when its lease ends, like any other.
+            start: Stream topics: where the group begins if it is new: `new`, `all`, or after an id.
 
         Raises:
             TopicMismatchError: The topic is registered with another type or number of slots.
@@ -116,7 +135,13 @@ class RmqClient:
                 "with ZooKeeper, slots are owned, and only listeners take part in that; use client.listener",
                 topic=topic.name,
             )
-        return Consumer(self._connections, self._registered(topic), slots)
+        registered = self._registered(topic)
+        check_group(registered, group, start)
+        if group is None:
+            return Consumer(self._connections, registered, slots)
+        wanted = None if slots is None else tuple(slots)
+        source = join_group(self._connections, registered, group, start, name, wanted)
+        return Consumer(self._connections, registered, wanted, source)
 
     def listener(
         self,
@@ -125,6 +150,8 @@ class RmqClient:
         batch: int | None = None,
         threads: int = 1,
         on_lost: Callable[[Delivery], None] | None = None,
+        group: str | None = None,
+        start: str = "new",
     ) -> Callable[[HandlerT], HandlerT]:
         """Decorate a handler: it runs after `start` or `run`. Return means ack, an exception means nack.
 
@@ -134,6 +161,8 @@ class RmqClient:
                 nor nacked by itself is acked when it returns, and nacked when it raises.
             threads: How many handlers run in parallel, 1 to 1,000.
             on_lost: Called from another thread with a delivery whose lease was lost while it was held.
+            group: Stream topics, where it is needed: the group to consume for. Its deliveries are `StreamDelivery`.
+            start: Stream topics: where the group begins if it is new: `new`, `all`, or after an id.
 
         Raises:
             InvalidValueError: `batch` or `threads` out of range.
@@ -141,10 +170,10 @@ class RmqClient:
         Guarantee: leases are renewed while a handler runs. A message that was not begun within its lease is not
         begun at all.
         """
-        Listener(topic, _nothing, batch, threads)
+        Listener(topic, _nothing, batch, threads, None, group, start)
 
         def decorate(handler: HandlerT) -> HandlerT:
-            self.add(Listener(topic, handler, batch, threads, on_lost))
+            self.add(Listener(topic, handler, batch, threads, on_lost, group, start))
             return handler
 
         return decorate
@@ -251,20 +280,32 @@ class RmqClient:
 
         Raises:
             UnknownTopicError: A name that is not registered.
+            InvalidValueError: A stream topic: see `stream`.
         """
-        return Inspection(self._connections, self._resolved(topic))
+        return Inspection(self._connections, self._merging(topic, "client.stream(topic)"))
+
+    def stream(self, topic: Topic | str) -> StreamTopic:
+        """Return a stream topic to read, to follow and to look after.
+
+        Raises:
+            InvalidValueError: The topic is of another type.
+            UnknownTopicError: A name that is not registered.
+        """
+        return StreamTopic(self._connections, self._resolved(topic))
 
     def dead(self, topic: Topic | str) -> DeadLetters:
         """Return a topic's dead letters.
 
         Raises:
             UnknownTopicError: A name that is not registered.
+            InvalidValueError: A stream topic: each group has its own, see `stream`.
         """
-        return DeadLetters(self._connections, self._resolved(topic))
+        return DeadLetters(self._connections, self._merging(topic, "client.stream(topic).dead(group)"))
 
     def cancel(self, topic: Topic | str, content: Payload, *, slot_basis: Payload | None = None) -> ControlResult:
         """Take a message out of the backlog; see `rmq.control.Control.cancel`."""
-        return Control(self._connections, self._resolved(topic)).cancel(content, slot_basis)
+        resolved = self._merging(topic, "client.stream(topic).delete(id)")
+        return Control(self._connections, resolved).cancel(content, slot_basis)
 
     def reschedule(
         self,
@@ -277,7 +318,8 @@ class RmqClient:
         slot_basis: Payload | None = None,
     ) -> ControlResult:
         """Give a message another due time or priority; see `rmq.control.Control.reschedule`."""
-        return Control(self._connections, self._resolved(topic)).reschedule(
+        resolved = self._merging(topic, "a delay when nacking: entries have no due time")
+        return Control(self._connections, resolved).reschedule(
             content, due_in=due_in, fixed_time=fixed_time, priority=priority, slot_basis=slot_basis
         )
 
@@ -372,6 +414,13 @@ class RmqClient:
         hosts = self._zookeeper
         with Coordinator(hosts) if isinstance(hosts, str) else hosts as coordinator:
             return coordinator.ensemble or ""
+
+    def _merging(self, topic: Topic | str, instead: str) -> Topic:
+        """Return a topic that is no stream: those have no contents to go by."""
+        resolved = self._resolved(topic)
+        if resolved.type is TopicType.STREAM:
+            raise InvalidValueError(f"topic {resolved.name} is STREAM; use {instead}", topic=resolved.name)
+        return resolved
 
     def _resolved(self, topic: Topic | str) -> Topic:
         return self._registry.get(topic) if isinstance(topic, str) else self._registered(topic)

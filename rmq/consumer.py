@@ -17,6 +17,7 @@ from rmq.delivery import ACKED, Delivery, Outcome, Verb
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
 from rmq.settlements import nack_of
 from rmq.slot import SlotWriter
+from rmq.stream_slot import GroupSlots
 from rmq.topics import Topic
 from rmq.wakeups import HintReader
 
@@ -36,19 +37,26 @@ class Consumer:
         connections: Where the topic is.
         topic: The registered definition.
         slots: Only these slots; all by default.
+        source: On a stream topic, the slots in the eyes of a consumer of a group.
 
     Raises:
         InvalidValueError: A slot that the topic does not have.
     """
 
-    def __init__(self, connections: Connections, topic: Topic, slots: Iterable[int] | None = None) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        topic: Topic,
+        slots: Iterable[int] | None = None,
+        source: GroupSlots | None = None,
+    ) -> None:
         self.topic = topic
         self.slots = tuple(range(topic.slots)) if slots is None else tuple(dict.fromkeys(slots))
         for slot in self.slots:
             if type(slot) is not int or not 0 <= slot < topic.slots:
                 raise InvalidValueError(f"slot {slot!r} is not one of topic {topic.name}: 0 to {topic.slots - 1}")
-        self._claimer = Claimer(connections, topic, self.slots)
-        self._writer = SlotWriter(connections, topic)
+        self._writer = source or SlotWriter(connections, topic)
+        self._claimer = Claimer(connections, topic, self.slots, source=self._writer)
         self._hints = HintReader(connections, topic.name, self.slots)
         self._next_look_s = 0.0
 
@@ -103,12 +111,12 @@ class Consumer:
         trouble: RedisUnavailableError | None = None
         for slot, part in self._open_by_slot(deliveries, ACKED).items():
             try:
-                gone = set(self._writer.ack(slot, [(delivery.content, delivery.claim_score) for delivery in part]))
+                gone = set(self._writer.ack(slot, [(delivery.name, delivery.claim_score) for delivery in part]))
             except RedisUnavailableError as error:
                 trouble = trouble or error
                 continue
             self._claimer.expect(slot)
-            stale += [delivery for delivery in part if delivery.content in gone]
+            stale += [delivery for delivery in part if delivery.name in gone]
         if trouble is not None:
             _mark_lost(stale)
             raise trouble
@@ -165,7 +173,7 @@ class Consumer:
     def settle(self, delivery: Delivery, outcome: Outcome) -> bool:
         """Carry out one delivery's outcome; for `Delivery`."""
         if outcome.verb is Verb.ACK:
-            stale = self._writer.ack(delivery.slot, [(delivery.content, delivery.claim_score)])
+            stale = self._writer.ack(delivery.slot, [(delivery.name, delivery.claim_score)])
         else:
             stale = self._writer.nack(delivery.slot, [nack_of(delivery, outcome)])
         self._claimer.expect(delivery.slot)
@@ -182,7 +190,7 @@ class Consumer:
         for first in range(0, len(deliveries), MAX_BATCH):
             part = deliveries[first : first + MAX_BATCH]
             started_s = monotonic_s()
-            reply = self._writer.extend(slot, [(delivery.content, delivery.claim_score) for delivery in part])
+            reply = self._writer.extend(slot, [(delivery.name, delivery.claim_score) for delivery in part])
             for delivery, claim_score in zip(part, reply.claim_scores, strict=True):
                 if claim_score is None:
                     lost.append(delivery)

@@ -6,13 +6,15 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from rmq.calls import MAX_BATCH
+from rmq.calls import MAX_BATCH, Ack
 from rmq.clock import monotonic_s
 from rmq.delivery import Delivery
 from rmq.errors import CoordinationError, RmqError
 from rmq.ownership import Owner
-from rmq.slot import SlotWriter
+from rmq.results import ExtendReply
+from rmq.topics import Topic
 
 log = logging.getLogger("rmq.leases")
 
@@ -29,22 +31,32 @@ class Held:
         self.deliveries: list[Delivery] = []
 
 
+class Slots(Protocol):
+    """What the keeper asks of a topic's slots."""
+
+    topic: Topic
+
+    def extend(self, slot: int, claims: Sequence[Ack], owner: Owner = ...) -> ExtendReply:
+        """Renew up to `MAX_BATCH` leases."""
+        ...
+
+
 class LeaseKeeper(threading.Thread):
     """Renews the leases of what the workers hold, each when a third of it has passed.
 
     Args:
-        writer: The topic's slots.
+        slots: The topic's slots.
         held: What to look after, one per worker thread.
         on_lost: Called with each delivery whose lease was lost, once.
     """
 
-    def __init__(self, writer: SlotWriter, held: Sequence[Held], on_lost: Callable[[Delivery], None]) -> None:
-        super().__init__(name=f"rmq-leases-{writer.topic.name}", daemon=True)
-        self._writer = writer
+    def __init__(self, slots: Slots, held: Sequence[Held], on_lost: Callable[[Delivery], None]) -> None:
+        super().__init__(name=f"rmq-leases-{slots.topic.name}", daemon=True)
+        self._slots = slots
         self._held = held
         self._on_lost = on_lost
         self._stop_requested = threading.Event()
-        self._lease_s = writer.topic.lease_s
+        self._lease_s = slots.topic.lease_s
 
     def run(self) -> None:
         """Look after the leases until `stop`."""
@@ -53,7 +65,7 @@ class LeaseKeeper(threading.Thread):
                 try:
                     self.renew(held)
                 except Exception:  # whatever it is, the next round comes
-                    log.exception("leases of topic %s were not renewed", self._writer.topic.name)
+                    log.exception("leases of topic %s were not renewed", self._slots.topic.name)
 
     def stop(self) -> None:
         """End the thread; leases are no longer renewed."""
@@ -90,9 +102,9 @@ class LeaseKeeper(threading.Thread):
             started_s = monotonic_s()
             try:
                 claims = [(delivery.name, delivery.claim_score) for delivery in part]
-                reply = self._writer.extend(slot, claims, owner)
+                reply = self._slots.extend(slot, claims, owner)
             except RmqError as error:
-                log.warning("leases in slot %d of topic %s were not renewed: %s", slot, self._writer.topic.name, error)
+                log.warning("leases in slot %d of topic %s were not renewed: %s", slot, self._slots.topic.name, error)
                 gone = isinstance(error, CoordinationError)
                 lost += [each for each in part if gone or each.lease_until_s < monotonic_s()]
                 continue

@@ -18,7 +18,7 @@ from rmq.errors import (
 from rmq.messages import Encoded, Message, encode
 from rmq.results import SendResult
 from rmq.slot import SlotWriter
-from rmq.topics import Topic
+from rmq.topics import Topic, TopicType
 
 BATCH = 500
 """Messages per script call."""
@@ -50,7 +50,7 @@ class Producer:
         """Send one message.
 
         Returns:
-            One new or one merged.
+            One new or one merged; on a stream topic with the entry's id.
 
         Raises:
             InvalidMessageError: The message breaks a rule; nothing was sent.
@@ -59,10 +59,11 @@ class Producer:
             RedisUnavailableError: No answer until the deadline: stored or not. Sending again is safe.
 
         Guarantee: atomic; repeated by itself after a lost reply, which is safe, since a repeated send merges.
+        On a stream topic it can append the entry twice.
         """
         encoded = encode(self.topic, message)
         try:
-            return self._slots.send(encoded.slot, (encoded,))
+            return self._slots.send(encoded.slot, (encoded,), self.topic.type is TopicType.STREAM)
         except DurabilityError as error:
             raise _with_details(error, 0, (), (message,)) from None
         except SendError as error:
@@ -73,7 +74,7 @@ class Producer:
 
         Args:
             messages: Any iterable; it is read as fast as Redis takes the messages.
-            outcomes: Also say per message whether it was new; takes memory per message.
+            outcomes: Also say per message whether it was new, and on a stream topic its id; takes memory per message.
 
         Returns:
             How many were new and merged; zero and zero for no messages.
@@ -121,6 +122,7 @@ class _Stream:
         self._under_way: tuple[list[_Batch], Callable[[], list[Any]]] | None = None
         self._taken = self._buffered = self._new = self._stored = 0
         self._outcomes: dict[int, bool] = {}
+        self._ids: dict[int, str] = {}
         self._not_stored: list[Message] = []
         self._unknown: list[Message] = []
         self._error: RmqError | None = None
@@ -148,7 +150,8 @@ class _Stream:
         self.collect()
         self._raise_error()
         outcomes = tuple(self._outcomes[index] for index in range(self._taken)) if self._detailed else ()
-        return SendResult(self._new, self._stored - self._new, outcomes)
+        ids = tuple(self._ids[index] for index in range(self._taken)) if self._ids else ()
+        return SendResult(self._new, self._stored - self._new, outcomes, ids)
 
     def abandoned(self, error: InvalidMessageError, message: Message) -> InvalidBatchError:
         """Stop before an invalid message and say what was stored."""
@@ -190,6 +193,7 @@ class _Stream:
                 self._stored += result.accepted
                 self._new += result.new
                 self._outcomes.update(zip(batch.positions, result.outcomes, strict=self._detailed))
+                self._ids.update(zip(batch.positions, result.ids, strict=False))
                 continue
             self._error = self._error or result
             unknown = isinstance(result, RedisUnavailableError | DurabilityError)

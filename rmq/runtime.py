@@ -16,7 +16,10 @@ from rmq.errors import InvalidValueError, TopicMismatchError
 from rmq.leases import LeaseKeeper
 from rmq.ownership import Owner, spread_slots
 from rmq.slot import SlotWriter
+from rmq.stream_consumer import join_group
+from rmq.stream_slot import GroupSlots, StreamWriter
 from rmq.topics import Topic
+from rmq.upkeep import Upkeep
 from rmq.wakeups import HintReader
 from rmq.worker import LOOK_EVERY_S, TROUBLE_PAUSE_S, Listener, Worker
 
@@ -42,22 +45,30 @@ class ListenerRuntime:
         topic = listener.topic
         self.listener = listener
         self.stopping = threading.Event()
-        self.writer = SlotWriter(connections, topic)
         self._coordinator = coordinator
+        self._upkeep: Upkeep | None = None
+        source: SlotWriter | GroupSlots
+        if listener.group is None:
+            source = SlotWriter(connections, topic)
+        else:
+            source = join_group(connections, topic, listener.group, listener.start)
+            self._upkeep = Upkeep(StreamWriter(connections, topic), listener.group, self._slots, self.stopping)
         if coordinator is None:
-            shared = Claimer(connections, topic, range(topic.slots))
+            shared = Claimer(connections, topic, range(topic.slots), source=source)
             self._claimers = [shared]
             self._workers = [
                 Worker(listener, shared, self.stopping, None, number) for number in range(listener.threads)
             ]
         else:
-            self._claimers = [Claimer(connections, topic, (), self._may_claim) for _ in range(listener.threads)]
+            self._claimers = [
+                Claimer(connections, topic, (), self._may_claim, source) for _ in range(listener.threads)
+            ]
             self._workers = [
                 Worker(listener, claimer, self.stopping, coordinator, number)
                 for number, claimer in enumerate(self._claimers)
             ]
         self._spread: dict[int, int] = {}
-        self._keeper = LeaseKeeper(self.writer, [worker.held for worker in self._workers], self._lost)
+        self._keeper = LeaseKeeper(source, [worker.held for worker in self._workers], self._lost)
         self._watcher = threading.Thread(target=self._watch, name=f"rmq-watch-{topic.name}", daemon=True)
         self._releaser = threading.Thread(target=self._release, name=f"rmq-release-{topic.name}", daemon=True)
         self._hints = HintReader(connections, topic.name, range(topic.slots))
@@ -66,6 +77,14 @@ class ListenerRuntime:
         """Start claiming."""
         for thread in (self._watcher, self._keeper, *self._workers):
             thread.start()
+        if self._upkeep is not None:
+            self._upkeep.start()
+
+    def _slots(self) -> Collection[int]:
+        """Return the slots to look after: those that this process owns, without ZooKeeper all."""
+        if self._coordinator is None:
+            return range(self.listener.topic.slots)
+        return [slot for place, slot in self._coordinator.owned() if place == self.listener.place]
 
     def request_stop(self) -> None:
         """Stop claiming, and give back at once what was claimed and not begun. Does not wait."""
@@ -80,7 +99,8 @@ class ListenerRuntime:
         Returns:
             The deliveries whose handlers still run; they stay claimed until their lease ends.
         """
-        for thread in (self._releaser, *self._workers, self._watcher):
+        upkeep = [] if self._upkeep is None else [self._upkeep]
+        for thread in (self._releaser, *self._workers, self._watcher, *upkeep):
             thread.join(max(0.0, until_s - monotonic_s()))
         self._keeper.stop()
         return [delivery for worker in self._workers if worker.is_alive() for delivery in worker.held.deliveries]
@@ -102,7 +122,7 @@ class ListenerRuntime:
         coordinator = self._coordinator
         if coordinator is None:
             return
-        name = self.listener.topic.name
+        name = self.listener.place
         owned = {
             slot: Owner(ownership.epoch, ownership.ensemble)
             for (topic, slot), ownership in coordinator.owned().items()
@@ -130,7 +150,7 @@ class ListenerRuntime:
     def _may_claim(self, slot: int, owner: Owner) -> bool:
         if self._coordinator is None:
             return True
-        ownership = self._coordinator.owned().get((self.listener.topic.name, slot))
+        ownership = self._coordinator.owned().get((self.listener.place, slot))
         return ownership is not None and ownership.epoch == owner.epoch
 
     def _watch(self) -> None:
@@ -183,7 +203,7 @@ class Coordination(threading.Thread):
             TopicMismatchError: A topic is registered there with another type or number of slots.
             InvalidValueError: Two listeners of one topic.
         """
-        for name, number in Counter(runtime.listener.topic.name for runtime in self._runtimes).items():
+        for name, number in Counter(runtime.listener.place for runtime in self._runtimes).items():
             if number > 1:
                 raise InvalidValueError(
                     f"topic {name} has {number} listeners; with ZooKeeper each slot belongs to one thread, so give one "
@@ -194,7 +214,7 @@ class Coordination(threading.Thread):
         self._coordinator.start()
         try:
             for runtime in self._runtimes:
-                self._enter(runtime.listener.topic)
+                self._enter(runtime.listener.place, runtime.listener.topic)
         except BaseException:
             self._coordinator.stop(drain=False)
             raise
@@ -222,12 +242,12 @@ class Coordination(threading.Thread):
         self.join()
         self._coordinator.stop(drain=False)
 
-    def _enter(self, topic: Topic) -> None:
-        registered = Topic.from_json(self._coordinator.register_topic(topic.name, topic.to_json()))
+    def _enter(self, place: str, topic: Topic) -> None:
+        registered = Topic.from_json(self._coordinator.register_topic(place, topic.to_json()))
         if (registered.type, registered.slots) != (topic.type, topic.slots):
             raise TopicMismatchError(
                 f"topic {topic.name} is registered in ZooKeeper as {registered.type.name} with {registered.slots} "
                 f"slots, not as {topic.type.name} with {topic.slots}; type and slots can't be changed",
                 topic=topic.name,
             )
-        self._coordinator.consume(topic.name, topic.slots)
+        self._coordinator.consume(place, topic.slots)

@@ -29,6 +29,8 @@ def listener(
     batch: int | None = None,
     threads: int = 1,
     on_lost: Callable[[Delivery], None] | None = None,
+    group: str | None = None,
+    start: str = "new",
 ) -> Callable[[HandlerT], HandlerT]:
     """Mark a function as a handler, for `scan` to find; `RmqClient.listener` without a client.
 
@@ -37,6 +39,8 @@ def listener(
         batch: As for `RmqClient.listener`.
         threads: As for `RmqClient.listener`.
         on_lost: As for `RmqClient.listener`.
+        group: As for `RmqClient.listener`.
+        start: As for `RmqClient.listener`.
 
     Returns:
         A decorator that returns the function itself; several may be stacked.
@@ -46,14 +50,14 @@ def listener(
     """
 
     def decorate(handler: HandlerT) -> HandlerT:
-        made = Listener(topic, handler, batch, threads, on_lost)
+        made = Listener(topic, handler, batch, threads, on_lost, group, start)
         try:
             setattr(handler, MARK, (*_marked(handler), made))
         except AttributeError:
             raise InvalidValueError(f"{handler!r} cannot be marked as a listener; wrap it in a function") from None
         return handler
 
-    Listener(topic, decorate, batch, threads)  # a wrong value shows in the line where it stands
+    Listener(topic, decorate, batch, threads, None, group, start)  # a wrong value shows in the line where it stands
     return decorate
 
 

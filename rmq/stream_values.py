@@ -14,7 +14,7 @@ from rmq.durations import instant_ms
 from rmq.errors import InvalidValueError
 from rmq.ownership import NO_OWNER, Owner
 from rmq.results import Claimed, DeadMessage
-from rmq.topics import Topic
+from rmq.topics import Topic, TopicType
 
 CONTENT, BODY = b"content", b"body"
 """The fields of an entry that was sent with a content."""
@@ -70,6 +70,21 @@ def checked_start(start: str) -> str:
     if start not in ("new", "all") and not _ID.fullmatch(start):
         raise InvalidValueError(f"start is {start!r}; it must be 'new', 'all' or an entry's id")
     return start
+
+
+def check_group(topic: Topic, group: str | None, start: str) -> None:
+    """Check that a group is given where the topic has groups, and only there.
+
+    Raises:
+        InvalidValueError: It is missing, not allowed, or its name or start breaks a rule.
+    """
+    if topic.type is TopicType.STREAM:
+        if group is None:
+            raise InvalidValueError(f"topic {topic.name} is STREAM: say for which group, as in group='billing'")
+        checked_group(group)
+        checked_start(start)
+    elif group is not None:
+        raise InvalidValueError(f"topic {topic.name} is {topic.type.name}; only STREAM topics have groups")
 
 
 def position(place: Position, name: str) -> str:

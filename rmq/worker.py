@@ -17,6 +17,7 @@ from rmq.delivery import ACKED, RELEASED, Delivery, Outcome, Verb, describe
 from rmq.errors import InvalidValueError, RmqError
 from rmq.leases import Held
 from rmq.pace import MOST_AHEAD, Pace
+from rmq.stream_values import check_group
 from rmq.topics import Topic
 
 log = logging.getLogger("rmq.worker")
@@ -43,6 +44,8 @@ class Listener:
         batch: Most deliveries handed over at once, as a list; `None`: one at a time, not as a list.
         threads: How many handlers run in parallel.
         on_lost: Called with a delivery whose lease was lost while it was held; from another thread.
+        group: Stream topics: the group that it consumes for; `None` for the other types.
+        start: Stream topics: where the group begins if it is new: `new`, `all`, or after an id.
     """
 
     topic: Topic
@@ -50,12 +53,20 @@ class Listener:
     batch: int | None = None
     threads: int = 1
     on_lost: Callable[[Delivery], None] | None = None
+    group: str | None = None
+    start: str = "new"
 
     def __post_init__(self) -> None:
         if self.batch is not None and (type(self.batch) is not int or not 1 <= self.batch <= 10_000):
             raise InvalidValueError(f"batch is {self.batch!r}; it must be a whole number from 1 to 10,000, or None")
         if type(self.threads) is not int or not 1 <= self.threads <= 1_000:
             raise InvalidValueError(f"threads is {self.threads!r}; it must be a whole number from 1 to 1,000")
+        check_group(self.topic, self.group, self.start)
+
+    @property
+    def place(self) -> str:
+        """The name under which its slots are owned: on a stream topic each group's are owned apart."""
+        return self.topic.name if self.group is None else f"{self.topic.name}@{self.group}"
 
 
 class Worker(threading.Thread):
@@ -115,8 +126,8 @@ class Worker(threading.Thread):
         """Return whether nobody else can own the delivery's slot yet. For `Delivery`."""
         if self._coordinator is None:
             return True
-        owner = delivery.owner
-        return self._coordinator.still_owner(Ownership(delivery.topic.name, delivery.slot, owner.epoch, owner.ensemble))
+        owner, place = delivery.owner, self._listener.place
+        return self._coordinator.still_owner(Ownership(place, delivery.slot, owner.epoch, owner.ensemble))
 
     def has_left(self, slot: int) -> bool:
         """Settle what is done; return whether nothing of a slot is held any more and no claim is under way."""
@@ -198,7 +209,7 @@ class Worker(threading.Thread):
         """A message whose lease or slot is no longer ours goes back: somebody else has it, or will."""
         mine = not delivery.lost and now_s < delivery.lease_until_s
         if mine and self._coordinator is not None:
-            ownership = self._coordinator.owned().get((delivery.topic.name, delivery.slot))
+            ownership = self._coordinator.owned().get((self._listener.place, delivery.slot))
             mine = ownership is not None and ownership.epoch == delivery.epoch
         if not mine:
             delivery.outcome = RELEASED

@@ -1,0 +1,198 @@
+"""A stream topic to read, to follow and to look after; what groups consume goes through consumers and listeners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+
+from rmq import stream_calls
+from rmq.clock import monotonic_s
+from rmq.connections import Connections
+from rmq.durations import MAX_SCORE
+from rmq.errors import RmqError
+from rmq.slot import NACK_BATCH
+from rmq.stream_dead import GroupDead
+from rmq.stream_slot import StreamWriter
+from rmq.stream_values import (
+    Position,
+    StreamEntry,
+    Trimmed,
+    check_group,
+    checked_consumer,
+    checked_group,
+    id_key,
+    position,
+)
+from rmq.stream_view import PAGE, StreamView
+from rmq.topics import Topic
+from rmq.wakeups import HintReader
+
+LOOK_EVERY_S = 1.0
+"""How often a reader of the tail looks by itself, since hints may get lost."""
+
+
+class StreamTopic(StreamView):
+    """A stream topic.
+
+    Args:
+        connections: Where its slots are.
+        topic: The registered definition.
+
+    Raises:
+        InvalidValueError: The topic is of another type.
+    """
+
+    def __init__(self, connections: Connections, topic: Topic) -> None:
+        super().__init__(connections, topic)
+        self._writer = StreamWriter(connections, topic)
+
+    def dead(self, group: str) -> GroupDead:
+        """Return the dead of a group."""
+        return GroupDead(self._connections, self.topic, group)
+
+    def tail(
+        self,
+        start: Position | None = None,
+        timeout: float | timedelta | None = None,
+        slots: Iterable[int] | None = None,
+    ) -> Iterator[StreamEntry]:
+        """Yield entries as they arrive, in order within each slot.
+
+        Args:
+            start: Begin after this id, or at this time; with what is sent from now on by default.
+            timeout: End when nothing has arrived for so long, in seconds or as a `timedelta`; never by default.
+            slots: Only these slots; all by default.
+        """
+        wanted = self._wanted(slots)
+        if start is None:  # now, and not when the first entry is asked for
+            ends = {slot: self._connections.run(stream_calls.stats(self.topic, slot)).last_id for slot in wanted}
+            after = {slot: f"({last}" if last else "-" for slot, last in ends.items()}
+        else:
+            place = position(start, "start")
+            after = dict.fromkeys(wanted, f"({place}" if isinstance(start, str) else place)
+        longest_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        return self._follow(after, longest_s)
+
+    def delete(self, *ids: str, slot: int | None = None) -> int:
+        """Delete entries by id, whoever may still need them; return how many were there.
+
+        Args:
+            ids: Their ids.
+            slot: Their slot; all slots by default, since ids are unique within a slot only.
+
+        Guarantee: safe to repeat. A group that has one of them pending finds out, acks it and counts it as lost.
+        """
+        for entry_id in ids:
+            position(entry_id, "id")
+        if not ids:
+            return 0
+        return sum(self._writer.delete(each, ids) for each in self._wanted(None if slot is None else [slot]))
+
+    def trim(self) -> list[Trimmed]:
+        """Clean up all slots now, as the topic's retention says; return what was done per slot."""
+        done: list[Trimmed] = []
+        for slot in range(self.topic.slots):
+            trimmed, dropped = self._writer.trim(slot, now=True), 0
+            while trimmed.more:
+                dropped += trimmed.dropped
+                trimmed = self._writer.trim(slot, now=True)
+            done.append(Trimmed(slot, trimmed.due, dropped + trimmed.dropped, False, trimmed.length))
+        return done
+
+    def add_group(self, group: str, start: str = "new") -> None:
+        """Register a group before its first consumer comes; where it is registered, it stays where it is.
+
+        Args:
+            group: Its name.
+            start: `new`, `all`, or the id after which it begins.
+
+        Raises:
+            TooManyGroupsError: The topic has its most groups.
+        """
+        check_group(self.topic, group, start)
+        self._writer.join(group, start)
+
+    def remove_group(self, group: str, *, force: bool = False) -> bool:
+        """Remove a group with all that it has: its place, what it has not acked, its dead.
+
+        Args:
+            group: Its name.
+            force: Also while a consumer is at work; it would make the group anew, from the first entry.
+
+        Returns:
+            Whether it was there.
+
+        Raises:
+            RmqError: A consumer of the group was at work within the last two leases.
+        """
+        checked_group(group)
+        busy = [consumer.name for consumer in self.consumers(group) if not consumer.gone and consumer.pending]
+        if busy and not force:
+            raise RmqError(
+                f"group {group} of topic {self.topic.name} is at work: {', '.join(busy[:3])}", topic=self.topic.name
+            )
+        return self._writer.drop_group(group)
+
+    def remove_consumer(self, group: str, name: str) -> int:
+        """Remove a consumer; what it holds goes to the others at once. Returns how many entries that were.
+
+        For one that is known to be dead; a live one would go on with what it has in hand, and somebody else, too.
+        """
+        checked_group(group)
+        return self._forget(group, checked_consumer(name), 0)
+
+    def remove_gone_consumers(self, group: str, idle_s: float | None = None) -> list[str]:
+        """Remove the consumers that are gone; what they hold goes to the others at once. Returns their names.
+
+        Args:
+            group: Its name.
+            idle_s: After how long one that has not moved is taken for gone; two leases by default.
+        """
+        removed: list[str] = []
+        for consumer in self.consumers(group, idle_s):
+            if consumer.gone:
+                longest_s = 2 * self.topic.lease_s if idle_s is None else idle_s
+                self._forget(group, consumer.name, int(longest_s * 1000))
+                removed.append(consumer.name)
+        return removed
+
+    def _forget(self, group: str, name: str, idle_ms: int) -> int:
+        given_back = 0
+        for slot in range(self.topic.slots):
+            while True:
+                removed, number = self._writer.forget(slot, group, name, idle_ms, NACK_BATCH)
+                given_back += number
+                if removed or number < NACK_BATCH:
+                    break
+        return given_back
+
+    def _follow(self, after: dict[int, str], longest_s: float | None) -> Iterator[StreamEntry]:
+        hints = HintReader(self._connections, self.topic.name, after)
+        try:
+            due, until_s = set(after), monotonic_s() + (MAX_SCORE if longest_s is None else longest_s)
+            while True:
+                hints.read(0)  # subscribes before the look, so that nothing falls in between
+                page = [entry for slot in sorted(due) for entry in self._page_after(slot, after)]
+                page.sort(key=lambda entry: id_key(entry.id))
+                yield from page
+                now_s = monotonic_s()
+                if page:
+                    until_s = now_s + (MAX_SCORE if longest_s is None else longest_s)
+                    due = {entry.slot for entry in page}
+                    continue
+                if now_s >= until_s:
+                    return
+                heard = hints.read(min(LOOK_EVERY_S, until_s - now_s))
+                due = {slot for slot, _ in heard.due}
+                if not due or heard.missed:
+                    due = set(after)
+        finally:
+            hints.close()
+
+    def _page_after(self, slot: int, after: dict[int, str]) -> list[StreamEntry]:
+        page = self._connections.run(
+            stream_calls.read_range(self.topic, slot, after[slot], "+", PAGE, down=False)
+        )
+        if page:
+            after[slot] = f"({page[-1].id}"
+        return page

@@ -1,0 +1,63 @@
+"""Keeps stream topics within their bounds while listeners run: old entries, consumers that are gone."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Collection
+
+from rmq.errors import RmqError
+from rmq.stream_slot import StreamWriter
+
+log = logging.getLogger("rmq.upkeep")
+
+LONGEST_PAUSE_S = 60.0
+GONE_LEASES, GONE_S = 10, 600
+"""A consumer that holds nothing is forgotten after so many leases, but not before so many seconds."""
+
+
+class Upkeep(threading.Thread):
+    """Trims the slots of a stream topic when it is time, and forgets consumers that are gone.
+
+    Every process that listens looks; the script that trims knows when it was done last, so one of them does it.
+
+    Args:
+        writer: The topic's slots.
+        group: The group whose consumers are looked after.
+        slots: Tells the slots to look after.
+        stopping: Set when it has to end.
+    """
+
+    def __init__(
+        self, writer: StreamWriter, group: str, slots: Callable[[], Collection[int]], stopping: threading.Event
+    ) -> None:
+        super().__init__(name=f"rmq-upkeep-{writer.topic.name}", daemon=True)
+        self._writer = writer
+        self._group = group
+        self._slots = slots
+        self._stopping = stopping
+        retention = writer.topic.retention
+        every_s = LONGEST_PAUSE_S if retention is None else retention.every_ms / 1000
+        self._pause_s = min(every_s, LONGEST_PAUSE_S)
+
+    def run(self) -> None:
+        """Look after the slots until the listener stops."""
+        spread = random.random()  # noqa: S311 - so that the processes do not all ask at once
+        while not self._stopping.wait(self._pause_s * (0.5 + spread / 2)):
+            for slot in self._slots():
+                if self._stopping.is_set():
+                    return
+                try:
+                    self.look_after(slot)
+                except RmqError as error:
+                    log.warning("slot %d of topic %s: %s", slot, self._writer.topic.name, error)
+
+    def look_after(self, slot: int) -> None:
+        """Clean up one slot if it is time."""
+        trimmed = self._writer.trim(slot)
+        while trimmed.more and not self._stopping.is_set():
+            trimmed = self._writer.trim(slot)
+        if trimmed.due:
+            gone_ms = max(GONE_S, GONE_LEASES * self._writer.topic.lease_s) * 1000
+            self._writer.forget(slot, self._group, "", gone_ms)
