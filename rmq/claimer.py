@@ -13,7 +13,7 @@ from rmq.calls import MAX_BATCH, Ack, Call, Nack, WholeClaim
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.delivery import Delivery, Holder
-from rmq.errors import CoordinationError, RedisUnavailableError, ReplyLostError, RmqError
+from rmq.errors import CoordinationError, RedisUnavailableError, ReplyLostError, RmqError, ScriptFailedError
 from rmq.ownership import NO_OWNER, Owner
 from rmq.results import ClaimReply, SlotStats
 from rmq.schedule import Schedule
@@ -166,15 +166,19 @@ class Claimer:
 
         Raises:
             RedisUnavailableError: No answer until the deadline.
+            ScriptFailedError: A slot is broken; the others were looked at.
         """
         slots = self._slots_to_look_at(at_all)
         failed: list[RmqError] = []
         for first in range(0, len(slots), LOOK_SLOTS):
             part = slots[first : first + LOOK_SLOTS]
             if self._connections.multi_slot_scripts:
-                self._take_look(part, self._connections.run(self._source.look_call(part)))
-            else:
-                failed += self._look_one_by_one(part)
+                try:
+                    self._take_look(part, self._connections.run(self._source.look_call(part)))
+                    continue
+                except ScriptFailedError:  # one broken slot must not hide the others
+                    pass
+            failed += self._look_one_by_one(part)
         if failed:
             self._look_at_all = True
             raise failed[0]

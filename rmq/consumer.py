@@ -14,7 +14,7 @@ from rmq.claimer import Claimer
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.delivery import ACKED, Delivery, Outcome, Verb
-from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
+from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError, ScriptFailedError
 from rmq.settlements import nack_of
 from rmq.slot import SlotWriter
 from rmq.stream_slot import GroupSlots
@@ -148,7 +148,10 @@ class Consumer:
     def _look_now_and_then(self, at_all: bool) -> None:
         if monotonic_s() >= self._next_look_s:
             self._next_look_s = monotonic_s() + LOOK_EVERY_S
-            self._claimer.look(at_all=at_all)
+            try:
+                self._claimer.look(at_all=at_all)
+            except ScriptFailedError as error:
+                log.warning("%s", error)  # a claim there raises it, once the other slots have nothing to give
 
     def _claim_due(self, most: int) -> list[Delivery]:
         found: list[Delivery] = []

@@ -127,6 +127,19 @@ def test_a_slot_that_fails_neither_hides_the_others_nor_has_outcomes_sent_twice(
     assert texts(claimer.claim(10, HOLDER).deliveries) == ["more"]
 
 
+def test_a_look_at_a_broken_slot_does_not_hide_what_is_due_in_the_others(
+    connections: Connections, make_topic: MakeTopic, redis_client: redis.Redis
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4, checked=False)
+    claimer = Claimer(connections, topic, range(4))
+    claimer.claim(10, HOLDER)
+    redis_client.set(slot_keys(topic.name, 0).store, "someone else's")
+    redis_client.zadd(slot_keys(topic.name, 3).store, {"quiet": 100})
+    with pytest.raises(ScriptFailedError, match="slot 0"):
+        claimer.look()
+    assert texts(claimer.claim(10, HOLDER).deliveries) == ["quiet"]
+
+
 def test_a_lost_reply_is_not_asked_for_again_at_once(client: RmqClient, topic: Topic, proxy: Proxy) -> None:
     """Pitfall 1: each such claim may strand messages until their lease ends."""
     connections = Connections(parse_url(proxy.url))

@@ -23,6 +23,7 @@ from rmq.errors import (
     ForkedClientError,
     InvalidUrlError,
     RedisUnavailableError,
+    RmqError,
     ScriptFailedError,
     UnsafeRedisError,
 )
@@ -158,6 +159,18 @@ def test_without_the_right_to_scripts_the_error_says_so(server: RedisServer) -> 
             client.inspect(TOPIC).stats()
         with pytest.raises(Exception, match="NOPERM"):
             producer.send(PriorityMessage("a", 100))
+
+
+def test_scripts_that_may_not_be_loaded_are_named(server: RedisServer) -> None:
+    with server.connect() as admin:
+        admin.execute_command("ACL", "SETUSER", "loadless", "on", ">pw", "~*", "&*", "+@all", "-script")
+        admin.script_flush()
+    with RmqClient(f"redis://loadless:pw@127.0.0.1:{server.port}", deadline_s=10) as client:
+        producer = client.producer(TOPIC)
+        start = time.monotonic()
+        with pytest.raises(RmqError, match=r"cannot be loaded.*NOPERM"):
+            producer.send(PriorityMessage("a", 100))
+        assert time.monotonic() - start < 5
 
 
 def test_a_server_that_is_busy_with_a_script_is_waited_for(server: RedisServer) -> None:

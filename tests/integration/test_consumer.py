@@ -342,6 +342,29 @@ def test_a_broken_slot_does_not_take_the_others_down(
     assert "slot 2" in caplog.text
 
 
+def test_what_was_claimed_before_a_slot_fails_is_handed_over(
+    client: RmqClient, make_topic: MakeTopic, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=32, checked=False)
+    bases = {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(1_000)}
+    client.producer(topic).send_many(PriorityMessage(f"m{i}", 100, slot_basis=bases[i]) for i in range(16))
+    redis_client.set(slot_keys(topic.name, 16).retry, "someone else's")
+    with client.consumer(topic, range(17)) as consumer, caplog.at_level(logging.WARNING):
+        found = consumer.poll(100)  # sixteen slots in the first round of claims, the broken one in the second
+        assert sorted(texts(found)) == sorted(f"m{i}" for i in range(16))
+        assert "WRONGTYPE" in caplog.text
+        assert all(delivery.still_owner() for delivery in found)
+        assert consumer.ack(found) == []
+
+        def raises() -> bool:
+            try:
+                return consumer.poll(100, timeout=0.1) == [] and False
+            except ScriptFailedError as error:
+                return "slot 16" in str(error)
+
+        wait_until(raises, 10)  # when the others have nothing to give, it says what is wrong
+
+
 # --- waking up
 
 

@@ -272,6 +272,69 @@ def test_without_any_answer_it_gives_up_at_the_deadline(
         wait_until(lambda: set(drain(consumer, 0.1)) and none_left(direct, topic)(), 10)
 
 
+def test_of_a_batch_of_acks_each_slot_counts_for_itself(
+    client: RmqClient, direct: RmqClient, proxy: Proxy, topic: Topic
+) -> None:
+    direct.producer(topic).send_many(messages(20))
+    with client.consumer(topic) as consumer:
+        found = consumer.poll(100, timeout=5)
+        assert {delivery.slot for delivery in found} == {0, 1}
+        assert found.pop().ack()  # the script is loaded
+        cut(proxy)
+        with pytest.raises(ReplyLostError):
+            consumer.ack(found)
+        stats = stats_of(direct, topic)  # both were carried out, of one we only do not know it
+        assert (left_in(stats), stats.total("acked")) == ((0, 0, 0, 0), 20)
+
+
+def test_a_listener_outlives_an_outage_longer_than_its_deadline(
+    direct: RmqClient, proxy: Proxy, topic: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pitfall 27: it goes on by itself, and sends the outcomes that it could not send."""
+    seen: Counter[str] = Counter()
+    with RmqClient(proxy.url, timeout_s=0.2, deadline_s=0.2) as client, caplog.at_level(logging.WARNING):
+        client.listener(topic, threads=2)(lambda delivery: seen.update([delivery.text]))
+        client.start()
+        for turn in range(2):
+            direct.producer(topic).send_many(messages(100, f"m{turn}-"))
+            proxy.refuse_connections()
+            proxy.cut_now()
+            caplog.clear()
+            wait_until(lambda: "no answer from Redis" in caplog.text, 10)
+            proxy.normal()
+            wait_until(none_left(direct, topic), 20)
+        client.stop()
+    assert len(seen) == 200
+
+
+def test_a_stop_during_an_outage_respects_its_limit(
+    direct: RmqClient, proxy: Proxy, topic: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun: list[str] = []
+    gate = threading.Event()
+
+    def handle(delivery: Delivery) -> None:
+        begun.append(delivery.text)
+        assert gate.wait(20)
+
+    direct.producer(topic).send_many(messages(20))
+    with RmqClient(proxy.url, timeout_s=0.3, deadline_s=5.0) as client, caplog.at_level(logging.WARNING):
+        client.listener(topic, threads=3)(handle)
+        client.start()
+        wait_until(lambda: len(begun) >= 2, 10)
+        proxy.refuse_connections()
+        proxy.cut_now()
+        start = time.monotonic()
+        left = client.stop(0.5)
+        assert time.monotonic() - start < 3
+        assert len(left) >= len(begun)
+        gate.set()
+    proxy.normal()
+    with direct.consumer(topic) as consumer:  # their leases bring all of them back
+        wait_until(lambda: bool(drain(consumer, 0.1)) and none_left(direct, topic)(), 20)
+    assert stats_of(direct, topic).total("acked") == 20
+
+
 # --- delays
 
 
@@ -343,6 +406,23 @@ def test_a_subscription_that_is_refused_or_not_answered(
         proxy.normal()
         before = proxy.commands("SUBSCRIBE")
         wait_until(lambda: consumer.poll(timeout=0.1) == [] and proxy.commands("SUBSCRIBE") > before, 10)
+
+
+def test_a_line_that_went_silent_is_made_again(
+    client: RmqClient, direct: RmqClient, proxy: Proxy, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half-open: nothing breaks, nothing arrives."""
+    monkeypatch.setattr("rmq.wakeups.PING_S", 0.1)
+    monkeypatch.setattr("rmq.wakeups.PONG_S", 0.1)
+    with client.consumer(topic) as consumer:
+        assert consumer.poll(timeout=0.4) == []
+        assert proxy.commands("SUBSCRIBE") == 1  # answered pings: it stays
+        proxy.drop_replies(command="SUBSCRIBE")
+        wait_until(lambda: consumer.poll(timeout=0.1) == [] and proxy.commands("SUBSCRIBE") > 1, 10)
+        proxy.normal()
+        direct.producer(topic).send(PriorityMessage("a", 100))
+        [delivery] = consumer.poll(timeout=10)
+        assert delivery.ack()
 
 
 # --- Redis itself

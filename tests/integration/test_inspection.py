@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, TopicType
+from rmq.errors import InvalidValueError
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of
 
@@ -92,3 +95,16 @@ def test_content_that_is_not_text(client: RmqClient, make_topic: MakeTopic) -> N
     client.producer(topic).send(PriorityMessage(b"\xff\x00", 100))
     [peeked] = client.inspect(topic).peek()
     assert (peeked.content, peeked.text) == (b"\xff\x00", "\\xff\x00")
+
+
+@pytest.mark.parametrize(
+    "options", [{"place": "dead"}, {"limit": 0}, {"limit": 1_001}, {"limit": 1.5}, {"slots": [2]}, {"slots": [True]}]
+)
+def test_options_of_peek_out_of_range(
+    client: RmqClient, make_topic: MakeTopic, options: dict[str, object]
+) -> None:
+    inspection = client.inspect(make_topic(TopicType.PRIORITY, slots=2))
+    with pytest.raises(InvalidValueError):
+        inspection.peek(**options)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InvalidValueError, match="slot -1"):
+        inspection.stats([-1])

@@ -330,6 +330,28 @@ def test_a_lost_lease_is_told_and_the_late_ack_changes_nothing(
     assert stats_of(client, topic).total("acked") == 1
 
 
+def test_what_lost_its_lease_while_it_waited_is_not_begun(
+    client: RmqClient, make_topic: MakeTopic, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, lease=SECOND)
+    gate = Gate()
+    lost: list[Delivery] = []
+    client.listener(topic, on_lost=lost.append)(gate)
+    client.producer(topic).send_many(PriorityMessage(f"m{i}", 100 - i) for i in range(3))
+    with caplog.at_level(logging.WARNING), listening(client):
+        wait_until(lambda: gate.begun, 10)
+        keys = slot_keys(topic.name, 0)
+        for content in (b"m1", b"m2"):
+            redis_client.zincrby(keys.prepare, 2_000, content)
+        wait_until(lambda: {delivery.text for delivery in lost} == {"m1", "m2"}, 10)
+        gate.open.set()
+        wait_until(lambda: caplog.text.count("not begun in time") == 2, 10)
+        assert texts(gate.begun) == ["m0"]
+        assert all(delivery.still_owner() is False for delivery in lost)
+        wait_until(empty(client, topic), 20)  # somebody had them; that lease ends
+    assert sorted(texts(gate.ended)) == ["m0", "m1", "m2"]
+
+
 # --- stopping
 
 
