@@ -6,7 +6,8 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 
 import pytest
@@ -123,33 +124,44 @@ class LaggingLink:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._held = threading.Event()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
 
     def hold(self) -> None:
         """Pass nothing on to the replica from now on."""
         self._held.set()
 
     def close(self) -> None:
-        self._listener.close()
+        """End the link; the threads end with their sockets."""
+        for each in (self._listener, *self._sockets):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(5)
+        for each in (self._listener, *self._sockets):
+            each.close()
+
+    def _start(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _accept(self) -> None:
-        while True:
-            try:
+        with suppress(OSError):
+            while True:
                 client, _ = self._listener.accept()
-            except OSError:
-                return
-            server = socket.create_connection(("127.0.0.1", self._target))
-            threading.Thread(target=self._pump, args=(server, client, True), daemon=True).start()
-            threading.Thread(target=self._pump, args=(client, server, False), daemon=True).start()
+                server = socket.create_connection(("127.0.0.1", self._target))
+                self._sockets += (client, server)
+                self._start(self._pump, server, client, True)
+                self._start(self._pump, client, server, False)
 
     def _pump(self, source: socket.socket, target: socket.socket, hold: bool) -> None:
-        try:
+        with suppress(OSError):
             while data := source.recv(65_536):
                 if hold and self._held.is_set():
                     return
                 target.sendall(data)
-        except OSError:
-            pass
 
 
 @pytest.mark.parametrize(("durability", "loses"), [("memory", True), ("replicated", False)])
