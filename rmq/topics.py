@@ -89,8 +89,8 @@ class Topic:
         self._check_range("max_body_bytes", self.max_body_bytes, 0, 16 * 1_048_576)
         if not isinstance(self.retry, (ImmediateRetry, ExponentialRetry, LadderRetry)):
             raise InvalidTopicError(
-                f"retry of topic {self.name} is {self.retry!r}; it must be an ImmediateRetry, ExponentialRetry or LadderRetry,"
-                " which every process can read from the registered definition"
+                f"retry of topic {self.name} is {self.retry!r}; it must be an ImmediateRetry, ExponentialRetry or "
+                "LadderRetry, which every process can read from the registered definition"
             )
         if self.max_backlog is not None:
             self._check_range("max_backlog", self.max_backlog, 1, 2**53 - 1)
