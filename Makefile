@@ -12,9 +12,10 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet -
 CREATED := $(VENV)/.created
 CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
+BENCH := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-redis test-long chaos mutants check lint lint-lua types layers headers format constraints clean
+.PHONY: help demo test test-redis test-long chaos bench bench-peers mutants check lint lint-lua types layers headers format constraints clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -30,6 +31,10 @@ $(CORE): $(CREATED) pyproject.toml constraints.txt
 
 $(DEV): $(CORE)
 	$(INSTALL) --editable '.[dev]'
+	@touch $@
+
+$(BENCH): $(CORE)
+	$(INSTALL) --editable '.[bench]'
 	@touch $@
 
 demo: $(CORE)  ## Run the price-picture job on real orders, about 20 seconds
@@ -49,6 +54,14 @@ test-long: $(DEV)  ## Run the property and stateful tests with many more example
 
 chaos: $(DEV)  ## Worker processes under faults, on 3 + 3 Redis and 3 ZooKeepers, about 8 minutes
 	$(BIN)/python -m benchmarks.chaos
+
+bench: $(BENCH)  ## Measure speed and render docs/performance.md; BENCH_FLAGS=--quick for a first look
+	$(BIN)/python -m benchmarks.suite $(BENCH_FLAGS)
+
+bench-peers: $(BENCH)  ## Measure RMQ beside other queues, each in an environment of its own (.venv-peers)
+	$(BIN)/python -m benchmarks.peers.run
+	$(BIN)/python -m benchmarks.peers $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks.report
 
 mutants: $(DEV)  ## Plant bugs in the scripts and see that the tests catch each
 	$(BIN)/python tests/mutants/run.py
@@ -81,11 +94,11 @@ format: $(DEV)  ## Sort imports and mend what ruff can mend
 constraints:  ## Resolve all dependencies anew and pin them in constraints.txt
 	rm -rf .venv-constraints
 	$(PYTHON) -m venv .venv-constraints
-	.venv-constraints/bin/python -m pip install --quiet --editable '.[dev,spark,spark-local]'
+	.venv-constraints/bin/python -m pip install --quiet --editable '.[dev,bench,spark,spark-local]'
 	.venv-constraints/bin/python -m pip freeze --exclude-editable > constraints.txt
 	rm -rf .venv-constraints
 
 clean:  ## Remove what the other targets made
-	rm -rf $(VENV) .venv-constraints build dist htmlcov .coverage .coverage.* .hypothesis .pytest_cache .ruff_cache \
+	rm -rf $(VENV) .venv-constraints .venv-peers build dist htmlcov .coverage .coverage.* .hypothesis .pytest_cache .ruff_cache \
 		.import_linter_cache .mutants
 	find rmq tests -name __pycache__ -type d -prune -exec rm -rf {} +

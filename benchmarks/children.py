@@ -38,10 +38,17 @@ class Child:
         """Wait for what it reports on the way."""
         return self._receive(_START_LIMIT_S)
 
+    def news(self) -> list[Any]:
+        """Return what it has reported since; does not wait."""
+        found: list[Any] = []
+        while self._pipe.poll():
+            found.append(self._receive(0))
+        return found
+
     def result(self, timeout_s: float) -> Any:
-        """Wait for what the function returned; end the process."""
+        """Wait for what the function returned, past late reports; end the process."""
         try:
-            return self._receive(timeout_s)
+            return self._receive(timeout_s, "result")
         finally:
             self.end()
 
@@ -51,15 +58,17 @@ class Child:
         self._process.kill()
         self._process.join()
 
-    def _receive(self, timeout_s: float) -> Any:
-        if not self._pipe.poll(timeout_s):
-            self.end()
-            raise TimeoutError(f"a benchmark process said nothing for {timeout_s:g} s")
-        kind, value = self._pipe.recv()
-        if kind == "error":
-            self.end()
-            raise RuntimeError(f"a benchmark process failed:\n{value}")
-        return value
+    def _receive(self, timeout_s: float, wanted: str | None = None) -> Any:
+        while True:
+            if not self._pipe.poll(timeout_s):
+                self.end()
+                raise TimeoutError(f"a benchmark process said nothing for {timeout_s:g} s")
+            kind, value = self._pipe.recv()
+            if kind == "error":
+                self.end()
+                raise RuntimeError(f"a benchmark process failed:\n{value}")
+            if wanted in (None, kind):
+                return value
 
 
 class Line:

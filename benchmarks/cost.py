@@ -1,4 +1,4 @@
-"""What a message's life costs the server and the client, against the native floor on the same server in the same run."""
+"""What a message's life costs the server and the client, against bare commands on the same server in the same run."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def sweep(servers: Servers, contents: Sequence[bytes], most: int, repeats: int) 
         merged["longest_us"] = max(each["longest_us"] for each in samples)
         merged["over_5_ms"] = sum(each["over_5_ms"] for each in samples)
         rows.append({"batch": size, "messages": len(part), **merged})
-    return [{"batch": 0, "probe_p50_ms": quiet["p50"], "probe_p99_ms": quiet["p99"], "probe_max_ms": quiet["max"]}, *rows]
+    return [{"batch": 0, **{f"probe_{key}_ms": quiet[key] for key in ("p50", "p99", "max")}}, *rows]
 
 
 def _one_batch_size(servers: Servers, contents: Sequence[bytes], size: int) -> dict[str, float]:
@@ -248,7 +248,10 @@ def tables(document: Document) -> str:
     first = rendering.table([*columns, "client CPU, µs", "RMQ, 1/s"], lines)
     quiet, *sizes = document["sweep"]
     second = rendering.table(
-        ["batch", "send, µs", "claim + ack, µs", "send, 1/s", "claim + ack, 1/s", "longest call, ms", "others' p99, ms"],
+        [
+            *("batch", "send, µs", "claim + ack, µs", "send, 1/s", "claim + ack, 1/s"),
+            *("longest call, ms", "others' p99, ms"),
+        ],
         [
             (
                 rendering.number(row["batch"]),
@@ -267,8 +270,8 @@ def tables(document: Document) -> str:
         f"{settings['messages']:,} messages of {settings['content_bytes']} bytes, batches of {settings['batch']}, "
         f"Redis {document['redis']}. `µs`: execution time by `INFO commandstats`; `CPU`: all of the server's CPU time, "
         "with reading, parsing and writing. The floor has neither leases, retries, fencing, compare-and-set nor counts."
-        f"\n\n{first}\n\nBatch sizes (PRIORITY, one call at a time). `others' p99`: round trip of another client's PING "
-        f"meanwhile; on the idle server {quiet['probe_p99_ms']:.2f} ms.\n\n{second}"
+        f"\n\n{first}\n\nBatch sizes (PRIORITY, one call at a time). `others' p99`: round trip of another client's "
+        f"PING meanwhile; on the idle server {quiet['probe_p99_ms']:.2f} ms.\n\n{second}"
     )
 
 
@@ -291,7 +294,8 @@ def plot(document: Document, path: Path) -> None:
     right.set(xscale="log", yscale="log", xlabel="messages per call", ylabel="µs per message, executing")
     longest = right.twinx()
     values = [row["longest_us"] / 1000 for row in sizes]
-    longest.plot([row["batch"] for row in sizes], values, "s--", color="#777777", label="longest call (right)", markersize=4)
+    style: dict[str, Any] = {"color": "#777777", "markersize": 4, "label": "longest call (right)"}
+    longest.plot([row["batch"] for row in sizes], values, "s--", **style)
     longest.set_ylabel("longest call, ms")
     longest.set_ylim(bottom=0)
     handles = [*right.get_lines(), *longest.get_lines()]

@@ -108,10 +108,12 @@ def _cpu_model() -> str:
 
 def _commit() -> str:
     """The commit measured, with `+` when files that matter were changed since."""
-    git = ["git", "-C", str(ROOT)]
     try:
-        head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-        changed = subprocess.run([*git, "status", "--porcelain", "rmq", "lua"], capture_output=True, text=True, check=True)
+        return _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "rmq", "lua") else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def _git(*args: str) -> str:
+    command = ["git", "-C", str(ROOT), *args]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-
 from benchmarks import rendering
 from benchmarks.children import Child, Line
 from benchmarks.harness import Benchmark, Document, Row, say
@@ -206,12 +205,12 @@ def tables(document: Document) -> str:
     columns = ["late by, ms", "p50", "p99", "p99.9", "max", "consumer's CPU", "server's CPU", "delivered"]
     early = sum(row["early"] for row in document["rows"])
     return (
-        f"Time topics: from the due time, by Redis' clock, to the first line of the handler. PRIORITY: from before the "
-        f"send to there. {settings['seconds']:g} s each, PRIORITY sent every {settings['tick_ms']:g} ms, the others a second's "
-        f"load in bulk, {settings['ahead_s']:g} s ahead; one listener thread. `busy`: "
-        f"the same process also handles {settings['other_per_s']:,}/s of another topic. Redis' clock and the handler's are "
-        f"the same one; read apart they differ by {document['clock_offset_us']:g} µs. Delivered early: {early:g}.\n\n"
-        + rendering.table(columns, rows)
+        "Time topics: from the due time, by Redis' clock, to the first line of the handler. PRIORITY: from before the "
+        f"send to there. {settings['seconds']:g} s each, PRIORITY sent every {settings['tick_ms']:g} ms, the others a "
+        f"second's load in bulk, {settings['ahead_s']:g} s ahead; one listener thread. `busy`: "
+        f"the same process also handles {settings['other_per_s']:,}/s of another topic. Redis' clock and the handler's "
+        f"are the same one; read apart they differ by {document['clock_offset_us']:g} µs. Delivered early: {early:g}."
+        "\n\n" + rendering.table(columns, rows)
     )
 
 

@@ -29,13 +29,13 @@ def stream(start: int, stop: int) -> Iterator[bytes]:
 
 def priorities(number: int) -> list[int]:
     """Return random priorities, the same at each call."""
-    draw = random.Random(20)  # noqa: S311 (a load, no secret)
+    draw = random.Random(20)
     return [draw.randrange(1_000, 1_000_000) for _ in range(number)]
 
 
 def due_times(number: int, first_ms: int, spread_ms: int) -> list[int]:
     """Return random due times within a stretch of time, epoch ms."""
-    draw = random.Random(20)  # noqa: S311 (a load, no secret)
+    draw = random.Random(20)
     return [first_ms + draw.randrange(spread_ms) for _ in range(number)]
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from rmq import __version__
-from rmq.cli import adopt, consume, dead, messages, send, stats, topics, worker
+from rmq.cli import adopt, bench, consume, dead, messages, send, stats, topics, worker
 from rmq.cli.session import GlobalOptions, Json, Session, Url, Verbose, command
 
 _EPILOG = "Exit codes: 0 done, 1 it did not work, 2 wrong usage or input, 130 ended by Ctrl-C."
@@ -81,6 +81,7 @@ command(topics_app, "change")(topics.change_topic)
 command(app, "worker")(worker.worker)
 command(app, "adopt")(adopt.adopt)
 command(app, "demo")(demo)
+command(app, "bench")(bench.bench)
 
 
 def main() -> None:

@@ -1,0 +1,173 @@
+"""How cost and memory grow with the backlog: 10^5, 10^6, 10^7 messages, with --full 10^8."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+from benchmarks import loads, rendering
+from benchmarks.harness import Benchmark, Document, Row, say
+from benchmarks.meters import Meter, medians, rounded
+from benchmarks.servers import Servers, clusters_supported, some
+from rmq import PriorityMessage, RmqClient, Topic, TopicType
+from rmq.messages import Message
+
+SLOTS = 64
+SAMPLE = 50_000
+"""Messages that are sent into, and claimed from, a backlog of each size."""
+FULL_NODES = 4
+_PRIORITIES = 999_983
+_sample_starts = count(0, SAMPLE)
+
+
+def measure(options: argparse.Namespace) -> Document:
+    """Fill a backlog decade by decade; at each, measure a sample of sends, of claims with acks, and the memory."""
+    largest = 8 if options.full else 6 if options.quick else 7
+    nodes = FULL_NODES if options.full and clusters_supported() else 1
+    topic = Topic("bench-backlog", TopicType.PRIORITY, slots=SLOTS)
+    rows: list[Row] = []
+    with some(nodes) as servers, RmqClient(servers.url, timeout_s=60.0) as client:
+        producer = client.producer(topic)
+        producer.send_many(_messages(0, 1))  # scripts and keys are there before memory is read
+        memory_empty = _memory(servers)
+        filled = 1
+        for size in (10**power for power in range(5, largest + 1)):
+            say(f"backlog: filling up to {size:,}")
+            with Meter(servers) as filling:
+                producer.send_many(_messages(filled, size))
+            added, filled = size - filled, size
+            used = _memory(servers) - memory_empty
+            say(f"backlog: measuring at {size:,}")
+            samples = [_sample(servers, client, topic) for _ in range(options.repeats)]
+            rows.append(
+                {
+                    "backlog": size,
+                    "fill_rate_per_s": rounded(added / filling.cost.elapsed_s),
+                    "fill_server_us": rounded(filling.cost.executing_us("evalsha") / added),
+                    "bytes_per_message": rounded(used / size),
+                    **medians(samples),
+                }
+            )
+        say(f"backlog: draining {filled:,}")
+        drained = _drain(servers, client, topic, filled)
+        version = servers.version
+        allocator = str(servers.connect().info("memory")["mem_allocator"])
+    return {
+        "redis": version,
+        "allocator": allocator,
+        "settings": {"slots": SLOTS, "sample": SAMPLE, "nodes": nodes, "content_bytes": 20, "type": "PRIORITY"},
+        "rows": rows,
+        "drain": drained,
+    }
+
+
+def _messages(start: int, stop: int) -> Iterator[Message]:
+    """Contents and priorities in random order: the hardest case for a sorted set."""
+    contents = loads.stream(start, stop)
+    return (PriorityMessage(content, _priority(index)) for index, content in enumerate(contents, start))
+
+
+def _priority(index: int) -> int:
+    return 1_000 + index * 7_919 % _PRIORITIES
+
+
+def _sample(servers: Servers, client: RmqClient, topic: Topic) -> dict[str, float]:
+    """Send a sample of contents that are not in the backlog and take as many again, so that it keeps its size."""
+    first = next(_sample_starts)
+    numbers = range(first, first + SAMPLE)
+    messages = [PriorityMessage(b"sampl:%014d" % number, _priority(number)) for number in numbers]
+    with Meter(servers) as sending:
+        client.producer(topic).send_many(messages)
+    return {**_named("send", sending, SAMPLE), **_take(servers, client, topic, SAMPLE)}
+
+
+def _take(servers: Servers, client: RmqClient, topic: Topic, number: int) -> dict[str, float]:
+    done = 0
+    with client.consumer(topic) as consumer, Meter(servers) as claiming:
+        while done < number:
+            found = consumer.poll(min(8_000, number - done), 10.0)
+            if not found:
+                raise RuntimeError(f"only {done} of {number} messages came")
+            consumer.ack(found)
+            done += len(found)
+    return _named("claim_ack", claiming, number)
+
+
+def _drain(servers: Servers, client: RmqClient, topic: Topic, number: int) -> Row:
+    started_s = time.monotonic()
+    row = {key: rounded(value) for key, value in _take(servers, client, topic, number).items()}
+    stats = client.inspect(topic).stats()
+    return {**row, "took_s": round(time.monotonic() - started_s, 1), "left": stats.backlog + stats.in_flight}
+
+
+def _named(what: str, meter: Meter, number: int) -> dict[str, float]:
+    row = meter.cost.row(number, "evalsha")
+    return {f"{what}_{key}": value for key, value in row.items()}
+
+
+def _memory(servers: Servers) -> int:
+    return sum(int(client.info("memory")["used_memory"]) for client in servers.connect_all())
+
+
+def tables(document: Document) -> str:
+    """Render growth and drain."""
+    rows = document["rows"]
+    least = rows[0]
+    lines = [
+        (
+            f"{row['backlog']:,}",
+            rendering.number(row["fill_rate_per_s"]),
+            rendering.number(row["send_server_us"], 2),
+            rendering.number(row["claim_ack_server_us"], 2),
+            rendering.ratio(_life(row, "server_us") / _life(least, "server_us")),
+            rendering.number(_life(row, "server_cpu_us"), 2),
+            rendering.number(row["send_rate_per_s"]),
+            rendering.number(row["claim_ack_rate_per_s"]),
+            rendering.number(row["bytes_per_message"], 1),
+        )
+        for row in rows
+    ]
+    columns = ["backlog", "filled, 1/s", "send, µs", "claim + ack, µs", "life against the smallest", "life CPU, µs"]
+    columns += ["send, 1/s", "claim + ack, 1/s", "bytes a message"]
+    drain, settings = document["drain"], document["settings"]
+    return (
+        f"{settings['type']}, {settings['content_bytes']}-byte contents and priorities in random order, "
+        f"{settings['slots']} slots, {settings['nodes']} Redis, allocator {document['allocator']}; samples of "
+        f"{settings['sample']:,} messages at each size, by pull.\n\n{rendering.table(columns, lines)}\n\n"
+        f"Draining all {rows[-1]['backlog']:,} by one process took "
+        f"{drain['took_s']:,} s ({drain['claim_ack_rate_per_s']:,.0f}/s); left: {drain['left']}."
+    )
+
+
+def _life(row: Row, figure: str) -> float:
+    return float(row[f"send_{figure}"] + row[f"claim_ack_{figure}"])
+
+
+def plot(document: Document, path: Path) -> None:
+    """Draw cost and bytes over the backlog."""
+    made, (left, right) = rendering.figure(2, "Growth with the backlog")
+    rows = document["rows"]
+    sizes = [row["backlog"] for row in rows]
+    for index, (key, label) in enumerate((("send_server_us", "send"), ("claim_ack_server_us", "claim + ack"))):
+        left.plot(sizes, [row[key] for row in rows], "o-", color=rendering.COLOURS[index], label=label)
+    left.set(xscale="log", xlabel="messages in the backlog", ylabel="server µs per message", ylim=(0, None))
+    left.legend(fontsize=8, frameon=False)
+    names = [f"$10^{round(math.log10(size))}$" for size in sizes]
+    rendering.bars(right, names, {"bytes": [row["bytes_per_message"] for row in rows]}, "bytes per message", 0)
+    right.set_xlabel("messages in the backlog")
+    rendering.save(made, path)
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--full", action="store_true", help=f"up to 10^8, on a cluster of {FULL_NODES}; takes 16 GB")
+
+
+BENCHMARK = Benchmark("backlog", measure, tables, plot, _arguments)
+main = BENCHMARK.main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

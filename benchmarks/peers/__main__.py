@@ -1,0 +1,5 @@
+"""`python -m benchmarks.peers`."""
+
+from benchmarks.peers import main
+
+raise SystemExit(main())

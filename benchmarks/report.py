@@ -1,0 +1,76 @@
+"""Renders the tables of docs/performance.md from the JSON in benchmarks/results, between its markers.
+
+A marker is `<!-- benchmark: NAME -->`; what follows it, up to `<!-- end -->`, is replaced. Nothing else is touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.harness import RESULTS, ROOT, Document
+
+PAGE = ROOT / "docs" / "performance.md"
+MODULES = {
+    "cost": "benchmarks.cost",
+    "throughput": "benchmarks.throughput",
+    "peers": "benchmarks.peers.comparison",
+    "latency": "benchmarks.latency",
+    "backlog": "benchmarks.backlog",
+    "scaling": "benchmarks.scaling",
+    "merging": "benchmarks.merging",
+}
+_MARKED = re.compile(r"(<!-- benchmark: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def render(page: str, results: Path) -> str:
+    """Return the page with the newest tables in it; where a result is missing, it says so."""
+    return _MARKED.sub(lambda match: f"{match[1]}\n{section(match[2], results)}\n\n{match[3]}", page)
+
+
+def section(name: str, results: Path) -> str:
+    """Return one benchmark's tables, with when and on what they were measured."""
+    path = results / f"{name}.json"
+    if not path.exists():
+        return f"Not measured yet: `rmq bench {name}`."
+    document: Document = json.loads(path.read_text("utf-8"))
+    text = importlib.import_module(MODULES[name]).BENCHMARK.tables(document)
+    picture = results / f"{name}.png"
+    if picture.exists():
+        text += f"\n\n![{name}](../benchmarks/results/{name}.png)"
+    return f"{text}\n\n{_provenance(document)}"
+
+
+def _provenance(document: Document) -> str:
+    machine = document["machine"]
+    quick = "Quick sizes, for a first look only. " if document["quick"] else ""
+    return (
+        f"*{quick}Medians of {document['repeats']}; {document['finished'][:10]}, commit {machine['commit']}; "
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, {machine['system']}; Python "
+        f"{machine['python']}, redis-py {machine['redis_py']}, hiredis {machine['hiredis']}; load at the start "
+        f"{machine['load_1min_at_start']}.*"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Bring the page up to date, or with --check say whether it is."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=main.__doc__)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 where the page is stale")
+    options = parser.parse_args(argv)
+    before = PAGE.read_text("utf-8")
+    after = render(before, options.results)
+    if options.check:
+        return int(before != after)
+    PAGE.write_text(after, "utf-8")
+    print(f"{PAGE.name} is up to date", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

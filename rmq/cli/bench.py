@@ -1,0 +1,61 @@
+"""`rmq bench`: runs a benchmark of the checkout that this package is installed from."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import rmq
+from rmq.cli.session import Session
+from rmq.errors import InvalidValueError
+
+_HELPERS = frozenset(
+    "__init__ children harness hotspots loads meters native probe rendering report servers suite".split()
+)
+"""Modules of `benchmarks` that measure nothing by themselves, or are not run from here."""
+
+
+def bench(
+    session: Session,
+    name: Annotated[str | None, typer.Argument(help="Which one; without, they are listed.")] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- OPTIONS]", help="Its options, such as -- --number 1000.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes and fewer repeats, for a first look.")] = False,
+) -> None:
+    """Measure speed: from a checkout only, with the extra `bench` installed."""
+    names = benchmark_names()
+    if name is None:
+        for each in names:
+            session.line(each)
+        return
+    if name not in names:
+        raise InvalidValueError(f"there is no benchmark {name!r}; there are {', '.join(names)}")
+    main: Callable[[], int | None] = importlib.import_module(f"benchmarks.{name}").main
+    sys.argv = [f"rmq bench {name}", *(arguments or ()), *(["--quick"] if quick else [])]
+    if code := main():
+        raise typer.Exit(code)
+
+
+def benchmark_names() -> list[str]:
+    """Return the benchmarks of the checkout.
+
+    Raises:
+        InvalidValueError: RMQ was installed as a package, which has none.
+    """
+    root = Path(rmq.__file__).resolve().parent.parent
+    folder = root / "benchmarks"
+    if not (folder / "harness.py").is_file():
+        raise InvalidValueError(
+            "the benchmarks are not part of the installed package: clone the repository, install it with "
+            "`pip install -e '.[bench]'`, and run this there"
+        )
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    modules = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__main__.py")}
+    return sorted(modules - _HELPERS)
