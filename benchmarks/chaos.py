@@ -22,6 +22,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from rmq import Topic, TopicType
 from rmq.zookeeper_server import ZooKeeperEnsemble
@@ -48,7 +49,10 @@ class Case:
         links: The first worker's way to ZooKeeper, where it can be cut.
         durability: Of the traffic.
         lease_s: Of the topics.
-        may_lose: Whether acknowledged messages may be lost: asynchronous replication.
+        may_lose: Whether accepted messages may be lost: asynchronous replication.
+        per_second: Messages sent.
+        handle_ms: How long a handler takes, from and to.
+        wait_ms: How long a message waits in the backlog at least.
     """
 
     name: str
@@ -58,6 +62,9 @@ class Case:
     durability: str = "memory"
     lease_s: int = LEASE_S
     may_lose: bool = False
+    per_second: float = 150.0
+    handle_ms: tuple[float, float] = (10.0, 100.0)
+    wait_ms: int = 1
 
 
 class Servers:
@@ -66,7 +73,7 @@ class Servers:
     def __init__(self, kind: str, stack: ExitStack) -> None:
         several = kind == "cluster"
         self.zookeeper = stack.enter_context(ZooKeeperEnsemble(servers=3 if several else 1, tick_ms=TICK_MS))
-        self.cluster = stack.enter_context(RedisClusterServers(3, 3)) if several else None
+        self.cluster = stack.enter_context(RedisClusterServers(masters=3, replicas=1)) if several else None
         self.url = self.cluster.url if self.cluster else stack.enter_context(RedisServer()).url
         self.links = tuple(stack.enter_context(Link(server.port)) for server in self.zookeeper.servers)
 
@@ -87,9 +94,11 @@ class Servers:
         yield Case("cut from ZooKeeper", cut, links=self.links)
         yield Case("cut from Redis", scenarios.cut_from_redis(4 * SESSION_S))
         if self.cluster:
-            failover = scenarios.redis_master_killed(self.cluster)
-            yield Case("Redis master killed, memory", failover, may_lose=True)
-            yield Case("Redis master killed, replicated", failover, durability="replicated")
+            for what, lag_s in (("Redis master killed", 0.0), ("Redis master killed behind a slow replica", 0.8)):
+                failover = scenarios.redis_master_killed(self.cluster, lag_s)
+                fast: dict[str, Any] = {"per_second": 600.0, "handle_ms": (0.0, 2.0), "wait_ms": 3_000}
+                yield Case(f"{what}, memory", failover, may_lose=True, **fast)
+                yield Case(f"{what}, replicated", failover, durability="replicated", **fast)
             yield Case("slots migrated", scenarios.slots_migrated(self.cluster))
 
 
@@ -98,14 +107,15 @@ def run(case: Case, servers: Servers, folder: Path, number: int) -> Report:
     types = (TopicType.RANGE_MERGE, TopicType.PRIORITY)
     lease = timedelta(seconds=case.lease_s)
     topics = [Topic(f"chaos{number}-{type_.value}", type_, slots=64, lease=lease) for type_ in types]
-    with Rig(servers.url, servers.zookeeper.hosts, folder, topics, durability=case.durability) as rig:
+    options: dict[str, Any] = {"durability": case.durability, "handle_ms": case.handle_ms}
+    with Rig(servers.url, servers.zookeeper.hosts, folder, topics, **options) as rig:
         for worker in case.workers:
             cut = case.links and worker == case.workers[0]
             rig.start(worker, **({"hosts": ",".join(f"127.0.0.1:{link.port}" for link in case.links)} if cut else {}))
         rig.wait_owned(timeout_s=30)
         rig.wait_can_claim(timeout_s=30)
         first_owned_s = rig.first_owned_s()
-        with rig.traffic() as traffic:
+        with rig.traffic(case.per_second, case.wait_ms) as traffic:
             time.sleep(1.5)
             measured = case.scenario(rig)
             time.sleep(1.5)

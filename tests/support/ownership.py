@@ -126,8 +126,9 @@ class Traffic(threading.Thread):
         troubles: What went wrong on the way.
     """
 
-    def __init__(self, client: RmqClient, topics: Sequence[Topic], per_second: float) -> None:
+    def __init__(self, client: RmqClient, topics: Sequence[Topic], per_second: float, wait_ms: int) -> None:
         super().__init__(name="traffic", daemon=True)
+        self._wait_ms = wait_ms
         self.accepted: set[tuple[str, str]] = set()
         self.troubles: Counter[str] = Counter()
         self._producers = [client.producer(topic) for topic in topics]
@@ -148,7 +149,7 @@ class Traffic(threading.Thread):
         until_s = time.monotonic() + 60
         while time.monotonic() < until_s:
             try:
-                producer.send_many(message(topic, content) for content in contents)
+                producer.send_many(message(topic, content, self._wait_ms) for content in contents)
             except RmqError as error:
                 self.troubles[type(error).__name__] += 1
                 time.sleep(0.1)
@@ -161,10 +162,10 @@ class Traffic(threading.Thread):
         self.join()
 
 
-def message(topic: Topic, content: str) -> RangeMergeMessage | PriorityMessage:
+def message(topic: Topic, content: str, wait_ms: int) -> RangeMergeMessage | PriorityMessage:
     if topic.type is TopicType.PRIORITY:
         return PriorityMessage(content, random.randint(20, MOST_PRIORITY))
-    return RangeMergeMessage(content, time_range=1)
+    return RangeMergeMessage(content, time_range=wait_ms)
 
 
 class Rig:
@@ -201,7 +202,7 @@ class Rig:
         for topic in topics:
             self.client.producer(topic)
         self.ledger = folder / "ledger"
-        self.ledger.touch()
+        self.ledger.write_text("")
         self.workers: dict[str, WorkerProcess] = {}
         self.chroot = f"/rig-{os.getpid()}-{random.randrange(10**9)}"
         self._folder = folder
@@ -317,9 +318,9 @@ class Rig:
     # --- traffic and its account
 
     @contextmanager
-    def traffic(self, per_second: float = 150) -> Iterator[Traffic]:
-        """Send all the while."""
-        traffic = Traffic(self.client, self.topics, per_second)
+    def traffic(self, per_second: float = 150, wait_ms: int = 1) -> Iterator[Traffic]:
+        """Send all the while; messages of a RANGE_MERGE topic wait so long in the backlog."""
+        traffic = Traffic(self.client, self.topics, per_second, wait_ms)
         traffic.start()
         try:
             yield traffic

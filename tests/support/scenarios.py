@@ -176,14 +176,25 @@ def cut_from_redis(seconds: float) -> Callable[[Rig], Measured]:
     return scenario
 
 
-def redis_master_killed(servers: RedisClusterServers) -> Callable[[Rig], Measured]:
-    """A master dies, its replica takes over. The dead one comes back at the end, as a replica."""
+def redis_master_killed(servers: RedisClusterServers, lag_s: float = 0.0) -> Callable[[Rig], Measured]:
+    """A master dies, its replica takes over. The dead one comes back at the end, as a replica.
+
+    Args:
+        servers: The cluster.
+        lag_s: For how long before that the replica hears nothing.
+    """
 
     def scenario(rig: Rig) -> Measured:
         key = slot_keys(rig.topics[0].name, 0).store
         master = servers.owner(key)
+        replica = next(server for server in servers.servers if _follows(server, master))
+        if lag_s:
+            replica.pause()
+            servers.ask(master, "CLIENT", "KILL", "TYPE", "replica")  # else it finds all in its socket when it wakes
+            time.sleep(lag_s)
         started_s = time.monotonic()
         master.kill()
+        replica.resume()
         wait_until(lambda: _taken_over(servers, key, master), 20)
         failover_s = time.monotonic() - started_s
         rig.wait_caught_up(timeout_s=40)
@@ -193,6 +204,12 @@ def redis_master_killed(servers: RedisClusterServers) -> Callable[[Rig], Measure
         return {"again_s": 0.0, "failover_s": round(failover_s, 2), "caught_up_s": round(caught_up_s, 2)}
 
     return scenario
+
+
+def _follows(server: RedisServer, master: RedisServer) -> bool:
+    with server.connect() as client:
+        info: Any = client.info("replication")
+    return info["role"] == "slave" and info["master_port"] == master.port
 
 
 def _taken_over(servers: RedisClusterServers, key: str, dead: RedisServer) -> bool:
