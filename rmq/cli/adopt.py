@@ -38,7 +38,8 @@ def adopt(
     elif from_ensemble is None:
         _show(session, adoption, to_zookeeper=zookeeper is not None)
     else:
-        session.line(f"{adoption.moved:,} slots moved to {adoption.ensemble or 'consumers without ZooKeeper'}")
+        there = adoption.ensemble or "consumers without ZooKeeper"
+        session.line(f"{adoption.moved:,} of {sum(adoption.stored.values()):,} slots moved to {there}")
 
 
 def _show(session: Session, adoption: Adoption, *, to_zookeeper: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from rmq.results import Claimed
 from rmq.zookeeper_server import ZooKeeperEnsemble
 from tests.conftest import MakeTopic
 from tests.support import scenarios
+from tests.support.cli import Cli
 from tests.support.ledger import tell
 from tests.support.link import Link
 from tests.support.ownership import SESSION_S, TICK_MS, Report, Rig
@@ -343,3 +345,20 @@ def test_adopting_is_the_way_to_another_ensemble(
     with RmqClient(redis_url) as plain:
         assert plain.adopt(topic.name, shown.ensemble).moved == 4
         assert plain.consumer(topic).poll(1, 0.1) == []
+
+
+def test_adopting_from_the_command_line(
+    redis_url: str, make_topic: MakeTopic, zookeeper: ZooKeeperEnsemble, connections: Connections
+) -> None:
+    topic, rmq = make_topic(TopicType.PRIORITY, slots=4), Cli(redis_url)
+    with RmqClient(redis_url) as client:
+        client.producer(topic)
+    connections.run(calls.claim(topic, 1, 0, owner=Owner(7, "old")))
+    assert "old" in rmq("adopt", topic.name).out
+    assert "either --zookeeper" in rmq("adopt", topic.name, "--from", "old", code=2).err
+    there = ("--zookeeper", zookeeper.hosts, "--chroot", new_chroot())
+    shown = rmq("adopt", topic.name, *there)
+    (new,) = re.findall(r"[0-9a-f-]{36}", shown.err)
+    assert rmq("adopt", topic.name, *there, "--from", "old").out == f"1 of 4 slots moved to {new}\n"
+    moved = rmq("adopt", topic.name, "--no-zookeeper", "--from", new, "--json").json
+    assert (moved["stored"], moved["moved"]) == ({"": 3, new: 1}, 1)
