@@ -43,15 +43,16 @@ def figure(panels: int, title: str, *, height: float = 4.2) -> tuple[Any, list[A
 
 
 def bars(axis: Any, labels: Sequence[str], series: dict[str, Sequence[float]], unit: str, digits: int = 1) -> None:
-    """Draw grouped bars with their values on top."""
+    """Draw grouped bars with their values on top, upright where there are many."""
+    turned = 90 if len(labels) * len(series) > 16 else 0
     width = 0.8 / len(series)
     for index, (name, values) in enumerate(series.items()):
         places = [place - 0.4 + width * (index + 0.5) for place in range(len(labels))]
         drawn = axis.bar(places, values, width * 0.94, label=name, color=COLOURS[index % len(COLOURS)])
-        axis.bar_label(drawn, labels=[f"{value:,.{digits}f}" for value in values], fontsize=7, padding=1)
+        axis.bar_label(drawn, labels=[f"{value:,.{digits}f}" for value in values], fontsize=7, padding=2, rotation=turned)
     axis.set_xticks(range(len(labels)), labels, fontsize=8)
     axis.set_ylabel(unit)
-    axis.margins(y=0.14)
+    axis.margins(y=0.22 if turned else 0.14)
     if len(series) > 1:
         axis.legend(fontsize=8, frameon=False)
 

@@ -227,7 +227,7 @@ def tables(document: Document) -> str:
 def plot(document: Document, path: Path) -> None:
     """Draw the rates of both directions."""
     made, (left, right) = rendering.figure(2, "One process sends while another one consumes")
-    names = [f"{_name(row['type'])}\n{row['nodes']} Redis" for row in document["rows"]]
+    names = [f"{_name(row['type'])}\n{row['nodes']} Redis".replace(" ", "\n", 1) for row in document["rows"]]
     series = {
         label: [row[key] / 1000 for row in document["rows"]]
         for key, label in (("send_rate_per_s", "sent"), ("consume_rate_per_s", "consumed"))
