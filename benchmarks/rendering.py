@@ -49,7 +49,8 @@ def bars(axis: Any, labels: Sequence[str], series: dict[str, Sequence[float]], u
     for index, (name, values) in enumerate(series.items()):
         places = [place - 0.4 + width * (index + 0.5) for place in range(len(labels))]
         drawn = axis.bar(places, values, width * 0.94, label=name, color=COLOURS[index % len(COLOURS)])
-        axis.bar_label(drawn, labels=[f"{value:,.{digits}f}" for value in values], fontsize=7, padding=2, rotation=turned)
+        shown = [f"{value:,.{digits}f}" for value in values]
+        axis.bar_label(drawn, labels=shown, fontsize=7, padding=2, rotation=turned)
     axis.set_xticks(range(len(labels)), labels, fontsize=8)
     axis.set_ylabel(unit)
     axis.margins(y=0.22 if turned else 0.14)
