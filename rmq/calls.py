@@ -96,6 +96,12 @@ class Nack:
 Ack = tuple[bytes, int]
 """Content and claim score of a delivery that is done."""
 
+Renewal = tuple[int, Sequence[Ack], Owner]
+"""A slot, the deliveries whose lease is to be renewed there, and the owner that claimed them."""
+
+RENEWAL_PATIENCE_S = 0.25
+"""How long renewals that were answered wait for those in slots of a server that is down."""
+
 WholeClaim = tuple[int, int]
 """Claim score and number of all the deliveries of a slot that have it, every one of them done."""
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from rmq.calls import MAX_BATCH, Ack
+from rmq.calls import MAX_BATCH, Renewal
 from rmq.clock import monotonic_s
 from rmq.delivery import Delivery
 from rmq.errors import CoordinationError, RmqError
@@ -36,8 +36,8 @@ class Slots(Protocol):
 
     topic: Topic
 
-    def extend(self, slot: int, claims: Sequence[Ack], owner: Owner = ...) -> ExtendReply:
-        """Renew up to `MAX_BATCH` leases."""
+    def extend_many(self, renewals: Sequence[Renewal]) -> Sequence[ExtendReply | RmqError]:
+        """Renew leases in several slots at once, each up to `MAX_BATCH`; a slot that fails holds up no other."""
         ...
 
 
@@ -93,27 +93,35 @@ class LeaseKeeper(threading.Thread):
         for delivery in deliveries:
             if not delivery.lost and delivery.lease_until_s < soon_s:
                 by_place[delivery.slot, delivery.owner].append(delivery)
-        return [gone for (slot, owner), part in by_place.items() for gone in self._extend(slot, owner, part)]
-
-    def _extend(self, slot: int, owner: Owner, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        lost: list[Delivery] = []
-        for first in range(0, len(deliveries), MAX_BATCH):
-            part = deliveries[first : first + MAX_BATCH]
-            started_s = monotonic_s()
-            try:
-                claims = [(delivery.name, delivery.claim_score) for delivery in part]
-                reply = self._slots.extend(slot, claims, owner)
-            except RmqError as error:
-                log.warning("leases in slot %d of topic %s were not renewed: %s", slot, self._slots.topic.name, error)
-                gone = isinstance(error, CoordinationError)
-                lost += [each for each in part if gone or each.lease_until_s < monotonic_s()]
-                continue
-            for delivery, claim_score in zip(part, reply.claim_scores, strict=True):
-                if claim_score is None:
-                    lost.append(delivery)
-                else:
-                    delivery.claim_score = claim_score
-                    delivery.lease_until_s = started_s + self._lease_s
+        parts = [
+            (slot, owner, held[first : first + MAX_BATCH])
+            for (slot, owner), held in by_place.items()
+            for first in range(0, len(held), MAX_BATCH)
+        ]
+        if not parts:
+            return []
+        started_s = monotonic_s()
+        renewals = [(slot, [(each.name, each.claim_score) for each in part], owner) for slot, owner, part in parts]
+        replies = self._slots.extend_many(renewals)
+        lost = [gone for (slot, _, part), reply in zip(parts, replies, strict=True)
+                for gone in self._take_reply(slot, part, reply, started_s)]  # fmt: skip
         for delivery in lost:
             delivery.lost = True
+        return lost
+
+    def _take_reply(
+        self, slot: int, part: Sequence[Delivery], reply: ExtendReply | RmqError, started_s: float
+    ) -> list[Delivery]:
+        """Note the new claim scores; return the deliveries whose lease is lost."""
+        if not isinstance(reply, ExtendReply):
+            log.warning("leases in slot %d of topic %s were not renewed: %s", slot, self._slots.topic.name, reply)
+            gone = isinstance(reply, CoordinationError)
+            return [each for each in part if gone or each.lease_until_s < monotonic_s()]
+        lost: list[Delivery] = []
+        for delivery, claim_score in zip(part, reply.claim_scores, strict=True):
+            if claim_score is None:
+                lost.append(delivery)
+            else:
+                delivery.claim_score = claim_score
+                delivery.lease_until_s = started_s + self._lease_s
         return lost

@@ -171,7 +171,7 @@ def payload_bytes(value: Payload, name: str) -> bytes:
             return value.encode()
         except UnicodeEncodeError as error:
             raise InvalidMessageError(f"{name} {value!r:.80} cannot be written as UTF-8: {error.reason}") from None
-    if isinstance(value, bytes):
+    if isinstance(value, bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
         return value
     raise InvalidMessageError(f"{name} is {value!r:.80}; it must be str or bytes")
 

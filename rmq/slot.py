@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rmq import calls, stream_calls
-from rmq.calls import MAX_BATCH, Ack, Adopted, Call, Nack, WholeClaim
+from rmq.calls import MAX_BATCH, RENEWAL_PATIENCE_S, Ack, Adopted, Call, Nack, Renewal, WholeClaim
 from rmq.connections import Connections
 from rmq.delivery import Delivery, Holder
+from rmq.errors import RmqError
 from rmq.messages import Encoded
 from rmq.ownership import NO_OWNER, Owner
 from rmq.results import ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
@@ -87,6 +88,11 @@ class SlotWriter:
     def extend(self, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> ExtendReply:
         """Renew up to `MAX_BATCH` leases; the reply has the new claim scores, `None` where one was lost."""
         return self._connections.run(calls.extend(self.topic, slot, claims, owner))
+
+    def extend_many(self, renewals: Sequence[Renewal]) -> list[ExtendReply | RmqError]:
+        """Renew leases in several slots at once; a server that is down does not hold up the others for long."""
+        parts = [calls.extend(self.topic, slot, claims, owner) for slot, claims, owner in renewals]
+        return self._connections.run_many(parts, RENEWAL_PATIENCE_S)
 
     def cancel(self, slot: int, contents: Sequence[bytes]) -> list[ControlResult]:
         """Take contents out of the backlog; at most `MAX_BATCH`."""

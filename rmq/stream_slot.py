@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 from rmq import stream_calls
-from rmq.calls import MAX_BATCH, Ack, Call, Nack, WholeClaim
+from rmq.calls import MAX_BATCH, RENEWAL_PATIENCE_S, Ack, Call, Nack, Renewal, WholeClaim
 from rmq.connections import Connections
 from rmq.delivery import Delivery, Holder
+from rmq.errors import RmqError
 from rmq.exchange import raise_first
 from rmq.ownership import NO_OWNER, Owner
 from rmq.results import ClaimReply, ExtendReply, Redriven
@@ -176,3 +177,8 @@ class GroupSlots:
     def extend(self, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> ExtendReply:
         """Renew up to `MAX_BATCH` leases; the reply has the delivery counts, `None` where a lease was lost."""
         return self._connections.run(stream_calls.extend(self.topic, slot, self.member, claims, owner))
+
+    def extend_many(self, renewals: Sequence[Renewal]) -> list[ExtendReply | RmqError]:
+        """Renew leases in several slots at once; a server that is down does not hold up the others for long."""
+        parts = [stream_calls.extend(self.topic, slot, self.member, claims, owner) for slot, claims, owner in renewals]
+        return self._connections.run_many(parts, RENEWAL_PATIENCE_S)

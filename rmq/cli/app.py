@@ -10,6 +10,7 @@ import typer
 
 from rmq import __version__
 from rmq.cli import adopt, bench, consume, dead, messages, send, stats, topics, worker
+from rmq.cli.cluster import cluster_app
 from rmq.cli.session import GlobalOptions, Json, Session, Url, Verbose, command
 
 _EPILOG = "Exit codes: 0 done, 1 it did not work, 2 wrong usage or input, 130 ended by Ctrl-C."
@@ -73,6 +74,7 @@ command(dead_app, "redrive")(dead.redrive)
 command(dead_app, "purge")(dead.purge)
 command(app, "cancel")(messages.cancel)
 command(app, "reschedule")(messages.reschedule)
+app.add_typer(cluster_app, name="cluster")
 app.add_typer(topics_app, name="topics")
 command(topics_app, None)(topics.list_topics)
 command(topics_app, "list")(topics.list_topics)

@@ -7,9 +7,10 @@ from typing import cast
 
 import pytest
 
+from rmq.calls import Renewal
 from rmq.clock import monotonic_s
 from rmq.delivery import Delivery, Outcome
-from rmq.errors import FencedError, RedisUnavailableError
+from rmq.errors import FencedError, RedisUnavailableError, RmqError
 from rmq.leases import Held, LeaseKeeper
 from rmq.results import Claimed, ExtendReply
 from rmq.slot import SlotWriter
@@ -29,12 +30,14 @@ class WriterStub:
         self.answers = list(answers)
         self.asked = 0
 
-    def extend(self, slot: int, claims: list[tuple[bytes, int]], owner: object) -> ExtendReply:
+    def extend_many(self, renewals: list[Renewal]) -> list[ExtendReply | RmqError]:
         self.asked += 1
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, RmqError):
+            return [answer for _ in renewals]
         if isinstance(answer, Exception):
             raise answer
-        return ExtendReply(SCORE, tuple(answer for _ in claims))
+        return [ExtendReply(SCORE, tuple(answer for _ in claims)) for _, claims, _ in renewals]
 
 
 class HolderStub:
@@ -86,9 +89,7 @@ def test_refused_is_lost_and_told_once() -> None:
         (FencedError("a newer owner"), 0.5, True),
     ],
 )
-def test_without_an_answer_it_is_lost_when_the_lease_has_passed(
-    error: Exception, left_s: float, is_lost: bool
-) -> None:
+def test_without_an_answer_it_is_lost_when_the_lease_has_passed(error: Exception, left_s: float, is_lost: bool) -> None:
     held = held_for(left_s)
     at_work, lost = keeper(WriterStub(error), held)
     at_work.renew(held)
