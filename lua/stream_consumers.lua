@@ -10,5 +10,6 @@
 local store = KEYS[1]
 local group = ARGV[1]
 
+redis.call('XLEN', store)
 local found = redis.pcall('XINFO', 'CONSUMERS', store, group)
 return found.err and {} or found

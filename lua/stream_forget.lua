@@ -25,6 +25,7 @@ local slot = { store = KEYS[1], meta = KEYS[2], retry = KEYS[3], error = KEYS[4]
 local wake = KEYS[5]
 local consumer, idle_ms, limit, publish = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 
+redis.call('XLEN', slot.store)
 redis.call('HLEN', slot.meta)
 redis.call('ZCARD', slot.retry)
 redis.call('HLEN', slot.error)

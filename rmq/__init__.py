@@ -2,6 +2,7 @@
 
 from rmq.client import RmqClient
 from rmq.dead import DeadFilter
+from rmq.delayed import DelayedQueue
 from rmq.delivery import Delivery
 from rmq.errors import RmqError
 from rmq.messages import FixedTimeMessage, PriorityMessage, RangeMergeMessage, StreamMessage
@@ -18,6 +19,7 @@ __all__ = [
     "ControlResult",
     "DeadFilter",
     "DeadMessage",
+    "DelayedQueue",
     "Delivery",
     "ExponentialRetry",
     "FixedTimeMessage",

@@ -397,6 +397,14 @@ class RmqClient:
             self.close()
             raise
 
+    def registered(self, topic: Topic) -> tuple[Connections, Topic]:
+        """Register a topic at first use; return where it is and the definition that rules. For what builds on topics.
+
+        Raises:
+            TopicMismatchError: The topic is registered with another type or number of slots.
+        """
+        return self._connections, self._registered(topic)
+
     def _registered(self, topic: Topic) -> Topic:
         if not isinstance(topic, Topic):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidValueError(f"{topic!r} is not a Topic")

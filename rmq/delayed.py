@@ -1,0 +1,242 @@
+"""A queue of values that come due after a delay, with a blocking take: what Java users know as the delayed queue.
+
+It is a FIXED_TIME topic, so that a value which was taken and not finished comes back: at least once, where others take
+and forget. Equal values are told apart by a random id in front of the content.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from types import TracebackType
+from typing import Protocol, Self
+
+from rmq import calls
+from rmq.calls import MAX_BATCH
+from rmq.clock import monotonic_s
+from rmq.connections import Connections
+from rmq.consumer import Consumer
+from rmq.control import Control
+from rmq.delivery import Delivery
+from rmq.durations import Duration, duration_ms
+from rmq.errors import FixedTimePassedError, InvalidValueError, RedisUnavailableError
+from rmq.inspection import Inspection
+from rmq.messages import FixedTimeMessage, Payload, payload_bytes
+from rmq.producer import Producer
+from rmq.results import ControlResult
+from rmq.topics import Topic, TopicType
+
+ID_BYTES = 12
+"""Random bytes that tell equal values apart: of a billion values in a queue two are the same once in 10^11 queues."""
+
+FOREVER_S = 3600.0
+"""A take without a timeout waits in turns of so long."""
+
+
+class Client(Protocol):
+    """What a delayed queue needs of a client."""
+
+    def registered(self, topic: Topic) -> tuple[Connections, Topic]:
+        """Register a topic at first use, and return where it is and the definition that rules."""
+        ...
+
+
+class DelayedQueue:
+    """A queue whose values become due after a delay. Thread-safe; use it as a context manager, or close it.
+
+    Args:
+        client: The client.
+        name: Name of the queue, and of its topic.
+        merge: Equal values are one element, and the last offer decides when it is due. Without, each offer is one.
+        slots: Over how many slots the queue is spread, a power of two. With 1, values come in the order of their
+            due times; with more, of those of each slot.
+        lease: How long a taken value may be in somebody's hands before it comes back; whole seconds.
+
+    Raises:
+        TopicMismatchError: The name is registered with another type or number of slots.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        *,
+        merge: bool = False,
+        slots: int = 1,
+        lease: timedelta = timedelta(seconds=60),
+    ) -> None:
+        topic = Topic(name, TopicType.FIXED_TIME, slots=slots, lease=lease)
+        self._connections, self.topic = client.registered(topic)
+        self._merge = merge
+        self._producer = Producer(self._connections, self.topic)
+        self._consumer = Consumer(self._connections, self.topic)
+        self._view = Inspection(self._connections, self.topic)
+        self._control = Control(self._connections, self.topic)
+        self._waiting = threading.Lock()
+
+    def offer(self, value: Payload, delay: Duration) -> None:
+        """Put a value into the queue.
+
+        Args:
+            value: `str` or `bytes`, not empty.
+            delay: Due after so long by Redis' clock: `timedelta` or ms, 0 for at once.
+
+        Raises:
+            InvalidMessageError: The value is too long, empty, or neither `str` nor `bytes`.
+            SendError: It was refused and not stored: `BacklogFullError`, `MemoryFullError`.
+            RedisUnavailableError: No answer until the deadline: stored or not.
+
+        Guarantee: repeated by itself after a lost reply, which is safe: the element is the same.
+        """
+        content = self._content(payload_bytes(value, "value"))
+        delay_ms = max(1, duration_ms(delay, "delay"))
+        while True:
+            now_ms = self._connections.run(calls.look(self.topic, [0]))[0]
+            try:
+                self._producer.send(FixedTimeMessage(content, now_ms + delay_ms))
+                return
+            except FixedTimePassedError:  # it took us longer than the delay: then it is due by now
+                delay_ms += 5
+
+    def take(self, timeout: float | timedelta | None = None) -> bytes:
+        """Wait for a value, take it out of the queue for good, and return it.
+
+        What fails after this is lost with its value: `taking` is the way that loses nothing.
+
+        Args:
+            timeout: How long to wait, in seconds or as a `timedelta`; for ever by default.
+
+        Raises:
+            TimeoutError: Nothing became due in time.
+            RedisUnavailableError: No answer until the deadline; a value that was claimed comes back with its lease.
+        """
+        value = self._take(_seconds(timeout))
+        if value is None:
+            raise TimeoutError(f"nothing became due in {self.topic.name} within {timeout}")
+        return value
+
+    def poll(self, timeout: float | timedelta = 0.0) -> bytes | None:
+        """Like `take`, with `None` where nothing became due in time; 0 does not wait."""
+        return self._take(_seconds(timeout))
+
+    @contextmanager
+    def taking(self, timeout: float | timedelta | None = None) -> Generator[bytes]:
+        """Wait for a value, and take it out of the queue when the block ends; an error puts it back.
+
+        Args:
+            timeout: As for `take`.
+
+        Raises:
+            TimeoutError: Nothing became due in time.
+            LeaseLostError: The block took longer than the lease: somebody else may have the value, too.
+
+        Guarantee: at least once: a process that dies inside the block loses nothing.
+        """
+        delivery = self._claim(_seconds(timeout))
+        if delivery is None:
+            raise TimeoutError(f"nothing became due in {self.topic.name} within {timeout}")
+        try:
+            yield self._value(delivery.content)
+        except BaseException as error:
+            with suppress(RedisUnavailableError):  # then the end of the lease puts it back
+                delivery.nack(error=error)
+            raise
+        if not delivery.ack():
+            delivery.raise_if_lost()
+
+    def remove(self, value: Payload) -> bool:
+        """Take a value out before it is due or taken; return whether it was there.
+
+        Of equal values the one due first goes. Without `merge`, it is looked for: that reads the queue.
+        """
+        wanted = payload_bytes(value, "value")
+        if self._merge:
+            return self._control.cancel(wanted) is ControlResult.DONE
+        for content in self._contents():
+            if self._value(content) == wanted and self._control.cancel(content) is ControlResult.DONE:
+                return True
+        return False
+
+    def size(self) -> int:
+        """Return how many values are in the queue, due or not; those that somebody has in hand are not."""
+        stats = self._view.stats()
+        return stats.backlog + stats.waiting
+
+    def __len__(self) -> int:
+        return self.size()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the values in the queue without taking them, slot by slot, those due first at first.
+
+        What is offered or taken meanwhile may be missed or shown.
+        """
+        for content in self._contents():
+            yield self._value(content)
+
+    def close(self) -> None:
+        """Stop listening. Values in the queue stay there."""
+        self._consumer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _take(self, timeout_s: float | None) -> bytes | None:
+        until_s = None if timeout_s is None else monotonic_s() + timeout_s
+        while True:
+            delivery = self._claim(None if until_s is None else max(0.0, until_s - monotonic_s()))
+            if delivery is None:
+                return None
+            try:
+                mine = delivery.ack()  # else it was claimed too long ago, and is somebody else's by now
+            except RedisUnavailableError:  # acked or not: it is in our hands, and at worst comes once more
+                mine = True
+            if mine:
+                return self._value(delivery.content)
+
+    def _claim(self, timeout_s: float | None) -> Delivery | None:
+        until_s = None if timeout_s is None else monotonic_s() + timeout_s
+        with self._waiting_until(until_s) as mine:
+            while mine:
+                left_s = FOREVER_S if until_s is None else max(0.0, until_s - monotonic_s())
+                if found := self._consumer.poll(1, min(left_s, FOREVER_S)):
+                    return found[0]
+                if until_s is not None and monotonic_s() >= until_s:
+                    return None
+        return None
+
+    @contextmanager
+    def _waiting_until(self, until_s: float | None) -> Generator[bool]:
+        """One thread waits at Redis, the others wait for their turn."""
+        mine = self._waiting.acquire(timeout=-1 if until_s is None else max(0.0, until_s - monotonic_s()))
+        try:
+            yield mine
+        finally:
+            if mine:
+                self._waiting.release()
+
+    def _contents(self) -> Iterator[bytes]:
+        for slot in range(self.topic.slots):
+            for place in ("store", "retry"):
+                for message in self._view.pages(slot, place, MAX_BATCH):
+                    yield message.content
+
+    def _content(self, value: bytes) -> bytes:
+        return value if self._merge or not value else secrets.token_bytes(ID_BYTES) + value
+
+    def _value(self, content: bytes) -> bytes:
+        return content if self._merge else content[ID_BYTES:]
+
+
+def _seconds(timeout: float | timedelta | None) -> float | None:
+    timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if timeout_s is not None and not timeout_s >= 0:
+        raise InvalidValueError(f"timeout is {timeout!r}; it must be 0 or more seconds, or None")
+    return timeout_s

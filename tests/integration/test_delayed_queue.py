@@ -1,0 +1,193 @@
+"""The delayed queue: values come when they are due, and none is lost; see docs/delayed.md."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+
+from rmq import DelayedQueue, RmqClient, TopicType
+from rmq.errors import InvalidMessageError, InvalidValueError, LeaseLostError, RedisUnavailableError, TopicMismatchError
+from tests.conftest import MakeTopic
+from tests.support.proxy import Proxy
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+
+MakeQueue = Callable[..., DelayedQueue]
+
+
+@pytest.fixture
+def make_queue(make_topic: MakeTopic, client: RmqClient) -> Iterator[MakeQueue]:
+    made: list[DelayedQueue] = []
+
+    def make(**options: object) -> DelayedQueue:
+        made.append(DelayedQueue(client, make_topic(TopicType.FIXED_TIME).name, **options))  # pyright: ignore
+        return made[-1]
+
+    yield make
+    for queue in made:
+        queue.close()
+
+
+def test_values_come_when_they_are_due(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    started = time.monotonic()
+    queue.offer("late", timedelta(seconds=0.6))
+    queue.offer("soon", 300)
+    queue.offer(b"now", 0)
+    assert queue.take() == b"now"
+    assert queue.poll() is None
+    assert queue.take(5.0) == b"soon"
+    assert 0.3 <= time.monotonic() - started < 0.6
+    assert queue.take(timedelta(seconds=5)) == b"late"
+    assert 0.6 <= time.monotonic() - started < 2
+    with pytest.raises(TimeoutError):
+        queue.take(0.1)
+    assert queue.poll(0.1) is None
+
+
+def test_equal_values_are_two_elements_unless_they_merge(make_queue: MakeQueue) -> None:
+    two, one = make_queue(), make_queue(merge=True)
+    for queue in (two, one):
+        queue.offer("same", 0)
+        queue.offer("same", 0)
+    assert (two.size(), len(one)) == (2, 1)
+    assert [two.poll(1.0), two.poll(1.0), two.poll()] == [b"same", b"same", None]
+    assert [one.poll(1.0), one.poll()] == [b"same", None]
+
+
+def test_remove_size_and_iteration(make_queue: MakeQueue) -> None:
+    for queue in (make_queue(slots=4), make_queue(slots=4, merge=True)):
+        for value in ("a", "b", "c"):
+            queue.offer(value, 60_000)
+        assert sorted(queue) == [b"a", b"b", b"c"]
+        assert queue.remove("b")
+        assert not queue.remove("b")
+        assert (sorted(queue), queue.size()) == ([b"a", b"c"], 2)
+
+
+def test_a_value_is_acked_when_the_block_ends(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    queue.offer("a", 0)
+    with queue.taking(1.0) as value:
+        assert (value, queue.size()) == (b"a", 0)
+    assert queue.poll(0.1) is None
+    with pytest.raises(TimeoutError), queue.taking(0.05):
+        pass
+
+
+def test_an_error_in_the_block_puts_it_back(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    queue.offer("a", 0)
+    with pytest.raises(ZeroDivisionError), queue.taking(1.0):
+        raise ZeroDivisionError
+    assert queue.size() == 1
+    assert queue.take(5.0) == b"a"
+
+
+def test_a_process_that_dies_with_a_value_in_hand_loses_nothing(make_queue: MakeQueue) -> None:
+    queue = make_queue(lease=timedelta(seconds=1))
+    queue.offer("a", 0)
+    taking = queue.taking(1.0)
+    assert taking.__enter__() == b"a"
+    assert queue.take(5.0) == b"a"  # another one has it by the end of the lease
+    with pytest.raises(LeaseLostError):
+        taking.__exit__(None, None, None)
+
+
+def test_what_is_wrong_is_refused(make_queue: MakeQueue, client: RmqClient) -> None:
+    queue = make_queue()
+    for value in ("", 7):
+        with pytest.raises(InvalidMessageError):
+            queue.offer(value, 0)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InvalidValueError):
+        queue.offer("a", -1)
+    with pytest.raises(InvalidValueError):
+        queue.poll(-1)
+    with pytest.raises(TopicMismatchError):
+        DelayedQueue(client, queue.topic.name, slots=2)
+    with DelayedQueue(client, queue.topic.name) as same:
+        assert same.size() == 0
+
+
+def test_threads_share_a_queue(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    taken: list[bytes] = []
+
+    def work() -> None:
+        while (value := queue.poll(1.0)) is not None:
+            taken.append(value)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for number in range(200):
+        queue.offer(str(number), number)
+    for thread in threads:
+        thread.join(30)
+    assert sorted(taken) == sorted(str(number).encode() for number in range(200))
+
+
+@pytest.mark.parametrize("count", [100])
+def test_nothing_is_lost_where_replies_are_late(count: int, redis_server: RedisServer, make_topic: MakeTopic) -> None:
+    """Pitfall 3: a client's timer equal to the time when a value is due, and replies delayed at random."""
+    names = [make_topic(TopicType.FIXED_TIME).name for _ in range(3)]
+    assert play(redis_server, names, count, (0.5, 1.5)).lost == 0
+
+
+class Played:
+    """What came of the scenario."""
+
+    def __init__(self, offered: Counter[bytes], taken: dict[bytes, float], due: dict[bytes, float]) -> None:
+        self.lost = len(offered - Counter(taken.keys()))
+        self.latest_s = max((taken[value] - due[value] for value in taken), default=0.0)
+
+
+def play(server: RedisServer, names: list[str], count: int, delays_s: tuple[float, float]) -> Played:
+    """Offer `count` values to each queue; one consumer polls with 1 ms, one with timeouts equal to the delays."""
+    choose = random.Random(7)
+    offered: Counter[bytes] = Counter()
+    due: dict[bytes, float] = {}
+    taken: dict[bytes, float] = {}
+    lock, ended = threading.Lock(), threading.Event()
+    with Proxy(server.port) as proxy, RmqClient(server.url) as sender, RmqClient(proxy.url, timeout_s=3.0) as taker:
+        proxy.delay_replies(0.0, 0.05, seed=3, command="EVALSHA")
+
+        def consume(name: str, timeouts_s: tuple[float, ...]) -> None:
+            with DelayedQueue(taker, name, lease=timedelta(seconds=2)) as queue:
+                while not ended.is_set():
+                    for timeout_s in timeouts_s:
+                        with suppress(RedisUnavailableError):
+                            value = queue.poll(timeout_s)
+                            if value is not None:
+                                with lock:
+                                    taken.setdefault(value, time.monotonic())
+
+        steps = tuple(delays_s[0] + (delays_s[1] - delays_s[0]) * step / 4 for step in range(5))
+        workers = [
+            threading.Thread(target=consume, args=(name, timeouts)) for name in names for timeouts in ((0.001,), steps)
+        ]
+        queues = [DelayedQueue(sender, name, lease=timedelta(seconds=2)) for name in names]
+        for worker in workers:
+            worker.start()
+        for number in range(count):
+            for place, queue in enumerate(queues):
+                value, delay_s = f"{place}:{number}".encode(), choose.choice(steps)
+                queue.offer(value, timedelta(seconds=delay_s))
+                offered[value] += 1
+                due[value] = time.monotonic() + delay_s
+        try:
+            wait_until(lambda: len(taken) >= len(offered), delays_s[1] + 30 + count / 50)
+        finally:
+            ended.set()
+            for worker in workers:
+                worker.join(20)
+            for queue in queues:
+                queue.close()
+    return Played(offered, taken, due)

@@ -1,0 +1,123 @@
+"""A slot of a stream topic with something in every key, and a call of every script on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from rmq import stream_calls
+from rmq.calls import Call, Nack
+from rmq.keys import group_keys, sizes_key, slot_keys
+from rmq.messages import Encoded
+from rmq.ownership import Owner
+from rmq.retention import Retention
+from rmq.stream_calls import Member
+from rmq.topics import Topic
+
+OWNER = Owner(6, "zk")
+"""A newer owner than the last one: its epoch is written down."""
+
+ME = Member("g", "me")
+
+
+@dataclass(frozen=True)
+class Seeded:
+    """Ids of what is in the stream.
+
+    Attributes:
+        held: With us, first delivery.
+        used_up: With us, deliveries used up.
+        expired: With somebody else, whose lease has run out.
+        waiting: Waits for a retry that is due.
+        dead: Dead, and still in the stream.
+        gone: Dead, and no longer in the stream.
+        lost: With somebody else, and no longer in the stream.
+        fresh: Nobody has had it.
+        held_too: With us, first delivery.
+    """
+
+    held: str
+    used_up: str
+    expired: str
+    waiting: str
+    dead: str
+    gone: str
+    lost: str
+    held_too: str
+    fresh: str
+
+
+def seed(client: Any, topic: Topic) -> Seeded:
+    """Fill all keys of slot 0 through the calls themselves, with the clock of the server."""
+    keys, own = slot_keys(topic.name, 0), group_keys(topic.name, 0, "g")
+    client.xgroup_create(keys.store, "g", "0", mkstream=True)
+    added: list[bytes] = [client.xadd(keys.store, {"content": name}) for name in Seeded.__dataclass_fields__]  # pyright: ignore
+    names = Seeded(*(entry_id.decode() for entry_id in added))
+    client.xreadgroup("g", "me", {keys.store: ">"}, count=8)
+    claim = client.xclaim
+    claim(keys.store, "g", "me", 0, [names.used_up], idle=0, retrycount=99, justid=True)
+    claim(keys.store, "g", "other", 0, [names.expired, names.lost], idle=10**8, retrycount=1, justid=True)
+    claim(keys.store, "g", "(waiting)", 0, [names.waiting], idle=0, retrycount=1, justid=True)
+    client.xack(keys.store, "g", names.dead, names.gone)
+    client.zadd(own.retry, {padded(names.waiting): 5})
+    client.hset(own.error, mapping=dict.fromkeys((names.used_up, names.waiting), '{"first_ms":"1"}'))
+    client.zadd(own.dead, {names.dead: 10**13, names.gone: 10**13})
+    client.hset(own.reason, mapping=dict.fromkeys((names.dead, names.gone), '{"attempts":3}'))
+    packed = b"\x92\xa7content\xa1x"  # ["content", "x"], packed
+    client.hset(own.dead_body, mapping={names.dead: packed, names.gone: packed})
+    client.hset(own.group, mapping={"epoch": 5, "ensemble": "zk", "fresh": 8, "began": 0, "acked": 0})
+    client.hset(keys.meta, mapping={"accepted": 9, "deleted": 2})
+    client.hset(sizes_key(topic.name, 0), mapping={keys.store: 1, "last_id": names.held})
+    client.xdel(keys.store, names.gone, names.lost)
+    return names
+
+
+def padded(entry_id: str) -> str:
+    ms, _, sequence = entry_id.partition("-")
+    return f"{ms}-{int(sequence):020}"
+
+
+Case = Callable[[Topic, Seeded], Call[object]]
+
+
+def _claim(topic: Topic, names: Seeded) -> Call[object]:
+    nacks = [Nack(names.used_up.encode(), 99, "retry", 0, "E", "m")]
+    acks = [(names.held.encode(), 1)]
+    return stream_calls.claim(topic, 0, ME, 10, "PUBLISH", owner=OWNER, acks=acks, nacks=nacks)  # pyright: ignore
+
+
+WRITERS: dict[str, Case] = {
+    "stream_send": lambda topic, names: stream_calls.send(topic, 0, [Encoded(0, b"new", 0, b"b")], "PUBLISH", True),
+    "stream_join": lambda topic, names: stream_calls.join(topic, 0, "h", "all"),
+    "stream_claim": _claim,
+    "stream_extend": lambda topic, names: stream_calls.extend(
+        topic, 0, ME, [(names.held.encode(), 1), (b"1-1", 1)], OWNER
+    ),
+    "stream_trim": lambda topic, names: stream_calls.trim(
+        topic, 0, Retention(max_length=0, max_age=0, shrink=True, approximate=False), now=True
+    ),
+    "stream_delete": lambda topic, names: stream_calls.delete(topic, 0, [names.fresh]),
+    "stream_forget": lambda topic, names: stream_calls.forget(topic, 0, "g", "other", 0, 10, "PUBLISH"),
+    "stream_drop_group": lambda topic, names: stream_calls.drop_group(topic, 0, "g"),
+    "stream_redrive": lambda topic, names: stream_calls.redrive(
+        topic, 0, "g", [names.dead, names.gone, "1-1"], "PUBLISH"
+    ),
+}  # pyright: ignore[reportAssignmentType]
+
+READERS: dict[str, Case] = {
+    "stream_look": lambda topic, names: stream_calls.look(topic, [0], "g"),
+    "stream_range": lambda topic, names: stream_calls.read_range(topic, 0, "-", "+", 10, down=False),
+    "stream_stats": lambda topic, names: stream_calls.stats(topic, 0),
+    "stream_group": lambda topic, names: stream_calls.group_stats(topic, 0, "g"),
+    "stream_consumers": lambda topic, names: stream_calls.consumers(topic, 0, "g"),
+    "stream_pending": lambda topic, names: stream_calls.pending(topic, 0, "g", None, 10, "me"),
+    "stream_list_dead": lambda topic, names: stream_calls.list_dead(topic, 0, "g", 0, 10),
+}  # pyright: ignore[reportAssignmentType]
+
+
+def all_keys(topic: Topic) -> Iterator[str]:
+    """Every key that slot 0 can have."""
+    keys = slot_keys(topic.name, 0)
+    yield from (keys.store, keys.meta, sizes_key(topic.name, 0))
+    yield from astuple(group_keys(topic.name, 0, "g"))

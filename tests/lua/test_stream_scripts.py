@@ -1,0 +1,297 @@
+"""What every script of stream topics keeps: its keys, its rights, its order of writing; and each one's own rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import redis
+
+from rmq import stream_calls
+from rmq.calls import Nack
+from rmq.connections import Connections
+from rmq.errors import FencedError, MemoryFullError, ScriptFailedError
+from rmq.ownership import Owner
+from rmq.results import Redriven
+from rmq.scripts import default_scripts
+from rmq.stream_calls import Member, StreamClaimReply
+from rmq.stream_values import StreamClaimed
+from rmq.topics import Topic, TopicType
+from rmq.urls import parse_url
+from tests.conftest import MakeTopic
+from tests.lua.stream_cases import ME, OWNER, READERS, WRITERS, Seeded, all_keys, seed
+from tests.support.servers import RedisServer
+
+CASES = WRITERS | READERS
+WRITES = {"ZADD", "ZREM", "HSET", "HDEL", "HINCRBY", "XACK", "XCLAIM", "XADD", "XTRIM", "XDEL", "XREADGROUP"}
+
+
+@pytest.fixture
+def topic(make_topic: MakeTopic) -> Topic:
+    return make_topic(TopicType.STREAM, checked=False, max_retries=16)
+
+
+def commands_of(script: str) -> set[str]:
+    text = default_scripts().text(script)
+    found = re.findall(r"redis\.p?call\('(\w+)'(?:, '([A-Z]+)')?", text)
+    containers = {"XINFO", "XGROUP"}
+    return {f"{name}|{sub}" if name in containers else name for name, sub in found}
+
+
+def dump(client: Any, topic: Topic) -> dict[str, bytes | None]:
+    return {key: client.dump(key) for key in all_keys(topic)}  # pyright: ignore[reportReturnType]
+
+
+def messages(reply: object) -> list[StreamClaimed]:
+    assert isinstance(reply, StreamClaimReply)
+    return list(reply.messages)  # pyright: ignore[reportReturnType]
+
+
+def test_every_script_has_a_case() -> None:
+    assert set(CASES) == {name for name in default_scripts().names() if name.startswith("stream_")}
+
+
+@pytest.mark.parametrize("script", CASES)
+def test_a_user_who_may_only_touch_the_declared_keys_can_run_it(
+    script: str, topic: Topic, redis_client: Any, redis_url: str
+) -> None:
+    # pitfall 18
+    names = seed(redis_client, topic)
+    call, text = CASES[script](topic, names), default_scripts()[script]
+    containers = ["+xinfo", "+xgroup"]  # their subcommands have names of their own from Redis 7 on
+    rights = ["-@all", "+evalsha", "+script", "+time", "+publish", *containers]
+    rights += [f"+{name.split('|')[0].lower()}" for name in commands_of(script)]
+    keys = [f"~{key}" for key in call.keys]
+    redis_client.execute_command("ACL", "SETUSER", "narrow", "reset", "on", "nopass", "&*", *keys, *rights)
+    client = redis.Redis.from_url(redis_url, protocol=2, single_connection_client=True)
+    try:
+        client.execute_command("AUTH", "narrow", "none")
+        client.script_load(text.text)
+        reply = client.evalsha(text.sha, len(call.keys), *call.keys, *call.args)
+    finally:
+        client.close()
+    call.parse(reply)
+
+
+@pytest.mark.parametrize("script", WRITERS)
+def test_a_key_of_a_foreign_type_is_found_before_anything_is_written(
+    script: str, topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    # pitfall 8
+    names = seed(redis_client, topic)
+    own = set(all_keys(topic))
+    for key in CASES[script](topic, names).keys:
+        if key not in own or (script == "stream_drop_group" and key != f"{topic.name}_0"):
+            continue
+        kept = redis_client.dump(key)
+        redis_client.set(key, "foreign")
+        before = dump(redis_client, topic)
+        with pytest.raises(ScriptFailedError, match="WRONGTYPE"):
+            connections.run(CASES[script](topic, names))
+        assert dump(redis_client, topic) == before, key
+        redis_client.restore(key, 0, kept, replace=True)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("script", READERS)
+def test_readers_write_nothing(script: str, topic: Topic, redis_client: Any, connections: Connections) -> None:
+    names = seed(redis_client, topic)
+    before = dump(redis_client, topic)
+    connections.run(CASES[script](topic, names))
+    assert dump(redis_client, topic) == before
+
+
+@pytest.mark.parametrize(
+    ("script", "denied"),
+    [(script, command) for script in ("stream_claim", "stream_forget", "stream_redrive")
+     for command in sorted(commands_of(script) & WRITES)],
+)  # fmt: skip
+def test_a_missing_right_half_way_loses_no_entry(
+    script: str, denied: str, topic: Topic, redis_client: Any, redis_url: str
+) -> None:
+    # pitfall 8: nothing is rolled back, so the destination is written before the source is removed
+    names = seed(redis_client, topic)
+    redis_client.execute_command(
+        "ACL", "SETUSER", "limited", "reset", "on", "nopass", "~*", "&*", "+@all", f"-{denied.lower()}"
+    )
+    client = redis.Redis.from_url(redis_url, protocol=2, single_connection_client=True)
+    try:
+        client.execute_command("AUTH", "limited", "none")
+        text, call = default_scripts()[script], CASES[script](topic, names)
+        client.script_load(text.text)
+        with suppress(redis.ResponseError):
+            client.evalsha(text.sha, len(call.keys), *call.keys, *call.args)
+    finally:
+        client.close()
+    pending = {row["message_id"].decode() for row in redis_client.xpending_range(f"{topic.name}_0", "g", "-", "+", 100)}
+    own = list(all_keys(topic))
+    dead = {member.decode() for member in redis_client.zrange(own[5], 0, -1)}
+    kept = {names.used_up, names.expired, names.waiting, names.dead}
+    copies = {flat.get(b"rmq:group") for _, flat in redis_client.xrange(f"{topic.name}_0")}
+    assert kept <= pending | dead
+    assert names.gone in dead or b"g" in copies
+
+
+def test_a_claim_settles_takes_over_and_reads_on(
+    topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    names = seed(redis_client, topic)
+    store = f"{topic.name}_0"
+    reply = connections.run(CASES["stream_claim"](topic, names))
+    assert isinstance(reply, StreamClaimReply)
+    got = [(message.id.decode(), message.claim_score) for message in messages(reply)]
+    assert got == [(names.waiting, 2), (names.expired, 2), (names.fresh, 1)]
+    assert [entry_id.decode() for entry_id in reply.lost] == [names.lost]
+    assert (reply.stale, reply.next_due_ms > reply.now_ms) == ((), True)
+    pending = {row["message_id"].decode() for row in redis_client.xpending_range(store, "g", "-", "+", 100)}
+    assert pending == {names.waiting, names.expired, names.fresh, names.held_too}
+    totals = connections.run(stream_calls.group_stats(topic, 0, "g"))
+    assert (totals.epoch, totals.dead, totals.unaccounted) == (6, 3, 0)
+    assert totals.totals["lost"] == totals.totals["acked"] == totals.totals["buried"] == 1
+
+
+def test_an_older_owner_is_refused_and_changes_nothing(
+    topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    # pitfall 31
+    names = seed(redis_client, topic)
+    before = dump(redis_client, topic)
+    old = Owner(4, "zk")
+    with pytest.raises(FencedError):
+        connections.run(stream_calls.claim(topic, 0, ME, 10, "PUBLISH", owner=old, acks=[(names.held.encode(), 1)]))
+    with pytest.raises(FencedError):
+        connections.run(stream_calls.extend(topic, 0, ME, [(names.held.encode(), 1)], old))
+    assert dump(redis_client, topic) == before
+
+
+@pytest.mark.parametrize("verb", ["ack", "retry", "release", "bury", "extend"])
+def test_only_the_holder_of_this_delivery_settles_it(
+    verb: str, topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    names = seed(redis_client, topic)
+    for token, member in ((2, ME), (1, Member("g", "somebody"))):  # another delivery of it, another holder
+        if verb == "extend":
+            answer = connections.run(stream_calls.extend(topic, 0, member, [(names.held.encode(), token)], OWNER))
+            assert answer.claim_scores == (None,)
+            continue
+        entry_id = names.held.encode()
+        acks = [(entry_id, token)] if verb == "ack" else []
+        nacks = [] if verb == "ack" else [Nack(entry_id, token, verb, 0, "E", "m")]
+        reply = connections.run(stream_calls.claim(topic, 0, member, 0, "PUBLISH", owner=OWNER, acks=acks, nacks=nacks))
+        assert reply.stale == (entry_id,)
+    row = redis_client.xpending_range(f"{topic.name}_0", "g", names.held, names.held, 1)[0]
+    assert (row["consumer"], row["times_delivered"]) == (b"me", 1)
+
+
+def test_a_new_owner_waits_for_the_leases_of_the_one_before(
+    topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    store = f"{topic.name}_0"
+    redis_client.xgroup_create(store, "g", "0", mkstream=True)
+    for number in range(4):
+        redis_client.xadd(store, {"content": number})
+    before, after = Member("g", "before"), Member("g", "after")
+    held = messages(connections.run(stream_calls.claim(topic, 0, before, 2, "PUBLISH", owner=Owner(1, "zk"))))
+    assert len(held) == 2
+    claim = stream_calls.claim(topic, 0, after, 10, "PUBLISH", owner=Owner(2, "zk"))
+    assert messages(connections.run(claim)) == []
+    redis_client.xclaim(store, "g", "before", 0, [held[0].id, held[1].id], idle=61_000, justid=True)
+    redis_client.hset(next(key for key in all_keys(topic) if key.startswith("group:")), "scan_at", 1)
+    found = messages(connections.run(claim))
+    assert [(message.content, message.claim_score) for message in found] == [(b"0", 2), (b"1", 2), (b"2", 1), (b"3", 1)]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 10])
+def test_redeliveries_and_new_entries_share_the_room(
+    limit: int, topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    store = f"{topic.name}_0"
+    redis_client.xgroup_create(store, "g", "0", mkstream=True)
+    old = [redis_client.xadd(store, {"content": "old"}) for _ in range(100)]
+    redis_client.xreadgroup("g", "gone", {store: ">"}, count=100)
+    redis_client.xclaim(store, "g", "gone", 0, old, idle=10**8, justid=True)  # pyright: ignore[reportArgumentType]
+    for _ in range(100):
+        redis_client.xadd(store, {"content": "new"})
+    seen: list[bytes] = []
+    while len(seen) < 200:
+        page = messages(connections.run(stream_calls.claim(topic, 0, ME, limit, "PUBLISH")))
+        assert 0 < len(page) <= limit
+        seen += [message.content for message in page]
+    first = seen[:100]
+    assert 40 <= first.count(b"old") <= 60
+    assert (seen.count(b"old"), seen.count(b"new")) == (100, 100)
+
+
+def test_a_pass_over_many_pending_goes_in_bounded_steps_and_rests_until_a_lease_can_end(
+    topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    # pitfalls 16, 28
+    store = f"{topic.name}_0"
+    redis_client.xgroup_create(store, "g", "0", mkstream=True)
+    for _ in range(1_000):
+        redis_client.xadd(store, {"content": "x"})
+    redis_client.xreadgroup("g", "holder", {store: ">"}, count=1_000)
+    steps, reply = 0, None
+    while reply is None or reply.next_due_ms <= reply.now_ms:
+        reply = connections.run(stream_calls.claim(topic, 0, ME, 10, "PUBLISH"))
+        assert reply.messages == ()
+        steps += 1
+        assert steps < 20
+    assert 2 <= steps <= 5  # 256 entries a step, two steps a claim
+    assert 50_000 < reply.next_due_ms - reply.now_ms <= 60_000
+
+
+def test_a_redrive_of_what_is_gone_appends_a_copy_that_others_pass_over(
+    topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    names = seed(redis_client, topic)
+    connections.run(stream_calls.join(topic, 0, "h", "new"))
+    answers = connections.run(stream_calls.redrive(topic, 0, "g", [names.dead, names.gone, "1-1"], "PUBLISH"))
+    assert answers == [Redriven.DONE, Redriven.DONE, Redriven.ABSENT]
+    assert messages(connections.run(stream_calls.claim(topic, 0, Member("h", "x"), 10, "PUBLISH"))) == []
+    assert connections.run(stream_calls.group_stats(topic, 0, "h")).totals["skipped"] == 1
+    found = messages(connections.run(stream_calls.claim(topic, 0, ME, 10, "PUBLISH", owner=OWNER)))
+    again = {message.id.decode(): message for message in found}
+    assert again[names.dead].claim_score == 1
+    assert [message.content for message in found].count(b"x") == 1
+
+
+# --- at maxmemory
+
+
+@pytest.fixture(scope="module")
+def small_server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def small(small_server: RedisServer) -> Iterator[tuple[Any, Connections]]:
+    connections = Connections(parse_url(small_server.url))
+    with small_server.connect() as client:
+        client.flushall()
+        yield client, connections
+        small_server.config_set("maxmemory", 0)
+    connections.close()
+
+
+@pytest.mark.parametrize("script", WRITERS)
+def test_a_full_redis_can_be_drained_and_takes_no_more(
+    script: str, small: tuple[Any, Connections], small_server: RedisServer
+) -> None:
+    # pitfall 9
+    client, connections = small
+    topic = Topic("small", TopicType.STREAM)
+    names: Seeded = seed(client, topic)
+    for name in default_scripts().names():
+        client.script_load(default_scripts().text(name))
+    small_server.config_set("maxmemory", 1)
+    before = dump(client, topic)
+    if script in ("stream_send", "stream_join", "stream_redrive"):
+        with pytest.raises(MemoryFullError):
+            connections.run(CASES[script](topic, names))
+        assert dump(client, topic) == before
+    else:
+        connections.run(CASES[script](topic, names))
