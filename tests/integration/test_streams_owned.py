@@ -1,0 +1,74 @@
+"""Stream topics with ZooKeeper: each group has one owner per slot, and a key's messages are handled in order."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rmq import ImmediateRetry, RmqClient, StreamMessage, TopicType
+from rmq.coordination import Coordinator
+from rmq.delivery import Delivery
+from rmq.zookeeper_server import ZooKeeperEnsemble
+from tests.conftest import MakeTopic
+from tests.support.streams import check_stream
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
+
+
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[ZooKeeperEnsemble]:
+    with ZooKeeperEnsemble(tick_ms=500) as servers:
+        yield servers
+
+
+def test_each_group_has_one_owner_per_slot_and_order_survives_a_handover(
+    zookeeper: ZooKeeperEnsemble, redis_url: str, client: RmqClient, make_topic: MakeTopic, redis_client: Any
+) -> None:
+    topic = make_topic(TopicType.STREAM, checked=False, slots=8, lease=timedelta(seconds=8), retry=ImmediateRetry())
+    chroot = f"/streams-{os.getpid()}-{random.randrange(10**9)}"
+    producer, view = client.producer(topic), client.stream(topic)
+    keys = [f"k{number}" for number in range(16)]
+
+    def send(numbers: range) -> None:
+        producer.send_many(StreamMessage(f"{key}:{number}", slot_basis=key) for number in numbers for key in keys)
+
+    order: dict[str, list[str]] = {group: [] for group in ("a", "b")}
+    lock = threading.Lock()
+
+    def listen(worker: RmqClient, group: str) -> None:
+        @worker.listener(topic, group=group, start="all", threads=2)
+        def handle(delivery: Delivery) -> None:
+            with lock:
+                order[group].append(delivery.text)
+            time.sleep(0.001)
+
+    workers = [RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) for _ in range(2)]
+    for worker in workers:
+        for group in order:
+            listen(worker, group)
+    try:
+        workers[0].start()
+        send(range(60))
+        workers[1].start()  # slots move while messages are handled
+        send(range(60, 120))
+        wait_until(lambda: all(view.group(group).total("acked") >= 16 * 60 for group in order), 60)
+        workers[0].stop()  # and back again
+        wait_until(lambda: all(view.group(group).total("acked") == 16 * 120 for group in order), 60)
+    finally:
+        for worker in workers:
+            worker.close()
+    check_stream(client, redis_client, topic)
+    for group, handled in order.items():
+        assert len(handled) == 16 * 120, group
+        for key in keys:
+            mine = [text for text in handled if text.startswith(f"{key}:")]
+            assert mine == [f"{key}:{number}" for number in range(120)], (group, key)
+        assert all(slot.epoch > 0 for slot in view.group(group).slots)
