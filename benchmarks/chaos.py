@@ -24,6 +24,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import machine
 from rmq import Topic, TopicType
 from rmq.zookeeper_server import ZooKeeperEnsemble
 from tests.support import scenarios
@@ -182,7 +183,9 @@ def main() -> None:
             failed = failed or bool(wrong)
             print(f"{case.name}: {'; '.join(wrong) or 'good'}\n  {report.to_json()}", flush=True)
     if options.json:
-        result = {"servers": options.servers, "session_s": SESSION_S, "lease_s": LEASE_S}
+        settings = {"servers": options.servers, "session_s": SESSION_S}
+        settings |= {"lease_s": LEASE_S, "long_lease_s": LONG_LEASE_S}
+        result = {"benchmark": "chaos", "machine": machine(), "settings": settings}
         options.json.write_text(json.dumps({**result, "reports": [asdict(each) for each in reports]}, indent=1) + "\n")
     sys.exit(failed)
 
