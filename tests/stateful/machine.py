@@ -57,8 +57,10 @@ class SlotMachine(RuleBasedStateMachine):
         max_backlog=st.sampled_from([None, None, 1, 2]),
         max_dead=st.sampled_from([1, 2, 100]),
         max_dead_age=st.sampled_from([2_000, 10**9]),
+        with_bodies=st.booleans(),
     )
-    def begin(self, lease_s: int, **settings: Any) -> None:
+    def begin(self, lease_s: int, with_bodies: bool, **settings: Any) -> None:
+        self.with_bodies = with_bodies
         self.topic = Topic("t", self.type, lease=timedelta(seconds=lease_s), **settings)
         self.keys = slot_keys("t", 0)
         self.client.flushdb()
@@ -105,7 +107,10 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule(batch=messages, detailed=st.booleans())
     def send(self, batch: list[tuple[int, int, bytes | None]], detailed: bool) -> None:
-        encoded = [Encoded(0, self._content(index), self._score(choice), body) for index, choice, body in batch]
+        encoded = [
+            Encoded(0, self._content(index), self._score(choice), body if self.with_bodies else None)
+            for index, choice, body in batch
+        ]
         result = self._both(
             calls.send(self.topic, 0, encoded, HINT, detailed),
             lambda: self.model.send(encoded, detailed),

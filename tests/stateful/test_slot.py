@@ -16,7 +16,7 @@ from rmq.urls import parse_url
 from tests.stateful.machine import CONTENTS, SlotMachine
 from tests.support.slots import scripts_with_fake_clock
 
-EXAMPLES = {"default": 400, "ci": 400, "mutants": 150, "long": 10_000}
+EXAMPLES = {"default": 400, "ci": 400, "mutants": 120, "long": 10_000}
 STEPS = 30
 
 
