@@ -1,0 +1,68 @@
+"""The scenario in which a well-known delayed queue lost values: two timers that end together, and late replies."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from datetime import timedelta
+
+from rmq import DelayedQueue, RmqClient
+from rmq.errors import RedisUnavailableError
+from tests.support.proxy import Proxy
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+
+
+class Played:
+    """What came of the scenario."""
+
+    def __init__(self, offered: Counter[bytes], taken: dict[bytes, float], due: dict[bytes, float]) -> None:
+        self.lost = len(offered - Counter(taken.keys()))
+        self.latest_s = max((taken[value] - due[value] for value in taken), default=0.0)
+
+
+def play(server: RedisServer, names: list[str], count: int, delays_s: tuple[float, float]) -> Played:
+    """Offer `count` values to each queue; one consumer polls with 1 ms, one with timeouts equal to the delays."""
+    choose = random.Random(7)
+    offered: Counter[bytes] = Counter()
+    due: dict[bytes, float] = {}
+    taken: dict[bytes, float] = {}
+    lock, ended = threading.Lock(), threading.Event()
+    with Proxy(server.port) as proxy, RmqClient(server.url) as sender, RmqClient(proxy.url, timeout_s=3.0) as taker:
+        proxy.delay_replies(0.0, 0.05, seed=3, command="EVALSHA")
+
+        def consume(name: str, timeouts_s: tuple[float, ...]) -> None:
+            with DelayedQueue(taker, name, lease=timedelta(seconds=2)) as queue:
+                while not ended.is_set():
+                    for timeout_s in timeouts_s:
+                        with suppress(RedisUnavailableError):
+                            value = queue.poll(timeout_s)
+                            if value is not None:
+                                with lock:
+                                    taken.setdefault(value, time.monotonic())
+
+        steps = tuple(delays_s[0] + (delays_s[1] - delays_s[0]) * step / 4 for step in range(5))
+        workers = [
+            threading.Thread(target=consume, args=(name, timeouts)) for name in names for timeouts in ((0.001,), steps)
+        ]
+        queues = [DelayedQueue(sender, name, lease=timedelta(seconds=2)) for name in names]
+        for worker in workers:
+            worker.start()
+        for number in range(count):
+            for place, queue in enumerate(queues):
+                value, delay_s = f"{place}:{number}".encode(), choose.choice(steps)
+                queue.offer(value, timedelta(seconds=delay_s))
+                offered[value] += 1
+                due[value] = time.monotonic() + delay_s
+        try:
+            wait_until(lambda: len(taken) >= len(offered), delays_s[1] + 30 + count / 50)
+        finally:
+            ended.set()
+            for worker in workers:
+                worker.join(20)
+            for queue in queues:
+                queue.close()
+    return Played(offered, taken, due)
