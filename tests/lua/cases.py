@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from rmq import calls
 from rmq.calls import Call, Nack
@@ -29,19 +30,19 @@ FULL = SlotState(
 OWNER = Owner(6, "zk")
 """A newer owner than the last one: its epoch is written down."""
 
-Case = Callable[[Topic], Call[object]]
+Case = Callable[[Topic], Call[Any]]
 
 NACKS = (Nack(b"held", LIVE, "retry", 1_000, "E", "m"), Nack(b"resent", LIVE, "bury", 0, "E", "m"))
 
 
-def _send(topic: Topic) -> Call[object]:
+def _send(topic: Topic) -> Call[Any]:
     messages = [Encoded(0, b"new", 2**52, b"body"), Encoded(0, b"due", 2**52, None)]
-    return calls.send(topic, 0, messages, "PUBLISH")  # pyright: ignore[reportReturnType]
+    return calls.send(topic, 0, messages, "PUBLISH")
 
 
-def _redrive(topic: Topic) -> Call[object]:
+def _redrive(topic: Topic) -> Call[Any]:
     kind = "at" if topic.type.timed else "priority"
-    return calls.redrive(topic, 0, kind, 2**52, overwrite=False, limit=10, publish="PUBLISH")  # pyright: ignore[reportReturnType]
+    return calls.redrive(topic, 0, kind, 2**52, overwrite=False, limit=10, publish="PUBLISH")
 
 
 WRITERS: dict[str, tuple[TopicType, Case]] = {

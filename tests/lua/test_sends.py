@@ -138,4 +138,5 @@ def test_a_hint_reaches_subscribers(kind: TopicType, make_slot: MakeSlot, redis_
         wait_until(lambda: redis_client.pubsub_numsub(slot.keys.wake)[0][1])
         slot.run(calls.send(slot.topic, 0, [Encoded(0, b"a", later(kind), None)], "PUBLISH"))
         message = wait_until(lambda: subscriber.get_message(timeout=0.1))
+    assert message is not None
     assert int(message["data"]) == (0 if kind is TopicType.PRIORITY else T0 + 1_000)

@@ -125,7 +125,7 @@ class SlotMachine(RuleBasedStateMachine):
             case TopicType.PRIORITY:
                 low = self.topic.max_retries + 1
                 return (low, low + 1, low + 1, 2**53 - 2, 2**53 - 1)[choice]
-            case TopicType.FIXED_TIME:
+            case _:
                 return self.model.now_ms + (1, 250, 1_000, LONGEST_DELAY_MS, 0)[choice]
 
     # claiming and settling: what is handed out and never settled stands for a crash

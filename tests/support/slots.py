@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from unittest import mock
 
 import redis
+from redis.exceptions import NoScriptError
 
 from rmq import calls
 from rmq.calls import Ack, Call, Nack, WholeClaim
@@ -127,7 +128,7 @@ def read_state(client: redis.Redis, keys: SlotKeys) -> SlotState:
     names = (*(getattr(keys, name) for name in (*ZSETS, *HASHES)), keys.wake)
     try:
         reply: Any = client.evalsha(_DUMP_SHA, len(names), *names)
-    except redis.exceptions.NoScriptError:
+    except NoScriptError:
         reply = client.eval(_DUMP, len(names), *names)
     zsets = [dict(zip(page[::2], map(int, page[1::2]), strict=True)) for page in reply[:4]]
     body, meta, error, reason, dead_body = (dict(zip(page[::2], page[1::2], strict=True)) for page in reply[4:9])

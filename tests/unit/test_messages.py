@@ -139,7 +139,8 @@ def test_body_bounds() -> None:
 
 @pytest.mark.parametrize("part", ["content", "slot_basis", "body"])
 def test_no_part_may_be_of_another_type(part: str) -> None:
-    message = RangeMergeMessage(**{"content": "a", "time_range": 5} | {part: 7})
+    fields: dict[str, Any] = {"content": "a", "time_range": 5, part: 7}
+    message = RangeMergeMessage(**fields)
     with pytest.raises(InvalidMessageError, match=f"{part} is 7"):
         encode(MERGE, message)
 
