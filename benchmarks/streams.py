@@ -180,7 +180,7 @@ def fan_out(server: RedisServer, messages: int) -> dict[str, Any]:
 
 def delayed(server: RedisServer, count: int) -> dict[str, Any]:
     """Play the scenario in which another delayed queue lost values."""
-    played = play(server, [f"delayed-{number}" for number in range(3)], count, (1.0, 5.0))
+    played = play(server, [f"delayed-{number}" for number in range(3)], count, (1.0, 5.0), 0.01)
     return {"queues": 3, "values_each": count, "lost": played.lost, "latest_s": round(played.latest_s, 3)}
 
 

@@ -20,8 +20,9 @@
 -- ARGV[10]  max_dead      most dead of the group in this slot
 -- ARGV[11]  publish       command for the wake hint: PUBLISH or SPUBLISH
 -- ARGV[12..] nacks and acks to settle first: see settle_entries
--- Returns: { now_ms, next_due_ms, swept, stale ids, entries as { id, { field, value, ... } }, delivery count of each,
---   ids that were trimmed or deleted before they were acked }. Nothing due: empty tables.
+-- Returns: { now_ms, next_due_ms, swept, stale ids, per entry: id, delivery count, how many values follow, field,
+--   value, ..., ids that were trimmed or deleted before they were acked }. Nothing due: empty tables. The entries are
+--   one flat table, since Redis sends each table of a table on its own.
 -- Errors: RMQ_FENCED stored_epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
 -- Complexity: O((limit + settled + scan_limit) log N)
 -- Notes: redeliveries get half of the room while there is something new, so that neither holds up the other; an owner
@@ -132,4 +133,12 @@ elseif not paused then
     due = due == 0 and scan_at or math.min(due, scan_at)
   end
 end
-return { whole(now_ms), whole(due), whole(swept), stale, entries, counts, lost }
+local flat = {}
+for i, entry in ipairs(entries) do
+  local size, values = #flat, entry[2]
+  flat[size + 1], flat[size + 2], flat[size + 3] = entry[1], counts[i], #values
+  for j = 1, #values do
+    flat[size + 3 + j] = values[j]
+  end
+end
+return { whole(now_ms), whole(due), whole(swept), stale, flat, lost }

@@ -186,9 +186,7 @@ def stats(topic: Topic, slot: int) -> Call[StreamSlot]:
         now_ms, length, first, last, totals, groups = reply
         names = tuple(sorted(found[1].decode() for found in groups))
         numbers = _totals(STREAM_TOTALS, totals)
-        return StreamSlot(
-            topic.name, slot, int(now_ms), int(length), first.decode(), last.decode(), names, numbers
-        )
+        return StreamSlot(topic.name, slot, int(now_ms), int(length), first.decode(), last.decode(), names, numbers)
 
     return Call("stream_stats", (keys.store, keys.meta), list(STREAM_TOTALS), parse, True, topic.name, slot)
 
@@ -293,12 +291,16 @@ def _totals(names: Sequence[str], values: Sequence[bytes | None]) -> dict[str, i
 
 
 def _parse_claim(reply: list[Any]) -> ClaimReply:
-    now_ms, next_due_ms, swept, stale, entries, counts, lost = reply
-    messages = tuple(
-        StreamClaimed(content_of(flat), deliveries, deliveries, body_of(flat), entry_id, flat)
-        for (entry_id, flat), deliveries in zip(entries, counts, strict=True)
-    )
-    claimed = cast("tuple[Claimed, ...]", messages)
+    now_ms, next_due_ms, swept, stale, items, lost = reply
+    messages: list[StreamClaimed] = []
+    at = 0
+    while at < len(items):
+        deliveries, first = items[at + 1], at + 3
+        last = first + items[at + 2]
+        flat = items[first:last]
+        messages.append(StreamClaimed(content_of(flat), deliveries, deliveries, body_of(flat), items[at], flat))
+        at = last
+    claimed = cast("tuple[Claimed, ...]", tuple(messages))
     return StreamClaimReply(int(now_ms), int(next_due_ms), 0, int(swept), tuple(stale), claimed, (), tuple(lost))
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from rmq.delivery import Delivery, Holder
 from rmq.durations import instant_ms
@@ -203,11 +203,10 @@ class StreamDelivery(Delivery):
     """A delivery of a stream topic: acked, nacked and renewed for one group.
 
     Attributes:
-        id: The entry's id.
         group: The group that it was delivered to.
     """
 
-    __slots__ = ("_flat", "group", "id")
+    __slots__ = ("_flat", "_id", "group")
 
     def __init__(
         self,
@@ -220,16 +219,21 @@ class StreamDelivery(Delivery):
         owner: Owner = NO_OWNER,
         group: str = "",
     ) -> None:
-        super().__init__(topic, slot, Claimed(*claimed[:4]), claimed_ms, lease_until_s, holder, owner)
-        self.id = claimed.id.decode()
+        super().__init__(topic, slot, cast("Claimed", claimed), claimed_ms, lease_until_s, holder, owner)
+        self._id = claimed.id
         self.group = group
         self._flat = claimed.flat
         self.by_name = True  # there are no whole claims: the count of deliveries, and not the time, is the token
 
     @property
     def name(self) -> bytes:
-        """The id."""
-        return self.id.encode()
+        """The id, in bytes."""
+        return self._id
+
+    @property
+    def id(self) -> str:
+        """The entry's id."""
+        return self._id.decode()
 
     @property
     def fields(self) -> Mapping[str, bytes]:

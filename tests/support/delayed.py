@@ -24,15 +24,20 @@ class Played:
         self.latest_s = max((taken[value] - due[value] for value in taken), default=0.0)
 
 
-def play(server: RedisServer, names: list[str], count: int, delays_s: tuple[float, float]) -> Played:
-    """Offer `count` values to each queue; one consumer polls with 1 ms, one with timeouts equal to the delays."""
+def play(
+    server: RedisServer, names: list[str], count: int, delays_s: tuple[float, float], reply_s: float = 0.05
+) -> Played:
+    """Offer `count` values to each queue; one consumer polls with 1 ms, one with timeouts equal to the delays.
+
+    Each reply to a consumer is up to `reply_s` late.
+    """
     choose = random.Random(7)
     offered: Counter[bytes] = Counter()
     due: dict[bytes, float] = {}
     taken: dict[bytes, float] = {}
     lock, ended = threading.Lock(), threading.Event()
     with Proxy(server.port) as proxy, RmqClient(server.url) as sender, RmqClient(proxy.url, timeout_s=3.0) as taker:
-        proxy.delay_replies(0.0, 0.05, seed=3, command="EVALSHA")
+        proxy.delay_replies(0.0, reply_s, seed=3, command="EVALSHA")
 
         def consume(name: str, timeouts_s: tuple[float, ...]) -> None:
             with DelayedQueue(taker, name, lease=timedelta(seconds=2)) as queue:
