@@ -20,7 +20,7 @@
 -- ARGV[9]   max_dead_age   ms
 -- ARGV[10]  max_dead       most dead in this slot
 -- ARGV[11..] nacks and acks to settle first: see settle_nacks and settle_acks; then whole claims to ack: their number,
---   and of each the claim score and how many it holds: see settle_whole
+--   and of each the claim score, how many it holds, and the content of one: see settle_whole
 -- Returns: { now_ms, next_due_ms, resume, swept, stale contents, { content, store score, ... }, { body or nil, ... },
 --   claim scores of whole claims that must be acked by their contents }; the table of bodies is empty when no message
 --   of the slot has one. No message due: empty tables.
@@ -67,8 +67,8 @@ begin_write(slot, newer, epoch, ensemble)
 local at = settle_nacks(slot, 11, now_ms, max_retries, totals, stale)
 at = settle_acks(slot, at, totals, stale)
 local plain = sizes.body == 0 and sizes.error == 0
-for i = at + 1, at + 2 * tonumber(ARGV[at]), 2 do
-  if not settle_whole(slot, ARGV[i], tonumber(ARGV[i + 1]), now_s, lease_s, plain, totals) then
+for i = at + 1, at + 3 * tonumber(ARGV[at]), 3 do
+  if not settle_whole(slot, ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], now_s, lease_s, plain, totals) then
     unmatched[#unmatched + 1] = ARGV[i]
   end
 end

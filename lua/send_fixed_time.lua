@@ -32,4 +32,4 @@ local now_ms = read_clock()
 if lowest <= now_ms then
   return redis.error_reply('RMQ_PAST ' .. whole(now_ms))
 end
-return send_batch(slot, publish, max_backlog, detailed, number, 6, false, lowest)
+return send_batch(slot, publish, max_backlog, detailed, number, 6, false, lowest, now_ms)

@@ -24,4 +24,4 @@
 local slot = { store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], wake = KEYS[5] }
 local publish, max_backlog, detailed, number = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
 
-return send_batch(slot, publish, max_backlog, detailed, number, 5, false, 0)
+return send_batch(slot, publish, max_backlog, detailed, number, 5, false, 0, 0)

@@ -36,4 +36,4 @@ for i = 6, 5 + 2 * number, 2 do
   end
   ARGV[i] = score
 end
-return send_batch(slot, publish, max_backlog, detailed, number, 6, true, now_ms + lowest)
+return send_batch(slot, publish, max_backlog, detailed, number, 6, true, now_ms + lowest, now_ms)

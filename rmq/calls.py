@@ -102,8 +102,8 @@ Renewal = tuple[int, Sequence[Ack], Owner]
 RENEWAL_PATIENCE_S = 0.25
 """How long renewals that were answered wait for those in slots of a server that is down."""
 
-WholeClaim = tuple[int, int]
-"""Claim score and number of all the deliveries of a slot that have it, every one of them done."""
+WholeClaim = tuple[int, int, bytes]
+"""Claim score, number of all the deliveries of a slot that have it, every one of them done, and the name of one."""
 
 
 def send(
@@ -145,7 +145,7 @@ def claim(
 ) -> Call[ClaimReply]:
     """Build the claim of up to `limit` messages (0 to `MAX_BATCH`), which first settles earlier deliveries.
 
-    `whole` acks claims of which every delivery is done, without naming them: cheaper for all sides.
+    `whole` acks claims of which every delivery is done, naming one of them: cheaper for all sides.
     """
     keys = slot_keys(topic.name, slot)
     args: list[Argument] = [owner.epoch, owner.ensemble, topic.lease_s, topic.max_retries, _order(topic), limit]
@@ -153,8 +153,8 @@ def claim(
     args += nack_args(nacks)
     args += ack_args(acks)
     args.append(len(whole))
-    for claim_score, number in whole:
-        args += (claim_score, number)
+    for claim_score, number, witness in whole:
+        args += (claim_score, number, witness)
     max_retries = topic.max_retries
 
     def parse(reply: list[Any]) -> ClaimReply:

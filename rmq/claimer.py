@@ -13,7 +13,7 @@ from rmq.calls import MAX_BATCH, Ack, Call, Nack, WholeClaim
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.delivery import Delivery, Holder
-from rmq.errors import CoordinationError, RedisUnavailableError, ReplyLostError, RmqError, ScriptFailedError
+from rmq.errors import CoordinationError, ReplyLostError, RmqError, ScriptFailedError
 from rmq.ownership import NO_OWNER, Owner
 from rmq.results import ClaimReply, SlotStats
 from rmq.schedule import Schedule
@@ -248,7 +248,11 @@ class Claimer:
         share, extra = divmod(limit, len(open_) or 1)
         shares = {place: min(share + (index < extra), MAX_BATCH) for index, place in enumerate(open_)}
         parts = [self._claim_call(place, shares.get(place, 0), pending.get(place)) for place in places]
-        replies = self._connections.run_many(parts, PATIENCE_S)
+        try:
+            replies = self._connections.run_many(parts, PATIENCE_S)
+        except BaseException:
+            _to_be_named(list(settled))  # some may have been carried out
+            raise
         round_ = self._take_replies(places, replies, pending, holder, started_s)
         answered = {place for place, reply in zip(places, replies, strict=True) if isinstance(reply, ClaimReply)}
         self._take_over([place for place in turn if place not in shares and place in answered])
@@ -347,8 +351,8 @@ class Claimer:
                     self._fenced(reply, settlements)
                 else:
                     trouble = reply
-                    if isinstance(reply, RedisUnavailableError) and settlements is not None:
-                        round_.unsent.extend(settlements.deliveries)
+                    if settlements is not None:  # refused, or not sent: nothing was carried out
+                        round_.unsent.extend(_to_be_named(settlements.deliveries))
             if self._schedule.wait_s(monotonic_s(), 1.0) == 0:
                 self._changed.notify_all()
         if trouble is None:

@@ -96,20 +96,25 @@ class Connections:
             raise result
         return cast("T", result)
 
-    def run_many(self, calls: Sequence[Call[Any]], patience_s: float | None = None) -> list[Any]:
+    def run_many(
+        self, calls: Sequence[Call[Any]], patience_s: float | None = None, deadline_s: float | None = None
+    ) -> list[Any]:
         """Carry out calls in one round trip per server, all at the same time.
 
         Args:
             calls: Any number, on any slots.
             patience_s: Once some calls have a result, wait no longer than this for the others: a server that is down
                 shall not hold up the work on the rest. By default until the deadline.
+            deadline_s: How long to repeat what may be repeated; the client's deadline by default.
 
         Returns:
             Per call its parsed reply or the `RmqError` it met.
         """
-        return self.submit(calls, patience_s)()
+        return self.submit(calls, patience_s, deadline_s)()
 
-    def submit(self, calls: Sequence[Call[Any]], patience_s: float | None = None) -> Callable[[], list[Any]]:
+    def submit(
+        self, calls: Sequence[Call[Any]], patience_s: float | None = None, deadline_s: float | None = None
+    ) -> Callable[[], list[Any]]:
         """Send calls without waiting; the function returned waits for the results, as `run_many` returns them.
 
         The caller must call it once: until then connections are taken.
@@ -119,7 +124,7 @@ class Connections:
         under_way = self._send(exchange)
 
         def results() -> list[Any]:
-            self._finish(exchange, under_way, patience_s)
+            self._finish(exchange, under_way, patience_s, deadline_s or self._deadline_s)
             return exchange.results
 
         return results
@@ -263,7 +268,9 @@ class Connections:
             raise
         return under_way
 
-    def _finish(self, exchange: Exchange, under_way: list[_UnderWay], patience_s: float | None) -> None:
+    def _finish(
+        self, exchange: Exchange, under_way: list[_UnderWay], patience_s: float | None, deadline_s: float
+    ) -> None:
         started = time.monotonic()
         pause_s = FIRST_PAUSE_S
         while True:
@@ -271,7 +278,7 @@ class Connections:
             self._router.learn(exchange.take_moved())
             if exchange.done:
                 return
-            longest_s = self._deadline_s
+            longest_s = deadline_s
             if patience_s is not None and exchange.partly_done:
                 longest_s = min(longest_s, patience_s)
             if exchange.pause_needed:

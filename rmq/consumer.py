@@ -14,7 +14,7 @@ from rmq.claimer import Claimer
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.delivery import ACKED, Delivery, Outcome, Verb
-from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError, ScriptFailedError
+from rmq.errors import InvalidValueError, ReplyLostError, RmqError, ScriptFailedError
 from rmq.settlements import nack_of
 from rmq.slot import SlotWriter
 from rmq.stream_slot import GroupSlots
@@ -105,15 +105,19 @@ class Consumer:
 
         Raises:
             AlreadySettledError: One of them was settled before.
-            RedisUnavailableError: A slot did not answer; the others are acked all the same. The leases settle it.
+            RmqError: A slot did not answer, or refused; the others are acked all the same. Those of that slot may be
+                acked again, unless the reply was lost (`ReplyLostError`): then their leases settle it.
         """
         stale: list[Delivery] = []
-        trouble: RedisUnavailableError | None = None
+        trouble: RmqError | None = None
         for slot, part in self._open_by_slot(deliveries, ACKED).items():
             try:
                 gone = set(self._writer.ack(slot, [(delivery.name, delivery.claim_score) for delivery in part]))
-            except RedisUnavailableError as error:
+            except RmqError as error:
                 trouble = trouble or error
+                if not isinstance(error, ReplyLostError):
+                    for delivery in part:
+                        delivery.outcome = None
                 continue
             self._claimer.expect(slot)
             stale += [delivery for delivery in part if delivery.name in gone]
@@ -205,7 +209,10 @@ class Consumer:
     @staticmethod
     def _open_by_slot(deliveries: Iterable[Delivery], outcome: Outcome) -> dict[int, list[Delivery]]:
         by_slot: dict[int, list[Delivery]] = defaultdict(list)
-        for delivery in deliveries:
+        wanted = list(deliveries)
+        for delivery in wanted:
+            delivery.refuse_if_settled()
+        for delivery in wanted:
             delivery.mark(outcome)
             by_slot[delivery.slot].append(delivery)
         return by_slot

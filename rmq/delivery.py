@@ -8,7 +8,7 @@ from typing import Protocol
 
 from rmq.clock import monotonic_s
 from rmq.durations import Duration, duration_ms
-from rmq.errors import AlreadySettledError, LeaseLostError
+from rmq.errors import AlreadySettledError, LeaseLostError, ReplyLostError, RmqError
 from rmq.ownership import NO_OWNER, Owner
 from rmq.results import Claimed
 from rmq.scores import retries_left_of
@@ -209,17 +209,26 @@ class Delivery:
         Raises:
             AlreadySettledError: Settled before.
         """
+        self.refuse_if_settled()
+        self.outcome = outcome
+
+    def refuse_if_settled(self) -> None:
+        """Raise `AlreadySettledError` if it was acked, nacked, buried or released before."""
         if self.outcome is not None:
             raise AlreadySettledError(
                 f"delivery of {self.content!r:.80} was settled before ({self.outcome.verb.value})",
                 topic=self.topic.name,
                 slot=self.slot,
             )
-        self.outcome = outcome
 
     def _end(self, outcome: Outcome) -> bool:
         self.mark(outcome)
-        return self._holder.settle(self, outcome)
+        try:
+            return self._holder.settle(self, outcome)
+        except RmqError as error:
+            if not isinstance(error, ReplyLostError):
+                self.outcome = None  # it was certainly not carried out, and may be tried again
+            raise
 
     def __repr__(self) -> str:
         return f"<Delivery {self.content!r:.80} of {self.topic.name}, slot {self.slot}, attempt {self.attempt}>"

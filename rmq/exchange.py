@@ -20,9 +20,10 @@ from rmq.urls import Address
 from rmq.wire import pack
 
 _NOT_EXECUTED = (
-    "NOSCRIPT", "LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "NOREPLICAS", "MOVED ", "ASK ",
+    "NOSCRIPT", "LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "NOREPLICAS", "MISCONF",
+    "MOVED ", "ASK ",
 )  # fmt: skip
-_IN_SCRIPT = (": -READONLY ", ": -NOREPLICAS ")
+_IN_SCRIPT = (": -READONLY ", ": -NOREPLICAS ", ": -MISCONF ")
 """How Redis 6.2 puts them when it is the script's first write that is refused."""
 
 FREE_HOPS = 4

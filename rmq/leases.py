@@ -115,6 +115,8 @@ class LeaseKeeper(threading.Thread):
         """Note the new claim scores; return the deliveries whose lease is lost."""
         if not isinstance(reply, ExtendReply):
             log.warning("leases in slot %d of topic %s were not renewed: %s", slot, self._slots.topic.name, reply)
+            for delivery in part:
+                delivery.by_name = True  # renewed or not: its score may no longer be the one we know
             gone = isinstance(reply, CoordinationError)
             return [each for each in part if gone or each.lease_until_s < monotonic_s()]
         lost: list[Delivery] = []

@@ -6,7 +6,7 @@ AHEAD_S = 0.1
 """Enough that the trip to Redis does not show; so little that a more urgent message need not wait long."""
 
 MOST_AHEAD = 500
-FIRST_GUESS = 8
+FIRST_GUESS = 1
 _WEIGHT = 0.3
 
 

@@ -60,9 +60,7 @@ class ListenerRuntime:
                 Worker(listener, shared, self.stopping, None, number) for number in range(listener.threads)
             ]
         else:
-            self._claimers = [
-                Claimer(connections, topic, (), self._may_claim, source) for _ in range(listener.threads)
-            ]
+            self._claimers = [Claimer(connections, topic, (), self._may_claim, source) for _ in range(listener.threads)]
             self._workers = [
                 Worker(listener, claimer, self.stopping, coordinator, number)
                 for number, claimer in enumerate(self._claimers)
@@ -159,6 +157,8 @@ class ListenerRuntime:
         while not self.stopping.is_set():
             try:
                 hints = self._hints.read(0.25)
+                for worker in self._workers:
+                    worker.relieve()
                 for claimer in self._claimers:
                     claimer.take_hints(hints)
                 if hints.missed or monotonic_s() >= next_look_s:

@@ -40,7 +40,7 @@ class Settlements:
 
     def whole_claims(self) -> list[WholeClaim]:
         """Return the claims of which every delivery is acked; what is nacked leaves them before."""
-        return [(score, len(part)) for score, part in self._acked.items() if score not in self._named]
+        return [(score, len(part), part[0].name) for score, part in self._acked.items() if score not in self._named]
 
     def named_acks(self) -> list[Ack]:
         """Return the other acks, those of a claim side by side."""

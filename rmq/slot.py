@@ -92,7 +92,7 @@ class SlotWriter:
     def extend_many(self, renewals: Sequence[Renewal]) -> list[ExtendReply | RmqError]:
         """Renew leases in several slots at once; a server that is down does not hold up the others for long."""
         parts = [calls.extend(self.topic, slot, claims, owner) for slot, claims, owner in renewals]
-        return self._connections.run_many(parts, RENEWAL_PATIENCE_S)
+        return self._connections.run_many(parts, RENEWAL_PATIENCE_S, self.topic.lease_s / 6)
 
     def cancel(self, slot: int, contents: Sequence[bytes]) -> list[ControlResult]:
         """Take contents out of the backlog; at most `MAX_BATCH`."""

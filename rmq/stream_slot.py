@@ -181,4 +181,4 @@ class GroupSlots:
     def extend_many(self, renewals: Sequence[Renewal]) -> list[ExtendReply | RmqError]:
         """Renew leases in several slots at once; a server that is down does not hold up the others for long."""
         parts = [stream_calls.extend(self.topic, slot, self.member, claims, owner) for slot, claims, owner in renewals]
-        return self._connections.run_many(parts, RENEWAL_PATIENCE_S)
+        return self._connections.run_many(parts, RENEWAL_PATIENCE_S, self.topic.lease_s / 6)

@@ -31,6 +31,9 @@ LOOK_EVERY_S = 1.0
 SETTLE_AFTER_S = 0.1
 """An outcome waits at most this long, and until its handler's neighbour returns, for a claim to ride on."""
 
+SLOW_S = 0.5
+"""What waits behind a handler that runs longer than this goes back to the others."""
+
 TROUBLE_PAUSE_S = 0.2
 
 
@@ -96,6 +99,7 @@ class Worker(threading.Thread):
         self._coordinator = coordinator
         self._waiting: deque[Delivery] = deque()
         self._pace = Pace(MOST_AHEAD)
+        self._began_s: float | None = None
 
     def run(self) -> None:
         """Work until `stopping`."""
@@ -158,7 +162,7 @@ class Worker(threading.Thread):
         with self.held.lock:
             settled = self._settled()
             round_ = self.claimer.claim(limit, self, settled, self.held.deliveries)
-            self._drop(settled, round_.unsent)
+            self._drop(settled, self._worth_repeating(round_.unsent))
             self.held.deliveries += round_.deliveries
             self._waiting.extend(round_.deliveries)
         if self._stopping.is_set():
@@ -194,12 +198,14 @@ class Worker(threading.Thread):
             )
         if not ready:
             return
+        self._began_s = started_s
         try:
             self._listener.handler(list(ready) if self._listener.batch else ready[0])
             outcome = ACKED
         except BaseException as error:  # SystemExit, too: it would end this thread, and nobody else, without a word
             log.warning("handler of topic %s failed: %r", self._listener.topic.name, error, exc_info=error)
             outcome = Outcome(Verb.NACK, None, *describe(error))
+        self._began_s = None
         for delivery in ready:
             if delivery.outcome is None:
                 delivery.outcome = outcome
@@ -222,12 +228,28 @@ class Worker(threading.Thread):
         gone = {id(delivery) for delivery in settled} - {id(delivery) for delivery in unsent}
         self.held.deliveries = [delivery for delivery in self.held.deliveries if id(delivery) not in gone]
 
+    def _worth_repeating(self, unsent: Sequence[Delivery]) -> list[Delivery]:
+        """Outcomes that did not reach Redis are sent again as long as their leases run."""
+        now_s = monotonic_s()
+        return [delivery for delivery in unsent if now_s < delivery.lease_until_s]
+
+    def relieve(self) -> None:
+        """Give back what waits behind a slow handler, and send off what is done; called from the watcher's thread.
+
+        What this thread has claimed ahead would otherwise wait as long as that handler runs, while others are idle.
+        """
+        began_s = self._began_s
+        if began_s is None or monotonic_s() - began_s < SLOW_S:
+            return
+        if self._waiting or any(delivery.outcome is not None for delivery in list(self.held.deliveries)):
+            self.release_waiting()
+
     def _settle_only(self) -> None:
         with self.held.lock:
             settled = self._settled()
             if settled:
                 round_ = self.claimer.claim(0, self, settled, self.held.deliveries)
-                self._drop(settled, round_.unsent)
+                self._drop(settled, self._worth_repeating(round_.unsent))
 
     def _finish(self) -> None:
         """Send the last outcomes; give up when their leases end."""

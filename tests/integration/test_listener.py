@@ -14,10 +14,11 @@ from datetime import timedelta
 import pytest
 import redis
 
-from rmq import PriorityMessage, RangeMergeMessage, RmqClient, TopicType
+from rmq import PriorityMessage, RangeMergeMessage, RmqClient, TopicType, worker
 from rmq.delivery import Delivery
 from rmq.errors import InvalidValueError, LeaseLostError, RmqError
 from rmq.keys import slot_keys
+from rmq.pace import Pace
 from rmq.retry import ImmediateRetry
 from rmq.topics import Topic
 from rmq.worker import Listener
@@ -272,6 +273,35 @@ def test_a_handler_that_takes_longer_than_its_lease_keeps_it(client: RmqClient, 
     assert stats_of(client, topic).total("acked") == stats_of(client, topic).total("delivered") == 1
 
 
+@pytest.fixture
+def claims_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listeners claim eight messages at once, and keep them however slow their handler is."""
+    monkeypatch.setattr(Pace, "ahead", lambda _: 8)
+    monkeypatch.setattr(worker, "SLOW_S", 60.0)
+
+
+@pytest.mark.usefixtures("claims_ahead")
+def test_what_waits_behind_a_slow_handler_goes_to_others(
+    client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "SLOW_S", 0.1)
+    topic = make_topic(TopicType.PRIORITY)
+    gate = Gate()
+    client.listener(topic)(gate)
+    client.producer(topic).send_many(PriorityMessage(f"m{i}", 100 - i) for i in range(8))
+    found: list[Delivery] = []
+    with listening(client), client.consumer(topic) as other:
+        wait_until(lambda: gate.begun, 10)
+        wait_until(lambda: found.extend(other.poll(timeout=0.5)) or len(found) == 7, 10)
+        assert {delivery.attempt for delivery in found} == {1}
+        assert [delivery.priority for delivery in found] == list(range(99, 92, -1))
+        assert other.ack(found) == []
+        gate.open.set()
+        wait_until(empty(client, topic), 10)
+    assert texts(gate.ended) == ["m0"]
+
+
+@pytest.mark.usefixtures("claims_ahead")
 def test_what_waits_behind_a_slow_handler_keeps_its_lease(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY, lease=SECOND)
     gate = Gate()
@@ -330,6 +360,7 @@ def test_a_lost_lease_is_told_and_the_late_ack_changes_nothing(
     assert stats_of(client, topic).total("acked") == 1
 
 
+@pytest.mark.usefixtures("claims_ahead")
 def test_what_lost_its_lease_while_it_waited_is_not_begun(
     client: RmqClient, make_topic: MakeTopic, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -355,6 +386,7 @@ def test_what_lost_its_lease_while_it_waited_is_not_begun(
 # --- stopping
 
 
+@pytest.mark.usefixtures("claims_ahead")
 def test_stop_lets_handlers_finish_and_releases_at_once_what_was_not_begun(
     client: RmqClient, make_topic: MakeTopic
 ) -> None:

@@ -369,17 +369,18 @@ def test_acks_and_nacks_ride_along_and_stale_ones_are_told(make_slot: MakeSlot) 
 @pytest.mark.parametrize(
     ("state", "whole", "unmatched", "left"),
     [
-        (SlotState(), (held(), 2), (), {}),
-        (SlotState(store={b"a": T0 + 9}), (held(), 2), (), {}),  # beside a fresh copy
-        (SlotState(), (held(), 1), (held(),), {b"a", b"b"}),  # one is somebody else's
-        (SlotState(), (held(), 3), (held(),), {b"a", b"b"}),
-        (SlotState(), (held(15), 2), (held(15),), {b"a", b"b"}),
-        (SlotState(body={b"a": b"1"}), (held(), 2), (held(),), {b"a", b"b"}),
-        (SlotState(error={b"a": {}}), (held(), 2), (held(),), {b"a", b"b"}),
+        (SlotState(), (held(), 2, b"a"), (), {}),
+        (SlotState(store={b"a": T0 + 9}), (held(), 2, b"a"), (), {}),  # beside a fresh copy
+        (SlotState(), (held(), 1, b"a"), (held(),), {b"a", b"b"}),  # one is somebody else's
+        (SlotState(), (held(), 3, b"a"), (held(),), {b"a", b"b"}),
+        (SlotState(), (held(15), 2, b"a"), (held(15),), {b"a", b"b"}),
+        (SlotState(), (held(), 2, b"ours"), (held(),), {b"a", b"b"}),  # as many, but not those
+        (SlotState(body={b"a": b"1"}), (held(), 2, b"a"), (held(),), {b"a", b"b"}),
+        (SlotState(error={b"a": {}}), (held(), 2, b"a"), (held(),), {b"a", b"b"}),
     ],
 )
 def test_a_whole_claim_is_acked_without_names_if_it_must_be_the_one(
-    state: SlotState, whole: tuple[int, int], unmatched: tuple[int, ...], left: set[bytes], make_slot: MakeSlot
+    state: SlotState, whole: tuple[int, int, bytes], unmatched: tuple[int, ...], left: set[bytes], make_slot: MakeSlot
 ) -> None:
     # pitfall 31
     slot = make_slot()
@@ -397,7 +398,7 @@ def test_a_whole_claim_is_not_acked_after_its_lease(make_slot: MakeSlot) -> None
     # pitfall 31: by then others may have claimed just as many in the second of its score
     slot = make_slot()
     slot.seed(SlotState(prepare={b"a": held(16, 60), b"b": held(16, 61)}))
-    assert slot.claim(0, whole=[(held(16, 60), 1), (held(16, 61), 1)]).unmatched == (held(16, 61),)
+    assert slot.claim(0, whole=[(held(16, 60), 1, b"a"), (held(16, 61), 1, b"b")]).unmatched == (held(16, 61),)
     assert slot.state().totals == {"accepted": 2, "acked": 1, "expired": 1, "retried": 1}
 
 

@@ -143,7 +143,7 @@ class SlotMachine(RuleBasedStateMachine):
     def claim_when_all_is_done(self, limit: int, consumer: int) -> None:
         """Ack all that a consumer holds, claim by claim without names. It must not hit what the other one holds."""
         whole = [
-            (score, number)
+            (score, number, next(content for content, held in self.hands[consumer].items() if held == score))
             for score, number in Counter(self.hands[consumer].values()).items()
             if not self._is_over(score) or score // 1000 + self.topic.lease_s < self.model.now_s
         ]  # not the clock that has gone back to before a lease's end
@@ -170,7 +170,7 @@ class SlotMachine(RuleBasedStateMachine):
             assert reply.next_due_ms == expected.next_due_ms or (at_once and len(reply.messages) == limit)
         self._settled(acks)
         self._settled([(nack.content, nack.claim_score) for nack in nacks])
-        for done in {score for score, _ in whole} - set(reply.unmatched):
+        for done in {score for score, _, _ in whole} - set(reply.unmatched):
             contents = {content for content, score in held.items() if score == done}
             assert contents <= self.hands[consumer].keys(), "acked what another consumer holds"
             self._settled([(content, done) for content in contents])

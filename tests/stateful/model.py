@@ -54,7 +54,10 @@ class Model:
         bound = self.topic.max_backlog_per_slot
         if bound and fresh and len(store) + len(fresh) > bound:
             raise BacklogFullError("full")
-        first, crowded = min(store.values(), default=None), len(store) <= len(self.slot.prepare)
+        crowded = len(store) <= len(self.slot.prepare)
+        # a due one at the head may hide in its twin's flight, so that later ones are what consumers wait for
+        hidden = self.now_ms if kind.timed and self.slot.prepare else -1
+        first = min((score for score in store.values() if score > hidden), default=None)
         due = [self.now_ms + message.score if kind is TopicType.RANGE_MERGE else message.score for message in messages]
         outcomes: list[bool] = []
         for message, score in zip(messages, due, strict=True):
@@ -89,9 +92,7 @@ class Model:
         plain = not self.slot.body and not self.slot.error
         stale = [nack.content for nack in nacks if not self._nack(nack)]
         stale += [content for content, claim_score in acks if not self._ack(content, claim_score)]
-        unmatched = [
-            claim_score for claim_score, number in whole if not (plain and self._ack_whole(claim_score, number))
-        ]
+        unmatched = [whole_claim[0] for whole_claim in whole if not (plain and self._ack_whole(*whole_claim))]
         swept, more = self._sweep(sweep_limit)
         self._trim_dead()
         taken = [self._take(content) for content in self._claimable()[:limit]]
@@ -165,10 +166,10 @@ class Model:
         self.totals["acked"] += 1
         return True
 
-    def _ack_whole(self, claim_score: int, number: int) -> bool:
+    def _ack_whole(self, claim_score: int, number: int, witness: bytes) -> bool:
         """Ack all that was claimed with this score, if that is so many and their lease still runs."""
         contents = [content for content, score in self.slot.prepare.items() if score == claim_score]
-        if len(contents) != number or claim_score // 1000 + self.topic.lease_s < self.now_s:
+        if witness not in contents or len(contents) != number or claim_score // 1000 + self.topic.lease_s < self.now_s:
             return False
         return all(self._ack(content, claim_score) for content in contents)
 

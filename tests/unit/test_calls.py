@@ -48,11 +48,11 @@ def test_a_claim() -> None:
         start=4,
         acks=[(b"a", 5), (b"b", 5), (b"c", 6)],
         nacks=[Nack(b"d", 5, "bury", 0, "E", "m")],
-        whole=[(8, 2)],
+        whole=[(8, 2, b"w")],
     )
     settings = [7, "zk", 60, 16, "high", 10, 4, 256, 30 * 86_400_000, 250_000]
     nacks = [1, b"d", 5, "bury", 0, "E", "m"]
-    assert list(call.args) == [*settings, *nacks, 2, 5, 2, b"a", b"b", 6, 1, b"c", 1, 8, 2]
+    assert list(call.args) == [*settings, *nacks, 2, 5, 2, b"a", b"b", 6, 1, b"c", 1, 8, 2, b"w"]
     assert list(calls.claim(FIXED, 0, 0).args)[4:] == ["low", 0, 0, 256, 30 * 86_400_000, 250_000, 0, 0, 0]
 
 
