@@ -17,7 +17,7 @@ from rmq.cli.shown import span
 from rmq.client import RmqClient
 from rmq.inspection import TopicStats
 from rmq.results import SlotStats
-from rmq.topics import Topic
+from rmq.topics import Topic, TopicType
 
 _TOTALS = ("accepted", "merged", "delivered", "acked", "retried", "buried")
 _RARE = ("expired", "released", "exhausted", "redriven", "cancelled", "purged", "trimmed")
@@ -47,7 +47,9 @@ def stats(
 
 
 def _read(client: RmqClient, topics: Sequence[Topic] | None) -> list[TopicStats]:
-    return [client.inspect(topic).stats() for topic in (client.topics() if topics is None else topics)]
+    if topics is None:  # a stream has other figures: groups, lags; asked for by name, it says so
+        topics = [topic for topic in client.topics() if topic.type is not TopicType.STREAM]
+    return [client.inspect(topic).stats() for topic in topics]
 
 
 def _show(session: Session, found: Sequence[TopicStats], slots: bool) -> None:
