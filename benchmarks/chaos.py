@@ -85,9 +85,7 @@ class Servers:
         yield Case("kill -9", scenarios.killed)
         for timeouts in (0.5, 2.0, 5.0):
             yield Case(f"stopped for {timeouts:g} session timeouts", scenarios.stopped(timeouts))
-            yield Case(
-                f"stopped for {timeouts:g}, long lease", scenarios.stopped(timeouts), lease_s=LONG_LEASE_S
-            )
+            yield Case(f"stopped for {timeouts:g}, long lease", scenarios.stopped(timeouts), lease_s=LONG_LEASE_S)
         if self.cluster:
             yield Case("ZooKeeper leader killed", scenarios.zookeeper_leader_killed(self.zookeeper))
         yield Case("ZooKeeper away for 30 s", scenarios.quorum_lost(self.zookeeper, 30.0))

@@ -345,6 +345,13 @@ def error_of(call: Call[Any], message: str) -> RmqError:
     code, _, rest = message.removeprefix("ERR ").partition(" ")
     detail = rest.split()
     match code:
+        case "RMQ_FENCED" if call.args[0] == 0:
+            return FencedError(
+                f"{place} is owned through ZooKeeper (epoch {detail[0]}), and this client has none: "
+                f"give it zookeeper=..., or move the topic away with `rmq adopt {topic} --no-zookeeper`",
+                topic=topic,
+                slot=slot,
+            )
         case "RMQ_FENCED":
             return FencedError(
                 f"{place} was touched by a newer owner (epoch {detail[0]}); this one's is older", topic=topic, slot=slot

@@ -190,9 +190,7 @@ class StreamTopic(StreamView):
             hints.close()
 
     def _page_after(self, slot: int, after: dict[int, str]) -> list[StreamEntry]:
-        page = self._connections.run(
-            stream_calls.read_range(self.topic, slot, after[slot], "+", PAGE, down=False)
-        )
+        page = self._connections.run(stream_calls.read_range(self.topic, slot, after[slot], "+", PAGE, down=False))
         if page:
             after[slot] = f"({page[-1].id}"
         return page

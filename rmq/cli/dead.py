@@ -187,9 +187,7 @@ def _filter(
     )
 
 
-def _total(
-    session: Session, client: RmqClient, dead: DeadLetters, where: DeadFilter, limit: int | None
-) -> int | None:
+def _total(session: Session, client: RmqClient, dead: DeadLetters, where: DeadFilter, limit: int | None) -> int | None:
     """Return how many are meant, where a bar shows it."""
     return _count(client, dead, where, limit) if session.err.is_terminal else None
 

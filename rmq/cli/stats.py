@@ -61,9 +61,7 @@ def _show(session: Session, found: Sequence[TopicStats], slots: bool) -> None:
         session.note("no topics: the first send or consumer registers one")
 
 
-def _watch(
-    session: Session, client: RmqClient, topics: Sequence[Topic] | None, slots: bool, every_s: float
-) -> None:
+def _watch(session: Session, client: RmqClient, topics: Sequence[Topic] | None, slots: bool, every_s: float) -> None:
     if session.json or not session.out.is_terminal:
         while True:
             _show(session, _read(client, topics), slots)

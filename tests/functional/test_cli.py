@@ -261,7 +261,13 @@ def test_errors_are_one_line_and_a_traceback_only_on_request(cli: Cli) -> None:
     assert ran.err.count("\n") == 1
     verbose = cli("--verbose", "topics", "show", "no-such-topic", code=1)
     assert "Traceback" in verbose.err
-    for bad in ("http://user:secret@x", "redis://user:secret@x:port", "redis://[::1", "redis://u:secret/x@h", "unix://"):
+    for bad in (
+        "http://user:secret@x",
+        "redis://user:secret@x:port",
+        "redis://[::1",
+        "redis://u:secret/x@h",
+        "unix://",
+    ):
         ran = Cli(bad)("topics", code=2)
         assert "rmq: URL" in ran.err
         assert "secret" not in ran.err

@@ -94,9 +94,7 @@ def empty(client: RmqClient, topic: Topic) -> bool:
     return left_in(stats_of(client, topic))[:3] == (0, 0, 0)
 
 
-def test_killed_in_the_middle_of_ten_thousand_messages(
-    client: RmqClient, ledger: Ledger, start: Start
-) -> None:
+def test_killed_in_the_middle_of_ten_thousand_messages(client: RmqClient, ledger: Ledger, start: Start) -> None:
     """Three processes share all slots; one after the other is killed with -9. Nothing is lost, and only what was in
     flight in a killed one is delivered again."""
     topic = Topic("killed", TopicType.PRIORITY, slots=8, lease=timedelta(seconds=2), retry=ImmediateRetry())

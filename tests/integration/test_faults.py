@@ -178,9 +178,7 @@ def test_a_nack_whose_reply_is_lost_is_told_and_not_repeated(
     assert stats_of(direct, topic).total("retried") == 1
 
 
-def test_an_extension_whose_reply_is_lost(
-    client: RmqClient, direct: RmqClient, proxy: Proxy, topic: Topic
-) -> None:
+def test_an_extension_whose_reply_is_lost(client: RmqClient, direct: RmqClient, proxy: Proxy, topic: Topic) -> None:
     """Its token may be another by now: so the ack may be stale, and then it is delivered again."""
     direct.producer(topic).send(PriorityMessage("a", 100))
     with client.consumer(topic) as consumer:
@@ -353,9 +351,7 @@ def test_random_delays_lose_nothing(client: RmqClient, direct: RmqClient, proxy:
     assert stats_of(direct, topic).dead == 0
 
 
-def test_delayed_replies_deliver_neither_early_nor_twice(
-    client: RmqClient, direct: RmqClient, proxy: Proxy
-) -> None:
+def test_delayed_replies_deliver_neither_early_nor_twice(client: RmqClient, direct: RmqClient, proxy: Proxy) -> None:
     topic = Topic(f"fault{next(_numbers)}", TopicType.FIXED_TIME, lease=timedelta(seconds=5))
     now_ms = stats_of(direct, topic).slots[0].now_ms
     sent = [FixedTimeMessage(f"m{i}", now_ms + 800 + 40 * i) for i in range(20)]

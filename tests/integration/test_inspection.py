@@ -100,9 +100,7 @@ def test_content_that_is_not_text(client: RmqClient, make_topic: MakeTopic) -> N
 @pytest.mark.parametrize(
     "options", [{"place": "dead"}, {"limit": 0}, {"limit": 1_001}, {"limit": 1.5}, {"slots": [2]}, {"slots": [True]}]
 )
-def test_options_of_peek_out_of_range(
-    client: RmqClient, make_topic: MakeTopic, options: dict[str, object]
-) -> None:
+def test_options_of_peek_out_of_range(client: RmqClient, make_topic: MakeTopic, options: dict[str, object]) -> None:
     inspection = client.inspect(make_topic(TopicType.PRIORITY, slots=2))
     with pytest.raises(InvalidValueError):
         inspection.peek(**options)  # pyright: ignore[reportArgumentType]

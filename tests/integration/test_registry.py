@@ -78,9 +78,7 @@ def test_of_many_first_users_one_wins(redis_url: str, make_topic: MakeTopic) -> 
     assert len({producer.topic for producer in producers}) == 1
 
 
-def test_a_definition_that_cannot_be_read(
-    client: RmqClient, make_topic: MakeTopic, redis_client: redis.Redis
-) -> None:
+def test_a_definition_that_cannot_be_read(client: RmqClient, make_topic: MakeTopic, redis_client: redis.Redis) -> None:
     topic = make_topic(TopicType.PRIORITY)
     redis_client.hset(TOPICS_KEY, topic.name, '{"name": "x"}')
     with pytest.raises(InvalidTopicError, match="cannot be read"):

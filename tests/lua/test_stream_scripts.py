@@ -134,9 +134,7 @@ def test_a_missing_right_half_way_loses_no_entry(
     assert names.gone in dead or b"g" in copies
 
 
-def test_a_claim_settles_takes_over_and_reads_on(
-    topic: Topic, redis_client: Any, connections: Connections
-) -> None:
+def test_a_claim_settles_takes_over_and_reads_on(topic: Topic, redis_client: Any, connections: Connections) -> None:
     names = seed(redis_client, topic)
     store = f"{topic.name}_0"
     reply = connections.run(CASES["stream_claim"](topic, names))

@@ -378,4 +378,3 @@ def _split(overlaps: Sequence[Any], lease_s: float) -> tuple[int, int]:
 def sleep_s(seconds: float) -> None:
     """Let a fault last; nothing can be waited for."""
     time.sleep(seconds)
-

@@ -153,7 +153,7 @@ CLAIM = calls.claim(FIXED, 1, 1)
 @pytest.mark.parametrize(
     ("call", "message", "kind", "text"),
     [
-        (CLAIM, "RMQ_FENCED 7", FencedError, "slot 1 of topic t was touched by a newer owner (epoch 7)"),
+        (CLAIM, "RMQ_FENCED 7", FencedError, "slot 1 of topic t is owned through ZooKeeper (epoch 7)"),
         (CLAIM, "RMQ_ENSEMBLE zk", EnsembleMismatchError, "ensemble zk, not through this one; `rmq adopt t`"),
         (SEND, "RMQ_PAST 99", FixedTimePassedError, "fixed_time 40 does not lie ahead of Redis' time, 99 ms"),
         (

@@ -19,9 +19,7 @@ from rmq.demo.summary import Run
 
 RECORD = Handled(PRICE_PICTURE.name, "item:1", True, 10.0, 11.0, 5, False, None)
 GOLD = Handled(CUSTOMER_PICTURE.name, "item:1 customer:2", True, 12.0, 13.0, 70, False, "GOLD")
-ACCOUNT = Account(
-    PRICE_PICTURE.name, 10, 3, 8, 1, 5, 1, 1, backlog=0, due=0, in_flight=0, waiting=0, found=0
-)
+ACCOUNT = Account(PRICE_PICTURE.name, 10, 3, 8, 1, 5, 1, 1, backlog=0, due=0, in_flight=0, waiting=0, found=0)
 DEAD = DeadMessage(PRICE_PICTURE.name, 0, b"item:9", None, 1, "MissingPhotoError", "no photo", 4, 1, 1)
 RUN = Run(20.0, 22.0, 4_940, (ACCOUNT,), (RECORD, GOLD), {(RECORD.topic, "item:1"): 9.0}, (DEAD,))
 
