@@ -167,20 +167,6 @@ class Connections:
 
         return self._until_deadline(attempt)
 
-    def checkout(self, key: str | bytes = "") -> Wire:
-        """Return a connection of one's own to the server of a key, connected; `close` it when done.
-
-        Raises:
-            WireBrokenError: The server can't be reached.
-            RedisUnavailableError: It refuses us: wrong password, no such database.
-            UnsafeRedisError: It would lose messages.
-            ClientClosedError: After `close`.
-            ForkedClientError: In another process than the one that made this object.
-        """
-        self._refuse_misuse()
-        self._router.refresh()
-        return self._router.node_for(key).checkout()
-
     def hint_node(self, channel: str | bytes) -> Node:
         """Return the server to hear a wake channel from; raises as `checkout`."""
         self._refuse_misuse()

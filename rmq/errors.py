@@ -23,8 +23,7 @@ RmqError
 ├── AlreadySettledError                    a delivery was acked or nacked twice
 ├── CoordinationError                      ZooKeeper
 │   ├── FencedError                        a newer owner has touched the slot
-│   ├── EnsembleMismatchError              the slot belongs to another ensemble
-│   └── OwnershipLostError
+│   └── EnsembleMismatchError              the slot belongs to another ensemble
 ├── ClientClosedError
 └── ForkedClientError                      a client was carried over a fork
 """
@@ -163,10 +162,6 @@ class FencedError(CoordinationError):
 
 class EnsembleMismatchError(CoordinationError):
     """The slot's epochs come from another ZooKeeper ensemble; `rmq adopt` moves it over on purpose."""
-
-
-class OwnershipLostError(CoordinationError):
-    """This worker no longer owns the slot."""
 
 
 class ClientClosedError(RmqError):

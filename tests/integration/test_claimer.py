@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from rmq import PriorityMessage, RmqClient, TopicType
-from rmq.claimer import TROUBLE_PAUSE_S, Claimer
+from rmq.claimer import FEWEST_SLOTS, MOST_SLOTS, TROUBLE_PAUSE_S, Claimer, next_width
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.delivery import ACKED, Delivery, Outcome
@@ -181,3 +181,10 @@ def test_wait_ends_when_woken(connections: Connections, make_topic: MakeTopic) -
     claimer.expect(0)
     thread.join(10)
     assert monotonic_s() - started_s < 10
+
+
+def test_fewer_slots_at_once_where_they_are_full_and_more_where_they_are_not() -> None:
+    assert next_width(16, 500, 500) == 8
+    assert next_width(16, 500, 100) == 32
+    assert next_width(FEWEST_SLOTS, 10, 10) == FEWEST_SLOTS
+    assert next_width(MOST_SLOTS, 10, 0) == MOST_SLOTS
