@@ -1,0 +1,39 @@
+"""`rmq cluster` and `rmq bench`: what they show, and what they refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmq.cli import bench
+from rmq.client import RmqClient
+from tests.support.cli import Cli
+
+
+def test_a_cluster_comes_is_shown_and_goes(cli: Cli, tmp_path: Path) -> None:
+    folder = str(tmp_path / "c")
+    assert "holds no cluster" in cli("cluster", "status", "--folder", folder, code=2).err
+    try:
+        started = cli("cluster", "up", "--folder", folder, "--workers", "0", "--no-producer", "--json").json
+        assert started["phase"] == "ready"
+        names = [process["name"] for process in started["processes"]]
+        assert names == [*(f"redis-{n}" for n in range(1, 7)), *(f"zookeeper-{n}" for n in range(1, 4))]
+        with RmqClient(started["environment"]["RMQ_URL"]) as client:
+            assert client.topics() == []
+        shown = cli("cluster", "status", "--folder", folder).out
+        assert "export RMQ_URL=redis+cluster://" in shown
+        assert "redis-1" in shown
+    finally:
+        ended = cli("cluster", "down", "--folder", folder, "--delete").out
+    assert ended.strip() == "ended"
+    assert cli("cluster", "down", "--folder", folder, "--json").json == {"was_running": False, "deleted": False}
+
+
+def test_benchmarks_are_listed_and_run(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert {"cost", "throughput", "latency"} <= set(cli("bench").out.split())
+    assert "there is no benchmark 'speed'" in cli("bench", "speed", code=2).err
+    cli("bench", "rebalance", "--quick", "--", "--repeats", "1", "--results", str(tmp_path))
+    assert (tmp_path / "rebalance.json").exists()
+    monkeypatch.setattr(bench.rmq, "__file__", str(tmp_path / "rmq" / "__init__.py"))
+    assert "clone the repository" in cli("bench", code=2).err
