@@ -99,6 +99,10 @@ MUTANTS = (
         "a whole claim is acked though others count",
         ("includes/settle_whole", "claim_score) ~= number", "claim_score) == 0"),
     ),
+    _mutant(
+        "a whole claim is acked though its witness is not in it",
+        ("includes/settle_whole", "or redis.call('ZSCORE', slot.prepare, witness) ~= claim_score", "or false"),
+    ),
     _mutant("a whole claim is acked after its lease", ("includes/settle_whole", "if not running or", "if")),
     _mutant("a whole ack leaves bodies behind", ("includes/settle_whole", "or not plain or", "or")),
     _mutant(
