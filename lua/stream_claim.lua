@@ -54,7 +54,8 @@ local slot = {
 }
 local wake = KEYS[8]
 local epoch, ensemble, lease_ms, max_retries = ARGV[1], ARGV[2], tonumber(ARGV[5]), tonumber(ARGV[6])
-local limit, scan_limit, max_dead_age, max_dead = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local limit, scan_limit = tonumber(ARGV[7]), tonumber(ARGV[8])
+local max_dead_age, max_dead = tonumber(ARGV[9]), tonumber(ARGV[10])
 local publish = ARGV[11]
 
 local now_ms = read_clock()
@@ -90,7 +91,8 @@ local function redeliver(quota)
   local before = #entries
   swept = swept + take_retries(slot, now_ms, quota, entries, counts, totals, lost)
   local left = quota - (#entries - before)
-  swept = swept + scan_pending(slot, pass, now_ms, lease_ms, max_retries, left, scan_limit, entries, counts, totals, lost)
+  swept = swept
+    + scan_pending(slot, pass, now_ms, lease_ms, max_retries, left, scan_limit, entries, counts, totals, lost)
 end
 
 local more = false

@@ -7,8 +7,8 @@
 -- KEYS[5]  dead   ZSET  id -> time of death, ms
 -- ARGV[1]  group  its name
 -- ARGV[2..] names of the totals to read
--- Returns: { last id read or '', pending, waiting, dead, lag or '', epoch or '0', '1' if paused else '0', oldest pending
---   id or '', a total per name or nil }; the last id is '' where the group is not
+-- Returns: { last id read or '', pending, waiting, dead, lag or '', epoch or '0', '1' if paused else '0', oldest
+--   pending id or '', a total per name or nil }; the last id is '' where the group is not
 -- Errors: none of its own
 -- Complexity: O(groups + log N)
 -- Notes: reads only. The lag is Redis' own where it knows it (7.0), else what was sent less what was read; unknown for

@@ -2,7 +2,8 @@
 -- name of `(waiting)`, which no consumer can have, with this delivery count.
 local function park(slot, id, deliveries, due_ms, totals, lost)
   redis.call('ZADD', slot.retry, string.format('%.0f', due_ms), padded_id(id))
-  local kept = redis.call('XCLAIM', slot.store, slot.group, '(waiting)', 0, id, 'IDLE', 0, 'RETRYCOUNT', deliveries, 'JUSTID')
+  local kept =
+    redis.call('XCLAIM', slot.store, slot.group, '(waiting)', 0, id, 'IDLE', 0, 'RETRYCOUNT', deliveries, 'JUSTID')
   if #kept == 0 then
     lose_entry(slot, id, totals, lost)
   end

@@ -1,6 +1,6 @@
 -- What the three sends share, from the backlog's bound to the totals. Scores in ARGV are absolute by now. `lowest`:
--- the earliest due time of the batch, 0 for at once. Returns the reply. A due one at the head of the store may be hidden
--- by its twin in flight: then the first later one is what consumers wait for.
+-- the earliest due time of the batch, 0 for at once. Returns the reply. A due one at the head of the store may be
+-- hidden by its twin in flight: then the first later one is what consumers wait for.
 local function send_batch(slot, publish, max_backlog, detailed, number, at, keep_first, lowest, now_ms)
   local size, in_flight = redis.call('ZCARD', slot.store), redis.call('ZCARD', slot.prepare)
   local had_bodies = redis.call('HLEN', slot.body) > 0
@@ -14,7 +14,8 @@ local function send_batch(slot, publish, max_backlog, detailed, number, at, keep
   if refusal then
     return refusal
   end
-  local new, outcomes = 0, ''
+  local new
+  local outcomes = ''
   if detailed or had_bodies or #ARGV >= at + 2 * number then
     new, outcomes = store_each(slot.store, slot.body, keep_first, at, number)
   else

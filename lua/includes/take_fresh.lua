@@ -11,7 +11,8 @@ local function take_fresh(slot, highest_first, limit, now_ms, now_s, max_retries
   if highest_first then
     page = redis.call('ZREVRANGE', slot.store, 0, limit - 1, 'WITHSCORES')
   else
-    page = redis.call('ZRANGEBYSCORE', slot.store, '-inf', string.format('%.0f', now_ms), 'WITHSCORES', 'LIMIT', 0, limit)
+    local upto = string.format('%.0f', now_ms)
+    page = redis.call('ZRANGEBYSCORE', slot.store, '-inf', upto, 'WITHSCORES', 'LIMIT', 0, limit)
   end
   local size = #page / 2
   if size == 0 or tonumber(page[highest_first and 2 * size or 2]) <= max_retries then

@@ -1,6 +1,7 @@
 -- Takes up to `quota` entries whose wait for a retry is over, those released before they were begun first.
 local function take_retries(slot, now_ms, quota, entries, counts, totals, lost)
-  local due = quota > 0 and redis.call('ZRANGEBYSCORE', slot.retry, '-inf', string.format('%.0f', now_ms), 'LIMIT', 0, quota) or {}
+  local upto = string.format('%.0f', now_ms)
+  local due = quota > 0 and redis.call('ZRANGEBYSCORE', slot.retry, '-inf', upto, 'LIMIT', 0, quota) or {}
   for _, member in ipairs(due) do
     local row = redis.call('XPENDING', slot.store, slot.group, member, member, 1)[1]
     if row and row[2] == '(waiting)' then
