@@ -73,7 +73,7 @@ class RedisUrl:
 
     def server_url(self, address: Address) -> str:
         """Return the `redis://` URL of one data server behind a Sentinel or cluster URL."""
-        parts = urlsplit(self.url)
+        parts = _split(self.url)
         userinfo, at, _ = parts.netloc.rpartition("@")
         path = f"/{_database(parts)}" if self.topology is Topology.SENTINEL else ""
         query = urlencode([pair for pair in parse_qsl(parts.query) if not pair[0].startswith("sentinel_")])
@@ -81,11 +81,23 @@ class RedisUrl:
 
     def sentinel_url(self, address: Address) -> str:
         """Return the `redis://` URL of one Sentinel, with `sentinel_username` and `sentinel_password` if given."""
-        parts = urlsplit(self.url)
+        parts = _split(self.url)
         pairs = parse_qsl(parts.query)
         query = [pair for pair in pairs if not pair[0].startswith("sentinel_")]
         query += [(key.removeprefix("sentinel_"), value) for key, value in pairs if key.startswith("sentinel_")]
         return SplitResult(parts.scheme.partition("+")[0], str(address), "", urlencode(query), "").geturl()
+
+
+def _split(url: str) -> SplitResult:
+    """Split a URL; several hosts, some of them IPv6 addresses, are more than newer versions of `urlsplit` let pass."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or "+" not in scheme:
+        return urlsplit(url)
+    ends = [position for sign in "/?#" if (position := rest.find(sign)) >= 0]
+    hosts = rest[: min(ends, default=len(rest))]
+    if hosts.count("[") != hosts.count("]"):
+        raise ValueError("Invalid IPv6 URL")
+    return urlsplit(f"{scheme}://{rest[len(hosts) :]}")._replace(netloc=hosts)
 
 
 def parse_url(url: str | None) -> RedisUrl:
@@ -97,7 +109,7 @@ def parse_url(url: str | None) -> RedisUrl:
     url = url or os.environ.get("RMQ_URL") or DEFAULT_URL
     shown = _without_password(url)
     try:
-        parts = urlsplit(url)
+        parts = _split(url)
     except ValueError as error:
         raise InvalidUrlError(f"URL {shown!r} cannot be read: {error}") from None
     topology = _SCHEMES.get(parts.scheme)
