@@ -52,7 +52,7 @@ def pair() -> Iterator[Pair]:
 
 
 def test_replicated_waits_for_the_replica(pair: Pair, topic: Topic) -> None:
-    with RmqClient(pair.master.url, durability="replicated", timeout_s=1.0) as client:
+    with RmqClient(pair.master.url, durability="replicated", timeout_s=10) as client:
         producer = client.producer(topic)
         assert producer.send(PriorityMessage("a", 100)).new == 1
         assert producer.send_many(PriorityMessage(f"m{i}", 100) for i in range(3_000)).new == 3_000
@@ -61,9 +61,10 @@ def test_replicated_waits_for_the_replica(pair: Pair, topic: Topic) -> None:
 
 
 def test_what_is_not_confirmed_is_told_and_stored(pair: Pair, topic: Topic) -> None:
+    with RmqClient(pair.master.url, durability="replicated", timeout_s=10) as client:
+        client.producer(topic).send(PriorityMessage("a", 100))
     with RmqClient(pair.master.url, durability="replicated", timeout_s=0.6) as client:
         producer = client.producer(topic)
-        producer.send(PriorityMessage("a", 100))
         pair.replica.pause()
         message = PriorityMessage("b", 100)
         with pytest.raises(DurabilityError, match="stored on the master, but not confirmed: 0 of 1 replicas") as caught:
@@ -74,7 +75,8 @@ def test_what_is_not_confirmed_is_told_and_stored(pair: Pair, topic: Topic) -> N
         assert len(caught.value.unknown) == 100
         pair.replica.resume()
         wait_until(pair.in_step)
-        assert producer.send(message).merged == 1
+    with RmqClient(pair.master.url, durability="replicated", timeout_s=10) as client:
+        assert client.producer(topic).send(message).merged == 1
         with client.consumer(topic) as consumer:  # consuming waits for nobody
             assert len(consumer.poll(1_000)) == 102
         stats_of(client, topic)
