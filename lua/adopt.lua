@@ -1,6 +1,6 @@
--- Move the ownership of one slot over to another ZooKeeper ensemble, or to none, on purpose.
+-- Move the ownership of one slot, or of a group's part of it, over to another ZooKeeper ensemble, or to none, on purpose.
 --
--- KEYS[1]  meta  HASH  epoch, ensemble, paused, totals
+-- KEYS[1]  meta  HASH  epoch, ensemble, paused, totals; of a stream topic's group its own
 -- ARGV[1]  from  identity of the ensemble that the slot is expected to belong to; empty: read only
 -- ARGV[2]  to    identity of the ensemble it shall belong to; empty: to consumers without ZooKeeper
 -- Returns: { ensemble before or '', epoch before or '0', '1' if it was moved else '0' }
@@ -21,9 +21,9 @@ if ensemble ~= from then
   return redis.error_reply('RMQ_ENSEMBLE ' .. ensemble)
 end
 if to == '' then
-  redis.call('HDEL', meta, 'epoch', 'ensemble')
+  redis.call('HDEL', meta, 'epoch', 'ensemble', 'clear')
 else
-  redis.call('HDEL', meta, '')
+  redis.call('HDEL', meta, 'clear') -- the epoch for which a group's slot was clear was the old ensemble's
   redis.call('HSET', meta, 'epoch', '1', 'ensemble', to)
 end
 redis.call('HINCRBY', meta, 'adopted', 1)

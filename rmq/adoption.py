@@ -15,15 +15,17 @@ from rmq import calls
 from rmq.calls import Adopted
 from rmq.connections import Connections
 from rmq.errors import EnsembleMismatchError
+from rmq.exchange import raise_first
 from rmq.slot import SlotWriter
-from rmq.topics import Topic
+from rmq.stream_view import StreamView
+from rmq.topics import Topic, TopicType
 
 SLOTS_PER_ROUND = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """Whose slots a topic's are, and how many have moved.
+    """Whose slots a topic's are, and how many have moved. On a stream topic each group's slots count.
 
     Attributes:
         topic: Its name.
@@ -40,14 +42,13 @@ class Adoption:
 
 def adopt(connections: Connections, topic: Topic, from_ensemble: str | None, to_ensemble: str) -> Adoption:
     """Move a topic's slots from one ensemble to another; see `RmqClient.adopt`."""
+    places = _places(connections, topic)
     replies: list[Adopted] = []
-    for first in range(0, topic.slots, SLOTS_PER_ROUND):
-        slots = range(first, min(first + SLOTS_PER_ROUND, topic.slots))
-        found = connections.run_many([calls.adopt(topic, slot, "", to_ensemble) for slot in slots])
-        for reply in found:
-            if isinstance(reply, Exception):
-                raise reply
-            replies.append(reply)
+    for first in range(0, len(places), SLOTS_PER_ROUND):
+        part = places[first : first + SLOTS_PER_ROUND]
+        found = connections.run_many([calls.adopt(topic, slot, "", to_ensemble, group) for slot, group in part])
+        raise_first(found)
+        replies += [reply for reply in found if isinstance(reply, Adopted)]
     stored = Counter(reply.ensemble for reply in replies)
     before = Adoption(topic.name, to_ensemble, dict(stored))
     if from_ensemble is None:
@@ -60,6 +61,16 @@ def adopt(connections: Connections, topic: Topic, from_ensemble: str | None, to_
             topic=topic.name,
         )
     writer = SlotWriter(connections, topic)
-    theirs = [slot for slot, reply in enumerate(replies) if reply.ensemble == from_ensemble != to_ensemble]
-    moved = sum(writer.adopt(slot, from_ensemble, to_ensemble).moved for slot in theirs)
+    theirs = [place for place, reply in zip(places, replies, strict=True) if reply.ensemble == from_ensemble]
+    if from_ensemble == to_ensemble:
+        return before
+    moved = sum(writer.adopt(slot, from_ensemble, to_ensemble, group).moved for slot, group in theirs)
     return Adoption(topic.name, to_ensemble, dict(stored), moved)
+
+
+def _places(connections: Connections, topic: Topic) -> list[tuple[int, str | None]]:
+    """Return what has an owner: each slot; on a stream topic, each group's part of each slot."""
+    if topic.type is not TopicType.STREAM:
+        return [(slot, None) for slot in range(topic.slots)]
+    stats = StreamView(connections, topic).stats()
+    return [(slot.slot, group) for slot in stats.slots for group in slot.groups]

@@ -18,7 +18,7 @@ from rmq.errors import (
     ScriptFailedError,
     TooManyGroupsError,
 )
-from rmq.keys import SlotKeys, slot_keys
+from rmq.keys import SlotKeys, group_keys, slot_keys
 from rmq.messages import Encoded
 from rmq.ownership import NO_OWNER, Owner
 from rmq.results import Claimed, ClaimReply, ControlResult, DeadMessage, ExtendReply, Redriven, SendResult, SlotStats
@@ -262,14 +262,14 @@ class Adopted:
     moved: bool
 
 
-def adopt(topic: Topic, slot: int, from_ensemble: str, to_ensemble: str) -> Call[Adopted]:
-    """Build the move of a slot from one ensemble to another; with `from_ensemble` empty it only reads."""
-    keys = slot_keys(topic.name, slot)
+def adopt(topic: Topic, slot: int, from_ensemble: str, to_ensemble: str, group: str | None = None) -> Call[Adopted]:
+    """Build the move of a slot, or of a group's part of it, to another ensemble; without `from_ensemble` it reads."""
+    key = slot_keys(topic.name, slot).meta if group is None else group_keys(topic.name, slot, group).group
 
     def parse(reply: list[bytes]) -> Adopted:
         return Adopted(reply[0].decode(), int(reply[1]), reply[2] == b"1")
 
-    return Call("adopt", (keys.meta,), [from_ensemble, to_ensemble], parse, True, topic.name, slot)
+    return Call("adopt", (key,), [from_ensemble, to_ensemble], parse, True, topic.name, slot)
 
 
 def list_dead(topic: Topic, slot: int, start: int, limit: int) -> Call[list[DeadMessage]]:

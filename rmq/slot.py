@@ -128,6 +128,6 @@ class SlotWriter:
             calls.purge_dead(self.topic, slot, before_ms=before_ms, limit=limit, contents=contents)
         )
 
-    def adopt(self, slot: int, from_ensemble: str, to_ensemble: str) -> Adopted:
-        """Move a slot's ownership to another ZooKeeper ensemble, or to none (empty). Atomic; safe to repeat."""
-        return self._connections.run(calls.adopt(self.topic, slot, from_ensemble, to_ensemble))
+    def adopt(self, slot: int, from_ensemble: str, to_ensemble: str, group: str | None = None) -> Adopted:
+        """Move a slot, or a group's part of it, to another ensemble or to none (empty). Atomic; safe to repeat."""
+        return self._connections.run(calls.adopt(self.topic, slot, from_ensemble, to_ensemble, group))

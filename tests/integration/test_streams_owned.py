@@ -13,8 +13,13 @@ from typing import Any
 import pytest
 
 from rmq import ImmediateRetry, RmqClient, StreamMessage, TopicType
+from rmq.adoption import Adoption
 from rmq.coordination import Coordinator
 from rmq.delivery import Delivery
+from rmq.errors import EnsembleMismatchError
+from rmq.ownership import Owner
+from rmq.stream_calls import Member
+from rmq.stream_slot import GroupSlots
 from rmq.zookeeper_server import ZooKeeperEnsemble
 from tests.conftest import MakeTopic
 from tests.support.streams import check_stream
@@ -72,3 +77,51 @@ def test_each_group_has_one_owner_per_slot_and_order_survives_a_handover(
             mine = [text for text in handled if text.startswith(f"{key}:")]
             assert mine == [f"{key}:{number}" for number in range(120)], (group, key)
         assert all(slot.epoch > 0 for slot in view.group(group).slots)
+
+
+def test_groups_go_on_with_another_ensemble_once_it_adopts_them(
+    zookeeper: ZooKeeperEnsemble, redis_url: str, client: RmqClient, make_topic: MakeTopic, redis_client: Any
+) -> None:
+    # pitfall 41; a chroot of its own is an ensemble of its own
+    topic = make_topic(TopicType.STREAM, checked=False, slots=4)
+    view, groups = client.stream(topic), ("a", "b")
+    handled: dict[str, list[str]] = {group: [] for group in groups}
+
+    def worker(chroot: str) -> RmqClient:
+        made = RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot))
+        for group in groups:
+            made.listener(topic, group=group, start="all")(
+                lambda delivery, group=group: handled[group].append(delivery.text)
+            )
+        return made
+
+    def consume(chroot: str, content: str) -> None:
+        with worker(chroot) as at_work:
+            at_work.start()
+            client.producer(topic).send_many(StreamMessage(content, slot_basis=f"k{each}") for each in range(20))
+            wait_until(lambda: all(handled[group].count(content) == 20 for group in groups), 60)
+            wait_until(lambda: all(slot.epoch for name in groups for slot in view.group(name).slots), 60)
+
+    def adopt(chroot: str, from_ensemble: str | None = None) -> Adoption:
+        with worker(chroot) as adopter:
+            return adopter.adopt(topic, from_ensemble)
+
+    old, new = (f"/adopt-{name}-{os.getpid()}-{random.randrange(10**9)}" for name in ("old", "new"))
+    consume(old, "old")
+    shown = adopt(new)
+    ((before, number),) = shown.stored.items()
+    assert (number, shown.moved) == (8, 0)
+    stranger = GroupSlots(client.registered(topic)[0], topic, Member("a", "stranger"))
+    with pytest.raises(EnsembleMismatchError):
+        stranger.ack(0, [(b"1-1", 1)], Owner(10**9, shown.ensemble))
+    with pytest.raises(EnsembleMismatchError):
+        adopt(new, "some third one")
+    assert [adopt(new, before).moved for _ in range(2)] == [8, 0]
+    consume(new, "new")
+    assert client.adopt(topic, shown.ensemble).moved == 8  # and away from ZooKeeper
+    client.producer(topic).send(StreamMessage("free"))
+    for group in groups:
+        with client.consumer(topic, group=group) as consumer:
+            (delivery,) = consumer.poll(10, 10.0)
+            assert (delivery.text, delivery.ack()) == ("free", True)
+    check_stream(client, redis_client, topic)
