@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -106,6 +105,7 @@ class Claimer:
         source: Source | None = None,
     ) -> None:
         self.topic = topic
+        self.blocking = connections.blocking
         self._connections = connections
         self._source = source or SlotWriter(connections, topic)
         self._schedule = Schedule(slots)
@@ -115,7 +115,7 @@ class Claimer:
         self._may_claim = may_claim
         self._opened: dict[int, int] = {}  # slot -> epoch in which it was taken over
         self._awaited: dict[int, int] = {}  # slot -> epoch in which we said that we wait
-        self._changed = threading.Condition()
+        self._changed = connections.blocking.condition()
         self._look_at_all = True
         self._next_look = 0
         self.stale = 0

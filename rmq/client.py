@@ -23,6 +23,7 @@ from rmq.durability import DurabilityLevel, parse_durability
 from rmq.durations import Duration, Instant
 from rmq.embedded import EmbeddedServer
 from rmq.errors import CoordinationError, InvalidValueError, RmqError
+from rmq.history import History, Recorder
 from rmq.inspection import Inspection
 from rmq.messages import Payload
 from rmq.producer import Producer
@@ -94,6 +95,7 @@ class RmqClient:
         self._runtimes: list[ListenerRuntime] = []
         self._zookeeper = zookeeper
         self._coordination: Coordination | None = None
+        self._recorder: Recorder | None = None
         self._pid = os.getpid()
         if level.level is DurabilityLevel.FSYNC:
             self._check()  # not every server can
@@ -211,12 +213,13 @@ class RmqClient:
         ]
         runtimes = [ListenerRuntime(self._connections, listener, coordinator) for listener in listeners]
         if coordinator is not None:
-            coordination = Coordination(coordinator, runtimes)
+            coordination = Coordination(coordinator, runtimes, self._connections.blocking)
             coordination.start()
             self._coordination = coordination
         self._runtimes = runtimes
         for runtime in runtimes:
             runtime.start()
+        self.record_history()
 
     def stop(self, drain_s: float = DRAIN_S) -> list[Delivery]:
         """Stop all listeners: no new claims, what was not begun goes back at once, running handlers may finish.
@@ -229,6 +232,9 @@ class RmqClient:
         """
         until_s = monotonic_s() + drain_s
         runtimes, self._runtimes = self._runtimes, []
+        if self._recorder is not None:
+            self._recorder.stop()
+            self._recorder = None
         for runtime in runtimes:
             runtime.request_stop()
         if self._coordination is not None:
@@ -371,11 +377,21 @@ class RmqClient:
         resolved = self._resolved(topic)
         return adopt(self._connections, resolved, from_ensemble, self._ensemble())
 
+    def history(self) -> History:
+        """Return the last day of all topics, minute by minute."""
+        return History(self._connections)
+
+    def record_history(self) -> None:
+        """Take part in recording `history` until `stop` or `close`; running listeners do so by themselves."""
+        if self._recorder is None:
+            self._recorder = Recorder(self._connections)
+            self._recorder.start()
+
     def close(self) -> None:
         """Stop listeners that still run, close all connections, and end a temporary embedded Redis."""
         if os.getpid() != self._pid:
             return
-        if self._runtimes:
+        if self._runtimes or self._recorder is not None:
             self.stop()
         self._connections.close()
         if self._server is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
+from rmq.blocking import THREADS, Blocking
 from rmq.calls import Argument, Call
 from rmq.durability import Durability
 from rmq.errors import ClientClosedError, ForkedClientError, RedisUnavailableError
@@ -43,6 +44,7 @@ class Connections:
         timeout_s: How long to wait for a connection, and for a reply.
         deadline_s: How long to repeat what may be repeated before giving up.
         durability: What has to have happened before a send counts as accepted.
+        blocking: How to wait, also for what is built on these connections; in threads by default.
     """
 
     def __init__(
@@ -53,13 +55,15 @@ class Connections:
         timeout_s: float = 5.0,
         deadline_s: float = 15.0,
         durability: Durability = MEMORY,
+        blocking: Blocking = THREADS,
     ) -> None:
         self.url = url
+        self.blocking = blocking
         self._scripts = scripts or default_scripts()
         self._deadline_s = deadline_s
         self._pid = os.getpid()
         self._closed = False
-        self._router = make_router(url, timeout_s, durability)
+        self._router = make_router(url, timeout_s, durability, blocking)
         # half of what we wait for a reply: the server has to give up first, or its answer would be lost
         command = durability.confirmation(max(1, int(timeout_s * 500)))
         self._confirmation = None if command is None else Confirmation(command, durability.shortfall)
@@ -227,7 +231,7 @@ class Connections:
                 raise RedisUnavailableError(
                     f"no answer from Redis at {self.url.shown} within {self._deadline_s:g} s ({trouble})"
                 ) from trouble
-            pause_s = _pause(pause_s)
+            pause_s = self._pause(pause_s)
 
     def _send(self, exchange: Exchange) -> list[_UnderWay]:
         """Send what is open, to each node its part."""
@@ -273,8 +277,12 @@ class Connections:
                 exchange.give_up(longest_s)
                 return
             if exchange.pause_needed:
-                pause_s = _pause(pause_s)
+                pause_s = self._pause(pause_s)
             under_way = self._send(exchange)
+
+    def _pause(self, pause_s: float) -> float:
+        self.blocking.sleep(pause_s * (0.5 + draw_jitter() / 2))
+        return min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def _send_part(exchange: Exchange, node: Node, indices: list[int]) -> _UnderWay | None:
@@ -324,11 +332,6 @@ def _receive(under_way: list[_UnderWay]) -> None:
 def _close_all(under_way: list[_UnderWay]) -> None:
     for part in under_way:
         part.wire.close()
-
-
-def _pause(pause_s: float) -> float:
-    time.sleep(pause_s * (0.5 + draw_jitter() / 2))
-    return min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def _text_or_bytes(value: Argument) -> str | bytes:

@@ -143,7 +143,7 @@ class DeadLetters:
         size = NACK_BATCH if per_second is None else max(1, min(NACK_BATCH, int(per_second / 10)))
         for slot, contents in self._chosen(where, limit, size):
             if per_second is not None:
-                time.sleep(max(0.0, started_s + done / per_second - time.monotonic()))
+                self._connections.blocking.sleep(max(0.0, started_s + done / per_second - time.monotonic()))
             answers = self._writer.redrive(
                 slot, kind, value, overwrite=overwrite, limit=len(contents), contents=contents
             )

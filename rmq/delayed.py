@@ -7,7 +7,6 @@ and forget. Equal values are told apart by a random id in front of the content.
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -75,7 +74,7 @@ class DelayedQueue:
         self._consumer = Consumer(self._connections, self.topic)
         self._view = Inspection(self._connections, self.topic)
         self._control = Control(self._connections, self.topic)
-        self._waiting = threading.Lock()
+        self._waiting = self._connections.blocking.lock()
 
     def offer(self, value: Payload, delay: Duration) -> None:
         """Put a value into the queue.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from rmq.blocking import THREADS, Background, Blocking
 from rmq.calls import MAX_BATCH, Renewal
 from rmq.clock import monotonic_s
 from rmq.delivery import Delivery
@@ -26,8 +26,8 @@ class Held:
     extend: so that neither sends a token that the other is just replacing.
     """
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
+    def __init__(self, blocking: Blocking = THREADS) -> None:
+        self.lock = blocking.lock()
         self.deliveries: list[Delivery] = []
 
 
@@ -41,21 +41,28 @@ class Slots(Protocol):
         ...
 
 
-class LeaseKeeper(threading.Thread):
+class LeaseKeeper(Background):
     """Renews the leases of what the workers hold, each when a third of it has passed.
 
     Args:
         slots: The topic's slots.
         held: What to look after, one per worker thread.
         on_lost: Called with each delivery whose lease was lost, once.
+        blocking: How to wait.
     """
 
-    def __init__(self, slots: Slots, held: Sequence[Held], on_lost: Callable[[Delivery], None]) -> None:
-        super().__init__(name=f"rmq-leases-{slots.topic.name}", daemon=True)
+    def __init__(
+        self,
+        slots: Slots,
+        held: Sequence[Held],
+        on_lost: Callable[[Delivery], None],
+        blocking: Blocking = THREADS,
+    ) -> None:
+        super().__init__(blocking, f"rmq-leases-{slots.topic.name}")
         self._slots = slots
         self._held = held
         self._on_lost = on_lost
-        self._stop_requested = threading.Event()
+        self._stop_requested = blocking.event()
         self._lease_s = slots.topic.lease_s
 
     def run(self) -> None:

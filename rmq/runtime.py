@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from rmq.blocking import Background, Blocking
 from rmq.claimer import Claimer
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
@@ -44,7 +44,8 @@ class ListenerRuntime:
     def __init__(self, connections: Connections, listener: Listener, coordinator: Coordinator | None = None) -> None:
         topic = listener.topic
         self.listener = listener
-        self.stopping = threading.Event()
+        blocking = connections.blocking
+        self.stopping = blocking.event()
         self._coordinator = coordinator
         self._upkeep: Upkeep | None = None
         source: SlotWriter | GroupSlots
@@ -52,7 +53,9 @@ class ListenerRuntime:
             source = SlotWriter(connections, topic)
         else:
             source = join_group(connections, topic, listener.group, listener.start)
-            self._upkeep = Upkeep(StreamWriter(connections, topic), listener.group, self._slots, self.stopping)
+            self._upkeep = Upkeep(
+                StreamWriter(connections, topic), listener.group, self._slots, self.stopping, blocking
+            )
         if coordinator is None:
             shared = Claimer(connections, topic, range(topic.slots), source=source)
             self._claimers = [shared]
@@ -66,9 +69,9 @@ class ListenerRuntime:
                 for number, claimer in enumerate(self._claimers)
             ]
         self._spread: dict[int, int] = {}
-        self._keeper = LeaseKeeper(source, [worker.held for worker in self._workers], self._lost)
-        self._watcher = threading.Thread(target=self._watch, name=f"rmq-watch-{topic.name}", daemon=True)
-        self._releaser = threading.Thread(target=self._release, name=f"rmq-release-{topic.name}", daemon=True)
+        self._keeper = LeaseKeeper(source, [worker.held for worker in self._workers], self._lost, blocking)
+        self._watcher = blocking.job(self._watch, f"rmq-watch-{topic.name}")
+        self._releaser = blocking.job(self._release, f"rmq-release-{topic.name}")
         self._hints = HintReader(connections, topic.name, range(topic.slots))
 
     def start(self) -> None:
@@ -173,22 +176,24 @@ class ListenerRuntime:
         self._hints.close()
 
 
-class Coordination(threading.Thread):
+class Coordination(Background):
     """Keeps the runtimes of one process in line with what it owns.
 
     Args:
         coordinator: This process as a worker in ZooKeeper.
         runtimes: Its listeners at work.
+        blocking: How to wait.
 
     Level-triggered: it acts on every change that the coordinator reports, and looks by itself several times a second.
     """
 
-    def __init__(self, coordinator: Coordinator, runtimes: Sequence[ListenerRuntime]) -> None:
-        super().__init__(name="rmq-ownership", daemon=True)
+    def __init__(self, coordinator: Coordinator, runtimes: Sequence[ListenerRuntime], blocking: Blocking) -> None:
+        super().__init__(blocking, "rmq-ownership")
+        self._blocking = blocking
         self._coordinator = coordinator
         self._runtimes = list(runtimes)
-        self._changed = threading.Event()
-        self._stop_requested = threading.Event()
+        self._changed = blocking.event()
+        self._stop_requested = blocking.event()
 
     @property
     def ensemble(self) -> str:
@@ -211,12 +216,12 @@ class Coordination(threading.Thread):
                     topic=name,
                 )
         self._coordinator.on_change = self._changed.set
-        self._coordinator.start()
+        self._blocking.call(self._coordinator.start)
         try:
             for runtime in self._runtimes:
                 self._enter(runtime.listener.place, runtime.listener.topic)
         except BaseException:
-            self._coordinator.stop(drain=False)
+            self._blocking.call(self._coordinator.stop, drain=False)
             raise
         super().start()
 
@@ -240,10 +245,10 @@ class Coordination(threading.Thread):
         self._stop_requested.set()
         self._changed.set()
         self.join()
-        self._coordinator.stop(drain=False)
+        self._blocking.call(self._coordinator.stop, drain=False)
 
     def _enter(self, place: str, topic: Topic) -> None:
-        registered = Topic.from_json(self._coordinator.register_topic(place, topic.to_json()))
+        registered = Topic.from_json(self._blocking.call(self._coordinator.register_topic, place, topic.to_json()))
         if (registered.type, registered.slots) != (topic.type, topic.slots):
             raise TopicMismatchError(
                 f"topic {topic.name} is registered in ZooKeeper as {registered.type.name} with {registered.slots} "

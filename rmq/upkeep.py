@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 from collections.abc import Callable, Collection
 
+from rmq.blocking import Background, Blocking, Event
 from rmq.errors import RmqError
 from rmq.stream_slot import StreamWriter
 
@@ -17,7 +17,7 @@ GONE_LEASES, GONE_S = 10, 600
 """A consumer that holds nothing is forgotten after so many leases, but not before so many seconds."""
 
 
-class Upkeep(threading.Thread):
+class Upkeep(Background):
     """Trims the slots of a stream topic when it is time, and forgets consumers that are gone.
 
     Every process that listens looks; the script that trims knows when it was done last, so one of them does it.
@@ -27,12 +27,18 @@ class Upkeep(threading.Thread):
         group: The group whose consumers are looked after.
         slots: Tells the slots to look after.
         stopping: Set when it has to end.
+        blocking: How to wait.
     """
 
     def __init__(
-        self, writer: StreamWriter, group: str, slots: Callable[[], Collection[int]], stopping: threading.Event
+        self,
+        writer: StreamWriter,
+        group: str,
+        slots: Callable[[], Collection[int]],
+        stopping: Event,
+        blocking: Blocking,
     ) -> None:
-        super().__init__(name=f"rmq-upkeep-{writer.topic.name}", daemon=True)
+        super().__init__(blocking, f"rmq-upkeep-{writer.topic.name}")
         self._writer = writer
         self._group = group
         self._slots = slots

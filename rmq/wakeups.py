@@ -6,7 +6,6 @@ A hint only: it may get lost, and losing it costs time, never a message. Consume
 from __future__ import annotations
 
 import logging
-import select
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -241,7 +240,4 @@ class HintReader:
 
     def _wait(self, wait_s: float) -> None:
         """Wait until something arrives."""
-        poller = select.poll()
-        for line in self._lines.values():
-            poller.register(line.wire.fileno(), select.POLLIN)
-        poller.poll(wait_s * 1000)
+        self._connections.blocking.wait_readable([line.wire for line in self._lines.values()], wait_s)

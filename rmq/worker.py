@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rmq.blocking import Background, Event
 from rmq.claimer import Claimer
 from rmq.clock import monotonic_s
 from rmq.coordination import Coordinator, Ownership
@@ -72,7 +71,7 @@ class Listener:
         return self.topic.name if self.group is None else f"{self.topic.name}@{self.group}"
 
 
-class Worker(threading.Thread):
+class Worker(Background):
     """One thread of a listener: claim, handle, settle. It holds what it has claimed until the outcome is in Redis.
 
     Args:
@@ -87,12 +86,12 @@ class Worker(threading.Thread):
         self,
         listener: Listener,
         claimer: Claimer,
-        stopping: threading.Event,
+        stopping: Event,
         coordinator: Coordinator | None,
         number: int,
     ) -> None:
-        super().__init__(name=f"rmq-{listener.topic.name}-{number}", daemon=True)
-        self.held = Held()
+        super().__init__(claimer.blocking, f"rmq-{listener.topic.name}-{number}")
+        self.held = Held(claimer.blocking)
         self.claimer = claimer
         self._listener = listener
         self._stopping = stopping
@@ -261,4 +260,4 @@ class Worker(threading.Thread):
             with self.held.lock:
                 self._drop([each for each in self._settled() if each.lease_until_s < monotonic_s()], [])
             if self._settled():
-                time.sleep(TROUBLE_PAUSE_S)
+                self.claimer.blocking.sleep(TROUBLE_PAUSE_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rmq.blocking import Blocking
 from rmq.durability import Durability
 from rmq.topologies.cluster import ClusterRouter
 from rmq.topologies.node import Node, NodeFactory
@@ -13,18 +14,19 @@ from rmq.urls import RedisUrl, Topology
 __all__ = ["Node", "Router", "make_router"]
 
 
-def make_router(url: RedisUrl, timeout_s: float, durability: Durability) -> Router:
+def make_router(url: RedisUrl, timeout_s: float, durability: Durability, blocking: Blocking) -> Router:
     """Return the router for a URL; it connects at its first use.
 
     Args:
         url: Where Redis is.
         timeout_s: How long to wait for a connection, and for a reply.
         durability: What servers must be able to do.
+        blocking: How to wait.
 
     Raises:
         InvalidUrlError: redis-py can't use the URL.
     """
-    nodes = NodeFactory(url, timeout_s, durability)
+    nodes = NodeFactory(url, timeout_s, durability, blocking)
     if url.topology is Topology.CLUSTER:
         return ClusterRouter(url, nodes)
     if url.topology is Topology.SENTINEL:

@@ -41,7 +41,7 @@ class ClusterRouter:
         self._factory = nodes
         self._nodes: dict[Address, Node] = {}
         self._map = SlotMap()
-        self._lock = threading.Lock()
+        self._lock = nodes.blocking.lock()
         self._nodes_lock = threading.Lock()
         self._doubted = False
         self._read_s = float("-inf")

@@ -6,13 +6,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
+from rmq.blocking import Blocking
 from rmq.clock import monotonic_s
 from rmq.durability import Durability
 from rmq.errors import RedisUnavailableError, RmqError
 from rmq.exchange import not_executed
 from rmq.topologies.server_check import Version, check_server
 from rmq.urls import Address, RedisUrl
-from rmq.wire import ReplyError, Wire, WireBrokenError, wire_factory
+from rmq.wire import ReplyError, Wire, WireBrokenError
 
 CONNECT_S = 2.0
 """Where there are other servers to turn to, nobody waits longer than this for a connection."""
@@ -127,9 +128,11 @@ class NodeFactory:
         url: The URL.
         timeout_s: How long to wait for a connection, and for a reply.
         durability: What servers must be able to do.
+        blocking: How to wait.
     """
 
-    def __init__(self, url: RedisUrl, timeout_s: float, durability: Durability) -> None:
+    def __init__(self, url: RedisUrl, timeout_s: float, durability: Durability, blocking: Blocking) -> None:
+        self.blocking = blocking
         self._url = url
         self._timeout_s = timeout_s
         self._durability = durability
@@ -146,11 +149,11 @@ class NodeFactory:
     def sentinel(self, address: Address) -> Node:
         """Return a Sentinel; it is no data server and not checked."""
         timeout_s = min(self._timeout_s, CONNECT_S)
-        new_wire = wire_factory(self._url.sentinel_url(address), timeout_s, timeout_s)
+        new_wire = self.blocking.wire_factory(self._url.sentinel_url(address), timeout_s, timeout_s)
         return Node(address, f"Sentinel {address}", new_wire, lambda wire: (0, 0), _welcome)
 
     def _node(self, address: Address, url: str, shown: str, connect_s: float, greet: Check) -> Node:
-        new_wire = wire_factory(url, self._timeout_s, connect_s)
+        new_wire = self.blocking.wire_factory(url, self._timeout_s, connect_s)
         return Node(address, shown, new_wire, lambda wire: check_server(wire, shown, self._durability), greet)
 
 

@@ -6,7 +6,6 @@ Source: Redis documentation, "Guidelines for Redis clients with support for Redi
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -41,7 +40,7 @@ class SentinelRouter:
         self._nodes = nodes
         self._sentinels = [nodes.sentinel(address) for address in url.hosts]
         self._master: Node | None = None
-        self._lock = threading.Lock()
+        self._lock = nodes.blocking.lock()
         self._doubted = False
         self._asked_s = float("-inf")
         self._closed = False

@@ -1,0 +1,197 @@
+"""Everything that waits, in one place: locks, sleeps, threads, sockets.
+
+The logic of the library is written once, as plain calls. Here it waits in threads; `rmq.aio` brings its own `Blocking`,
+under which the same logic waits in an event loop. So nothing else in the library may block by itself.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import ParamSpec, Protocol, TypeVar
+
+from rmq.wire import Wire, wire_factory
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Lock(Protocol):
+    """As `threading.Lock`."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take it; False where it was not free in time."""
+        ...
+
+    def release(self) -> None:
+        """Give it back."""
+        ...
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> object: ...
+
+
+class Condition(Protocol):
+    """As `threading.Condition`. Nothing may wait while it is held but its own `wait`."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until told; False where nobody did in time."""
+        ...
+
+    def notify_all(self) -> None:
+        """Tell all that wait."""
+        ...
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> object: ...
+
+
+class Event(Protocol):
+    """As `threading.Event`; may be set from any thread."""
+
+    def is_set(self) -> bool:
+        """Return whether it is set."""
+        ...
+
+    def set(self) -> None:
+        """Set it, and wake all that wait."""
+        ...
+
+    def clear(self) -> None:
+        """Take it back."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set; False where it was not in time."""
+        ...
+
+
+class Job(Protocol):
+    """As `threading.Thread`: something that runs beside its maker."""
+
+    def start(self) -> None:
+        """Begin."""
+        ...
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end."""
+        ...
+
+    def is_alive(self) -> bool:
+        """Return whether it has begun and not ended."""
+        ...
+
+
+class Blocking(Protocol):
+    """How to wait."""
+
+    def sleep(self, seconds: float) -> None:
+        """Do nothing for so long."""
+        ...
+
+    def lock(self) -> Lock:
+        """Return a new lock."""
+        ...
+
+    def condition(self) -> Condition:
+        """Return a new condition."""
+        ...
+
+    def event(self) -> Event:
+        """Return a new event."""
+        ...
+
+    def job(self, run: Callable[[], object], name: str) -> Job:
+        """Return a new job; the program's end does not wait for it."""
+        ...
+
+    def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call what waits by means of its own, such as ZooKeeper's client."""
+        ...
+
+    def wait_readable(self, wires: Iterable[Wire], timeout_s: float) -> None:
+        """Wait until one of some wires has something to read, or has ended."""
+        ...
+
+    def wire_factory(self, url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
+        """Return what makes unconnected wires to a server; see `rmq.wire.wire_factory`."""
+        ...
+
+
+class Threads:
+    """Waits in threads."""
+
+    def sleep(self, seconds: float) -> None:
+        """Do nothing for so long."""
+        time.sleep(seconds)
+
+    def lock(self) -> Lock:
+        """Return a new lock."""
+        return threading.Lock()
+
+    def condition(self) -> Condition:
+        """Return a new condition."""
+        return threading.Condition()
+
+    def event(self) -> Event:
+        """Return a new event."""
+        return threading.Event()
+
+    def job(self, run: Callable[[], object], name: str) -> Job:
+        """Return a new daemon thread."""
+        return threading.Thread(target=run, name=name, daemon=True)
+
+    def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call it."""
+        return action(*args, **kwargs)
+
+    def wait_readable(self, wires: Iterable[Wire], timeout_s: float) -> None:
+        """Wait until one of some wires has something to read, or has ended."""
+        poller = select.poll()
+        for wire in wires:
+            poller.register(wire.fileno(), select.POLLIN)
+        poller.poll(timeout_s * 1000)
+
+    def wire_factory(self, url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
+        """Return what makes unconnected wires to a server; see `rmq.wire.wire_factory`."""
+        return wire_factory(url, timeout_s, connect_s)
+
+
+THREADS = Threads()
+
+
+class Background:
+    """Work beside its maker's; it does `run`.
+
+    Args:
+        blocking: How to wait, and so what it runs in.
+        name: Its name.
+    """
+
+    def __init__(self, blocking: Blocking, name: str) -> None:
+        self._job = blocking.job(self.run, name)
+
+    def run(self) -> None:
+        """Work until told to end."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Begin."""
+        self._job.start()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end."""
+        self._job.join(timeout)
+
+    def is_alive(self) -> bool:
+        """Return whether it has begun and not ended."""
+        return self._job.is_alive()
