@@ -12,6 +12,9 @@ from functools import lru_cache
 TOPICS_KEY = "rmq:topics"
 """HASH: topic -> its definition as JSON."""
 
+HISTORY_TURN_KEY = "rmq:history-turn"
+"""STRING: the last minute whose figures somebody has set out to record."""
+
 
 @dataclass(frozen=True, slots=True)
 class SlotKeys:
@@ -28,6 +31,8 @@ class SlotKeys:
         reason: HASH content -> JSON: why a dead message died.
         dead_body: HASH content -> body of a dead message.
         wake: channel: a hint that something became due earlier than before.
+        born: ZSET content -> time of its last send, ms; only on PRIORITY topics with a time to live.
+        audit: STREAM: who steered what in this slot, the last thousand lines.
     """
 
     store: str
@@ -40,6 +45,8 @@ class SlotKeys:
     reason: str
     dead_body: str
     wake: str
+    born: str
+    audit: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,8 @@ def slot_keys(topic: str, slot: int) -> SlotKeys:
         reason=f"reason{tag}",
         dead_body=f"deadbody{tag}",
         wake=f"wake{tag}",
+        born=f"born{tag}",
+        audit=f"audit{tag}",
     )
 
 
@@ -110,3 +119,8 @@ def group_keys(topic: str, slot: int, group: str) -> GroupKeys:
 def sizes_key(topic: str, slot: int) -> str:
     """Return the HASH of a stream topic's slot that remembers how long the stream was at the last shrinking."""
     return f"sizes{{{topic}_{slot}}}"
+
+
+def history_key(topic: str | None) -> str:
+    """Return the LIST of a topic's records, one a minute; of all topics together with `None`."""
+    return "rmq:history" if topic is None else f"rmq:history:{topic}"

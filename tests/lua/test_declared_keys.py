@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import MakeSlot
-from tests.lua.cases import FULL, READERS, WRITERS
+from tests.lua.cases import FULL, LIMITS, READERS, WRITERS
 from tests.lua.test_foreign_types import commands_of
 from tests.support.slots import scripts_under_test
 
@@ -13,15 +13,15 @@ CASES = WRITERS | READERS
 
 
 def test_every_script_has_a_case() -> None:
-    # the scripts of stream topics have theirs in test_stream_scripts
-    assert set(CASES) == {name for name in scripts_under_test().names() if not name.startswith("stream_")}
+    # the scripts of stream topics have theirs in test_stream_scripts, those of the history in test_history
+    assert set(CASES) == {name for name in scripts_under_test().names() if not name.startswith(("stream_", "history_"))}
 
 
 @pytest.mark.parametrize("script", CASES)
 def test_a_user_who_may_only_touch_the_declared_keys_can_run_it(script: str, make_slot: MakeSlot) -> None:
     # pitfall 18
     kind, case = CASES[script]
-    slot = make_slot(kind)
+    slot = make_slot(kind, **LIMITS.get(script, {}))
     slot.seed(FULL)
     call, text = case(slot.topic), scripts_under_test()[script]
     keys = [f"~{key}" for key in call.keys]

@@ -47,7 +47,7 @@ HINT = "RPUSH"
 T0 = 1_790_000_000_250
 """Where the fake clock begins: not on a whole second."""
 
-ZSETS = ("store", "prepare", "retry", "dead")
+ZSETS = ("store", "prepare", "retry", "dead", "born")
 HASHES = ("body", "meta", "error", "reason", "dead_body")
 STATE_IN_META = ("epoch", "ensemble", "paused")
 
@@ -82,13 +82,14 @@ class SlotState:
     totals: dict[str, int] = field(default_factory=dict[str, int])
     owner: dict[str, str] = field(default_factory=dict[str, str])
     hints: list[int] = field(default_factory=list[int])
+    born: dict[bytes, int] = field(default_factory=dict[bytes, int])
 
     @property
     def unaccounted(self) -> int:
         """0, or messages were lost or invented."""
         total = self.totals.get
         there = len(self.store) + len(self.prepare) + len(self.retry) + len(self.dead)
-        gone = total("acked", 0) + total("cancelled", 0) + total("purged", 0) + total("trimmed", 0)
+        gone = sum(total(name, 0) for name in ("acked", "cancelled", "purged", "trimmed", "dropped"))
         return total("accepted", 0) - total("merged", 0) - there - gone
 
     @property
@@ -130,18 +131,19 @@ def read_state(client: redis.Redis, keys: SlotKeys) -> SlotState:
         reply: Any = client.evalsha(_DUMP_SHA, len(names), *names)
     except NoScriptError:
         reply = client.eval(_DUMP, len(names), *names)
-    zsets = [dict(zip(page[::2], map(int, page[1::2]), strict=True)) for page in reply[:4]]
-    body, meta, error, reason, dead_body = (dict(zip(page[::2], page[1::2], strict=True)) for page in reply[4:9])
+    zsets = [dict(zip(page[::2], map(int, page[1::2]), strict=True)) for page in reply[:5]]
+    body, meta, error, reason, dead_body = (dict(zip(page[::2], page[1::2], strict=True)) for page in reply[5:10])
     text = {name.decode(): value.decode() for name, value in meta.items()}
     return SlotState(
-        *zsets,
+        *zsets[:4],
+        born=zsets[4],
         body=body,
         error={content: json.loads(record) for content, record in error.items()},
         reason={content: json.loads(record) for content, record in reason.items()},
         dead_body=dead_body,
         totals={name: int(value) for name, value in text.items() if name not in STATE_IN_META},
         owner={name: value for name, value in text.items() if name in STATE_IN_META},
-        hints=[int(hint) for hint in reply[9]],
+        hints=[int(hint) for hint in reply[10]],
     )
 
 
@@ -271,7 +273,7 @@ def check_topic(client: redis.Redis, topic: str) -> None:
     """Check that a topic has only the keys of its slots, and that each slot's accounts and side entries are right."""
     found: Any = client.keys(f"*{topic}*")
     slots: set[int] = set()
-    for name in (name.decode() for name in found):
+    for name in (name.decode() for name in found if not name.startswith(b"rmq:history")):
         number = re.sub(r".*_(\d+)}?", r"\1", name)
         known = astuple(slot_keys(topic, int(number))) if number.isdecimal() else ()
         assert name in known, f"{name} is no key of a slot of {topic}"

@@ -1,0 +1,210 @@
+"""The last day of every topic, minute by minute: a bounded ring of a few bytes a minute, in Redis itself.
+
+Every process that runs listeners or the dashboard runs a `Recorder`. Of all of them one records each minute: who takes
+the turn is decided by one script, by Redis' clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
+from typing import Any
+
+from rmq.calls import Call
+from rmq.connections import Connections
+from rmq.errors import RmqError
+from rmq.inspection import Inspection, TopicStats
+from rmq.keys import HISTORY_TURN_KEY, history_key
+from rmq.registry import Registry
+from rmq.stream_view import StreamView
+from rmq.topics import Topic, TopicType
+from rmq.wire import ReplyError
+
+log = logging.getLogger("rmq.history")
+
+MINUTES = 1_440
+"""Records kept: a day."""
+
+KEEP_S = 2 * MINUTES * 60
+"""A ring that nobody writes to, such as that of a topic that is gone, goes after so long."""
+
+LONGEST_WAIT_S = 60.0
+LATEST_S = 5.0
+"""How far the processes spread what they ask at the turn of the minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """A topic, or all topics together, at one moment of a minute.
+
+    Attributes:
+        minute: Minutes since the epoch.
+        backlog: Messages in store; of a stream topic, entries that its groups have not read yet.
+        due_now: Those of them that may be delivered now.
+        late_ms: How long the oldest due message has been due, ms.
+        in_flight: Claimed messages.
+        waiting: Failed messages that wait for their retry.
+        dead: Dead messages.
+        accepted: Sends since the topic began; the following are counted likewise.
+        merged: Sends that merged.
+        acked: Deliveries that were done.
+        retried: Deliveries that failed and are to be repeated.
+        buried: Messages that died.
+    """
+
+    minute: int
+    backlog: int = 0
+    due_now: int = 0
+    late_ms: int = 0
+    in_flight: int = 0
+    waiting: int = 0
+    dead: int = 0
+    accepted: int = 0
+    merged: int = 0
+    acked: int = 0
+    retried: int = 0
+    buried: int = 0
+
+    def to_bytes(self) -> bytes:
+        """Return the record as it is kept: whole numbers with spaces between them, about 40 bytes."""
+        return " ".join(map(str, astuple(self))).encode()
+
+    @classmethod
+    def from_bytes(cls, record: bytes) -> Minute | None:
+        """Read a record; `None` where it is none. Figures that an older version did not keep are 0."""
+        try:
+            return cls(*map(int, record.split()[: len(fields(cls))]))
+        except (TypeError, ValueError):
+            return None
+
+
+def minute_of(stats: TopicStats, minute: int) -> Minute:
+    """Return a topic's record."""
+    totals = (stats.total(name) for name in ("accepted", "merged", "acked", "retried", "buried"))
+    sizes = (stats.backlog, stats.due_now, stats.lateness_ms, stats.in_flight, stats.waiting, stats.dead)
+    return Minute(minute, *sizes, *totals)
+
+
+def minute_of_stream(view: StreamView, minute: int) -> Minute:
+    """Read a stream topic and return its record: what its groups have before them and in hand, in sum."""
+    stats = view.stats()
+    groups = [view.group(name) for name in stats.groups]
+    lag = sum(group.lag or 0 for group in groups)
+    return Minute(
+        minute,
+        backlog=lag,
+        due_now=lag,
+        in_flight=sum(group.in_flight for group in groups),
+        waiting=sum(group.waiting for group in groups),
+        dead=sum(group.dead for group in groups),
+        accepted=stats.total("accepted"),
+        acked=sum(group.total("acked") for group in groups),
+        retried=sum(group.total("retried") for group in groups),
+        buried=sum(group.total("buried") for group in groups),
+    )
+
+
+def sum_of(minute: int, parts: Iterable[Minute]) -> Minute:
+    """Return all topics as one record; the lateness is that of the latest."""
+    found = list(parts)
+    names = [field.name for field in fields(Minute) if field.name not in ("minute", "late_ms")]
+    sums = {name: sum(getattr(part, name) for part in found) for name in names}
+    return Minute(minute, late_ms=max((part.late_ms for part in found), default=0), **sums)
+
+
+class History:
+    """Reads and records the last day.
+
+    Args:
+        connections: Where the topics are.
+    """
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._registry = Registry(connections)
+
+    def last(self, topic: str | None = None, minutes: int = MINUTES) -> list[Minute]:
+        """Return the last records of a topic, or of all topics together, the oldest first; some may be missing.
+
+        Args:
+            topic: Its name; `None` for all topics together.
+            minutes: Most records.
+        """
+        found: Sequence[bytes] = self._connections.command("LRANGE", history_key(topic), -max(1, minutes), -1)
+        return [minute for minute in map(Minute.from_bytes, found) if minute is not None]
+
+    def take_turn(self) -> tuple[int, int | None]:
+        """Return Redis' time, epoch ms, and the minute to record, `None` when somebody else does it."""
+
+        def parse(reply: Sequence[bytes]) -> tuple[int, int | None]:
+            return int(reply[0]), int(reply[1]) or None
+
+        call = Call("history_turn", (HISTORY_TURN_KEY,), [KEEP_S], parse, False, "", 0)
+        return self._connections.run(call)
+
+    def record(self, minute: int) -> list[Minute]:
+        """Read all topics and append their records and their sum; return the topics' records.
+
+        Guarantee: a minute that is recorded already stays as it is.
+        """
+        found: list[Minute] = []
+        for name in self._registry.names():
+            try:
+                record = self._read(self._registry.get(name), minute)
+            except (RmqError, ReplyError) as error:  # one topic that cannot be read shall not cost the others' minute
+                log.debug("history of topic %s: %s", name, error)
+                continue
+            found.append(record)
+            self._append(name, record)
+        self._append(None, sum_of(minute, found))
+        return found
+
+    def _read(self, topic: Topic, minute: int) -> Minute:
+        if topic.type is TopicType.STREAM:
+            return minute_of_stream(StreamView(self._connections, topic), minute)
+        return minute_of(Inspection(self._connections, topic).stats(), minute)
+
+    def _append(self, topic: str | None, record: Minute) -> bool:
+        def parse(reply: Any) -> bool:
+            return reply == b"1"
+
+        args = [record.minute, record.to_bytes(), MINUTES, KEEP_S]
+        call = Call("history_write", (history_key(topic),), args, parse, True, topic or "", 0)
+        return self._connections.run(call)
+
+
+class Recorder(threading.Thread):
+    """Records a minute whenever it gets the turn, until it is stopped.
+
+    Args:
+        connections: Where the topics are.
+    """
+
+    def __init__(self, connections: Connections) -> None:
+        super().__init__(name="rmq-history", daemon=True)
+        self._history = History(connections)
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """Wait for the next minute, try to get its turn, record it."""
+        wait_s = self._spread(LATEST_S)
+        while not self._stopping.wait(wait_s):
+            wait_s = LONGEST_WAIT_S
+            try:
+                now_ms, minute = self._history.take_turn()
+                wait_s = (60_000 - now_ms % 60_000) / 1_000 + self._spread(LATEST_S)
+                if minute is not None:
+                    self._history.record(minute)
+            except (RmqError, ReplyError) as error:  # figures for people: the work goes on without them
+                log.debug("this minute's figures are not recorded: %s", error)
+
+    def stop(self) -> None:
+        """End it; does not wait for a recording under way."""
+        self._stopping.set()
+
+    @staticmethod
+    def _spread(most_s: float) -> float:
+        return random.random() * most_s  # noqa: S311 - so that the processes do not all ask at once
