@@ -9,6 +9,7 @@
 -- KEYS[7]   error      HASH  content -> last failure, JSON
 -- KEYS[8]   reason     HASH  content -> why it died, JSON
 -- KEYS[9]   dead_body  HASH  content -> body of the dead
+-- KEYS[10]  born       ZSET  content -> time of its last send, ms; only given for PRIORITY with a time to live
 -- ARGV[1]   epoch          whole number; 0 without ZooKeeper
 -- ARGV[2]   ensemble       identity of the ZooKeeper ensemble; empty without
 -- ARGV[3]   lease_s        seconds
@@ -20,7 +21,8 @@
 -- ARGV[9]   max_dead_age   ms
 -- ARGV[10]  max_dead       most dead in this slot
 -- ARGV[11..] nacks and acks to settle first: see settle_nacks and settle_acks; then whole claims to ack: their number,
---   and of each the claim score, how many it holds, and the content of one: see settle_whole
+--   and of each the claim score, how many it holds, and the content of one: see settle_whole; then, only where the
+--   topic has one, the time to live in ms
 -- Returns: { now_ms, next_due_ms, resume, swept, stale contents, { content, store score, ... }, { body or nil, ... },
 --   claim scores of whole claims that must be acked by their contents }; the table of bodies is empty when no message
 --   of the slot has one. No message due: empty tables.
@@ -41,6 +43,8 @@
 -- @include settle_acks
 -- @include settle_whole
 -- @include sweep
+-- @include forget_unused
+-- @include expire
 -- @include trim_dead
 -- @include take_fresh
 -- @include take
@@ -49,7 +53,7 @@
 
 local slot = {
   store = KEYS[1], prepare = KEYS[2], retry = KEYS[3], dead = KEYS[4], body = KEYS[5], meta = KEYS[6],
-  error = KEYS[7], reason = KEYS[8], dead_body = KEYS[9],
+  error = KEYS[7], reason = KEYS[8], dead_body = KEYS[9], born = KEYS[10],
 }
 local epoch, ensemble, lease_s, max_retries = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local highest_first, limit, start = ARGV[5] == 'high', tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -61,6 +65,9 @@ if refusal then
   return refusal
 end
 local sizes = measure(slot)
+if slot.born then
+  redis.call('ZCARD', slot.born)
+end
 
 local totals, stale, unmatched = {}, {}, {}
 begin_write(slot, newer, epoch, ensemble)
@@ -73,10 +80,14 @@ for i = at + 1, at + 3 * tonumber(ARGV[at]), 3 do
   end
 end
 local swept, more = sweep(slot, now_ms, now_s, lease_s, max_retries, sweep_limit, totals)
+local ttl_ms, more_outlived = ARGV[at + 3 * tonumber(ARGV[at]) + 1], false
+if ttl_ms then
+  start, more_outlived = expire(slot, start, now_ms, tonumber(ttl_ms), max_retries, sweep_limit, totals)
+end
 trim_dead(slot, now_ms, max_dead_age, max_dead, totals)
 
 local items, resume, searched = {}, 0, false
-if not paused then
+if not paused and not more_outlived then
   local fresh, passed, ended
   if start == 0 then
     fresh, passed, ended = take_fresh(slot, highest_first, limit, now_ms, now_s, max_retries, totals)
@@ -94,16 +105,19 @@ end
 write_totals(slot.meta, totals)
 
 local due = now_ms
-if not more and resume == 0 then
+if not more and not more_outlived and resume == 0 then
   local backlog = paused and 'none' or searched and 'later' or 'all'
   due = next_due(slot, highest_first, backlog, now_ms, lease_s)
 end
 local bodies = {}
-if #items > 0 and redis.call('HLEN', slot.body) > 0 then
+if #items > 0 and (slot.born or redis.call('HLEN', slot.body) > 0) then
   local names = {}
   for i = 1, #items, 2 do
     names[#names + 1] = items[i]
   end
   bodies = redis.call('HMGET', slot.body, unpack(names))
+  if slot.born then
+    redis.call('ZREM', slot.born, unpack(names))
+  end
 end
 return { whole(now_ms), whole(due), whole(resume), whole(swept), stale, items, bodies, unmatched }

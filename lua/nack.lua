@@ -10,6 +10,7 @@
 -- KEYS[8]   reason     HASH  content -> why it died, JSON
 -- KEYS[9]   dead_body  HASH  content -> body of the dead
 -- KEYS[10]  wake       channel
+-- KEYS[11]  born       ZSET  content -> time of its last send, ms; only given for PRIORITY with a time to live
 -- ARGV[1]   epoch         whole number; 0 without ZooKeeper
 -- ARGV[2]   ensemble      identity of the ZooKeeper ensemble; empty without
 -- ARGV[3]   max_retries   0 to 999
@@ -35,7 +36,7 @@
 
 local slot = {
   store = KEYS[1], prepare = KEYS[2], retry = KEYS[3], dead = KEYS[4], body = KEYS[5], meta = KEYS[6],
-  error = KEYS[7], reason = KEYS[8], dead_body = KEYS[9],
+  error = KEYS[7], reason = KEYS[8], dead_body = KEYS[9], born = KEYS[11],
 }
 local wake = KEYS[10]
 local epoch, ensemble, max_retries = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -47,6 +48,9 @@ if refusal then
   return refusal
 end
 measure(slot)
+if slot.born then
+  redis.call('ZCARD', slot.born)
+end
 
 local totals, stale = {}, {}
 begin_write(slot, newer, epoch, ensemble)

@@ -7,6 +7,7 @@
 -- KEYS[5]  reason     HASH  content -> why it died, JSON
 -- KEYS[6]  dead_body  HASH  content -> body of the dead
 -- KEYS[7]  wake       channel
+-- KEYS[8]  born       ZSET  content -> time of its last send, ms; only given for PRIORITY with a time to live
 -- ARGV[1]  kind       `after`, `at` or `priority`: see new_score
 -- ARGV[2]  value      ms from now, epoch ms, or priority
 -- ARGV[3]  overwrite  '1': the redriven one replaces a fresh copy in store; '0': the fresh copy stands
@@ -24,6 +25,7 @@
 -- @include new_score
 
 local store, dead, body, meta, reason, dead_body, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local born = KEYS[8]
 local kind, value, overwrite, limit, publish = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4]), ARGV[5]
 
 local now_ms = read_clock()
@@ -32,6 +34,9 @@ if not score then
   return refusal
 end
 redis.call('ZCARD', store)
+if born then
+  redis.call('ZCARD', born)
+end
 for _, hash in ipairs({ body, meta, reason, dead_body }) do
   redis.call('HLEN', hash)
 end
@@ -50,6 +55,9 @@ for i, content in ipairs(contents) do
     count(totals, fresh and 'merged' or 'redriven', 1)
     if not fresh or overwrite then
       redis.call('ZADD', store, whole(score), content)
+      if born then
+        redis.call('ZADD', born, whole(now_ms), content)
+      end
       local payload = redis.call('HGET', dead_body, content)
       if payload then
         redis.call('HSET', body, content, payload)

@@ -10,6 +10,9 @@ from typing import Any, Generic, TypeVar, cast
 
 from rmq.errors import (
     BacklogFullError,
+    BatchAckedError,
+    BatchLostError,
+    DriverReplacedError,
     EnsembleMismatchError,
     FencedError,
     FixedTimePassedError,
@@ -36,7 +39,7 @@ SWEEP_LIMIT = 256
 
 TOTALS = (
     "accepted merged delivered acked retried expired released exhausted buried redriven cancelled purged trimmed"
-    " adopted"
+    " adopted dropped ttl_expired"
 ).split()
 """Names of the counters in a slot's meta."""
 
@@ -111,9 +114,14 @@ def send(
 ) -> Call[SendResult]:
     """Build the send of up to `MAX_BATCH` messages of one slot."""
     keys = slot_keys(topic.name, slot)
+    ages = topic.ttl is not None and not topic.type.timed
+    limited = topic.drops or ages
     args: list[Argument] = [publish, topic.max_backlog_per_slot, int(detailed), len(messages)]
     if topic.type.timed:
         args.append(min(message.score for message in messages))
+    if limited:
+        args += [] if topic.type.timed else [0]
+        args += (topic.type.value, int(topic.drops), topic.max_retries, int(ages))
     for message in messages:
         args.append(message.score)
         args.append(message.content)
@@ -125,9 +133,13 @@ def send(
 
     def parse(reply: list[bytes]) -> SendResult:
         new = int(reply[0])
-        return SendResult(new, number - new, tuple(flag == 49 for flag in reply[1]) if detailed else ())
+        outcomes = tuple(flag == 49 for flag in reply[1]) if detailed else ()
+        return SendResult(new, number - new, outcomes, dropped=int(reply[2]) if limited else 0)
 
     names = (keys.store, keys.prepare, keys.body, keys.meta, keys.wake)
+    if limited:
+        names += (keys.retry, keys.error, keys.born)
+        return Call("send_limited", names, args, parse, True, topic.name, slot, durable=True)
     return Call(_SEND_SCRIPTS[topic.type], names, args, parse, True, topic.name, slot, durable=True)
 
 
@@ -148,19 +160,21 @@ def claim(
     `whole` acks claims of which every delivery is done, naming one of them: cheaper for all sides.
     """
     keys = slot_keys(topic.name, slot)
-    args: list[Argument] = [owner.epoch, owner.ensemble, topic.lease_s, topic.max_retries, _order(topic), limit]
+    args: list[Argument] = [owner.epoch, owner.ensemble, topic.lease_s, topic.max_retries, order_of(topic), limit]
     args += [start, sweep_limit, topic.max_dead_age_ms, topic.max_dead_per_slot]
     args += nack_args(nacks)
     args += ack_args(acks)
     args.append(len(whole))
     for claim_score, number, witness in whole:
         args += (claim_score, number, witness)
+    if topic.ttl_ms is not None:
+        args.append(topic.ttl_ms)
     max_retries = topic.max_retries
 
     def parse(reply: list[Any]) -> ClaimReply:
         return _parse_claim(reply, max_retries)
 
-    return Call("claim", _all_keys(keys), args, parse, False, topic.name, slot)
+    return Call("claim", (*all_keys(keys), *_born(topic, keys)), args, parse, False, topic.name, slot)
 
 
 def ack(topic: Topic, slot: int, acks: Iterable[Ack], owner: Owner = NO_OWNER) -> Call[tuple[bytes, ...]]:
@@ -179,7 +193,7 @@ def nack(
     args: list[Argument] = [owner.epoch, owner.ensemble, topic.max_retries]
     args += [topic.max_dead_age_ms, topic.max_dead_per_slot, publish]
     args += nack_args(nacks)
-    return Call("nack", (*_all_keys(keys), keys.wake), args, _contents, False, topic.name, slot)
+    return Call("nack", (*all_keys(keys), keys.wake, *_born(topic, keys)), args, _contents, False, topic.name, slot)
 
 
 def extend(topic: Topic, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
@@ -228,7 +242,7 @@ def redrive(
 ) -> Call[list[Redriven]]:
     """Build the redrive of the named contents, or of the `limit` longest dead."""
     keys = slot_keys(topic.name, slot)
-    names = (keys.store, keys.dead, keys.body, keys.meta, keys.reason, keys.dead_body, keys.wake)
+    names = (keys.store, keys.dead, keys.body, keys.meta, keys.reason, keys.dead_body, keys.wake, *_born(topic, keys))
     args: list[Argument] = [kind, value, int(overwrite), limit, publish, *contents]
 
     def parse(reply: list[bytes]) -> list[Redriven]:
@@ -292,7 +306,7 @@ def peek(
     """Build the reading of a page of `store`, `prepare` or `retry`: Redis' time, then (content, score, body)."""
     keys = slot_keys(topic.name, slot)
     zset = {"store": keys.store, "prepare": keys.prepare, "retry": keys.retry}[place]
-    order = _order(topic) if place == "store" else "low"
+    order = order_of(topic) if place == "store" else "low"
 
     def parse(reply: list[Any]) -> tuple[int, list[tuple[bytes, int, bytes | None]]]:
         now_ms, page, bodies = reply
@@ -317,7 +331,7 @@ def stats(topic: Topic, slot: int) -> Call[SlotStats]:
         return SlotStats(topic.name, slot, now_ms, *sizes, oldest, next_due_ms, epoch, reply[9] == b"1", totals)
 
     names = (keys.store, keys.prepare, keys.retry, keys.dead, keys.meta)
-    return Call("stats", names, [_order(topic), topic.lease_s, *TOTALS], parse, True, topic.name, slot)
+    return Call("stats", names, [order_of(topic), topic.lease_s, *TOTALS], parse, True, topic.name, slot)
 
 
 def look(topic: Topic, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
@@ -330,7 +344,7 @@ def look(topic: Topic, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
     def parse(reply: list[bytes]) -> tuple[int, list[int]]:
         return int(reply[0]), [int(due) for due in reply[1:]]
 
-    return Call("look", tuple(names), [_order(topic), topic.lease_s], parse, True, topic.name, slots[0])
+    return Call("look", tuple(names), [order_of(topic), topic.lease_s], parse, True, topic.name, slots[0])
 
 
 def error_of(call: Call[Any], message: str) -> RmqError:
@@ -372,6 +386,27 @@ def error_of(call: Call[Any], message: str) -> RmqError:
             return TooManyGroupsError(
                 f"{place} has {detail[0]} groups already; remove one, see `RmqClient.stream`", topic=topic, slot=slot
             )
+        case "RMQ_ACKED":
+            return BatchAckedError(
+                f"{place}: this query's batches are acked up to {detail[0]}; who reads or acks an earlier one has come "
+                "too late, or from an old copy of the checkpoint",
+                topic=topic,
+                slot=slot,
+            )
+        case "RMQ_DRIVER":
+            return DriverReplacedError(
+                f"{place}: a newer driver ({detail[0]}) runs this query; only one may run from a checkpoint or a copy "
+                "of it",
+                topic=topic,
+                slot=slot,
+            )
+        case "RMQ_LOST":
+            return BatchLostError(
+                f"{place}: the leases of {detail[0]} messages ran out while their batch ran, and others took them; "
+                "restart the query, or set failOnLeaseLost to false to go on without them",
+                topic=topic,
+                slot=slot,
+            )
         case "RMQ_FULL":
             return BacklogFullError(
                 f"{place} holds {detail[0]} messages; its share of max_backlog is {detail[1]}", topic=topic, slot=slot
@@ -386,11 +421,18 @@ def error_of(call: Call[Any], message: str) -> RmqError:
             return ScriptFailedError(f"script {call.script} was refused on {place}: {message}", topic=topic, slot=slot)
 
 
-def _order(topic: Topic) -> str:
+def order_of(topic: Topic) -> str:
+    """Return which messages of a topic go first, as scripts take it."""
     return "low" if topic.type.timed else "high"
 
 
-def _all_keys(keys: SlotKeys) -> tuple[str, ...]:
+def _born(topic: Topic, keys: SlotKeys) -> tuple[str, ...]:
+    """Return the key that keeps times of sending, where they decide when a message is too old."""
+    return () if topic.ttl is None or topic.type.timed else (keys.born,)
+
+
+def all_keys(keys: SlotKeys) -> tuple[str, ...]:
+    """Return the keys of a slot that hold messages or what belongs to them."""
     return (
         keys.store, keys.prepare, keys.retry, keys.dead, keys.body, keys.meta, keys.error, keys.reason, keys.dead_body,
     )  # fmt: skip

@@ -70,6 +70,19 @@ class GroupKeys:
     dead_body: str
 
 
+@dataclass(frozen=True, slots=True)
+class QueryKeys:
+    """The keys of one streaming query on one slot; unused, they expire.
+
+    Attributes:
+        query: HASH: generation of the driver, number of the last acked batch, chunks of the running one.
+        body: HASH content -> body as it was claimed for the running batch.
+    """
+
+    query: str
+    body: str
+
+
 @lru_cache(maxsize=65_536)
 def slot_keys(topic: str, slot: int) -> SlotKeys:
     """Return the names of a slot's keys.
@@ -114,6 +127,19 @@ def group_keys(topic: str, slot: int, group: str) -> GroupKeys:
         reason=f"reason:{group}{tag}",
         dead_body=f"deadbody:{group}{tag}",
     )
+
+
+@lru_cache(maxsize=65_536)
+def query_keys(topic: str, slot: int, query: str) -> QueryKeys:
+    """Return the names of a streaming query's keys on a slot.
+
+    Args:
+        topic: A valid topic name.
+        slot: Number of the slot, from 0.
+        query: Identity of the query, letters and digits.
+    """
+    tag = f"{{{topic}_{slot}}}"
+    return QueryKeys(query=f"spark:{query}{tag}", body=f"sparkbody:{query}{tag}")
 
 
 def sizes_key(topic: str, slot: int) -> str:

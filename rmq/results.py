@@ -16,12 +16,14 @@ class SendResult:
         merged: Messages that merged with one of the same content in the backlog.
         outcomes: Per message in the order of sending, True where it was new; empty unless asked for.
         ids: Stream topics: ids of the entries, in the order of sending; empty unless asked for.
+        dropped: Messages that were dropped to make room, where the topic does that; those just sent may be among them.
     """
 
     new: int
     merged: int
     outcomes: tuple[bool, ...] = ()
     ids: tuple[str, ...] = ()
+    dropped: int = 0
 
     @property
     def accepted(self) -> int:
@@ -152,7 +154,8 @@ class SlotStats:
         epoch: Epoch of the last owner, 0 without ZooKeeper.
         paused: Whether claims are paused.
         totals: Counters since the topic began: accepted, merged, delivered, acked, retried, expired, released,
-            exhausted, buried, redriven, cancelled, purged, trimmed. Those that never moved are absent.
+            exhausted, buried, redriven, cancelled, purged, trimmed, dropped (too much for the backlog), ttl_expired
+            (too old, went to the dead). Those that never moved are absent.
     """
 
     topic: str
@@ -173,9 +176,9 @@ class SlotStats:
     def unaccounted(self) -> int:
         """0, always: what was accepted and not merged is in one place or was taken out on purpose.
 
-        store + prepare + retry + dead + acked + cancelled + purged + trimmed = accepted - merged.
+        store + prepare + retry + dead + acked + cancelled + purged + trimmed + dropped = accepted - merged.
         """
         total = self.totals.get
         present = self.backlog + self.in_flight + self.waiting + self.dead
-        gone = total("acked", 0) + total("cancelled", 0) + total("purged", 0) + total("trimmed", 0)
+        gone = sum(total(name, 0) for name in ("acked", "cancelled", "purged", "trimmed", "dropped"))
         return total("accepted", 0) - total("merged", 0) - present - gone

@@ -37,6 +37,17 @@ class TopicType(Enum):
         return self in (TopicType.RANGE_MERGE, TopicType.FIXED_TIME)
 
 
+class WhenFull(Enum):
+    """What a send meets where a slot's share of `max_backlog` is used up."""
+
+    REFUSE = "REFUSE"
+    """`BacklogFullError`, at once."""
+    BLOCK = "BLOCK"
+    """It waits for room, up to `full_timeout`; then `BacklogFullError`."""
+    DROP = "DROP"
+    """It is taken, and what would be delivered last is dropped: the lowest priority, the latest due time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Topic:
     """A topic's definition. It is registered at first use; a later one must have the same type and slots.
@@ -55,6 +66,10 @@ class Topic:
         max_dead: Most dead messages kept in the topic; the oldest go first. Each slot has an equal share.
         max_dead_age: How long dead messages are kept; `timedelta` or ms.
         retention: STREAM only: when entries are trimmed; by default, acked ones beyond a million in the topic.
+        when_full: What a send meets at `max_backlog`; not for STREAM.
+        full_timeout: `WhenFull.BLOCK`: how long a send waits without getting on; `timedelta` or ms, 1 ms to 24 h.
+        ttl: Work older than this goes to the dead instead of being delivered; `timedelta` or ms, from 1 ms; not for
+            STREAM. Time topics count from the due time, PRIORITY from the last send. `None`: it never gets too old.
 
     Raises:
         InvalidTopicError: A value breaks its rule.
@@ -75,6 +90,9 @@ class Topic:
     max_dead: int = 1_000_000
     max_dead_age: Duration = timedelta(days=30)
     retention: Retention | None = None
+    when_full: WhenFull = WhenFull.REFUSE
+    full_timeout: Duration = timedelta(seconds=10)
+    ttl: Duration | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -105,6 +123,7 @@ class Topic:
                 f"lease of topic {self.name} is {self.lease!r}; it must be whole seconds, 1 s to 24 h"
             )
         self._check_retention()
+        self._check_limits()
         object.__setattr__(self, "lease", timedelta(milliseconds=lease_ms))
         object.__setattr__(self, "max_dead_age", timedelta(milliseconds=age_ms))
 
@@ -113,6 +132,22 @@ class Topic:
             object.__setattr__(self, "retention", self.retention or Retention())
         elif self.retention is not None:
             raise InvalidTopicError(f"topic {self.name} is {self.type.name}; only STREAM has a retention")
+
+    def _check_limits(self) -> None:
+        if not isinstance(self.when_full, WhenFull):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidTopicError(f"when_full of topic {self.name} is {self.when_full!r}; it must be a WhenFull")
+        if self.type is TopicType.STREAM and (self.when_full is not WhenFull.REFUSE or self.ttl is not None):
+            raise InvalidTopicError(f"topic {self.name} is STREAM: its retention bounds it, not when_full and ttl")
+        for name, value in (("full_timeout", self.full_timeout), ("ttl", self.ttl)):
+            if value is None:
+                continue
+            try:
+                value_ms = duration_ms(value, name)
+            except InvalidValueError as error:
+                raise InvalidTopicError(f"topic {self.name}: {error}", topic=self.name) from None
+            if value_ms < 1 or (name == "full_timeout" and value_ms > 86_400_000):
+                raise InvalidTopicError(f"{name} of topic {self.name} is {value!r}; it must be from 1 ms (to 24 h)")
+            object.__setattr__(self, name, timedelta(milliseconds=value_ms))
 
     def _check_range(self, name: str, value: object, low: int, high: int) -> None:
         if type(value) is not int or not low <= value <= high:
@@ -129,6 +164,16 @@ class Topic:
     def max_backlog_per_slot(self) -> int:
         """Each slot's share of `max_backlog`, rounded up; 0 for no limit."""
         return -(-self.max_backlog // self.slots) if self.max_backlog else 0
+
+    @property
+    def drops(self) -> bool:
+        """Whether sends drop what is too much."""
+        return self.when_full is WhenFull.DROP and self.max_backlog is not None
+
+    @property
+    def ttl_ms(self) -> int | None:
+        """The time to live, ms; `None` without."""
+        return None if self.ttl is None else duration_ms(self.ttl, "ttl")
 
     @property
     def max_dead_per_slot(self) -> int:
@@ -168,9 +213,20 @@ class Topic:
                 "max_dead": self.max_dead,
                 "max_dead_age_ms": self.max_dead_age_ms,
                 **retention,
+                **self._limits_json(),
             },
             separators=(",", ":"),
         )
+
+    def _limits_json(self) -> dict[str, Any]:
+        """What differs from the defaults: earlier versions of RMQ read a definition without them."""
+        limits: dict[str, Any] = {}
+        if self.when_full is not WhenFull.REFUSE:
+            limits["when_full"] = self.when_full.value
+            limits["full_timeout_ms"] = duration_ms(self.full_timeout, "full_timeout")
+        if self.ttl is not None:
+            limits["ttl_ms"] = self.ttl_ms
+        return limits
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Topic:
@@ -194,6 +250,9 @@ class Topic:
                 max_dead=value["max_dead"],
                 max_dead_age=value["max_dead_age_ms"],
                 retention=Retention.from_json(value["retention"]) if "retention" in value else None,
+                when_full=WhenFull(value.get("when_full", "REFUSE")),
+                full_timeout=value.get("full_timeout_ms", 10_000),
+                ttl=value.get("ttl_ms"),
             )
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise InvalidTopicError(f"registered definition {text!r:.200} cannot be read: {error!r}") from error

@@ -1,7 +1,7 @@
 -- Nacks: ARGV[at] messages, each six values: content, claim score, verb, number, error type, error message. Verbs:
 -- `retry` (number = delay in ms, 0 for at once), `bury`, `release` (never begun: back as it was, number = its store
--- score, no retry used up). Compare-and-set on the claim score. Returns the position after the last one and how many
--- went back to store.
+-- score, no retry used up; a time to live that `slot.born` keeps begins anew). Compare-and-set on the claim score.
+-- Returns the position after the last one and how many went back to store.
 local function settle_nacks(slot, at, now_ms, max_retries, totals, stale)
   local last = at + 6 * tonumber(ARGV[at])
   local back = 0
@@ -13,6 +13,8 @@ local function settle_nacks(slot, at, now_ms, max_retries, totals, stale)
       if redis.call('ZADD', slot.store, 'NX', ARGV[i + 3], content) == 0 then
         count(totals, 'merged', 1)
         redis.call('HDEL', slot.error, content)
+      elseif slot.born then
+        redis.call('ZADD', slot.born, string.format('%.0f', now_ms), content)
       end
       count(totals, 'released', 1)
       redis.call('ZREM', slot.prepare, content)

@@ -9,7 +9,7 @@ from rmq import calls
 from rmq.calls import Call, Nack
 from rmq.messages import Encoded
 from rmq.ownership import Owner
-from rmq.topics import Topic, TopicType
+from rmq.topics import Topic, TopicType, WhenFull
 from tests.support.slots import T0, SlotState
 
 SECOND = T0 // 1000
@@ -40,6 +40,10 @@ def _send(topic: Topic) -> Call[Any]:
     return calls.send(topic, 0, messages, "PUBLISH")
 
 
+LIMITS: dict[str, dict[str, Any]] = {"send_limited": {"max_backlog": 3, "when_full": WhenFull.DROP, "ttl": 60_000}}
+"""What the topic of a script needs."""
+
+
 def _redrive(topic: Topic) -> Call[Any]:
     kind = "at" if topic.type.timed else "priority"
     return calls.redrive(topic, 0, kind, 2**52, overwrite=False, limit=10, publish="PUBLISH")
@@ -49,6 +53,7 @@ WRITERS: dict[str, tuple[TopicType, Case]] = {
     "send_range_merge": (TopicType.RANGE_MERGE, _send),
     "send_priority": (TopicType.PRIORITY, _send),
     "send_fixed_time": (TopicType.FIXED_TIME, _send),
+    "send_limited": (TopicType.PRIORITY, _send),
     "claim": (
         TopicType.FIXED_TIME,
         lambda topic: calls.claim(topic, 0, 10, owner=OWNER, acks=[(b"held", LIVE)], nacks=NACKS[1:]),

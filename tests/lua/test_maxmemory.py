@@ -12,11 +12,11 @@ from rmq.connections import Connections
 from rmq.errors import MemoryFullError
 from rmq.topics import Topic
 from rmq.urls import parse_url
-from tests.lua.cases import FULL, OWNER, WRITERS
+from tests.lua.cases import FULL, LIMITS, OWNER, WRITERS
 from tests.support.servers import RedisServer
 from tests.support.slots import T0, SlotUnderTest, scripts_under_test, scripts_with_fake_clock
 
-SENDS = ("send_range_merge", "send_priority", "send_fixed_time")
+SENDS = ("send_range_merge", "send_priority", "send_fixed_time", "send_limited")
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def small_server() -> Iterator[RedisServer]:
 def full_slot(small_server: RedisServer, request: pytest.FixtureRequest) -> Iterator[SlotUnderTest]:
     """A slot with something in every key, on a Redis that takes no more."""
     script = getattr(request, "param", "claim")
-    slot = SlotUnderTest(small_server.url, Topic("small", WRITERS[script][0]))
+    slot = SlotUnderTest(small_server.url, Topic("small", WRITERS[script][0], **LIMITS.get(script, {})))
     slot.client.flushall()
     slot.set_clock(T0)
     slot.seed(FULL)

@@ -54,7 +54,7 @@ def test_owner_pause_and_accounts(make_slot: MakeSlot) -> None:
     stats = slot.run(calls.stats(slot.topic, 0))
     assert (stats.epoch, stats.paused, stats.totals) == (2**40, True, totals)
     assert (stats.backlog, stats.oldest_due_ms, stats.next_due_ms) == (2, T0, 3)
-    gone = sum(totals[name] for name in ("merged", "acked", "cancelled", "purged", "trimmed"))
+    gone = sum(totals[name] for name in ("merged", "acked", "cancelled", "purged", "trimmed", "dropped"))
     assert stats.unaccounted == totals["accepted"] - gone - 2
 
 

@@ -21,7 +21,7 @@ from rmq.keys import slot_keys
 from rmq.messages import Encoded
 from rmq.ownership import Owner
 from rmq.results import Claimed, ControlResult
-from rmq.topics import Topic, TopicType
+from rmq.topics import Topic, TopicType, WhenFull
 from tests.stateful.model import Model
 from tests.support.slots import CLOCK_KEY, HINT, T0, read_state
 
@@ -55,6 +55,8 @@ class SlotMachine(RuleBasedStateMachine):
         max_retries=st.integers(0, 3),
         lease_s=st.integers(1, 3),
         max_backlog=st.sampled_from([None, None, 1, 2]),
+        when_full=st.sampled_from([WhenFull.REFUSE, WhenFull.DROP]),
+        ttl=st.sampled_from([None, None, 300, 2_000]),
         max_dead=st.sampled_from([1, 2, 100]),
         max_dead_age=st.sampled_from([2_000, 10**9]),
         with_bodies=st.booleans(),
@@ -84,6 +86,9 @@ class SlotMachine(RuleBasedStateMachine):
         times = [score for score in slot.store.values() if self.type.timed]
         times += [(score // 1000 + self.topic.lease_s) * 1000 for score in slot.prepare.values()]
         times += [score // 1000 * 1000 for score in slot.retry.values()]
+        if self.topic.ttl_ms is not None:
+            begun = slot.store if self.type.timed else slot.born
+            times += [when_ms + self.topic.ttl_ms + 1 for when_ms in begun.values()]
         return min((time for time in times if time > now_ms), default=now_ms)
 
     @precondition(lambda self: self.handed and self.epoch < 2)
@@ -117,6 +122,8 @@ class SlotMachine(RuleBasedStateMachine):
         )
         if result is not None:
             self.owed.update(message.content for message in encoded)
+            if result.dropped:
+                self.owed &= self.model.slot.store.keys() | self.model.slot.retry.keys()
 
     def _score(self, choice: int) -> int:
         match self.type:
@@ -158,7 +165,7 @@ class SlotMachine(RuleBasedStateMachine):
         whole: Sequence[WholeClaim] = (),
         sweep_limit: int = 256,
     ) -> None:
-        held = dict(self.model.slot.prepare)
+        held, stored = dict(self.model.slot.prepare), set(self.model.slot.store)
         bounds = {"acks": acks, "nacks": nacks, "whole": whole, "sweep_limit": sweep_limit}
         reply = self.connections.run(calls.claim(self.topic, 0, limit, owner=self._owner(), **bounds))
         expected = self.model.claim(limit, self._owner(), **bounds)
@@ -174,6 +181,8 @@ class SlotMachine(RuleBasedStateMachine):
             contents = {content for content, score in held.items() if score == done}
             assert contents <= self.hands[consumer].keys(), "acked what another consumer holds"
             self._settled([(content, done) for content in contents])
+        if self.topic.ttl is not None:
+            self.owed -= stored - self.model.slot.store.keys()  # too old, if it was not claimed
         for claimed in reply.messages:
             for hand in self.hands:
                 score = hand.pop(claimed.content, None)
@@ -319,7 +328,8 @@ class SlotMachine(RuleBasedStateMachine):
                 break
         state = read_state(self.client, self.keys)
         assert not state.store | state.prepare | state.retry, "the slot can't be drained"
-        assert not self.owed, "accepted and never delivered"
+        if self.topic.ttl is None:  # else it may have died of age on the way
+            assert not self.owed, "accepted and never delivered"
 
     def _both(self, call: Call[T], modelled: Callable[[], T]) -> T | None:
         """Carry out a call on both sides and compare the answers; None when both refuse it alike."""

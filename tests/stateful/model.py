@@ -52,7 +52,7 @@ class Model:
             raise FixedTimePassedError("past")
         fresh = {message.content for message in messages} - store.keys()
         bound = self.topic.max_backlog_per_slot
-        if bound and fresh and len(store) + len(fresh) > bound:
+        if bound and not self.topic.drops and fresh and len(store) + len(fresh) > bound:
             raise BacklogFullError("full")
         crowded = len(store) <= len(self.slot.prepare)
         # a due one at the head may hide in its twin's flight, so that later ones are what consumers wait for
@@ -69,7 +69,59 @@ class Model:
         earliest = min(due) if kind.timed else 0
         if (new or kind is not TopicType.RANGE_MERGE) and (first is None or earliest < first or crowded):
             self.slot.hints.append(earliest)
-        return SendResult(new, len(messages) - new, tuple(outcomes) if detailed else ())
+        if self._ages:
+            self.slot.born.update(dict.fromkeys((message.content for message in messages), self.now_ms))
+        dropped = self._drop_excess() if self.topic.drops else 0
+        return SendResult(new, len(messages) - new, tuple(outcomes) if detailed else (), dropped=dropped)
+
+    @property
+    def _ages(self) -> bool:
+        """Whether times of sending are kept, to tell what is too old."""
+        return self.topic.ttl is not None and not self.topic.type.timed
+
+    def _fresh(self) -> list[bytes]:
+        """What was never delivered, in store, lowest score first."""
+        return [c for c in _lowest_first(self.slot.store) if self.slot.store[c] > self.topic.max_retries]
+
+    def _drop_excess(self) -> int:
+        excess = max(0, len(self.slot.store) - self.topic.max_backlog_per_slot)
+        order = self._fresh()[::-1] if self.topic.type.timed else self._fresh()
+        for content in order[:excess]:
+            self._leave_store(content)
+            self.slot.born.pop(content, None)
+        self.totals["dropped"] += len(order[:excess])
+        return len(order[:excess])
+
+    def _leave_store(self, content: bytes) -> None:
+        del self.slot.store[content]
+        if content not in self.slot.prepare and content not in self.slot.retry:
+            self.slot.body.pop(content, None)
+            self.slot.error.pop(content, None)
+
+    def _expire(self, limit: int) -> tuple[int, bool]:
+        """What is too old dies, the oldest first. Returns how many, and whether more may have to."""
+        ttl_ms = self.topic.ttl_ms
+        if ttl_ms is None:
+            return 0, False
+        ages = self.slot.born if self._ages else {c: self.slot.store[c] for c in self._fresh()}
+        old = [c for c in _lowest_first(ages) if ages[c] < self.now_ms - ttl_ms][:limit]
+        expired = [content for content in old if content in self._fresh()]
+        for content in expired:
+            self.totals["merged"] += content in self.slot.dead
+            self.slot.dead[content] = self.now_ms
+            self.slot.dead_body.pop(content, None)
+            if content in self.slot.body:
+                self.slot.dead_body[content] = self.slot.body[content]
+            now = str(self.now_ms)
+            message = f"not delivered within its time to live of {ttl_ms} ms"
+            self.slot.reason[content] = {
+                "first_ms": now, "last_ms": now, "type": "Expired", "message": message, "attempts": 0,
+            }  # fmt: skip
+            self._leave_store(content)
+        for content in old:
+            self.slot.born.pop(content, None)
+        self.totals["ttl_expired"] += len(expired)
+        return len(expired), len(old) == limit
 
     def _store(self, content: bytes, score: int, body: bytes | None) -> None:
         self.slot.store[content] = score
@@ -94,8 +146,10 @@ class Model:
         stale += [content for content, claim_score in acks if not self._ack(content, claim_score)]
         unmatched = [whole_claim[0] for whole_claim in whole if not (plain and self._ack_whole(*whole_claim))]
         swept, more = self._sweep(sweep_limit)
+        _, more_old = self._expire(sweep_limit)
+        more = more or more_old
         self._trim_dead()
-        taken = [self._take(content) for content in self._claimable()[:limit]]
+        taken = [] if more_old else [self._take(content) for content in self._claimable()[:limit]]
         next_due = self.now_ms if more or self._claimable() else self._next_due()
         return ClaimReply(self.now_ms, next_due, 0, swept, tuple(stale), tuple(taken), tuple(unmatched))
 
@@ -142,6 +196,7 @@ class Model:
 
     def _take(self, content: bytes) -> Claimed:
         score = self.slot.store.pop(content)
+        self.slot.born.pop(content, None)
         left = score - 1 if score <= self.topic.max_retries else self.topic.max_retries
         self.slot.prepare[content] = self.now_s * 1000 + left
         if self.slot.retry.pop(content, None) is not None:
@@ -179,7 +234,8 @@ class Model:
             return False
         if nack.verb == "release":
             self.totals["released"] += 1
-            self._put_back(content, self.slot.store, nack.number)
+            if self._put_back(content, self.slot.store, nack.number) and self._ages:
+                self.slot.born[content] = self.now_ms
             return True
         self._fail(content, left, nack.error_type, nack.error_message)
         if nack.verb == "bury" or left == 0:
@@ -314,6 +370,8 @@ class Model:
             fresh = content in self.slot.store
             if overwrite or not fresh:
                 self._store(content, score, self.slot.dead_body.get(content))
+                if self._ages:
+                    self.slot.born[content] = self.now_ms
             self._drop_dead([content])
             self.totals["merged" if fresh else "redriven"] += 1
             answers.append(Redriven.MERGED if fresh else Redriven.DONE)
