@@ -1,0 +1,83 @@
+"""Values as people, terminals, pages and JSON readers get them. Pure. Payloads are hostile until they went through here."""
+
+from __future__ import annotations
+
+import base64
+import unicodedata
+from datetime import UTC, datetime
+
+MOST_CHARACTERS = 200
+_NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_ACTING = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+"""Characters that act instead of being shown: controls, writing direction, zero width, private, unassigned."""
+
+
+def shown(value: str | bytes, most: int = MOST_CHARACTERS) -> str:
+    r"""Return text that a terminal shows and does not obey: an escape is `\x1b`, a byte that is not UTF-8 `\xff`.
+
+    Args:
+        value: Text or bytes from anywhere.
+        most: Characters kept; what is longer ends in `…` and its length in bytes.
+    """
+    if isinstance(value, bytes):
+        # a character has up to 4 bytes; what is cut anyway need not be decoded
+        text, size = value[: 4 * (most + 1)].decode(errors="backslashreplace"), len(value)
+    else:
+        text, size = value, len(value.encode(errors="surrogatepass"))
+    safe = "".join(map(_safe, text[: most + 1]))
+    return safe if len(safe) <= most else f"{safe[:most]}… ({size:,} bytes)"
+
+
+def safe_lines(text: str) -> str:
+    """Return a text of several lines, such as a traceback, with everything but its line ends escaped."""
+    return "\n".join("".join(map(_safe, line)) for line in text.split("\n"))
+
+
+def _safe(character: str) -> str:
+    if character.isprintable():  # most of them; also what has a width of its own, as letters and emoji do
+        return character
+    if named := _NAMED.get(character):
+        return named
+    if unicodedata.category(character) not in _ACTING:
+        return character
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def json_payload(value: bytes | None) -> str | dict[str, str] | None:
+    """Return bytes for JSON: as text where they are UTF-8, else `{"base64": ...}`."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def when(epoch_ms: int) -> str:
+    """Return a time as `2026-01-31 14:30:00.250Z`; beyond the year 9999 as epoch ms."""
+    try:
+        moment = datetime.fromtimestamp(epoch_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"epoch ms {epoch_ms}"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{epoch_ms % 1000:03d}Z"
+
+
+def span(ms: float) -> str:
+    """Return a length of time in its two largest units: `340 ms`, `4.2 s`, `3 m 10 s`, `2 h 5 m`, `3 d 4 h`."""
+    if ms < 1_000:
+        return f"{ms:.0f} ms"
+    if ms < 60_000:
+        return f"{ms // 100 / 10:g} s"
+    seconds = int(ms // 1_000)
+    for size_s, unit, smaller_s, smaller in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s")):
+        if seconds >= size_s:
+            rest = seconds % size_s // smaller_s
+            return f"{seconds // size_s:,} {unit}" + (f" {rest} {smaller}" if rest else "")
+    raise AssertionError("a minute is more than a minute")
+
+
+def from_now(epoch_ms: int, now_ms: int) -> str:
+    """Return a time as seen from `now_ms`: `in 4.2 s` or `3 m ago`."""
+    ahead_ms = epoch_ms - now_ms
+    return f"in {span(ahead_ms)}" if ahead_ms > 0 else f"{span(-ahead_ms)} ago"
