@@ -98,8 +98,13 @@ class Blocking(Protocol):
         """Do nothing for so long."""
         ...
 
-    def lock(self) -> Lock:
-        """Return a new lock."""
+    def lock(self, *, long: bool = False) -> Lock:
+        """Return a new lock.
+
+        Args:
+            long: Whether it is held while its holder waits for messages. Who waits for it may give up then; for others,
+                which are held in the midst of calls to Redis, nobody does.
+        """
         ...
 
     def condition(self) -> Condition:
@@ -134,8 +139,9 @@ class Threads:
         """Do nothing for so long."""
         time.sleep(seconds)
 
-    def lock(self) -> Lock:
+    def lock(self, *, long: bool = False) -> Lock:
         """Return a new lock."""
+        del long
         return threading.Lock()
 
     def condition(self) -> Condition:

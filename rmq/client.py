@@ -12,6 +12,7 @@ from types import FrameType, TracebackType
 from typing import Self, TypeVar
 
 from rmq.adoption import Adoption, adopt
+from rmq.blocking import THREADS, Blocking
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.consumer import Consumer
@@ -68,6 +69,9 @@ class RmqClient:
         UnsafeRedisError: Redis can't do what `durability` promises.
     """
 
+    _blocking: Blocking = THREADS
+    _runtime_of = ListenerRuntime
+
     def __init__(
         self,
         url: str | None = None,
@@ -82,13 +86,15 @@ class RmqClient:
         level = parse_durability(durability, replicas)
         self._server: EmbeddedServer | None = None
         if parsed.topology is Topology.EMBEDDED:
-            self._server = EmbeddedServer.start(parsed.folder)
+            self._server = self._blocking.call(EmbeddedServer.start, parsed.folder)
             parsed = parse_url(self._server.url)
         self.url = parsed.url
         """A URL under which other processes on this machine reach the same Redis."""
         self.shown_url = parsed.shown
         """The same without its password, for messages and logs."""
-        self._connections = Connections(parsed, timeout_s=timeout_s, deadline_s=deadline_s, durability=level)
+        self._connections = Connections(
+            parsed, timeout_s=timeout_s, deadline_s=deadline_s, durability=level, blocking=self._blocking
+        )
         self._registry = Registry(self._connections)
         self._topics: dict[Topic, Topic] = {}
         self._listeners: list[Listener] = []
@@ -211,9 +217,9 @@ class RmqClient:
             replace(each, topic=self._registered(each.topic), threads=each.threads if threads is None else threads)
             for each in self._listeners
         ]
-        runtimes = [ListenerRuntime(self._connections, listener, coordinator) for listener in listeners]
+        runtimes = [self._runtime_of(self._connections, listener, coordinator) for listener in listeners]
         if coordinator is not None:
-            coordination = Coordination(coordinator, runtimes, self._connections.blocking)
+            coordination = Coordination(coordinator, runtimes, self._blocking)
             coordination.start()
             self._coordination = coordination
         self._runtimes = runtimes
@@ -395,8 +401,8 @@ class RmqClient:
             self.stop()
         self._connections.close()
         if self._server is not None:
-            self._server.close()
-            self._server = None
+            server, self._server = self._server, None
+            self._blocking.call(server.close)
 
     def __enter__(self) -> Self:
         return self
@@ -436,8 +442,7 @@ class RmqClient:
         if self._coordination is not None:
             return self._coordination.ensemble
         hosts = self._zookeeper
-        with Coordinator(hosts) if isinstance(hosts, str) else hosts as coordinator:
-            return coordinator.ensemble or ""
+        return self._blocking.call(_ensemble_of, Coordinator(hosts) if isinstance(hosts, str) else hosts)
 
     def _merging(self, topic: Topic | str, instead: str) -> Topic:
         """Return a topic that is no stream: those have no contents to go by."""
@@ -448,6 +453,11 @@ class RmqClient:
 
     def _resolved(self, topic: Topic | str) -> Topic:
         return self._registry.get(topic) if isinstance(topic, str) else self._registered(topic)
+
+
+def _ensemble_of(coordinator: Coordinator) -> str:
+    with coordinator:
+        return coordinator.ensemble or ""
 
 
 def _nothing(delivery: object) -> None:
