@@ -13,7 +13,7 @@ from rmq.calls import MAX_BATCH
 from rmq.claimer import Claimer
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
-from rmq.delivery import ACKED, Delivery, Outcome, Verb
+from rmq.delivery import ACKED, RELEASED, Delivery, Outcome, Verb
 from rmq.errors import InvalidValueError, ReplyLostError, RmqError, ScriptFailedError
 from rmq.settlements import nack_of
 from rmq.slot import SlotWriter
@@ -108,11 +108,18 @@ class Consumer:
             RmqError: A slot did not answer, or refused; the others are acked all the same. Those of that slot may be
                 acked again, unless the reply was lost (`ReplyLostError`): then their leases settle it.
         """
+        return self._settle_by_slot(deliveries, ACKED)
+
+    def release(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
+        """Give back several deliveries that were not begun, one call per slot. Returns and raises like `ack`."""
+        return self._settle_by_slot(deliveries, RELEASED)
+
+    def _settle_by_slot(self, deliveries: Iterable[Delivery], outcome: Outcome) -> list[Delivery]:
         stale: list[Delivery] = []
         trouble: RmqError | None = None
-        for slot, part in self._open_by_slot(deliveries, ACKED).items():
+        for slot, part in self._open_by_slot(deliveries, outcome).items():
             try:
-                gone = set(self._writer.ack(slot, [(delivery.name, delivery.claim_score) for delivery in part]))
+                gone = set(self._carry_out(slot, part, outcome))
             except RmqError as error:
                 trouble = trouble or error
                 if not isinstance(error, ReplyLostError):
@@ -179,13 +186,16 @@ class Consumer:
 
     def settle(self, delivery: Delivery, outcome: Outcome) -> bool:
         """Carry out one delivery's outcome; for `Delivery`."""
-        if outcome.verb is Verb.ACK:
-            stale = self._writer.ack(delivery.slot, [(delivery.name, delivery.claim_score)])
-        else:
-            stale = self._writer.nack(delivery.slot, [nack_of(delivery, outcome)])
+        stale = self._carry_out(delivery.slot, [delivery], outcome)
         self._claimer.expect(delivery.slot)
         _mark_lost([delivery] if stale else [])
         return not stale
+
+    def _carry_out(self, slot: int, deliveries: Sequence[Delivery], outcome: Outcome) -> list[bytes]:
+        """Settle deliveries of a slot; return the names of those that were no longer ours."""
+        if outcome.verb is Verb.ACK:
+            return self._writer.ack(slot, [(delivery.name, delivery.claim_score) for delivery in deliveries])
+        return self._writer.nack(slot, [nack_of(delivery, outcome) for delivery in deliveries])
 
     def still_owner(self, delivery: Delivery) -> bool:
         """Return True: without ZooKeeper the lease alone decides; for `Delivery`."""

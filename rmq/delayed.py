@@ -14,12 +14,12 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from rmq import calls
+from rmq.ahead import Ahead
 from rmq.calls import MAX_BATCH
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.consumer import Consumer
 from rmq.control import Control
-from rmq.delivery import Delivery
 from rmq.durations import Duration, duration_ms
 from rmq.errors import FixedTimePassedError, InvalidValueError, RedisUnavailableError
 from rmq.inspection import Inspection
@@ -30,9 +30,6 @@ from rmq.topics import Topic, TopicType
 
 ID_BYTES = 12
 """Random bytes that tell equal values apart: of a billion values in a queue two are the same once in 10^11 queues."""
-
-FOREVER_S = 3600.0
-"""A take without a timeout waits in turns of so long."""
 
 
 class Client(Protocol):
@@ -71,10 +68,9 @@ class DelayedQueue:
         self._connections, self.topic = client.registered(topic)
         self._merge = merge
         self._producer = Producer(self._connections, self.topic)
-        self._consumer = Consumer(self._connections, self.topic)
+        self._ahead = Ahead(Consumer(self._connections, self.topic), self._connections.blocking)
         self._view = Inspection(self._connections, self.topic)
         self._control = Control(self._connections, self.topic)
-        self._waiting = self._connections.blocking.lock()
 
     def offer(self, value: Payload, delay: Duration) -> None:
         """Put a value into the queue.
@@ -103,7 +99,8 @@ class DelayedQueue:
     def take(self, timeout: float | timedelta | None = None) -> bytes:
         """Wait for a value, take it out of the queue for good, and return it.
 
-        What fails after this is lost with its value: `taking` is the way that loses nothing.
+        What fails after this is lost with its value: `taking` is the way that loses nothing. Where many are due, acks
+        go out a moment later, those of neighbours together: a process that is killed right then takes them once more.
 
         Args:
             timeout: How long to wait, in seconds or as a `timedelta`; for ever by default.
@@ -134,7 +131,7 @@ class DelayedQueue:
 
         Guarantee: at least once: a process that dies inside the block loses nothing.
         """
-        delivery = self._claim(_seconds(timeout))
+        delivery = self._ahead.next(_until(_seconds(timeout)))
         if delivery is None:
             raise TimeoutError(f"nothing became due in {self.topic.name} within {timeout}")
         try:
@@ -152,6 +149,8 @@ class DelayedQueue:
         Of equal values the one due first goes. Without `merge`, it is looked for: that reads the queue.
         """
         wanted = payload_bytes(value, "value")
+        if self._ahead.remove(lambda content: self._value(content) == wanted):
+            return True
         if self._merge:
             return self._control.cancel(wanted) is ControlResult.DONE
         for content in self._contents():
@@ -162,7 +161,7 @@ class DelayedQueue:
     def size(self) -> int:
         """Return how many values are in the queue, due or not; those that somebody has in hand are not."""
         stats = self._view.stats()
-        return stats.backlog + stats.waiting
+        return stats.backlog + stats.waiting + len(self._ahead.contents())
 
     def __len__(self) -> int:
         return self.size()
@@ -172,12 +171,12 @@ class DelayedQueue:
 
         What is offered or taken meanwhile may be missed or shown.
         """
-        for content in self._contents():
+        for content in (*self._ahead.contents(), *self._contents()):
             yield self._value(content)
 
     def close(self) -> None:
-        """Stop listening. Values in the queue stay there."""
-        self._consumer.close()
+        """Stop listening, send the last acks, and give back what was claimed ahead. Values in the queue stay there."""
+        self._ahead.close()
 
     def __enter__(self) -> Self:
         return self
@@ -188,38 +187,8 @@ class DelayedQueue:
         self.close()
 
     def _take(self, timeout_s: float | None) -> bytes | None:
-        until_s = None if timeout_s is None else monotonic_s() + timeout_s
-        while True:
-            delivery = self._claim(None if until_s is None else max(0.0, until_s - monotonic_s()))
-            if delivery is None:
-                return None
-            try:
-                mine = delivery.ack()  # else it was claimed too long ago, and is somebody else's by now
-            except RedisUnavailableError:  # acked or not: it is in our hands, and at worst comes once more
-                mine = True
-            if mine:
-                return self._value(delivery.content)
-
-    def _claim(self, timeout_s: float | None) -> Delivery | None:
-        until_s = None if timeout_s is None else monotonic_s() + timeout_s
-        with self._waiting_until(until_s) as mine:
-            while mine:
-                left_s = FOREVER_S if until_s is None else max(0.0, until_s - monotonic_s())
-                if found := self._consumer.poll(1, min(left_s, FOREVER_S)):
-                    return found[0]
-                if until_s is not None and monotonic_s() >= until_s:
-                    return None
-        return None
-
-    @contextmanager
-    def _waiting_until(self, until_s: float | None) -> Generator[bool]:
-        """One thread waits at Redis, the others wait for their turn."""
-        mine = self._waiting.acquire(timeout=-1 if until_s is None else max(0.0, until_s - monotonic_s()))
-        try:
-            yield mine
-        finally:
-            if mine:
-                self._waiting.release()
+        delivery = self._ahead.take(_until(timeout_s))
+        return None if delivery is None else self._value(delivery.content)
 
     def _contents(self) -> Iterator[bytes]:
         for slot in range(self.topic.slots):
@@ -232,6 +201,10 @@ class DelayedQueue:
 
     def _value(self, content: bytes) -> bytes:
         return content if self._merge else content[ID_BYTES:]
+
+
+def _until(timeout_s: float | None) -> float | None:
+    return None if timeout_s is None else monotonic_s() + timeout_s
 
 
 def _seconds(timeout: float | timedelta | None) -> float | None:

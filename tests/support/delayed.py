@@ -19,8 +19,10 @@ from tests.support.waiting import wait_until
 class Played:
     """What came of the scenario."""
 
-    def __init__(self, offered: Counter[bytes], taken: dict[bytes, float], due: dict[bytes, float]) -> None:
+    def __init__(self, offered: Counter[bytes], taken: dict[bytes, float], due: dict[bytes, float], again: int) -> None:
         self.lost = len(offered - Counter(taken.keys()))
+        self.again = again
+        """How many takes brought what had been taken before."""
         self.latest_s = max((taken[value] - due[value] for value in taken), default=0.0)
 
 
@@ -35,6 +37,7 @@ def play(
     offered: Counter[bytes] = Counter()
     due: dict[bytes, float] = {}
     taken: dict[bytes, float] = {}
+    again: list[bytes] = []
     lock, ended = threading.Lock(), threading.Event()
     with Proxy(server.port) as proxy, RmqClient(server.url) as sender, RmqClient(proxy.url, timeout_s=3.0) as taker:
         proxy.delay_replies(0.0, reply_s, seed=3, command="EVALSHA")
@@ -47,6 +50,7 @@ def play(
                             value = queue.poll(timeout_s)
                             if value is not None:
                                 with lock:
+                                    again.extend([value] if value in taken else [])
                                     taken.setdefault(value, time.monotonic())
 
         steps = tuple(delays_s[0] + (delays_s[1] - delays_s[0]) * step / 4 for step in range(5))
@@ -70,4 +74,4 @@ def play(
                 worker.join(20)
             for queue in queues:
                 queue.close()
-    return Played(offered, taken, due)
+    return Played(offered, taken, due, len(again))
