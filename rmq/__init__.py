@@ -11,7 +11,7 @@ from rmq.retention import Retention
 from rmq.retry import ExponentialRetry, ImmediateRetry, LadderRetry
 from rmq.scanning import listener, scan
 from rmq.stream_values import StreamDelivery, StreamEntry
-from rmq.topics import Topic, TopicType
+from rmq.topics import Topic, TopicType, WhenFull
 
 __version__ = "0.1.0"
 
@@ -36,6 +36,7 @@ __all__ = [
     "StreamMessage",
     "Topic",
     "TopicType",
+    "WhenFull",
     "__version__",
     "listener",
     "scan",

@@ -408,9 +408,11 @@ def error_of(call: Call[Any], message: str) -> RmqError:
                 slot=slot,
             )
         case "RMQ_FULL":
-            return BacklogFullError(
+            full = BacklogFullError(
                 f"{place} holds {detail[0]} messages; its share of max_backlog is {detail[1]}", topic=topic, slot=slot
             )
+            full.room = max(0, int(detail[1]) - int(detail[0]))
+            return full
         case _ if "OOM command not allowed" in message:
             return MemoryFullError(
                 f"Redis is at its maxmemory and stored nothing in {place}; consume, or raise maxmemory",

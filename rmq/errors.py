@@ -21,6 +21,10 @@ RmqError
 ├── EmbeddedServerError                    the embedded Redis does not start
 ├── LeaseLostError                         this delivery is no longer ours
 ├── AlreadySettledError                    a delivery was acked or nacked twice
+├── BatchError                             a streaming query's batch can't be read or acked as it was
+│   ├── BatchAckedError
+│   ├── BatchLostError                     others took messages of it while it ran
+│   └── DriverReplacedError                another driver runs the same query
 ├── CoordinationError                      ZooKeeper
 │   ├── FencedError                        a newer owner has touched the slot
 │   └── EnsembleMismatchError              the slot belongs to another ensemble
@@ -106,7 +110,13 @@ class InvalidBatchError(SendError, InvalidMessageError):
 
 
 class BacklogFullError(SendError):
-    """The slot's share of the topic's `max_backlog` is used up."""
+    """The slot's share of the topic's `max_backlog` is used up.
+
+    Attributes:
+        room: How many new messages the slot would have taken when it refused these.
+    """
+
+    room: int = 0
 
 
 class DurabilityError(SendError):
@@ -150,6 +160,22 @@ class LeaseLostError(RmqError):
 
 class AlreadySettledError(RmqError):
     """This delivery was acked, nacked or buried before."""
+
+
+class BatchError(RmqError):
+    """A batch of a streaming query can't be read or acked as it was."""
+
+
+class BatchAckedError(BatchError):
+    """The batch is acked: whoever reads it now comes too late, or from an old copy of the query's checkpoint."""
+
+
+class BatchLostError(BatchError):
+    """Leases ran out while the batch ran, and others took messages of it."""
+
+
+class DriverReplacedError(BatchError):
+    """A newer driver runs this query: after a restart, or from a copy of its checkpoint."""
 
 
 class CoordinationError(RmqError):

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from rmq.backpressure import blocks, send_patiently
 from rmq.connections import Connections
 from rmq.errors import (
+    BacklogFullError,
     DurabilityError,
     InvalidBatchError,
     InvalidMessageError,
@@ -44,6 +46,7 @@ class Producer:
     def __init__(self, connections: Connections, topic: Topic) -> None:
         self._connections = connections
         self._slots = SlotWriter(connections, topic)
+        self._blocks = blocks(topic)
         self.topic = topic
 
     def send(self, message: Message) -> SendResult:
@@ -63,6 +66,11 @@ class Producer:
         """
         encoded = encode(self.topic, message)
         try:
+            if self._blocks:
+                result, error = send_patiently(self._slots, encoded.slot, (encoded,), self._connections.blocking.sleep)
+                if error is not None:
+                    raise error
+                return result
             return self._slots.send(encoded.slot, (encoded,), self.topic.type is TopicType.STREAM)
         except DurabilityError as error:
             raise _with_details(error, 0, (), (message,)) from None
@@ -87,7 +95,7 @@ class Producer:
 
         Guarantee: atomic per call of up to 500 messages of one slot. The order within a slot is kept.
         """
-        stream = _Stream(self._connections, self._slots, outcomes)
+        stream = _Stream(self._connections, self._slots, outcomes, self._blocks)
         try:
             for message in messages:
                 try:
@@ -113,14 +121,15 @@ class _Batch:
 class _Stream:
     """The state of one `send_many`."""
 
-    def __init__(self, connections: Connections, slots: SlotWriter, outcomes: bool) -> None:
+    def __init__(self, connections: Connections, slots: SlotWriter, outcomes: bool, blocks: bool) -> None:
         self._connections = connections
         self._slots = slots
         self._detailed = outcomes
+        self._blocks = blocks
         self._open: dict[int, _Batch] = {}
         self._ready: list[tuple[int, _Batch]] = []
-        self._under_way: tuple[list[_Batch], Callable[[], list[Any]]] | None = None
-        self._taken = self._buffered = self._new = self._stored = 0
+        self._under_way: tuple[list[tuple[int, _Batch]], Callable[[], list[Any]]] | None = None
+        self._taken = self._buffered = self._new = self._stored = self._dropped = 0
         self._outcomes: dict[int, bool] = {}
         self._ids: dict[int, str] = {}
         self._not_stored: list[Message] = []
@@ -151,7 +160,7 @@ class _Stream:
         self._raise_error()
         outcomes = tuple(self._outcomes[index] for index in range(self._taken)) if self._detailed else ()
         ids = tuple(self._ids[index] for index in range(self._taken)) if self._ids else ()
-        return SendResult(self._new, self._stored - self._new, outcomes, ids)
+        return SendResult(self._new, self._stored - self._new, outcomes, ids, self._dropped)
 
     def abandoned(self, error: InvalidMessageError, message: Message) -> InvalidBatchError:
         """Stop before an invalid message and say what was stored."""
@@ -173,31 +182,54 @@ class _Stream:
             self._send_ready()
 
     def _send_ready(self) -> None:
-        round_, self._ready = self._ready[:CALLS_IN_FLIGHT], self._ready[CALLS_IN_FLIGHT:]
-        batches = [batch for _, batch in round_]
-        self._buffered -= sum(len(batch.encoded) for batch in batches)
+        size = self._apart() if self._blocks else CALLS_IN_FLIGHT
+        round_, self._ready = self._ready[:size], self._ready[size:]
+        self._buffered -= sum(len(batch.encoded) for _, batch in round_)
         calls = [self._slots.send_call(slot, batch.encoded, self._detailed) for slot, batch in round_]
         self.collect()  # only now: Redis worked while these batches were put together, and the order is kept
         if self._error is not None:
             self._ready = round_ + self._ready
             self._raise_error()
-        self._under_way = (batches, self._connections.submit(calls))
+        self._under_way = (round_, self._connections.submit(calls))
+
+    def _apart(self) -> int:
+        """Return how many of the next batches go to slots of their own: one that waits must not be overtaken."""
+        slots: set[int] = set()
+        for slot, _ in self._ready[:CALLS_IN_FLIGHT]:
+            if slot in slots:
+                break
+            slots.add(slot)
+        return len(slots)
 
     def collect(self) -> None:
         """Wait for the round under way and book what it stored."""
         if self._under_way is None:
             return
-        (batches, results), self._under_way = self._under_way, None
-        for batch, result in zip(batches, results(), strict=True):
+        (round_, results), self._under_way = self._under_way, None
+        for (slot, batch), result in zip(round_, results(), strict=True):
             if isinstance(result, SendResult):
-                self._stored += result.accepted
-                self._new += result.new
-                self._outcomes.update(zip(batch.positions, result.outcomes, strict=self._detailed))
-                self._ids.update(zip(batch.positions, result.ids, strict=False))
-                continue
-            self._error = self._error or result
-            unknown = isinstance(result, RedisUnavailableError | DurabilityError)
-            (self._unknown if unknown else self._not_stored).extend(batch.messages)
+                self._book(batch, result)
+            elif self._blocks and isinstance(result, BacklogFullError):
+                stored, error = send_patiently(
+                    self._slots, slot, batch.encoded, self._connections.blocking.sleep, self._detailed
+                )
+                self._book(batch, stored)
+                if error is not None:
+                    self._fail(error, batch.messages[stored.accepted :])
+            else:
+                self._fail(result, batch.messages)
+
+    def _book(self, batch: _Batch, result: SendResult) -> None:
+        self._stored += result.accepted
+        self._new += result.new
+        self._dropped += result.dropped
+        self._outcomes.update(zip(batch.positions, result.outcomes, strict=False))
+        self._ids.update(zip(batch.positions, result.ids, strict=False))
+
+    def _fail(self, error: RmqError, messages: list[Message]) -> None:
+        self._error = self._error or error
+        unknown = isinstance(error, RedisUnavailableError | DurabilityError)
+        (self._unknown if unknown else self._not_stored).extend(messages)
 
     def _raise_error(self) -> None:
         if self._error is None:

@@ -171,6 +171,11 @@ class Topic:
         return self.when_full is WhenFull.DROP and self.max_backlog is not None
 
     @property
+    def full_timeout_s(self) -> float:
+        """How long a send that blocks waits without getting on, seconds."""
+        return duration_ms(self.full_timeout, "full_timeout") / 1000
+
+    @property
     def ttl_ms(self) -> int | None:
         """The time to live, ms; `None` without."""
         return None if self.ttl is None else duration_ms(self.ttl, "ttl")

@@ -1,0 +1,74 @@
+"""Sends that wait for room where a topic asks for it: `WhenFull.BLOCK`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rmq.clock import monotonic_s
+from rmq.errors import BacklogFullError, RmqError
+from rmq.messages import Encoded
+from rmq.results import SendResult
+from rmq.slot import SlotWriter
+from rmq.topics import Topic, WhenFull
+
+Sleep = Callable[[float], None]
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
+
+
+def blocks(topic: Topic) -> bool:
+    """Return whether sends to this topic wait for room."""
+    return topic.when_full is WhenFull.BLOCK and topic.max_backlog is not None
+
+
+def send_patiently(
+    slots: SlotWriter, slot: int, messages: Sequence[Encoded], sleep: Sleep, detailed: bool = False
+) -> tuple[SendResult, RmqError | None]:
+    """Store messages of one slot as room comes free, in their order, a part at a time.
+
+    Args:
+        slots: The topic, which says for how long: `full_timeout` after the last part that found room.
+        slot: Number of the slot.
+        messages: What to store; of one slot, at most `MAX_BATCH`.
+        sleep: How to wait so many seconds.
+        detailed: Also say per message whether it was new.
+
+    Returns:
+        How many were stored, the first ones, and why the others were not; `None` where all were stored.
+    """
+    timeout_s = slots.topic.full_timeout_s
+    stored, size = SendResult(0, 0), len(messages)
+    until_s, pause_s = monotonic_s() + timeout_s, _SHORTEST_PAUSE_S
+    while stored.accepted < len(messages):
+        part = messages[stored.accepted : stored.accepted + size]
+        try:
+            stored = add_up(stored, slots.send(slot, part, detailed))
+        except BacklogFullError as full:
+            if len(part) > 1:  # a part of it may fit, or merge
+                size = max(1, min(full.room, len(part) - 1))
+                continue
+            if monotonic_s() >= until_s:
+                return stored, _timed_out(full, timeout_s)
+            sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        except RmqError as error:
+            return stored, error
+        else:
+            size, until_s, pause_s = len(messages), monotonic_s() + timeout_s, _SHORTEST_PAUSE_S
+    return stored, None
+
+
+def add_up(first: SendResult, second: SendResult) -> SendResult:
+    """Return the result of two sends as one."""
+    return SendResult(
+        first.new + second.new,
+        first.merged + second.merged,
+        first.outcomes + second.outcomes,
+        first.ids + second.ids,
+        first.dropped + second.dropped,
+    )
+
+
+def _timed_out(full: BacklogFullError, timeout_s: float) -> BacklogFullError:
+    error = BacklogFullError(f"no room for {timeout_s:g} s: {full}", topic=full.topic, slot=full.slot)
+    error.room = full.room
+    return error
