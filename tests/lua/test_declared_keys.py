@@ -13,8 +13,10 @@ CASES = WRITERS | READERS
 
 
 def test_every_script_has_a_case() -> None:
-    # the scripts of stream topics have theirs in test_stream_scripts, those of the history in test_history
-    assert set(CASES) == {name for name in scripts_under_test().names() if not name.startswith(("stream_", "history_"))}
+    # the scripts of stream topics have theirs in test_stream_scripts, those of the history in test_history,
+    # those of streaming queries in test_spark_scripts
+    elsewhere = ("stream_", "history_", "spark_")
+    assert set(CASES) == {name for name in scripts_under_test().names() if not name.startswith(elsewhere)}
 
 
 @pytest.mark.parametrize("script", CASES)

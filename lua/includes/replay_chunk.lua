@@ -1,0 +1,45 @@
+-- Takes a chunk over from an earlier driver, as one more delivery of what it still holds or can take back: a rollback of
+-- the same message is taken, a fresh send is not: it is a message of its own, delivered when it is due. Everything else
+-- is in other hands. What has used up its retries or its replays dies. Returns how many were left out, and buried.
+local function replay_chunk(slot, chunk, now_ms, now_s, max_retries, max_replays, totals)
+  local held = {}
+  local items = held_in_chunk(slot, chunk)
+  for i = 1, #items, 3 do
+    held[items[i]] = items[i + 2]
+  end
+  chunk.replays = chunk.replays + 1
+  local kept, left_out, buried = {}, 0, 0
+  for i = 1, #chunk.items, 3 do
+    local content = chunk.items[i]
+    local left = held[content]
+    if not left and not redis.call('ZSCORE', slot.prepare, content) then
+      local back = tonumber(redis.call('ZSCORE', slot.store, content) or max_retries + 1)
+      local same = redis.call('HGET', slot.body, content) == redis.call('HGET', slot.query_body, content)
+      if back <= max_retries and same then
+        left = back
+        redis.call('ZADD', slot.prepare, string.format('%.0f', now_s * 1000 + left), content)
+        redis.call('ZREM', slot.store, content)
+        count(totals, 'merged', redis.call('ZREM', slot.retry, content))
+      end
+    end
+    if not left then
+      left_out = left_out + 1
+      redis.call('HDEL', slot.query_body, content)
+    elseif left == 0 or chunk.replays > max_replays then
+      record_failure(slot, content, left == max_retries, now_ms, 'ReplaysUsedUp',
+        'its batch was begun ' .. chunk.replays .. ' times and never finished')
+      bury(slot, content, max_retries - left + 1, now_ms, totals)
+      redis.call('HDEL', slot.query_body, content)
+      buried = buried + 1
+    else
+      redis.call('ZADD', slot.prepare, 'XX', string.format('%.0f', now_s * 1000 + left - 1), content)
+      kept[#kept + 1] = content
+      kept[#kept + 1] = chunk.items[i + 1]
+      kept[#kept + 1] = left - 1
+    end
+  end
+  count(totals, 'retried', #kept / 3)
+  count(totals, 'delivered', #kept / 3)
+  chunk.second, chunk.items, chunk.lost = now_s, kept, 0
+  return left_out, buried
+end

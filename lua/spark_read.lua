@@ -1,0 +1,116 @@
+-- Read one chunk of a streaming query's batch: claim it the first time, give out the same messages ever after.
+--
+-- KEYS[1]   store       ZSET  content -> score
+-- KEYS[2]   prepare     ZSET  content -> claim score
+-- KEYS[3]   retry       ZSET  content -> retry score
+-- KEYS[4]   dead        ZSET  content -> time of death, ms
+-- KEYS[5]   body        HASH  content -> body
+-- KEYS[6]   meta        HASH  epoch, ensemble, paused, totals
+-- KEYS[7]   error       HASH  content -> last failure, JSON
+-- KEYS[8]   reason      HASH  content -> why it died, JSON
+-- KEYS[9]   dead_body   HASH  content -> body of the dead
+-- KEYS[10]  query       HASH  generation, acked, chunks
+-- KEYS[11]  query_body  HASH  content -> body as it was claimed
+-- ARGV[1]   generation   of the query's driver
+-- ARGV[2]   seq          number of the batch, from 1
+-- ARGV[3]   chunk        number of the chunk in this slot's part of the batch, from 0
+-- ARGV[4]   limit        most messages in the chunk, 1 to 1,000
+-- ARGV[5]   order        `high`: highest score first; `low`: lowest, and only those due
+-- ARGV[6]   max_retries  0 to 999
+-- ARGV[7]   max_replays  after so many replays its messages are dead
+-- ARGV[8]   strict       '1': refuse when this driver lost messages of the chunk; '0': leave those out
+-- ARGV[9]   keep_s       seconds for which an unused record is kept
+-- Returns: { claimed the first time, left out now, buried now, { content, store score, ... }, { body or nil, ... } }; the
+--   table of bodies is empty when no message of the batch has one
+-- Errors: RMQ_FENCED stored_epoch; RMQ_DRIVER generation of a newer driver; RMQ_ACKED seq; RMQ_LOST number; nothing
+--   was written
+-- Complexity: O(limit log N)
+-- Notes: safe to repeat. A driver that restarts reads its batch anew: what the chunk still holds is renewed, what a
+--   sweep put back is taken again, each at the price of a retry; what others have taken or settled is left to them.
+-- @include count
+-- @include write_totals
+-- @include read_clock
+-- @include check_fence
+-- @include begin_write
+-- @include measure
+-- @include record_failure
+-- @include bury
+-- @include take
+-- @include whole
+-- @include check_driver
+-- @include held_in_chunk
+-- @include replay_chunk
+
+local slot = {
+  store = KEYS[1], prepare = KEYS[2], retry = KEYS[3], dead = KEYS[4], body = KEYS[5], meta = KEYS[6],
+  error = KEYS[7], reason = KEYS[8], dead_body = KEYS[9], query = KEYS[10], query_body = KEYS[11],
+}
+local generation, seq, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4])
+local field = ARGV[2] .. ':' .. ARGV[3]
+local highest_first, max_retries, max_replays = ARGV[5] == 'high', tonumber(ARGV[6]), tonumber(ARGV[7])
+local strict, keep_s = ARGV[8] == '1', ARGV[9]
+
+local now_ms, now_s = read_clock()
+local refusal, _, paused = check_fence(slot.meta, '0', '')
+local acked
+if not refusal then
+  refusal, acked = check_driver(slot.query, generation)
+end
+if not refusal and seq <= acked then
+  refusal = redis.error_reply('RMQ_ACKED ' .. acked)
+end
+if refusal then
+  return refusal
+end
+measure(slot)
+local has_bodies = redis.call('HLEN', slot.query_body) > 0
+local record = redis.call('HGET', slot.query, field)
+local chunk = record and cmsgpack.unpack(record)
+local mine, left_out, buried = false, 0, 0
+if chunk and chunk.generation == generation then
+  mine = held_in_chunk(slot, chunk)
+  left_out = #chunk.items / 3 - #mine / 3 + chunk.lost
+  if strict and left_out > 0 then
+    return redis.error_reply('RMQ_LOST ' .. left_out)
+  end
+  chunk.items = mine
+end
+
+local totals = {}
+begin_write(slot)
+if not chunk then
+  local items = paused and {} or take(slot, highest_first, limit, 0, now_ms, now_s, max_retries, totals)
+  chunk = { second = now_s, replays = 0, lost = 0, claimed = #items / 2, items = {} }
+  for i = 1, #items, 2 do
+    local score, at = tonumber(items[i + 1]), #chunk.items
+    chunk.items[at + 1] = items[i]
+    chunk.items[at + 2] = items[i + 1]
+    chunk.items[at + 3] = score > max_retries and max_retries or score - 1
+  end
+  if #items > 0 and redis.call('HLEN', slot.body) > 0 then
+    for i = 1, #items, 2 do
+      local body = redis.call('HGET', slot.body, items[i])
+      if body then
+        has_bodies = redis.call('HSET', slot.query_body, items[i], body) and true
+      end
+    end
+  end
+elseif not mine then
+  left_out, buried = replay_chunk(slot, chunk, now_ms, now_s, max_retries, max_replays, totals)
+end
+if chunk.generation ~= generation then
+  chunk.generation = generation
+  redis.call('HSET', slot.query, 'generation', generation, field, cmsgpack.pack(chunk))
+  redis.call('EXPIRE', slot.query, keep_s)
+  redis.call('EXPIRE', slot.query_body, keep_s)
+  write_totals(slot.meta, totals)
+end
+
+local rows, names = {}, {}
+for i = 1, #chunk.items, 3 do
+  names[#names + 1] = chunk.items[i]
+  rows[#rows + 1] = chunk.items[i]
+  rows[#rows + 1] = chunk.items[i + 1]
+end
+local bodies = has_bodies and #names > 0 and redis.call('HMGET', slot.query_body, unpack(names)) or {}
+return { whole(chunk.claimed), whole(left_out), whole(buried), rows, bodies }

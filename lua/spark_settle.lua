@@ -1,0 +1,100 @@
+-- Ack a chunk of a streaming query's batch, or renew its leases.
+--
+-- KEYS[1]  store       ZSET  content -> score
+-- KEYS[2]  prepare     ZSET  content -> claim score
+-- KEYS[3]  body        HASH  content -> body
+-- KEYS[4]  meta        HASH  epoch, ensemble, paused, totals
+-- KEYS[5]  error       HASH  content -> last failure, JSON
+-- KEYS[6]  query       HASH  generation, acked, chunks
+-- KEYS[7]  query_body  HASH  content -> body as it was claimed
+-- ARGV[1]  generation  of the query's driver
+-- ARGV[2]  seq         number of the batch, from 1
+-- ARGV[3]  chunk       number of the chunk in this slot's part of the batch; -1: none, only the mark is set
+-- ARGV[4]  verb        `ack` or `renew`
+-- ARGV[5]  keep_s      seconds for which an unused record is kept
+-- Returns: { acked or renewed, no longer ours }; both 0 for a chunk that was never read or is acked already
+-- Errors: RMQ_FENCED stored_epoch; RMQ_DRIVER generation of a newer driver; RMQ_ACKED seq where a later batch is acked;
+--   nothing was written
+-- Complexity: O(n log N)
+-- Notes: safe to repeat. Compare-and-set on the claim scores: what others hold by now is left alone and forgotten. An
+--   ack first leaves its mark, so that no late reader of the batch claims new messages in its name.
+-- @include count
+-- @include write_totals
+-- @include read_clock
+-- @include check_fence
+-- @include begin_write
+-- @include drop_bodies
+-- @include whole
+-- @include check_driver
+-- @include held_in_chunk
+
+local slot = {
+  store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], error = KEYS[5], query = KEYS[6],
+  query_body = KEYS[7],
+}
+local generation, seq, field = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[2] .. ':' .. ARGV[3]
+local acking, keep_s = ARGV[4] == 'ack', ARGV[5]
+
+local _, now_s = read_clock()
+local refusal = check_fence(slot.meta, '0', '')
+local acked
+if not refusal then
+  refusal, acked = check_driver(slot.query, generation)
+end
+if not refusal and acking and seq < acked then
+  refusal = redis.error_reply('RMQ_ACKED ' .. acked)
+end
+if refusal then
+  return refusal
+end
+for _, zset in ipairs({ slot.store, slot.prepare }) do
+  redis.call('ZCARD', zset)
+end
+local has_bodies, has_errors = redis.call('HLEN', slot.body) > 0, redis.call('HLEN', slot.error) > 0
+local has_copies = redis.call('HLEN', slot.query_body) > 0
+local record = redis.call('HGET', slot.query, field)
+
+begin_write(slot)
+if acking then
+  redis.call('HSET', slot.query, 'generation', generation, 'acked', seq)
+  redis.call('EXPIRE', slot.query, keep_s)
+end
+if not record then
+  return { '0', '0' }
+end
+local chunk = cmsgpack.unpack(record)
+local number = #chunk.items / 3
+local held, names = held_in_chunk(slot, chunk)
+if acking then
+  local totals = {}
+  if #names > 0 then
+    count(totals, 'acked', redis.call('ZREM', slot.prepare, unpack(names)))
+    if has_errors then
+      redis.call('HDEL', slot.error, unpack(names))
+    end
+    if has_bodies then
+      drop_bodies(slot, names)
+    end
+  end
+  if has_copies then
+    for i = 1, #chunk.items, 3 do
+      redis.call('HDEL', slot.query_body, chunk.items[i])
+    end
+  end
+  redis.call('HDEL', slot.query, field)
+  write_totals(slot.meta, totals)
+  return { whole(#names), whole(number - #names + chunk.lost) }
+end
+local claims = {}
+for i = 1, #held, 3 do
+  claims[#claims + 1] = whole(now_s * 1000 + held[i + 2])
+  claims[#claims + 1] = held[i]
+end
+if #claims > 0 then
+  redis.call('ZADD', slot.prepare, 'XX', unpack(claims))
+end
+chunk.second, chunk.items, chunk.lost = now_s, held, chunk.lost + number - #names
+redis.call('HSET', slot.query, field, cmsgpack.pack(chunk))
+redis.call('EXPIRE', slot.query, keep_s)
+redis.call('EXPIRE', slot.query_body, keep_s)
+return { whole(#names), whole(chunk.lost) }

@@ -1,0 +1,128 @@
+"""Builds the calls of streaming queries, which read the same batch again after a crash. No I/O; see `rmq.calls`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, Literal, NamedTuple
+
+from rmq.calls import MAX_BATCH, Argument, Call, all_keys, order_of
+from rmq.keys import query_keys, slot_keys
+from rmq.topics import Topic
+
+CHUNK = MAX_BATCH
+"""Most messages in a chunk, the part of a batch that one call reads, acks or renews."""
+
+KEEP_S = 30 * 86_400
+"""How long Redis remembers a query that does nothing, seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """The process that plans a streaming query's batches.
+
+    Attributes:
+        query: Identity of the query; it lives in the query's checkpoint.
+        generation: Larger for every later driver of the query.
+    """
+
+    query: str
+    generation: int
+
+
+class Entered(NamedTuple):
+    """What a driver learns when it begins.
+
+    Attributes:
+        generation: Its own.
+        acked: Number of the last acked batch, 0 for none.
+        known: Whether the query had a driver before.
+    """
+
+    generation: int
+    acked: int
+    known: bool
+
+
+class ChunkRow(NamedTuple):
+    """One message of a chunk.
+
+    Attributes:
+        content: The content.
+        store_score: The score it had in store when it was first claimed: due ms, priority, or retries left.
+        body: The body as it was when it was first claimed, or `None`.
+    """
+
+    content: bytes
+    store_score: int
+    body: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A chunk as it is read.
+
+    Attributes:
+        claimed: How many messages it had at first.
+        left_out: How many are left out now, since others have taken or settled them.
+        buried: How many died now: retries or replays used up.
+        rows: The messages, in the order of delivery.
+    """
+
+    claimed: int
+    left_out: int
+    buried: int
+    rows: tuple[ChunkRow, ...]
+
+
+class Settled(NamedTuple):
+    """How an ack or a renewal of a chunk went.
+
+    Attributes:
+        done: Messages acked or renewed.
+        lost: Messages that others have taken meanwhile.
+    """
+
+    done: int
+    lost: int
+
+
+def enter(topic: Topic, query: str) -> Call[Entered]:
+    """Build the beginning of a driver's work, on slot 0."""
+
+    def parse(reply: list[bytes]) -> Entered:
+        return Entered(int(reply[0]), int(reply[1]), reply[2] == b"1")
+
+    return Call("spark_enter", (query_keys(topic.name, 0, query).query,), [KEEP_S], parse, True, topic.name, 0)
+
+
+def read(
+    topic: Topic, slot: int, driver: Driver, seq: int, chunk: int, *, limit: int, max_replays: int, strict: bool
+) -> Call[Chunk]:
+    """Build the reading of a chunk of up to `limit` (1 to `CHUNK`) messages."""
+    keys, own = slot_keys(topic.name, slot), query_keys(topic.name, slot, driver.query)
+    args: list[Argument] = [driver.generation, seq, chunk, limit, order_of(topic), topic.max_retries]
+    args += [max_replays, int(strict), KEEP_S]
+
+    def parse(reply: list[Any]) -> Chunk:
+        claimed, left_out, buried, items, bodies = reply
+        scores = map(int, items[1::2])
+        rows = map(ChunkRow, items[::2], scores, bodies or repeat(None))
+        return Chunk(int(claimed), int(left_out), int(buried), tuple(rows))
+
+    names = (*all_keys(keys), own.query, own.body)
+    return Call("spark_read", names, args, parse, True, topic.name, slot)
+
+
+def settle(
+    topic: Topic, slot: int, driver: Driver, seq: int, chunk: int, verb: Literal["ack", "renew"]
+) -> Call[Settled]:
+    """Build the ack of a chunk, or the renewal of its leases; chunk -1: only note that the batch is acked."""
+    keys, own = slot_keys(topic.name, slot), query_keys(topic.name, slot, driver.query)
+
+    def parse(reply: list[bytes]) -> Settled:
+        return Settled(int(reply[0]), int(reply[1]))
+
+    names = (keys.store, keys.prepare, keys.body, keys.meta, keys.error, own.query, own.body)
+    args: list[Argument] = [driver.generation, seq, chunk, verb, KEEP_S]
+    return Call("spark_settle", names, args, parse, True, topic.name, slot)

@@ -1,0 +1,92 @@
+"""The slots of a topic as a streaming query changes them: the only caller of its scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Literal, TypeVar
+
+from rmq import calls, spark_calls
+from rmq.calls import Call
+from rmq.connections import Connections
+from rmq.errors import RmqError
+from rmq.spark_calls import Chunk, Driver, Entered, Settled
+from rmq.topics import Topic
+
+T = TypeVar("T")
+
+WINDOW = 64
+"""Most calls under way at once: they bound the memory, and keep the servers busy."""
+
+
+class QuerySlots:
+    """Reads, acks and renews the batches of one query on one topic.
+
+    Args:
+        connections: Where the slots are.
+        topic: The registered definition.
+    """
+
+    def __init__(self, connections: Connections, topic: Topic) -> None:
+        self._connections = connections
+        self.topic = topic
+
+    def enter(self, query: str) -> Entered:
+        """Begin to drive a query: its earlier drivers are refused from now on."""
+        return self._connections.run(spark_calls.enter(self.topic, query))
+
+    def submit_read(
+        self,
+        driver: Driver,
+        seq: int,
+        parts: Sequence[tuple[int, int, int]],
+        *,
+        max_replays: int,
+        strict: bool,
+    ) -> Callable[[], list[Chunk | RmqError]]:
+        """Send the reading of (slot, chunk, limit) parts; the function returned waits for what they hold."""
+        return self._connections.submit(
+            [
+                spark_calls.read(
+                    self.topic, slot, driver, seq, chunk, limit=limit, max_replays=max_replays, strict=strict
+                )
+                for slot, chunk, limit in parts
+            ]
+        )
+
+    def settle(
+        self, driver: Driver, seq: int, chunks: Iterable[tuple[int, int]], verb: Literal["ack", "renew"]
+    ) -> Settled:
+        """Ack, or renew, (slot, chunk) parts of a batch. Safe to repeat.
+
+        Raises:
+            RmqError: The first that a part met; the others are done.
+        """
+        parts = (spark_calls.settle(self.topic, slot, driver, seq, chunk, verb) for slot, chunk in chunks)
+        done = lost = 0
+        for settled in self._each(parts):
+            done += settled.done
+            lost += settled.lost
+        return Settled(done, lost)
+
+    def tidy(self) -> None:
+        """Sweep what nobody holds any more in all slots, and refuse those that have owners.
+
+        Raises:
+            FencedError: A slot has an owner through ZooKeeper.
+        """
+        for _ in self._each(calls.claim(self.topic, slot, 0) for slot in range(self.topic.slots)):
+            pass
+
+    def _each(self, parts: Iterable[Call[T]]) -> Iterator[T]:
+        rest = iter(parts)
+        error: Exception | None = None
+        while window := list(islice(rest, WINDOW)):
+            results: list[Any] = self._connections.run_many(window)
+            for result in results:
+                if isinstance(result, Exception):
+                    error = error or result
+                else:
+                    yield result
+        if error is not None:
+            raise error

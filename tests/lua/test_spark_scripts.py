@@ -1,0 +1,422 @@
+"""The scripts of streaming queries: the same batch again after a crash, and nothing of what others hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+
+from rmq import spark_calls
+from rmq.calls import Call, Nack
+from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError, FencedError, ScriptFailedError
+from rmq.keys import QueryKeys, query_keys
+from rmq.ownership import Owner
+from rmq.spark_calls import Chunk, ChunkRow, Driver, Entered, Settled
+from rmq.topics import Topic, TopicType
+from tests.conftest import MakeSlot
+from tests.lua.test_foreign_types import WRITES, commands_of
+from tests.support.servers import RedisServer
+from tests.support.slots import SlotState, SlotUnderTest, scripts_under_test, scripts_with_fake_clock
+
+FIRST, SECOND = Driver("q1", 1), Driver("q1", 2)
+SCRIPTS: dict[str, Callable[[Topic], Call[Any]]] = {
+    "spark_enter": lambda topic: spark_calls.enter(topic, "q1"),
+    "spark_read": lambda topic: spark_calls.read(topic, 0, SECOND, 1, 0, limit=10, max_replays=0, strict=True),
+    "spark_settle": lambda topic: spark_calls.settle(topic, 0, SECOND, 1, 0, "ack"),
+}
+
+
+def query_of(slot: SlotUnderTest) -> QueryKeys:
+    return query_keys(slot.topic.name, 0, "q1")
+
+
+def read(
+    slot: SlotUnderTest,
+    driver: Driver = FIRST,
+    seq: int = 1,
+    chunk: int = 0,
+    limit: int = 1_000,
+    max_replays: int = 10,
+    strict: bool = True,
+) -> Chunk:
+    return slot.run(
+        spark_calls.read(slot.topic, 0, driver, seq, chunk, limit=limit, max_replays=max_replays, strict=strict)
+    )
+
+
+def ack(slot: SlotUnderTest, driver: Driver = FIRST, seq: int = 1, chunk: int = 0) -> Settled:
+    return slot.run(spark_calls.settle(slot.topic, 0, driver, seq, chunk, "ack"))
+
+
+def renew(slot: SlotUnderTest, driver: Driver = FIRST, seq: int = 1, chunk: int = 0) -> Settled:
+    return slot.run(spark_calls.settle(slot.topic, 0, driver, seq, chunk, "renew"))
+
+
+def contents(chunk: Chunk) -> list[bytes]:
+    return [row.content for row in chunk.rows]
+
+
+def filled(
+    make_slot: MakeSlot, number: int = 3, kind: TopicType = TopicType.PRIORITY, **settings: object
+) -> SlotUnderTest:
+    slot = make_slot(kind, **settings)
+    slot.send(*((b"m%03d" % i, 1_000_000 + number - i) for i in range(number)))
+    return slot
+
+
+def test_a_chunk_is_claimed_once_and_then_the_same(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot, 5)
+    first = read(slot, limit=3)
+    assert first == Chunk(3, 0, 0, tuple(ChunkRow(b"m%03d" % i, 1_000_005 - i, None) for i in range(3)))
+    slot.send((b"urgent", 2_000_000))
+    before = slot.dump()
+    assert read(slot, limit=3) == first
+    assert slot.dump() == before, "a second read changes nothing"
+    assert contents(read(slot, chunk=1, limit=3)) == [b"urgent", b"m003", b"m004"]
+    state = slot.state()
+    assert state.store == {}
+    assert set(state.prepare.values()) == {slot.claim_score(16)}
+    assert state.totals["delivered"] == 6
+
+
+def test_a_short_or_empty_chunk_stays_so(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot, 1)
+    assert contents(read(slot)) == [b"m000"]
+    assert contents(read(slot, chunk=1)) == []
+    slot.send((b"late", 5_000))
+    assert contents(read(slot)) == [b"m000"]
+    assert contents(read(slot, chunk=1)) == []
+    assert contents(read(slot, seq=2)) == [b"late"]
+
+
+def test_only_what_is_due_and_not_in_other_hands(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME)
+    slot.send((b"due", slot.now_ms + 10), (b"held", slot.now_ms + 5), (b"later", slot.now_ms + 10**6))
+    slot.advance(100)
+    assert [claimed.content for claimed in slot.claim(1).messages] == [b"held"]
+    slot.send((b"held", slot.now_ms + 5))
+    slot.advance(100)
+    assert contents(read(slot)) == [b"due"]
+
+
+def test_bodies_are_those_of_the_claim(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    slot.send((b"a", 5_000, b"old"), (b"b", 4_000, None))
+    rows = (ChunkRow(b"a", 5_000, b"old"), ChunkRow(b"b", 4_000, None))
+    assert read(slot).rows == rows
+    slot.send((b"a", 6_000, b"new"))
+    assert read(slot).rows == rows
+    assert ack(slot) == Settled(2, 0)
+    assert not slot.client.exists(query_of(slot).body)
+    assert slot.state().body == {b"a": b"new"}
+    assert read(slot, seq=2).rows == (ChunkRow(b"a", 6_000, b"new"),)
+
+
+def test_an_ack_takes_all_that_is_still_held(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot)
+    read(slot)
+    assert ack(slot) == Settled(3, 0)
+    assert ack(slot) == Settled(0, 0), "safe to repeat"
+    state = slot.state()
+    assert (state.prepare, state.totals["acked"]) == ({}, 3)
+
+
+def test_an_ack_of_what_was_never_read_leaves_the_mark_and_the_messages(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot)
+    assert ack(slot) == Settled(0, 0)
+    assert len(slot.state().store) == 3
+    with pytest.raises(BatchAckedError):
+        read(slot)
+
+
+def test_a_late_read_of_an_acked_batch_claims_nothing(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot)
+    read(slot, limit=1)
+    ack(slot)
+    before = slot.dump()
+    with pytest.raises(BatchAckedError, match="up to 1"):
+        read(slot)
+    with pytest.raises(BatchAckedError):
+        read(slot, chunk=1)
+    assert slot.dump() == before
+    ack(slot, seq=2)
+    with pytest.raises(BatchAckedError):
+        ack(slot, seq=1)
+
+
+def test_a_renewal_keeps_the_lease_and_the_order(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot)
+    first = read(slot)
+    for _ in range(5):
+        slot.advance(20_000)
+        assert renew(slot) == Settled(3, 0)
+        assert slot.claim(0).swept == 0
+    assert read(slot) == first
+    assert ack(slot) == Settled(3, 0)
+
+
+def test_a_renewal_after_the_ack_does_nothing(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot)
+    read(slot)
+    ack(slot)
+    assert renew(slot) == Settled(0, 0)
+
+
+@pytest.mark.parametrize("renewed", [False, True])
+def test_what_a_competitor_took_after_the_lease_is_left_alone(make_slot: MakeSlot, renewed: bool) -> None:
+    slot = filled(make_slot)
+    read(slot)
+    slot.advance(62_000)
+    theirs = slot.claim(2).messages
+    assert len(theirs) == 2
+    mine = {row.content for row in read(slot, strict=False).rows} - {claimed.content for claimed in theirs}
+    assert mine == set(), "a sweep took all of them out of prepare"
+    if renewed:
+        assert renew(slot) == Settled(0, 3)
+    with pytest.raises(BatchLostError, match="of 3 messages"):
+        read(slot)
+    assert ack(slot) == Settled(0, 3)
+    assert slot.ack(*((claimed.content, claimed.claim_score) for claimed in theirs)) == ()
+    assert len(slot.state().store) == 1
+
+
+def test_a_competitor_in_the_second_of_a_renewal_is_not_mistaken_for_us(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot, 2, max_retries=3)
+    read(slot)
+    slot.advance(62_000)
+    theirs = slot.claim(1).messages
+    assert renew(slot) == Settled(0, 2)
+    assert ack(slot) == Settled(0, 2)
+    assert slot.ack((theirs[0].content, theirs[0].claim_score)) == ()
+
+
+def test_a_new_driver_replays_what_is_held_at_the_price_of_a_retry(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot)
+    first = read(slot)
+    slot.advance(5_000)
+    assert read(slot, SECOND) == first
+    state = slot.state()
+    assert set(state.prepare.values()) == {slot.claim_score(15)}
+    assert (state.totals["delivered"], state.totals["retried"]) == (6, 3)
+    assert read(slot, SECOND) == first
+    assert set(slot.state().prepare.values()) == {slot.claim_score(15)}, "once a driver, not once a read"
+    assert ack(slot, SECOND) == Settled(3, 0)
+
+
+def test_a_new_driver_takes_back_what_a_sweep_put_back_and_leaves_the_rest(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot, 4)
+    first = read(slot)
+    slot.advance(62_000)
+    theirs = slot.claim(1).messages[0]  # sweeps all of them
+    slot.send((b"m002", 1_000_010))  # a fresh message of the same content
+    again = read(slot, SECOND)
+    rest = tuple(row for row in first.rows if row.content not in (theirs.content, b"m002"))
+    assert again == Chunk(4, 2, 0, rest)
+    assert len(rest) == 2
+    assert set(slot.state().store) == {b"m002"}
+    assert ack(slot, SECOND) == Settled(2, 0)
+    assert slot.ack((theirs.content, theirs.claim_score)) == ()
+
+
+def test_a_rollback_with_another_body_is_another_message(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    slot.send((b"a", 5_000, b"old"))
+    read(slot)
+    slot.send((b"a", 6_000, b"new"))
+    slot.advance(62_000)
+    theirs = slot.claim(1).messages[0]
+    slot.nack(Nack(theirs.content, theirs.claim_score))
+    assert read(slot, SECOND).rows == ()
+    assert slot.state().store == {b"a": 16}
+
+
+def test_what_waits_for_a_retry_stays_there(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot, 1)
+    read(slot)
+    slot.advance(62_000)
+    theirs = slot.claim(1).messages[0]
+    slot.nack(Nack(theirs.content, theirs.claim_score, "retry", 10_000))
+    assert read(slot, SECOND).rows == ()
+    assert set(slot.state().retry) == {b"m000"}
+
+
+def test_replays_used_up_are_buried_and_the_batch_goes_on(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    slot.send((b"poison", 5_000, b"body"))
+    for generation in (1, 2, 3):
+        assert contents(read(slot, Driver("q1", generation), max_replays=2)) == [b"poison"]
+        slot.advance(1_000)
+    driver = Driver("q1", 4)
+    assert read(slot, driver, max_replays=2) == Chunk(1, 0, 1, ())
+    state = slot.state()
+    assert (set(state.dead), state.dead_body) == ({b"poison"}, {b"poison": b"body"})
+    assert state.reason[b"poison"]["type"] == "ReplaysUsedUp"
+    assert state.reason[b"poison"]["attempts"] == 3
+    assert ack(slot, driver) == Settled(0, 0)
+
+
+def test_retries_used_up_are_buried_as_well(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot, 1, max_retries=1)
+    read(slot)
+    assert len(read(slot, SECOND).rows) == 1
+    assert read(slot, Driver("q1", 3)).buried == 1
+    assert set(slot.state().dead) == {b"m000"}
+
+
+def test_beside_a_fresh_copy_nothing_is_buried(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot, 1)
+    read(slot)
+    slot.send((b"m000", 7_000))
+    assert read(slot, SECOND, max_replays=0).buried == 1
+    state = slot.state()
+    assert (state.store, state.dead) == ({b"m000": 7_000}, {})
+
+
+def test_an_older_driver_is_refused(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot)
+    read(slot)
+    read(slot, SECOND)
+    before = slot.dump()
+    for act in (read, ack, renew):
+        with pytest.raises(DriverReplacedError):
+            act(slot, FIRST)
+    assert slot.dump() == before
+
+
+def test_a_driver_enters(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot)
+    assert slot.run(spark_calls.enter(slot.topic, "q1")) == Entered(1, 0, False)
+    ack(slot, FIRST, 7, -1)
+    assert slot.run(spark_calls.enter(slot.topic, "q1")) == Entered(2, 7, True)
+    with pytest.raises(DriverReplacedError):
+        ack(slot, FIRST, 8)
+    assert slot.run(spark_calls.enter(slot.topic, "q2")) == Entered(1, 0, False)
+    assert 0 < slot.client.ttl(query_of(slot).query) <= spark_calls.KEEP_S
+
+
+def test_a_paused_slot_gives_nothing(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot)
+    slot.client.hset(slot.keys.meta, "paused", "1")
+    assert read(slot).rows == ()
+    slot.client.hdel(slot.keys.meta, "paused")
+    assert read(slot).rows == (), "the same again"
+    assert len(read(slot, seq=2).rows) == 3
+
+
+def test_a_slot_with_an_owner_is_refused(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot)
+    read(slot)
+    slot.claim(0, owner=Owner(7, "zk"))
+    before = slot.dump()
+    for act in (read, ack, renew):
+        with pytest.raises(FencedError):
+            act(slot)
+    assert slot.dump() == before
+
+
+def test_a_whole_ack_of_a_worker_is_not_confused(make_slot: MakeSlot) -> None:
+    # the same second, the same retries: the same claim score in both hands
+    slot = filled(make_slot, 6)
+    read(slot, limit=3)
+    theirs = slot.claim(3).messages
+    score = theirs[0].claim_score
+    assert set(slot.state().prepare.values()) == {score}
+    assert slot.claim(0, whole=[(score, 3, theirs[0].content)]).unmatched == (score,)
+    assert slot.ack(*((claimed.content, score) for claimed in theirs)) == ()
+    assert ack(slot) == Settled(3, 0)
+
+
+def test_1000_with_16_digit_scores(make_slot: MakeSlot) -> None:
+    # pitfall 12, 13
+    slot = make_slot(TopicType.FIXED_TIME)
+    due = 1_780_000_000_123_456
+    slot.set_clock(due - 1_000)
+    slot.send(*((b"%d" % number, due) for number in range(1_000)))
+    slot.set_clock(due)
+    first = read(slot)
+    assert len(first.rows) == 1_000
+    assert {row.store_score for row in first.rows} == {due}
+    assert renew(slot) == Settled(1_000, 0)
+    assert read(slot, SECOND) == first
+    assert ack(slot, SECOND) == Settled(1_000, 0)
+
+
+def opened(slot: SlotUnderTest) -> None:
+    """A batch that is read, with bodies and failures, beside everything else."""
+    slot.seed(SlotState(prepare={b"held": slot.claim_score(5)}, dead={b"dead": 1}))
+    slot.send((b"a", slot.now_ms + 1, b"1"), (b"b", slot.now_ms + 1, b"2"))
+    slot.advance(1_000)
+    read(slot)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_only_the_declared_keys_and_the_documented_commands(script: str, make_slot: MakeSlot) -> None:
+    # pitfall 18
+    slot = make_slot(TopicType.FIXED_TIME)
+    opened(slot)
+    call, text = SCRIPTS[script](slot.topic), scripts_under_test()[script]
+    rights = ["-@all", "+evalsha", "+script", "+time", *(f"+{name}" for name in commands_of(script))]
+    keys = [f"~{key}" for key in call.keys]
+    slot.client.execute_command("ACL", "SETUSER", "narrow", "reset", "on", "nopass", "resetchannels", *keys, *rights)
+    with slot.as_user("narrow") as client:
+        client.script_load(text.text)
+        call.parse(client.evalsha(text.sha, len(call.keys), *call.keys, *call.args))
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_key_of_a_foreign_type_is_found_before_anything_is_written(script: str, make_slot: MakeSlot) -> None:
+    # pitfall 8
+    slot = make_slot(TopicType.FIXED_TIME, checked=False)
+    opened(slot)
+    for key in SCRIPTS[script](slot.topic).keys:
+        kept = slot.client.dump(key)
+        slot.client.set(key, "foreign")
+        before = slot.dump()
+        with pytest.raises(ScriptFailedError, match="WRONGTYPE"):
+            slot.run(SCRIPTS[script](slot.topic))
+        assert slot.dump() == before, key
+        slot.client.delete(key)
+        if kept:
+            slot.client.restore(key, 0, kept)
+
+
+@pytest.mark.parametrize(
+    ("script", "denied"), [(script, command) for script in SCRIPTS for command in sorted(commands_of(script) & WRITES)]
+)
+def test_a_missing_right_half_way_loses_no_message(script: str, denied: str, make_slot: MakeSlot) -> None:
+    # pitfall 8: nothing is rolled back, so the destination is written before the source is removed
+    slot = make_slot(TopicType.FIXED_TIME, checked=False)
+    opened(slot)
+    slot.client.execute_command("ACL", "SETUSER", "limited", "reset", "on", "nopass", "~*", "&*", "+@all", f"-{denied}")
+    with slot.as_user("limited") as client:
+        text, call = scripts_with_fake_clock()[script], SCRIPTS[script](slot.topic)
+        client.script_load(text.text)
+        with suppress(redis.ResponseError):
+            client.evalsha(text.sha, len(call.keys), *call.keys, *call.args)
+    state = slot.state()
+    there = state.store.keys() | state.prepare.keys() | state.dead.keys()
+    done_on_purpose = {b"a", b"b"} if script == "spark_settle" else set[bytes]()
+    assert {b"a", b"b", b"held", b"dead"} - there <= done_on_purpose
+
+
+def test_a_full_redis_can_be_drained() -> None:
+    # pitfall 9
+    with RedisServer() as server:
+        slot = SlotUnderTest(server.url, Topic("small", TopicType.PRIORITY, lease=timedelta(seconds=60)))
+        slot.send(*((b"m%d" % i, 5_000 + i) for i in range(10)))
+        for library in (scripts_with_fake_clock(), scripts_under_test()):
+            for name in SCRIPTS:
+                slot.client.script_load(library.text(name))
+        server.config_set("maxmemory", 1)
+        generation = slot.run(spark_calls.enter(slot.topic, "q1")).generation
+        driver = Driver("q1", generation)
+        assert len(read(slot, driver).rows) == 10
+        assert renew(slot, driver) == Settled(10, 0)
+        assert len(read(slot, Driver("q1", 9)).rows) == 10
+        assert ack(slot, Driver("q1", 9)) == Settled(10, 0)
+        assert slot.state().unaccounted == 0
+        slot.close()
