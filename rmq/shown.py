@@ -1,4 +1,4 @@
-"""Values as people, terminals, pages and JSON readers get them. Pure. Payloads are hostile until they went through here."""
+"""Values as people, terminals, pages and JSON readers get them. Pure. Payloads are hostile until they passed here."""
 
 from __future__ import annotations
 

@@ -1,0 +1,71 @@
+"""`rmq dashboard`: the pages that show and steer everything."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rmq.cli.session import Session
+from rmq.errors import InvalidValueError, RmqError
+
+if TYPE_CHECKING:
+    from rmq.dashboard.settings import Credentials
+
+USER_VARIABLE, PASSWORD_VARIABLE = "RMQ_DASHBOARD_USER", "RMQ_DASHBOARD_PASSWORD"
+_EXTRA = {"starlette", "uvicorn", "jinja2", "multipart", "python_multipart", "itsdangerous"}
+
+
+def dashboard(
+    session: Session,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, metavar="PORT", help="0 for any that is free.")] = 8642,
+    user: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Who may see it.  \\[default: RMQ_DASHBOARD_USER]")
+    ] = None,
+    password_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Holds the password.  \\[default: the one in RMQ_DASHBOARD_PASSWORD]"),
+    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Show everything, change nothing.")] = False,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Host name it is asked for under; repeatable.")
+    ] = None,
+) -> None:
+    """Show queues, workers and dead letters in the browser, and steer them. Ends with Ctrl-C."""
+    try:
+        from rmq.dashboard.server import serve
+        from rmq.dashboard.settings import Settings
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRA:
+            raise
+        raise RmqError(f"the dashboard needs {error.name}: install rmq[dashboard]") from None
+    settings = Settings(host, port, _credentials(user, password_file), read_only, frozenset(allow_host or ()))
+    with session.client() as client:
+        serve(client, settings, lambda address: _say_where(session, address, client.shown_url))
+
+
+def _say_where(session: Session, address: str, server: str) -> None:
+    if session.json:
+        session.document({"address": address, "redis": server})
+    else:
+        session.line(f"{address} shows {server}; Ctrl-C ends it")
+
+
+def _credentials(user: str | None, password_file: Path | None) -> Credentials | None:
+    from rmq.dashboard.settings import Credentials
+
+    user = user or os.environ.get(USER_VARIABLE)
+    password = os.environ.get(PASSWORD_VARIABLE)
+    if password_file is not None:
+        try:
+            password = password_file.read_text("utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidValueError(f"password file {password_file} cannot be read: {error}") from None
+    if (user is None) != (password is None):
+        raise InvalidValueError(
+            f"a user and a password go together: --user or {USER_VARIABLE}, --password-file or {PASSWORD_VARIABLE}"
+        )
+    return None if user is None or password is None else Credentials(user, password)

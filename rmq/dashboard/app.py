@@ -1,0 +1,55 @@
+"""The dashboard as an ASGI application, and as a server of its own."""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from rmq.client import RmqClient
+from rmq.dashboard.actions import Actions
+from rmq.dashboard.jobs import Jobs
+from rmq.dashboard.pages import Views
+from rmq.dashboard.reading import Reader
+from rmq.dashboard.security import Forms, Gate
+from rmq.dashboard.settings import Settings
+from rmq.dashboard.web import Pages
+from rmq.errors import RmqError
+
+log = logging.getLogger("rmq.dashboard")
+
+
+def make_app(client: RmqClient, settings: Settings | None = None) -> ASGIApp:
+    """Return the dashboard as an ASGI application, for a server of yours. It must be served at the root of a host.
+
+    Args:
+        client: What it shows. It stays the caller's, who closes it.
+        settings: How it is reached; the address and the port in it are the server's business then.
+    """
+    chosen = settings or Settings()
+    reader = Reader(client)
+    pages = Pages(reader, chosen, Forms())
+    jobs = Jobs(reader.cache.drop)
+
+    def failed(request: Request, error: Exception) -> Response:
+        if isinstance(error, RmqError):
+            return pages.failed(request, error)
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        if status == 500:
+            log.error("%s failed", request.url.path, exc_info=error)
+        texts = {404: "There is no such page.", 405: "This is done by a form only.", 500: "The log says more."}
+        return pages.render(request, "error.html", status, heading=str(status), text=texts.get(status, ""))
+
+    routes = [
+        *Views(pages, jobs).routes(),
+        *Actions(pages, jobs).routes(),
+        Mount("/static", StaticFiles(packages=[("rmq.dashboard", "static")])),
+    ]
+    handlers = {HTTPException: failed, RmqError: failed}
+    return Gate(Starlette(routes=routes, exception_handlers=handlers), chosen)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,149 @@
+"""Line charts as SVG. Pure. Text stands beside the drawing, in HTML, so that it keeps its size on a phone."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rmq.shown import span
+
+WIDTH, HEIGHT = 600, 120
+MOST_POINTS = 360
+GAP_MS = 180_000
+"""Without a point for so long, the line is broken: nobody was there to look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a chart.
+
+    Attributes:
+        name: What it shows.
+        points: (epoch ms, value), by time.
+    """
+
+    name: str
+    points: Sequence[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnLine:
+    """A line ready to be drawn: SVG paths in a box of `WIDTH` x `HEIGHT`, and its figures in words."""
+
+    name: str
+    path: str
+    area: str
+    now: str
+    highest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart ready to be drawn.
+
+    Attributes:
+        id: Name of the element.
+        title: What it shows.
+        lines: Its lines.
+        top: Label of its upper edge; the lower one is 0.
+        first_ms: Time at its left edge.
+        last_ms: Time at its right edge.
+        data: The same as JSON, for the script that shows single values.
+        summary: The same in words, for those who do not see it.
+        empty: Whether there is nothing to draw.
+    """
+
+    id: str
+    title: str
+    lines: tuple[DrawnLine, ...]
+    top: str
+    first_ms: int
+    last_ms: int
+    data: str
+    summary: str
+    empty: bool
+
+
+def draw(
+    id: str, title: str, lines: Sequence[Line], first_ms: int, last_ms: int, label: Callable[[float], str]
+) -> Chart:
+    """Return a chart.
+
+    Args:
+        id: Name of its element, unique on the page.
+        title: What it shows.
+        lines: One to three.
+        first_ms: Time at the left edge.
+        last_ms: Time at the right edge.
+        label: Turns a value into text.
+    """
+    thinned = [Line(line.name, _thinned([p for p in line.points if p[0] >= first_ms])) for line in lines]
+    values = [value for line in thinned for _, value in line.points]
+    top = nice_top(max(values, default=0))
+    drawn = tuple(_drawn(line, first_ms, last_ms, top, label) for line in thinned)
+    shapes: list[dict[str, object]] = []
+    for line in thinned:
+        placed = _placed(line, first_ms, last_ms, top)
+        shapes.append({"name": line.name, "points": [[time, x, y, label(value)] for time, value, x, y in placed]})
+    data = json.dumps(shapes, separators=(",", ":"))
+    words = "; ".join(f"{each.name}: now {each.now}, highest {each.highest}" for each in drawn)
+    period = span(last_ms - first_ms)
+    summary = f"{title} over the last {period}. {words}" if values else f"{title}: no figures yet"
+    return Chart(id, title, drawn, label(top), first_ms, last_ms, data, summary, not values)
+
+
+def nice_top(highest: float) -> float:
+    """Return a round number, at least 1, that no value exceeds."""
+    if highest <= 1:
+        return 1.0
+    size = 10 ** math.floor(math.log10(highest))
+    return next(step * size for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * size >= highest)
+
+
+def short(value: float) -> str:
+    """Return a number in few characters: `17`, `4,210`, `52.3k`, `1.25M`."""
+    if value < 10 and value != int(value):
+        return f"{value:.1f}"
+    if value < 10_000:
+        return f"{value:,.0f}"
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:,.0f}"
+
+
+def _thinned(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Leave at most about `MOST_POINTS`, of each group the highest: peaks are what one looks for."""
+    size = -(-len(points) // MOST_POINTS)
+    if size <= 1:
+        return list(points)
+    return [max(points[first : first + size], key=lambda point: point[1]) for first in range(0, len(points), size)]
+
+
+def _placed(line: Line, first_ms: int, last_ms: int, top: float) -> list[tuple[int, float, float, float]]:
+    length = max(1, last_ms - first_ms)
+    return [
+        (time, value, round((time - first_ms) / length * WIDTH, 1), round(HEIGHT - value / top * (HEIGHT - 4) - 1, 1))
+        for time, value in line.points
+    ]
+
+
+def _drawn(line: Line, first_ms: int, last_ms: int, top: float, label: Callable[[float], str]) -> DrawnLine:
+    path: list[str] = []
+    area: list[str] = []
+    before: tuple[int, float] | None = None
+    gap_ms = max(GAP_MS, 3 * (last_ms - first_ms) // MOST_POINTS)
+    for time, _, x, y in _placed(line, first_ms, last_ms, top):
+        joined = before is not None and time - before[0] <= gap_ms
+        if not joined and before is not None:
+            area.append(f"L{before[1]} {HEIGHT}Z")
+        path.append(f"{'L' if joined else 'M'}{x} {y}")
+        area.append(f"L{x} {y}" if joined else f"M{x} {HEIGHT}L{x} {y}")
+        before = time, x
+    if before is not None:
+        area.append(f"L{before[1]} {HEIGHT}Z")
+    now = label(line.points[-1][1]) if line.points else "none"
+    highest = label(max(value for _, value in line.points)) if line.points else "none"
+    return DrawnLine(line.name, "".join(path), "".join(area), now, highest)

@@ -1,0 +1,304 @@
+"""The pages: one function each, from a request to what its template shows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from rmq.dashboard.jobs import Jobs
+from rmq.dashboard.reading import RANGES, Reader, basis_for, digest
+from rmq.dashboard.web import Pages
+from rmq.errors import InvalidValueError
+from rmq.inspection import TopicStats
+from rmq.results import SlotStats
+from rmq.topics import Topic, TopicType
+
+PAGE = 50
+BUDGET = 5_000
+"""Entries that one search looks at."""
+
+PLACES = ("store", "prepare", "retry", "dead")
+METRICS = {
+    "backlog": "backlog",
+    "due": "due now",
+    "late": "lateness",
+    "flight": "in flight",
+    "waiting": "waiting",
+    "dead": "dead",
+}
+HEAT_STEPS = 7
+OWNER_COLOURS = 12
+
+
+class Views:
+    """Answers what only reads.
+
+    Args:
+        pages: Renders.
+        jobs: What runs in the background, to be shown.
+    """
+
+    def __init__(self, pages: Pages, jobs: Jobs) -> None:
+        self._pages = pages
+        self._reader: Reader = pages.reader
+        self._jobs = jobs
+
+    def routes(self) -> list[Route]:
+        """Return where each page is."""
+        paths = {
+            "/": self.overview,
+            "/topic/{name}": self.topic,
+            "/topic/{name}/slot/{slot:int}": self.slot,
+            "/workers": self.workers,
+            "/search": self.search,
+            "/message": self.message,
+            "/dead": self.dead,
+            "/audit": self.audit,
+        }
+        return [Route(path, page, methods=["GET"]) for path, page in paths.items()]
+
+    def overview(self, request: Request) -> Response:
+        """All topics, and how it went of late."""
+        chosen = _range(request)
+        overview = self._reader.overview()
+        charts = self._reader.charts(None, chosen)
+        return self._pages.render(
+            request, "overview.html", overview=overview, charts=charts, ranges=list(RANGES), chosen=chosen
+        )
+
+    def topic(self, request: Request) -> Response:
+        """One topic: its figures, its slots and who owns them, or its groups."""
+        now = self._reader.topic_now(request.path_params["name"])
+        chosen, metric = _range(request), request.query_params.get("heat", "backlog")
+        values: dict[str, Any] = {
+            "now": now, "topic": now.topic, "charts": self._reader.charts(now.topic.name, chosen), "chosen": chosen,
+            "ranges": list(RANGES), "jobs": self._jobs.of(now.topic.name),
+        }  # fmt: skip
+        if now.stats is None:
+            return self._pages.render(request, "stream.html", consumers=self._reader.consumers(now.topic), **values)
+        if metric not in (*METRICS, "owner"):
+            metric = "backlog"
+        owners = self._reader.owners(now.topic)
+        names = sorted(set(owners.values()))
+        return self._pages.render(
+            request,
+            "topic.html",
+            reasons=self._reader.reasons(now.topic) if now.figures.dead else None,
+            heat=heat(now.stats, metric, owners, names),
+            metric=metric,
+            metrics=METRICS,
+            owners=owners,
+            owner_rows=[(name, number, _slots_of(name, owners)) for number, name in enumerate(names)],
+            **values,
+        )
+
+    def slot(self, request: Request) -> Response:
+        """One slot: its figures, its owner, and what comes next."""
+        topic = _no_stream(self._reader.topic(request.path_params["name"]))
+        number: int = request.path_params["slot"]
+        inspection = self._reader.client.inspect(topic)
+        stats = inspection.stats([number]).slots[0]
+        places = [(place, inspection.peek(place, 10, [number])) for place in ("store", "prepare", "retry")]
+        owner = self._reader.owners(topic).get(number)
+        return self._pages.render(
+            request, "slot.html", topic=topic, slot=stats, late_ms=_late_ms(stats), places=places, owner=owner
+        )
+
+    def workers(self, request: Request) -> Response:
+        """The processes with running listeners."""
+        return self._pages.render(request, "workers.html", workers=self._reader.workers())
+
+    def search(self, request: Request) -> Response:
+        """Messages by their content."""
+        query = request.query_params
+        values: dict[str, Any] = {
+            "topics": [each for each in self._reader.topics() if each.type is not TopicType.STREAM],
+            "name": query.get("topic", ""), "pattern": query.get("pattern", ""), "places": PLACES,
+            "place": query.get("place", ""), "page": None,
+        }  # fmt: skip
+        if values["name"]:
+            topic = _no_stream(self._reader.topic(values["name"]))
+            values["page"] = self._reader.client.inspect(topic).search(
+                values["pattern"] or "*",
+                places=(values["place"],) if values["place"] else PLACES,
+                cursor=query.get("cursor") or None,
+                limit=PAGE,
+                budget=BUDGET,
+            )
+        return self._pages.render(request, "search.html", **values)
+
+    def message(self, request: Request) -> Response:
+        """Where one message is, and what can be done with it."""
+        query = request.query_params
+        values: dict[str, Any] = {
+            "topics": [each for each in self._reader.topics() if each.type is not TopicType.STREAM],
+            "name": query.get("topic", ""), "content": query.get("content", ""), "basis": query.get("basis", ""),
+            "found": None, "topic": None, "hex": "", "slot": "",
+        }  # fmt: skip
+        content = self._content_of(query)
+        if content is not None:
+            topic = _no_stream(self._reader.topic(values["name"]))
+            basis = slot_basis(topic, content, query.get("slot", ""), values["basis"])
+            found = self._reader.client.inspect(topic).find(content, slot_basis=basis)
+            values |= {"found": found, "topic": topic, "hex": content.hex(), "slot": str(found.slot)}
+        return self._pages.render(request, "message.html", **values)
+
+    def _content_of(self, query: Mapping[str, str]) -> bytes | None:
+        if query.get("hex"):
+            return from_hex(query["hex"])
+        if query.get("sha256"):
+            return self._by_digest(query)
+        return query["content"].encode() if query.get("content") else None
+
+    def _by_digest(self, query: Mapping[str, str]) -> bytes:
+        inspection = self._reader.client.inspect(_no_stream(self._reader.topic(query.get("topic", ""))))
+        place, cursor = query.get("place", ""), None
+        slots = [whole_number(query.get("slot", ""), "slot")]
+        for _ in range(10):
+            page = inspection.search("*", places=(place,), slots=slots, cursor=cursor, limit=1_000, budget=10_000)
+            for each in page.messages:
+                if digest(each.content) == query["sha256"]:
+                    return each.content
+            cursor = page.cursor
+            if cursor is None:
+                break
+        raise InvalidValueError(f"this message is not in {place} any more: search for it again")
+
+    def dead(self, request: Request) -> Response:
+        """Dead letters: which, why, and what to do with them."""
+        query = request.query_params
+        topics = self._reader.overview().topics
+        name = query.get("topic") or next((each.topic.name for each in topics if each.figures.dead), "")
+        values: dict[str, Any] = {
+            "topics": topics, "name": name, "pattern": query.get("pattern", ""), "error": query.get("error", ""),
+            "topic": None, "page": None, "reasons": None, "jobs": [], "rows": [], "group": "",
+        }  # fmt: skip
+        if not name:
+            return self._pages.render(request, "dead.html", **values)
+        now = self._reader.topic_now(name)
+        values |= {"topic": now.topic, "jobs": self._jobs.of(name)}
+        if now.topic.type is TopicType.STREAM:
+            return self._dead_of_stream(request, values, [group.group for group in now.groups])
+        inspection = self._reader.client.inspect(now.topic)
+        page = inspection.search(
+            values["pattern"] or "*", places=("dead",), cursor=query.get("cursor") or None, limit=PAGE, budget=BUDGET
+        )
+        rows = [each for each in page.messages if not values["error"] or each.error_type == values["error"]]
+        reasons = self._reader.reasons(now.topic)
+        return self._pages.render(request, "dead.html", **{**values, "page": page, "rows": rows, "reasons": reasons})
+
+    def _dead_of_stream(self, request: Request, values: dict[str, Any], groups: Sequence[str]) -> Response:
+        group = request.query_params.get("group") or (groups[0] if groups else "")
+        rows: list[Any] = []
+        if group:
+            found = self._reader.client.stream(values["topic"]).dead(group).list()
+            rows = list(itertools.islice(found, PAGE))
+        return self._pages.render(
+            request, "dead_stream.html", **{**values, "groups": groups, "group": group, "rows": rows}
+        )
+
+    def audit(self, request: Request) -> Response:
+        """Who has steered what."""
+        topics = [each for each in self._reader.topics() if each.type is not TopicType.STREAM]
+        name = request.query_params.get("topic") or (topics[0].name if topics else "")
+        lines: Sequence[Any] = ()
+        if name:
+            topic = _no_stream(self._reader.topic(name))
+            lines = self._reader.audit(topic, 100)
+        return self._pages.render(request, "audit.html", topics=topics, name=name, lines=lines)
+
+
+def heat(stats: TopicStats, metric: str, owners: Mapping[int, str], names: Sequence[str]) -> list[tuple[int, str, str]]:
+    """Return per slot its number, its colour's class and what it says.
+
+    Args:
+        stats: The slots.
+        metric: One of `METRICS`, or `owner`.
+        owners: Slot -> who owns it.
+        names: All owners; the same name always has the same colour.
+    """
+    value_of = _VALUES.get(metric)
+    numbers = {name: number for number, name in enumerate(names)}
+    highest = max((value_of(slot) for slot in stats.slots), default=0) if value_of else 0
+    found: list[tuple[int, str, str]] = []
+    for slot in stats.slots:
+        owner = owners.get(slot.slot)
+        if value_of is None:
+            colour = "none" if owner is None else f"owner{numbers[owner] % OWNER_COLOURS}"
+            words = owner or "no owner"
+        else:
+            value = value_of(slot)
+            level = 0 if not value else 1 + min(HEAT_STEPS - 1, int(value / highest * (HEAT_STEPS - 0.001)))
+            colour, words = f"heat{level}", f"{value:,} {'ms late' if metric == 'late' else METRICS[metric]}"
+            words += f", {owner}" if owner else ""
+        if slot.paused:
+            colour, words = f"{colour} paused", f"{words}, paused"
+        found.append((slot.slot, colour, f"slot {slot.slot}: {words}"))
+    return found
+
+
+def slot_basis(topic: Topic, content: bytes, slot: str, basis: str) -> bytes | None:
+    """Return the slot basis with which a message is found: as given, or one that leads to the slot it lies in."""
+    if basis:
+        return basis.encode()
+    if not slot:
+        return None
+    number = whole_number(slot, "slot")
+    if not 0 <= number < topic.slots:
+        raise InvalidValueError(f"slot {number} is not one of topic {topic.name}: 0 to {topic.slots - 1}")
+    return None if topic.slot_of(content) == number else basis_for(topic.slots, number)
+
+
+def from_hex(text: str) -> bytes:
+    """Read hexadecimal digits."""
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise InvalidValueError("hex must be pairs of hexadecimal digits") from None
+
+
+def whole_number(text: str, name: str) -> int:
+    """Read a whole number."""
+    if not text.isascii() or not text.isdecimal() or len(text) > 16:
+        raise InvalidValueError(f"{name} must be a whole number, not {text[:40]!r}")
+    return int(text)
+
+
+def _no_stream(topic: Topic) -> Topic:
+    if topic.type is TopicType.STREAM:
+        raise InvalidValueError(f"topic {topic.name} is a stream: its entries have no contents to go by")
+    return topic
+
+
+def _late_ms(slot: SlotStats) -> int:
+    return 0 if slot.oldest_due_ms is None else max(0, slot.now_ms - slot.oldest_due_ms)
+
+
+_VALUES: dict[str, Callable[[SlotStats], int]] = {
+    "backlog": lambda slot: slot.backlog,
+    "due": lambda slot: slot.due_now,
+    "late": _late_ms,
+    "flight": lambda slot: slot.in_flight,
+    "waiting": lambda slot: slot.waiting,
+    "dead": lambda slot: slot.dead,
+}
+
+
+def _range(request: Request) -> str:
+    chosen = request.query_params.get("range", "1h")
+    return chosen if chosen in RANGES else "1h"
+
+
+def _slots_of(name: str, owners: Mapping[int, str]) -> str:
+    """Return an owner's slots as ranges: `0-3, 7`."""
+    slots = sorted(slot for slot, owner in owners.items() if owner == name)
+    parts: list[str] = []
+    for _, run in itertools.groupby(enumerate(slots), key=lambda pair: pair[1] - pair[0]):
+        numbers = [slot for _, slot in run]
+        parts.append(str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}")
+    return ", ".join(parts)

@@ -1,0 +1,262 @@
+"""What the pages show, read through the client and kept for a moment. Knows no HTML; writes nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import sha256
+from itertools import pairwise
+
+from rmq.client import RmqClient
+from rmq.dashboard.cache import Cache
+from rmq.dashboard.charts import Chart, Line, draw, short
+from rmq.errors import RmqError
+from rmq.findings import AuditLine, DeadReasons, WorkerInfo
+from rmq.history import Minute, minute_of, minute_of_stream, sum_of
+from rmq.inspection import TopicStats
+from rmq.shown import span
+from rmq.stream_values import ConsumerStats, GroupStats, StreamStats
+from rmq.topics import Topic, TopicType
+
+RANGES = {"15m": 15, "1h": 60, "6h": 360, "24h": 1_440}
+"""What a chart can show, minutes."""
+
+MOST_SAMPLES = 1_000
+"""Readings kept of each topic in this process, for what is younger than the last recorded minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A topic, or all, at one moment."""
+
+    time_ms: int
+    figures: Minute
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNow:
+    """A topic as it was read last.
+
+    Attributes:
+        topic: Its definition.
+        figures: Sizes and totals.
+        rates: Sent, merged, acked, retried and buried a second, over the last readings.
+        paused: How many slots are paused.
+        stats: Its slots; `None` for a stream.
+        stream: Its slots; `None` for the other types.
+        groups: The groups of a stream.
+        trouble: Why it could not be read, else empty.
+    """
+
+    topic: Topic
+    figures: Minute
+    rates: Mapping[str, float] = field(default_factory=dict[str, float])
+    paused: int = 0
+    stats: TopicStats | None = None
+    stream: StreamStats | None = None
+    groups: tuple[GroupStats, ...] = ()
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """All topics at one moment."""
+
+    topics: tuple[TopicNow, ...]
+    figures: Minute
+    rates: Mapping[str, float]
+
+
+class Samples:
+    """The last readings of one topic, or of all, in this process."""
+
+    def __init__(self) -> None:
+        self._found: deque[Sample] = deque(maxlen=MOST_SAMPLES)
+
+    def add(self, sample: Sample) -> None:
+        """Keep a reading."""
+        self._found.append(sample)
+
+    def rates(self) -> dict[str, float]:
+        """Return counts a second over about the last ten seconds; empty with less than two readings."""
+        found = list(self._found)
+        if len(found) < 2:
+            return {}
+        last = found[-1]
+        before = next((each for each in reversed(found[:-1]) if last.time_ms - each.time_ms >= 10_000), found[0])
+        seconds = max(0.001, (last.time_ms - before.time_ms) / 1_000)
+        names = ("accepted", "merged", "acked", "retried", "buried")
+        changes = {name: getattr(last.figures, name) - getattr(before.figures, name) for name in names}
+        return {name: max(0.0, change / seconds) for name, change in changes.items()}
+
+    def since(self, time_ms: int) -> list[Sample]:
+        """Return the readings after a time."""
+        return [sample for sample in list(self._found) if sample.time_ms > time_ms]
+
+
+class Reader:
+    """Reads what the pages show.
+
+    Args:
+        client: Where it is read.
+    """
+
+    def __init__(self, client: RmqClient) -> None:
+        self.client = client
+        self.cache = Cache()
+        self._samples: dict[str | None, Samples] = {}
+        self._lock = threading.Lock()
+
+    def topics(self) -> list[Topic]:
+        """Return all registered topics, by name."""
+        return self.cache.get("topics", self.client.topics)
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic's definition.
+
+        Raises:
+            UnknownTopicError: Not registered.
+        """
+        found = next((topic for topic in self.topics() if topic.name == name), None)
+        return self.client.topic(name) if found is None else found
+
+    def overview(self) -> Overview:
+        """Return all topics with their sizes, their sum, and the rates of late."""
+        return self.cache.get("overview", self._read_overview)
+
+    def topic_now(self, name: str) -> TopicNow:
+        """Return one topic with its slots or groups."""
+        topic = self.topic(name)
+        return self.cache.get(("topic", name), lambda: self._read_topic(topic))
+
+    def workers(self) -> Sequence[WorkerInfo]:
+        """Return the processes with running listeners, by name."""
+        return self.cache.get("workers", self.client.workers)
+
+    def owners(self, topic: Topic) -> dict[int, str]:
+        """Return who owns which slot; empty without ZooKeeper."""
+        found: dict[int, str] = {}
+        for worker in self.workers():
+            if worker.zookeeper and not worker.stale:
+                for listener in worker.listeners:
+                    if listener.topic == topic.name:
+                        found |= dict.fromkeys(listener.slots, worker.name)
+        return found
+
+    def reasons(self, topic: Topic) -> DeadReasons:
+        """Return the dead by type of error."""
+        return self.cache.get(("reasons", topic.name), lambda: self.client.inspect(topic).dead_reasons())
+
+    def audit(self, topic: Topic, limit: int) -> Sequence[AuditLine]:
+        """Return who has steered what on a topic, the newest first."""
+        return self.cache.get(("audit", topic.name), lambda: self.client.inspect(topic).audit(limit))
+
+    def consumers(self, topic: Topic) -> list[ConsumerStats]:
+        """Return the consumers of a stream topic's groups."""
+        stream = self.client.stream(topic)
+        groups = self.topic_now(topic.name).groups
+        return self.cache.get(
+            ("consumers", topic.name), lambda: [each for group in groups for each in stream.consumers(group.group)]
+        )
+
+    def charts(self, topic: str | None, chosen: str) -> list[Chart]:
+        """Return the charts of a topic, or of all topics together.
+
+        Args:
+            topic: Its name.
+            chosen: One of `RANGES`.
+        """
+        minutes = RANGES.get(chosen, RANGES["1h"])
+        recorded = self.cache.get(("history", topic), lambda: self.client.history().last(topic))
+        last_ms = recorded[-1].minute * 60_000 + 5_000 if recorded else 0
+        younger = self._samples_of(topic).since(last_ms)
+        end_ms = max([time.time_ns() // 1_000_000 if not younger else younger[-1].time_ms, last_ms])
+        first_ms = end_ms - minutes * 60_000
+        points = [Sample(each.minute * 60_000, each) for each in recorded]
+        points = [each for each in points + younger if each.time_ms >= first_ms - 120_000]
+        return [
+            _sizes("backlog", "Backlog", points, ["backlog"], first_ms, end_ms),
+            _throughput(points, first_ms, end_ms),
+            draw(
+                "late", "Lateness of the oldest due",
+                [Line("late", [(each.time_ms, float(each.figures.late_ms)) for each in points])],
+                first_ms, end_ms, span,
+            ),
+            _sizes("flight", "In flight", points, ["in_flight", "waiting"], first_ms, end_ms),
+            _sizes("deaths", "Dead", points, ["dead"], first_ms, end_ms),
+        ]  # fmt: skip
+
+    def _samples_of(self, topic: str | None) -> Samples:
+        with self._lock:
+            return self._samples.setdefault(topic, Samples())
+
+    def _read_overview(self) -> Overview:
+        found = [self._read_or_say(topic) for topic in self.topics()]
+        minutes = [each.figures for each in found if not each.trouble]
+        figures = sum_of(minutes[0].minute if minutes else 0, minutes)
+        samples = self._samples_of(None)
+        samples.add(Sample(time.time_ns() // 1_000_000, figures))
+        with self._lock:
+            for name in self._samples.keys() - {None, *(each.topic.name for each in found)}:
+                del self._samples[name]
+        return Overview(tuple(found), figures, samples.rates())
+
+    def _read_or_say(self, topic: Topic) -> TopicNow:
+        try:
+            return self.cache.get(("topic", topic.name), lambda: self._read_topic(topic))
+        except RmqError as error:  # the other topics are still worth seeing
+            return TopicNow(topic, Minute(0), trouble=str(error))
+
+    def _read_topic(self, topic: Topic) -> TopicNow:
+        now_ms = time.time_ns() // 1_000_000
+        samples = self._samples_of(topic.name)
+        if topic.type is TopicType.STREAM:
+            view = self.client.stream(topic)
+            figures = minute_of_stream(view, now_ms // 60_000)
+            samples.add(Sample(now_ms, figures))
+            groups = tuple(view.groups())
+            paused = sum(slot.paused for group in groups for slot in group.slots)
+            return TopicNow(topic, figures, samples.rates(), paused, None, view.stats(), groups)
+        stats = self.client.inspect(topic).stats()
+        figures = minute_of(stats, now_ms // 60_000)
+        samples.add(Sample(now_ms, figures))
+        return TopicNow(topic, figures, samples.rates(), sum(slot.paused for slot in stats.slots), stats)
+
+
+@lru_cache(maxsize=1_024)
+def basis_for(slots: int, slot: int) -> bytes:
+    """Return a slot basis that leads to a slot; by trying, since CRC-32 has no short way back."""
+    topic = Topic("any", TopicType.PRIORITY, slots=slots)
+    return next(
+        basis for basis in (b"%d" % number for number in range(64 * slots + 4_096)) if topic.slot_of(basis) == slot
+    )
+
+
+def digest(content: bytes) -> str:
+    """Return what stands for a content that is too long for an address."""
+    return sha256(content).hexdigest()
+
+
+def _sizes(id: str, title: str, points: Sequence[Sample], names: Sequence[str], first_ms: int, last_ms: int) -> Chart:
+    lines = [
+        Line(name.replace("_", " "), [(each.time_ms, float(getattr(each.figures, name))) for each in points])
+        for name in names
+    ]
+    return draw(id, title, lines, first_ms, last_ms, short)
+
+
+def _throughput(points: Sequence[Sample], first_ms: int, last_ms: int) -> Chart:
+    lines: list[Line] = []
+    for name, label in (("accepted", "sent"), ("acked", "done"), ("retried", "failed")):
+        rates: list[tuple[int, float]] = []
+        for before, after in pairwise(points):
+            seconds = (after.time_ms - before.time_ms) / 1_000
+            if 1 <= seconds <= 180:
+                change = getattr(after.figures, name) - getattr(before.figures, name)
+                rates.append((after.time_ms, max(0.0, change / seconds)))
+        lines.append(Line(label, rates))
+    return draw("rate", "Throughput, a second", lines, first_ms, last_ms, short)

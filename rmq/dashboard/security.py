@@ -1,0 +1,159 @@
+"""What stands between the network and the pages: host, login, size, headers, and the token of every form."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from itsdangerous import BadSignature, URLSafeTimedSerializer
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rmq.dashboard.settings import Credentials, Settings
+
+MOST_BODY_BYTES = 262_144
+TOKEN_AGE_S = 12 * 3_600
+SESSION_COOKIE, NOTE_COOKIE = "rmq_session", "rmq_note"
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class Gate:
+    """Lets in only what is meant for us and who may; adds the headers that keep browsers from obeying payloads.
+
+    Args:
+        app: What is behind it.
+        settings: Who and what is let in.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        refusal = self._refusal(Headers(scope=scope), scope)
+        if refusal is not None:
+            await refusal(scope, receive, send_with_headers)
+            return
+        await self._app(scope, _bounded(receive), send_with_headers)
+
+    def _refusal(self, headers: Headers, scope: Scope) -> Response | None:
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not self._settings.allows(hosts[0]):
+            return PlainTextResponse("This host name is not served here; see --allow-host.\n", 421)
+        expected = self._settings.credentials
+        scope["rmq_user"] = None
+        if expected is not None:
+            user = logged_in(headers.get("authorization", ""), expected)
+            if user is None:
+                challenge = {"www-authenticate": 'Basic realm="RMQ", charset="UTF-8"'}
+                return PlainTextResponse("Who are you?\n", 401, challenge)
+            scope["rmq_user"] = user
+        if int(headers.get("content-length", "0") or 0) > MOST_BODY_BYTES:
+            return PlainTextResponse("Too large.\n", 413)
+        return None
+
+
+def _bounded(receive: Receive) -> Receive:
+    left = MOST_BODY_BYTES
+
+    async def bounded() -> Message:
+        nonlocal left
+        message = await receive()
+        left -= len(message.get("body", b""))
+        return message if left >= 0 else {"type": "http.disconnect"}
+
+    return bounded
+
+
+def logged_in(header: str, expected: Credentials) -> str | None:
+    """Return the user of a Basic login that is right, else `None`; takes as long whatever is wrong."""
+    scheme, _, encoded = header.partition(" ")
+    try:
+        given = base64.b64decode(encoded.strip(), validate=True) if scheme.lower() == "basic" else b""
+    except (binascii.Error, ValueError):
+        given = b""
+    right = f"{expected.user}:{expected.password}".encode()
+    return expected.user if secrets.compare_digest(given, right) else None
+
+
+class Forms:
+    """The token that every form carries: a page elsewhere can make a browser send a form, but not know this.
+
+    The cookie is bound to the token by a signature, with a key that lives as long as this process.
+    """
+
+    def __init__(self) -> None:
+        key = secrets.token_bytes(32)
+        self._tokens = URLSafeTimedSerializer(key, salt="form")
+        self._notes = URLSafeTimedSerializer(key, salt="note")
+
+    def session(self, request: Request) -> str:
+        """Return the session of a request, a new one where it has none."""
+        known = request.cookies.get(SESSION_COOKIE, "")
+        return known if 20 <= len(known) <= 64 else secrets.token_urlsafe(24)
+
+    def token(self, session: str) -> str:
+        """Return the token for the forms of a session."""
+        return self._tokens.dumps(session)
+
+    def refusal(self, request: Request, form: Mapping[str, str]) -> str | None:
+        """Return why a form is not accepted, or `None`."""
+        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return "This form came from another site."
+        origin = request.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != request.headers["host"].lower():
+            return "This form came from another site."
+        session = request.cookies.get(SESSION_COOKIE, "")
+        try:
+            signed: object = self._tokens.loads(form.get("token", ""), max_age=TOKEN_AGE_S)
+        except BadSignature:
+            signed = None
+        if not session or not isinstance(signed, str) or not secrets.compare_digest(signed.encode(), session.encode()):
+            return "This form is too old, or not from here. Go back, load the page again, and repeat."
+        return None
+
+    def set_session(self, response: Response, session: str) -> None:
+        """Leave the session with the browser."""
+        response.set_cookie(SESSION_COOKIE, session, httponly=True, samesite="strict")
+
+    def set_note(self, response: Response, kind: str, text: str) -> None:
+        """Have the next page say what came of an action."""
+        signed = self._notes.dumps([kind, text[:500]])
+        response.set_cookie(NOTE_COOKIE, signed, max_age=60, httponly=True, samesite="strict")
+
+    def take_note(self, request: Request) -> tuple[str, str] | None:
+        """Return what the last action left to say: `good` or `bad`, and the words."""
+        try:
+            kind, text = self._notes.loads(request.cookies.get(NOTE_COOKIE, ""), max_age=60)
+        except (BadSignature, ValueError, TypeError):
+            return None
+        return str(kind), str(text)

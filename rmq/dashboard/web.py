@@ -1,0 +1,162 @@
+"""What all pages share: templates, payloads made harmless, and how an error is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from rmq import __version__
+from rmq.dashboard.charts import short
+from rmq.dashboard.reading import Reader, digest
+from rmq.dashboard.security import NOTE_COOKIE, Forms
+from rmq.dashboard.settings import Settings
+from rmq.errors import (
+    InvalidValueError,
+    RedisUnavailableError,
+    RmqError,
+    UnknownTopicError,
+)
+from rmq.shown import from_now, safe_lines, shown, span, when
+from rmq.topics import Topic
+
+REFRESH_MS = 3_000
+LONGEST_LINK_BYTES = 1_024
+MOST_TEXT, MOST_HEX_BYTES = 4_096, 512
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A content or body as a page shows it: plain text, to be escaped like all text.
+
+    Attributes:
+        text: Text without characters that act, or hexadecimal bytes.
+        kind: `text`, or `hex` where it is not UTF-8.
+        size: Its whole length, bytes.
+        cut: Whether there is more than is shown.
+    """
+
+    text: str
+    kind: str
+    size: int
+    cut: bool
+
+
+def payload(value: bytes, size: int | None = None) -> Payload:
+    """Return a payload for showing, cut to a few thousand characters.
+
+    Args:
+        value: The payload, or its beginning.
+        size: Its whole length where only its beginning is there.
+    """
+    whole = len(value) if size is None else size
+    head = value[: 4 * MOST_TEXT]
+    try:
+        text = head.decode()
+    except UnicodeDecodeError as error:
+        partial = error.start >= len(head) - 3 and whole > len(head)  # a character that the cut has split
+        if not partial:
+            return Payload(_hex(value[:MOST_HEX_BYTES]), "hex", whole, whole > MOST_HEX_BYTES)
+        text = head[: error.start].decode()
+    lines = safe_lines(text[:MOST_TEXT])
+    return Payload(lines, "text", whole, len(text) > MOST_TEXT or whole > len(head))
+
+
+def _hex(value: bytes) -> str:
+    rows = (value[first : first + 16] for first in range(0, len(value), 16))
+    return "\n".join(row.hex(" ") for row in rows)
+
+
+def message_link(topic: str, slot: int, content: bytes, place: str) -> str:
+    """Return the address of a message's page; a long content is named by its digest and found by looking."""
+    query: dict[str, Any] = {"topic": topic, "slot": slot}
+    if len(content) <= LONGEST_LINK_BYTES:
+        query["hex"] = content.hex()
+    else:
+        query |= {"place": place, "sha256": digest(content)}
+    return f"/message?{urlencode(query)}"
+
+
+def link(path: str, **query: object) -> str:
+    """Return an address of ours with what is given and not empty."""
+    given = {name: value for name, value in query.items() if value not in (None, "")}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+class Pages:
+    """Renders pages.
+
+    Args:
+        reader: What they show.
+        settings: How they are reached.
+        forms: The token of their forms.
+    """
+
+    def __init__(self, reader: Reader, settings: Settings, forms: Forms) -> None:
+        self.reader = reader
+        self.settings = settings
+        self.forms = forms
+        self._templates = Environment(
+            loader=PackageLoader("rmq.dashboard", "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        functions: dict[str, Callable[..., Any]] = {
+            "short": short,
+            "span": span,
+            "when": when,
+            "from_now": from_now,
+            "payload": payload,
+            "shown": shown,
+            "message_link": message_link,
+            "link": link,
+            "type_name": type_name,
+        }
+        self._templates.globals.update(functions)  # pyright: ignore[reportUnknownMemberType]
+
+    def render(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
+        """Return a page."""
+        session = self.forms.session(request)
+        html = self._templates.get_template(template).render(
+            path=request.url.path,
+            address=str(request.url.path) + (f"?{request.url.query}" if request.url.query else ""),
+            token=self.forms.token(session),
+            note=self.forms.take_note(request),
+            read_only=self.settings.read_only,
+            user=request.scope.get("rmq_user"),
+            version=__version__,
+            server=self.reader.client.shown_url,
+            refresh_ms=REFRESH_MS,
+            **values,
+        )
+        response = HTMLResponse(html, status)
+        self.forms.set_session(response, session)
+        if request.cookies.get(NOTE_COOKIE) and request.headers.get("x-rmq-live") is None:
+            response.delete_cookie(NOTE_COOKIE)
+        return response
+
+    def failed(self, request: Request, error: RmqError) -> Response:
+        """Return the page that tells of an error."""
+        status = 500
+        if isinstance(error, UnknownTopicError):
+            status = 404
+        elif isinstance(error, InvalidValueError):
+            status = 400
+        elif isinstance(error, RedisUnavailableError):
+            status = 503
+        heading = {404: "Not there", 400: "That does not go", 503: "Redis does not answer"}.get(
+            status, "It did not work"
+        )
+        return self.render(request, "error.html", status, heading=heading, text=str(error))
+
+
+def type_name(topic: Topic) -> str:
+    """Return a topic's type as the command line writes it."""
+    return topic.type.value.lower().replace("_", "-")
