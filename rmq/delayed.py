@@ -20,6 +20,7 @@ from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.consumer import Consumer
 from rmq.control import Control
+from rmq.delivery import Delivery
 from rmq.durations import Duration, duration_ms
 from rmq.errors import FixedTimePassedError, InvalidValueError, RedisUnavailableError
 from rmq.inspection import Inspection
@@ -131,17 +132,34 @@ class DelayedQueue:
 
         Guarantee: at least once: a process that dies inside the block loses nothing.
         """
+        delivery = self.claim(timeout)
+        try:
+            yield self.value_of(delivery)
+        except BaseException as error:
+            self.put_back(delivery, error)
+            raise
+        self.finish(delivery)
+
+    def claim(self, timeout: float | timedelta | None = None) -> Delivery:
+        """Begin what `taking` does: wait for a value, to `finish` with or to `put_back`. Raises as `take`."""
         delivery = self._ahead.next(_until(_seconds(timeout)))
         if delivery is None:
             raise TimeoutError(f"nothing became due in {self.topic.name} within {timeout}")
-        try:
-            yield self._value(delivery.content)
-        except BaseException as error:
-            with suppress(RedisUnavailableError):  # then the end of the lease puts it back
-                delivery.nack(error=error)
-            raise
+        return delivery
+
+    def finish(self, delivery: Delivery) -> None:
+        """Take a claimed value out of the queue; raises `LeaseLostError` where somebody else may have it, too."""
         if not delivery.ack():
             delivery.raise_if_lost()
+
+    def put_back(self, delivery: Delivery, error: BaseException) -> None:
+        """Put a claimed value back, and say why."""
+        with suppress(RedisUnavailableError):  # then the end of the lease puts it back
+            delivery.nack(error=error)
+
+    def value_of(self, delivery: Delivery) -> bytes:
+        """Return the value that was claimed."""
+        return self._value(delivery.content)
 
     def remove(self, value: Payload) -> bool:
         """Take a value out before it is due or taken; return whether it was there.

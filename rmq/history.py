@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import Any
 
+from rmq.blocking import Background
 from rmq.calls import Call
 from rmq.connections import Connections
 from rmq.errors import RmqError
@@ -176,7 +176,7 @@ class History:
         return self._connections.run(call)
 
 
-class Recorder(threading.Thread):
+class Recorder(Background):
     """Records a minute whenever it gets the turn, until it is stopped.
 
     Args:
@@ -184,9 +184,9 @@ class Recorder(threading.Thread):
     """
 
     def __init__(self, connections: Connections) -> None:
-        super().__init__(name="rmq-history", daemon=True)
+        super().__init__(connections.blocking, "rmq-history")
         self._history = History(connections)
-        self._stopping = threading.Event()
+        self._stopping = connections.blocking.event()
 
     def run(self) -> None:
         """Wait for the next minute, try to get its turn, record it."""

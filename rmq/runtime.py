@@ -56,18 +56,15 @@ class ListenerRuntime:
             self._upkeep = Upkeep(
                 StreamWriter(connections, topic), listener.group, self._slots, self.stopping, blocking
             )
+        workers = self._workers_wanted()
         if coordinator is None:
-            shared = Claimer(connections, topic, range(topic.slots), source=source)
-            self._claimers = [shared]
-            self._workers = [
-                Worker(listener, shared, self.stopping, None, number) for number in range(listener.threads)
-            ]
+            self._claimers = [Claimer(connections, topic, range(topic.slots), source=source)]
+            shared = self._claimers * workers
         else:
-            self._claimers = [Claimer(connections, topic, (), self._may_claim, source) for _ in range(listener.threads)]
-            self._workers = [
-                Worker(listener, claimer, self.stopping, coordinator, number)
-                for number, claimer in enumerate(self._claimers)
+            shared = self._claimers = [
+                Claimer(connections, topic, (), self._may_claim, source) for _ in range(workers)
             ]
+        self._workers = [self._new_worker(claimer, number) for number, claimer in enumerate(shared)]
         self._spread: dict[int, int] = {}
         self._keeper = LeaseKeeper(source, [worker.held for worker in self._workers], self._lost, blocking)
         self._watcher = blocking.job(self._watch, f"rmq-watch-{topic.name}")
@@ -80,6 +77,12 @@ class ListenerRuntime:
             thread.start()
         if self._upkeep is not None:
             self._upkeep.start()
+
+    def _workers_wanted(self) -> int:
+        return self.listener.threads
+
+    def _new_worker(self, claimer: Claimer, number: int) -> Worker:
+        return Worker(self.listener, claimer, self.stopping, self._coordinator, number)
 
     def _slots(self) -> Collection[int]:
         """Return the slots to look after: those that this process owns, without ZooKeeper all."""

@@ -105,7 +105,7 @@ class Worker(Background):
         while not self._stopping.is_set():
             try:
                 if not self._round():
-                    self.claimer.wait(LOOK_EVERY_S)
+                    self._pause()
             except Exception as error:
                 log.warning("topic %s: %s", self._listener.topic.name, error, exc_info=not isinstance(error, RmqError))
                 self._stopping.wait(TROUBLE_PAUSE_S)
@@ -156,11 +156,9 @@ class Worker(Background):
 
     def _round(self) -> bool:
         """Claim, settle and handle once; return whether there was anything to do."""
-        listener = self._listener
-        limit = listener.batch or self._pace.ahead()
         with self.held.lock:
             settled = self._settled()
-            round_ = self.claimer.claim(limit, self, settled, self.held.deliveries)
+            round_ = self.claimer.claim(self._room(), self, settled, self.held.deliveries)
             self._drop(settled, self._worth_repeating(round_.unsent))
             self.held.deliveries += round_.deliveries
             self._waiting.extend(round_.deliveries)
@@ -168,6 +166,14 @@ class Worker(Background):
             self.release_waiting()
         self._handle_waiting()
         return bool(settled or round_.deliveries)
+
+    def _room(self) -> int:
+        """Return how many messages to claim."""
+        return self._listener.batch or self._pace.ahead()
+
+    def _pause(self) -> None:
+        """Wait until there may be something to do."""
+        self.claimer.wait(LOOK_EVERY_S)
 
     def _handle_waiting(self) -> None:
         batch = self._listener.batch

@@ -101,7 +101,7 @@ class Node:
     def _connected(self) -> Wire:
         wire = self._new_wire()
         try:
-            self._guarded(Wire.connect, wire)
+            self._guarded(lambda made: made.connect(), wire)
             self._guarded(self._greet, wire)
         except BaseException:
             wire.close()

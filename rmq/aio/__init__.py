@@ -1,0 +1,22 @@
+"""The asyncio side: the same names and behaviour, and whatever may talk to Redis is awaited.
+
+The logic is that of the plain classes, run in greenlets; see docs/asyncio.md.
+"""
+
+from rmq.aio.client import RmqClient
+from rmq.aio.delayed import DelayedQueue
+from rmq.aio.delivery import Delivery, StreamDelivery
+from rmq.aio.topics import Consumer, DeadLetters, GroupDead, Inspection, Producer, StreamTopic
+
+__all__ = [
+    "Consumer",
+    "DeadLetters",
+    "DelayedQueue",
+    "Delivery",
+    "GroupDead",
+    "Inspection",
+    "Producer",
+    "RmqClient",
+    "StreamDelivery",
+    "StreamTopic",
+]

@@ -1,0 +1,216 @@
+"""How the library's logic waits in an event loop: the counterpart of `rmq.blocking.Threads`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, cast
+
+from rmq.aio.greenlets import Driver, wait
+from rmq.aio.wire import AsyncWire, async_wire_factory
+from rmq.blocking import Condition, Event, Job, Lock
+from rmq.wire import Wire
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class EventLoop:
+    """Waits in the running event loop; only its thread may use it, but for events."""
+
+    def __init__(self) -> None:
+        self._jobs: set[asyncio.Task[Any]] = set()
+
+    async def cancel_jobs(self) -> None:
+        """End the jobs that still run."""
+        jobs = set(self._jobs)
+        for job in jobs:
+            job.cancel()
+        if jobs:
+            await asyncio.wait(jobs)
+
+    def sleep(self, seconds: float) -> None:
+        """Do nothing for so long."""
+        wait(asyncio.sleep(seconds))
+
+    def lock(self, *, long: bool = False) -> Lock:
+        """Return a new lock."""
+        return _Lock(long)
+
+    def condition(self) -> Condition:
+        """Return a new condition."""
+        return _Condition()
+
+    def event(self) -> Event:
+        """Return a new event."""
+        return _Event()
+
+    def job(self, run: Callable[[], object], name: str) -> Job:
+        """Return a new job, a task."""
+        return _Job(run, name, self._jobs)
+
+    def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call it in a thread."""
+        return wait(asyncio.to_thread(action, *args, **kwargs))
+
+    def wait_readable(self, wires: Iterable[Wire], timeout_s: float) -> None:
+        """Wait until one of some wires has something to read, or has ended."""
+        news = asyncio.get_running_loop().create_future()
+        watched = [cast("AsyncWire", wire) for wire in wires]
+        for wire in watched:
+            wire.watch(news)
+        try:
+            wait_until(news, timeout_s, breakable=True)
+        finally:
+            for wire in watched:
+                wire.unwatch(news)
+
+    def wire_factory(self, url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
+        """Return what makes unconnected wires to a server."""
+        return async_wire_factory(url, timeout_s, connect_s)
+
+
+def wait_until(done: asyncio.Future[bool], timeout_s: float | None, *, breakable: bool = False) -> bool:
+    """Wait for a future; False where it was not done in time."""
+    if timeout_s is None:
+        return wait(done, breakable=breakable)
+    timer = asyncio.get_running_loop().call_later(timeout_s, resolve, done, False)
+    try:
+        return wait(done, breakable=breakable)
+    finally:
+        timer.cancel()
+
+
+def resolve(future: asyncio.Future[bool], value: bool = True) -> None:
+    """Give a future its result, if it has none."""
+    if not future.done():
+        future.set_result(value)
+
+
+class _Lock:
+    """Handed over in the order of asking."""
+
+    def __init__(self, long: bool) -> None:
+        self._long = long
+        self._held = False
+        self._asking: deque[asyncio.Future[bool]] = deque()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if not self._held:
+            self._held = True
+            return True
+        if not blocking:
+            return False
+        turn = asyncio.get_running_loop().create_future()
+        self._asking.append(turn)
+        try:
+            return wait_until(turn, None if timeout < 0 else timeout, breakable=self._long)
+        except BaseException:
+            if turn.done() and not turn.cancelled() and turn.result():  # it came with the interruption
+                self.release()
+            raise
+        finally:
+            if turn in self._asking:
+                self._asking.remove(turn)
+
+    def release(self) -> None:
+        while self._asking:
+            turn = self._asking.popleft()
+            if not turn.done():
+                turn.set_result(True)
+                return
+        self._held = False
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self.release()
+
+
+class _Waiting:
+    """Futures of those that wait."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Future[bool]] = set()
+
+    def _wait(self, timeout: float | None) -> bool:
+        told = asyncio.get_running_loop().create_future()
+        self._waiting.add(told)
+        try:
+            return wait_until(told, timeout, breakable=True)
+        finally:
+            self._waiting.discard(told)
+
+    def _tell(self) -> None:
+        for told in self._waiting:
+            resolve(told)
+
+
+class _Condition(_Waiting):
+    """One thread needs no lock."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._wait(timeout)
+
+    def notify_all(self) -> None:
+        self._tell()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
+class _Event(_Waiting):
+    """May be set from any thread: ZooKeeper's client has its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._set = False
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+        if threading.get_ident() == self._thread:
+            self._tell()
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._tell)
+
+    def clear(self) -> None:
+        self._set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._set or self._wait(timeout)
+
+
+class _Job:
+    """A task that runs plain logic."""
+
+    def __init__(self, run: Callable[[], object], name: str, jobs: set[asyncio.Task[Any]]) -> None:
+        self._run = run
+        self._name = name
+        self._jobs = jobs
+        self._task: asyncio.Task[Any] | None = None
+
+    def start(self) -> None:
+        self._task = Driver(self._run).start(self._name)
+        self._jobs.add(self._task)
+        self._task.add_done_callback(self._jobs.discard)
+
+    def join(self, timeout: float | None = None) -> None:
+        if self._task is not None and not self._task.done():
+            wait(asyncio.wait({self._task}, timeout=timeout))
+
+    def is_alive(self) -> bool:
+        return self._task is not None and not self._task.done()

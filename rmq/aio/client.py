@@ -1,0 +1,310 @@
+"""The client of the asyncio side."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+
+from rmq import client as plain
+from rmq.aio.blocking import EventLoop
+from rmq.aio.delivery import Delivery, faced_all
+from rmq.aio.greenlets import Tasks
+from rmq.aio.listening import AsyncHandler, TaskRuntime, checked_handler, plain_listener
+from rmq.aio.topics import Consumer, DeadLetters, Inspection, Producer, StreamTopic
+from rmq.client import DRAIN_S
+from rmq.coordination import Coordinator
+from rmq.errors import ClientClosedError, RmqError
+from rmq.topics import Topic
+from rmq.worker import Listener
+
+P = ParamSpec("P")
+T = TypeVar("T")
+AsyncHandlerT = TypeVar("AsyncHandlerT", bound=AsyncHandler)
+
+
+class PlainClient(plain.RmqClient):
+    """The plain client, which waits in an event loop: for calls that `Tasks` runs."""
+
+    _runtime_of = TaskRuntime
+
+    def __init__(self, loop: EventLoop, *args: Any, **options: Any) -> None:
+        self._blocking = loop
+        super().__init__(*args, **options)
+
+
+class Opened:
+    """What belongs to one event loop.
+
+    Attributes:
+        plain: The client whose logic is run.
+        tasks: Runs it.
+        blocking: How it waits.
+    """
+
+    def __init__(self, plain_client: PlainClient, tasks: Tasks, blocking: EventLoop) -> None:
+        self.plain, self.tasks, self.blocking = plain_client, tasks, blocking
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self, method: Callable[Concatenate[PlainClient, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a method of the plain client."""
+        return await self.tasks.run(method, self.plain, *args, **kwargs)
+
+    def checked(self) -> Self:
+        """Refuse another event loop: connections belong to the one that made them."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise RmqError("this client belongs to another event loop; make one in the loop that uses it")
+        return self
+
+    async def close(self) -> None:
+        """End all that runs."""
+        try:
+            await self.run(PlainClient.stop)
+            await self.tasks.settled()
+        finally:
+            await self.run(PlainClient.close)
+            await self.blocking.cancel_jobs()
+
+
+class of_client(Generic[P, T]):
+    """A method of the plain client, to be awaited."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], T]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    def __get__(self, instance: RmqClient, owner: Any) -> Callable[P, Coroutine[Any, Any, T]]:
+        if instance is None:  # pyright: ignore[reportUnnecessaryComparison] - asked of the class
+            return self  # pyright: ignore[reportReturnType]
+
+        async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            opened = await instance.opened()
+            return await opened.run(self._method, *args, **kwargs)
+
+        return call
+
+
+class RmqClient:
+    """A connection to RMQ for one event loop. Use it with `async with`, or `close` it.
+
+    The names, the arguments and the behaviour are those of `rmq.RmqClient`; whatever may talk to Redis is awaited. It
+    connects at its first use, so it may be made where no loop runs yet.
+
+    Args:
+        url: As for `rmq.RmqClient`.
+        zookeeper: As for `rmq.RmqClient`.
+        durability: As for `rmq.RmqClient`.
+        replicas: As for `rmq.RmqClient`.
+        timeout_s: How long to wait for a connection, and for a reply.
+        deadline_s: How long to repeat what may be repeated before giving up.
+
+    Guarantee: a cancelled call leaves no reply behind for another one, and loses no delivery.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        zookeeper: str | Coordinator | None = None,
+        durability: str = "memory",
+        replicas: int | None = None,
+        timeout_s: float = 5.0,
+        deadline_s: float = 15.0,
+    ) -> None:
+        self._new_plain = partial(
+            PlainClient,
+            url=url,
+            zookeeper=zookeeper,
+            durability=durability,
+            replicas=replicas,
+            timeout_s=timeout_s,
+            deadline_s=deadline_s,
+        )
+        self._listeners: list[Listener] = []
+        self._opened: Opened | None = None
+        self._opening: asyncio.Lock | None = None
+        self._closed = False
+        self._started = False
+
+    async def open(self) -> Self:
+        """Connect now, and not at the first use.
+
+        Raises:
+            RmqError: As `rmq.RmqClient` does when it is made.
+        """
+        await self._open()
+        return self
+
+    async def producer(self, topic: Topic) -> Producer:
+        """Return a producer; registers the topic at first use. Raises as `rmq.RmqClient.producer`."""
+        opened = await self._open()
+        return Producer(await opened.run(PlainClient.producer, topic), opened.tasks)
+
+    async def consumer(
+        self,
+        topic: Topic,
+        slots: Iterable[int] | None = None,
+        *,
+        group: str | None = None,
+        name: str | None = None,
+        start: str = "new",
+    ) -> Consumer:
+        """Return a consumer of all slots, or of the given ones. Takes and raises what `rmq.RmqClient.consumer` does."""
+        opened = await self._open()
+        plain_one = await opened.run(PlainClient.consumer, topic, slots, group=group, name=name, start=start)
+        return Consumer(plain_one, opened.tasks, opened.blocking.lock(long=True))
+
+    def listener(
+        self,
+        topic: Topic,
+        *,
+        batch: int | None = None,
+        concurrency: int = 1,
+        on_lost: Callable[[Delivery], None] | None = None,
+        group: str | None = None,
+        start: str = "new",
+    ) -> Callable[[AsyncHandlerT], AsyncHandlerT]:
+        """Decorate an async handler: it runs after `start` or `run`. Return means ack, an exception means nack.
+
+        Args:
+            topic: What to consume.
+            batch: As for `rmq.RmqClient.listener`.
+            concurrency: How many handlers run at the same time, 1 to 1,000. One task claims and settles for all.
+            on_lost: Called, not awaited, with a delivery whose lease was lost while it was held.
+            group: As for `rmq.RmqClient.listener`.
+            start: As for `rmq.RmqClient.listener`.
+
+        Raises:
+            InvalidValueError: `batch` or `concurrency` out of range, or a handler that is no async function.
+
+        Guarantee: leases are renewed while a handler runs, unless it blocks the event loop.
+        """
+        Listener(topic, checked_handler, batch, concurrency, None, group, start)
+
+        def decorate(handler: AsyncHandlerT) -> AsyncHandlerT:
+            self.add(Listener(topic, handler, batch, concurrency, on_lost, group, start))  # pyright: ignore
+            return handler
+
+        return decorate
+
+    def add(self, *listeners: Listener) -> None:
+        """Add listeners that were made elsewhere; their `threads` is the concurrency. Raises as `listener`."""
+        if self._started:
+            raise RmqError("the listeners of this client are running already; add all of them before")
+        for each in listeners:
+            checked_handler(each.handler)
+        self._listeners += listeners
+
+    async def start(self, concurrency: int | None = None) -> None:
+        """Start all listeners in tasks of their own.
+
+        Args:
+            concurrency: How many handlers of each listener run at the same time; `None` for as many as it says itself.
+
+        Raises:
+            RmqError: As `rmq.RmqClient.start`.
+        """
+        opened = await self._open()
+        if not self._started:
+            opened.plain.add(*(plain_listener(each, opened.tasks) for each in self._listeners))
+        self._started = bool(self._listeners)
+        await opened.run(PlainClient.start, concurrency)
+
+    async def stop(self, drain_s: float = DRAIN_S) -> list[Delivery]:
+        """Stop all listeners: no new claims, what was not begun goes back at once, running handlers may finish.
+
+        Args:
+            drain_s: How long to wait for running handlers, in seconds.
+
+        Returns:
+            Deliveries whose handlers still run: they stay claimed until their lease ends. `close` cancels the handlers.
+        """
+        opened = await self._open()
+        return faced_all(await opened.run(PlainClient.stop, drain_s), opened.tasks)
+
+    async def run(self, drain_s: float = DRAIN_S, concurrency: int | None = None) -> list[Delivery]:
+        """Run all listeners until SIGTERM or SIGINT, or until cancelled, then stop them and close.
+
+        A second signal ends at once. Returns and raises as `rmq.RmqClient.run`; needs the main thread's event loop.
+        """
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        signals = (signal.SIGTERM, signal.SIGINT)
+
+        def end() -> None:
+            for number in signals:
+                loop.remove_signal_handler(number)
+            ended.set()
+
+        try:
+            for number in signals:
+                loop.add_signal_handler(number, end)
+        except (ValueError, RuntimeError, NotImplementedError):
+            raise RmqError(
+                "run() handles signals and so needs the main thread; use start() and stop() elsewhere"
+            ) from None
+        try:
+            await self.start(concurrency)
+            await ended.wait()
+            return await self.stop(drain_s)
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+            await self.close()
+
+    async def inspect(self, topic: Topic | str) -> Inspection:
+        """Return a read-only view of a topic. Raises as `rmq.RmqClient.inspect`."""
+        opened = await self._open()
+        return Inspection(await opened.run(PlainClient.inspect, topic), opened.tasks)
+
+    async def stream(self, topic: Topic | str) -> StreamTopic:
+        """Return a stream topic to read, to follow and to look after. Raises as `rmq.RmqClient.stream`."""
+        opened = await self._open()
+        return StreamTopic(await opened.run(PlainClient.stream, topic), opened.tasks)
+
+    async def dead(self, topic: Topic | str) -> DeadLetters:
+        """Return a topic's dead letters. Raises as `rmq.RmqClient.dead`."""
+        opened = await self._open()
+        return DeadLetters(await opened.run(PlainClient.dead, topic), opened.tasks)
+
+    cancel = of_client(PlainClient.cancel)
+    reschedule = of_client(PlainClient.reschedule)
+    topics = of_client(PlainClient.topics)
+    topic = of_client(PlainClient.topic)
+    change_topic = of_client(PlainClient.change_topic)
+    adopt = of_client(PlainClient.adopt)
+    registered = of_client(PlainClient.registered)
+
+    async def close(self) -> None:
+        """Stop listeners that still run, wait for what was begun, close all connections, end a temporary Redis."""
+        self._closed = True
+        opened, self._opened = self._opened, None
+        if opened is None:
+            return
+        await asyncio.shield(asyncio.ensure_future(opened.close()))
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def opened(self) -> Opened:
+        """Return what belongs to this event loop; opens it where need be. For what builds on a client."""
+        return await self._open()
+
+    async def _open(self) -> Opened:
+        if self._opened is not None:
+            return self._opened.checked()
+        if self._closed:
+            raise ClientClosedError("this client is closed; make a new one")
+        self._opening = self._opening or asyncio.Lock()
+        async with self._opening:
+            if self._opened is None:
+                loop, tasks = EventLoop(), Tasks()
+                self._opened = Opened(await tasks.run(self._new_plain, loop), tasks, loop)
+        return self._opened

@@ -1,0 +1,147 @@
+"""The delayed queue of the asyncio side."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+from typing import Self, TypeVar
+
+from rmq import delayed as plain
+from rmq.aio.client import Opened, RmqClient
+from rmq.aio.mirror import each
+from rmq.durations import Duration
+from rmq.errors import RmqError
+from rmq.messages import Payload
+from rmq.topics import Topic
+
+T = TypeVar("T")
+
+
+class DelayedQueue:
+    """A queue whose values become due after a delay; see `rmq.DelayedQueue`. Any number of tasks may share it.
+
+    Use it with `async with`, or close it. It registers its topic at its first use.
+
+    Args:
+        client: The client.
+        name: As for `rmq.DelayedQueue`.
+        merge: As for `rmq.DelayedQueue`.
+        slots: As for `rmq.DelayedQueue`.
+        lease: As for `rmq.DelayedQueue`.
+    """
+
+    def __init__(
+        self,
+        client: RmqClient,
+        name: str,
+        *,
+        merge: bool = False,
+        slots: int = 1,
+        lease: timedelta = timedelta(seconds=60),
+    ) -> None:
+        self._client = client
+        self._new_plain = partial(plain.DelayedQueue, name=name, merge=merge, slots=slots, lease=lease)
+        self._ready: tuple[plain.DelayedQueue, Opened] | None = None
+
+    async def open(self) -> Self:
+        """Register the topic now, and not at the first use.
+
+        Raises:
+            TopicMismatchError: The name is registered with another type or number of slots.
+        """
+        await self._open()
+        return self
+
+    async def offer(self, value: Payload, delay: Duration) -> None:
+        """Put a value into the queue; see `rmq.DelayedQueue.offer`."""
+        queue, opened = await self._open()
+        await opened.tasks.run(queue.offer, value, delay)
+
+    async def take(self, timeout: float | timedelta | None = None) -> bytes:
+        """Wait for a value, take it out of the queue for good, and return it; see `rmq.DelayedQueue.take`.
+
+        Guarantee: cancelled, it loses nothing: what it has taken by then is offered again at once.
+        """
+        return await self._finish(lambda queue: queue.take(timeout), _offer_again)
+
+    async def poll(self, timeout: float | timedelta = 0.0) -> bytes | None:
+        """Like `take`, with `None` where nothing became due in time; 0 does not wait."""
+        return await self._finish(lambda queue: queue.poll(timeout), _offer_again)
+
+    @asynccontextmanager
+    async def taking(self, timeout: float | timedelta | None = None) -> AsyncGenerator[bytes]:
+        """Wait for a value, and take it out of the queue when the block ends; see `rmq.DelayedQueue.taking`.
+
+        Guarantee: at least once. Cancelled while it waits, it gives back what it has claimed; a block that is cancelled
+            puts its value back, as with any error.
+        """
+        delivery = await self._finish(lambda queue: queue.claim(timeout), lambda queue, claimed: claimed.release())
+        try:
+            queue, _ = await self._open()
+            yield queue.value_of(delivery)
+        except BaseException as error:
+            await self._finish(partial(plain.DelayedQueue.put_back, delivery=delivery, error=error))
+            raise
+        await self._finish(partial(plain.DelayedQueue.finish, delivery=delivery))
+
+    async def remove(self, value: Payload) -> bool:
+        """Take a value out before it is due or taken; see `rmq.DelayedQueue.remove`."""
+        queue, opened = await self._open()
+        return await opened.tasks.run(queue.remove, value)
+
+    async def size(self) -> int:
+        """Return how many values are in the queue; see `rmq.DelayedQueue.size`."""
+        queue, opened = await self._open()
+        return await opened.tasks.run(queue.size)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Yield the values in the queue without taking them; see `rmq.DelayedQueue.__iter__`."""
+        queue, opened = await self._open()
+        async for value in each(opened.tasks, iter(queue)):
+            yield value
+
+    async def close(self) -> None:
+        """Stop listening, and give back what was claimed ahead; see `rmq.DelayedQueue.close`."""
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            queue, opened = ready
+            await opened.tasks.finish(queue.close)
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def topic(self) -> Topic:
+        """The registered definition; known once the queue is open."""
+        if self._ready is None:
+            raise RmqError("this queue is not open yet; use it with `async with`, or await its `open`")
+        return self._ready[0].topic
+
+    async def _finish(
+        self,
+        action: Callable[[plain.DelayedQueue], T],
+        unclaimed: Callable[[plain.DelayedQueue, T], object] | None = None,
+    ) -> T:
+        queue, opened = await self._open()
+        given_back = None if unclaimed is None else partial(unclaimed, queue)
+        return await opened.tasks.finish(partial(action, queue), given_back)
+
+    async def _open(self) -> tuple[plain.DelayedQueue, Opened]:
+        if self._ready is None:
+            opened = await self._client.opened()
+            queue = await opened.tasks.run(self._new_plain, opened.plain)
+            self._ready = self._ready or (queue, opened)  # two tasks may have been here at once
+        return self._ready
+
+
+def _offer_again(queue: plain.DelayedQueue, value: bytes | None) -> None:
+    if value is not None:
+        queue.offer(value, 0)

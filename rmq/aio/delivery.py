@@ -1,0 +1,94 @@
+"""A claimed message in an async handler's hands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rmq import delivery as plain
+from rmq.aio.greenlets import Tasks
+from rmq.aio.mirror import finished
+from rmq.stream_values import StreamDelivery as PlainStreamDelivery
+
+if TYPE_CHECKING:
+    from rmq.delivery import Outcome
+    from rmq.ownership import Owner
+    from rmq.topics import Topic
+
+
+class Delivery:
+    """A claimed message: `await` its `ack` when done, its `nack` to have it retried, or let the lease run out.
+
+    It has all that `rmq.Delivery` has; only what ends it is awaited. Cancelled, that goes on to its end by itself.
+    """
+
+    __slots__ = ("_plain", "_tasks")
+
+    if TYPE_CHECKING:
+        topic: Topic
+        slot: int
+        content: bytes
+        body: bytes | None
+        text: str
+        name: bytes
+        retries_left: int
+        attempt: int
+        due_ms: int | None
+        priority: int | None
+        epoch: int
+        owner: Owner
+        store_score: int
+        claim_score: int
+        claimed_ms: int
+        lease_until_s: float
+        lost: bool
+        outcome: Outcome | None
+
+        def still_owner(self) -> bool:
+            """Return whether no other worker can have this message, or own its slot, yet."""
+            ...
+
+        def raise_if_lost(self) -> None:
+            """Raise `LeaseLostError` once the lease is known to be lost."""
+            ...
+
+    def __init__(self, plain_delivery: plain.Delivery, tasks: Tasks) -> None:
+        self._plain = plain_delivery
+        self._tasks = tasks
+
+    ack = finished(plain.Delivery.ack)
+    nack = finished(plain.Delivery.nack)
+    bury = finished(plain.Delivery.bury)
+    release = finished(plain.Delivery.release)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
+
+    def __repr__(self) -> str:
+        return repr(self._plain)
+
+
+class StreamDelivery(Delivery):
+    """A delivery of a stream topic: acked, nacked and renewed for one group."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        group: str
+        id: str
+        fields: Mapping[str, bytes]
+
+
+def faced(delivery: plain.Delivery, tasks: Tasks) -> Delivery:
+    """Return a delivery's awaited face."""
+    return (StreamDelivery if isinstance(delivery, PlainStreamDelivery) else Delivery)(delivery, tasks)
+
+
+def faced_all(deliveries: Iterable[plain.Delivery], tasks: Tasks) -> list[Delivery]:
+    """Return deliveries' awaited faces."""
+    return [faced(delivery, tasks) for delivery in deliveries]
+
+
+def plain_all(deliveries: Iterable[Delivery]) -> list[plain.Delivery]:
+    """Return what the faces stand for."""
+    return [delivery._plain for delivery in deliveries]  # pyright: ignore[reportPrivateUsage]

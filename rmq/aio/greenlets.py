@@ -1,0 +1,147 @@
+"""Runs the library's plain logic in an event loop: in a greenlet, whose waits a task awaits.
+
+A greenlet can be left in the midst of a call and come back to. So the logic, written once for threads, calls `wait`
+where it would block; the task that drives it awaits what it was given, while the loop does other work, and goes on with
+the result. SQLAlchemy's asyncio side stands on the same means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, ParamSpec, TypeVar, cast
+
+from rmq.errors import RmqError
+
+try:
+    from greenlet import GreenletExit, getcurrent, greenlet
+except ImportError as error:  # pragma: no cover - the tests have it
+    raise ImportError("rmq.aio needs greenlet; install rmq[aio]") from error
+
+log = logging.getLogger("rmq.aio")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Logic(greenlet):
+    """A greenlet that `Driver` drives: it alone may `wait`."""
+
+
+def wait(awaitable: Awaitable[T], *, breakable: bool = False) -> T:
+    """Wait for an awaitable from within plain logic.
+
+    Args:
+        awaitable: What to wait for.
+        breakable: Whether it holds nothing up to end here, when nobody waits for the logic's result any more.
+    """
+    current = getcurrent()
+    parent = current.parent
+    if not isinstance(current, _Logic) or parent is None:
+        if asyncio.iscoroutine(awaitable):
+            awaitable.close()
+        raise RmqError("this belongs to rmq.aio, and waits only in calls that were awaited")
+    return cast("T", parent.switch((awaitable, breakable)))
+
+
+class Driver:
+    """Plain logic under way.
+
+    Args:
+        action: The logic.
+    """
+
+    def __init__(self, action: Callable[[], Any]) -> None:
+        self._action = action
+        self._task: asyncio.Task[Any] | None = None
+        self._broken = self._breakable = False
+
+    async def drive(self) -> Any:
+        """Run it to its end, and return or raise what it does. A cancellation goes to where it waits."""
+        here = getcurrent()  # not where this was made: that may be a greenlet, too
+        logic = _Logic(self._action, here)
+        logic.gr_context = here.gr_context
+        step: Any = logic.switch()
+        while not logic.dead:
+            awaitable, breakable = step
+            try:
+                if breakable and self._broken:
+                    if asyncio.iscoroutine(awaitable):
+                        awaitable.close()
+                    raise asyncio.CancelledError
+                self._breakable = breakable
+                value = await awaitable
+            except GeneratorExit:  # the loop is gone: nothing can be waited for any more
+                logic.throw(GreenletExit)
+                raise
+            except BaseException as error:
+                self._breakable = False
+                step = logic.throw(error)
+            else:
+                self._breakable = False
+                step = logic.switch(value)
+        return step
+
+    def start(self, name: str) -> asyncio.Task[Any]:
+        """Run it in a task of its own."""
+        self._task = asyncio.create_task(self.drive(), name=name)
+        return self._task
+
+    def break_off(self) -> None:
+        """Nobody waits for the result any more: end at the next wait that may be broken, this one if it may."""
+        self._broken = True
+        if self._breakable and self._task is not None:
+            self._task.cancel()
+
+
+class Tasks:
+    """The tasks of one client, to be waited for before it closes."""
+
+    def __init__(self) -> None:
+        self._finishing: set[asyncio.Task[Any]] = set()
+
+    async def run(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run plain logic. Cancelled, it ends where it waits, and drops the connection that a reply may come on."""
+        return cast("T", await Driver(functools.partial(action, *args, **kwargs)).drive())
+
+    async def finish(self, action: Callable[[], T], unclaimed: Callable[[T], object] | None = None) -> T:
+        """Run plain logic that goes on to its end even if the caller is cancelled, though it waits no longer for news.
+
+        Args:
+            action: The logic.
+            unclaimed: Plain logic, too, that gets the result if the caller has gone.
+        """
+        driver = Driver(action)
+        task = self._tracked(driver.start(f"rmq-{getattr(action, '__name__', 'call')}"))
+        try:
+            return cast("T", await asyncio.shield(task))
+        except asyncio.CancelledError:
+            driver.break_off()
+            task.add_done_callback(functools.partial(self._take_unclaimed, unclaimed))
+            raise
+
+    async def settled(self) -> None:
+        """Wait until what was begun is finished."""
+        while self._finishing:
+            await asyncio.wait(set(self._finishing))
+
+    def _take_unclaimed(self, unclaimed: Callable[[Any], object] | None, task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            log.debug("a cancelled call failed: %s", error)
+        elif unclaimed is not None and task.result():
+            giving_back = Driver(functools.partial(unclaimed, task.result())).start("rmq-unclaimed")
+            self._tracked(giving_back).add_done_callback(_log_failure)
+
+    def _tracked(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
+        self._finishing.add(task)
+        task.add_done_callback(self._finishing.discard)
+        return task
+
+
+def _log_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("what a cancelled call had claimed comes back with its lease: %s", error)

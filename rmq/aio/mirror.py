@@ -1,0 +1,112 @@
+"""The awaited faces of the plain classes: each method once more, with its signature and its text, to be awaited."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from rmq.aio.greenlets import Tasks
+
+P = ParamSpec("P")
+T = TypeVar("T")
+PlainT = TypeVar("PlainT")
+
+_END = object()
+
+
+class Mirror(Generic[PlainT]):
+    """What an awaited object consists of: the plain one, and the tasks that run its logic.
+
+    Args:
+        plain: The plain object.
+        tasks: Runs its methods.
+
+    A subclass says what it is the face `of`; methods that it does not name itself are awaited, or iterated where the
+    plain one returns an iterator.
+    """
+
+    def __init__(self, plain: PlainT, tasks: Tasks) -> None:
+        self._plain = plain
+        self._tasks = tasks
+
+    def __init_subclass__(cls, of: type[Any] | None = None) -> None:
+        for name in () if of is None else dir(of):
+            method = getattr(of, name)
+            if name.startswith("_") or hasattr(cls, name) or not callable(method):
+                continue
+            returned = str(getattr(method, "__annotations__", {}).get("return", ""))
+            face: Any = iterated if returned.startswith("Iterator") else awaited
+            setattr(cls, name, face(method))
+
+
+class _Face(Generic[P, T]):
+    """A method of a plain object as it shows on its mirror."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], T]) -> None:
+        self.method = method
+        self.__doc__, self.__wrapped__ = method.__doc__, method
+
+
+class awaited(_Face[P, T]):
+    """To be awaited. Cancelled, it ends where it waits; what was sent may have been carried out."""
+
+    @overload
+    def __get__(self, instance: None, owner: Any) -> awaited[P, T]: ...
+    @overload
+    def __get__(self, instance: Mirror[Any], owner: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, instance: Mirror[Any] | None, owner: Any) -> Any:
+        if instance is None:
+            return self
+        return functools.partial(instance._tasks.run, self.method, instance._plain)  # pyright: ignore[reportPrivateUsage]
+
+
+class finished(_Face[P, T]):
+    """To be awaited. Cancelled, it goes on to its end by itself."""
+
+    @overload
+    def __get__(self, instance: None, owner: Any) -> finished[P, T]: ...
+    @overload
+    def __get__(self, instance: Mirror[Any], owner: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, instance: Mirror[Any] | None, owner: Any) -> Any:
+        if instance is None:
+            return self
+        tasks, plain = instance._tasks, instance._plain  # pyright: ignore[reportPrivateUsage]
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+            return tasks.finish(functools.partial(self.method, plain, *args, **kwargs))
+
+        return call
+
+
+class iterated(_Face[P, Iterator[T]]):
+    """To be gone through with `async for`."""
+
+    @overload
+    def __get__(self, instance: None, owner: Any) -> iterated[P, T]: ...
+    @overload
+    def __get__(self, instance: Mirror[Any], owner: Any) -> Callable[P, AsyncIterator[T]]: ...
+    def __get__(self, instance: Mirror[Any] | None, owner: Any) -> Any:
+        if instance is None:
+            return self
+        tasks, plain = instance._tasks, instance._plain  # pyright: ignore[reportPrivateUsage]
+
+        async def entries(*args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+            async for entry in each(tasks, await tasks.run(self.method, plain, *args, **kwargs)):
+                yield entry
+
+        return entries
+
+
+async def each(tasks: Tasks, entries: Iterator[T]) -> AsyncIterator[T]:
+    """Yield what a plain iterator yields."""
+    try:
+        while (entry := await tasks.run(_next, entries)) is not _END:
+            yield entry  # pyright: ignore[reportReturnType]
+    finally:
+        if (close := getattr(entries, "close", None)) is not None:
+            close()
+
+
+def _next(entries: Iterator[T]) -> T | object:
+    return next(entries, _END)
