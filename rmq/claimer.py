@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rmq import calls
@@ -18,6 +18,7 @@ from rmq.results import ClaimReply, SlotStats
 from rmq.schedule import Schedule
 from rmq.settlements import Place, Settlements, pack
 from rmq.slot import SlotWriter
+from rmq.throttle import Throttle
 from rmq.topics import Topic
 from rmq.wakeups import Hints
 
@@ -48,10 +49,12 @@ class ClaimRound:
     Attributes:
         deliveries: What was claimed.
         unsent: Settled deliveries whose outcomes certainly did not reach Redis: to be sent again.
+        doubtful: How many messages may have been claimed by calls of which the reply was lost.
     """
 
     deliveries: list[Delivery]
     unsent: list[Delivery]
+    doubtful: int = 0
 
 
 class Source(Protocol):
@@ -94,6 +97,7 @@ class Claimer:
         slots: The slots to claim from.
         may_claim: Asked right before each claim whether the slot still is this owner's; yes by default.
         source: The slots themselves; those of the topic's own type by default.
+        throttle: The topic's rate limit; one of its own by default.
     """
 
     def __init__(
@@ -103,11 +107,13 @@ class Claimer:
         slots: Sequence[int],
         may_claim: Callable[[int, Owner], bool] | None = None,
         source: Source | None = None,
+        throttle: Throttle | None = None,
     ) -> None:
         self.topic = topic
         self.blocking = connections.blocking
         self._connections = connections
         self._source = source or SlotWriter(connections, topic)
+        self._throttle = throttle or Throttle(connections, topic)
         self._schedule = Schedule(slots)
         self._resume: dict[int, int] = {}
         self._width = FIRST_SLOTS
@@ -139,14 +145,17 @@ class Claimer:
     def wait(self, longest_s: float) -> None:
         """Wait until a slot is due, something changes, or `longest_s` have passed."""
         with self._changed:
-            timeout_s = self._schedule.wait_s(monotonic_s(), longest_s)
+            timeout_s = self._due_in_s(longest_s)
             if timeout_s > 0:
                 self._changed.wait(timeout_s)
 
     def wait_s(self, longest_s: float) -> float:
-        """Return for how long nothing is due, in seconds."""
+        """Return for how long nothing may be claimed, in seconds."""
         with self._changed:
-            return self._schedule.wait_s(monotonic_s(), longest_s)
+            return self._due_in_s(longest_s)
+
+    def _due_in_s(self, longest_s: float) -> float:
+        return min(longest_s, max(self._schedule.wait_s(monotonic_s(), longest_s), self._throttle.dry_s()))
 
     def take_hints(self, hints: Hints) -> None:
         """Take what a hint reader has heard; hints for slots of others do no harm."""
@@ -170,6 +179,7 @@ class Claimer:
             RedisUnavailableError: No answer until the deadline.
             ScriptFailedError: A slot is broken; the others were looked at.
         """
+        self._throttle.follow()
         slots = self._slots_to_look_at(at_all)
         failed: list[RmqError] = []
         for first in range(0, len(slots), LOOK_SLOTS):
@@ -225,7 +235,7 @@ class Claimer:
         """Claim up to `limit` messages from the slots that are due, in one round trip; settle on the way.
 
         Args:
-            limit: Most messages; 0 settles only.
+            limit: Most messages; 0 settles only. A rate limit of the topic may allow fewer.
             holder: What the deliveries turn to when they are acked or nacked.
             settled: Deliveries with outcomes to carry out first; their slots are claimed from, too.
             held: All deliveries that the holder has, the settled ones too; just these by default.
@@ -240,6 +250,16 @@ class Claimer:
         An error is only raised where nothing was settled and nothing claimed: else the outcomes and the claims of the
         other slots would be lost with it. It is logged then.
         """
+        if not limit or not self._throttle.limited:
+            return self._claim(limit, holder, settled, held)
+        allowed = self._throttle.take(limit) if self.wait_s(1.0) == 0 else 0
+        round_ = self._claim(allowed, holder, settled, held)
+        self._throttle.give_back(allowed - len(round_.deliveries) - round_.doubtful)
+        return round_
+
+    def _claim(
+        self, limit: int, holder: Holder, settled: Sequence[Delivery], held: Sequence[Delivery] | None
+    ) -> ClaimRound:
         pending = pack(settled, settled if held is None else held)
         turn = self._turn(pending, limit)
         places = [*turn, *(place for place in pending if place not in turn)]
@@ -260,7 +280,8 @@ class Claimer:
             self._width = next_width(self._width, sum(shares.values()), len(round_.deliveries))
         answered = {place for place, reply in zip(places, replies, strict=True) if isinstance(reply, ClaimReply)}
         self._take_over([place for place in turn if place not in shares and place in answered])
-        return round_
+        lost = [place for place, reply in zip(places, replies, strict=True) if isinstance(reply, ReplyLostError)]
+        return replace(round_, doubtful=sum(shares.get(place, 0) for place in lost)) if lost else round_
 
     def _is_open(self, place: Place) -> bool:
         """Return whether this owner may claim there; one that lost a slot and has it back with its epoch may."""

@@ -12,6 +12,12 @@ from functools import lru_cache
 TOPICS_KEY = "rmq:topics"
 """HASH: topic -> its definition as JSON."""
 
+WORKERS_KEY = "rmq:{workers}"
+"""ZSET: worker -> its last sign of life, ms."""
+
+WORKER_INFOS_KEY = "rmq:{workers}:info"
+"""HASH: worker -> what it does, JSON."""
+
 HISTORY_TURN_KEY = "rmq:history-turn"
 """STRING: the last minute whose figures somebody has set out to record."""
 
@@ -145,6 +151,11 @@ def query_keys(topic: str, slot: int, query: str) -> QueryKeys:
 def sizes_key(topic: str, slot: int) -> str:
     """Return the HASH of a stream topic's slot that remembers how long the stream was at the last shrinking."""
     return f"sizes{{{topic}_{slot}}}"
+
+
+def rate_key(topic: str) -> str:
+    """Return the HASH of a topic's rate limit: rate and burst, tokens, and when they were counted."""
+    return f"rate:{topic}"
 
 
 def history_key(topic: str | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rmq.connections import Connections
 from rmq.errors import MemoryFullError, TopicMismatchError, UnknownTopicError
-from rmq.keys import TOPICS_KEY
+from rmq.keys import TOPICS_KEY, rate_key
 from rmq.topics import Topic
 from rmq.wire import ReplyError
 
@@ -52,7 +52,9 @@ class Registry:
         return registered
 
     def change(self, topic: Topic) -> Topic:
-        """Put new settings in place of the registered ones. Running processes keep theirs until they restart.
+        """Put new settings in place of the registered ones.
+
+        Running processes keep theirs until they restart, but `max_rate` and `max_burst` count within seconds.
 
         Raises:
             UnknownTopicError: Not registered.
@@ -63,6 +65,9 @@ class Registry:
         if (registered.type, registered.slots) != (topic.type, topic.slots):
             raise TopicMismatchError(f"type and slots of topic {topic.name} can't be changed", topic=topic.name)
         self._write("HSET", topic)
+        if (registered.max_rate, registered.rate_burst) != (topic.max_rate, topic.rate_burst):
+            rate, burst = repr(topic.max_rate or 0), topic.rate_burst
+            self._connections.command("HSET", rate_key(topic.name), "rate", rate, "burst", burst)
         return topic
 
     def names(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -70,6 +71,8 @@ class Topic:
         full_timeout: `WhenFull.BLOCK`: how long a send waits without getting on; `timedelta` or ms, 1 ms to 24 h.
         ttl: Work older than this goes to the dead instead of being delivered; `timedelta` or ms, from 1 ms; not for
             STREAM. Time topics count from the due time, PRIORITY from the last send. `None`: it never gets too old.
+        max_rate: Most deliveries a second in the whole cluster, above 0 to 1,000,000; `None` for no limit.
+        max_burst: Most deliveries at once after a pause, 1 to 1,000,000; by default what `max_rate` gives in a second.
 
     Raises:
         InvalidTopicError: A value breaks its rule.
@@ -93,6 +96,8 @@ class Topic:
     when_full: WhenFull = WhenFull.REFUSE
     full_timeout: Duration = timedelta(seconds=10)
     ttl: Duration | None = None
+    max_rate: float | None = None
+    max_burst: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -124,6 +129,7 @@ class Topic:
             )
         self._check_retention()
         self._check_limits()
+        self._check_rate()
         object.__setattr__(self, "lease", timedelta(milliseconds=lease_ms))
         object.__setattr__(self, "max_dead_age", timedelta(milliseconds=age_ms))
 
@@ -148,6 +154,16 @@ class Topic:
             if value_ms < 1 or (name == "full_timeout" and value_ms > 86_400_000):
                 raise InvalidTopicError(f"{name} of topic {self.name} is {value!r}; it must be from 1 ms (to 24 h)")
             object.__setattr__(self, name, timedelta(milliseconds=value_ms))
+
+    def _check_rate(self) -> None:
+        rate = self.max_rate
+        number = isinstance(rate, int | float) and not isinstance(rate, bool)
+        if rate is not None and not (number and 0 < rate <= 10**6):
+            raise InvalidTopicError(f"max_rate of topic {self.name} is {rate!r}; it must be above 0, up to 1,000,000")
+        if self.max_burst is not None:
+            self._check_range("max_burst", self.max_burst, 1, 10**6)
+            if rate is None:
+                raise InvalidTopicError(f"max_burst of topic {self.name} needs a max_rate")
 
     def _check_range(self, name: str, value: object, low: int, high: int) -> None:
         if type(value) is not int or not low <= value <= high:
@@ -179,6 +195,11 @@ class Topic:
     def ttl_ms(self) -> int | None:
         """The time to live, ms; `None` without."""
         return None if self.ttl is None else duration_ms(self.ttl, "ttl")
+
+    @property
+    def rate_burst(self) -> int:
+        """Most deliveries at once after a pause; 0 without a `max_rate`."""
+        return self.max_burst or math.ceil(self.max_rate or 0)
 
     @property
     def max_dead_per_slot(self) -> int:
@@ -231,6 +252,9 @@ class Topic:
             limits["full_timeout_ms"] = duration_ms(self.full_timeout, "full_timeout")
         if self.ttl is not None:
             limits["ttl_ms"] = self.ttl_ms
+        if self.max_rate is not None:
+            limits["max_rate"] = self.max_rate
+            limits["max_burst"] = self.max_burst
         return limits
 
     @classmethod
@@ -258,6 +282,8 @@ class Topic:
                 when_full=WhenFull(value.get("when_full", "REFUSE")),
                 full_timeout=value.get("full_timeout_ms", 10_000),
                 ttl=value.get("ttl_ms"),
+                max_rate=value.get("max_rate"),
+                max_burst=value.get("max_burst"),
             )
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise InvalidTopicError(f"registered definition {text!r:.200} cannot be read: {error!r}") from error

@@ -1,0 +1,107 @@
+"""A topic's rate limit over the whole cluster: tokens from a bucket in Redis, taken in batches before a claim.
+
+The bucket lies in a key of its own, in a cluster on another server than the slots. Only Redis' clock counts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from rmq.calls import Call
+from rmq.clock import monotonic_s
+from rmq.connections import Connections
+from rmq.errors import RmqError
+from rmq.keys import rate_key
+from rmq.topics import Topic
+from rmq.wire import ReplyError
+
+log = logging.getLogger("rmq.throttle")
+
+FOLLOW_EVERY_S = 5.0
+"""How soon a running process notices that a topic without a limit has got one; a changed one counts at once."""
+
+LONGEST_WAIT_S = 1.0
+TROUBLE_PAUSE_S = 0.2
+
+Tokens = tuple[int, float, float]
+"""How many were granted, seconds until it is worth asking again, and the rate, 0 for no limit."""
+
+
+def take_tokens(topic: Topic, wanted: int) -> Call[Tokens]:
+    """Build the taking of tokens, or, with a number below 0, their giving back."""
+
+    def parse(reply: Sequence[bytes]) -> Tokens:
+        return int(reply[0]), int(reply[1]) / 1000, float(reply[2])
+
+    args = [wanted, repr(topic.max_rate or 0), topic.rate_burst]
+    return Call("take_tokens", (rate_key(topic.name),), args, parse, False, topic.name, 0)
+
+
+class Throttle:
+    """Hands out tokens to the claimers of one process. Thread-safe; it never waits for tokens.
+
+    Args:
+        connections: Where the topic is.
+        topic: The registered definition; what the bucket itself says goes before it.
+
+    Guarantee: without an answer from Redis nothing is granted, so that the limit holds.
+    """
+
+    def __init__(self, connections: Connections, topic: Topic) -> None:
+        self._connections = connections
+        self._topic = topic
+        self.limited = topic.max_rate is not None
+        """Whether claims need tokens."""
+        self._dry_until_s = 0.0
+        self._next_look_s = monotonic_s() if topic.max_rate is None else float("inf")
+
+    def dry_s(self) -> float:
+        """Return for how long it is not worth asking for tokens, in seconds; 0 without a limit."""
+        return max(0.0, self._dry_until_s - monotonic_s()) if self.limited else 0.0
+
+    def take(self, wanted: int) -> int:
+        """Return for how many of the wanted messages there are tokens; take them."""
+        if not self.limited:
+            return wanted
+        if self.dry_s() > 0:
+            return 0
+        tokens = self._ask(wanted)
+        if tokens is None:
+            self._dry_until_s = monotonic_s() + TROUBLE_PAUSE_S
+            return 0
+        granted, wait_s, rate = tokens
+        self._learn(rate)
+        if wait_s:
+            self._dry_until_s = monotonic_s() + min(wait_s, LONGEST_WAIT_S)
+        return granted
+
+    def give_back(self, unused: int) -> None:
+        """Return tokens for which no message was claimed."""
+        if unused > 0 and self.limited:
+            self._dry_until_s = 0.0
+            self._ask(-unused)
+
+    def follow(self) -> None:
+        """Look, now and then, whether a topic without a limit has got one."""
+        if self.limited or monotonic_s() < self._next_look_s:
+            return
+        self._next_look_s = monotonic_s() + FOLLOW_EVERY_S
+        try:
+            rate: bytes | None = self._connections.command("HGET", rate_key(self._topic.name), "rate")
+        except (RmqError, ReplyError) as error:  # a user without rights to the key can have no limit
+            log.debug("topic %s: its rate limit is not known: %s", self._topic.name, error)
+            return
+        self._learn(float(rate or 0))
+
+    def _ask(self, wanted: int) -> Tokens | None:
+        try:
+            return self._connections.run(take_tokens(self._topic, wanted))
+        except (RmqError, ReplyError) as error:
+            log.warning("topic %s: no tokens of its rate limit: %s", self._topic.name, error)
+            return None
+
+    def _learn(self, rate: float) -> None:
+        self.limited = rate > 0
+        if not self.limited and self._next_look_s == float("inf"):
+            self._next_look_s = monotonic_s() + FOLLOW_EVERY_S

@@ -1,0 +1,108 @@
+"""A rate limit holds over all processes, is used up where there is work, and changes while they run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+import redis
+
+from rmq import PriorityMessage, RmqClient, Topic, TopicType
+from rmq.delivery import Delivery
+from rmq.errors import InvalidTopicError
+from rmq.keys import rate_key
+from tests.conftest import MakeTopic
+from tests.support.waiting import wait_until
+
+CONSUMER = """
+import sys, time
+from rmq import RmqClient
+url, name, seconds = sys.argv[1:]
+with RmqClient(url) as client, client.consumer(client.topic(name)) as consumer:
+    until_s = time.monotonic() + float(seconds)
+    while time.monotonic() < until_s:
+        for delivery in consumer.poll(50, 0.5):
+            delivery.ack()
+            print(delivery.claimed_ms)
+"""
+
+
+def fill(client: RmqClient, topic: Topic, number: int) -> None:
+    client.producer(topic).send_many(PriorityMessage(f"m{i}", 100) for i in range(number))
+
+
+def test_several_processes_together_keep_the_rate_and_use_it(redis_url: str, make_topic: MakeTopic) -> None:
+    rate, burst, seconds = 100, 20, 4
+    topic = make_topic(TopicType.PRIORITY, slots=4, max_rate=rate, max_burst=burst)
+    with RmqClient(redis_url) as client:
+        fill(client, topic, 2_000)
+        command = [sys.executable, "-c", CONSUMER, redis_url, topic.name, str(seconds)]
+        processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+        outputs = [process.communicate(timeout=90)[0] for process in processes]
+        assert [process.returncode for process in processes] == [0, 0, 0]
+        claimed = sorted(int(line) for output in outputs for line in output.split())
+        assert all(output for output in outputs)
+        assert client.inspect(topic).stats().total("acked") == len(claimed)
+    began_ms = claimed[0]  # the bucket was full then, and not later
+    for number, at_ms in enumerate(claimed, 1):
+        assert number <= burst + rate * (at_ms - began_ms + 250) / 1000  # the first tokens came before the first claim
+    # Who polls without a pause uses nearly all of it; much less where the machine is busy with other things.
+    assert len(claimed) >= 0.5 * rate * (claimed[-1] - began_ms) / 1000
+
+
+def test_a_listener_keeps_the_rate_and_follows_its_changes(redis_url: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=2, max_rate=5, max_burst=5)
+    seen: list[int] = []
+    with RmqClient(redis_url) as client:
+
+        @client.listener(topic, threads=3)
+        def handle(delivery: Delivery) -> None:
+            seen.append(delivery.claimed_ms)
+
+        fill(client, topic, 400)
+        client.start()
+        wait_until(lambda: len(seen) >= 8, 60)
+        assert len(seen) <= 5 + 5 * (max(seen) - min(seen) + 250) / 1000
+        client.change_topic(client.topic(topic.name).changed(max_rate=None, max_burst=None))
+        wait_until(lambda: len(seen) == 400, 60)
+        # and a limit that comes while a process runs without one is found within seconds
+        client.change_topic(client.topic(topic.name).changed(max_rate=0.001))
+        wait_until(lambda: client._runtimes[0]._claimers[0]._throttle.limited, 60)
+        fill(client, topic, 50)
+        time.sleep(0.5)  # nothing to wait for: it must not go on
+        assert len(seen) <= 401  # what was in the bucket
+        client.change_topic(client.topic(topic.name).changed(max_rate=None))
+        wait_until(lambda: len(seen) == 450, 60)
+
+
+def test_without_work_no_token_is_used_up(redis_url: str, make_topic: MakeTopic, redis_client: redis.Redis) -> None:
+    topic = make_topic(TopicType.PRIORITY, max_rate=0.001, max_burst=10)
+    with RmqClient(redis_url) as client, client.consumer(topic) as consumer:
+        for _ in range(5):
+            assert consumer.poll(100) == []
+        fill(client, topic, 3)
+        assert len(consumer.poll(100)) == 3
+        assert redis_client.hget(rate_key(topic.name), "tokens") == b"7.000000"
+        fill(client, topic, 20)
+        assert len(consumer.poll(100, 2)) == 7
+        assert consumer.poll(100, 0.3) == []
+        client.change_topic(client.topic(topic.name).changed(max_rate=None, max_burst=None))
+        found = [delivery.ack() for _ in range(10) for delivery in consumer.poll(100, 2)]
+        assert found == [True] * 10
+
+
+@pytest.mark.parametrize("rate", [0, -1, True, "5", float("nan"), 2_000_000])
+def test_a_rate_that_is_none_is_refused(rate: object) -> None:
+    with pytest.raises(InvalidTopicError, match="max_rate"):
+        Topic("t", TopicType.PRIORITY, max_rate=rate)  # pyright: ignore[reportArgumentType]
+
+
+def test_the_definition_carries_it() -> None:
+    topic = Topic("t", TopicType.PRIORITY, max_rate=2.5)
+    assert Topic.from_json(topic.to_json()) == topic
+    assert topic.rate_burst == 3
+    assert "max_rate" not in Topic("t", TopicType.PRIORITY).to_json()
+    with pytest.raises(InvalidTopicError, match="max_burst"):
+        Topic("t", TopicType.PRIORITY, max_burst=5)

@@ -1,0 +1,92 @@
+"""Tokens of a rate limit: never above the rate in any window, all of it used, only Redis' clock counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import redis
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.slots import CLOCK_KEY, scripts_with_fake_clock
+
+BUCKET = "rate:t-tokens"
+T0 = 1_790_000_000_000
+
+
+@pytest.fixture(scope="module")
+def server(redis_client: redis.Redis) -> Iterator[redis.Redis]:
+    yield redis_client
+    redis_client.delete(BUCKET)
+
+
+def take(server: redis.Redis, now_ms: int, wanted: int, rate: float = 10, burst: int = 10) -> tuple[int, int, float]:
+    server.set(CLOCK_KEY, now_ms)
+    script = scripts_with_fake_clock()["take_tokens"]
+    granted, wait_ms, known = server.eval(script.text, 1, BUCKET, str(wanted), repr(rate), str(burst))  # pyright: ignore[reportGeneralTypeIssues]
+    return int(granted), int(wait_ms), float(known)
+
+
+def test_a_new_bucket_is_full_and_fills_up_again(server: redis.Redis) -> None:
+    server.delete(BUCKET)
+    assert take(server, T0, 4) == (4, 0, 10)
+    assert take(server, T0, 100) == (6, 100, 10)
+    assert take(server, T0 + 99, 1) == (0, 1, 10)
+    assert take(server, T0 + 100, 1) == (1, 0, 10)
+    assert take(server, T0 + 60_000, 100)[0] == 10  # not more than the burst
+
+
+def test_what_is_given_back_can_be_taken_again_but_not_beyond_the_burst(server: redis.Redis) -> None:
+    server.delete(BUCKET)
+    assert take(server, T0, 10)[0] == 10
+    assert take(server, T0, -3)[0] == 0
+    assert take(server, T0, 10)[0] == 3
+    take(server, T0, -1_000)
+    assert take(server, T0, 1_000)[0] == 10
+
+
+def test_what_the_bucket_says_goes_before_what_a_caller_believes(server: redis.Redis) -> None:
+    server.delete(BUCKET)
+    take(server, T0, 10)
+    server.hset(BUCKET, mapping={"rate": "1000", "burst": "50"})
+    assert take(server, T0 + 20, 100) == (20, 50, 1000)
+    server.hset(BUCKET, mapping={"rate": "0", "burst": "0"})
+    assert take(server, T0 + 20, 500) == (500, 0, 0)
+
+
+def test_a_clock_that_jumps_back_gives_nothing_and_takes_nothing(server: redis.Redis) -> None:
+    server.delete(BUCKET)
+    take(server, T0, 10)
+    assert take(server, T0 - 10_000, 1)[0] == 0
+    assert take(server, T0 - 10_000 + 100, 1)[0] == 1
+
+
+CALLS = st.lists(st.tuples(st.integers(0, 700), st.integers(1, 60)), min_size=1, max_size=60)
+
+
+@given(st.sampled_from([0.5, 3, 10, 333.3, 20_000]), st.integers(1, 40), CALLS)
+def test_no_window_has_more_than_its_share(
+    redis_server: object, redis_url: str, rate: float, burst: int, calls: list[tuple[int, int]]
+) -> None:
+    del redis_server
+    with redis.Redis.from_url(redis_url) as server:
+        server.delete(BUCKET)
+        now_ms, granted, hungry = T0, list[tuple[int, int]](), True
+        for pause_ms, wanted in calls:
+            now_ms += pause_ms
+            got, wait_ms, _ = take(server, now_ms, wanted, rate, burst)
+            granted.append((now_ms, got))
+            assert 0 <= got <= wanted
+            assert (wait_ms == 0) == (got == wanted)
+            hungry = hungry and got < wanted
+        for first in range(len(granted)):
+            total = 0
+            for at_ms, number in granted[first:]:
+                total += number
+                assert total <= burst + rate * (at_ms - granted[first][0]) / 1000 + 1e-3
+        if hungry and max(pause_ms for pause_ms, _ in calls[1:] or [(0, 0)]) * rate / 1000 + 1 < burst:
+            # somebody always wanted more, and the bucket never ran over: nothing of the rate is lost
+            total = sum(number for _, number in granted)
+            assert total >= math.floor(burst + rate * (now_ms - granted[0][0]) / 1000 - 1e-3)
