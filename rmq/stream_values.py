@@ -80,7 +80,7 @@ def check_group(topic: Topic, group: str | None, start: str) -> None:
     """
     if topic.type is TopicType.STREAM:
         if group is None:
-            raise InvalidValueError(f"topic {topic.name} is STREAM: say for which group, as in group='billing'")
+            raise InvalidValueError(f"topic {topic.name} is STREAM: say for which group")
         checked_group(group)
         checked_start(start)
     elif group is not None:

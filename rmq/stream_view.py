@@ -89,9 +89,26 @@ class StreamView:
         """
         return next(self.range(entry_id, entry_id, limit=1, slots=None if slot is None else [slot]), None)
 
-    def stats(self) -> StreamStats:
-        """Return length, ends and groups of all slots."""
-        return StreamStats(self.topic, tuple(self._each(lambda slot: stream_calls.stats(self.topic, slot))))
+    def unread(self, group: str, limit: int | None = None, slots: Iterable[int] | None = None) -> Iterator[StreamEntry]:
+        """Yield what a group has not been given yet, in the order of the ids; nothing where it is not registered.
+
+        Args:
+            group: Its name.
+            limit: Most entries; no bound by default.
+            slots: Only these slots; all by default.
+        """
+        size = PAGE if limit is None else max(1, min(PAGE, limit))
+        places = {slot.slot: slot.last_id for slot in self.group(group).slots}
+        pages = [
+            self._pages(slot, f"({places[slot]}", "+", size, down=False) for slot in self._wanted(slots) if places[slot]
+        ]
+        merged = merge(*pages, key=lambda each: id_key(each.id))
+        return islice((entry for entry in merged if entry.only_group in (None, group)), limit)
+
+    def stats(self, slots: Iterable[int] | None = None) -> StreamStats:
+        """Return length, ends and groups of the given slots; of all by default."""
+        found = self._each(lambda slot: stream_calls.stats(self.topic, slot), slots)
+        return StreamStats(self.topic, tuple(found))
 
     def groups(self) -> list[GroupStats]:
         """Return what each group has done and has left to do."""
@@ -163,10 +180,11 @@ class StreamView:
             else:
                 low = f"({page[-1].id}"
 
-    def _each(self, build: Callable[[int], Call[T]]) -> list[T]:
+    def _each(self, build: Callable[[int], Call[T]], slots: Iterable[int] | None = None) -> list[T]:
+        wanted = self._wanted(slots)
         found: list[Any] = []
-        for first in range(0, self.topic.slots, _ROUND):
-            part = [build(slot) for slot in range(first, min(first + _ROUND, self.topic.slots))]
+        for first in range(0, len(wanted), _ROUND):
+            part = [build(slot) for slot in wanted[first : first + _ROUND]]
             answers = self._connections.run_many(part)
             raise_first(answers)
             found += answers

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from rmq import __version__
-from rmq.cli import adopt, bench, consume, dead, messages, send, stats, topics, worker
+from rmq.cli import adopt, bench, consume, dashboard, dead, entries, messages, send, stats, streams, topics, worker
 from rmq.cli.cluster import cluster_app
 from rmq.cli.session import GlobalOptions, Json, Session, Url, Verbose, command
 
@@ -28,6 +28,9 @@ app = typer.Typer(
     **_GROUP,
 )
 dead_app = typer.Typer(help="List, redrive and purge dead messages.", no_args_is_help=True, **_GROUP)
+stream_app = typer.Typer(
+    help="Stream topics: groups, consumers, and entries without a group.", no_args_is_help=True, **_GROUP
+)
 topics_app = typer.Typer(help="List (by default), show and change topics.", **_GROUP)
 
 
@@ -74,6 +77,17 @@ command(dead_app, "redrive")(dead.redrive)
 command(dead_app, "purge")(dead.purge)
 command(app, "cancel")(messages.cancel)
 command(app, "reschedule")(messages.reschedule)
+app.add_typer(stream_app, name="stream")
+command(stream_app, "groups")(streams.groups)
+command(stream_app, "add-group")(streams.add_group)
+command(stream_app, "remove-group")(streams.remove_group)
+command(stream_app, "consumers")(streams.consumers)
+command(stream_app, "remove-consumer")(streams.remove_consumer)
+command(stream_app, "pending")(streams.pending)
+command(stream_app, "range")(entries.show_range)
+command(stream_app, "tail")(entries.tail)
+command(stream_app, "delete")(entries.delete)
+command(stream_app, "trim")(entries.trim)
 app.add_typer(cluster_app, name="cluster")
 app.add_typer(topics_app, name="topics")
 command(topics_app, None)(topics.list_topics)
@@ -82,6 +96,7 @@ command(topics_app, "show")(topics.show_topic)
 command(topics_app, "change")(topics.change_topic)
 command(app, "worker")(worker.worker)
 command(app, "adopt")(adopt.adopt)
+command(app, "dashboard")(dashboard.dashboard)
 command(app, "demo")(demo)
 command(app, "bench")(bench.bench)
 

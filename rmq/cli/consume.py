@@ -14,11 +14,13 @@ from typing import Annotated, Any
 
 import typer
 
+from rmq.cli.entries import Group, Start, entry_as_json
 from rmq.cli.session import Session
 from rmq.cli.shown import json_payload, shown, span, when
 from rmq.consumer import Consumer
 from rmq.delivery import Delivery
 from rmq.errors import InvalidValueError, ReplyLostError
+from rmq.stream_values import StreamDelivery
 
 _SLICE_S = 0.25
 """A wait is cut into such slices: a signal is heard between them, and never tears a claim from its reply."""
@@ -56,15 +58,24 @@ def consume(
             show_default=False,
         ),
     ] = None,
+    group: Group = None,
+    start: Start = None,
+    name: Annotated[str | None, typer.Option(help="stream: name of this consumer; one of its own by default.")] = None,
 ) -> None:
     """Claim due messages, print them, and ack them. Ctrl-C ends it cleanly."""
     then = _chosen(ack, settle)
     if follow and then is Settle.RELEASE:
         raise InvalidValueError("--follow cannot release: what goes back at once would come again at once")
+    if group is None and (start or name):
+        raise InvalidValueError("--start and --name belong to a --group")
     if follow and timeout is not None:
         raise InvalidValueError("--follow waits for ever; leave --timeout out")
     idle_s = 1.0 if timeout is None else timeout
-    with session.client() as client, client.consumer(client.topic(topic)) as consumer, _stop_by_signal() as stop:
+    with (
+        session.client() as client,
+        client.consumer(client.topic(topic), group=group, name=name, start=start or "new") as consumer,
+        _stop_by_signal() as stop,
+    ):
         printer = _Printer(session, consumer, then)
         try:
             while not stop.is_set() and printer.count != most:
@@ -163,6 +174,8 @@ class _Printer:
             self._session.document(_as_json(delivery, late_ms))
             return
         facts = [f"slot {delivery.slot}", f"attempt {delivery.attempt}"]
+        if isinstance(delivery, StreamDelivery):
+            facts.insert(0, f"id {delivery.id}")
         if delivery.priority is not None:
             facts.append(f"priority {delivery.priority}")
         if delivery.due_ms is not None and late_ms is not None:
@@ -174,6 +187,14 @@ class _Printer:
 
 
 def _as_json(delivery: Delivery, late_ms: int | None) -> dict[str, Any]:
+    if isinstance(delivery, StreamDelivery):
+        return {
+            **entry_as_json(delivery.topic, delivery),
+            "group": delivery.group,
+            "attempt": delivery.attempt,
+            "retries_left": delivery.retries_left,
+            "claimed_ms": delivery.claimed_ms,
+        }
     return {
         "topic": delivery.topic.name,
         "slot": delivery.slot,

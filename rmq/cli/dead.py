@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from rmq.cli.entries import Group
 from rmq.cli.session import FAILED, Session, cut, is_terminal, new_table, redis_now_ms
 from rmq.cli.shown import from_now, json_payload, shown
 from rmq.cli.values import parse_duration_ms, parse_past_ms, typed_bytes
@@ -16,6 +17,8 @@ from rmq.client import RmqClient
 from rmq.dead import DeadFilter, DeadLetters
 from rmq.errors import InvalidValueError
 from rmq.results import DeadMessage
+from rmq.stream_dead import GroupDead
+from rmq.stream_values import DeadEntry, check_group
 from rmq.topics import Topic
 
 _MOST_ERROR_CHARACTERS = 120
@@ -47,13 +50,14 @@ def list_dead(
     after: After = None,
     before: Before = None,
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="Most messages; 0 for all.")] = 50,
+    group: Group = None,
 ) -> None:
     """Show dead messages and why they died, slot by slot, the oldest first."""
     with session.client() as client:
         definition = client.topic(topic)
         now_ms = redis_now_ms(client, definition)
         where = _filter(now_ms, contents, matching, error, after, before)
-        found = client.dead(definition).list(where, limit + 1 if limit else None)
+        found = _dead(client, definition, group).list(where, limit + 1 if limit else None)
         if session.json:
             for message in itertools.islice(found, limit or None):
                 session.document(_as_json(message))
@@ -84,9 +88,11 @@ def _print(session: Session, messages: list[DeadMessage], now_ms: int) -> None:
 
 
 def _as_json(message: DeadMessage) -> dict[str, Any]:
+    entry = {"id": message.id, "group": message.group} if isinstance(message, DeadEntry) else {}
     return {
         "topic": message.topic,
         "slot": message.slot,
+        **entry,
         "content": json_payload(message.content),
         "body": json_payload(message.body),
         "died_ms": message.died_ms,
@@ -112,15 +118,21 @@ def redrive(
     due_in: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Time topics: due so long after now; at once by default.")
     ] = None,
+    group: Group = None,
 ) -> None:
     """Send dead messages again, as fresh ones with their bodies and all retries. All of them without a filter."""
     with session.client() as client:
-        dead, where = _chosen(client, topic, contents, matching, error, after, before)
+        dead, where = _chosen(client, topic, group, contents, matching, error, after, before)
         due_in_ms = None if due_in is None else parse_duration_ms(due_in, "--due-in")
         with session.progress("redriven", _total(session, client, dead, where, limit)) as moved:
-            result = dead.redrive(
-                where, limit=limit, per_second=rate, priority=priority, due_in=due_in_ms, progress=moved
-            )
+            if isinstance(dead, GroupDead):
+                if (rate, priority, due_in) != (None, None, None):
+                    raise InvalidValueError("entries of a stream have neither --rate nor --priority nor --due-in")
+                result = dead.redrive(where, limit=limit, progress=moved)
+            else:
+                result = dead.redrive(
+                    where, limit=limit, per_second=rate, priority=priority, due_in=due_in_ms, progress=moved
+                )
     if session.json:
         session.document({"redriven": result.redriven, "merged": result.merged, "absent": result.absent})
         return
@@ -139,12 +151,13 @@ def purge(
     before: Before = None,
     limit: Limit = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    group: Group = None,
 ) -> None:
     """Drop dead messages for good. Asks first; all of them without a filter."""
     if not yes and not is_terminal(sys.stdin):
         raise InvalidValueError("purge drops messages for good and nobody can be asked here: say --yes")
     with session.client() as client:
-        dead, where = _chosen(client, topic, contents, matching, error, after, before)
+        dead, where = _chosen(client, topic, group, contents, matching, error, after, before)
         count = _count(client, dead, where, limit) if not yes else _total(session, client, dead, where, limit)
         if not yes and count and not typer.confirm(f"Drop {count:,} dead messages of {topic} for good?", err=True):
             session.note("nothing was dropped")
@@ -160,14 +173,20 @@ def purge(
 def _chosen(
     client: RmqClient,
     name: str,
+    group: str | None,
     contents: list[str] | None,
     matching: str | None,
     error: str | None,
     after: str | None,
     before: str | None,
-) -> tuple[DeadLetters, DeadFilter]:
-    topic: Topic = client.topic(name)
-    return client.dead(topic), _filter(redis_now_ms(client, topic), contents, matching, error, after, before)
+) -> tuple[DeadLetters | GroupDead, DeadFilter]:
+    topic = client.topic(name)
+    return _dead(client, topic, group), _filter(redis_now_ms(client, topic), contents, matching, error, after, before)
+
+
+def _dead(client: RmqClient, topic: Topic, group: str | None) -> DeadLetters | GroupDead:
+    check_group(topic, group, "new")
+    return client.dead(topic) if group is None else client.stream(topic).dead(group)
 
 
 def _filter(
@@ -187,11 +206,18 @@ def _filter(
     )
 
 
-def _total(session: Session, client: RmqClient, dead: DeadLetters, where: DeadFilter, limit: int | None) -> int | None:
+def _total(
+    session: Session, client: RmqClient, dead: DeadLetters | GroupDead, where: DeadFilter, limit: int | None
+) -> int | None:
     """Return how many are meant, where a bar shows it."""
     return _count(client, dead, where, limit) if session.err.is_terminal else None
 
 
-def _count(client: RmqClient, dead: DeadLetters, where: DeadFilter, limit: int | None) -> int:
-    count = client.inspect(dead.topic).stats().dead if where == DeadFilter() else dead.count(where)
+def _count(client: RmqClient, dead: DeadLetters | GroupDead, where: DeadFilter, limit: int | None) -> int:
+    if where != DeadFilter():
+        count = dead.count(where)
+    elif isinstance(dead, GroupDead):
+        count = client.stream(dead.topic).group(dead.group).dead
+    else:
+        count = client.inspect(dead.topic).stats().dead
     return count if limit is None else min(count, limit)

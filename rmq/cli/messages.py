@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from enum import Enum
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
 
+from rmq.cli.entries import Group, print_entries
 from rmq.cli.session import FAILED, Session, cut, new_table, redis_now_ms
 from rmq.cli.shown import from_now, json_payload, shown
+from rmq.cli.streams import print_pending
 from rmq.cli.values import checked_slots, parse_duration_ms, parse_instant_ms, typed_bytes
 from rmq.inspection import PeekedMessage, Place
 from rmq.results import ControlResult
+from rmq.stream_topic import StreamTopic
+from rmq.stream_values import check_group
 from rmq.topics import Topic
 
 TopicName = Annotated[str, typer.Argument(help="Name of the topic.")]
@@ -41,10 +46,15 @@ def peek(
     ),
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Most messages.")] = 20,
     slots: Annotated[list[int] | None, typer.Option("--slot", metavar="N", help="Only this slot; repeatable.")] = None,
+    group: Group = None,
 ) -> None:
-    """Show the next messages without claiming them."""
+    """Show the next messages without claiming them; of a stream topic those of a group."""
     with session.client() as client:
         definition = client.topic(topic)
+        check_group(definition, group, "new")
+        if group is not None:
+            _peek_group(session, client.stream(definition), group, place, limit, checked_slots(definition, slots))
+            return
         found = client.inspect(definition).peek(_PLACES[place], limit, checked_slots(definition, slots))
         found.sort(key=lambda message: _next_first(definition, message))
         if session.json:
@@ -56,6 +66,18 @@ def peek(
             return
         now_ms = redis_now_ms(client, definition)
         _print(session, definition, found[:limit], _DUE[place], now_ms)
+
+
+def _peek_group(
+    session: Session, view: StreamTopic, group: str, place: Where, limit: int, slots: list[int] | None
+) -> None:
+    """Show what a group has not read yet, or what it has in hand, or what waits for a retry."""
+    if place is not Where.STORE:
+        waits = place is Where.RETRY
+        rows = (row for row in view.pending(group, None, slots) if (row.consumer is None) is waits)
+        print_pending(session, view.topic.name, group, list(islice(rows, limit)))
+        return
+    print_entries(session, view.topic, view.unread(group, limit, slots))
 
 
 def _next_first(topic: Topic, message: PeekedMessage) -> tuple[int, int]:

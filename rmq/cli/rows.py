@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, cast
 
-from rmq.cli.values import dashed, parse_duration_ms, parse_instant_ms
+from rmq.cli.values import dashed, parse_duration_ms, parse_instant_ms, typed_bytes
 from rmq.errors import InvalidValueError
 from rmq.messages import FixedTimeMessage, Message, PriorityMessage, RangeMergeMessage, StreamMessage
 from rmq.topics import Topic, TopicType
@@ -36,6 +36,7 @@ class Row:
         priority: Priority.
         fixed_time_ms: When it is due, epoch ms.
         due_in_ms: When it is due, ms after it is sent.
+        fields: Fields of a stream topic's entry, name -> value, instead of a content; `None` for a content.
     """
 
     content: bytes
@@ -45,6 +46,7 @@ class Row:
     priority: int | None = None
     fixed_time_ms: int | None = None
     due_in_ms: int | None = None
+    fields: Mapping[str, bytes] | None = None
 
     def message(self, topic: Topic, now_ms: Callable[[], int]) -> Message:
         """Return the message for a topic.
@@ -73,6 +75,8 @@ class Row:
                 raise InvalidValueError(
                     f"messages of topic {topic.name}, which is {dashed(topic.type)}, {needed} {option} ({key} in JSON)"
                 )
+        if self.fields is not None and topic.type is not TopicType.STREAM:
+            raise InvalidValueError(f"topic {topic.name} is {dashed(topic.type)}; only entries of streams have fields")
         extras: dict[str, Any] = {"slot_basis": self.slot_basis, "body": self.body}
         match topic.type:
             case TopicType.RANGE_MERGE:
@@ -82,7 +86,7 @@ class Row:
             case TopicType.FIXED_TIME:
                 return FixedTimeMessage(self.content, cast("int", due_ms), **extras)
             case TopicType.STREAM:
-                return StreamMessage(self.content, **extras)
+                return StreamMessage(self.content if self.fields is None else self.fields, **extras)
 
 
 def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -118,8 +122,12 @@ def parse_row(line: bytes, defaults: Row) -> Row:
     given = cast("dict[str, object]", found)
     if unknown := sorted(given.keys() - _PARSERS.keys()):
         raise InvalidValueError(f"unknown key {unknown[0]!r:.80}; known are {', '.join(_PARSERS)}")
-    if "content" not in given:
-        raise InvalidValueError('no "content"')
+    if ("content" in given) is ("fields" in given):
+        raise InvalidValueError(
+            'neither "content" nor "fields"'
+            if not given.keys() & {"content", "fields"}
+            else '"content" and "fields" exclude each other'
+        )
     changes: dict[str, Any] = {}
     for key, value in given.items():
         field, parse = _PARSERS[key]
@@ -143,6 +151,29 @@ def _payload(value: object, key: str) -> bytes:
     raise InvalidValueError(f'{key} is {value!r:.80}; it must be a string or {{"base64": "..."}}')
 
 
+def _fields(value: object, key: str) -> dict[str, bytes]:
+    if not isinstance(value, dict):
+        raise InvalidValueError(f'{key} is {value!r:.80}; it must be an object such as {{"order": "7"}}')
+    return {name: _payload(each, f"{key}.{name}") for name, each in cast("dict[str, object]", value).items()}
+
+
+def parse_fields(texts: Iterable[str]) -> dict[str, bytes]:
+    """Return the fields that `name=value` arguments describe.
+
+    Raises:
+        InvalidValueError: One without `=` or a name, or a name that comes twice.
+    """
+    fields: dict[str, bytes] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise InvalidValueError(f"--field is {text!r}; it must be NAME=VALUE")
+        if name in fields:
+            raise InvalidValueError(f"--field {name!r} is given twice")
+        fields[name] = typed_bytes(value)
+    return fields
+
+
 def _whole(value: object, key: str) -> int:
     if type(value) is not int:
         raise InvalidValueError(f"{key} is {value!r:.80}; it must be a whole number")
@@ -164,4 +195,5 @@ _PARSERS: dict[str, tuple[str, Callable[[object, str], object]]] = {
     "time_range": ("time_range_ms", _time_range),
     "priority": ("priority", _whole),
     "fixed_time": ("fixed_time_ms", _fixed_time),
+    "fields": ("fields", _fields),
 }

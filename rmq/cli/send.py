@@ -13,14 +13,14 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from rmq.cli.rows import Row, parse_row, read_lines
+from rmq.cli.rows import Row, parse_fields, parse_row, read_lines
 from rmq.cli.session import Session, is_terminal, redis_now_ms
 from rmq.cli.values import parse_duration_ms, parse_instant_ms, parse_type, typed_bytes
 from rmq.client import RmqClient
 from rmq.clock import monotonic_s
 from rmq.errors import InvalidValueError, UnknownTopicError
 from rmq.messages import Message, encode
-from rmq.topics import Topic
+from rmq.topics import Topic, TopicType
 
 _PATIENCE_S = 30.0
 """How long a stream of messages waits for a Redis that went away: a restart should not end an import."""
@@ -45,7 +45,7 @@ def send(
         bool,
         typer.Option(
             "--jsonl",
-            help="Lines are JSON objects: content, body, slot_basis, time_range, priority, fixed_time.",
+            help="Lines are JSON objects: content or fields, body, slot_basis, time_range, priority, fixed_time.",
         ),
     ] = False,
     time_range: Annotated[
@@ -58,20 +58,28 @@ def send(
     due_in: Annotated[
         str | None, typer.Option("--in", metavar="DURATION", help="fixed-time: so long after now, by Redis' clock.")
     ] = None,
+    fields: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--field", metavar="NAME=VALUE", help="stream: a field of one entry, in place of CONTENT; repeatable."
+        ),
+    ] = None,
     body: Annotated[str | None, typer.Option(metavar="TEXT", help="A payload beside the content.")] = None,
     slot_basis: Annotated[
         str | None, typer.Option(metavar="TEXT", help="What the slot is computed from instead of the content.")
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option("--type", metavar="TYPE", help="For a new topic: range-merge, priority or fixed-time."),
+        typer.Option("--type", metavar="TYPE", help="For a new topic: range-merge, priority, fixed-time or stream."),
     ] = None,
     slots: Annotated[int | None, typer.Option(help="For a new topic: a power of two.  \\[default: 1]")] = None,
 ) -> None:
-    """Send messages. A duplicate of one in the backlog merges with it."""
-    if contents and (file or jsonl):
-        raise InvalidValueError("contents on the command line exclude --file and --jsonl")
-    if not contents and file is None and is_terminal(sys.stdin):
+    """Send messages. A duplicate of one in the backlog merges with it; on a stream topic each is an entry."""
+    if (contents or fields) and (file or jsonl):
+        raise InvalidValueError("contents and fields on the command line exclude --file and --jsonl")
+    if contents and fields:
+        raise InvalidValueError("an entry has either a content or fields")
+    if not contents and not fields and file is None and is_terminal(sys.stdin):
         raise InvalidValueError("nothing to send: give contents, --file, or lines on stdin")
     defaults = Row(
         content=b"",
@@ -81,12 +89,15 @@ def send(
         priority=priority,
         fixed_time_ms=None if at is None else parse_instant_ms(at, "--at"),
         due_in_ms=None if due_in is None else parse_duration_ms(due_in, "--in"),
+        fields=parse_fields(fields) if fields else None,
     )
     with session.client(_PATIENCE_S) as client:
         definition = _definition(client, topic, kind, slots)
         if contents:
             rows = [(repr(text), replace(defaults, content=typed_bytes(text))) for text in contents]
             _send_rows(session, client, definition, rows, None)
+        elif fields:
+            _send_rows(session, client, definition, [("the entry", defaults)], None)
         else:
             with _opened(file) as stream:
                 rows = _rows(stream, defaults, jsonl)
@@ -121,6 +132,8 @@ def _send_rows(
         result = client.producer(definition).send_many(itertools.chain(first, checked))
     if session.json:
         session.document({"topic": definition.name, "new": result.new, "merged": result.merged})
+    elif definition.type is TopicType.STREAM:
+        session.line(f"{result.new:,} sent")
     else:
         session.line(f"{result.new:,} new, {result.merged:,} merged")
     if messages.error is not None:

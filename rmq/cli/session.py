@@ -22,7 +22,7 @@ from rich.text import Text
 from rmq.cli.shown import safe_lines, shown
 from rmq.client import RmqClient
 from rmq.errors import InvalidValueError, RmqError
-from rmq.topics import Topic
+from rmq.topics import Topic, TopicType
 from rmq.urls import Topology, parse_url
 
 FAILED, BAD_INPUT = 1, 2
@@ -192,4 +192,6 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 def redis_now_ms(client: RmqClient, topic: Topic) -> int:
     """Return Redis' time, epoch ms: no clock of ours decides when something is due."""
+    if topic.type is TopicType.STREAM:
+        return client.stream(topic).stats([0]).slots[0].now_ms
     return client.inspect(topic).stats([0]).slots[0].now_ms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -14,14 +14,19 @@ from rich.text import Text
 
 from rmq.cli.session import Session, new_table
 from rmq.cli.shown import span
+from rmq.cli.stream_stats import StreamFigures, figures_as_json, read_figures, stream_parts
 from rmq.client import RmqClient
+from rmq.errors import InvalidValueError
 from rmq.inspection import TopicStats
 from rmq.results import SlotStats
+from rmq.stream_values import check_group
 from rmq.topics import Topic, TopicType
 
 _TOTALS = ("accepted", "merged", "delivered", "acked", "retried", "buried")
 _RARE = ("expired", "released", "exhausted", "redriven", "cancelled", "purged", "trimmed")
 _RED = "bold red"
+
+Figures = TopicStats | StreamFigures
 
 
 def stats(
@@ -33,26 +38,38 @@ def stats(
     watch: Annotated[
         float | None, typer.Option(min=0.1, metavar="S", help="Show it again every so many seconds, until Ctrl-C.")
     ] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="NAME", help="stream: only this group, with its consumers.")
+    ] = None,
 ) -> None:
-    """Show backlog, due now, in flight, waiting and dead, and the totals since the topics began."""
+    """Show backlog, due now, in flight, waiting and dead, and the totals since the topics began.
+
+    Of stream topics: length, oldest and newest entry, and each group's lag.
+    """
     with session.client() as client:
         wanted = [client.topic(name) for name in topics] if topics else None
+        if group is not None:
+            if wanted is None:
+                raise InvalidValueError("--group belongs to a stream topic: name it")
+            for topic in wanted:
+                check_group(topic, group, "new")
         if watch is None:
-            _show(session, _read(client, wanted), slots)
+            _show(session, _read(client, wanted, group), slots)
             return
         try:
-            _watch(session, client, wanted, slots, watch)
+            _watch(session, lambda: _read(client, wanted, group), slots, watch)
         except KeyboardInterrupt:
             return
 
 
-def _read(client: RmqClient, topics: Sequence[Topic] | None) -> list[TopicStats]:
-    if topics is None:  # a stream has other figures: groups, lags; asked for by name, it says so
-        topics = [topic for topic in client.topics() if topic.type is not TopicType.STREAM]
-    return [client.inspect(topic).stats() for topic in topics]
+def _read(client: RmqClient, topics: Sequence[Topic] | None, group: str | None) -> list[Figures]:
+    return [
+        read_figures(client, topic, group) if topic.type is TopicType.STREAM else client.inspect(topic).stats()
+        for topic in (client.topics() if topics is None else topics)
+    ]
 
 
-def _show(session: Session, found: Sequence[TopicStats], slots: bool) -> None:
+def _show(session: Session, found: Sequence[Figures], slots: bool) -> None:
     if session.json:
         session.document({"topics": [_as_json(each, slots) for each in found]})
     elif found:
@@ -61,21 +78,23 @@ def _show(session: Session, found: Sequence[TopicStats], slots: bool) -> None:
         session.note("no topics: the first send or consumer registers one")
 
 
-def _watch(session: Session, client: RmqClient, topics: Sequence[Topic] | None, slots: bool, every_s: float) -> None:
+def _watch(session: Session, read: Callable[[], list[Figures]], slots: bool, every_s: float) -> None:
     if session.json or not session.out.is_terminal:
         while True:
-            _show(session, _read(client, topics), slots)
+            _show(session, read(), slots)
             time.sleep(every_s)
     with Live(console=session.out, auto_refresh=False) as live:
         while True:
-            live.update(_view(_read(client, topics), slots), refresh=True)
+            live.update(_view(read(), slots), refresh=True)
             time.sleep(every_s)
 
 
-def _view(found: Sequence[TopicStats], slots: bool) -> RenderableType:
-    parts = [_now_table(found), _totals_table(found), Group(*_remarks(found))]
+def _view(found: Sequence[Figures], slots: bool) -> RenderableType:
+    plain = [each for each in found if isinstance(each, TopicStats)]
+    parts = [_now_table(plain), _totals_table(plain), Group(*_remarks(plain))] if plain else []
     if slots:
-        parts += [_slot_table(each) for each in found]
+        parts += [_slot_table(each) for each in plain]
+    parts += stream_parts([each for each in found if isinstance(each, StreamFigures)], slots)
     return Group(*(Padding(part, (0, 0, 1, 0), expand=False) for part in parts))
 
 
@@ -143,7 +162,9 @@ def _was_used(slot: SlotStats) -> bool:
     return any(slot.totals.values()) or bool(slot.backlog + slot.in_flight + slot.waiting + slot.dead)
 
 
-def _as_json(found: TopicStats, slots: bool) -> dict[str, Any]:
+def _as_json(found: Figures, slots: bool) -> dict[str, Any]:
+    if isinstance(found, StreamFigures):
+        return figures_as_json(found, slots)
     names = (*_TOTALS, *_RARE)
     document: dict[str, Any] = {
         "topic": found.topic.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ from rmq.cli.session import Session, new_table
 from rmq.cli.shown import span
 from rmq.cli.values import dashed, parse_count_or_none, parse_duration_ms, parse_retry
 from rmq.errors import InvalidValueError
+from rmq.retention import Retention
 from rmq.retry import ExponentialRetry, LadderRetry, RetryPolicy
 from rmq.topics import Topic, TopicType
 
@@ -57,6 +59,12 @@ def change_topic(
     max_backlog: Annotated[str | None, typer.Option(metavar="N", help="Most messages in the backlog, or none.")] = None,
     max_dead: Annotated[int | None, typer.Option(metavar="N", help="Most dead messages kept.")] = None,
     max_dead_age: Annotated[str | None, typer.Option(metavar="DURATION", help="How long the dead are kept.")] = None,
+    max_length: Annotated[
+        str | None, typer.Option(metavar="N", help="stream: most entries kept, or none for no bound.")
+    ] = None,
+    max_age: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="stream: how long entries are kept, or none.")
+    ] = None,
 ) -> None:
     """Change settings of a topic. Processes that run keep theirs until they restart."""
     given: dict[str, Any] = {
@@ -71,10 +79,17 @@ def change_topic(
     changes = {name: value for name, value in given.items() if value is not None}
     if max_backlog is not None:
         changes["max_backlog"] = parse_count_or_none(max_backlog, "--max-backlog")
-    if not changes:
+    kept: dict[str, Any] = {}
+    if max_length is not None:
+        kept["max_length"] = parse_count_or_none(max_length, "--max-length")
+    if max_age is not None:
+        kept["max_age"] = None if max_age.lower() == "none" else parse_duration_ms(max_age, "--max-age")
+    if not changes and not kept:
         raise InvalidValueError("nothing to change: give at least one setting, such as --lease 2m")
     with session.client() as client:
         before = client.topic(topic)
+        if kept:
+            changes["retention"] = replace(before.retention or Retention(max_length=None), **kept)
         after = client.change_topic(before.changed(**changes))
     if after.type is TopicType.PRIORITY and after.max_retries > before.max_retries:
         session.warn(f"messages with a priority up to {after.max_retries} that are in the backlog now count as retries")
@@ -105,9 +120,21 @@ def _show(session: Session, topic: Topic) -> None:
         "max dead": f"{topic.max_dead:,}",
         "max dead age": span(topic.max_dead_age_ms),
     }
+    if topic.type is TopicType.STREAM:
+        rows["retention"] = _retention(topic.retention)
     session.line((topic.name, "bold"))
     for name, value in rows.items():
         session.line((f"  {name:<13}", "dim"), value)
+
+
+def _retention(retention: Retention | None) -> str:
+    if retention is None or not retention.bounded:
+        return "everything is kept"
+    bounds = [] if retention.max_length is None else [f"{retention.max_length:,} entries"]
+    bounds += [] if retention.max_age_ms is None else [span(retention.max_age_ms)]
+    bounds += ["what arrived since the last clean-up"] if retention.shrink else []
+    spared = ", acked or not" if retention.unacked else "; what a group has not acked stays"
+    return f"{' or '.join(bounds)}{spared}; cleaned up every {span(retention.every_ms)}"
 
 
 def _described(retry: RetryPolicy) -> str:

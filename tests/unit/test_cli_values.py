@@ -220,7 +220,7 @@ def test_a_json_row_wins_over_the_defaults() -> None:
         (b"\xff", "not JSON"),
         (b"[" * 100_000, "not JSON"),
         (b"[]", "not a JSON object"),
-        (b"{}", 'no "content"'),
+        (b"{}", 'neither "content" nor "fields"'),
         (b'{"content": "a", "x": 1}', "unknown key 'x'"),
         (b'{"content": 5}', "must be a string"),
         (b'{"content": {"base64": "?"}}', "no base64"),

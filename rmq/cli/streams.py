@@ -1,0 +1,176 @@
+"""`rmq stream`: groups of a stream topic, their consumers, and what these hold."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+
+from rmq.cli.entries import GroupName, Slots, Start, TopicName
+from rmq.cli.session import FAILED, Session, new_table
+from rmq.cli.shown import span
+from rmq.cli.values import checked_slots, parse_duration_ms
+from rmq.errors import InvalidValueError
+from rmq.stream_values import ConsumerStats, GroupStats, PendingEntry
+
+GROUP_COUNTS = ("delivered", "acked", "retried", "expired", "buried", "lost")
+"""Totals of a group that are always shown."""
+
+
+def groups(session: Session, topic: TopicName) -> None:
+    """Show a stream topic's groups: what each has before it, in hand and behind it."""
+    with session.client() as client:
+        found = client.stream(topic).groups()
+    if session.json:
+        session.document({"topic": topic, "groups": [group_as_json(each) for each in found]})
+    elif found:
+        session.out.print(group_tables([(topic, each) for each in found]))
+    else:
+        session.note(f"topic {topic} has no groups: the first consumer of one registers it")
+
+
+def add_group(session: Session, topic: TopicName, group: GroupName, start: Start = None) -> None:
+    """Register a group before its first consumer comes; where it is registered, it stays where it is."""
+    with session.client() as client:
+        client.stream(topic).add_group(group, start or "new")
+    _done(session, {"topic": topic, "group": group}, f"group {group} of topic {topic} is registered")
+
+
+def remove_group(
+    session: Session,
+    topic: TopicName,
+    group: GroupName,
+    force: Annotated[bool, typer.Option("--force", help="Also while a consumer is at work.")] = False,
+) -> None:
+    """Remove a group with its place, what it has not acked, and its dead. Exit code 1 where there is none."""
+    with session.client() as client:
+        removed = client.stream(topic).remove_group(group, force=force)
+    _done(
+        session,
+        {"topic": topic, "group": group, "removed": removed},
+        f"group {group} removed" if removed else f"topic {topic} has no group {group}",
+    )
+    if not removed:
+        raise typer.Exit(FAILED)
+
+
+def consumers(session: Session, topic: TopicName, group: GroupName) -> None:
+    """Show a group's consumers with what they hold, how long they have been idle, and whether they are gone."""
+    with session.client() as client:
+        found = client.stream(topic).consumers(group)
+    if session.json:
+        session.document({"topic": topic, "group": group, "consumers": [asdict(each) for each in found]})
+    elif found:
+        session.out.print(consumers_table(found))
+    else:
+        session.note(f"group {group} of topic {topic} has no consumers")
+
+
+def remove_consumer(
+    session: Session,
+    topic: TopicName,
+    group: GroupName,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of a consumer that is dead.")] = None,
+    gone: Annotated[bool, typer.Option("--gone", help="All that are gone, instead of one by name.")] = False,
+    idle: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="--gone: idle for so long.  \\[default: two leases]")
+    ] = None,
+) -> None:
+    """Remove a consumer that is dead; what it holds goes to the others at once."""
+    if (name is None) is not gone or (idle is not None and not gone):
+        raise InvalidValueError("name either one consumer, or --gone (with --idle, if you like)")
+    with session.client() as client:
+        view = client.stream(topic)
+        if name is not None:
+            known = {each.name for each in view.consumers(group)}
+            if name not in known:
+                raise InvalidValueError(f"group {group} of topic {topic} has no consumer {name!r}")
+            number = view.remove_consumer(group, name)
+            document: dict[str, Any] = {"removed": [name], "given_back": number}
+            text = f"{name} removed, {number:,} entries given back"
+        else:
+            removed = view.remove_gone_consumers(
+                group, None if idle is None else parse_duration_ms(idle, "--idle") / 1000
+            )
+            document, text = {"removed": removed}, f"{len(removed):,} removed{''.join(f' {each}' for each in removed)}"
+    _done(session, {"topic": topic, "group": group, **document}, text)
+
+
+def pending(
+    session: Session,
+    topic: TopicName,
+    group: GroupName,
+    consumer: Annotated[str | None, typer.Option(metavar="NAME", help="Only what this consumer holds.")] = None,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Most entries; 0 for all.")] = 50,
+    slots: Slots = None,
+) -> None:
+    """Show what a group was given and has not acked: who has it, for how long, how often delivered."""
+    with session.client() as client:
+        definition = client.topic(topic)
+        found = client.stream(definition).pending(group, consumer, checked_slots(definition, slots))
+        rows = list(islice(found, limit or None))
+        print_pending(session, topic, group, rows)
+        if limit and next(found, None):
+            session.note(f"there are more than these {limit:,}: see --limit")
+
+
+def print_pending(session: Session, topic: str, group: str, rows: list[PendingEntry]) -> None:
+    """Print entries that are in flight or wait for a retry."""
+    if session.json:
+        for row in rows:
+            session.document({"topic": topic, "group": group, **asdict(row)})
+        return
+    if not rows:
+        session.note(f"nothing pending in group {group} of topic {topic}")
+        return
+    table = new_table("id", ">slot", "held by", ">idle", ">deliveries")
+    for row in rows:
+        table.add_row(
+            row.id, str(row.slot), row.consumer or "waits for a retry", span(row.idle_ms), str(row.deliveries)
+        )
+    session.out.print(table)
+
+
+def group_tables(found: list[tuple[str, GroupStats]]) -> Group:
+    """Return tables of groups, each with its topic: what they have now, and since they began."""
+    now = new_table("topic", "group", ">lag", ">in flight", ">waiting", ">dead", title="Groups now")
+    since = new_table("topic", "group", *(f">{name}" for name in GROUP_COUNTS), title="Since the group began")
+    for topic, group in found:
+        lag = "unknown" if group.lag is None else f"{group.lag:,}"
+        now.add_row(topic, group.group, lag, *(f"{size:,}" for size in (group.in_flight, group.waiting, group.dead)))
+        since.add_row(topic, group.group, *(f"{group.total(name):,}" for name in GROUP_COUNTS))
+    return Group(now, "", since)
+
+
+def consumers_table(found: list[ConsumerStats], title: str | None = None) -> RenderableType:
+    """Return a table of a group's consumers."""
+    table = new_table("consumer", ">pending", ">idle", "state", title=title)
+    for each in found:
+        state = "gone" if each.gone else "at work"
+        table.add_row(each.name, f"{each.pending:,}", span(each.idle_ms), state, style="yellow" if each.gone else None)
+    return table
+
+
+def group_as_json(group: GroupStats) -> dict[str, Any]:
+    """Return what is known of a group."""
+    names = sorted({name for slot in group.slots for name in slot.totals})
+    return {
+        "group": group.group,
+        "lag": group.lag,
+        "pending": group.pending,
+        "in_flight": group.in_flight,
+        "waiting": group.waiting,
+        "dead": group.dead,
+        "unaccounted": group.unaccounted,
+        "totals": {name: group.total(name) for name in names},
+    }
+
+
+def _done(session: Session, document: dict[str, Any], text: str) -> None:
+    if session.json:
+        session.document(document)
+    else:
+        session.line(text)
