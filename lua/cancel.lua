@@ -6,7 +6,9 @@
 -- KEYS[4]  body     HASH  content -> body
 -- KEYS[5]  meta     HASH  totals
 -- KEYS[6]  error    HASH  content -> last failure, JSON
--- ARGV[1..] contents, at most 1,000
+-- KEYS[7]  audit    STREAM  who steered what
+-- ARGV[1]  actor  who, for the audit; empty for no line
+-- ARGV[2..] contents, at most 1,000
 -- Returns: per content `done`, `in_flight` (only there), or `absent`
 -- Errors: none of its own
 -- Complexity: O(n log N)
@@ -14,8 +16,10 @@
 -- @include count
 -- @include write_totals
 -- @include forget
+-- @include note
 
 local slot = { store = KEYS[1], prepare = KEYS[2], retry = KEYS[3], body = KEYS[4], meta = KEYS[5], error = KEYS[6] }
+local audit, actor = KEYS[7], ARGV[1]
 
 for _, zset in ipairs({ slot.store, slot.prepare, slot.retry }) do
   redis.call('ZCARD', zset)
@@ -23,9 +27,11 @@ end
 for _, hash in ipairs({ slot.body, slot.meta, slot.error }) do
   redis.call('HLEN', hash)
 end
+redis.call('XLEN', audit)
 
 local totals, answers = {}, {}
-for i, content in ipairs(ARGV) do
+for i = 1, #ARGV - 1 do
+  local content = ARGV[i + 1]
   local removed = redis.call('ZREM', slot.store, content) + redis.call('ZREM', slot.retry, content)
   if removed > 0 then
     count(totals, 'cancelled', removed)
@@ -34,6 +40,7 @@ for i, content in ipairs(ARGV) do
   else
     answers[i] = redis.call('ZSCORE', slot.prepare, content) and 'in_flight' or 'absent'
   end
+  note(audit, actor, 'cancel', content, '', answers[i])
 end
 write_totals(slot.meta, totals)
 return answers

@@ -7,13 +7,15 @@
 -- KEYS[5]  reason     HASH  content -> why it died, JSON
 -- KEYS[6]  dead_body  HASH  content -> body of the dead
 -- KEYS[7]  wake       channel
--- KEYS[8]  born       ZSET  content -> time of its last send, ms; only given for PRIORITY with a time to live
+-- KEYS[8]  audit      STREAM  who steered what
+-- KEYS[9]  born       ZSET  content -> time of its last send, ms; only given for PRIORITY with a time to live
 -- ARGV[1]  kind       `after`, `at` or `priority`: see new_score
 -- ARGV[2]  value      ms from now, epoch ms, or priority
 -- ARGV[3]  overwrite  '1': the redriven one replaces a fresh copy in store; '0': the fresh copy stands
 -- ARGV[4]  limit      without contents: how many, the longest dead first, 0 to 1,000
 -- ARGV[5]  publish    command for the wake hint: PUBLISH or SPUBLISH
--- ARGV[6..] contents, at most 1,000; none for the longest dead
+-- ARGV[6]  actor      who, for the audit; empty for no line
+-- ARGV[7..] contents, at most 1,000; none for the longest dead
 -- Returns: per message `done`, `merged` (with a fresh copy) or `absent`; empty when nothing is dead
 -- Errors: RMQ_PAST now_ms; OOM at maxmemory; nothing was written
 -- Complexity: O(n log N)
@@ -23,10 +25,12 @@
 -- @include read_clock
 -- @include whole
 -- @include new_score
+-- @include note
 
 local store, dead, body, meta, reason, dead_body, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local born = KEYS[8]
+local audit, born = KEYS[8], KEYS[9]
 local kind, value, overwrite, limit, publish = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4]), ARGV[5]
+local actor = ARGV[6]
 
 local now_ms = read_clock()
 local score, refusal = new_score(kind, value, now_ms)
@@ -34,13 +38,14 @@ if not score then
   return refusal
 end
 redis.call('ZCARD', store)
+redis.call('XLEN', audit)
 if born then
   redis.call('ZCARD', born)
 end
 for _, hash in ipairs({ body, meta, reason, dead_body }) do
   redis.call('HLEN', hash)
 end
-local contents = { unpack(ARGV, 6) }
+local contents = { unpack(ARGV, 7) }
 if #contents == 0 and limit > 0 then -- up to rank -1 would be all of them
   contents = redis.call('ZRANGE', dead, 0, limit - 1)
 end
@@ -69,6 +74,7 @@ for i, content in ipairs(contents) do
     redis.call('HDEL', reason, content)
     redis.call('HDEL', dead_body, content)
   end
+  note(audit, actor, 'redrive', content, '', answers[i])
 end
 write_totals(meta, totals)
 if totals.redriven or totals.merged then

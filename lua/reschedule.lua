@@ -5,10 +5,13 @@
 -- KEYS[3]  retry    ZSET  content -> retry score
 -- KEYS[4]  meta     HASH  totals
 -- KEYS[5]  wake     channel
+-- KEYS[6]  audit    STREAM  who steered what
 -- ARGV[1]  kind     `after`, `at` or `priority`: see new_score
 -- ARGV[2]  value    ms from now, epoch ms, or priority
 -- ARGV[3]  publish  command for the wake hint: PUBLISH or SPUBLISH
--- ARGV[4..] contents, at most 1,000
+-- ARGV[4]  actor    who, for the audit; empty for no line
+-- ARGV[5]  action   what it is called there
+-- ARGV[6..] contents, at most 1,000
 -- Returns: per content `done`, `in_flight` (only there: not touched), or `absent`
 -- Errors: RMQ_PAST now_ms; nothing was written
 -- Complexity: O(n log N)
@@ -18,9 +21,11 @@
 -- @include read_clock
 -- @include whole
 -- @include new_score
+-- @include note
 
 local store, prepare, retry, meta, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local kind, value, publish = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local audit = KEYS[6]
+local kind, value, publish, actor, action = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 
 local now_ms = read_clock()
 local score, refusal = new_score(kind, value, now_ms)
@@ -31,10 +36,11 @@ for _, zset in ipairs({ store, prepare, retry }) do
   redis.call('ZCARD', zset)
 end
 redis.call('HLEN', meta)
+redis.call('XLEN', audit)
 
 local totals, answers = {}, {}
 redis.call('ZREM', store, '')
-for i = 4, #ARGV do
+for i = 6, #ARGV do
   local content = ARGV[i]
   local stored, waiting = redis.call('ZSCORE', store, content), redis.call('ZSCORE', retry, content)
   if stored or waiting then
@@ -49,6 +55,7 @@ for i = 4, #ARGV do
   else
     answers[#answers + 1] = redis.call('ZSCORE', prepare, content) and 'in_flight' or 'absent'
   end
+  note(audit, actor, action, content, kind .. ' ' .. whole(value), answers[#answers])
 end
 write_totals(meta, totals)
 redis.call(publish, wake, kind == 'priority' and '0' or whole(score))

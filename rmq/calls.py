@@ -213,20 +213,28 @@ def extend(topic: Topic, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWN
     return Call("extend", (keys.store, keys.prepare, keys.meta), args, parse, False, topic.name, slot)
 
 
-def cancel(topic: Topic, slot: int, contents: Sequence[bytes]) -> Call[list[ControlResult]]:
-    """Build the cancellation of up to `MAX_BATCH` contents."""
+def cancel(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "") -> Call[list[ControlResult]]:
+    """Build the cancellation of up to `MAX_BATCH` contents. An empty `actor`, here and below, leaves no audit line."""
     keys = slot_keys(topic.name, slot)
-    names = (keys.store, keys.prepare, keys.retry, keys.body, keys.meta, keys.error)
-    return Call("cancel", names, list(contents), _control_results, True, topic.name, slot)
+    names = (keys.store, keys.prepare, keys.retry, keys.body, keys.meta, keys.error, keys.audit)
+    return Call("cancel", names, [actor, *contents], control_results, True, topic.name, slot)
 
 
 def reschedule(
-    topic: Topic, slot: int, contents: Sequence[bytes], kind: str, value: int, publish: str
+    topic: Topic,
+    slot: int,
+    contents: Sequence[bytes],
+    kind: str,
+    value: int,
+    publish: str,
+    actor: str = "",
+    action: str = "reschedule",
 ) -> Call[list[ControlResult]]:
     """Build a new due time (`after` ms, `at` epoch ms) or `priority` for up to `MAX_BATCH` contents."""
     keys = slot_keys(topic.name, slot)
-    names = (keys.store, keys.prepare, keys.retry, keys.meta, keys.wake)
-    return Call("reschedule", names, [kind, value, publish, *contents], _control_results, True, topic.name, slot)
+    names = (keys.store, keys.prepare, keys.retry, keys.meta, keys.wake, keys.audit)
+    args: list[Argument] = [kind, value, publish, actor, action, *contents]
+    return Call("reschedule", names, args, control_results, True, topic.name, slot)
 
 
 def redrive(
@@ -239,11 +247,13 @@ def redrive(
     limit: int,
     publish: str,
     contents: Sequence[bytes] = (),
+    actor: str = "",
 ) -> Call[list[Redriven]]:
     """Build the redrive of the named contents, or of the `limit` longest dead."""
     keys = slot_keys(topic.name, slot)
-    names = (keys.store, keys.dead, keys.body, keys.meta, keys.reason, keys.dead_body, keys.wake, *_born(topic, keys))
-    args: list[Argument] = [kind, value, int(overwrite), limit, publish, *contents]
+    names = (keys.store, keys.dead, keys.body, keys.meta, keys.reason, keys.dead_body, keys.wake)
+    names = (*names, keys.audit, *_born(topic, keys))
+    args: list[Argument] = [kind, value, int(overwrite), limit, publish, actor, *contents]
 
     def parse(reply: list[bytes]) -> list[Redriven]:
         return [Redriven(answer.decode()) for answer in reply]
@@ -252,12 +262,18 @@ def redrive(
 
 
 def purge_dead(
-    topic: Topic, slot: int, *, before_ms: int | None = None, limit: int = MAX_BATCH, contents: Sequence[bytes] = ()
+    topic: Topic,
+    slot: int,
+    *,
+    before_ms: int | None = None,
+    limit: int = MAX_BATCH,
+    contents: Sequence[bytes] = (),
+    actor: str = "",
 ) -> Call[int]:
     """Build the purge of the named contents, or of the `limit` longest dead that died before a time."""
     keys = slot_keys(topic.name, slot)
-    names = (keys.dead, keys.meta, keys.reason, keys.dead_body)
-    args: list[Argument] = ["+inf" if before_ms is None else before_ms, limit, *contents]
+    names = (keys.dead, keys.meta, keys.reason, keys.dead_body, keys.audit)
+    args: list[Argument] = ["+inf" if before_ms is None else before_ms, limit, actor, *contents]
     return Call("purge_dead", names, args, int, bool(contents), topic.name, slot)
 
 
@@ -294,7 +310,7 @@ def list_dead(topic: Topic, slot: int, start: int, limit: int) -> Call[list[Dead
         page, reasons, bodies = reply
         pairs = list(zip(page[::2], page[1::2], strict=True))
         rows = zip(pairs, reasons, bodies or [None] * len(pairs), strict=True)
-        return [_dead_message(topic.name, slot, *pair, reason, body) for pair, reason, body in rows]
+        return [dead_message(topic.name, slot, *pair, reason, body) for pair, reason, body in rows]
 
     names = (keys.dead, keys.reason, keys.dead_body)
     return Call("list_dead", names, [start, limit], parse, True, topic.name, slot)
@@ -480,7 +496,8 @@ def _contents(reply: list[bytes]) -> tuple[bytes, ...]:
     return tuple(reply)
 
 
-def _control_results(reply: list[bytes]) -> list[ControlResult]:
+def control_results(reply: list[bytes]) -> list[ControlResult]:
+    """Parse what became of contents."""
     return [ControlResult(answer.decode()) for answer in reply]
 
 
@@ -488,9 +505,10 @@ def _whole(text: bytes) -> int:
     return int(float(text)) if text else 0
 
 
-def _dead_message(
+def dead_message(
     topic: str, slot: int, content: bytes, died: bytes, reason: bytes | None, body: bytes | None
 ) -> DeadMessage:
+    """Return a dead message from what its keys hold."""
     died_ms = int(died)
     record: dict[str, Any] = json.loads(reason.decode(errors="replace")) if reason else {}
     return DeadMessage(

@@ -6,13 +6,15 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Self, TypeVar
 
+from rmq import view_calls
 from rmq.adoption import Adoption, adopt
 from rmq.blocking import THREADS, Blocking
+from rmq.census import Census
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.consumer import Consumer
@@ -24,6 +26,7 @@ from rmq.durability import DurabilityLevel, parse_durability
 from rmq.durations import Duration, Instant
 from rmq.embedded import EmbeddedServer
 from rmq.errors import CoordinationError, InvalidValueError, RmqError
+from rmq.findings import WorkerInfo
 from rmq.history import History, Recorder
 from rmq.inspection import Inspection
 from rmq.messages import Payload
@@ -102,6 +105,7 @@ class RmqClient:
         self._zookeeper = zookeeper
         self._coordination: Coordination | None = None
         self._recorder: Recorder | None = None
+        self._census: Census | None = None
         self._pid = os.getpid()
         if level.level is DurabilityLevel.FSYNC:
             self._check()  # not every server can
@@ -225,6 +229,8 @@ class RmqClient:
         self._runtimes = runtimes
         for runtime in runtimes:
             runtime.start()
+        self._census = Census(self._connections, runtimes, coordinator is not None)
+        self._census.start()
         self.record_history()
 
     def stop(self, drain_s: float = DRAIN_S) -> list[Delivery]:
@@ -246,6 +252,9 @@ class RmqClient:
         if self._coordination is not None:
             self._coordination.leave()
         left = [delivery for runtime in runtimes for delivery in runtime.join(until_s)]
+        if self._census is not None:
+            self._census.stop()
+            self._census = None
         if self._coordination is not None:
             self._coordination.stop()
             self._coordination = None
@@ -305,19 +314,54 @@ class RmqClient:
         """
         return StreamTopic(self._connections, self._resolved(topic))
 
-    def dead(self, topic: Topic | str) -> DeadLetters:
-        """Return a topic's dead letters.
+    def dead(self, topic: Topic | str, actor: str | None = None) -> DeadLetters:
+        """Return a topic's dead letters; `actor` is who redrives and purges, for the audit.
 
         Raises:
             UnknownTopicError: A name that is not registered.
             InvalidValueError: A stream topic: each group has its own, see `stream`.
         """
-        return DeadLetters(self._connections, self._merging(topic, "client.stream(topic).dead(group)"))
+        return DeadLetters(self._connections, self._merging(topic, "client.stream(topic).dead(group)"), actor)
+
+    def control(self, topic: Topic | str, actor: str | None = None) -> Control:
+        """Return what steers a topic: by content, as a whole; see `rmq.control.Control`.
+
+        Args:
+            topic: What to steer.
+            actor: Who does it, for the audit; `user@host` by default.
+
+        Raises:
+            UnknownTopicError: A name that is not registered.
+            InvalidValueError: A stream topic: see `stream`; or `actor` is empty or too long.
+        """
+        return Control(self._connections, self._merging(topic, "client.stream(topic)"), actor)
+
+    def workers(self) -> list[WorkerInfo]:
+        """Return the processes with running listeners, by name, as they last reported; at most 1,000."""
+        return self._connections.run(view_calls.workers())
 
     def cancel(self, topic: Topic | str, content: Payload, *, slot_basis: Payload | None = None) -> ControlResult:
         """Take a message out of the backlog; see `rmq.control.Control.cancel`."""
         resolved = self._merging(topic, "client.stream(topic).delete(id)")
         return Control(self._connections, resolved).cancel(content, slot_basis)
+
+    def promote(self, topic: Topic | str, content: Payload, *, slot_basis: Payload | None = None) -> ControlResult:
+        """Make a message due now; see `rmq.control.Control.promote`."""
+        return self.control(topic).promote(content, slot_basis)
+
+    def reprioritise(
+        self, topic: Topic | str, content: Payload, priority: int, *, slot_basis: Payload | None = None
+    ) -> ControlResult:
+        """Give a message another priority; see `rmq.control.Control.reprioritise`."""
+        return self.control(topic).reprioritise(content, priority, slot_basis)
+
+    def pause(self, topic: Topic | str, slots: Sequence[int] | None = None) -> int:
+        """Let nobody claim from a topic, or from some of its slots; see `rmq.control.Control.pause`."""
+        return self.control(topic).pause(slots)
+
+    def resume(self, topic: Topic | str, slots: Sequence[int] | None = None) -> int:
+        """End a pause; return how many slots were paused."""
+        return self.control(topic).resume(slots)
 
     def reschedule(
         self,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 
 from rmq import calls
+from rmq.audit import Audit
 from rmq.connections import Connections
 from rmq.durations import MAX_SCORE, Duration, Instant, duration_ms, instant_ms
 from rmq.errors import InvalidValueError
@@ -75,11 +76,13 @@ class DeadLetters:
     Args:
         connections: Where the topic is.
         topic: The registered definition.
+        actor: Who redrives and purges, for the audit; `user@host` by default.
     """
 
-    def __init__(self, connections: Connections, topic: Topic) -> None:
+    def __init__(self, connections: Connections, topic: Topic, actor: str | None = None) -> None:
         self._connections = connections
         self._writer = SlotWriter(connections, topic)
+        self._audit = Audit(connections, topic, actor)
         self.topic = topic
 
     def list(self, where: DeadFilter = ALL, limit: int | None = None) -> Iterator[DeadMessage]:
@@ -134,24 +137,26 @@ class DeadLetters:
         Guarantee: atomic per call of up to 256 messages. A fresh copy in the backlog stands, unless `priority` or
         `due_in` says otherwise: then the redriven one replaces it, as the last send does.
         """
-        kind, value = self._new_score(priority, due_in)
+        kind, value = new_score(self.topic, priority, due_in)
         overwrite = priority is not None or due_in is not None
         if per_second is not None and not per_second > 0:
             raise InvalidValueError(f"per_second is {per_second!r}; it must be more than 0")
         counts = dict.fromkeys(Redriven, 0)
         started_s, done = time.monotonic(), 0
         size = NACK_BATCH if per_second is None else max(1, min(NACK_BATCH, int(per_second / 10)))
-        for slot, contents in self._chosen(where, limit, size):
-            if per_second is not None:
-                self._connections.blocking.sleep(max(0.0, started_s + done / per_second - time.monotonic()))
-            answers = self._writer.redrive(
-                slot, kind, value, overwrite=overwrite, limit=len(contents), contents=contents
-            )
-            for answer in answers:
-                counts[answer] += 1
-            done += len(contents)
-            if progress is not None:
-                progress(done)
+        with self._audit.step("redrive", _meaning(where, limit)) as note:
+            for slot, contents in self._chosen(where, limit, size):
+                if per_second is not None:
+                    self._connections.blocking.sleep(max(0.0, started_s + done / per_second - time.monotonic()))
+                answers = self._writer.redrive(
+                    slot, kind, value, overwrite=overwrite, limit=len(contents), contents=contents
+                )
+                for answer in answers:
+                    counts[answer] += 1
+                done += len(contents)
+                note(", ".join(f"{number} {answer.value}" for answer, number in counts.items() if number))
+                if progress is not None:
+                    progress(done)
         return RedriveResult(counts[Redriven.DONE], counts[Redriven.MERGED], counts[Redriven.ABSENT])
 
     def purge(self, where: DeadFilter = ALL, *, limit: int | None = None, progress: Progress | None = None) -> int:
@@ -163,10 +168,12 @@ class DeadLetters:
             progress: Called with the number dealt with so far.
         """
         dropped = 0
-        for slot, contents in self._chosen(where, limit, NACK_BATCH):
-            dropped += self._writer.purge_dead(slot, contents=contents)
-            if progress is not None:
-                progress(dropped)
+        with self._audit.step("purge dead", _meaning(where, limit)) as note:
+            for slot, contents in self._chosen(where, limit, NACK_BATCH):
+                dropped += self._writer.purge_dead(slot, contents=contents)
+                note(f"dropped {dropped}")
+                if progress is not None:
+                    progress(dropped)
         return dropped
 
     def _page(self, slot: int, start: int, size: int = NACK_BATCH) -> Sequence[DeadMessage]:
@@ -186,21 +193,36 @@ class DeadLetters:
                 left -= len(chosen)
                 start += len(page) - len(chosen)
 
-    def _new_score(self, priority: int | None, due_in: Duration | None) -> tuple[str, int]:
-        topic = self.topic
-        if topic.type.timed:
-            if priority is not None:
-                raise InvalidValueError(f"topic {topic.name} is {topic.type.name}: it has due times, no priorities")
-            return "after", 0 if due_in is None else duration_ms(due_in, "due_in")
-        if due_in is not None:
-            raise InvalidValueError(f"topic {topic.name} is {topic.type.name}: it has priorities, no due times")
-        chosen = topic.max_retries + 1 if priority is None else priority
-        if type(chosen) is not int or not topic.max_retries < chosen <= MAX_SCORE:
-            raise InvalidValueError(
-                f"priority is {chosen!r}; on topic {topic.name} it must be a whole number above {topic.max_retries} "
-                "and below 2^53"
-            )
-        return "priority", chosen
+
+def new_score(topic: Topic, priority: int | None, due_in: Duration | None) -> tuple[str, int]:
+    """Return the kind and the value of the score that a redriven message gets.
+
+    Raises:
+        InvalidValueError: `priority` on a time topic, `due_in` on a PRIORITY topic, or out of range.
+    """
+    if topic.type.timed:
+        if priority is not None:
+            raise InvalidValueError(f"topic {topic.name} is {topic.type.name}: it has due times, no priorities")
+        return "after", 0 if due_in is None else duration_ms(due_in, "due_in")
+    if due_in is not None:
+        raise InvalidValueError(f"topic {topic.name} is {topic.type.name}: it has priorities, no due times")
+    chosen = topic.max_retries + 1 if priority is None else priority
+    if type(chosen) is not int or not topic.max_retries < chosen <= MAX_SCORE:
+        raise InvalidValueError(
+            f"priority is {chosen!r}; on topic {topic.name} it must be a whole number above {topic.max_retries} "
+            "and below 2^53"
+        )
+    return "priority", chosen
+
+
+def _meaning(where: DeadFilter, limit: int | None) -> str:
+    """Return in words which dead are meant."""
+    given = [
+        f"{field.name}={getattr(where, field.name)!r:.200}"
+        for field in fields(where)
+        if getattr(where, field.name) is not None
+    ]
+    return " ".join([*(given or ["all the dead"]), *([] if limit is None else [f"limit={limit}"])])
 
 
 def contents_filter(*contents: Payload) -> DeadFilter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from rmq.blocking import Background, Blocking
 from rmq.claimer import Claimer
@@ -19,6 +20,7 @@ from rmq.slot import SlotWriter
 from rmq.stream_consumer import join_group
 from rmq.stream_slot import GroupSlots, StreamWriter
 from rmq.topics import Topic
+from rmq.turns import Gate, Turns
 from rmq.upkeep import Upkeep
 from rmq.wakeups import HintReader
 from rmq.worker import LOOK_EVERY_S, TROUBLE_PAUSE_S, Listener, Worker
@@ -27,6 +29,16 @@ log = logging.getLogger("rmq.runtime")
 
 FOLLOW_EVERY_S = 0.2
 """How often the ownership is looked at without being told of a change; also how soon a drained slot is handed over."""
+
+
+class Counts(NamedTuple):
+    """What a listener does at the moment: its slots, those it holds something of, how much, and its totals."""
+
+    slots: Collection[int]
+    busy_slots: Collection[int]
+    in_flight: int
+    handled: int
+    failed: int
 
 
 class ListenerRuntime:
@@ -61,15 +73,22 @@ class ListenerRuntime:
             self._claimers = [Claimer(connections, topic, range(topic.slots), source=source)]
             shared = self._claimers * workers
         else:
-            shared = self._claimers = [
-                Claimer(connections, topic, (), self._may_claim, source) for _ in range(workers)
-            ]
+            shared = self._claimers = [Claimer(connections, topic, (), self._may_claim, source) for _ in range(workers)]
         self._workers = [self._new_worker(claimer, number) for number, claimer in enumerate(shared)]
+        self._gate: Gate | None = None
         self._spread: dict[int, int] = {}
         self._keeper = LeaseKeeper(source, [worker.held for worker in self._workers], self._lost, blocking)
         self._watcher = blocking.job(self._watch, f"rmq-watch-{topic.name}")
         self._releaser = blocking.job(self._release, f"rmq-release-{topic.name}")
         self._hints = HintReader(connections, topic.name, range(topic.slots))
+
+    def take_turns(self, turns: Turns) -> None:
+        """Let the threads wait for turns, if their number is limited; before `start`."""
+        listener = self.listener
+        if turns.shared or listener.adaptive is not None:
+            self._gate = turns.gate(listener.weight, listener.adaptive, listener.threads)
+            for worker in self._workers:
+                worker.gate = self._gate
 
     def start(self) -> None:
         """Start claiming."""
@@ -89,6 +108,17 @@ class ListenerRuntime:
         if self._coordinator is None:
             return range(self.listener.topic.slots)
         return [slot for place, slot in self._coordinator.owned() if place == self.listener.place]
+
+    def census(self) -> Counts:
+        """Return what it does at the moment."""
+        held = [delivery for worker in self._workers for delivery in list(worker.held.deliveries)]
+        return Counts(
+            self._slots(),
+            {delivery.slot for delivery in held},
+            len(held),
+            sum(worker.handled for worker in self._workers),
+            sum(worker.failed for worker in self._workers),
+        )
 
     def request_stop(self) -> None:
         """Stop claiming, and give back at once what was claimed and not begun. Does not wait."""
@@ -163,6 +193,8 @@ class ListenerRuntime:
         while not self.stopping.is_set():
             try:
                 hints = self._hints.read(0.25)
+                if self._gate is not None:
+                    self._gate.decide()
                 for worker in self._workers:
                     worker.relieve()
                 for claimer in self._claimers:

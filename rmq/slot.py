@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rmq import calls, stream_calls
+from rmq import calls, control_calls, stream_calls
 from rmq.calls import MAX_BATCH, RENEWAL_PATIENCE_S, Ack, Adopted, Call, Nack, Renewal, WholeClaim
 from rmq.connections import Connections
 from rmq.delivery import Delivery, Holder
 from rmq.errors import RmqError
+from rmq.exchange import raise_first
 from rmq.messages import Encoded
 from rmq.ownership import NO_OWNER, Owner
 from rmq.results import ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
 from rmq.topics import Topic, TopicType
+
+PAUSE_ROUND = 64
+"""Slots paused in one round trip."""
 
 NACK_BATCH = 256
 """Most nacks, and most redrives or purges, in one call: each costs the server several commands."""
@@ -94,18 +98,59 @@ class SlotWriter:
         parts = [calls.extend(self.topic, slot, claims, owner) for slot, claims, owner in renewals]
         return self._connections.run_many(parts, RENEWAL_PATIENCE_S, self.topic.lease_s / 6)
 
-    def cancel(self, slot: int, contents: Sequence[bytes]) -> list[ControlResult]:
-        """Take contents out of the backlog; at most `MAX_BATCH`."""
-        return self._connections.run(calls.cancel(self.topic, slot, contents))
+    def cancel(self, slot: int, contents: Sequence[bytes], actor: str = "") -> list[ControlResult]:
+        """Take contents out of the backlog; at most `MAX_BATCH`. Without `actor`, here and below, no audit line."""
+        return self._connections.run(calls.cancel(self.topic, slot, contents, actor))
 
-    def reschedule(self, slot: int, contents: Sequence[bytes], kind: str, value: int) -> list[ControlResult]:
+    def reschedule(
+        self,
+        slot: int,
+        contents: Sequence[bytes],
+        kind: str,
+        value: int,
+        actor: str = "",
+        action: str = "reschedule",
+    ) -> list[ControlResult]:
         """Give contents another due time (`after` ms, `at` epoch ms) or `priority`; at most `MAX_BATCH`."""
+        publish = self._connections.publish
+        return self._connections.run(calls.reschedule(self.topic, slot, contents, kind, value, publish, actor, action))
+
+    def promote(self, slot: int, contents: Sequence[bytes], actor: str = "") -> list[ControlResult]:
+        """Make contents due now; at most `MAX_BATCH`."""
         return self._connections.run(
-            calls.reschedule(self.topic, slot, contents, kind, value, self._connections.publish)
+            control_calls.promote(self.topic, slot, contents, self._connections.publish, actor)
         )
 
+    def pause_many(self, slots: Sequence[int], paused: bool, actor: str = "", detail: str = "") -> list[bool]:
+        """Pause or resume slots; say of each whether that changed it. The audit line stands with the first one."""
+        found: list[bool | RmqError] = []
+        for first in range(0, len(slots), PAUSE_ROUND):
+            part = slots[first : first + PAUSE_ROUND]
+            found += self._connections.run_many(
+                [
+                    control_calls.pause(
+                        self.topic, slot, paused, self._connections.publish, actor if slot == slots[0] else "", detail
+                    )
+                    for slot in part
+                ]
+            )
+        raise_first(found)
+        return [each is True for each in found]
+
+    def purge_backlog(self, slot: int, place: str, limit: int) -> int:
+        """Drop up to `limit` messages of `store` or `retry` for good; return how many."""
+        return self._connections.run(control_calls.purge_backlog(self.topic, slot, place, min(limit, MAX_BATCH)))
+
     def redrive(
-        self, slot: int, kind: str, value: int, *, overwrite: bool, limit: int, contents: Sequence[bytes] = ()
+        self,
+        slot: int,
+        kind: str,
+        value: int,
+        *,
+        overwrite: bool,
+        limit: int,
+        contents: Sequence[bytes] = (),
+        actor: str = "",
     ) -> list[Redriven]:
         """Send the named dead, or the `limit` longest dead, again; at most `NACK_BATCH`."""
         call = calls.redrive(
@@ -117,15 +162,22 @@ class SlotWriter:
             limit=min(limit, NACK_BATCH),
             publish=self._connections.publish,
             contents=contents,
+            actor=actor,
         )
         return self._connections.run(call)
 
     def purge_dead(
-        self, slot: int, *, before_ms: int | None = None, limit: int = MAX_BATCH, contents: Sequence[bytes] = ()
+        self,
+        slot: int,
+        *,
+        before_ms: int | None = None,
+        limit: int = MAX_BATCH,
+        contents: Sequence[bytes] = (),
+        actor: str = "",
     ) -> int:
         """Drop the named dead, or the `limit` longest dead, for good; return how many."""
         return self._connections.run(
-            calls.purge_dead(self.topic, slot, before_ms=before_ms, limit=limit, contents=contents)
+            calls.purge_dead(self.topic, slot, before_ms=before_ms, limit=limit, contents=contents, actor=actor)
         )
 
     def adopt(self, slot: int, from_ensemble: str, to_ensemble: str, group: str | None = None) -> Adopted:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-from rmq import stream_calls
+from rmq import control_calls, stream_calls
 from rmq.calls import MAX_BATCH, RENEWAL_PATIENCE_S, Ack, Call, Nack, Renewal, WholeClaim
 from rmq.connections import Connections
 from rmq.delivery import Delivery, Holder
@@ -62,6 +62,23 @@ class StreamWriter:
             raise_first(answers)
             found = found or any(answers)
         return found
+
+    def pause(self, group: str, paused: bool, actor: str, detail: str) -> int:
+        """Pause or resume a group on all slots; return on how many that changed it. Atomic per slot; safe to repeat."""
+        changed = 0
+        for first in range(0, self.topic.slots, SLOTS_PER_ROUND):
+            part = range(first, min(first + SLOTS_PER_ROUND, self.topic.slots))
+            answers = self._connections.run_many(
+                [
+                    control_calls.pause(
+                        self.topic, slot, paused, self._connections.publish, "" if slot else actor, detail, group
+                    )
+                    for slot in part
+                ]
+            )
+            raise_first(answers)
+            changed += sum(answers)
+        return changed
 
     def trim(self, slot: int, *, now: bool = False) -> Trimmed:
         """Clean up a slot as far as one call may: where it is time for it, or `now`. Atomic; safe to repeat."""

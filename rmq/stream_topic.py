@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 
 from rmq import stream_calls
+from rmq.audit import Audit
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.durations import MAX_SCORE
-from rmq.errors import RmqError
+from rmq.errors import InvalidValueError, RmqError
 from rmq.slot import NACK_BATCH
 from rmq.stream_dead import GroupDead
 from rmq.stream_slot import StreamWriter
@@ -49,6 +50,35 @@ class StreamTopic(StreamView):
     def dead(self, group: str) -> GroupDead:
         """Return the dead of a group."""
         return GroupDead(self._connections, self.topic, group)
+
+    def pause(self, group: str, actor: str | None = None) -> int:
+        """Let no consumer of a group claim, in the whole cluster; what is in flight goes on.
+
+        Args:
+            group: Its name.
+            actor: Who does it, for the audit; `user@host` by default.
+
+        Returns:
+            On how many slots it was not paused before.
+
+        Raises:
+            InvalidValueError: The topic has no such group, or `actor` is empty or too long.
+
+        Guarantee: atomic per slot; safe to repeat.
+        """
+        return self._pause(group, True, actor)
+
+    def resume(self, group: str, actor: str | None = None) -> int:
+        """End a group's pause; return on how many slots it was paused. Otherwise as `pause`."""
+        return self._pause(group, False, actor)
+
+    def _pause(self, group: str, paused: bool, actor: str | None) -> int:
+        audit = Audit(self._connections, self.topic, actor)
+        if checked_group(group) not in self.stats().groups:
+            raise InvalidValueError(f"topic {self.topic.name} has no group {group}", topic=self.topic.name)
+        changed = self._writer.pause(group, paused, audit.actor, f"group {group}")
+        audit.report("pause" if paused else "resume", f"{changed} slots changed", detail=f"group {group}")
+        return changed
 
     def tail(
         self,

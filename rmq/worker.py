@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rmq.adaptive import Adaptive
 from rmq.blocking import Background, Event
 from rmq.claimer import Claimer
 from rmq.clock import monotonic_s
@@ -18,6 +19,7 @@ from rmq.leases import Held
 from rmq.pace import MOST_AHEAD, Pace
 from rmq.stream_values import check_group
 from rmq.topics import Topic
+from rmq.turns import Gate
 
 log = logging.getLogger("rmq.worker")
 
@@ -48,6 +50,8 @@ class Listener:
         on_lost: Called with a delivery whose lease was lost while it was held; from another thread.
         group: Stream topics: the group that it consumes for; `None` for the other types.
         start: Stream topics: where the group begins if it is new: `new`, `all`, or after an id.
+        adaptive: Finds how many handlers run in parallel, up to `threads`; `None`: as many as there are threads.
+        weight: Its part of the handlers where the listeners of a process share them.
     """
 
     topic: Topic
@@ -57,8 +61,14 @@ class Listener:
     on_lost: Callable[[Delivery], None] | None = None
     group: str | None = None
     start: str = "new"
+    adaptive: Adaptive | None = None
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.weight < float("inf"):
+            raise InvalidValueError(f"weight is {self.weight!r}; it must be more than 0")
+        if self.adaptive is not None and not isinstance(self.adaptive, Adaptive):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValueError(f"adaptive is {self.adaptive!r}; it must be a rmq.Adaptive, or None")
         if self.batch is not None and (type(self.batch) is not int or not 1 <= self.batch <= 10_000):
             raise InvalidValueError(f"batch is {self.batch!r}; it must be a whole number from 1 to 10,000, or None")
         if type(self.threads) is not int or not 1 <= self.threads <= 1_000:
@@ -91,7 +101,9 @@ class Worker(Background):
         number: int,
     ) -> None:
         super().__init__(claimer.blocking, f"rmq-{listener.topic.name}-{number}")
+        self.handled = self.failed = 0
         self.held = Held(claimer.blocking)
+        self.gate: Gate | None = None
         self.claimer = claimer
         self._listener = listener
         self._stopping = stopping
@@ -104,7 +116,7 @@ class Worker(Background):
         """Work until `stopping`."""
         while not self._stopping.is_set():
             try:
-                if not self._round():
+                if not self._turn():
                     self._pause()
             except Exception as error:
                 log.warning("topic %s: %s", self._listener.topic.name, error, exc_info=not isinstance(error, RmqError))
@@ -154,6 +166,22 @@ class Worker(Background):
         finally:
             self.held.lock.release()
 
+    def _turn(self) -> bool:
+        """Do a round, where turns are limited in this thread's turn; return whether there was anything to do."""
+        gate = self.gate
+        if gate is None:
+            return self._round()
+        began_s = gate.begin(0.0)
+        if began_s is None:
+            self._settle_only()  # what is done shall not wait for it
+            began_s = gate.begin(LOOK_EVERY_S)
+        if began_s is None:
+            return True
+        try:
+            return self._round()
+        finally:
+            gate.end(began_s)
+
     def _round(self) -> bool:
         """Claim, settle and handle once; return whether there was anything to do."""
         with self.held.lock:
@@ -169,6 +197,8 @@ class Worker(Background):
 
     def _room(self) -> int:
         """Return how many messages to claim."""
+        if self.gate is not None and self.gate.careful:
+            return 1
         return self._listener.batch or self._pace.ahead()
 
     def _pause(self) -> None:
@@ -181,6 +211,8 @@ class Worker(Background):
         while self._waiting:
             part = self._take_waiting(batch or 1)
             self._handle(part)
+            if self.gate is not None and self.gate.paused:
+                self.release_waiting()
             if self._waiting and monotonic_s() - last_settled_s > SETTLE_AFTER_S:
                 self._settle_only()
                 last_settled_s = monotonic_s()
@@ -204,6 +236,8 @@ class Worker(Background):
         if not ready:
             return
         self._began_s = started_s
+        if self.gate is not None:
+            self.gate.handling(id(self))
         try:
             self._listener.handler(list(ready) if self._listener.batch else ready[0])
             outcome = ACKED
@@ -211,9 +245,14 @@ class Worker(Background):
             log.warning("handler of topic %s failed: %r", self._listener.topic.name, error, exc_info=error)
             outcome = Outcome(Verb.NACK, None, *describe(error))
         self._began_s = None
+        self.handled += len(ready)
+        self.failed += 0 if outcome is ACKED else len(ready)
         for delivery in ready:
             if delivery.outcome is None:
                 delivery.outcome = outcome
+        if self.gate is not None:
+            failed = any(each.outcome is not None and each.outcome.verb is Verb.NACK for each in ready)
+            self.gate.handled(id(self), len(ready), failed)
         self._pace.note(len(ready), monotonic_s() - started_s)
 
     def _may_begin(self, delivery: Delivery, now_s: float) -> bool:

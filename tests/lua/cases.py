@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rmq import calls
+from rmq import calls, control_calls, view_calls
 from rmq.calls import Call, Nack
 from rmq.messages import Encoded
 from rmq.ownership import Owner
@@ -46,7 +46,9 @@ LIMITS: dict[str, dict[str, Any]] = {"send_limited": {"max_backlog": 3, "when_fu
 
 def _redrive(topic: Topic) -> Call[Any]:
     kind = "at" if topic.type.timed else "priority"
-    return calls.redrive(topic, 0, kind, 2**52, overwrite=False, limit=10, publish="PUBLISH")
+    return calls.redrive(
+        topic, 0, kind, 2**52, overwrite=False, limit=10, publish="PUBLISH", contents=[b"dead"], actor="me"
+    )
 
 
 WRITERS: dict[str, tuple[TopicType, Case]] = {
@@ -67,18 +69,30 @@ WRITERS: dict[str, tuple[TopicType, Case]] = {
         TopicType.FIXED_TIME,
         lambda topic: calls.extend(topic, 0, [(b"held", LIVE), (b"expired", EXPIRED)], OWNER),
     ),
-    "cancel": (TopicType.FIXED_TIME, lambda topic: calls.cancel(topic, 0, [b"due", b"patient", b"resent"])),
+    "cancel": (TopicType.FIXED_TIME, lambda topic: calls.cancel(topic, 0, [b"due", b"patient", b"resent"], "me")),
     "reschedule": (
         TopicType.FIXED_TIME,
-        lambda topic: calls.reschedule(topic, 0, [b"due", b"waiting"], "at", 2**52, "PUBLISH"),
+        lambda topic: calls.reschedule(topic, 0, [b"due", b"waiting"], "at", 2**52, "PUBLISH", "me"),
     ),
+    "promote": (
+        TopicType.FIXED_TIME,
+        lambda topic: control_calls.promote(topic, 0, [b"due", b"later", b"waiting"], "PUBLISH", "me"),
+    ),
+    "pause": (TopicType.FIXED_TIME, lambda topic: control_calls.pause(topic, 0, True, "PUBLISH", "me")),
+    "purge_backlog": (TopicType.FIXED_TIME, lambda topic: control_calls.purge_backlog(topic, 0, "store", 10)),
+    "audit": (TopicType.FIXED_TIME, lambda topic: control_calls.audit(topic, 0, "me", "purge", "all", "begun")),
+    "worker_beat": (TopicType.FIXED_TIME, lambda topic: view_calls.worker_beat("w", "{}", 60_000)),
     "redrive": (TopicType.FIXED_TIME, _redrive),
     "adopt": (TopicType.FIXED_TIME, lambda topic: calls.adopt(topic, 0, "zk", "other")),
-    "purge_dead": (TopicType.FIXED_TIME, lambda topic: calls.purge_dead(topic, 0, contents=[b"dead"])),
+    "purge_dead": (TopicType.FIXED_TIME, lambda topic: calls.purge_dead(topic, 0, contents=[b"dead"], actor="me")),
 }
 
 READERS: dict[str, tuple[TopicType, Case]] = {
     "list_dead": (TopicType.FIXED_TIME, lambda topic: calls.list_dead(topic, 0, 0, 10)),
+    "find": (TopicType.FIXED_TIME, lambda topic: view_calls.find(topic, 0, b"resent")),
+    "search": (TopicType.FIXED_TIME, lambda topic: view_calls.search(topic, 0, b"*", 10, ("0", "0", "0", "0"))),
+    "dead_reasons": (TopicType.FIXED_TIME, lambda topic: view_calls.dead_reasons(topic, 0, 10)),
+    "workers": (TopicType.FIXED_TIME, lambda topic: view_calls.workers()),
     "peek": (TopicType.FIXED_TIME, lambda topic: calls.peek(topic, 0, "store", 0, 10)),
     "look": (TopicType.FIXED_TIME, lambda topic: calls.look(topic, [0])),
     "stats": (TopicType.FIXED_TIME, lambda topic: calls.stats(topic, 0)),

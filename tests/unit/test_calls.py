@@ -101,15 +101,15 @@ def test_acks_nacks_and_extends() -> None:
 def test_control_by_content() -> None:
     cancel = calls.cancel(FIXED, 0, [b"a", b"b", b"c"])
     assert cancel.parse([b"done", b"in_flight", b"absent"]) == list(ControlResult)
-    assert list(calls.reschedule(FIXED, 0, [b"a"], "at", 5, "PUBLISH").args) == ["at", 5, "PUBLISH", b"a"]
+    assert list(calls.reschedule(FIXED, 0, [b"a"], "at", 5, "PUBLISH").args) == ["at", 5, "PUBLISH", "", "reschedule", b"a"]
 
 
 def test_the_dead() -> None:
     redrive = calls.redrive(FIXED, 0, "at", 5, overwrite=True, limit=7, publish="PUBLISH", contents=[b"a"])
-    assert list(redrive.args) == ["at", 5, 1, 7, "PUBLISH", b"a"]
+    assert list(redrive.args) == ["at", 5, 1, 7, "PUBLISH", "", b"a"]
     assert redrive.parse([b"done", b"merged", b"absent"]) == list(Redriven)
-    assert list(calls.purge_dead(FIXED, 0).args) == ["+inf", 1_000]
-    assert list(calls.purge_dead(FIXED, 0, before_ms=5, limit=3, contents=[b"a"]).args) == [5, 3, b"a"]
+    assert list(calls.purge_dead(FIXED, 0).args) == ["+inf", 1_000, ""]
+    assert list(calls.purge_dead(FIXED, 0, before_ms=5, limit=3, contents=[b"a"]).args) == [5, 3, "", b"a"]
     reason = b'{"type":"E","message":"\xff","attempts":3,"first_ms":"1","last_ms":"2"}'
     page = calls.list_dead(FIXED, 0, 0, 9).parse([[b"a", b"5", b"b", b"6"], [reason, None], []])
     assert page == [

@@ -1,0 +1,65 @@
+-- Make messages of one slot due now; on PRIORITY, put them before all others of the slot.
+--
+-- KEYS[1]  store    ZSET  content -> score
+-- KEYS[2]  prepare  ZSET  content -> claim score
+-- KEYS[3]  retry    ZSET  content -> retry score
+-- KEYS[4]  meta     HASH  totals
+-- KEYS[5]  wake     channel
+-- KEYS[6]  audit    STREAM  who steered what
+-- ARGV[1]  order        `high` for PRIORITY, else `low`
+-- ARGV[2]  max_retries  0 to 999
+-- ARGV[3]  publish      command for the wake hint: PUBLISH or SPUBLISH
+-- ARGV[4]  actor        who, for the audit; empty for no line
+-- ARGV[5..] contents, at most 1,000
+-- Returns: per content `done`, `in_flight` (only there: not touched), or `absent`
+-- Errors: none of its own
+-- Complexity: O(n log N)
+-- Notes: atomic; safe to repeat. What waits for a retry keeps the retries it has left; on PRIORITY it gets all of them.
+-- @include count
+-- @include write_totals
+-- @include read_clock
+-- @include whole
+-- @include note
+
+local store, prepare, retry, meta, wake, audit = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local highest_first, max_retries, publish, actor = ARGV[1] == 'high', tonumber(ARGV[2]), ARGV[3], ARGV[4]
+
+local now_ms = read_clock()
+for _, zset in ipairs({ store, prepare, retry }) do
+  redis.call('ZCARD', zset)
+end
+redis.call('HLEN', meta)
+redis.call('XLEN', audit)
+
+local totals, answers = {}, {}
+redis.call('ZREM', store, '')
+for i = 5, #ARGV do
+  local content = ARGV[i]
+  local stored, waiting = redis.call('ZSCORE', store, content), redis.call('ZSCORE', retry, content)
+  local answer = 'done'
+  if not stored and not waiting then
+    answer = redis.call('ZSCORE', prepare, content) and 'in_flight' or 'absent'
+  elseif highest_first then
+    local first = redis.call('ZREVRANGE', store, 0, 0, 'WITHSCORES')
+    if first[1] ~= content or tonumber(first[2]) <= max_retries then
+      local above = math.max(tonumber(first[2] or 0), max_retries) + 1
+      redis.call('ZADD', store, whole(math.min(above, 9007199254740991)), content)
+    end
+    if waiting then
+      redis.call('ZREM', retry, content)
+      count(totals, 'merged', stored and 1 or 0)
+    end
+  elseif stored then
+    if tonumber(stored) > now_ms then
+      redis.call('ZADD', store, whole(now_ms), content)
+    end
+  else
+    redis.call('ZADD', store, whole(tonumber(waiting) % 1000), content)
+    redis.call('ZREM', retry, content)
+  end
+  answers[#answers + 1] = answer
+  note(audit, actor, 'promote', content, '', answer)
+end
+write_totals(meta, totals)
+redis.call(publish, wake, '0')
+return answers

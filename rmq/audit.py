@@ -1,0 +1,80 @@
+"""Who steered what: a line in Redis beside the change itself, and one for the logger `rmq.audit`."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import socket
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import cache
+
+from rmq import control_calls
+from rmq.connections import Connections
+from rmq.errors import InvalidValueError
+from rmq.shown import shown
+from rmq.topics import Topic
+
+log = logging.getLogger("rmq.audit")
+
+_MOST_CHARACTERS = 256
+
+
+@cache
+def default_actor() -> str:
+    """Return `user@host` of this process."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may run under a number that has no name
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"[:_MOST_CHARACTERS]
+
+
+class Audit:
+    """Writes down what one actor does on one topic.
+
+    Args:
+        connections: Where the topic is.
+        topic: The registered definition.
+        actor: Who, 1 to 256 characters; `None` for `user@host`.
+
+    Raises:
+        InvalidValueError: `actor` is empty or too long.
+    """
+
+    def __init__(self, connections: Connections, topic: Topic, actor: str | None) -> None:
+        if actor is not None and not 1 <= len(actor) <= _MOST_CHARACTERS:
+            raise InvalidValueError(f"actor is {actor!r:.300}; it must have 1 to {_MOST_CHARACTERS} characters")
+        self._connections = connections
+        self._topic = topic
+        self.actor = actor or default_actor()
+
+    def report(self, action: str, outcome: str, content: bytes | None = None, detail: str = "") -> None:
+        """Tell the logger; the script has written its own line."""
+        what = detail if content is None else f"{shown(content)} {detail}".rstrip()
+        log.info("%s: %s on topic %s: %s: %s", shown(self.actor), action, self._topic.name, what, outcome)
+
+    @contextmanager
+    def step(self, action: str, detail: str) -> Generator[Callable[[str], None]]:
+        """Put a line before a step of many calls and one behind it; the function given takes its outcome so far.
+
+        Even a step that is killed has left its first line.
+        """
+        outcome = "nothing done"
+
+        def note(text: str) -> None:
+            nonlocal outcome
+            outcome = text
+
+        self._write(action, detail, "begun")
+        try:
+            yield note
+        except BaseException as error:
+            outcome += f"; broke off: {type(error).__name__}"
+            raise
+        finally:
+            self._write(action, detail, outcome)
+
+    def _write(self, action: str, detail: str, outcome: str) -> None:
+        self.report(action, outcome, detail=detail)
+        self._connections.run(control_calls.audit(self._topic, 0, self.actor, action, detail, outcome))
