@@ -1,0 +1,154 @@
+"""Turns for a process's worker threads: who may claim and handle now, where there is a limit to it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from rmq.adaptive import Adaptive, AdaptiveLimit
+from rmq.blocking import Blocking
+from rmq.clock import monotonic_s
+from rmq.errors import InvalidValueError
+from rmq.shares import Share, least_used_s, next_share
+
+
+class Turns:
+    """The handlers of a process, shared by its listeners. Thread-safe.
+
+    Args:
+        blocking: How to wait.
+        handlers: How many may run in parallel over all listeners, 1 to 10,000; `None` for no limit.
+
+    Raises:
+        InvalidValueError: `handlers` out of range.
+    """
+
+    def __init__(self, blocking: Blocking, handlers: int | None = None) -> None:
+        if handlers is not None and (type(handlers) is not int or not 1 <= handlers <= 10_000):
+            raise InvalidValueError(f"handlers is {handlers!r}; it must be a whole number from 1 to 10,000, or None")
+        self.changed = blocking.condition()
+        self.shared = handlers is not None
+        self._handlers = handlers
+        self.gates: list[Gate] = []
+
+    def gate(self, weight: float, adaptive: Adaptive | None, threads: int) -> Gate:
+        """Return the gate of one more listener."""
+        limit = None if adaptive is None else AdaptiveLimit(adaptive, threads, monotonic_s())
+        gate = Gate(self, weight, limit, threads)
+        self.gates.append(gate)
+        return gate
+
+    def hand_out(self) -> None:
+        """Give turns to those who wait, as long as somebody may; the lock is held."""
+        now_s = monotonic_s()
+        shares: Sequence[Share] = [gate.share for gate in self.gates]
+        told = False
+        while (
+            share := next_share(shares, [gate.allowed(now_s) for gate in self.gates], self._handlers, now_s)
+        ) is not None:
+            self.gates[shares.index(share)].admit(now_s)
+            told = True
+        if told:
+            self.changed.notify_all()
+
+    def catch_up(self, share: Share) -> None:
+        """Let one that comes back after a while begin where the others are; the lock is held."""
+        if not share.active:
+            share.catch_up(least_used_s([gate.share for gate in self.gates], monotonic_s()))
+
+
+class Ticket:
+    """One thread's wish to begin."""
+
+    __slots__ = ("began_s",)
+
+    def __init__(self) -> None:
+        self.began_s: float | None = None
+
+
+class Gate:
+    """Where the threads of one listener wait for their turns.
+
+    Args:
+        turns: What all listeners of the process share.
+        weight: This listener's part.
+        limit: Finds the number of its handlers; `None`: as many as there are threads.
+        threads: How many threads it has.
+    """
+
+    def __init__(self, turns: Turns, weight: float, limit: AdaptiveLimit | None, threads: int) -> None:
+        self.share = Share(weight)
+        self._turns = turns
+        self._limit = limit
+        self._threads = threads
+        self._queue: deque[Ticket] = deque()
+        self._handling: dict[int, float] = {}
+
+    def allowed(self, now_s: float) -> int:
+        """Return how many of its threads may work now."""
+        return self._threads if self._limit is None else self._limit.allowed(now_s)
+
+    @property
+    def careful(self) -> bool:
+        """Whether no more than one message should be tried at once."""
+        return self._limit is not None and self._limit.careful
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing may be begun now."""
+        return self._limit is not None and not self._limit.allowed(monotonic_s())
+
+    def begin(self, longest_s: float) -> float | None:
+        """Wait for a turn; return when it began, to be handed to `end`, or `None` where there was none in time."""
+        ticket = Ticket()
+        with self._turns.changed:
+            self._turns.catch_up(self.share)
+            self._queue.append(ticket)
+            self.share.waiting += 1
+            self._turns.hand_out()
+            until_s = monotonic_s() + longest_s
+            while ticket.began_s is None and (left_s := until_s - monotonic_s()) > 0:
+                self._turns.changed.wait(left_s)
+            if ticket.began_s is None:
+                self._queue.remove(ticket)
+                self.share.waiting -= 1
+            return ticket.began_s
+
+    def end(self, began_s: float) -> None:
+        """Give back a turn."""
+        with self._turns.changed:
+            self.share.end(began_s, monotonic_s())
+            self._turns.hand_out()
+
+    def admit(self, now_s: float) -> None:
+        """Give a turn to the one that waits longest; the lock is held."""
+        self._queue.popleft().began_s = now_s
+        self.share.waiting -= 1
+        self.share.begin(now_s)
+
+    def handling(self, worker: int) -> None:
+        """Note that a thread's handler begins."""
+        if self._limit is not None:
+            with self._turns.changed:
+                self._handling[worker] = monotonic_s()
+                self._limit.began(len(self._handling))
+
+    def handled(self, worker: int, messages: int, failed: bool) -> None:
+        """Note that it has ended."""
+        if self._limit is not None:
+            with self._turns.changed:
+                elapsed_s = monotonic_s() - self._handling.pop(worker)
+                self._limit.ended(elapsed_s / messages, failed)
+
+    def decide(self) -> None:
+        """Look whether the number of handlers has to change; to be called several times a second."""
+        if self._limit is not None:
+            with self._turns.changed:
+                now_s = monotonic_s()
+                self._limit.decide(now_s, [now_s - began_s for began_s in self._handling.values()])
+                self._turns.hand_out()
+
+    def wake(self) -> None:
+        """Let all that wait look again whether they still want to."""
+        with self._turns.changed:
+            self._turns.changed.notify_all()
