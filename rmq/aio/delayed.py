@@ -105,9 +105,8 @@ class DelayedQueue:
 
     async def close(self) -> None:
         """Stop listening, and give back what was claimed ahead; see `rmq.DelayedQueue.close`."""
-        ready, self._ready = self._ready, None
-        if ready is not None:
-            queue, opened = ready
+        if self._ready is not None:
+            queue, opened = self._ready
             await opened.tasks.finish(queue.close)
 
     async def __aenter__(self) -> Self:

@@ -64,6 +64,12 @@ class Delivery:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._plain, name)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Delivery) and other._plain is self._plain
+
+    def __hash__(self) -> int:
+        return id(self._plain)
+
     def __repr__(self) -> str:
         return repr(self._plain)
 

@@ -17,6 +17,7 @@ from rmq.delivery import Delivery as PlainDelivery
 from rmq.errors import InvalidValueError
 from rmq.pace import MOST_AHEAD
 from rmq.runtime import ListenerRuntime
+from rmq.turns import Turns
 from rmq.worker import LOOK_EVERY_S, SLOW_S, Listener, Worker
 
 AsyncHandler = Callable[[Any], Coroutine[Any, Any, Any]]
@@ -122,6 +123,11 @@ class TaskRuntime(ListenerRuntime):
 
     def _workers_wanted(self) -> int:
         return 1
+
+    def take_turns(self, turns: Turns) -> None:
+        """Refuse what limits threads: here handlers are tasks."""
+        if turns.shared or self.listener.adaptive is not None:
+            raise InvalidValueError("adaptive handlers, and handlers that listeners share, run in threads: rmq.RmqClient")
 
     def _new_worker(self, claimer: Claimer, number: int) -> Worker:
         return TaskWorker(self.listener, claimer, self.stopping, self._coordinator, number)

@@ -7,10 +7,27 @@ from collections.abc import Iterator
 import pytest
 
 from rmq import RmqClient
+from tests.support.sides import SIDES, Side, side_of
+
+BOTH_SIDES = {"test_producer", "test_consumer", "test_streams", "test_delayed_queue", "test_dead", "test_control"}
+"""Modules whose tests run over both sides."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of some modules over the asyncio side, too."""
+    if "side" in metafunc.fixturenames and metafunc.definition.path.stem in BOTH_SIDES:
+        metafunc.parametrize("side", SIDES, indirect=True)
 
 
 @pytest.fixture
-def client(redis_url: str) -> Iterator[RmqClient]:
+def side(request: pytest.FixtureRequest) -> Iterator[Side]:
+    """One side of the library."""
+    with side_of(getattr(request, "param", "threads")) as side:
+        yield side
+
+
+@pytest.fixture
+def client(redis_url: str, side: Side) -> Iterator[RmqClient]:
     """A client of the shared Redis."""
-    with RmqClient(redis_url, deadline_s=10.0) as client:
+    with side.client(redis_url, deadline_s=10.0) as client:
         yield client

@@ -20,6 +20,7 @@ from tests.conftest import MakeTopic
 from tests.support.clients import drain, left_in, stats_of, texts
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
+from tests.support.sides import Side
 from tests.support.waiting import wait_until
 
 SECOND = timedelta(seconds=1)
@@ -431,10 +432,10 @@ def test_idle_and_without_hints_it_finds_by_looking(
 
 @pytest.mark.parametrize("type", [TopicType.RANGE_MERGE, TopicType.PRIORITY])
 def test_an_idle_consumer_of_64_slots_sends_fewer_than_five_commands_a_second(
-    redis_server: RedisServer, make_topic: MakeTopic, type: TopicType
+    redis_server: RedisServer, side: Side, make_topic: MakeTopic, type: TopicType
 ) -> None:
     topic = make_topic(type, slots=64)
-    with Proxy(redis_server.port) as proxy, RmqClient(proxy.url) as client, client.consumer(topic) as consumer:
+    with Proxy(redis_server.port) as proxy, side.client(proxy.url) as client, client.consumer(topic) as consumer:
         if type is TopicType.RANGE_MERGE:  # something to come in each slot must not keep it busy
             client.producer(topic).send_many(RangeMergeMessage(f"m{i}", timedelta(hours=1)) for i in range(1_000))
         assert consumer.poll(timeout=0.5) == []

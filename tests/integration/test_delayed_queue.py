@@ -17,16 +17,17 @@ from tests.conftest import MakeTopic
 from tests.support.delayed import play
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
+from tests.support.sides import Side
 
 MakeQueue = Callable[..., DelayedQueue]
 
 
 @pytest.fixture
-def make_queue(make_topic: MakeTopic, client: RmqClient) -> Iterator[MakeQueue]:
+def make_queue(make_topic: MakeTopic, client: RmqClient, side: Side) -> Iterator[MakeQueue]:
     made: list[DelayedQueue] = []
 
     def make(**options: object) -> DelayedQueue:
-        made.append(DelayedQueue(client, make_topic(TopicType.FIXED_TIME).name, **options))  # pyright: ignore
+        made.append(side.queue(client, make_topic(TopicType.FIXED_TIME).name, **options))  # pyright: ignore
         return made[-1]
 
     yield make
@@ -100,7 +101,7 @@ def test_a_process_that_dies_with_a_value_in_hand_loses_nothing(make_queue: Make
         taking.__exit__(None, None, None)
 
 
-def test_what_is_wrong_is_refused(make_queue: MakeQueue, client: RmqClient) -> None:
+def test_what_is_wrong_is_refused(make_queue: MakeQueue, client: RmqClient, side: Side) -> None:
     queue = make_queue()
     for value in ("", 7):
         with pytest.raises(InvalidMessageError):
@@ -110,8 +111,8 @@ def test_what_is_wrong_is_refused(make_queue: MakeQueue, client: RmqClient) -> N
     with pytest.raises(InvalidValueError):
         queue.poll(-1)
     with pytest.raises(TopicMismatchError):
-        DelayedQueue(client, queue.topic.name, slots=2)
-    with DelayedQueue(client, queue.topic.name) as same:
+        side.queue(client, queue.topic.name, slots=2)
+    with side.queue(client, queue.topic.name) as same:
         assert same.size() == 0
 
 
@@ -134,13 +135,13 @@ def test_threads_share_a_queue(make_queue: MakeQueue) -> None:
 
 
 def test_a_fast_taker_claims_ahead_and_acks_together(
-    redis_server: RedisServer, client: RmqClient, make_topic: MakeTopic
+    redis_server: RedisServer, client: RmqClient, side: Side, make_topic: MakeTopic
 ) -> None:
     name = make_topic(TopicType.FIXED_TIME).name
-    with DelayedQueue(client, name) as sender:
+    with side.queue(client, name) as sender:
         for number in range(300):
             sender.offer(str(number), 0)
-    with Proxy(redis_server.port) as proxy, RmqClient(proxy.url) as near, DelayedQueue(near, name) as queue:
+    with Proxy(redis_server.port) as proxy, side.client(proxy.url) as near, side.queue(near, name) as queue:
         assert {queue.take(5.0) for _ in range(300)} == {str(number).encode() for number in range(300)}
         assert proxy.commands("EVALSHA") < 200, "one claim and one ack a value would be 600"
     assert client.inspect(name).stats().total("acked") == 300
@@ -172,10 +173,12 @@ def test_closing_gives_back_what_was_claimed_ahead(make_queue: MakeQueue, client
     assert (stats.backlog, stats.in_flight, stats.total("acked"), stats.waiting) == (8, 0, 2, 0)
 
 
-def test_a_slow_taker_does_not_sit_on_what_it_claimed_ahead(make_queue: MakeQueue, client: RmqClient) -> None:
+def test_a_slow_taker_does_not_sit_on_what_it_claimed_ahead(
+    make_queue: MakeQueue, client: RmqClient, side: Side
+) -> None:
     queue = make_queue()
     left = offer_ten_take_two(queue)
-    with DelayedQueue(client, queue.topic.name) as other:
+    with side.queue(client, queue.topic.name) as other:
         rest = [other.take(20.0) for _ in range(8)]  # long before any lease ends
     assert sorted(rest) == left
     assert queue.poll() is None
@@ -207,8 +210,10 @@ def test_a_killed_process_loses_nothing_of_what_it_claimed_ahead(make_queue: Mak
 
 
 @pytest.mark.parametrize("count", [100])
-def test_nothing_is_lost_where_replies_are_late(count: int, redis_server: RedisServer, make_topic: MakeTopic) -> None:
+def test_nothing_is_lost_where_replies_are_late(
+    count: int, side: Side, redis_server: RedisServer, make_topic: MakeTopic
+) -> None:
     """Pitfall 3: a client's timer equal to the time when a value is due, and replies delayed at random."""
     names = [make_topic(TopicType.FIXED_TIME).name for _ in range(3)]
-    played = play(redis_server, names, count, (0.5, 1.5))
+    played = play(redis_server, names, count, (0.5, 1.5), side=side)
     assert (played.lost, played.again) == (0, 0)

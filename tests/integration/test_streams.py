@@ -23,6 +23,7 @@ from rmq.errors import (
     TooManyGroupsError,
 )
 from tests.conftest import MakeTopic
+from tests.support.sides import Side
 from tests.support.slots import forget_topic
 from tests.support.streams import check_stream, drain_entries, entry, ids, pending_rows
 from tests.support.waiting import wait_until
@@ -496,12 +497,12 @@ def test_a_listener_handles_renews_retries_and_buries(client: RmqClient, make_st
 
 
 def test_a_stopped_listener_gives_back_what_was_not_begun(
-    client: RmqClient, redis_url: str, make_stream: MakeStream
+    client: RmqClient, side: Side, redis_url: str, make_stream: MakeStream
 ) -> None:
     topic = make_stream()
     sent = send(client, topic, *(f"m{number}" for number in range(50)))
     begun = threading.Event()
-    with RmqClient(redis_url) as worker:
+    with side.client(redis_url) as worker:
 
         @worker.listener(topic, group="g", start="all")
         def handle(delivery: Delivery) -> None:
@@ -631,9 +632,11 @@ def test_shrinking_is_not_misled_by_deletions(client: RmqClient, make_stream: Ma
     assert view.stats().length == 10
 
 
-def test_listeners_clean_up_one_of_them_per_slot(client: RmqClient, redis_url: str, make_stream: MakeStream) -> None:
+def test_listeners_clean_up_one_of_them_per_slot(
+    client: RmqClient, side: Side, redis_url: str, make_stream: MakeStream
+) -> None:
     topic = make_stream(slots=2, retention=Retention(max_length=0, approximate=False, every=SECOND))
-    clients = [RmqClient(redis_url) for _ in range(3)]
+    clients = [side.client(redis_url) for _ in range(3)]
     for each in clients:
         each.listener(topic, group="g", start="all")(lambda delivery: None)
         each.start()
@@ -767,7 +770,9 @@ def test_a_group_that_is_gone_with_its_stream_begins_anew(
 # --- all together
 
 
-def test_fan_out_to_3_groups_of_4_consumers(redis_url: str, client: RmqClient, make_stream: MakeStream) -> None:
+def test_fan_out_to_3_groups_of_4_consumers(
+    redis_url: str, client: RmqClient, side: Side, make_stream: MakeStream
+) -> None:
     topic = make_stream(slots=4)
     number = 10_000
     seen = {group: Counter[str]() for group in ("a", "b", "c")}
@@ -775,7 +780,7 @@ def test_fan_out_to_3_groups_of_4_consumers(redis_url: str, client: RmqClient, m
     clients: list[RmqClient] = []
     for group, counter in seen.items():
         for _ in range(4):
-            worker = RmqClient(redis_url)
+            worker = side.client(redis_url)
             clients.append(worker)
 
             @worker.listener(topic, group=group, start="all", batch=500)

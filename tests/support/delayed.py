@@ -9,10 +9,10 @@ from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
 
-from rmq import DelayedQueue, RmqClient
 from rmq.errors import RedisUnavailableError
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
+from tests.support.sides import Side, Threads
 from tests.support.waiting import wait_until
 
 
@@ -27,23 +27,29 @@ class Played:
 
 
 def play(
-    server: RedisServer, names: list[str], count: int, delays_s: tuple[float, float], reply_s: float = 0.05
+    server: RedisServer,
+    names: list[str],
+    count: int,
+    delays_s: tuple[float, float],
+    reply_s: float = 0.05,
+    side: Side | None = None,
 ) -> Played:
     """Offer `count` values to each queue; one consumer polls with 1 ms, one with timeouts equal to the delays.
 
     Each reply to a consumer is up to `reply_s` late.
     """
+    side = side or Threads()
     choose = random.Random(7)
     offered: Counter[bytes] = Counter()
     due: dict[bytes, float] = {}
     taken: dict[bytes, float] = {}
     again: list[bytes] = []
     lock, ended = threading.Lock(), threading.Event()
-    with Proxy(server.port) as proxy, RmqClient(server.url) as sender, RmqClient(proxy.url, timeout_s=3.0) as taker:
+    with Proxy(server.port) as proxy, side.client(server.url) as sender, side.client(proxy.url, timeout_s=3.0) as taker:
         proxy.delay_replies(0.0, reply_s, seed=3, command="EVALSHA")
 
         def consume(name: str, timeouts_s: tuple[float, ...]) -> None:
-            with DelayedQueue(taker, name, lease=timedelta(seconds=2)) as queue:
+            with side.queue(taker, name, lease=timedelta(seconds=2)) as queue:
                 while not ended.is_set():
                     for timeout_s in timeouts_s:
                         with suppress(RedisUnavailableError):
@@ -57,7 +63,7 @@ def play(
         workers = [
             threading.Thread(target=consume, args=(name, timeouts)) for name in names for timeouts in ((0.001,), steps)
         ]
-        queues = [DelayedQueue(sender, name, lease=timedelta(seconds=2)) for name in names]
+        queues = [side.queue(sender, name, lease=timedelta(seconds=2)) for name in names]
         for worker in workers:
             worker.start()
         for number in range(count):
