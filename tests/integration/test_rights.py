@@ -50,6 +50,13 @@ def test_everything_runs_under_the_documented_rights(client: RmqClient) -> None:
     assert [message.error_type for message in dead.list(DeadFilter(matching="b*"))] == ["ValueError"]
     assert dead.redrive().redriven == 1
     assert client.reschedule(jobs, "bad", priority=300) is ControlResult.DONE
+    assert client.promote(jobs, "bad") is ControlResult.DONE
+    assert (client.pause(jobs), client.resume(jobs)) == (2, 2)
+    assert client.inspect(jobs).find("bad").stored is not None
+    assert [found.text for found in client.inspect(jobs).search("b*").messages] == ["bad"]
+    assert client.inspect(jobs).dead_reasons().total == 0
+    assert len(client.inspect(jobs).audit()) == 6
+    assert client.workers() == []
     assert client.cancel(jobs, "bad") is ControlResult.DONE
     assert client.inspect(jobs).stats().unaccounted == 0
     assert [topic.name for topic in client.topics()] == ["shop.jobs"]
