@@ -274,8 +274,8 @@ def redrive(topic: Topic, slot: int, group: str, ids: Sequence[str], publish: st
 def purge_dead(topic: Topic, slot: int, group: str, ids: Sequence[str]) -> Call[int]:
     """Build the purge of dead entries."""
     own = group_keys(topic.name, slot, group)
-    names = (own.dead, own.group, own.reason, own.dead_body)
-    return Call("purge_dead", names, ["+inf", 0, *ids], int, True, topic.name, slot)
+    names = (own.dead, own.group, own.reason, own.dead_body, slot_keys(topic.name, slot).audit)
+    return Call("purge_dead", names, ["+inf", 0, "", *ids], int, True, topic.name, slot)
 
 
 def _all_of(keys: GroupKeys) -> tuple[str, ...]:
