@@ -1,5 +1,6 @@
 """RMQ: a message queue on Redis that merges duplicates, orders by priority and delivers at a set time."""
 
+from rmq.adaptive import Adaptive
 from rmq.client import RmqClient
 from rmq.dead import DeadFilter
 from rmq.delayed import DelayedQueue
@@ -16,6 +17,7 @@ from rmq.topics import Topic, TopicType, WhenFull
 __version__ = "0.1.0"
 
 __all__ = [
+    "Adaptive",
     "ControlResult",
     "DeadFilter",
     "DeadMessage",

@@ -12,6 +12,7 @@ from types import FrameType, TracebackType
 from typing import Self, TypeVar
 
 from rmq import view_calls
+from rmq.adaptive import Adaptive
 from rmq.adoption import Adoption, adopt
 from rmq.blocking import THREADS, Blocking
 from rmq.census import Census
@@ -38,6 +39,7 @@ from rmq.stream_consumer import join_group
 from rmq.stream_topic import StreamTopic
 from rmq.stream_values import check_group
 from rmq.topics import Topic, TopicType
+from rmq.turns import Turns
 from rmq.urls import Topology, parse_url
 from rmq.worker import Handler, Listener
 
@@ -164,6 +166,8 @@ class RmqClient:
         on_lost: Callable[[Delivery], None] | None = None,
         group: str | None = None,
         start: str = "new",
+        adaptive: Adaptive | None = None,
+        weight: float = 1.0,
     ) -> Callable[[HandlerT], HandlerT]:
         """Decorate a handler: it runs after `start` or `run`. Return means ack, an exception means nack.
 
@@ -175,17 +179,20 @@ class RmqClient:
             on_lost: Called from another thread with a delivery whose lease was lost while it was held.
             group: Stream topics, where it is needed: the group to consume for. Its deliveries are `StreamDelivery`.
             start: Stream topics: where the group begins if it is new: `new`, `all`, or after an id.
+            adaptive: Find how many handlers run in parallel, up to `threads`, from how long they take and how many
+                fail: a slow or failing downstream is relieved within seconds. See `rmq.Adaptive`.
+            weight: Its part of the handlers where the listeners share them, more than 0: see `handlers` of `start`.
 
         Raises:
-            InvalidValueError: `batch` or `threads` out of range.
+            InvalidValueError: `batch`, `threads` or `weight` out of range.
 
         Guarantee: leases are renewed while a handler runs. A message that was not begun within its lease is not
         begun at all.
         """
-        Listener(topic, _nothing, batch, threads, None, group, start)
+        Listener(topic, _nothing, batch, threads, None, group, start, adaptive, weight)
 
         def decorate(handler: HandlerT) -> HandlerT:
-            self.add(Listener(topic, handler, batch, threads, on_lost, group, start))
+            self.add(Listener(topic, handler, batch, threads, on_lost, group, start, adaptive, weight))
             return handler
 
         return decorate
@@ -200,14 +207,16 @@ class RmqClient:
             raise RmqError("the listeners of this client are running already; add all of them before")
         self._listeners += listeners
 
-    def start(self, threads: int | None = None) -> None:
+    def start(self, threads: int | None = None, handlers: int | None = None) -> None:
         """Start all listeners in threads of their own.
 
         Args:
             threads: How many threads each listener gets, 1 to 1,000; `None` for as many as it says itself.
+            handlers: How many handlers run in parallel over all listeners, 1 to 10,000, shared by their weights; of
+                each listener one can always begin, if there are as many. `None` for as many as there are threads.
 
         Raises:
-            InvalidValueError: `threads` out of range.
+            InvalidValueError: `threads` or `handlers` out of range.
             RmqError: Started before, no listener, or a topic that does not fit its registration.
             CoordinationError: ZooKeeper does not answer.
         """
@@ -221,7 +230,10 @@ class RmqClient:
             replace(each, topic=self._registered(each.topic), threads=each.threads if threads is None else threads)
             for each in self._listeners
         ]
+        turns = Turns(self._connections.blocking, handlers)
         runtimes = [self._runtime_of(self._connections, listener, coordinator) for listener in listeners]
+        for runtime in runtimes:
+            runtime.take_turns(turns)
         if coordinator is not None:
             coordination = Coordination(coordinator, runtimes, self._blocking)
             coordination.start()
@@ -262,12 +274,15 @@ class RmqClient:
             log.warning("%d deliveries were not finished within %g s; their leases settle them", len(left), drain_s)
         return left
 
-    def run(self, drain_s: float = DRAIN_S, threads: int | None = None) -> list[Delivery]:
+    def run(
+        self, drain_s: float = DRAIN_S, threads: int | None = None, handlers: int | None = None
+    ) -> list[Delivery]:
         """Run all listeners until SIGTERM or SIGINT, then stop them and close. A second signal ends at once.
 
         Args:
             drain_s: How long to wait for running handlers, in seconds.
             threads: As for `start`.
+            handlers: As for `start`.
 
         Returns:
             Deliveries whose handlers did not end in time: they stay claimed until their lease ends.
@@ -287,7 +302,7 @@ class RmqClient:
 
         previous = {number: signal.signal(number, end) for number in signals}
         try:
-            self.start(threads)
+            self.start(threads, handlers)
             while not ended.wait(1.0):
                 pass
             return self.stop(drain_s)

@@ -127,7 +127,7 @@ class TaskRuntime(ListenerRuntime):
     def take_turns(self, turns: Turns) -> None:
         """Refuse what limits threads: here handlers are tasks."""
         if turns.shared or self.listener.adaptive is not None:
-            raise InvalidValueError("adaptive handlers, and handlers that listeners share, run in threads: rmq.RmqClient")
+            raise InvalidValueError("adaptive and shared handlers run in threads: use rmq.RmqClient")
 
     def _new_worker(self, claimer: Claimer, number: int) -> Worker:
         return TaskWorker(self.listener, claimer, self.stopping, self._coordinator, number)

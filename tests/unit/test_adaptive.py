@@ -1,0 +1,140 @@
+"""The number of handlers follows what the downstream bears: relieved within windows, full speed afterwards."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq.adaptive import STEPS, Adaptive, AdaptiveLimit
+from rmq.errors import InvalidValueError
+
+
+class Run:
+    """A limit, and windows that it sees one after the other."""
+
+    def __init__(self, most: int = 32, settings: Adaptive | None = None) -> None:
+        self.settings = settings or Adaptive()
+        self.now_s = 100.0
+        self.most = most
+        self.limit = AdaptiveLimit(self.settings, most, self.now_s)
+
+    def window(self, elapsed_s: float, failed: float = 0.0, samples: int = 20, busy: int | None = None) -> int:
+        self.now_s += self.settings.window_s
+        self.limit.began(self.limit.allowed(self.now_s) if busy is None else busy)
+        for number in range(samples):
+            self.limit.ended(elapsed_s, number < failed * samples)
+        self.limit.decide(self.now_s)
+        return self.limit.allowed(self.now_s + self.settings.longest_pause_s)
+
+    def warm(self) -> Run:
+        for _ in range(2 * STEPS):
+            self.window(0.01)
+        assert self.limit.allowed(self.now_s) == self.most
+        return self
+
+
+SETTINGS = st.builds(
+    Adaptive,
+    least=st.integers(1, 5),
+    tolerance=st.floats(1.1, 10),
+    failures=st.floats(0, 0.9),
+    window_s=st.floats(0.05, 2),
+    longest_pause_s=st.floats(2, 30),
+)
+WINDOWS = st.lists(st.tuples(st.floats(1e-6, 60), st.floats(0, 1), st.integers(0, 30), st.integers(0, 64)), max_size=60)
+
+
+@given(SETTINGS, st.integers(1, 200), WINDOWS)
+def test_it_stays_within_its_bounds(
+    settings: Adaptive, most: int, windows: list[tuple[float, float, int, int]]
+) -> None:
+    run = Run(most, settings)
+    for elapsed_s, failed, samples, busy in windows:
+        number = run.window(elapsed_s, failed, samples, busy)
+        assert min(settings.least, most) <= number <= most
+
+
+@given(st.integers(1, 500), st.floats(0.0001, 1))
+def test_a_slow_downstream_is_relieved_in_few_windows_and_gets_all_back(most: int, usual_s: float) -> None:
+    run = Run(most)
+    for _ in range(2 * STEPS):
+        run.window(usual_s)
+    assert run.limit.allowed(run.now_s) == most
+    slow_s = 10 * usual_s + 0.02
+    numbers = [run.window(slow_s) for _ in range(60)]  # half a minute
+    assert numbers == sorted(numbers, reverse=True)
+    assert numbers[math.ceil(math.log2(most))] == 1
+    numbers = [run.window(usual_s) for _ in range(max(STEPS, 20) + 1)]
+    assert numbers == sorted(numbers)
+    assert numbers[-1] == most
+
+
+def test_it_starts_low_and_doubles_until_the_first_trouble() -> None:
+    run = Run(64)
+    assert [run.window(0.01) for _ in range(4)] == [2, 4, 8, 16]
+    assert run.window(0.05) == 8
+    assert [run.window(0.01) for _ in range(2)] == [11, 14]  # by a twentieth of the most from now on
+
+
+def test_failures_relieve_it_though_they_are_quick() -> None:
+    run = Run().warm()
+    numbers = [run.window(0.0001, failed=0.5) for _ in range(6)]
+    assert numbers == [16, 8, 4, 2, 1, 1]
+
+
+def test_a_few_failures_are_no_sign() -> None:
+    run = Run().warm()
+    assert run.window(0.01, failed=0.1) == 32
+
+
+def test_where_even_one_fails_there_are_pauses_until_it_works() -> None:
+    run = Run(settings=Adaptive(longest_pause_s=3)).warm()
+    for _ in range(5):
+        run.window(0.01, failed=1)
+    pauses: list[float] = []
+    for _ in range(5):
+        run.window(0.01, failed=1)
+        pause_s = next(step / 100 for step in range(1_000) if run.limit.allowed(run.now_s + step / 100))
+        pauses.append(pause_s)
+        assert run.limit.careful
+    assert pauses == [0.5, 1.0, 2.0, 3.0, 3.0]
+    run.now_s += 3
+    run.window(0.01)
+    assert not run.limit.careful
+    assert run.limit.allowed(run.now_s) > 1
+
+
+def test_handlers_that_hang_are_a_sign_before_they_end() -> None:
+    run = Run().warm()
+    run.now_s += 1
+    run.limit.decide(run.now_s, [5.0] * 32)
+    assert run.limit.allowed(run.now_s) == 16
+    run.now_s += 1
+    run.limit.decide(run.now_s, [0.001] * 3)  # just begun: nothing is known yet
+    assert run.limit.allowed(run.now_s) == 16
+
+
+def test_what_nobody_uses_is_not_raised() -> None:
+    run = Run()
+    run.window(0.01)
+    assert [run.window(0.01, busy=1) for _ in range(30)][-1] < 5
+
+
+def test_what_stays_slow_becomes_usual_in_the_end() -> None:
+    run = Run().warm()
+    numbers = [run.window(0.1) for _ in range(2_000)]
+    assert numbers[60] == 1
+    assert numbers[-1] == 32
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"least": 0}, {"least": 1.5}, {"tolerance": 1}, {"failures": 1}, {"failures": -0.1}, {"window_s": 0},
+     {"window_s": 6}, {"tolerance": float("nan")}],
+)  # fmt: skip
+def test_settings_out_of_range_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(InvalidValueError):
+        Adaptive(**bad)  # pyright: ignore[reportArgumentType]
