@@ -105,7 +105,8 @@ class AdaptiveLimit:
             now_s: The time.
             ages_s: How long the handlers have run that still run: those that hang never end.
         """
-        if now_s - self._window_s < self._settings.window_s:
+        tried = self.careful and self._elapsed_s  # one try is enough to know that the pause goes on
+        if now_s - self._window_s < self._settings.window_s and not tried:
             return
         seen = self._elapsed_s + [age_s for age_s in ages_s if self._is_slow(age_s)]
         if seen:

@@ -139,6 +139,8 @@ class Gate:
             with self._turns.changed:
                 elapsed_s = monotonic_s() - self._handling.pop(worker)
                 self._limit.ended(elapsed_s / messages, failed)
+                if self._limit.careful:
+                    self._limit.decide(monotonic_s())
 
     def decide(self) -> None:
         """Look whether the number of handlers has to change; to be called several times a second."""
