@@ -14,6 +14,7 @@ from rmq.dashboard.jobs import Jobs
 from rmq.dashboard.reading import RANGES, Reader, basis_for, digest
 from rmq.dashboard.web import Pages
 from rmq.errors import InvalidValueError
+from rmq.findings import PLACES, AnyPlace
 from rmq.inspection import TopicStats
 from rmq.results import SlotStats
 from rmq.topics import Topic, TopicType
@@ -22,7 +23,6 @@ PAGE = 50
 BUDGET = 5_000
 """Entries that one search looks at."""
 
-PLACES = ("store", "prepare", "retry", "dead")
 METRICS = {
     "backlog": "backlog",
     "due": "due now",
@@ -125,7 +125,7 @@ class Views:
             topic = _no_stream(self._reader.topic(values["name"]))
             values["page"] = self._reader.client.inspect(topic).search(
                 values["pattern"] or "*",
-                places=(values["place"],) if values["place"] else PLACES,
+                places=(_place(values["place"]),) if values["place"] else PLACES,
                 cursor=query.get("cursor") or None,
                 limit=PAGE,
                 budget=BUDGET,
@@ -160,7 +160,9 @@ class Views:
         place, cursor = query.get("place", ""), None
         slots = [whole_number(query.get("slot", ""), "slot")]
         for _ in range(10):
-            page = inspection.search("*", places=(place,), slots=slots, cursor=cursor, limit=1_000, budget=10_000)
+            page = inspection.search(
+                "*", places=(_place(place),), slots=slots, cursor=cursor, limit=1_000, budget=10_000
+            )
             for each in page.messages:
                 if digest(each.content) == query["sha256"]:
                     return each.content
@@ -190,7 +192,8 @@ class Views:
         )
         rows = [each for each in page.messages if not values["error"] or each.error_type == values["error"]]
         reasons = self._reader.reasons(now.topic)
-        return self._pages.render(request, "dead.html", **{**values, "page": page, "rows": rows, "reasons": reasons})
+        values |= {"page": page, "rows": rows, "reasons": reasons}
+        return self._pages.render(request, "dead.html", **values)
 
     def _dead_of_stream(self, request: Request, values: dict[str, Any], groups: Sequence[str]) -> Response:
         group = request.query_params.get("group") or (groups[0] if groups else "")
@@ -198,9 +201,8 @@ class Views:
         if group:
             found = self._reader.client.stream(values["topic"]).dead(group).list()
             rows = list(itertools.islice(found, PAGE))
-        return self._pages.render(
-            request, "dead_stream.html", **{**values, "groups": groups, "group": group, "rows": rows}
-        )
+        values |= {"groups": groups, "group": group, "rows": rows}
+        return self._pages.render(request, "dead_stream.html", **values)
 
     def audit(self, request: Request) -> Response:
         """Who has steered what."""
@@ -287,6 +289,13 @@ _VALUES: dict[str, Callable[[SlotStats], int]] = {
     "waiting": lambda slot: slot.waiting,
     "dead": lambda slot: slot.dead,
 }
+
+
+def _place(text: str) -> AnyPlace:
+    for place in PLACES:
+        if text == place:
+            return place
+    raise InvalidValueError(f"place must be one of {', '.join(PLACES)}, not {text[:40]!r}")
 
 
 def _range(request: Request) -> str:

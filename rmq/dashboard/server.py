@@ -43,10 +43,18 @@ def _listening(settings: Settings) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[
             0
         ]
-        found = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise _cannot(settings, error) from None
+    found = socket.socket(family, kind, protocol)
+    try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
         found.listen(128)
     except OSError as error:
-        raise InvalidValueError(f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}") from None
+        found.close()
+        raise _cannot(settings, error) from None
     return found
+
+
+def _cannot(settings: Settings, error: OSError) -> InvalidValueError:
+    return InvalidValueError(f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}")

@@ -1,0 +1,356 @@
+"""The dashboard in a real browser: every page and action, light and dark, on a phone and on a screen."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
+
+from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, Topic, TopicType
+from rmq.dashboard.settings import Settings
+from tests.conftest import MakeTopic
+from tests.support.cli import bury
+from tests.support.dashboard import served
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+LIMIT_MS = 8_000
+WIDTHS, SCHEMES = (360, 1_440), ("light", "dark")
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH"),
+    pytest.mark.timeout(400),
+    pytest.mark.slow,
+]
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=LIMIT_MS)
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """A browser's window, and all that it says and asks for."""
+
+    def __init__(self, context: BrowserContext, address: str) -> None:
+        self.complaints: list[str] = []
+        self.abroad: list[str] = []
+        self._host = urlsplit(address).netloc
+        context.set_default_timeout(LIMIT_MS)
+        context.route("**/*", self._pass)
+        self.page = context.new_page()
+        self.page.on("console", lambda message: self._heard(message.type, message.text))
+        self.page.on("pageerror", lambda error: self._heard("error", str(error)))
+
+    def _pass(self, route: Route) -> None:
+        if urlsplit(route.request.url).netloc == self._host:
+            route.continue_()
+        else:
+            self.abroad.append(route.request.url)
+            route.abort()
+
+    def _heard(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            self.complaints.append(text)
+
+
+@pytest.fixture
+def open_page(browser: Browser, client: RmqClient) -> Iterator[Open]:
+    """Open a page of a dashboard; at the end nothing may have been complained of, or asked from elsewhere."""
+    watched: list[Watched] = []
+    contexts: list[BrowserContext] = []
+    with served(client) as address:
+
+        def open_one(path: str = "/", width: int = 1_440, scheme: Any = "light", **options: Any) -> Page:
+            size: Any = {"width": width, "height": 800}
+            context = browser.new_context(viewport=size, color_scheme=scheme, base_url=address, **options)
+            contexts.append(context)
+            watched.append(Watched(context, address))
+            page = watched[-1].page
+            page.goto(path)
+            return page
+
+        yield open_one
+        for context in contexts:
+            context.close()
+    assert [each.complaints for each in watched] == [[] for _ in watched]
+    assert [each.abroad for each in watched] == [[] for _ in watched]
+
+
+@pytest.fixture
+def shop(client: RmqClient, make_topic: MakeTopic) -> dict[str, Topic]:
+    """Topics of all types with something everywhere, and a worker."""
+    topics = {
+        "priority": make_topic(TopicType.PRIORITY, slots=16),
+        "merged": make_topic(TopicType.RANGE_MERGE, slots=2),
+        "timed": make_topic(TopicType.FIXED_TIME, slots=1),
+        "stream": make_topic(TopicType.STREAM, slots=1, checked=False),
+    }
+    client.producer(topics["priority"]).send_many(PriorityMessage(f"job:{i}", 100, body=f"b{i}") for i in range(60))
+    bury(client, topics["priority"], 8, ValueError("no such <picture>"))
+    client.producer(topics["merged"]).send_many(RangeMergeMessage(f"item:{i}", 3_600_000) for i in range(20))
+    now_ms = client.inspect(client.producer(topics["timed"]).topic).stats().slots[0].now_ms
+    client.producer(topics["timed"]).send(FixedTimeMessage("close:1", now_ms + 3_600_000))
+    producer = client.producer(topics["stream"])
+    client.stream(producer.topic).add_group("billing", "all")
+    producer.send_many(StreamMessage(f"event:{i}") for i in range(5))
+    client.history().record(now_ms // 60_000 - 1)
+    client.history().record(now_ms // 60_000)
+    return topics
+
+
+def pages_of(shop: dict[str, Topic]) -> list[str]:
+    name = shop["priority"].name
+    return [
+        "/", f"/topic/{name}", f"/topic/{name}?heat=owner&range=24h", f"/topic/{shop['merged'].name}",
+        f"/topic/{shop['stream'].name}", f"/topic/{name}/slot/3", "/workers", f"/search?topic={name}&pattern=job:1*",
+        f"/message?topic={name}&content=job:20", f"/message?topic={name}&content=job:0", f"/dead?topic={name}",
+        f"/dead?topic={shop['stream'].name}", f"/audit?topic={name}",
+    ]  # fmt: skip
+
+
+def violations(page: Page) -> list[str]:
+    """What axe-core finds serious or worse on a page. Its script goes in as the developer tools' would."""
+    script = (files("axe_playwright_python") / "axe.min.js").read_text("utf-8")
+    page.evaluate(script)
+    found: Any = page.evaluate("async () => JSON.stringify((await axe.run()).violations)")
+    return [
+        f"{each['id']}: {each['help']}: {each['nodes'][0]['html'][:200]} {each['nodes'][0].get('failureSummary', '')}"
+        for each in json.loads(found)
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_page(open_page: Open, client: RmqClient, shop: dict[str, Topic], width: int, scheme: str) -> None:
+    client.control(shop["priority"]).pause([1])
+
+    @client.listener(shop["merged"])
+    def work(delivery: object) -> None:
+        del delivery
+
+    client.start()
+    try:
+        wait_until(client.workers, 60)
+        page = open_page("/", width, scheme)
+        for path in pages_of(shop):
+            answer = page.goto(path)
+            assert answer is not None
+            assert answer.status == 200, path
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{path} is wider than {width}"
+            assert violations(page) == [], path
+            ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (ground == "rgb(15, 20, 27)") == (scheme == "dark"), path
+    finally:
+        client.stop()
+        client.control(shop["priority"]).resume()
+
+
+def said(page: Page, text: str) -> None:
+    expect(page.locator("main .note", has_text=text).first).to_be_visible(timeout=LIMIT_MS)
+
+
+def press(page: Page, name: str) -> None:
+    page.get_by_role("button", name=name, exact=True).first.click()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_pause_and_resume(open_page: Open, client: RmqClient, shop: dict[str, Topic], width: int) -> None:
+    topic = shop["priority"]
+
+    def paused() -> int:
+        return sum(slot.paused for slot in client.inspect(topic).stats().slots)
+
+    page = open_page(f"/topic/{topic.name}", width)
+    press(page, "Pause topic")
+    said(page, "paused 16 slots")
+    assert paused() == 16
+    press(page, "Resume topic")
+    said(page, "resumed 16 slots")
+    assert paused() == 0
+    page.get_by_role("link", name="slot 5:").click()
+    press(page, "Pause slot")
+    said(page, "paused 1 slot")
+    assert [slot.slot for slot in client.inspect(topic).stats().slots if slot.paused] == [5]
+    press(page, "Resume slot")
+    said(page, "resumed 1 slot")
+    page.goto(f"/topic/{shop['stream'].name}")
+    page.get_by_role("button", name="Pause group billing").click()
+    said(page, "paused 1 slot")
+    page.get_by_role("button", name="Resume group billing").click()
+    said(page, "resumed 1 slot")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_steering_one_message(open_page: Open, client: RmqClient, shop: dict[str, Topic], width: int) -> None:
+    topic, timed = shop["priority"], shop["timed"]
+    page = open_page("/message", width)
+    page.get_by_label("Topic").select_option(topic.name)
+    page.get_by_label("Content", exact=True).fill("job:50")
+    press(page, "Find")
+    expect(page.get_by_text("In the backlog")).to_be_visible()
+    page.get_by_label("Priority").fill("777")
+    press(page, "Reprioritise")
+    said(page, "reprioritise: done")
+    found = client.inspect(topic).find("job:50").stored
+    assert found is not None
+    assert found.score == 777
+    press(page, "Promote (now)")
+    said(page, "promote: done")
+    promoted = client.inspect(topic).find("job:50").stored
+    assert promoted is not None
+    assert promoted.score >= 777
+    press(page, "Cancel …")
+    expect(page.get_by_text("Take job:50 out")).to_be_visible()
+    page.get_by_role("link", name="No, go back").click()
+    assert not client.inspect(topic).find("job:50").gone
+    press(page, "Cancel …")
+    press(page, "Yes, do it")
+    said(page, "cancel: done")
+    expect(page.get_by_text("Gone.")).to_be_visible()
+    assert client.inspect(topic).find("job:50").gone
+    page.goto(f"/message?topic={timed.name}&content=close:1")
+    page.get_by_label("Due (UTC)").fill("2039-01-02T03:04:05")
+    press(page, "Reschedule")
+    said(page, "reschedule: done")
+    moved = client.inspect(timed).find("close:1").stored
+    assert moved is not None
+    assert moved.due_ms == 2_177_550_245_000
+    page.goto(f"/audit?topic={topic.name}")
+    for action in ("cancel", "promote", "reprioritise"):
+        expect(page.get_by_role("cell", name=action, exact=True).first).to_be_visible()
+    expect(page.get_by_text("somebody@dashboard").first).to_be_visible()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_dead_letters(open_page: Open, client: RmqClient, shop: dict[str, Topic], width: int) -> None:
+    topic = shop["priority"]
+
+    def dead() -> int:
+        return client.inspect(topic).stats().dead
+
+    page = open_page(f"/dead?topic={topic.name}", width)
+    expect(page.get_by_text("no such <picture>").first).to_be_visible()
+    page.get_by_role("button", name="Redrive job:").first.click()
+    said(page, "redrive: sent again")
+    assert dead() == 7
+    page.get_by_role("button", name="Purge … job:").first.click()
+    press(page, "Yes, do it")
+    said(page, "purge: dropped for good")
+    assert dead() == 6
+    page.get_by_label("Error type").fill("KeyError")
+    press(page, "Show")
+    expect(page.get_by_text("None among the 6 looked at")).to_be_visible()
+    page.get_by_role("link", name="ValueError").click()
+    content = page.locator("tbody code.content").first.inner_text()
+    page.get_by_label("Content, with").fill(content)
+    press(page, "Show")
+    press(page, "Redrive all that match …")
+    expect(page.get_by_text(f"with error ValueError matching {content}")).to_be_visible()
+    press(page, "Yes, do it")
+    said(page, "has begun")
+    wait_until(lambda: dead() == 5, 60)
+    page.goto(f"/dead?topic={topic.name}")
+    press(page, "Purge all that match …")
+    page.get_by_label("Type the topic's name").fill("something else")
+    press(page, "Do it")
+    expect(page.get_by_text("That is not the name.")).to_be_visible()
+    page.get_by_label("Type the topic's name").fill(topic.name)
+    press(page, "Do it")
+    said(page, "has begun")
+    wait_until(lambda: dead() == 0, 60)
+    page.goto(f"/topic/{topic.name}")
+    said(page, "5 dropped for good")
+    press(page, "Purge backlog …")
+    page.get_by_label("Type the topic's name").fill(topic.name)
+    press(page, "Do it")
+    wait_until(lambda: client.inspect(topic).stats().backlog == 0, 60)
+
+
+def test_searching(open_page: Open, shop: dict[str, Topic]) -> None:
+    page = open_page("/search")
+    page.get_by_label("Topic").select_option(shop["priority"].name)
+    page.get_by_label("Content, with").fill("job:2?")
+    page.get_by_label("Place").select_option("store")
+    page.get_by_label("Content, with").press("Enter")
+    expect(page.locator("tbody tr")).to_have_count(10)
+    page.get_by_role("link", name="job:27").click()
+    expect(page.get_by_text("In the backlog")).to_be_visible()
+    expect(page.get_by_role("region", name="Body")).to_have_text("b27")
+
+
+def test_the_figures_live_on(open_page: Open, client: RmqClient, shop: dict[str, Topic]) -> None:
+    topic = shop["merged"]
+    page = open_page(f"/topic/{topic.name}")
+    backlog = page.locator("#tiles .tile", has_text="Backlog").locator("dd")
+    expect(backlog).to_contain_text("20")
+    client.producer(topic).send(RangeMergeMessage("one more", 3_600_000))
+    expect(backlog).to_contain_text("21", timeout=LIMIT_MS)
+    press(page, "Live figures")
+    expect(page.locator("#live")).to_have_attribute("aria-pressed", "false")
+    page.locator(".plot").first.hover()
+    expect(page.locator(".tip")).to_be_visible()
+
+
+def test_the_theme_is_chosen_and_kept(open_page: Open, shop: dict[str, Topic]) -> None:
+    del shop
+    page = open_page("/", scheme="light")
+    press(page, "Switch to dark colours")
+    page.goto("/workers")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(15, 20, 27)"
+    assert violations(page) == []
+    press(page, "Switch to light colours")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(246, 247, 249)"
+
+
+def test_the_keyboard_is_enough(open_page: Open, client: RmqClient, shop: dict[str, Topic]) -> None:
+    topic = shop["priority"]
+    page = open_page(f"/topic/{topic.name}")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Pause topic"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.keyboard.press("Enter")
+    said(page, "paused 16 slots")
+    client.control(topic).resume()
+
+
+def test_it_works_without_script(open_page: Open, client: RmqClient, shop: dict[str, Topic]) -> None:
+    page = open_page(f"/topic/{shop['merged'].name}", java_script_enabled=False)
+    expect(page.locator("#tiles")).to_contain_text("20")
+    press(page, "Pause topic")
+    said(page, "paused 2 slots")
+    client.control(shop["merged"]).resume()
+
+
+def test_a_redis_that_is_gone_is_said_and_comes_back(browser: Browser, tmp_path: Path) -> None:
+    del tmp_path
+    with RedisServer() as server, RmqClient(f"redis://127.0.0.1:{server.port}", deadline_s=1.0) as client:
+        client.producer(Topic("jobs", TopicType.PRIORITY)).send(PriorityMessage("a", 100))
+        with served(client, Settings()) as address, browser.new_context(base_url=address) as context:
+            page = Watched(context, address).page
+            page.goto("/")
+            server.stop()
+            expect(page.locator("#trouble")).to_be_visible(timeout=LIMIT_MS)
+            assert page.goto("/topic/jobs/slot/0").status == 503  # pyright: ignore[reportOptionalMemberAccess]
+            expect(page.get_by_text("Redis does not answer")).to_be_visible()
