@@ -253,9 +253,7 @@ class Inspection:
             InvalidValueError: `limit` out of range, or a slot that the topic does not have.
         """
         _check_whole("limit", limit, MAX_BATCH)
-        answers = self._each(self._wanted(slots), lambda slot: view_calls.audit_lines(self.topic, slot, limit))
-        lines = [line for lines in answers for line in lines]
-        return sorted(lines, key=lambda line: (line.time_ms, line.slot), reverse=True)[:limit]
+        return audit_of(self._connections, self.topic, limit, self._wanted(slots))
 
     def _holders(self, slot: int) -> tuple[str, ...]:
         try:
@@ -269,12 +267,7 @@ class Inspection:
         )
 
     def _each(self, slots: Sequence[int], build: Callable[[int], Call[T]]) -> list[T]:
-        found: list[Any] = []
-        for first in range(0, len(slots), _ROUND):
-            answers = self._connections.run_many([build(slot) for slot in slots[first : first + _ROUND]])
-            raise_first(answers)
-            found += answers
-        return found
+        return _ask_each(self._connections, slots, build)
 
     def _wanted(self, slots: Sequence[int] | None) -> Sequence[int]:
         for slot in slots or ():
@@ -289,6 +282,22 @@ class Inspection:
     ) -> PeekedMessage:
         due_ms, left = meaning_of(self.topic, place, score)
         return PeekedMessage(self.topic.name, slot, content, body, place, score, due_ms, left, now_ms)
+
+
+def audit_of(connections: Connections, topic: Topic, limit: int, slots: Sequence[int]) -> list[AuditLine]:
+    """Return the last lines of the audit of a topic of any type, the newest first."""
+    answers = _ask_each(connections, slots, lambda slot: view_calls.audit_lines(topic, slot, limit))
+    lines = [line for lines in answers for line in lines]
+    return sorted(lines, key=lambda line: (line.time_ms, line.slot), reverse=True)[:limit]
+
+
+def _ask_each(connections: Connections, slots: Sequence[int], build: Callable[[int], Call[T]]) -> list[T]:
+    found: list[Any] = []
+    for first in range(0, len(slots), _ROUND):
+        answers = connections.run_many([build(slot) for slot in slots[first : first + _ROUND]])
+        raise_first(answers)
+        found += answers
+    return found
 
 
 def _check_whole(name: str, value: object, most: int) -> None:

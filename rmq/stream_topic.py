@@ -11,6 +11,8 @@ from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.durations import MAX_SCORE
 from rmq.errors import InvalidValueError, RmqError
+from rmq.findings import AuditLine
+from rmq.inspection import audit_of
 from rmq.slot import NACK_BATCH
 from rmq.stream_dead import GroupDead
 from rmq.stream_slot import StreamWriter
@@ -71,6 +73,10 @@ class StreamTopic(StreamView):
     def resume(self, group: str, actor: str | None = None) -> int:
         """End a group's pause; return on how many slots it was paused. Otherwise as `pause`."""
         return self._pause(group, False, actor)
+
+    def audit(self, limit: int = 50) -> list[AuditLine]:
+        """Return who paused and resumed groups, the newest first."""
+        return audit_of(self._connections, self.topic, limit, [0])
 
     def _pause(self, group: str, paused: bool, actor: str | None) -> int:
         audit = Audit(self._connections, self.topic, actor)

@@ -9,7 +9,22 @@ from typing import Annotated, Any
 import typer
 
 from rmq import __version__
-from rmq.cli import adopt, bench, consume, dashboard, dead, entries, messages, send, stats, streams, topics, worker
+from rmq.cli import (
+    adopt,
+    bench,
+    consume,
+    dashboard,
+    dead,
+    entries,
+    find,
+    messages,
+    send,
+    stats,
+    steer,
+    streams,
+    topics,
+    worker,
+)
 from rmq.cli.cluster import cluster_app
 from rmq.cli.session import GlobalOptions, Json, Session, Url, Verbose, command
 
@@ -77,6 +92,15 @@ command(dead_app, "redrive")(dead.redrive)
 command(dead_app, "purge")(dead.purge)
 command(app, "cancel")(messages.cancel)
 command(app, "reschedule")(messages.reschedule)
+command(app, "reprioritise")(steer.reprioritise)
+command(app, "promote")(steer.promote)
+command(app, "find")(find.find)
+command(app, "search")(find.search)
+command(app, "pause")(steer.pause)
+command(app, "resume")(steer.resume)
+command(app, "purge")(steer.purge)
+command(app, "audit")(steer.audit)
+command(app, "workers")(steer.workers)
 app.add_typer(stream_app, name="stream")
 command(stream_app, "groups")(streams.groups)
 command(stream_app, "add-group")(streams.add_group)

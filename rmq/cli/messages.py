@@ -123,7 +123,7 @@ def cancel(session: Session, topic: TopicName, content: Content, slot_basis: Slo
     """Take a message out of the backlog, or out of its wait for a retry. Exit code 1 where it was not there."""
     with session.client() as client:
         basis = None if slot_basis is None else typed_bytes(slot_basis)
-        _report(session, topic, content, client.cancel(topic, typed_bytes(content), slot_basis=basis), "cancelled")
+        report(session, topic, content, client.cancel(topic, typed_bytes(content), slot_basis=basis), "cancelled")
 
 
 def reschedule(
@@ -147,10 +147,11 @@ def reschedule(
             priority=priority,
             slot_basis=None if slot_basis is None else typed_bytes(slot_basis),
         )
-        _report(session, topic, content, result, "rescheduled")
+        report(session, topic, content, result, "rescheduled")
 
 
-def _report(session: Session, topic: str, content: str, result: ControlResult, done: str) -> None:
+def report(session: Session, topic: str, content: str, result: ControlResult, done: str) -> None:
+    """Print what became of a request by content; end with exit code 1 where it was not done."""
     name = shown(typed_bytes(content))
     if session.json:
         document = {"topic": topic, "content": json_payload(typed_bytes(content)), "result": result.value}

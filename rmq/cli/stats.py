@@ -23,7 +23,7 @@ from rmq.stream_values import check_group
 from rmq.topics import Topic, TopicType
 
 _TOTALS = ("accepted", "merged", "delivered", "acked", "retried", "buried")
-_RARE = ("expired", "released", "exhausted", "redriven", "cancelled", "purged", "trimmed")
+_RARE = ("expired", "released", "exhausted", "redriven", "cancelled", "purged", "trimmed", "dropped", "ttl_expired")
 _RED = "bold red"
 
 Figures = TopicStats | StreamFigures

@@ -10,11 +10,11 @@ import typer
 
 from rmq.cli.session import Session, new_table
 from rmq.cli.shown import span
-from rmq.cli.values import dashed, parse_count_or_none, parse_duration_ms, parse_retry
+from rmq.cli.values import dashed, parse_count_or_none, parse_duration_ms, parse_retry, parse_when_full
 from rmq.errors import InvalidValueError
 from rmq.retention import Retention
 from rmq.retry import ExponentialRetry, LadderRetry, RetryPolicy
-from rmq.topics import Topic, TopicType
+from rmq.topics import Topic, TopicType, WhenFull
 
 TopicName = Annotated[str, typer.Argument(help="Name of the topic.")]
 
@@ -59,6 +59,13 @@ def change_topic(
     max_backlog: Annotated[str | None, typer.Option(metavar="N", help="Most messages in the backlog, or none.")] = None,
     max_dead: Annotated[int | None, typer.Option(metavar="N", help="Most dead messages kept.")] = None,
     max_dead_age: Annotated[str | None, typer.Option(metavar="DURATION", help="How long the dead are kept.")] = None,
+    when_full: Annotated[
+        str | None, typer.Option(metavar="POLICY", help="At max_backlog: refuse, block or drop.")
+    ] = None,
+    full_timeout: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How long a send that blocks waits for room.")
+    ] = None,
+    ttl: Annotated[str | None, typer.Option(metavar="DURATION", help="Older work goes to the dead; or none.")] = None,
     max_length: Annotated[
         str | None, typer.Option(metavar="N", help="stream: most entries kept, or none for no bound.")
     ] = None,
@@ -77,6 +84,12 @@ def change_topic(
         "max_dead_age": None if max_dead_age is None else parse_duration_ms(max_dead_age, "--max-dead-age"),
     }
     changes = {name: value for name, value in given.items() if value is not None}
+    if when_full is not None:
+        changes["when_full"] = parse_when_full(when_full)
+    if full_timeout is not None:
+        changes["full_timeout"] = parse_duration_ms(full_timeout, "--full-timeout")
+    if ttl is not None:
+        changes["ttl"] = None if ttl == "none" else parse_duration_ms(ttl, "--ttl")
     if max_backlog is not None:
         changes["max_backlog"] = parse_count_or_none(max_backlog, "--max-backlog")
     kept: dict[str, Any] = {}
@@ -120,6 +133,11 @@ def _show(session: Session, topic: Topic) -> None:
         "max dead": f"{topic.max_dead:,}",
         "max dead age": span(topic.max_dead_age_ms),
     }
+    if topic.max_backlog is not None:
+        waits = f", for {span(topic.full_timeout_s * 1000)}" if topic.when_full is WhenFull.BLOCK else ""
+        rows["when full"] = f"{topic.when_full.value.lower()}{waits}"
+    if topic.ttl_ms is not None:
+        rows["time to live"] = span(topic.ttl_ms)
     if topic.type is TopicType.STREAM:
         rows["retention"] = _retention(topic.retention)
     session.line((topic.name, "bold"))

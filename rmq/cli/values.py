@@ -11,7 +11,7 @@ from math import ceil
 from rmq.durations import duration_ms, instant_ms
 from rmq.errors import InvalidValueError
 from rmq.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
-from rmq.topics import Topic, TopicType
+from rmq.topics import Topic, TopicType, WhenFull
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(ms|s|m|h|d)", re.ASCII)
@@ -142,3 +142,11 @@ def checked_slots(topic: Topic, slots: list[int] | None) -> list[int] | None:
 def typed_bytes(text: str) -> bytes:
     """Return an argument as the bytes that were typed: Python hands those that are not UTF-8 over as surrogates."""
     return os.fsencode(text)
+
+
+def parse_when_full(text: str) -> WhenFull:
+    """Return what a send meets at `max_backlog`: `refuse`, `block` or `drop`."""
+    try:
+        return WhenFull(text.upper())
+    except ValueError:
+        raise InvalidValueError(f"--when-full is {text!r}; it must be refuse, block or drop") from None
