@@ -1,0 +1,205 @@
+"""Steering a topic and reading what was done to it, on a real Redis."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from rmq import FixedTimeMessage, PriorityMessage, RmqClient, StreamMessage, TopicType
+from rmq.errors import InvalidValueError, UnknownTopicError
+from rmq.results import ControlResult, Redriven
+from rmq.retry import ImmediateRetry
+from tests.conftest import MakeTopic
+from tests.support.waiting import wait_until
+
+FAR_MS = 4 * 10**12
+DONE, IN_FLIGHT, ABSENT = ControlResult.DONE, ControlResult.IN_FLIGHT, ControlResult.ABSENT
+HOSTILE = "<script>alert(1)</script>\x1b[31m\n\u202e"
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[RmqClient]:
+    with RmqClient(redis_url) as client:
+        yield client
+
+
+def test_promote_makes_a_later_message_due(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.FIXED_TIME, slots=2)
+    client.producer(topic).send(FixedTimeMessage("a", FAR_MS, body="b"))
+    assert client.promote(topic, "nothing") is ABSENT
+    assert client.promote(topic, "a") is DONE
+    with client.consumer(topic) as consumer:
+        delivery = consumer.poll(1, timeout=5)[0]
+        assert (delivery.text, delivery.body) == ("a", b"b")
+        assert client.promote(topic, "a") is IN_FLIGHT
+        delivery.ack()
+
+
+def test_promote_and_reprioritise_change_the_order(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    client.producer(topic).send_many(PriorityMessage(name, 100) for name in "abcd")
+    assert client.reprioritise(topic, "c", 200) is DONE
+    assert client.promote(topic, "b") is DONE
+    with client.consumer(topic) as consumer:
+        first = consumer.poll(2, timeout=5)
+        assert [each.text for each in first] == ["b", "c"]
+        for each in [*first, *consumer.poll(2, timeout=5)]:
+            each.ack()
+
+
+def test_reprioritise_needs_priorities(client: RmqClient, make_topic: MakeTopic) -> None:
+    with pytest.raises(InvalidValueError, match="has due times, no priorities"):
+        client.reprioritise(make_topic(TopicType.FIXED_TIME), "a", 100)
+
+
+def test_a_paused_topic_is_not_claimed_from_by_anybody_and_goes_on_when_resumed(
+    client: RmqClient, make_topic: MakeTopic, redis_url: str
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    seen: list[str] = []
+    lock = threading.Lock()
+
+    @client.listener(topic)
+    def handle(delivery: object) -> None:
+        with lock:
+            seen.append(str(delivery))
+
+    with RmqClient(redis_url) as operator:
+        assert operator.pause(topic) == 4
+        assert operator.pause(topic) == 0
+        client.start()
+        client.producer(topic).send_many(PriorityMessage(f"m{n}", 100) for n in range(40))
+        threading.Event().wait(1.5)  # longer than a listener's own look
+        assert seen == []
+        stats = operator.inspect(topic).stats()
+        assert (stats.backlog, all(slot.paused for slot in stats.slots)) == (40, True)
+        assert operator.resume(topic, [0]) == 1
+        assert operator.resume(topic) == 3
+        wait_until(lambda: len(seen) == 40, 30)
+        wait_until(lambda: operator.inspect(topic).stats().total("acked") == 40, 30)
+    client.stop()
+
+
+def test_a_paused_stream_group(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.STREAM, slots=2, checked=False)
+    client.producer(topic).send(StreamMessage("before"))
+    with client.consumer(topic, group="g", start="all") as consumer:
+        stream = client.stream(topic)
+        assert stream.pause("g") == 2
+        assert consumer.poll(5, timeout=0.3) == []
+        assert stream.resume("g", actor="alice") == 2
+        delivery = consumer.poll(5, timeout=10)[0]
+        delivery.ack()
+    assert [(line.actor == "alice", line.action) for line in stream.audit()] == [(True, "resume"), (False, "pause")]
+    with pytest.raises(InvalidValueError, match="no group"):
+        stream.pause("unknown")
+    assert stream.stats().groups == ("g",)
+
+
+def test_purge_needs_the_name_and_leaves_what_is_in_flight(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=2)
+    client.producer(topic).send_many(PriorityMessage(f"m{n}", 100 + n, body="b") for n in range(2_500))
+    control = client.control(topic, actor="alice")
+    with client.consumer(topic) as consumer:
+        held = consumer.poll(1, timeout=5)[0]
+        for wrong in ("", "yes", topic.name + "x"):
+            with pytest.raises(InvalidValueError, match="confirm it with the topic's name"):
+                control.purge("store", confirm=wrong)
+        with pytest.raises(InvalidValueError, match="must be store or retry"):
+            control.purge("dead", confirm=topic.name)
+        progress: list[int] = []
+        assert control.purge("store", confirm=topic.name, limit=100) == 100
+        assert control.purge("store", confirm=topic.name, progress=progress.append) == 2_399
+        assert progress[-1] == 2_399
+        held.nack(delay=60_000)
+    stats = client.inspect(topic).stats()
+    assert (stats.backlog, stats.waiting, stats.total("purged"), stats.unaccounted) == (0, 1, 2_499, 0)
+    assert control.purge("retry", confirm=topic.name) == 1
+    assert client.inspect(topic).stats().unaccounted == 0
+    lines = client.inspect(topic).audit()
+    assert [line.outcome for line in lines[:2]] == ["dropped 1", "begun"]
+    assert {line.actor for line in lines} == {"alice"}
+
+
+def test_redrive_and_purge_of_one_dead(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, max_retries=0, retry=ImmediateRetry())
+    client.producer(topic).send_many(PriorityMessage(name, 100) for name in "ab")
+    with client.consumer(topic) as consumer:
+        for delivery in consumer.poll(2, timeout=5):
+            delivery.nack()
+        consumer.poll(1, timeout=0)
+    control = client.control(topic)
+    assert (control.redrive("a"), control.redrive("a"), control.redrive("x")) == (
+        Redriven.DONE,
+        Redriven.ABSENT,
+        Redriven.ABSENT,
+    )
+    assert (control.purge_dead("b"), control.purge_dead("b")) == (True, False)
+
+
+def test_every_step_leaves_a_line_in_redis_and_in_the_log(
+    client: RmqClient, make_topic: MakeTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=2)
+    client.producer(topic).send(PriorityMessage(HOSTILE, 100))
+    control = client.control(topic, actor="mallory\x1b[2J")
+    with caplog.at_level(logging.INFO, "rmq.audit"):
+        control.promote(HOSTILE)
+        control.reprioritise(HOSTILE, 300)
+        control.reschedule(HOSTILE, priority=400)
+        control.cancel(HOSTILE)
+        control.cancel(HOSTILE)
+        control.pause([1])
+        control.resume([1])
+        client.dead(topic, actor="bob").redrive(limit=7)
+        client.dead(topic, actor="bob").purge()
+    lines = client.inspect(topic).audit()
+    done = [(line.action, line.outcome) for line in sorted(lines, key=lambda line: (line.time_ms, line.id))]
+    assert sorted(done) == sorted(
+        [
+            ("promote", "done"),
+            ("reprioritise", "done"),
+            ("reschedule", "done"),
+            ("cancel", "done"),
+            ("cancel", "absent"),
+            ("pause", "done"),
+            ("resume", "done"),
+            ("redrive", "begun"),
+            ("redrive", "nothing done"),
+            ("purge dead", "begun"),
+            ("purge dead", "nothing done"),
+        ]
+    )
+    assert {line.content for line in lines if line.content} == {HOSTILE.encode()}
+    assert next(line.detail for line in lines if line.action == "redrive") == "all the dead limit=7"
+    assert len(caplog.records) == len(lines)
+    assert all(record.getMessage().isprintable() for record in caplog.records), "nothing in a log acts on a terminal"
+
+
+def test_the_audit_is_bounded(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    control = client.control(topic)
+    for _ in range(1_300):
+        control.cancel("a")
+    assert len(client.inspect(topic).audit(1_000)) == 1_000
+    assert client._connections.command("XLEN", f"audit{{{topic.name}_0}}") < 1_200
+
+
+@pytest.mark.parametrize("actor", ["", "x" * 257])
+def test_an_actor_has_a_name(client: RmqClient, make_topic: MakeTopic, actor: str) -> None:
+    with pytest.raises(InvalidValueError, match="actor"):
+        client.control(make_topic(TopicType.PRIORITY), actor=actor)
+
+
+def test_what_is_not_there(client: RmqClient, make_topic: MakeTopic) -> None:
+    with pytest.raises(UnknownTopicError):
+        client.control("no-such-topic")
+    topic = make_topic(TopicType.PRIORITY, slots=2)
+    for slots in ([2], [-1], [True]):
+        with pytest.raises(InvalidValueError, match="is not one of topic"):
+            client.pause(topic, slots)
+    with pytest.raises(InvalidValueError, match="STREAM"):
+        client.promote(make_topic(TopicType.STREAM, checked=False), "a")
