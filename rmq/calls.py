@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby, repeat
 from typing import Any, Generic, TypeVar, cast
 
+from rmq.envelope import unwrap
 from rmq.errors import (
     BacklogFullError,
     BatchAckedError,
@@ -328,7 +329,7 @@ def peek(
         now_ms, page, bodies = reply
         contents, scores = page[::2], page[1::2]
         rows = zip(contents, scores, bodies or [None] * len(contents), strict=True)
-        return int(now_ms), [(content, int(score), body) for content, score, body in rows]
+        return int(now_ms), [(content, int(score), unwrap(body)[0]) for content, score, body in rows]
 
     return Call("peek", (zset, keys.body), [order, start, limit], parse, True, topic.name, slot)
 
@@ -515,7 +516,7 @@ def dead_message(
         topic,
         slot,
         content,
-        body,
+        unwrap(body)[0],
         died_ms,
         error_type=record.get("type", ""),
         error_message=record.get("message", ""),

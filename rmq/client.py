@@ -31,6 +31,7 @@ from rmq.findings import WorkerInfo
 from rmq.history import History, Recorder
 from rmq.inspection import Inspection
 from rmq.messages import Payload
+from rmq.observing import Observers
 from rmq.producer import Producer
 from rmq.registry import Registry
 from rmq.results import ControlResult
@@ -104,6 +105,8 @@ class RmqClient:
         self._topics: dict[Topic, Topic] = {}
         self._listeners: list[Listener] = []
         self._runtimes: list[ListenerRuntime] = []
+        self.observers = Observers()
+        """Who watches sends and handlers; producers, and listeners that start, made after it was added, tell them."""
         self._zookeeper = zookeeper
         self._coordination: Coordination | None = None
         self._recorder: Recorder | None = None
@@ -118,7 +121,7 @@ class RmqClient:
         Raises:
             TopicMismatchError: The topic is registered with another type or number of slots.
         """
-        return Producer(self._connections, self._registered(topic))
+        return Producer(self._connections, self._registered(topic), self.observers)
 
     def consumer(
         self,
@@ -234,6 +237,7 @@ class RmqClient:
         runtimes = [self._runtime_of(self._connections, listener, coordinator) for listener in listeners]
         for runtime in runtimes:
             runtime.take_turns(turns)
+            runtime.observe(self.observers)
         if coordinator is not None:
             coordination = Coordination(coordinator, runtimes, self._blocking)
             coordination.start()

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from rmq.clock import monotonic_s
 from rmq.durations import Duration, duration_ms
+from rmq.envelope import unwrap
 from rmq.errors import AlreadySettledError, LeaseLostError, ReplyLostError, RmqError
 from rmq.ownership import NO_OWNER, Owner
 from rmq.results import Claimed
@@ -75,11 +76,12 @@ class Delivery:
         lost: True once the lease is known to be lost: someone else may have the message.
         outcome: How it was settled; `None` while it is open.
         by_name: Whether its ack has to name it: Redis could not ack its claim as a whole.
+        trace: The W3C traceparent that came with it, empty for none; see `rmq.envelope`.
     """
 
     __slots__ = (
         "_holder", "body", "by_name", "claim_score", "claimed_ms", "content", "lease_until_s", "lost", "outcome",
-        "owner", "slot", "store_score", "topic",
+        "owner", "slot", "store_score", "topic", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -95,7 +97,7 @@ class Delivery:
         self.topic = topic
         self.slot = slot
         self.content = claimed.content
-        self.body = claimed.body
+        self.body, self.trace = unwrap(claimed.body)
         self.store_score = claimed.store_score
         self.claim_score = claimed.claim_score
         self.claimed_ms = claimed_ms

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, cast
 
 from rmq.durations import MAX_SCORE, Duration, Instant, duration_ms, instant_ms
+from rmq.envelope import MARK, wrap
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.topics import Topic, TopicType
 
@@ -236,6 +237,8 @@ def _checked_body(topic: Topic, content: bytes, payload: Payload | None) -> byte
             f"body of {content!r:.80} has {len(body)} bytes; topic {topic.name} takes up to {topic.max_body_bytes}",
             topic=topic.name,
         )
+    if body is not None and body.startswith(MARK):
+        return wrap(body, "")
     return body
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from rmq.backpressure import blocks, send_patiently
 from rmq.connections import Connections
+from rmq.envelope import unwrap, wrap
 from rmq.errors import (
     BacklogFullError,
     DurabilityError,
@@ -18,6 +19,7 @@ from rmq.errors import (
     SendError,
 )
 from rmq.messages import Encoded, Message, encode
+from rmq.observing import Observers
 from rmq.results import SendResult
 from rmq.slot import SlotWriter
 from rmq.topics import Topic, TopicType
@@ -41,9 +43,11 @@ class Producer:
     Args:
         connections: Where the topic is.
         topic: The registered definition.
+        observers: Who watches.
     """
 
-    def __init__(self, connections: Connections, topic: Topic) -> None:
+    def __init__(self, connections: Connections, topic: Topic, observers: Observers | None = None) -> None:
+        self._observers = observers or Observers()
         self._connections = connections
         self._slots = SlotWriter(connections, topic)
         self._blocks = blocks(topic)
@@ -65,6 +69,12 @@ class Producer:
         On a stream topic it can append the entry twice.
         """
         encoded = encode(self.topic, message)
+        if not self._observers.all:
+            return self._send(encoded, message)
+        with self._observers.sending(self.topic, 1) as trace:
+            return self._send(self._traced(encoded, trace), message)
+
+    def _send(self, encoded: Encoded, message: Message) -> SendResult:
         try:
             if self._blocks:
                 result, error = send_patiently(self._slots, encoded.slot, (encoded,), self._connections.blocking.sleep)
@@ -95,11 +105,25 @@ class Producer:
 
         Guarantee: atomic per call of up to 500 messages of one slot. The order within a slot is kept.
         """
+        if not self._observers.all:
+            return self._send_stream(messages, outcomes)
+        with self._observers.sending(self.topic, 0) as trace:
+            return self._send_stream(messages, outcomes, trace)
+
+    def _traced(self, encoded: Encoded, trace: str) -> Encoded:
+        """Return a message with the trace context before its body; an entry of a stream has none."""
+        if not trace or self.topic.type is TopicType.STREAM:
+            return encoded
+        return encoded._replace(body=wrap(unwrap(encoded.body)[0], trace))
+
+    def _send_stream(self, messages: Iterable[Message], outcomes: bool, trace: str = "") -> SendResult:
         stream = _Stream(self._connections, self._slots, outcomes, self._blocks)
         try:
             for message in messages:
                 try:
                     encoded = encode(self.topic, message)
+                    if trace:
+                        encoded = self._traced(encoded, trace)
                 except InvalidMessageError as error:
                     raise stream.abandoned(error, message) from error
                 stream.add(encoded, message)

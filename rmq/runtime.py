@@ -15,6 +15,7 @@ from rmq.coordination import Coordinator
 from rmq.delivery import Delivery
 from rmq.errors import InvalidValueError, TopicMismatchError
 from rmq.leases import LeaseKeeper
+from rmq.observing import Observers
 from rmq.ownership import Owner, spread_slots
 from rmq.slot import SlotWriter
 from rmq.stream_consumer import join_group
@@ -89,6 +90,11 @@ class ListenerRuntime:
             self._gate = turns.gate(listener.weight, listener.adaptive, listener.threads)
             for worker in self._workers:
                 worker.gate = self._gate
+
+    def observe(self, observers: Observers) -> None:
+        """Let others watch the handlers; before `start`."""
+        for worker in self._workers:
+            worker.observers = observers
 
     def start(self) -> None:
         """Start claiming."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rmq.calls import Argument, Call, dead_message
+from rmq.envelope import unwrap
 from rmq.findings import (
     PLACES,
     AuditLine,
@@ -36,6 +37,7 @@ def find(topic: Topic, slot: int, content: bytes) -> Call[Whereabouts]:
         now_ms = int(reply[0])
         scores = [int(found[0]) if found else None for found in reply[1:5]]
         body, error, reason, dead_body = (found[0] if found else None for found in reply[5:9])
+        body = unwrap(body)[0]
 
         def peeked(place: Place, score: int | None) -> PeekedMessage | None:
             if score is None:
@@ -125,12 +127,14 @@ def _found(
     topic: Topic, slot: int, now_ms: int, place: bytes, content: bytes, score: bytes, size: bytes, body: bytes,
     reason: bytes | None,
 ) -> FoundMessage:  # fmt: skip
-    where, value, length = PLACES[int(place) - 1], int(score), int(size)
+    where, value = PLACES[int(place) - 1], int(score)
+    begin = None if int(size) < 0 else unwrap(body)[0]
+    length = int(size) - len(body) + len(begin or b"")
     due_ms, left = (value, None) if where == "dead" else meaning_of(topic, where, value)
     record: dict[str, Any] = json.loads(reason.decode(errors="replace")) if reason else {}
     return FoundMessage(
         topic.name, slot, content, where, value, due_ms, left, record.get("type", ""), record.get("message", ""),
-        None if length < 0 else body, max(0, length), now_ms,
+        begin, max(0, length), now_ms,
     )  # fmt: skip
 
 

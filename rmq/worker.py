@@ -16,6 +16,7 @@ from rmq.coordination import Coordinator, Ownership
 from rmq.delivery import ACKED, RELEASED, Delivery, Outcome, Verb, describe
 from rmq.errors import InvalidValueError, RmqError
 from rmq.leases import Held
+from rmq.observing import Observers
 from rmq.pace import MOST_AHEAD, Pace
 from rmq.stream_values import check_group
 from rmq.topics import Topic
@@ -104,6 +105,7 @@ class Worker(Background):
         self.handled = self.failed = 0
         self.held = Held(claimer.blocking)
         self.gate: Gate | None = None
+        self.observers = Observers()
         self.claimer = claimer
         self._listener = listener
         self._stopping = stopping
@@ -239,7 +241,7 @@ class Worker(Background):
         if self.gate is not None:
             self.gate.handling(id(self))
         try:
-            self._listener.handler(list(ready) if self._listener.batch else ready[0])
+            self._call(ready)
             outcome = ACKED
         except BaseException as error:  # SystemExit, too: it would end this thread, and nobody else, without a word
             log.warning("handler of topic %s failed: %r", self._listener.topic.name, error, exc_info=error)
@@ -254,6 +256,14 @@ class Worker(Background):
             failed = any(each.outcome is not None and each.outcome.verb is Verb.NACK for each in ready)
             self.gate.handled(id(self), len(ready), failed)
         self._pace.note(len(ready), monotonic_s() - started_s)
+
+    def _call(self, ready: Sequence[Delivery]) -> None:
+        given = list(ready) if self._listener.batch else ready[0]
+        if not self.observers.all:
+            self._listener.handler(given)
+            return
+        with self.observers.handling(ready):
+            self._listener.handler(given)
 
     def _may_begin(self, delivery: Delivery, now_s: float) -> bool:
         """A message whose lease or slot is no longer ours goes back: somebody else has it, or will."""
@@ -270,6 +280,8 @@ class Worker(Background):
 
     def _drop(self, settled: Sequence[Delivery], unsent: Sequence[Delivery]) -> None:
         gone = {id(delivery) for delivery in settled} - {id(delivery) for delivery in unsent}
+        if self.observers.all and gone:
+            self.observers.settled([delivery for delivery in settled if id(delivery) in gone])
         self.held.deliveries = [delivery for delivery in self.held.deliveries if id(delivery) not in gone]
 
     def _worth_repeating(self, unsent: Sequence[Delivery]) -> list[Delivery]:
