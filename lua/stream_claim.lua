@@ -64,9 +64,7 @@ if refusal then
   return refusal
 end
 redis.call('XLEN', slot.store)
-for _, zset in ipairs({ slot.retry, slot.dead }) do
-  redis.call('ZCARD', zset)
-end
+local waits, died = redis.call('ZCARD', slot.retry) > 0, redis.call('ZCARD', slot.dead) > 0
 for _, hash in ipairs({ slot.error, slot.reason, slot.dead_body }) do
   redis.call('HLEN', hash)
 end
@@ -79,7 +77,11 @@ if oldest.err then
   redis.call('XGROUP', 'CREATE', slot.store, slot.group, '0', 'MKSTREAM')
 end
 local back = settle_entries(slot, 12, now_ms, max_retries, totals, stale, lost)
-trim_dead(slot, now_ms, max_dead_age, max_dead, totals)
+local nacked = ARGV[12] ~= '0'
+waits = waits or nacked
+if died or nacked then
+  trim_dead(slot, now_ms, max_dead_age, max_dead, totals)
+end
 
 local pass = {
   at = tonumber(saved[1]), cursor = saved[2] or '', start = tonumber(saved[3] or 0), first = tonumber(saved[4] or 0),
@@ -89,7 +91,9 @@ if not pass.at and oldest[1] then
 end
 local function redeliver(quota)
   local before = #entries
-  swept = swept + take_retries(slot, now_ms, quota, entries, counts, totals, lost)
+  if waits then
+    swept = swept + take_retries(slot, now_ms, quota, entries, counts, totals, lost)
+  end
   local left = quota - (#entries - before)
   swept = swept
     + scan_pending(slot, pass, now_ms, lease_ms, max_retries, left, scan_limit, entries, counts, totals, lost)
@@ -113,10 +117,11 @@ end
 if not pass.at and #entries > 0 then
   pass.at = now_ms + lease_ms
 end
-if pass.at then
+if pass.at and (whole(pass.at) ~= saved[1] or pass.cursor ~= saved[2] or whole(pass.start) ~= saved[3]
+    or whole(pass.first) ~= saved[4]) then
   redis.call('HSET', slot.meta, 'scan_at', whole(pass.at), 'scan_cursor', pass.cursor, 'scan_start', whole(pass.start),
     'scan_first', whole(pass.first))
-elseif saved[1] then
+elseif not pass.at and saved[1] then
   redis.call('HDEL', slot.meta, 'scan_at')
 end
 write_totals(slot.meta, totals)
@@ -128,7 +133,7 @@ local due = 0
 if more then
   due = now_ms
 elseif not paused then
-  local first = redis.call('ZRANGE', slot.retry, 0, 0, 'WITHSCORES')[2]
+  local first = waits and redis.call('ZRANGE', slot.retry, 0, 0, 'WITHSCORES')[2]
   due = first and math.max(now_ms, tonumber(first)) or 0
   if pass.at then
     local scan_at = pass.cursor == '' and math.max(now_ms, pass.at) or now_ms
