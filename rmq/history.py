@@ -158,8 +158,8 @@ class History:
                 log.debug("history of topic %s: %s", name, error)
                 continue
             found.append(record)
-            self._append(name, record)
-        self._append(None, sum_of(minute, found))
+            self.append(name, record)
+        self.append(None, sum_of(minute, found))
         return found
 
     def _read(self, topic: Topic, minute: int) -> Minute:
@@ -167,7 +167,8 @@ class History:
             return minute_of_stream(StreamView(self._connections, topic), minute)
         return minute_of(Inspection(self._connections, topic).stats(), minute)
 
-    def _append(self, topic: str | None, record: Minute) -> bool:
+    def append(self, topic: str | None, record: Minute) -> bool:
+        """Append a record to a ring; return whether it was new. Atomic; safe to repeat."""
         def parse(reply: Any) -> bool:
             return reply == b"1"
 

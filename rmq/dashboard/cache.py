@@ -68,6 +68,7 @@ class Cache:
                     _read(entry, read)
             except Exception as error:  # whatever it is, the next one who looks reads it himself and is told
                 log.debug("reading again failed: %s", error)
+                entry.read_s = None
             finally:
                 entry.refreshing = False
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from rmq.client import RmqClient
 from rmq.dashboard.cache import Cache
 from rmq.dashboard.charts import Chart, Line, draw, short
-from rmq.errors import RmqError
+from rmq.errors import RedisUnavailableError, RmqError
 from rmq.findings import AuditLine, DeadReasons, WorkerInfo
 from rmq.history import Minute, minute_of, minute_of_stream, sum_of
 from rmq.inspection import TopicStats
@@ -208,6 +208,8 @@ class Reader:
     def _read_or_say(self, topic: Topic) -> TopicNow:
         try:
             return self.cache.get(("topic", topic.name), lambda: self._read_topic(topic))
+        except RedisUnavailableError:
+            raise
         except RmqError as error:  # the other topics are still worth seeing
             return TopicNow(topic, Minute(0), trouble=str(error))
 

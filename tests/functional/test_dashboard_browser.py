@@ -26,7 +26,7 @@ FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
 ).split()
-LIMIT_MS = 8_000
+LIMIT_MS = 30_000
 WIDTHS, SCHEMES = (360, 1_440), ("light", "dark")
 
 pytestmark = [
@@ -103,8 +103,9 @@ def shop(client: RmqClient, make_topic: MakeTopic) -> dict[str, Topic]:
         "timed": make_topic(TopicType.FIXED_TIME, slots=1),
         "stream": make_topic(TopicType.STREAM, slots=1, checked=False),
     }
-    client.producer(topics["priority"]).send_many(PriorityMessage(f"job:{i}", 100, body=f"b{i}") for i in range(60))
+    client.producer(topics["priority"]).send_many(PriorityMessage(f"bad:{i}", 100, body=f"b{i}") for i in range(8))
     bury(client, topics["priority"], 8, ValueError("no such <picture>"))
+    client.producer(topics["priority"]).send_many(PriorityMessage(f"job:{i}", 100, body=f"b{i}") for i in range(60))
     client.producer(topics["merged"]).send_many(RangeMergeMessage(f"item:{i}", 3_600_000) for i in range(20))
     now_ms = client.inspect(client.producer(topics["timed"]).topic).stats().slots[0].now_ms
     client.producer(topics["timed"]).send(FixedTimeMessage("close:1", now_ms + 3_600_000))
@@ -121,7 +122,7 @@ def pages_of(shop: dict[str, Topic]) -> list[str]:
     return [
         "/", f"/topic/{name}", f"/topic/{name}?heat=owner&range=24h", f"/topic/{shop['merged'].name}",
         f"/topic/{shop['stream'].name}", f"/topic/{name}/slot/3", "/workers", f"/search?topic={name}&pattern=job:1*",
-        f"/message?topic={name}&content=job:20", f"/message?topic={name}&content=job:0", f"/dead?topic={name}",
+        f"/message?topic={name}&content=job:20", f"/message?topic={name}&content=bad:0", f"/dead?topic={name}",
         f"/dead?topic={shop['stream'].name}", f"/audit?topic={name}",
     ]  # fmt: skip
 
@@ -249,16 +250,16 @@ def test_dead_letters(open_page: Open, client: RmqClient, shop: dict[str, Topic]
 
     page = open_page(f"/dead?topic={topic.name}", width)
     expect(page.get_by_text("no such <picture>").first).to_be_visible()
-    page.get_by_role("button", name="Redrive job:").first.click()
+    page.get_by_role("button", name="Redrive bad:").first.click()
     said(page, "redrive: sent again")
     assert dead() == 7
-    page.get_by_role("button", name="Purge … job:").first.click()
+    page.get_by_role("button", name="Purge … bad:").first.click()
     press(page, "Yes, do it")
     said(page, "purge: dropped for good")
     assert dead() == 6
     page.get_by_label("Error type").fill("KeyError")
     press(page, "Show")
-    expect(page.get_by_text("None among the 6 looked at")).to_be_visible()
+    expect(page.get_by_text("None.")).to_be_visible()
     page.get_by_role("link", name="ValueError").click()
     content = page.locator("tbody code.content").first.inner_text()
     page.get_by_label("Content, with").fill(content)

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from rmq import PriorityMessage, RmqClient, StreamMessage, TopicType
-from rmq.history import LONGEST_WAIT_S, MINUTES, Minute, Recorder, sum_of
+from rmq.history import LONGEST_WAIT_S, MINUTES, Minute, sum_of
 from rmq.keys import HISTORY_TURN_KEY, TOPICS_KEY, history_key
 from tests.conftest import MakeTopic
 from tests.support.cli import bury
@@ -103,7 +103,7 @@ def test_a_recorder_records_and_ends(client: RmqClient, make_topic: MakeTopic, m
     client.producer(topic)
     client.record_history()
     client.record_history()
-    recorders = [thread for thread in threading.enumerate() if isinstance(thread, Recorder)]
+    recorders = [thread for thread in threading.enumerate() if thread.name == "rmq-history"]
     assert len(recorders) == 1
     wait_until(lambda: client.history().last(topic.name), LONGEST_WAIT_S + 40)
     client.stop()
