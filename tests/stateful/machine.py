@@ -13,7 +13,7 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rmq import calls
+from rmq import calls, control_calls, view_calls
 from rmq.calls import Ack, Call, Nack, WholeClaim
 from rmq.connections import Connections
 from rmq.errors import FencedError, RmqError
@@ -272,6 +272,29 @@ class SlotMachine(RuleBasedStateMachine):
             if answer is ControlResult.DONE:
                 self.owed.discard(name)
 
+    @rule(picked=some)
+    def promote(self, picked: list[int]) -> None:
+        names = self._names(picked)
+        self._both(control_calls.promote(self.topic, 0, names, HINT), lambda: self.model.promote(names))
+        for name in names:
+            found = self.connections.run(view_calls.find(self.topic, 0, name))
+            assert self.model.find(name) == (
+                found.stored and found.stored.score,
+                found.in_flight and found.in_flight.score,
+                found.waiting and found.waiting.score,
+                found.dead and found.dead.died_ms,
+            )
+
+    @rule(paused=st.sampled_from([True, False, False, False]))
+    def pause(self, paused: bool) -> None:
+        self._both(control_calls.pause(self.topic, 0, paused, HINT), lambda: self.model.pause(paused))
+
+    @rule(place=st.sampled_from(["store", "retry"]), limit=st.sampled_from([0, 1, 1, 10]))
+    def purge_backlog(self, place: str, limit: int) -> None:
+        call = control_calls.purge_backlog(self.topic, 0, place, limit)
+        if self._both(call, lambda: self.model.purge_backlog(place, limit)):
+            self.owed &= self.model.slot.store.keys()
+
     @precondition(lambda self: self.model.slot.dead)
     @rule(picked=some, choice=score_choices, bounds=st.sampled_from([*product([False, True], [1, 10])]))
     def redrive(self, picked: list[int], choice: int, bounds: tuple[bool, int]) -> None:
@@ -317,6 +340,7 @@ class SlotMachine(RuleBasedStateMachine):
         """Every accepted send is followed by a delivery: a good worker can empty the slot whatever happened."""
         if not hasattr(self, "model"):
             return
+        self._both(control_calls.pause(self.topic, 0, False, HINT), lambda: self.model.pause(False))
         self.epoch += 1
         for _ in range(3 * len(CONTENTS)):
             self._set_clock(max(self.model.now_ms, self.latest_s * 1000) + LONGEST_DELAY_MS + 4_000)

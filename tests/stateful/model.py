@@ -34,6 +34,7 @@ class Model:
         self.slot = SlotState()
         self.epoch = 0
         self.totals: Counter[str] = Counter()
+        self.paused = False
 
     @property
     def now_s(self) -> int:
@@ -42,6 +43,7 @@ class Model:
     def state(self) -> SlotState:
         """What the keys must hold."""
         owner = {"epoch": str(self.epoch), "ensemble": "zk"} if self.epoch else {}
+        owner |= {"paused": "1"} if self.paused else {}
         return replace(self.slot, totals={name: n for name, n in self.totals.items() if n}, owner=owner)
 
     # sending
@@ -149,8 +151,8 @@ class Model:
         _, more_old = self._expire(sweep_limit)
         more = more or more_old
         self._trim_dead()
-        taken = [] if more_old else [self._take(content) for content in self._claimable()[:limit]]
-        next_due = self.now_ms if more or self._claimable() else self._next_due()
+        taken = [] if more_old or self.paused else [self._take(content) for content in self._claimable()[:limit]]
+        next_due = self.now_ms if more or (self._claimable() and not self.paused) else self._next_due()
         return ClaimReply(self.now_ms, next_due, 0, swept, tuple(stale), tuple(taken), tuple(unmatched))
 
     def ack(self, acks: Sequence[Ack], owner: Owner) -> tuple[bytes, ...]:
@@ -208,7 +210,8 @@ class Model:
         """When there is something to do, once all that is claimable was claimed; 0 for never."""
         times = [due // 1000 * 1000 for due in self.slot.retry.values()]
         times += [(claim // 1000 + self.topic.lease_s + 1) * 1000 for claim in self.slot.prepare.values()]
-        times += [due for due in self.slot.store.values() if self.topic.type.timed and due > self.now_ms]
+        if self.topic.type.timed and not self.paused:
+            times += [due for due in self.slot.store.values() if due > self.now_ms]
         return min(times, default=0)
 
     def _ack(self, content: bytes, claim_score: int) -> bool:
@@ -347,6 +350,53 @@ class Model:
             answers.append(ControlResult.DONE if stored or waiting else self._absent(content))
         self.slot.hints.append(score if self.topic.type.timed else 0)
         return answers
+
+    def promote(self, contents: Sequence[bytes]) -> list[ControlResult]:
+        answers = [self._promote(content) for content in contents]
+        self.slot.hints.append(0)
+        return answers
+
+    def _promote(self, content: bytes) -> ControlResult:
+        store, retry = self.slot.store, self.slot.retry
+        if content not in store and content not in retry:
+            return self._absent(content)
+        if self.topic.type.timed:
+            if content in store:
+                store[content] = min(store[content], self.now_ms)
+            else:
+                store[content] = retry.pop(content) % 1000
+            return ControlResult.DONE
+        first = _lowest_first(store)[-1:]
+        if first != [content] or store[content] <= self.topic.max_retries:
+            highest = max([self.topic.max_retries, *store.values()])
+            self.totals["merged"] += content in store and content in retry
+            store[content] = min(highest + 1, 2**53 - 1)
+        elif content in retry:
+            self.totals["merged"] += 1
+        retry.pop(content, None)
+        return ControlResult.DONE
+
+    def pause(self, paused: bool) -> bool:
+        changed, self.paused = self.paused is not paused, paused
+        if not paused:
+            self.slot.hints.append(0)
+        return changed
+
+    def purge_backlog(self, place: str, limit: int) -> int:
+        zset = self.slot.store if place == "store" else self.slot.retry
+        doomed = _lowest_first(zset)[:limit]
+        for content in doomed:
+            del zset[content]
+            if not any(content in place for place in (self.slot.store, self.slot.prepare, self.slot.retry)):
+                self.slot.body.pop(content, None)
+                self.slot.error.pop(content, None)
+        self.totals["purged"] += len(doomed)
+        return len(doomed)
+
+    def find(self, content: bytes) -> tuple[int | None, ...]:
+        """Its scores in store, prepare, retry and dead."""
+        places = (self.slot.store, self.slot.prepare, self.slot.retry, self.slot.dead)
+        return tuple(place.get(content) for place in places)
 
     def _absent(self, content: bytes) -> ControlResult:
         return ControlResult.IN_FLIGHT if content in self.slot.prepare else ControlResult.ABSENT

@@ -1,0 +1,229 @@
+"""The scripts that steer and look: promote, pause, purge_backlog, audit, find, search, dead_reasons, the workers'."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rmq import calls, control_calls, view_calls
+from rmq.findings import WorkerInfo
+from rmq.keys import WORKER_INFOS_KEY, WORKERS_KEY
+from rmq.results import ControlResult
+from rmq.topics import TopicType
+from tests.conftest import MakeSlot
+from tests.lua.cases import FAILURE, FULL
+from tests.support.slots import HINT, T0, SlotState, SlotUnderTest
+
+DONE, IN_FLIGHT, ABSENT = ControlResult.DONE, ControlResult.IN_FLIGHT, ControlResult.ABSENT
+SECOND = T0 // 1000
+
+
+def promote(slot: SlotUnderTest, *contents: bytes, actor: str = "") -> list[ControlResult]:
+    return slot.run(control_calls.promote(slot.topic, 0, contents, HINT, actor))
+
+
+def audit_of(slot: SlotUnderTest) -> list[dict[bytes, bytes]]:
+    rows: Any = slot.client.xrange(slot.keys.audit)
+    return [fields for _, fields in rows]
+
+
+def test_promote_on_a_time_topic(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME)
+    before = slot.seed(FULL)
+    answers = promote(slot, b"due", b"later", b"patient", b"held", b"dead", b"later")
+    assert answers == [DONE, DONE, DONE, IN_FLIGHT, ABSENT, DONE]
+    assert slot.state() == replace(
+        before,
+        store={**before.store, b"later": T0, b"patient": 3},
+        retry={b"waiting": before.retry[b"waiting"]},
+        hints=[0],
+    )
+
+
+def test_promote_with_priorities(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    slot.seed(
+        SlotState(store={b"a": 50, b"b": 90, b"retry": 3}, retry={b"waiting": SECOND * 1000 + 9_003, b"a": 9_003})
+    )
+    assert promote(slot, b"a", b"a") == [DONE, DONE]
+    assert slot.state().store == {b"a": 91, b"b": 90, b"retry": 3}
+    assert slot.state().totals["merged"] == 1
+    assert promote(slot, b"retry", b"waiting") == [DONE, DONE]
+    state = slot.state()
+    assert (state.store, state.retry) == ({b"a": 91, b"b": 90, b"retry": 92, b"waiting": 93}, {})
+
+
+@pytest.mark.parametrize("store", [{b"retry": 3}, {b"retry": 16}])
+def test_promote_gives_a_lone_retry_a_priority(make_slot: MakeSlot, store: dict[bytes, int]) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    slot.seed(SlotState(store=store))
+    promote(slot, b"retry")
+    assert slot.state().store == {b"retry": 17}
+
+
+def test_promote_does_not_go_beyond_the_largest_score(make_slot: MakeSlot) -> None:
+    # pitfall 13
+    slot = make_slot(TopicType.PRIORITY)
+    slot.seed(SlotState(store={b"a": 2**53 - 1, b"b": 50}))
+    promote(slot, b"b")
+    assert slot.state().store == {b"a": 2**53 - 1, b"b": 2**53 - 1}
+
+
+def test_pause_and_resume(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    slot.send((b"a", 50))
+    answers = [slot.run(control_calls.pause(slot.topic, 0, to, HINT, "me", "all")) for to in (True, True)]
+    assert (answers, slot.state().owner) == ([True, False], {"paused": "1"})
+    assert slot.claim().messages == ()
+    assert slot.claim().next_due_ms == 0
+    answers = [slot.run(control_calls.pause(slot.topic, 0, to, HINT, "me", "all")) for to in (False, False)]
+    assert (answers, slot.state().owner, slot.state().hints[-1]) == ([True, False], {}, 0)
+    assert len(slot.claim().messages) == 1
+    assert [line[b"outcome"] for line in audit_of(slot)] == [b"done", b"unchanged"] * 2
+
+
+def test_purge_leaves_the_body_of_what_is_elsewhere(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME)
+    before = slot.seed(FULL)
+    assert slot.run(control_calls.purge_backlog(slot.topic, 0, "store", 2)) == 2
+    body = {name: text for name, text in before.body.items() if name != b"due"}
+    assert slot.state() == replace(
+        before, store={b"later": before.store[b"later"]}, body=body, totals={**before.totals, "purged": 2}
+    )
+    assert slot.run(control_calls.purge_backlog(slot.topic, 0, "retry", 1_000)) == 2
+    state = slot.state()
+    assert (state.retry, b"waiting" in state.body, b"waiting" in state.error) == ({}, False, False)
+    assert slot.run(control_calls.purge_backlog(slot.topic, 0, "store", 0)) == 0
+
+
+def test_1000_are_purged_at_once(make_slot: MakeSlot) -> None:
+    # pitfall 12
+    slot = make_slot(TopicType.FIXED_TIME)
+    slot.seed(SlotState(store={b"%d" % n: T0 for n in range(1_000)}))
+    assert slot.run(control_calls.purge_backlog(slot.topic, 0, "store", 5_000)) == 1_000
+
+
+def test_every_step_by_content_leaves_a_line_with_its_outcome(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME)
+    slot.seed(FULL)
+    slot.run(calls.cancel(slot.topic, 0, [b"due", b"held"], "me"))
+    slot.run(calls.reschedule(slot.topic, 0, [b"later"], "after", 7, HINT, "me", "reprioritise"))
+    promote(slot, b"nothing", actor="me")
+    redrive = {"overwrite": False, "limit": 1, "publish": HINT, "contents": [b"dead"], "actor": "me"}
+    slot.run(calls.redrive(slot.topic, 0, "after", 0, **redrive))
+    slot.run(calls.purge_dead(slot.topic, 0, contents=[b"long dead"], actor="me"))
+    slot.run(control_calls.audit(slot.topic, 0, "me", "purge", "all", "begun"))
+    lines = [tuple(line[name] for name in (b"action", b"content", b"outcome")) for line in audit_of(slot)]
+    assert lines == [
+        (b"cancel", b"due", b"done"),
+        (b"cancel", b"held", b"in_flight"),
+        (b"reprioritise", b"later", b"done"),
+        (b"promote", b"nothing", b"absent"),
+        (b"redrive", b"dead", b"done"),
+        (b"purge dead", b"long dead", b"dropped 1"),
+        (b"purge", b"", b"begun"),
+    ]
+
+
+def test_without_an_actor_nothing_is_written_down(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME)
+    slot.seed(FULL)
+    slot.cancel(b"due")
+    slot.purge()
+    assert audit_of(slot) == []
+
+
+def test_find_reads_all_places(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME)
+    slot.seed(FULL)
+    resent = slot.run(view_calls.find(slot.topic, 0, b"resent"))
+    assert resent.stored is not None
+    assert resent.in_flight is not None
+    assert (resent.stored.due_ms, resent.stored.body) == (T0 - 4, b"body of resent")
+    assert (resent.in_flight.retries_left, resent.waiting, resent.dead) == (5, None, None)
+    waiting = slot.run(view_calls.find(slot.topic, 0, b"waiting"))
+    assert waiting.waiting is not None
+    assert waiting.failure is not None
+    assert (waiting.failure.type, waiting.failure.message) == (FAILURE["type"], FAILURE["message"])
+    dead = slot.run(view_calls.find(slot.topic, 0, b"dead")).dead
+    assert dead is not None
+    assert (dead.died_ms, dead.body, dead.attempts) == (T0 - 1_000, b"body of dead", 17)
+    assert slot.run(view_calls.find(slot.topic, 0, b"nothing")).gone
+
+
+def test_search_in_all_places(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME)
+    slot.seed(FULL)
+    cursors, found = slot.run(view_calls.search(slot.topic, 0, b"*d*", 10, ("0", "0", "0", "0")))
+    assert cursors == ("0", "0", "0", "0")
+    places = {(each.place, each.content) for each in found}
+    assert places == {
+        ("store", b"due"),
+        ("prepare", b"held"),
+        ("prepare", b"expired"),
+        ("prepare", b"used up"),
+        ("dead", b"dead"),
+        ("dead", b"long dead"),
+    } | {("retry", name) for name in (b"waiting", b"patient") if b"d" in name} | {
+        ("store", name) for name in (b"resent", b"later") if b"d" in name
+    }
+    by_content = {each.content: each for each in found}
+    assert (by_content[b"due"].body, by_content[b"due"].body_bytes) == (b"body of due", 11)
+    assert (by_content[b"long dead"].body, by_content[b"long dead"].body_bytes) == (None, 0)
+    assert by_content[b"dead"].error_type == "ValueError"
+
+
+def test_search_leaves_places_out(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME)
+    slot.seed(FULL)
+    cursors, found = slot.run(view_calls.search(slot.topic, 0, b"*", 10, ("", "", "", "0")))
+    assert (cursors, {each.place for each in found}) == (("", "", "", "0"), {"dead"})
+
+
+def test_search_hands_over_at_most_4_mib_of_bodies(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME)
+    names = [b"%d" % n for n in range(6)]
+    slot.seed(SlotState(store=dict.fromkeys(names, T0), body=dict.fromkeys(names, b"x" * 1_048_576)))
+    _, found = slot.run(view_calls.search(slot.topic, 0, b"*", 10, ("0", "", "", "")))
+    assert sorted(len(each.body or b"") for each in found) == [0, 0, 1_024, 1_024, 1_024, 1_024]
+    assert {each.body_bytes for each in found} == {1_048_576}
+
+
+def test_dead_reasons(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME)
+    names = [b"%d" % n for n in range(90)]
+    slot.seed(
+        SlotState(
+            dead=dict.fromkeys(names, T0),
+            reason={name: {**FAILURE, "type": f"E{n % 3}"} for n, name in enumerate(names)},
+        )
+    )
+    total, counts = slot.run(view_calls.dead_reasons(slot.topic, 0, 1_000))
+    assert (total, counts) == (90, {"E0": 30, "E1": 30, "E2": 30})
+    total, counts = slot.run(view_calls.dead_reasons(slot.topic, 0, 10))
+    assert (total, counts.total()) == (90, 10)
+
+
+def test_workers_come_and_go(make_slot: MakeSlot) -> None:
+    slot = make_slot()
+    slot.client.delete(WORKERS_KEY, WORKER_INFOS_KEY)
+    info = WorkerInfo("", "h", 1, 2, 0, 0, True, ()).to_json()
+    try:
+        for name in ("a", "b"):
+            slot.run(view_calls.worker_beat(name, info, 60_000))
+        slot.advance(59_999)
+        slot.run(view_calls.worker_beat("b", info, 60_000))
+        assert [(each.name, each.seen_ms, each.stale) for each in slot.run(view_calls.workers())] == [
+            ("a", T0, True),
+            ("b", slot.now_ms, False),
+        ]
+        slot.advance(1)
+        slot.run(view_calls.worker_beat("b", info, 60_000))
+        assert [each.name for each in slot.run(view_calls.workers())] == ["b"]
+        slot.run(view_calls.worker_beat("b", "", 60_000))
+        assert slot.run(view_calls.workers()) == []
+        assert slot.client.hlen(WORKER_INFOS_KEY) == 0
+    finally:
+        slot.client.delete(WORKERS_KEY, WORKER_INFOS_KEY)
