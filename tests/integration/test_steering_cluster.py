@@ -1,0 +1,87 @@
+"""Finding, steering and limits on a Redis Cluster, whose nodes each hold a part of a topic."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from rmq import PriorityMessage, RmqClient, Topic, TopicType, WhenFull
+from rmq.results import ControlResult
+from rmq.retry import ImmediateRetry
+from tests.support.topologies import RedisClusterServers
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RedisClusterServers]:
+    with RedisClusterServers(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster: RedisClusterServers) -> Iterator[RmqClient]:
+    with RmqClient(cluster.url) as client:
+        yield client
+
+
+def test_find_search_and_steer(client: RmqClient) -> None:
+    topic = Topic(f"steer{os.getpid()}", TopicType.PRIORITY, slots=16, max_retries=0, retry=ImmediateRetry())
+    client.producer(topic).send_many(PriorityMessage(f"item:{n}", 100 + n, body="b") for n in range(300))
+    view, control = client.inspect(topic), client.control(topic, actor="alice")
+    assert view.find("item:7").stored is not None
+    assert control.promote("item:7") is ControlResult.DONE
+    assert control.reprioritise("item:8", 2_000) is ControlResult.DONE
+    assert control.cancel("item:9") is ControlResult.DONE
+    assert view.find("item:9", everywhere=True).gone
+    found: set[str] = set()
+    cursor = None
+    while True:
+        page = view.search(prefix="item:", cursor=cursor)
+        found |= {each.text for each in page.messages}
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert len(found) == 299
+    assert control.pause() == 16
+    with client.consumer(topic) as consumer:
+        assert consumer.poll(10, timeout=0.2) == []
+        assert control.resume() == 16
+        for delivery in consumer.poll(40, timeout=10):
+            delivery.nack(error=ValueError("no"))
+    wait_until(lambda: view.stats().dead > 0, 10)
+    reasons = view.dead_reasons()
+    assert (reasons.exact, set(reasons.counts)) == (True, {"ValueError"})
+    dead = view.search(places=["dead"]).messages[0]
+    control.redrive(dead.content)
+    assert control.purge("store", confirm=topic.name) > 0
+    stats = view.stats()
+    assert (stats.backlog, stats.unaccounted) == (0, 0)
+    assert {line.action for line in view.audit()} == {
+        "promote", "reprioritise", "cancel", "pause", "resume", "redrive", "purge",
+    }  # fmt: skip
+
+
+def test_drop_and_time_to_live(client: RmqClient) -> None:
+    topic = Topic(f"limits{os.getpid()}", TopicType.PRIORITY, slots=8, max_backlog=80, when_full=WhenFull.DROP, ttl=1)
+    assert client.producer(topic).send_many(PriorityMessage(f"m{n}", 100 + n) for n in range(800)).dropped == 720
+    view = client.inspect(topic)
+    with client.consumer(topic) as consumer:
+        wait_until(lambda: consumer.poll(100, timeout=0) == [] and view.stats().backlog == 0, 20)
+    stats = view.stats()
+    assert (stats.total("dropped"), stats.unaccounted) == (720, 0)
+
+
+def test_workers(client: RmqClient, cluster: RedisClusterServers) -> None:
+    topic = Topic(f"census{os.getpid()}", TopicType.PRIORITY, slots=4)
+
+    @client.listener(topic)
+    def handle(delivery: object) -> None:
+        del delivery
+
+    with RmqClient(cluster.url) as reader:
+        client.start()
+        wait_until(lambda: len(reader.workers()) == 1, 30)
+        client.stop()
+        assert reader.workers() == []
