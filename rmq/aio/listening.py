@@ -64,6 +64,7 @@ class TaskWorker(Worker):
 
     def _handle_waiting(self) -> None:
         """Start lanes; they end by themselves."""
+        self._begun_s = monotonic_s()
         for _ in range(min(len(self._waiting), self._listener.threads - self._lanes)):
             self._lanes += 1
             self.claimer.blocking.job(self._lane, f"rmq-{self._listener.topic.name}").start()

@@ -54,11 +54,11 @@ class awaited(_Face[P, T]):
     @overload
     def __get__(self, instance: None, owner: Any) -> awaited[P, T]: ...
     @overload
-    def __get__(self, instance: Mirror[Any], owner: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    def __get__(self, instance: Mirror[Any] | None, owner: Any) -> Any:
+    def __get__(self, instance: object, owner: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, instance: Any, owner: Any) -> Any:
         if instance is None:
             return self
-        return functools.partial(instance._tasks.run, self.method, instance._plain)  # pyright: ignore[reportPrivateUsage]
+        return functools.partial(instance._tasks.run, self.method, instance._plain)
 
 
 class finished(_Face[P, T]):
@@ -67,11 +67,11 @@ class finished(_Face[P, T]):
     @overload
     def __get__(self, instance: None, owner: Any) -> finished[P, T]: ...
     @overload
-    def __get__(self, instance: Mirror[Any], owner: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    def __get__(self, instance: Mirror[Any] | None, owner: Any) -> Any:
+    def __get__(self, instance: object, owner: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, instance: Any, owner: Any) -> Any:
         if instance is None:
             return self
-        tasks, plain = instance._tasks, instance._plain  # pyright: ignore[reportPrivateUsage]
+        tasks, plain = instance._tasks, instance._plain
 
         def call(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
             return tasks.finish(functools.partial(self.method, plain, *args, **kwargs))
@@ -85,11 +85,11 @@ class iterated(_Face[P, Iterator[T]]):
     @overload
     def __get__(self, instance: None, owner: Any) -> iterated[P, T]: ...
     @overload
-    def __get__(self, instance: Mirror[Any], owner: Any) -> Callable[P, AsyncIterator[T]]: ...
-    def __get__(self, instance: Mirror[Any] | None, owner: Any) -> Any:
+    def __get__(self, instance: object, owner: Any) -> Callable[P, AsyncIterator[T]]: ...
+    def __get__(self, instance: Any, owner: Any) -> Any:
         if instance is None:
             return self
-        tasks, plain = instance._tasks, instance._plain  # pyright: ignore[reportPrivateUsage]
+        tasks, plain = instance._tasks, instance._plain
 
         async def entries(*args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
             async for entry in each(tasks, await tasks.run(self.method, plain, *args, **kwargs)):

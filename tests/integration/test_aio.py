@@ -1,0 +1,442 @@
+"""What only the asyncio side has: cancellation, many handlers at once, event loops. Else see the suites of both sides."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rmq import PriorityMessage, RangeMergeMessage, StreamMessage, Topic, TopicType
+from rmq.aio import DelayedQueue, Delivery, RmqClient
+from rmq.errors import ClientClosedError, InvalidValueError, RmqError, TopicMismatchError
+from rmq.inspection import TopicStats
+from tests.conftest import MakeTopic
+from tests.support.proxy import Proxy
+from tests.support.servers import RedisServer
+
+Test = Callable[..., Coroutine[Any, Any, None]]
+
+
+def in_a_loop(test: Test) -> Callable[..., None]:
+    """Run an async test in an event loop of its own, which has to be left without tasks."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **options: Any) -> None:
+        async def alone() -> None:
+            await test(*args, **options)
+            left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            assert left == []
+
+        asyncio.run(alone())
+
+    return run
+
+
+async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def stats_of(client: RmqClient, topic: Topic) -> TopicStats:
+    stats = await (await client.inspect(topic)).stats()
+    assert stats.unaccounted == 0, stats
+    return stats
+
+
+async def until_settled(client: RmqClient, topic: Topic) -> TopicStats:
+    """Wait until nothing is in flight, long before a lease ends."""
+    view = await client.inspect(topic)
+    async with asyncio.timeout(30):
+        while (stats := await view.stats()).in_flight:
+            await asyncio.sleep(0.01)
+    assert stats.unaccounted == 0, stats
+    return stats
+
+
+# --- cancellation: pitfall 4
+
+
+@in_a_loop
+async def test_a_cancelled_call_leaves_no_reply_behind(redis_server: RedisServer, make_topic: MakeTopic) -> None:
+    topics = [make_topic(TopicType.PRIORITY, slots=slots) for slots in (1, 2, 4)]
+    with Proxy(redis_server.port) as proxy:
+        async with RmqClient(proxy.url) as client:
+            for topic in topics:
+                await client.producer(topic)
+            proxy.delay_replies(0.02)
+            for number in range(60):
+                topic = topics[number % 3]
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(random.Random(number).uniform(0.0, 0.04)):
+                        assert await client.topic(topic.name) == topic
+            assert [await client.topic(topic.name) for topic in topics] == topics
+
+
+@in_a_loop
+async def test_what_a_cancelled_poll_had_claimed_goes_back_at_once(
+    redis_server: RedisServer, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=2)
+    with Proxy(redis_server.port) as proxy:
+        async with RmqClient(proxy.url) as client:
+            await (await client.producer(topic)).send_many(PriorityMessage(f"m{i}", 100) for i in range(20))
+            async with await client.consumer(topic) as consumer:
+                proxy.delay_replies(0.3, command="EVALSHA")
+                for wait_s in (0.1, 0.4, 0.5):  # while it looks, while it claims, while it claims once more
+                    with pytest.raises(TimeoutError):
+                        await asyncio.wait_for(consumer.poll(100, timeout=20), wait_s)
+                proxy.normal()
+                assert (await until_settled(client, topic)).backlog == 20
+                found = await consumer.poll(100, timeout=20)
+                assert (len(found), {delivery.attempt for delivery in found}) == (20, {1})
+                assert await consumer.ack(found) == []
+
+
+@in_a_loop
+async def test_a_cancelled_ack_is_carried_out(redis_server: RedisServer, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    with Proxy(redis_server.port) as proxy:
+        async with RmqClient(proxy.url) as client:
+            await (await client.producer(topic)).send_many(PriorityMessage(c, 100) for c in "abc")
+            async with await client.consumer(topic) as consumer:
+                one, *others = await consumer.poll(10, timeout=5)
+                proxy.delay_replies(0.2, command="EVALSHA")
+                for call in (one.ack(), consumer.ack(others)):
+                    with pytest.raises(TimeoutError):
+                        await asyncio.wait_for(call, 0.05)
+            proxy.normal()
+            assert (await until_settled(client, topic)).total("acked") == 3
+
+
+@in_a_loop
+async def test_an_idle_poll_ends_when_it_is_cancelled(redis_url: str, make_topic: MakeTopic) -> None:
+    async with RmqClient(redis_url) as client:
+        async with await client.consumer(make_topic(TopicType.PRIORITY)) as consumer:
+            for _ in range(3):
+                polling = asyncio.create_task(consumer.poll(timeout=3_600))
+                await asyncio.sleep(0.05)
+                polling.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await polling
+            assert await consumer.poll(timeout=0.01) == []  # it need not wait for those
+
+
+@in_a_loop
+async def test_a_cancelled_take_loses_no_value(redis_server: RedisServer, make_topic: MakeTopic) -> None:
+    name = make_topic(TopicType.FIXED_TIME).name
+    with Proxy(redis_server.port) as proxy:
+        async with RmqClient(proxy.url) as client, DelayedQueue(client, name) as queue:
+            values = {str(number).encode() for number in range(30)}
+            for value in values:
+                await queue.offer(value, 0)
+            proxy.delay_replies(0.0, 0.05, seed=1, command="EVALSHA")
+            chance, taken = random.Random(2), Counter[bytes]()
+            for _ in range(60):
+                taking = queue.taking()
+                with contextlib.suppress(TimeoutError):
+                    if chance.random() < 0.5:
+                        taken[await asyncio.wait_for(queue.take(), chance.uniform(0.0, 0.1))] += 1
+                    else:
+                        value = await asyncio.wait_for(taking.__aenter__(), chance.uniform(0.0, 0.1))
+                        await taking.__aexit__(None, None, None)
+                        taken[value] += 1
+            proxy.normal()
+            async with asyncio.timeout(60):
+                while taken.keys() < values:
+                    taken[await queue.take()] += 1
+            assert taken.keys() == values
+
+
+class Traffic:
+    """Tasks that send and consume through a slow line, each of their calls cancelled at a random moment."""
+
+    def __init__(self, topic: Topic, seed: int) -> None:
+        self.topic = topic
+        self.group = "g" if topic.type is TopicType.STREAM else None
+        self.stored: set[str] = set()
+        self.handled: Counter[str] = Counter()
+        self._chance = random.Random(seed)
+        self._ended = False
+
+    async def run(self, client: RmqClient, seconds: float = 0.2) -> None:
+        await client.consumer(self.topic, group=self.group, start="all")
+        consumers = [asyncio.create_task(self._consume(client)) for _ in range(4)]
+        await asyncio.gather(*(self._send(client, number) for number in range(4)))
+        await asyncio.sleep(seconds)
+        self._ended = True
+        await asyncio.gather(*consumers)
+
+    async def consume_rest(self, client: RmqClient) -> None:
+        async with await client.consumer(self.topic, group=self.group) as consumer:
+            while found := await consumer.poll(1_000, timeout=1.0):
+                self.handled.update(delivery.text for delivery in found)
+                assert await consumer.ack(found) == []
+
+    async def _send(self, client: RmqClient, number: int) -> None:
+        producer = await client.producer(self.topic)
+        for part in range(40):
+            texts = [f"{number}:{part}:{i}" for i in range(self._chance.choice((1, 5, 50)))]
+            if (result := await self._soon(producer.send_many(map(self._message, texts)))) is not None:
+                assert result.accepted == len(texts)  # this reply, and no other
+                self.stored.update(texts)
+
+    async def _consume(self, client: RmqClient) -> None:
+        async with await client.consumer(self.topic, group=self.group) as consumer:
+            while not self._ended:
+                most = self._chance.choice((1, 10, 100))
+                for delivery in await self._soon(consumer.poll(most, timeout=0.02)) or []:
+                    self.handled[delivery.text] += 1
+                    await self._soon(delivery.ack() if self._chance.random() < 0.8 else delivery.release())
+
+    async def _soon(self, call: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            return await asyncio.wait_for(call, self._chance.uniform(0.0, 0.03))
+        except TimeoutError:
+            return None
+
+    def _message(self, text: str) -> Any:
+        return StreamMessage(text) if self.group else PriorityMessage(text, 100)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("type", [TopicType.PRIORITY, TopicType.STREAM])
+@in_a_loop
+async def test_tasks_cancelled_at_random_lose_nothing(
+    seed: int, type: TopicType, redis_server: RedisServer, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(type, slots=4, checked=type is not TopicType.STREAM)
+    traffic = Traffic(topic, seed)
+    with Proxy(redis_server.port) as proxy:
+        async with RmqClient(proxy.url) as client:
+            proxy.delay_replies(0.0, 0.02, seed=seed, command="EVALSHA")
+            await traffic.run(client)
+            proxy.normal()
+            await traffic.consume_rest(client)
+            if traffic.group is None:
+                stats = await stats_of(client, topic)
+                assert (stats.backlog, stats.in_flight, stats.dead) == (0, 0, 0)
+            else:
+                group = await (await client.stream(topic)).group(traffic.group)
+                assert (group.unaccounted, group.pending, group.lag) == (0, 0, 0)
+    assert traffic.stored
+    assert traffic.stored <= traffic.handled.keys()
+
+
+# --- listeners
+
+
+@in_a_loop
+async def test_a_thousand_handlers_wait_at_once(redis_url: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    async with RmqClient(redis_url) as client:
+        together, waiting, done = asyncio.Event(), set[str](), Counter[str]()
+
+        @client.listener(topic, concurrency=1_000)
+        async def handle(delivery: Delivery) -> None:
+            waiting.add(delivery.text)
+            if len(waiting) == 1_000:
+                together.set()
+            await asyncio.wait_for(together.wait(), 60)
+            done[delivery.text] += 1
+
+        await client.start()
+        await (await client.producer(topic)).send_many(PriorityMessage(f"m{i}", 100) for i in range(1_500))
+        await until(lambda: len(done) == 1_500, 60)
+        assert await client.stop() == []
+        assert set(done.values()) == {1}
+        stats = await stats_of(client, topic)
+        assert (stats.total("acked"), stats.total("delivered")) == (1_500, 1_500)
+
+
+@in_a_loop
+async def test_no_more_handlers_run_than_asked_for(redis_url: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=8)
+    async with RmqClient(redis_url) as client:
+        running = most = done = 0
+
+        @client.listener(topic, concurrency=7)
+        async def handle(delivery: Delivery) -> None:
+            nonlocal running, most, done
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.002)
+            running -= 1
+            done += 1
+
+        await (await client.producer(topic)).send_many(PriorityMessage(f"m{i}", 100) for i in range(500))
+        await client.start()
+        await until(lambda: done == 500)
+        assert await client.stop() == []
+        assert most == 7
+
+
+@in_a_loop
+async def test_batches_failures_and_outcomes_of_their_own(redis_url: str, make_topic: MakeTopic) -> None:
+    topic, single = make_topic(TopicType.PRIORITY, slots=2, max_retries=1), make_topic(TopicType.PRIORITY)
+    async with RmqClient(redis_url) as client:
+        sizes: list[int] = []
+
+        @client.listener(topic, batch=50, concurrency=2)
+        async def handle(deliveries: list[Delivery]) -> None:
+            sizes.append(len(deliveries))
+            for delivery in deliveries:
+                if delivery.text == "bad":
+                    await delivery.bury("no good")
+
+        @client.listener(single)
+        async def fail(delivery: Delivery) -> None:
+            raise ValueError(delivery.text)
+
+        producer = await client.producer(topic)
+        await producer.send_many([PriorityMessage("bad", 100), *(PriorityMessage(f"m{i}", 100) for i in range(300))])
+        await (await client.producer(single)).send(PriorityMessage("x", 100))
+        await client.start()
+        view, failed = await client.inspect(topic), await client.inspect(single)
+        async with asyncio.timeout(30):
+            while (await view.stats()).total("acked") < 300 or not (await failed.stats()).waiting:
+                await asyncio.sleep(0.01)
+        await client.stop()
+        assert 1 < max(sizes) <= 50
+        [dead] = [each async for each in (await client.dead(topic)).list()]
+        assert (dead.text, dead.error_message) == ("bad", "no good")
+
+
+@in_a_loop
+async def test_a_stop_lets_handlers_finish_and_gives_back_the_rest(redis_url: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    async with RmqClient(redis_url) as client:
+        go_on, begun, ended = asyncio.Event(), 0, 0
+
+        @client.listener(topic, concurrency=10)
+        async def handle(delivery: Delivery) -> None:
+            nonlocal begun, ended
+            begun += 1
+            await go_on.wait()
+            ended += 1
+
+        await (await client.producer(topic)).send_many(PriorityMessage(f"m{i}", 100) for i in range(100))
+        await client.start()
+        await until(lambda: begun == 10)
+        stopping = asyncio.create_task(client.stop())
+        await asyncio.sleep(0.1)
+        assert not stopping.done()
+        go_on.set()
+        assert await stopping == []
+        assert (begun, ended) == (10, 10)
+        stats = await stats_of(client, topic)
+        assert (stats.total("acked"), stats.backlog, stats.in_flight) == (10, 90, 0)
+
+
+@in_a_loop
+async def test_a_handler_that_outlasts_the_drain_is_cancelled_by_close(redis_url: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    begun, cancelled = asyncio.Event(), asyncio.Event()
+    async with RmqClient(redis_url) as client:
+
+        @client.listener(topic)
+        async def handle(delivery: Delivery) -> None:
+            begun.set()
+            try:
+                await asyncio.sleep(3_600)
+            finally:
+                cancelled.set()
+
+        await (await client.producer(topic)).send(PriorityMessage("a", 100))
+        await client.start()
+        await begun.wait()
+        [left] = await client.stop(drain_s=0.2)
+        assert (left.text, cancelled.is_set()) == ("a", False)
+        with pytest.raises(RmqError, match="running already"):
+            client.listener(topic)(handle)
+    assert cancelled.is_set()
+
+
+@in_a_loop
+async def test_leases_are_renewed_while_handlers_wait(redis_url: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=2, lease=timedelta(seconds=1))
+    async with RmqClient(redis_url) as client:
+        handled: Counter[str] = Counter()
+
+        @client.listener(topic, concurrency=20)
+        async def handle(delivery: Delivery) -> None:
+            await asyncio.sleep(3.5)
+            handled[delivery.text] += 1
+
+        await (await client.producer(topic)).send_many(PriorityMessage(f"m{i}", 100) for i in range(20))
+        await client.start()
+        await until(lambda: len(handled) == 20)
+        await client.stop()
+        assert set(handled.values()) == {1}
+
+
+# --- the rest
+
+
+@in_a_loop
+async def test_messages_of_an_async_iterable(redis_url: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.RANGE_MERGE, slots=4)
+
+    async def messages() -> AsyncIterator[RangeMergeMessage]:
+        for number in range(3_000):
+            if number % 100 == 0:
+                await asyncio.sleep(0)
+            yield RangeMergeMessage(f"m{number % 2_000}", 60_000)
+
+    async def broken() -> AsyncIterator[RangeMergeMessage]:
+        yield RangeMergeMessage("one more", 60_000)
+        raise ZeroDivisionError
+
+    async with RmqClient(redis_url) as client:
+        producer = await client.producer(topic)
+        result = await producer.send_many(messages())
+        assert (result.new, result.merged) == (2_000, 1_000)
+        with pytest.raises(ZeroDivisionError):
+            await producer.send_many(broken())
+
+
+def test_what_is_wrong_is_refused(redis_url: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    client = RmqClient(redis_url)
+    with pytest.raises(InvalidValueError, match="no async function"):
+        client.listener(topic)(lambda delivery: None)  # pyright: ignore
+    with pytest.raises(InvalidValueError, match="1,000"):
+        client.listener(topic, concurrency=1_001)
+
+    async def use() -> None:
+        with pytest.raises(RmqError, match="no listener"):
+            await client.start()
+        with pytest.raises(TopicMismatchError):
+            await client.producer(Topic((await client.producer(topic)).topic.name, TopicType.STREAM))
+
+    async def elsewhere() -> None:
+        with pytest.raises(RmqError, match="another event loop"):
+            await client.topics()
+
+    async def closed() -> None:
+        await client.close()
+        with pytest.raises(ClientClosedError):
+            await client.topics()
+
+    async def main() -> None:
+        await use()
+        await asyncio.to_thread(asyncio.run, elsewhere())
+        await closed()
+
+    asyncio.run(main())
+
+
+def test_an_embedded_redis_of_its_own() -> None:
+    async def main() -> None:
+        async with RmqClient("embedded://") as client:
+            producer = await client.producer(Topic("a", TopicType.PRIORITY))
+            assert (await producer.send(PriorityMessage("x", 100))).new == 1
+
+    asyncio.run(main())
