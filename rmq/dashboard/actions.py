@@ -273,6 +273,9 @@ def _of(form: Form) -> str:
 
 
 def _filter(form: Form) -> DeadFilter:
+    """Return which dead are meant; a pattern that the list on the page would read differently is refused."""
+    if any(part in form.get("pattern", "") for part in ("\\", "[^", "[!")):
+        raise InvalidValueError("for this, the pattern may have * ? and [...], without ^, ! and backslash")
     return DeadFilter(matching=form.get("pattern") or None, error_type=form.get("error") or None)
 
 

@@ -253,12 +253,12 @@ def _sizes(id: str, title: str, points: Sequence[Sample], names: Sequence[str], 
 
 def _throughput(points: Sequence[Sample], first_ms: int, last_ms: int) -> Chart:
     lines: list[Line] = []
-    for name, label in (("accepted", "sent"), ("acked", "done"), ("retried", "failed")):
+    for names, label in ((("accepted",), "sent"), (("acked",), "done"), (("retried", "buried"), "failed")):
         rates: list[tuple[int, float]] = []
         for before, after in pairwise(points):
             seconds = (after.time_ms - before.time_ms) / 1_000
             if 1 <= seconds <= 180:
-                change = getattr(after.figures, name) - getattr(before.figures, name)
+                change = sum(getattr(after.figures, name) - getattr(before.figures, name) for name in names)
                 rates.append((after.time_ms, max(0.0, change / seconds)))
         lines.append(Line(label, rates))
     return draw("rate", "Throughput, a second", lines, first_ms, last_ms, short)

@@ -1,0 +1,113 @@
+"""Takes the pictures in docs/dashboard/: a small shop with workers at work, in a headless Chromium.
+
+`python -m benchmarks.dashboard_pictures`; about 20 seconds.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import sync_playwright
+
+from benchmarks.dashboard import serving
+from benchmarks.servers import standalone
+from rmq import PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, Topic, TopicType
+from rmq.history import Minute
+from rmq.retry import ImmediateRetry
+
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "dashboard"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+PRICES = Topic("price-image", TopicType.PRIORITY, slots=64, max_retries=0, retry=ImmediateRetry())
+VIEWS = Topic("page-view", TopicType.RANGE_MERGE, slots=8)
+EVENTS = Topic("events", TopicType.STREAM, slots=2)
+
+
+def yesterday(client: RmqClient) -> None:
+    """Write a day of figures, as a recorder would have."""
+    draw, history, now = random.Random(7), client.history(), time.time_ns() // 60_000_000_000
+    sent = done = failed = 0
+    for age in range(400, 0, -1):
+        wave = 1 + math.sin(age / 45)
+        sent += int(9_000 * wave) + draw.randint(0, 900)
+        done += int(9_000 * (1 + math.sin((age + 6) / 45))) + draw.randint(0, 900)
+        failed += draw.randint(0, 90)
+        late_ms = max(0, int(20_000 * math.sin(age / 45 + 0.6)))
+        sizes = (int(3_000 * wave) + draw.randint(0, 250), 40, late_ms, draw.randint(20, 90), draw.randint(0, 30))
+        for name in (None, PRICES.name):
+            history.append(name, Minute(now - age, *sizes, 40 - age // 12, sent, sent // 3, done, failed, 0))
+
+
+def shop(client: RmqClient) -> None:
+    """Fill the topics, and have a few messages die."""
+    producer = client.producer(PRICES)
+
+    @client.listener(PRICES, threads=2)
+    def draw(delivery: Any) -> None:
+        time.sleep(0.02)
+        if delivery.text.startswith("item:9"):
+            raise TimeoutError("no answer from shop 9 within 5 s")
+
+    producer.send_many(PriorityMessage(f"item:9{i:03}", 5_000, body=b'{"shop": 9}') for i in range(30))
+    client.start()
+    producer.send_many(
+        PriorityMessage(f"item:{i % 60}-{i}", 100 + i % 9, body=f'{{"item": {i}}}') for i in range(4_000)
+    )
+    client.producer(VIEWS).send_many(RangeMergeMessage(f"page:{i}", 60_000 + 50 * i) for i in range(700))
+    stream = client.producer(EVENTS)
+    client.stream(stream.topic).add_group("billing", "all")
+    stream.send_many(StreamMessage(f"order {i}") for i in range(90))
+    control = client.control(PRICES, actor="ada@dashboard")
+    control.pause([11, 12])
+    control.promote(resting(client, 3))
+    client.control(PRICES, actor="bob@host-3").cancel(resting(client, 4))
+
+
+def resting(client: RmqClient, index: int) -> bytes:
+    """Return a message of a paused slot: it stays where it is."""
+    return client.inspect(PRICES).peek("store", 10, [11])[index].content
+
+
+PICTURES = (
+    ("overview-light", "/", 1_440, "light"),
+    ("overview-dark", "/", 1_440, "dark"),
+    ("overview-phone", "/", 360, "light"),
+    ("topic-light", "/topic/price-image", 1_440, "light"),
+    ("dead-light", "/dead?topic=price-image", 1_440, "light"),
+    ("dead-phone", "/dead?topic=price-image", 360, "dark"),
+    ("message-light", "/message?topic=price-image&content={resting}", 1_440, "light"),
+    ("search-light", "/search?topic=price-image&pattern=item:5*", 1_440, "light"),
+    ("workers-light", "/workers", 1_440, "light"),
+    ("stream-dark", "/topic/events", 1_440, "dark"),
+    ("audit-light", "/audit?topic=price-image", 1_440, "light"),
+)
+
+
+def main() -> None:
+    """Take all pictures."""
+    FOLDER.mkdir(exist_ok=True)
+    with standalone() as servers, RmqClient(servers.url) as client, serving(client) as address:
+        client.producer(PRICES)
+        yesterday(client)
+        shop(client)
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+            warm = browser.new_page(base_url=address)
+            for _ in range(6):  # rates need readings some seconds apart
+                warm.goto("/")
+                time.sleep(2.2)
+            for name, path, width, scheme in PICTURES:
+                page = browser.new_page(base_url=address, viewport={"width": width, "height": 900}, color_scheme=scheme)  # pyright: ignore[reportArgumentType]
+                page.goto(path.format(resting=resting(client, 5).decode()))
+                page.screenshot(path=FOLDER / f"{name}.png", full_page=name.startswith(("overview-l", "topic-l")))
+                page.close()
+            browser.close()
+        client.stop(1.0)
+
+
+if __name__ == "__main__":
+    main()
