@@ -27,7 +27,7 @@ from rmq.durability import DurabilityLevel, parse_durability
 from rmq.durations import Duration, Instant
 from rmq.embedded import EmbeddedServer
 from rmq.errors import CoordinationError, InvalidValueError, RmqError
-from rmq.findings import WorkerInfo
+from rmq.findings import ServerMemory, WorkerInfo
 from rmq.history import History, Recorder
 from rmq.inspection import Inspection
 from rmq.messages import Payload
@@ -455,6 +455,11 @@ class RmqClient:
         if self._recorder is None:
             self._recorder = Recorder(self._connections)
             self._recorder.start()
+
+    def server_memory(self) -> dict[str, ServerMemory]:
+        """Return what each Redis server that holds slots uses, by its address."""
+        found: dict[str, bytes] = self._connections.ask_masters("INFO", "memory")
+        return {address: ServerMemory.from_info(info) for address, info in found.items()}
 
     def close(self) -> None:
         """Stop listeners that still run, close all connections, and end a temporary embedded Redis."""

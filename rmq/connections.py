@@ -196,6 +196,32 @@ class Connections:
 
         self._until_deadline(look)
 
+    def ask_masters(self, *args: Argument) -> dict[str, Any]:
+        """Ask every server that holds slots the same; return what each says, by its address.
+
+        Raises:
+            RedisUnavailableError: No answer until the deadline.
+            ReplyError: A server's refusal.
+        """
+        self._refuse_misuse()
+        found: dict[str, Any] = {}
+
+        def ask() -> None:
+            for node in self._router.masters():
+                wire = node.checkout()
+                try:
+                    found[":".join(map(str, node.address))] = wire.call(*args)
+                except ReplyError:
+                    node.give_back(wire)
+                    raise
+                except BaseException:
+                    wire.close()
+                    raise
+                node.give_back(wire)
+
+        self._until_deadline(ask)
+        return found
+
     def close(self) -> None:
         """Close all idle connections; calls after it fail with `ClientClosedError`."""
         self._closed = True

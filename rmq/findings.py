@@ -376,3 +376,22 @@ def _from_ranges(text: str) -> tuple[int, ...]:
         first, _, last = part.partition("-")
         slots += range(int(first), int(last or first) + 1)
     return tuple(slots)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerMemory:
+    """What a Redis server uses.
+
+    Attributes:
+        used_bytes: Memory in use.
+        limit_bytes: Its `maxmemory`, 0 for none.
+    """
+
+    used_bytes: int
+    limit_bytes: int
+
+    @classmethod
+    def from_info(cls, info: bytes) -> ServerMemory:
+        """Read the section `memory` of INFO."""
+        values = dict(line.split(b":", 1) for line in info.splitlines() if b":" in line)
+        return cls(int(values.get(b"used_memory", 0)), int(values.get(b"maxmemory", 0)))

@@ -16,6 +16,7 @@ from rmq.coordination import Coordinator, Ownership
 from rmq.delivery import ACKED, RELEASED, Delivery, Outcome, Verb, describe
 from rmq.errors import InvalidValueError, RmqError
 from rmq.leases import Held
+from rmq.logs import about
 from rmq.observing import Observers
 from rmq.pace import MOST_AHEAD, Pace
 from rmq.stream_values import check_group
@@ -244,7 +245,8 @@ class Worker(Background):
             self._call(ready)
             outcome = ACKED
         except BaseException as error:  # SystemExit, too: it would end this thread, and nobody else, without a word
-            log.warning("handler of topic %s failed: %r", self._listener.topic.name, error, exc_info=error)
+            name = self._listener.topic.name
+            log.warning("handler of topic %s failed: %r", name, error, exc_info=error, extra=about(ready))
             outcome = Outcome(Verb.NACK, None, *describe(error))
         self._began_s = None
         self.handled += len(ready)

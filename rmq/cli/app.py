@@ -18,6 +18,7 @@ from rmq.cli import (
     entries,
     find,
     messages,
+    metrics,
     send,
     stats,
     steer,
@@ -119,6 +120,7 @@ command(topics_app, "list")(topics.list_topics)
 command(topics_app, "show")(topics.show_topic)
 command(topics_app, "change")(topics.change_topic)
 command(app, "worker")(worker.worker)
+command(app, "metrics")(metrics.metrics)
 command(app, "adopt")(adopt.adopt)
 command(app, "dashboard")(dashboard.dashboard)
 command(app, "demo")(demo)

@@ -22,6 +22,7 @@ from rich.text import Text
 from rmq.cli.shown import safe_lines, shown
 from rmq.client import RmqClient
 from rmq.errors import InvalidValueError, RmqError
+from rmq.logs import JsonFormatter
 from rmq.topics import Topic, TopicType
 from rmq.urls import Topology, parse_url
 
@@ -152,10 +153,11 @@ def command(
     return register
 
 
-def log_to_stderr(level: str) -> None:
+def log_to_stderr(level: str, as_json: bool = False) -> None:
     """Let the library's log records appear on stderr, escaped: they may quote payloads."""
     handler = logging.StreamHandler()
-    handler.setFormatter(_SafeFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    plain = _SafeFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter() if as_json else plain)
     logging.basicConfig(level=level, handlers=[handler], force=True)
 
 

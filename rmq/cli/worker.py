@@ -8,14 +8,17 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, cast
 
 import typer
 
+from rmq.cli.metrics import load_metrics
 from rmq.cli.session import Session, log_to_stderr
 from rmq.client import DRAIN_S, RmqClient
 from rmq.errors import InvalidValueError, RmqError
+from rmq.logs import LogContext
 from rmq.supervisor import Supervisor, end_with_parent
 
 log = logging.getLogger("rmq.worker")
@@ -28,6 +31,34 @@ class Level(Enum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+
+class LogFormat(Enum):
+    """How it is logged."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a worker runs: its options.
+
+    Attributes:
+        drain_s: How long running handlers may finish.
+        threads: Threads of each listener; `None`: as it says itself.
+        handlers: Handlers in parallel over all listeners; `None` for no limit.
+        log_level: What is logged.
+        log_format: How it is logged.
+        metrics_port: Where Prometheus is answered; `None`: nowhere.
+    """
+
+    drain_s: float = DRAIN_S
+    threads: int | None = None
+    handlers: int | None = None
+    log_level: Level = Level.INFO
+    log_format: LogFormat = LogFormat.TEXT
+    metrics_port: int | None = None
 
 
 def worker(
@@ -44,31 +75,50 @@ def worker(
         int | None,
         typer.Option(min=1, max=1_000, metavar="N", help="Threads of each listener, whatever it says itself."),
     ] = None,
+    handlers: Annotated[
+        int | None,
+        typer.Option(min=1, max=10_000, metavar="N", help="Handlers in parallel over all listeners of a process."),
+    ] = None,
     log_level: Annotated[Level, typer.Option(help="What is logged to stderr.")] = Level.INFO,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="Lines for people, or one JSON object a line.")
+    ] = LogFormat.TEXT,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65_535,
+            metavar="PORT",
+            help="Answer Prometheus there, on 127.0.0.1; several processes take ports from it on.",
+        ),
+    ] = None,
     supervised: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Run the listeners of MODULE:CLIENT until SIGTERM or Ctrl-C, then let running handlers finish."""
     log_level = Level.DEBUG if session.options.verbose else log_level
-    log_to_stderr(log_level.name)
+    log_to_stderr(log_level.name, log_format is LogFormat.JSON)
+    settings = Settings(drain, threads, handlers, log_level, log_format, metrics_port)
     if session.options.url is not None:
         os.environ["RMQ_URL"] = session.options.url  # for a client that names no URL of its own
     if processes is not None:
-        code = Supervisor(_command(target, drain, threads, log_level), processes, drain).run()
+        code = Supervisor(_command(target, settings), processes, drain).run()
         raise typer.Exit(code)
     if supervised:
         end_with_parent()
-    run_one(target, drain, threads)
+    run_one(target, settings)
 
 
-def _command(target: str, drain_s: float, threads: int | None, level: Level) -> list[str]:
+def _command(target: str, settings: Settings) -> list[str]:
     """Return the command line of one process of several."""
-    options = ["--supervised", f"--drain={drain_s}", f"--log-level={level.value}"]
-    if threads is not None:
-        options.append(f"--threads={threads}")
+    options = ["--supervised", f"--drain={settings.drain_s}", f"--log-level={settings.log_level.value}"]
+    options.append(f"--log-format={settings.log_format.value}")
+    for name in ("threads", "handlers", "metrics_port"):
+        if (value := getattr(settings, name)) is not None:
+            options.append(f"--{name.replace('_', '-')}={value}")
     return [sys.executable, "-c", "from rmq.cli import main; main()", "worker", *options, "--", target]
 
 
-def run_one(target: str, drain_s: float, threads: int | None = None) -> None:
+def run_one(target: str, settings: Settings) -> None:
     """Run a target's listeners in this process until a signal; what a supervisor starts in each of its processes.
 
     Raises:
@@ -77,11 +127,18 @@ def run_one(target: str, drain_s: float, threads: int | None = None) -> None:
     """
     client = load_client(target)
     log.info("%s runs on %s, process %d", target, client.shown_url, os.getpid())
-    unfinished = client.run(drain_s, threads)
+    if settings.log_format is LogFormat.JSON:
+        client.observers.all.append(LogContext())
+    if settings.metrics_port is not None:
+        server = load_metrics().serve_handlers(client, port=settings.metrics_port)
+        log.info("metrics on http://127.0.0.1:%d/metrics", server.port)
+    unfinished = client.run(settings.drain_s, settings.threads, settings.handlers)
     log.info("%s has stopped", target)
     if unfinished:
         number = len(unfinished)
-        raise RmqError(f"{number} messages were still being handled after {drain_s:g} s; their leases settle it")
+        raise RmqError(
+            f"{number} messages were still being handled after {settings.drain_s:g} s; their leases settle it"
+        )
 
 
 def load_client(target: str) -> RmqClient:

@@ -1,0 +1,46 @@
+"""`rmq metrics`: all topics' figures for Prometheus."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Annotated
+
+import typer
+
+from rmq.cli.session import Session
+from rmq.errors import InvalidValueError
+
+
+def metrics(
+    session: Session,
+    host: Annotated[str, typer.Option(help="Address to listen on; there is no login.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 for a free one.")] = 9_460,
+    once: Annotated[bool, typer.Option("--once", help="Print the figures once instead.")] = False,
+) -> None:
+    """Answer Prometheus with the figures of all topics, until Ctrl-C. Needs the extra metrics."""
+    exporter = load_metrics()
+    with session.client() as client:
+        if once:
+            typer.echo(exporter.render(client), nl=False)
+            return
+        server = exporter.serve(client, host, port)
+        session.note(f"metrics on http://{host}:{server.port}/metrics")
+        try:
+            server.wait()
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        finally:
+            server.close()
+
+
+def load_metrics() -> ModuleType:
+    """Return `rmq.metrics`.
+
+    Raises:
+        InvalidValueError: Its extra is not installed.
+    """
+    try:
+        import rmq.metrics
+    except ModuleNotFoundError as error:
+        raise InvalidValueError(str(error)) from None
+    return rmq.metrics

@@ -1,0 +1,89 @@
+"""Answers Prometheus over HTTP."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.exposition import generate_latest
+
+from rmq.client import RmqClient
+from rmq.errors import InvalidValueError
+from rmq.metrics.collector import TopicsCollector
+from rmq.metrics.handlers import Handlers
+
+PORT = 9_460
+TRIED_PORTS = 64
+
+
+class Server:
+    """A running exporter.
+
+    Attributes:
+        port: Where it listens.
+    """
+
+    def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
+        self._server: Any
+        self._server, self._thread = start_http_server(port, host, registry)
+        self.port: int = self._server.server_port
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def wait(self) -> None:
+        """Answer until the process is told to end."""
+        threading.Event().wait()
+
+
+def serve(client: RmqClient, host: str = "127.0.0.1", port: int = PORT) -> Server:
+    """Export the figures of all topics.
+
+    Args:
+        client: Where they are.
+        host: The address to listen on; there is no login, so think before you open it to others.
+        port: The port; 0 for a free one.
+
+    Raises:
+        InvalidValueError: The port is taken, or the address is not ours.
+    """
+    registry = CollectorRegistry()
+    registry.register(TopicsCollector(client))
+    return _listen(registry, host, port, 1)
+
+
+def serve_handlers(client: RmqClient, host: str = "127.0.0.1", port: int = PORT) -> Server:
+    """Export how a worker's own handlers do; before its listeners start.
+
+    Args:
+        client: The worker's client.
+        host: The address to listen on.
+        port: The port; of several processes of one worker the others take the next free ones.
+
+    Raises:
+        InvalidValueError: No port from it on is free.
+    """
+    registry = CollectorRegistry()
+    client.observers.all.append(Handlers(registry))
+    return _listen(registry, host, port, TRIED_PORTS)
+
+
+def _listen(registry: CollectorRegistry, host: str, port: int, tries: int) -> Server:
+    trouble: OSError | None = None
+    for number in range(port, port + tries):
+        try:
+            return Server(registry, host, number)
+        except (OSError, OverflowError) as error:
+            trouble = error if isinstance(error, OSError) else OSError(f"there is no port {number}")
+    raise InvalidValueError(f"cannot listen on {host}:{port}: {trouble}")
+
+
+def render(client: RmqClient) -> str:
+    """Return the figures of all topics once, as Prometheus reads them."""
+    registry = CollectorRegistry()
+    registry.register(TopicsCollector(client))
+    return generate_latest(registry).decode()

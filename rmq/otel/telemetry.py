@@ -1,0 +1,97 @@
+"""Spans from send over handler to ack, and how long handlers take."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+
+from opentelemetry import metrics, trace
+from opentelemetry.context import Context
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TracerProvider
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from rmq.clock import monotonic_s
+from rmq.delivery import Delivery
+from rmq.observing import Observer
+from rmq.topics import Topic
+
+_HEADER = "traceparent"
+
+
+class Telemetry(Observer):
+    """Makes spans and metrics: `send <topic>`, `process <topic>` and `settle <topic>` are of one trace.
+
+    The context (W3C traceparent) travels in front of the message's body. Where sends merge, the body that stays keeps
+    its own: RANGE_MERGE the first, the other types the last. Of a batch the first message's trace goes on, and the
+    others are linked.
+
+    Args:
+        tracers: The SDK's provider of tracers; the global one by default.
+        meters: Its provider of meters; the global one by default.
+    """
+
+    def __init__(self, tracers: TracerProvider | None = None, meters: MeterProvider | None = None) -> None:
+        self._tracer = trace.get_tracer("rmq", tracer_provider=tracers)
+        meter = metrics.get_meter("rmq", meter_provider=meters)
+        self._propagator = TraceContextTextMapPropagator()
+        self._sent = meter.create_counter("messaging.client.sent.messages", "{message}", "Calls that send.")
+        self._seconds = meter.create_histogram("messaging.process.duration", "s", "How long handlers took.")
+
+    @contextmanager
+    def sending(self, topic: Topic, messages: int) -> Generator[str]:
+        """Make the span of a send."""
+        attributes = {"messaging.system": "rmq", "messaging.operation.type": "send",
+                      "messaging.destination.name": topic.name}  # fmt: skip
+        self._sent.add(1, {"messaging.destination.name": topic.name})
+        with self._tracer.start_as_current_span(f"send {topic.name}", kind=SpanKind.PRODUCER, attributes=attributes):
+            yield self._current()
+
+    @contextmanager
+    def handling(self, deliveries: Sequence[Delivery]) -> Generator[None]:
+        """Make the span of a handler's call, a child of the first message's send."""
+        first = deliveries[0]
+        attributes = {
+            "messaging.system": "rmq", "messaging.operation.type": "process", "rmq.slot": first.slot,
+            "messaging.destination.name": first.topic.name, "messaging.batch.message_count": len(deliveries),
+            "rmq.attempt": first.attempt,
+        }  # fmt: skip
+        links = [Link(span) for delivery in deliveries[1:] if (span := self._span_of(delivery.trace)).is_valid]
+        began_s, outcome = monotonic_s(), "failed"
+        try:
+            with self._tracer.start_as_current_span(
+                f"process {first.topic.name}", self._context_of(first.trace), SpanKind.CONSUMER, attributes, links
+            ):
+                here = self._current()
+                for delivery in deliveries:
+                    delivery.trace = here
+                yield
+            outcome = "done"
+        finally:
+            labels = {"messaging.destination.name": first.topic.name, "rmq.outcome": outcome}
+            self._seconds.record(monotonic_s() - began_s, labels)
+
+    def settled(self, deliveries: Sequence[Delivery]) -> None:
+        """Make a span for each handler's outcomes once they are in Redis."""
+        for delivery in {delivery.trace: delivery for delivery in deliveries if delivery.trace}.values():
+            if delivery.outcome is None:
+                continue
+            verb = "lost" if delivery.lost else delivery.outcome.verb.value
+            span = self._tracer.start_span(
+                f"settle {delivery.topic.name}", self._context_of(delivery.trace), SpanKind.CLIENT,
+                {"messaging.system": "rmq", "messaging.operation.type": "settle", "rmq.outcome": verb},
+            )  # fmt: skip
+            if verb == "lost":
+                span.set_status(Status(StatusCode.ERROR, "the lease was lost before"))
+            span.end()
+
+    def _current(self) -> str:
+        carrier: dict[str, str] = {}
+        self._propagator.inject(carrier)
+        return carrier.get(_HEADER, "")
+
+    def _context_of(self, traceparent: str) -> Context:
+        return self._propagator.extract({_HEADER: traceparent}, Context())
+
+    def _span_of(self, traceparent: str) -> SpanContext:
+        return trace.get_current_span(self._context_of(traceparent)).get_span_context()

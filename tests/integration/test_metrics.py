@@ -1,0 +1,205 @@
+"""What Prometheus reads is what is there; the alerts and the dashboard name nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rmq import PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, TopicType
+from rmq.delivery import Delivery
+from rmq.errors import InvalidValueError
+from rmq.metrics import Handlers, TopicsCollector, render, serve, serve_handlers
+from rmq.retry import ImmediateRetry
+from tests.conftest import MakeTopic
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+
+DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
+ALERTS = DEPLOY / "prometheus" / "rmq-alerts.yml"
+DASHBOARD = DEPLOY / "grafana" / "rmq.json"
+NAME = re.compile(r"\brmq_[a-z_]+")
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[RmqClient]:
+    with RmqClient(redis_url) as client:
+        yield client
+
+
+def parsed(text: str) -> dict[tuple[str, ...], float]:
+    """Sample -> value: (name, topic, other label)."""
+    return {
+        (
+            sample.name,
+            *(value for _, value in sorted(sample.labels.items(), key=lambda each: each[0] != "topic")),
+        ): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def figures(client: RmqClient) -> dict[tuple[str, ...], float]:
+    return parsed(render(client))
+
+
+def exported_names() -> set[str]:
+    """Every sample that can be exported: a registry that nobody has used yet names its families only."""
+    registry = CollectorRegistry()
+    Handlers(registry)
+    handlers = {family.name for family in text_string_to_metric_families(generate_latest(registry).decode())}
+    with RedisServer() as server, RmqClient(server.url) as client:
+        topics: set[str] = set()
+        family: Metric
+        for family in TopicsCollector(client).collect():
+            topics.add(family.name + ("_total" if family.type == "counter" else ""))
+    buckets = {f"{name}_{end}" for name in handlers for end in ("bucket", "count", "sum", "total")}
+    return handlers | buckets | topics
+
+
+def test_every_figure_of_a_topic_is_there(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=2, max_retries=0, retry=ImmediateRetry())
+    client.producer(topic).send_many(PriorityMessage(f"m{i}", 100 + i) for i in range(10))
+    client.producer(topic).send(PriorityMessage("m1", 900))
+    with client.consumer(topic) as consumer:
+        held = consumer.poll(4)
+        held[0].ack()
+        held[1].bury("no")
+        found = figures(client)
+    name = topic.name
+    assert found["rmq_up",] == 1
+    assert found["rmq_backlog", name] == found["rmq_due", name] == 6
+    assert (found["rmq_in_flight", name], found["rmq_dead", name], found["rmq_waiting", name]) == (2, 1, 0)
+    assert found["rmq_messages_total", name, "accepted"] == 11
+    assert found["rmq_messages_total", name, "merged"] == 1
+    assert found["rmq_messages_total", name, "acked"] == 1
+    assert (found["rmq_slots", name], found["rmq_unaccounted", name]) == (2, 0)
+    assert ("rmq_oldest_due_age_seconds", name) not in found  # a PRIORITY topic does not know
+    assert ("rmq_slots_unowned", name) not in found  # no ZooKeeper
+    memory = [value for key, value in found.items() if key[0] == "rmq_redis_memory_used_bytes"]
+    assert memory
+    assert min(memory) > 100_000
+
+
+def test_lateness_of_a_time_topic_in_seconds(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.RANGE_MERGE)
+    client.producer(topic).send(RangeMergeMessage("a", 1))
+    wait_until(lambda: figures(client)["rmq_oldest_due_age_seconds", topic.name] > 0.2, 20)
+    assert figures(client)["rmq_oldest_due_age_seconds", topic.name] < 100
+
+
+def test_groups_of_stream_topics(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.STREAM, checked=False)
+    with client.consumer(topic, group="g", start="all") as consumer:
+        client.producer(topic).send_many(StreamMessage(f"e{i}") for i in range(5))
+        consumer.poll(2, 5)
+        found = figures(client)
+    assert found["rmq_stream_length", topic.name] == 5
+    assert found["rmq_group_in_flight", topic.name, "g"] == 2
+
+
+def test_a_worker_measures_its_handlers(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, max_retries=0)
+    hold = threading.Event()
+
+    @client.listener(topic)
+    def handle(delivery: Delivery) -> None:
+        hold.wait(30)
+        if delivery.text == "bad":
+            raise ValueError("no")
+
+    server = serve_handlers(client, port=19_460)
+    try:
+
+        def found() -> dict[tuple[str, ...], float]:
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
+                return parsed(answer.read().decode())
+
+        client.producer(topic).send_many(PriorityMessage(name, 100) for name in ("a", "b", "bad"))
+        client.start()
+        wait_until(lambda: found().get(("rmq_handlers_running", topic.name)) == 1, 30)
+        hold.set()
+        wait_until(lambda: found().get(("rmq_deliveries_settled_total", topic.name, "ack")) == 2, 30)
+        wait_until(lambda: found().get(("rmq_deliveries_settled_total", topic.name, "retry")) == 1, 30)
+        assert found()["rmq_handler_seconds_count", topic.name, "done"] == 2
+        assert found()["rmq_handler_seconds_count", topic.name, "failed"] == 1
+        second = serve_handlers(client, port=server.port)  # as the next process of the same worker
+        assert second.port != server.port
+        second.close()
+    finally:
+        hold.set()
+        server.close()
+
+
+def test_without_redis_it_answers_that_it_is_down() -> None:
+    with RedisServer() as server, RmqClient(server.url, timeout_s=0.2, deadline_s=0.4) as client:
+        collector = TopicsCollector(client, keep_s=0)
+        values = {family.name: family.samples for family in collector.collect()}
+        assert values["rmq_up"][0].value == 1
+        server.stop()
+        values = {family.name: family.samples for family in collector.collect()}
+        assert values["rmq_up"][0].value == 0
+
+
+def test_many_who_ask_at_once_cost_one_reading(client: RmqClient) -> None:
+    collector = TopicsCollector(client, keep_s=1_000)
+    assert next(iter(collector.collect())) is next(iter(collector.collect()))
+
+
+def test_a_port_that_is_taken_is_a_clear_error(client: RmqClient) -> None:
+    server = serve(client, port=0)
+    try:
+        with pytest.raises(InvalidValueError, match="cannot listen"):
+            serve(client, port=server.port)
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
+            assert parsed(answer.read().decode())["rmq_up",] == 1
+    finally:
+        server.close()
+
+
+def alert_expressions() -> dict[str, str]:
+    rules: Any = yaml.safe_load(ALERTS.read_text("utf-8"))
+    return {rule["alert"]: rule["expr"] for group in rules["groups"] for rule in group["rules"]}
+
+
+def test_alerts_name_only_what_is_exported() -> None:
+    expressions, exported = alert_expressions(), exported_names()
+    assert {"RmqStuck", "RmqDeadGrowing", "RmqSlotWithoutOwner", "RmqRedisMemory"} <= expressions.keys()
+    for alert, expression in expressions.items():
+        names = set(NAME.findall(expression))
+        assert names, alert
+        assert names <= exported, alert
+    for rule in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"][0]["rules"]:
+        assert rule["for"]
+        assert rule["annotations"]["summary"]
+        assert rule["labels"]["severity"] in ("critical", "warning")
+
+
+def test_the_dashboard_names_only_what_is_exported() -> None:
+    board: Any = json.loads(DASHBOARD.read_text("utf-8"))
+    exported = exported_names()
+    targets = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    assert len(targets) > 10
+    for expression in targets:
+        assert set(NAME.findall(expression)) <= exported, expression
+        assert expression.count("(") == expression.count(")")
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in board["panels"]]
+    assert len(set(places)) == len(places)
+    assert len({panel["id"] for panel in board["panels"]}) == len(places)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not on this machine")
+def test_promtool_accepts_the_alerts() -> None:
+    subprocess.run(["promtool", "check", "rules", str(ALERTS)], check=True, timeout=60)
