@@ -1,0 +1,107 @@
+"""One trace from the send to the ack, across processes; others see nothing of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from rmq import PriorityMessage, RangeMergeMessage, RmqClient, TopicType
+from rmq.delivery import Delivery
+from rmq.otel import Telemetry
+from tests.conftest import MakeTopic
+from tests.support.waiting import wait_until
+
+
+def spans_of(*args: str) -> list[dict[str, Any]]:
+    command = [sys.executable, "-m", "tests.support.traced_worker", *args]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def watched(client: RmqClient) -> tuple[InMemorySpanExporter, InMemoryMetricReader]:
+    spans, reader, tracers = InMemorySpanExporter(), InMemoryMetricReader(), TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(spans))
+    client.observers.all.append(Telemetry(tracers, MeterProvider([reader])))
+    return spans, reader
+
+
+def test_from_the_send_to_the_ack_across_two_processes(redis_url: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    with RmqClient(redis_url) as client:
+        client.producer(topic)
+        sends = spans_of(redis_url, topic.name, "send", "a", "b")
+        assert [span["name"] for span in sends] == [f"send {topic.name}"] * 2
+        assert [message.body for message in client.inspect(topic).peek()] == [b"body of b", b"body of a"]
+        process, settle = spans_of(redis_url, topic.name, "work")
+        assert client.inspect(topic).stats().total("acked") == 2
+    assert (process["name"], settle["name"]) == (f"process {topic.name}", f"settle {topic.name}")
+    first = next(span for span in sends if span["trace"] == process["trace"])
+    other = next(span for span in sends if span is not first)
+    assert process["parent"] == first["span"]
+    assert process["links"] == [other["trace"]]
+    assert (settle["trace"], settle["parent"]) == (first["trace"], process["span"])
+    assert settle["attributes"]["rmq.outcome"] == "ack"
+    assert process["attributes"]["messaging.batch.message_count"] == 2
+
+
+def test_who_has_no_tracing_sees_only_the_body(redis_url: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, max_retries=0)
+    with RmqClient(redis_url) as traced, RmqClient(redis_url) as plain:
+        watched(traced)
+        traced.producer(topic).send_many([PriorityMessage("a", 100), PriorityMessage("b", 100, body=b"B")])
+        assert {message.content: message.body for message in plain.inspect(topic).peek()} == {b"a": None, b"b": b"B"}
+        assert plain.inspect(topic).find("b").stored is not None
+        found = plain.inspect(topic).search("*").messages
+        assert {message.content: (message.body, message.body_bytes) for message in found}[b"b"] == (b"B", 1)
+        with plain.consumer(topic) as consumer:
+            for delivery in consumer.poll(10):
+                assert delivery.body == (b"B" if delivery.content == b"b" else None)
+                assert delivery.trace.startswith("00-")
+                delivery.bury("no")
+        assert {message.content: message.body for message in plain.dead(topic).list()} == {b"a": None, b"b": b"B"}
+
+
+def test_a_merge_keeps_the_first_or_the_last_trace(redis_url: str, make_topic: MakeTopic) -> None:
+    merged, last = make_topic(TopicType.RANGE_MERGE), make_topic(TopicType.PRIORITY)
+    with RmqClient(redis_url) as client:
+        spans, _ = watched(client)
+        for body in ("1", "2"):
+            client.producer(merged).send(RangeMergeMessage("a", 50, body=body))
+            client.producer(last).send(PriorityMessage("a", 100, body=body))
+        sent = [span.get_span_context() for span in spans.get_finished_spans()]
+        ids = [f"{context.trace_id:032x}" for context in sent if context is not None]
+        for topic, body, trace in ((merged, b"1", ids[0]), (last, b"2", ids[3])):
+            with client.consumer(topic) as consumer:
+                found = consumer.poll(1, 20)
+                assert [(each.body, each.trace.split("-")[1]) for each in found] == [(body, trace)]
+                found[0].ack()
+
+
+def test_a_handler_that_fails_is_a_failed_span_and_is_measured(redis_url: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, max_retries=0)
+    with RmqClient(redis_url) as client:
+        spans, reader = watched(client)
+
+        @client.listener(topic)
+        def handle(delivery: Delivery) -> None:
+            raise ValueError("no")
+
+        client.producer(topic).send(PriorityMessage("a", 100))
+        client.start()
+        wait_until(lambda: len(spans.get_finished_spans()) == 3, 60)
+        client.stop()
+        send, process, settle = spans.get_finished_spans()
+    assert len({span.context.trace_id for span in (send, process, settle)}) == 1  # pyright: ignore[reportOptionalMemberAccess]
+    assert not process.status.is_ok
+    assert process.events[0].name == "exception"
+    assert dict(settle.attributes or {})["rmq.outcome"] == "retry"
+    assert "messaging.process.duration" in str(reader.get_metrics_data())
