@@ -79,7 +79,7 @@ def test_pause_and_resume(make_slot: MakeSlot) -> None:
     assert slot.claim().messages == ()
     assert slot.claim().next_due_ms == 0
     answers = [slot.run(control_calls.pause(slot.topic, 0, to, HINT, "me", "all")) for to in (False, False)]
-    assert (answers, slot.state().owner, slot.state().hints[-1]) == ([True, False], {}, 0)
+    assert (answers, slot.state().owner, slot.state().hints) == ([True, False], {}, [0, 0, 0]), "one by the send"
     assert len(slot.claim().messages) == 1
     assert [line[b"outcome"] for line in audit_of(slot)] == [b"done", b"unchanged"] * 2
 
@@ -96,6 +96,13 @@ def test_purge_leaves_the_body_of_what_is_elsewhere(make_slot: MakeSlot) -> None
     state = slot.state()
     assert (state.retry, b"waiting" in state.body, b"waiting" in state.error) == ({}, False, False)
     assert slot.run(control_calls.purge_backlog(slot.topic, 0, "store", 0)) == 0
+
+
+def test_purge_of_a_retry_leaves_the_body_of_its_fresh_copy(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME)
+    slot.seed(SlotState(store={b"a": T0 + 5}, retry={b"a": SECOND * 1000 + 9_003}, body={b"a": b"1"}))
+    assert slot.run(control_calls.purge_backlog(slot.topic, 0, "retry", 10)) == 1
+    assert slot.state().body == {b"a": b"1"}
 
 
 def test_1000_are_purged_at_once(make_slot: MakeSlot) -> None:

@@ -177,4 +177,53 @@ MUTANTS = (
     _mutant("numbers keep 14 digits", ("includes/whole", "string.format('%.0f', number)", "tostring(number)")),
     _mutant("a full Redis can't be drained", ("includes/begin_write", "redis.call('ZREM', slot.store, '')", "")),
     _mutant("types are not checked first", ("includes/measure", "redis.call('HLEN', slot.dead_body)", "0")),
+    # limits
+    _mutant("the wrong end is dropped", ("includes/drop_excess", "if highest_first then", "if not highest_first then")),
+    _mutant("one too many is dropped", ("includes/drop_excess", "- max_backlog, 1000", "- max_backlog + 1, 1000")),
+    _mutant("rollbacks are dropped", ("includes/drop_excess", "'(' .. max_retries", "'-inf'")),
+    _mutant("drops are not counted", ("includes/drop_excess", "count(totals, 'dropped', #last)", "")),
+    _mutant(
+        "a dropped copy takes the body of its twin along",
+        ("includes/forget_unused", "not redis.call('ZSCORE', slot.prepare, content) and", ""),
+    ),
+    _mutant("what drops refuses, too", ("send_limited", "drop and 0 or max_backlog", "max_backlog")),
+    _mutant(
+        "the last send does not renew the age", ("send_limited", "'ZADD', born, whole", "'ZADD', born, 'NX', whole")
+    ),
+    _mutant("a time to live ends a millisecond early", ("includes/expire", "'(' .. string", "string")),
+    _mutant("rollbacks grow too old", ("includes/expire", "'(' .. max_retries, before", "'-inf', before")),
+    _mutant(
+        "what grew too old is delivered where there is much of it",
+        ("claim", "not paused and not more_outlived", "not paused"),
+    ),
+    _mutant("nobody comes back for more that is too old", ("claim", "not more and not more_outlived", "not more")),
+    _mutant(
+        "who is too old loses its body", ("includes/expire", "redis.call('HSET', slot.dead_body, content, body)", "")
+    ),
+    _mutant("a released one keeps no age", ("includes/settle_nacks", "elseif slot.born then", "elseif false then")),
+    _mutant("a redriven one keeps no age", ("redrive", "if born then\n        redis", "if false then\n        redis")),
+    _mutant("ages pile up", ("claim", "redis.call('ZREM', slot.born, unpack(names))", "")),
+    _mutant("ranks are taken for unmoved", ("includes/expire", "expired > 0 and 0 or start", "start")),
+    # steering
+    _mutant("promote postpones what is due", ("promote", "if tonumber(stored) > now_ms then", "if true then")),
+    _mutant("promote gives retries back", ("promote", "tonumber(waiting) % 1000", "now_ms")),
+    _mutant("promote is not the first", ("promote", "max_retries) + 1", "max_retries)")),
+    _mutant("promote leaves the retry behind", ("promote", "redis.call('ZREM', retry, content)", "")),
+    _mutant("promote wakes nobody", ("promote", "redis.call(publish, wake, '0')", "")),
+    _mutant("resume wakes nobody", ("pause", "redis.call(publish, wake, '0')", "")),
+    _mutant("resume does not end the pause", ("pause", "redis.call('HDEL', meta, 'paused')", "")),
+    _mutant("purge takes the wrong end", ("purge_backlog", "from, 0, limit - 1", "from, -limit, -1")),
+    _mutant("purge is not counted", ("purge_backlog", "write_totals(slot.meta, { purged = #contents })", "")),
+    _mutant(
+        "purge takes the body of a copy in store along",
+        ("purge_backlog", "if not redis.call('ZSCORE', store, content) then", "if true then"),
+    ),
+    _mutant("cancel is not written down", ("cancel", "note(audit, actor, 'cancel'", "note(audit, '', 'cancel'")),
+    _mutant("a step by nobody is written down", ("includes/note", "if actor ~= '' then", "if true then")),
+    _mutant(
+        "find mixes up the places",
+        ("find", "{ KEYS[1], KEYS[2], KEYS[3], KEYS[4] }", "{ KEYS[1], KEYS[3], KEYS[2], KEYS[4] }"),
+    ),
+    _mutant("search hands over every body", ("search", "if left >= 0 then", "if true then")),
+    _mutant("workers are never forgotten", ("worker_beat", "'-inf', whole(now_ms - forget_ms)", "'-inf', '0'")),
 )
