@@ -1,0 +1,119 @@
+"""What a streaming query's batch is: its offset, its share of each slot, its cut into partitions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from rmq.errors import InvalidValueError
+from rmq.spark_calls import CHUNK
+
+VERSION = 1
+
+Part = tuple[int, int, int]
+"""Slot, number of the chunk in it from 0, most messages in the chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch of a query, as its end offset names it.
+
+    Attributes:
+        query: Identity of the query: born with its first offset, kept in its checkpoint.
+        seq: Number of the batch, from 1; 0 before the first.
+        quotas: Slot -> most messages that the batch takes from it.
+    """
+
+    query: str
+    seq: int = 0
+    quotas: Mapping[int, int] = field(default_factory=dict[int, int])
+
+    def to_offset(self) -> dict[str, Any]:
+        """Return the offset as Spark logs it in the checkpoint."""
+        quotas = {str(slot): quota for slot, quota in sorted(self.quotas.items())}
+        return {"v": VERSION, "qid": self.query, "seq": self.seq, "q": quotas}
+
+    @classmethod
+    def from_offset(cls, offset: Mapping[str, Any]) -> Batch:
+        """Rebuild a batch from a logged offset.
+
+        Raises:
+            InvalidValueError: Not an offset of this source, or one of a later version.
+        """
+        try:
+            if offset["v"] != VERSION:
+                raise ValueError(f"version {offset['v']}")
+            quotas = {int(slot): int(quota) for slot, quota in offset["q"].items()}
+            return cls(str(offset["qid"]), int(offset["seq"]), quotas)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidValueError(f"the checkpoint's offset {offset!r:.200} is none of RMQ's: {error!r}") from error
+
+    def next(self, quotas: Mapping[int, int]) -> Batch:
+        """Return the batch that follows this one."""
+        return Batch(self.query, self.seq + 1, quotas)
+
+    @property
+    def size(self) -> int:
+        """Most messages in it."""
+        return sum(self.quotas.values())
+
+    def parts(self) -> Iterator[Part]:
+        """Return its chunks, slot by slot."""
+        for slot, quota in sorted(self.quotas.items()):
+            for chunk in range(-(-quota // CHUNK)):
+                yield slot, chunk, min(CHUNK, quota - chunk * CHUNK)
+
+    def chunks(self) -> Iterator[tuple[int, int]]:
+        """Return slot and number of its chunks."""
+        return ((slot, chunk) for slot, chunk, _ in self.parts())
+
+
+def share(due: Mapping[int, int], limit: int | None) -> dict[int, int]:
+    """Split a read limit over the slots in proportion to what is due there.
+
+    Args:
+        due: Slot -> messages that are due.
+        limit: Most messages in all, `None` for all.
+
+    Returns:
+        Slot -> quota, at most what is due, together `limit` or all that is due; slots without one are left out.
+    """
+    total = sum(due.values())
+    if limit is None or limit >= total:
+        return {slot: number for slot, number in due.items() if number}
+    exact = {slot: divmod(number * limit, total) for slot, number in due.items()}
+    quotas = {slot: whole for slot, (whole, _) in exact.items()}
+    rest = limit - sum(quotas.values())
+    for slot in sorted(exact, key=lambda slot: (-exact[slot][1], slot))[:rest]:
+        quotas[slot] += 1
+    return {slot: quota for slot, quota in quotas.items() if quota}
+
+
+def cut(batch: Batch, least: int = 1, most: int = 200) -> list[tuple[Part, ...]]:
+    """Cut a batch into partitions: whole slots together while that gives `least` of them, else runs of chunks.
+
+    Args:
+        batch: The batch.
+        least: Fewest partitions; there are never more than chunks.
+        most: Most partitions; in between, one for each `CHUNK` messages, and at most one for each slot.
+
+    Returns:
+        The partitions' parts, the largest first; none for an empty batch.
+    """
+    parts = list(batch.parts())
+    if not parts:
+        return []
+    wanted = min(-(-batch.size // CHUNK), len(batch.quotas))
+    wanted = min(max(wanted, least), max(most, least), len(parts))
+    if wanted > len(batch.quotas):
+        bounds = [round(number * len(parts) / wanted) for number in range(wanted + 1)]
+        return [tuple(parts[low:high]) for low, high in pairwise(bounds)]
+    bins: list[list[Part]] = [[] for _ in range(wanted)]
+    load = [0] * wanted
+    for slot in sorted(batch.quotas, key=lambda slot: (-batch.quotas[slot], slot)):
+        lightest = load.index(min(load))
+        bins[lightest] += [part for part in parts if part[0] == slot]
+        load[lightest] += batch.quotas[slot]
+    return [tuple(found) for found in bins]

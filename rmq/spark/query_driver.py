@@ -1,0 +1,208 @@
+"""The driver's side of a streaming query: plans batches, keeps their leases, acks them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+
+from rmq.connections import Connections
+from rmq.errors import BatchAckedError, BatchError, FencedError, ReplyLostError, RmqError, UnknownTopicError
+from rmq.inspection import Inspection
+from rmq.registry import Registry
+from rmq.spark.batches import Batch, share
+from rmq.spark_calls import Driver
+from rmq.spark_slot import QuerySlots
+from rmq.topics import Topic, TopicType
+from rmq.urls import parse_url
+
+log = logging.getLogger("rmq.spark")
+
+NO_CHUNK = ((0, -1),)
+"""On slot 0 a query keeps the mark of its last acked batch, whether or not the batch had messages there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What a topic held when a batch was planned.
+
+    Attributes:
+        due: Messages that were due and are not in the batch.
+        backlog: Messages in store that are not in the batch, due or not.
+        in_flight: Messages in other hands.
+    """
+
+    due: int
+    backlog: int
+    in_flight: int
+
+
+def open_topic(connections: Connections, name: str) -> Topic:
+    """Return a topic's definition, for reading it in batches.
+
+    Raises:
+        UnknownTopicError: Nobody has sent to it yet.
+        InvalidValueError: A stream topic, which has groups of its own.
+    """
+    try:
+        topic = Registry(connections).get(name)
+    except UnknownTopicError as error:
+        raise UnknownTopicError(f"{error}; send to it before a query reads it", topic=name) from None
+    if topic.type is TopicType.STREAM:
+        raise RmqError(
+            f"topic {name} is a STREAM; readStream drains RANGE_MERGE, PRIORITY and FIXED_TIME topics", topic=name
+        )
+    return topic
+
+
+class QueryDriver:
+    """Plans and settles the batches of one query. Its lease keeper is a thread of this process.
+
+    Args:
+        url: Where Redis is.
+        topic: Name of the topic.
+        fail_on_data_loss: Refuse to go on where Redis has forgotten the query.
+    """
+
+    def __init__(self, url: str | None, topic: str, *, fail_on_data_loss: bool) -> None:
+        self._connections = Connections(parse_url(url))
+        self.topic = open_topic(self._connections, topic)
+        self._slots = QuerySlots(self._connections, self.topic)
+        self._inspection = Inspection(self._connections, self.topic)
+        self._fail_on_data_loss = fail_on_data_loss
+        self._driver: Driver | None = None
+        self._acked = 0
+        self._target: dict[int, int] | None = None
+        self._open: Batch | None = None
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._keeper: threading.Thread | None = None
+        self.behind = Behind(0, 0, 0)
+
+    def begin(self, batch: Batch, *, known: bool) -> Driver:
+        """Return what names this driver to Redis; the first time, shut out the query's earlier drivers.
+
+        Args:
+            batch: A batch of the query.
+            known: Whether the checkpoint shows that the query has run before.
+        """
+        if self._driver is not None and self._driver.query == batch.query:
+            return self._driver
+        entered = self._slots.enter(batch.query)
+        if known and not entered.known:
+            text = (
+                f"Redis knows nothing of query {batch.query} on topic {self.topic.name}, whose checkpoint is at batch "
+                f"{batch.seq}: Redis was emptied or replaced, or the query rested for more than 30 days"
+            )
+            if self._fail_on_data_loss:
+                raise BatchError(f"{text}; set failOnDataLoss to false to go on", topic=self.topic.name)
+            log.warning("%s; going on, since failOnDataLoss is false", text)
+        self._driver = Driver(batch.query, entered.generation)
+        self._acked = entered.acked
+        return self._driver
+
+    def ack(self, batch: Batch) -> None:
+        """Ack a batch that Spark has committed. Safe to repeat.
+
+        Raises:
+            BatchAckedError: A later batch is acked already: this checkpoint is an old copy.
+            DriverReplacedError: Another driver runs the query.
+        """
+        if batch.seq == 0:
+            return
+        driver = self.begin(batch, known=True)
+        with self._lock:
+            self._open = None
+        if self._acked < batch.seq:
+            settled = self._slots.settle(driver, batch.seq, batch.chunks(), "ack")
+            if settled.lost:
+                log.warning(
+                    "batch %d of topic %s: the leases of %d messages ran out while it ran; others have them, too",
+                    batch.seq,
+                    self.topic.name,
+                    settled.lost,
+                )
+        self._slots.settle(driver, batch.seq, NO_CHUNK, "ack")
+        self._acked = batch.seq
+
+    def committed(self, batch: Batch) -> None:
+        """Ack a batch, unless that is done: Spark may tell late, and again after a restart."""
+        if self._driver is None or batch.seq > self._acked:
+            self.ack(batch)
+
+    def plan(self, limit: int | None) -> dict[int, int]:
+        """Return the quotas of a next batch of up to `limit` messages; empty when nothing is due.
+
+        Raises:
+            FencedError: The topic has owners: workers under ZooKeeper.
+        """
+        try:
+            self._slots.tidy()
+        except FencedError as error:
+            raise FencedError(
+                f"topic {self.topic.name} has workers under ZooKeeper, and Spark takes part in no ownership: stop them "
+                f"and move the topic away with `rmq adopt {self.topic.name} --no-zookeeper`, or feed Spark from a "
+                "topic of its own",
+                topic=self.topic.name,
+                slot=error.slot,
+            ) from error
+        except ReplyLostError:
+            pass  # what it settles, it settles; the next trigger sweeps the rest
+        due = self._due()
+        open_to_us = due
+        if self._target is not None:
+            open_to_us = {slot: min(number, self._target.get(slot, 0)) for slot, number in due.items()}
+        quotas = share(open_to_us, limit)
+        if self._target is not None:
+            self._target = {slot: left - quotas.get(slot, 0) for slot, left in self._target.items()}
+        planned, seen = sum(quotas.values()), self.behind
+        self.behind = Behind(seen.due - planned, seen.backlog - planned, seen.in_flight)
+        return quotas
+
+    def freeze(self) -> None:
+        """Take what is due now as all there is: for a query that ends with what is available."""
+        self._target = self._due()
+
+    def open(self, batch: Batch) -> Driver:
+        """Keep the leases of a batch from now on.
+
+        Raises:
+            BatchAckedError: The batch is acked already: this checkpoint is an old copy.
+        """
+        driver = self.begin(batch, known=batch.seq > 1)
+        if batch.seq <= self._acked:
+            raise BatchAckedError(
+                f"batch {batch.seq} of query {batch.query} on topic {self.topic.name} is acked, as are all up to "
+                f"{self._acked}: this checkpoint is an old copy",
+                topic=self.topic.name,
+            )
+        with self._lock:
+            self._open = batch
+            if self._keeper is None:
+                self._keeper = threading.Thread(target=self._keep, name="rmq-spark-leases", daemon=True)
+                self._keeper.start()
+        return driver
+
+    def close(self) -> None:
+        """Stop renewing. What is claimed stays claimed: its lease, or the next driver, settles it."""
+        self._stopping.set()
+        self._connections.close()
+
+    def _due(self) -> dict[int, int]:
+        stats = self._inspection.stats()
+        self.behind = Behind(stats.due_now, stats.backlog, stats.in_flight)
+        return {slot.slot: 0 if slot.paused else slot.due_now for slot in stats.slots}
+
+    def _keep(self) -> None:
+        while not self._stopping.wait(self.topic.lease_s / 3):
+            with self._lock:
+                batch, driver = self._open, self._driver
+            if batch is None or driver is None:
+                continue
+            try:
+                lost = self._slots.settle(driver, batch.seq, batch.chunks(), "renew").lost
+            except RmqError as error:
+                log.warning("batch %d of topic %s: leases not renewed: %s", batch.seq, self.topic.name, error)
+                continue
+            if lost:
+                log.warning("batch %d of topic %s: others took %d messages", batch.seq, self.topic.name, lost)

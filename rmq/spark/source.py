@@ -1,0 +1,157 @@
+"""The streaming source: drains a topic in batches that come back identical after a crash, and acks what Spark commits.
+
+The driver's process plans, keeps leases and acks (`query_driver.py`); tasks claim their part of a batch when they read
+it, and read the same messages as often as they are asked to.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from rmq.connections import Connections
+from rmq.spark.batches import Batch, Part, cut
+from rmq.spark.query_driver import QueryDriver
+from rmq.spark.source_options import SourceSettings
+from rmq.spark.source_rows import to_arrow
+from rmq.spark_calls import Chunk, Driver
+from rmq.spark_slot import QuerySlots
+from rmq.topics import Topic
+from rmq.urls import parse_url
+
+AHEAD = 4
+"""Chunks that a task asks for at once, while Spark works on those before."""
+
+
+@dataclass
+class BatchPartition(InputPartition):
+    """What one task reads of a batch.
+
+    Attributes:
+        topic: The definition, so that tasks need not ask for it.
+        driver: Who planned the batch.
+        seq: Number of the batch.
+        parts: Its chunks.
+    """
+
+    topic: Topic
+    driver: Driver
+    seq: int
+    parts: tuple[Part, ...]
+
+    def __post_init__(self) -> None:
+        super().__init__(self.parts)
+
+
+class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a topic for Structured Streaming.
+
+    Guarantee: a batch that is run again has the same rows; nothing is acked before Spark has committed it, and nothing
+    that others have taken meanwhile is.
+    """
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._settings = settings
+        self._driver: QueryDriver | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query begins: with an identity of its own."""
+        return Batch(uuid.uuid4().hex).to_offset()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit that `maxMessagesPerTrigger` sets."""
+        return ReadMaxRows(self._settings.max_messages)
+
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Ack the batch that ends at `start`, which Spark has committed, and plan the next; claims nothing."""
+        last, driver = Batch.from_offset(start), self._query()
+        driver.ack(last)
+        quotas = driver.plan(self._most(limit))
+        return last.next(quotas).to_offset() if quotas else dict(start)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Take what is due now as all that the query shall read."""
+        self._query().freeze()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return, for Spark's progress report, what is left behind the batches planned so far."""
+        if self._driver is None:
+            return None
+        behind = self._driver.behind
+        return {"behind": behind.due, "backlog": behind.backlog, "in_flight": behind.in_flight}
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
+        """Return the parts of the batch that ends at `end`; from now on its leases are kept."""
+        batch, query = Batch.from_offset(end), self._query()
+        if batch.seq == Batch.from_offset(start).seq:
+            return []
+        driver = query.open(batch)
+        settings = self._settings
+        cuts = cut(batch, settings.min_partitions, settings.max_partitions)
+        return [BatchPartition(query.topic, driver, batch.seq, parts) for parts in cuts]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Claim, or claim again, one part of a batch, a chunk at a time."""
+        partition = cast(BatchPartition, partition)
+        connections = Connections(parse_url(self._settings.url))
+        try:
+            for part, chunk in _chunks(connections, partition, self._settings):
+                if chunk.rows:
+                    yield to_arrow(partition.topic, part[0], chunk)
+        finally:
+            connections.close()
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Ack what Spark has committed, where the next `latestOffset` has not done so."""
+        self._query().committed(Batch.from_offset(end))
+
+    def stop(self) -> None:
+        """Stop renewing leases; nothing is released: the batch may be run again."""
+        if self._driver is not None:
+            self._driver.close()
+
+    def _query(self) -> QueryDriver:
+        if self._driver is None:
+            settings = self._settings
+            self._driver = QueryDriver(settings.url, settings.topic, fail_on_data_loss=settings.fail_on_data_loss)
+        return self._driver
+
+    def _most(self, limit: ReadLimit) -> int | None:
+        return limit.max_rows if isinstance(limit, ReadMaxRows) else None
+
+
+def _chunks(
+    connections: Connections, partition: BatchPartition, settings: SourceSettings
+) -> Iterator[tuple[Part, Chunk]]:
+    """Read a partition's chunks, the next ones already on their way while one is worked on."""
+    slots = QuerySlots(connections, partition.topic)
+    parts = partition.parts
+    max_replays = partition.topic.max_retries if settings.max_replays is None else settings.max_replays
+
+    def ask(first: int) -> Any:
+        return slots.submit_read(
+            partition.driver,
+            partition.seq,
+            parts[first : first + AHEAD],
+            max_replays=max_replays,
+            strict=settings.fail_on_lease_lost,
+        )
+
+    answers = ask(0)
+    for first in range(0, len(parts), AHEAD):
+        results = answers()
+        if first + AHEAD < len(parts):
+            answers = ask(first + AHEAD)
+        for part, chunk in zip(parts[first : first + AHEAD], results, strict=True):
+            if isinstance(chunk, Exception):
+                raise chunk
+            yield part, chunk

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq.errors import InvalidValueError
+from rmq.spark.batches import Batch, cut, share
+from rmq.spark_calls import CHUNK
+
+quotas = st.dictionaries(st.integers(0, 63), st.integers(1, 5 * CHUNK), max_size=20)
+dues = st.dictionaries(st.integers(0, 63), st.integers(0, 10**9), max_size=20)
+
+
+@given(quotas)
+def test_an_offset_survives_the_checkpoint(quotas: dict[int, int]) -> None:
+    batch = Batch("q", 7, quotas)
+    assert Batch.from_offset(json.loads(json.dumps(batch.to_offset()))) == batch
+
+
+@pytest.mark.parametrize("offset", [{}, {"v": 2, "qid": "q", "seq": 1, "q": {}}, {"v": 1, "qid": "q", "seq": 1}])
+def test_a_foreign_offset_is_refused(offset: dict[str, object]) -> None:
+    with pytest.raises(InvalidValueError, match="none of RMQ's"):
+        Batch.from_offset(offset)
+
+
+@given(dues, st.one_of(st.none(), st.integers(0, 10**9)))
+def test_a_limit_is_split_in_proportion(due: dict[int, int], limit: int | None) -> None:
+    shares = share(due, limit)
+    total = sum(due.values())
+    assert sum(shares.values()) == (total if limit is None else min(limit, total))
+    for slot, quota in shares.items():
+        assert 0 < quota <= due[slot]
+        if limit is not None and limit < total:
+            assert abs(quota - due[slot] * limit / total) < 1.001
+
+
+@given(quotas, st.integers(1, 50), st.integers(1, 50))
+def test_a_cut_keeps_every_chunk_once(quotas: dict[int, int], least: int, most: int) -> None:
+    batch = Batch("q", 1, quotas)
+    partitions = cut(batch, least, most)
+    parts = list(batch.parts())
+    assert sorted(part for found in partitions for part in found) == parts
+    assert sum(limit for _, _, limit in parts) == batch.size
+    assert all(partitions), "no partition is empty"
+    assert len(partitions) <= max(most, least)
+    assert len(partitions) >= min(least, len(parts))
+    if least == 1 and parts:
+        owners = [{part[0] for part in found} for found in partitions]
+        assert sum(map(len, owners)) == len(batch.quotas), "slots stay whole, so that their order holds"
+
+
+def test_a_small_batch_is_one_task() -> None:
+    assert len(cut(Batch("q", 1, dict.fromkeys(range(64), 3)))) == 1
+    assert len(cut(Batch("q", 1, dict.fromkeys(range(8), 10 * CHUNK)))) == 8
+    assert len(cut(Batch("q", 1, {0: 10 * CHUNK}), least=4)) == 4
+    assert len(cut(Batch("q", 1, dict.fromkeys(range(8), CHUNK)), most=2)) == 2
