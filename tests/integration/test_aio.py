@@ -1,4 +1,4 @@
-"""What only the asyncio side has: cancellation, many handlers at once, event loops. Else see the suites of both sides."""
+"""What only the asyncio side has: cancellation, many handlers at once, event loops. The rest runs over both sides."""
 
 from __future__ import annotations
 

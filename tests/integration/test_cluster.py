@@ -17,6 +17,7 @@ from rmq.slot_map import hash_slot
 from tests.support.clients import stats_of
 from tests.support.exercise import exercise, wake_times
 from tests.support.servers import RedisServer
+from tests.support.sides import SIDES, Side
 from tests.support.topologies import RedisClusterServers
 from tests.support.traffic import SECOND, Traffic
 from tests.support.waiting import wait_until
@@ -53,8 +54,10 @@ def commands_of(cluster: RedisClusterServers) -> int:
     return sum(each[name]["calls"] for each in stats for name in ours if name in each)
 
 
-def test_everything_works(client: RmqClient) -> None:
-    exercise(client, f"all{next(_numbers)}")
+@pytest.mark.parametrize("side", SIDES, indirect=True)
+def test_everything_works(cluster: RedisClusterServers, side: Side) -> None:
+    with side.client(cluster.url, timeout_s=1.0) as client:
+        exercise(client, f"all{next(_numbers)}")
 
 
 def test_the_slots_of_a_topic_lie_on_all_nodes(cluster: RedisClusterServers, client: RmqClient, topic: Topic) -> None:

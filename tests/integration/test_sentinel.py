@@ -14,6 +14,7 @@ from rmq import PriorityMessage, RmqClient, Topic, TopicType
 from rmq.errors import RedisUnavailableError
 from tests.support.clients import stats_of
 from tests.support.exercise import exercise, wake_times
+from tests.support.sides import SIDES, Side
 from tests.support.topologies import SERVICE, SentinelServers
 from tests.support.traffic import SECOND, Traffic
 from tests.support.waiting import wait_until
@@ -37,8 +38,9 @@ def make_client(servers: SentinelServers, **options: object) -> RmqClient:
     return RmqClient(servers.url, timeout_s=1.0, **options)  # pyright: ignore[reportArgumentType]
 
 
-def test_everything_works(servers: SentinelServers) -> None:
-    with make_client(servers) as client:
+@pytest.mark.parametrize("side", SIDES, indirect=True)
+def test_everything_works(servers: SentinelServers, side: Side) -> None:
+    with side.client(servers.url, timeout_s=1.0) as client:
         exercise(client, f"all{next(_numbers)}", slots=4)
 
 
