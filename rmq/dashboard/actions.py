@@ -123,7 +123,11 @@ class Actions:
         topic = self._topic(form)
         if topic.type is TopicType.STREAM:
             stream = self._reader.client.stream(topic)
-            changed = stream.pause(_field(form, "group")) if verb == "pause" else stream.resume(_field(form, "group"))
+            changed = (
+                stream.pause(_field(form, "group"), actor)
+                if verb == "pause"
+                else stream.resume(_field(form, "group"), actor)
+            )
         else:
             control = self._reader.client.control(topic, actor=actor)
             slots = [whole_number(form["slot"], "slot")] if form.get("slot") else None
