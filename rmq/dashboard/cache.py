@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
+
+from rmq.clock import monotonic_s
 
 log = logging.getLogger("rmq.dashboard")
 T = TypeVar("T")
@@ -43,12 +44,14 @@ class Cache:
         """Return what `read` has returned lately; what it raises is passed on and not kept."""
         with self._lock:
             entry = cast("_Entry[T]", self._entries.setdefault(key, _Entry[Any]()))
+        before = entry.value
         if _too_old(entry):
             with entry.lock:
                 if _too_old(entry):  # unless somebody else has just read it
                     _read(entry, read)
         elif _age_s(entry) > entry.rest_s:
             self._refresh(entry, read)
+            return cast("T", before)
         return cast("T", entry.value)
 
     def drop(self) -> None:
@@ -76,7 +79,7 @@ class Cache:
 
 
 def _age_s(entry: _Entry[Any]) -> float:
-    return float("inf") if entry.read_s is None else time.monotonic() - entry.read_s
+    return float("inf") if entry.read_s is None else monotonic_s() - entry.read_s
 
 
 def _too_old(entry: _Entry[Any]) -> bool:
@@ -84,7 +87,7 @@ def _too_old(entry: _Entry[Any]) -> bool:
 
 
 def _read(entry: _Entry[T], read: Callable[[], T]) -> None:
-    began_s = time.monotonic()
+    began_s = monotonic_s()
     entry.value = read()
-    entry.read_s = time.monotonic()
+    entry.read_s = monotonic_s()
     entry.rest_s = min(LONGEST_REST_S, max(FRESH_S, REST * (entry.read_s - began_s)))
