@@ -20,13 +20,13 @@ from rmq.messages import Message
 
 SWEEP = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
 MERGE_RANGE_MS = 1_000
-FIXED_SPREAD_MS = 4_000
+FIXED_SPREAD_MS = 2_000
 SETTLE_LIMIT_S = 600.0
 
 
 def measure(options: argparse.Namespace) -> Document:
     """Measure send, claim and ack of each topic type against bare ZADD, ZPOPMIN, ZADD and ZREM."""
-    number = options.number or (100_000 if options.quick else 1_000_000)
+    number = options.number or (50_000 if options.quick else 300_000)
     contents = loads.contents(number)
     with standalone() as servers:
         warm_up(servers)
@@ -34,7 +34,7 @@ def measure(options: argparse.Namespace) -> Document:
             "redis": servers.version,
             "settings": {"messages": number, "content_bytes": 20, "batch": loads.BATCH, "slots": 1},
             "rows": against_floor(servers, contents, options.repeats),
-            "sweep": sweep(servers, contents, 20_000 if options.quick else 200_000, min(options.repeats, 3)),
+            "sweep": sweep(servers, contents, 10_000 if options.quick else 100_000, min(options.repeats, 3)),
         }
     return document
 
@@ -188,7 +188,7 @@ def _messages(topic_type: TopicType, contents: Sequence[bytes]) -> tuple[Iterato
         return loads.priority_messages(contents, loads.priorities(number)), time.time
     if topic_type is TopicType.RANGE_MERGE:
         return loads.merge_messages(contents, MERGE_RANGE_MS), lambda: time.time() + MERGE_RANGE_MS / 1000 + 0.1
-    first_ms = int(time.time() * 1000) + 4_000 + number // 20  # ahead even where only 20,000/s are sent
+    first_ms = int(time.time() * 1000) + 2_000 + number // 50  # ahead even where only 50,000/s are sent
     times = loads.due_times(number, first_ms, FIXED_SPREAD_MS)
     return loads.fixed_messages(contents, times), lambda: (first_ms + FIXED_SPREAD_MS) / 1000 + 0.1
 
@@ -304,7 +304,7 @@ def plot(document: Document, path: Path) -> None:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--number", type=int, help="messages (1,000,000; quick: 100,000)")
+    parser.add_argument("--number", type=int, help="messages (300,000; quick: 50,000)")
 
 
 BENCHMARK = Benchmark("cost", measure, tables, plot, _arguments)

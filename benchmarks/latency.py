@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import statistics
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
+
+import redis
 
 from benchmarks import rendering
 from benchmarks.children import Child, Line
 from benchmarks.harness import Benchmark, Document, Row, say
 from benchmarks.loads import TYPES
-from benchmarks.meters import Meter, cpu_s, percentiles, rounded
+from benchmarks.meters import Meter, cpu_s, medians, percentiles, rounded
 from benchmarks.servers import Servers, standalone
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
 from rmq.delivery import Delivery
@@ -30,43 +32,37 @@ TICK_S = 0.001
 """Priority messages are sent as they come, every millisecond."""
 OTHER_PER_S = 2_000
 """Messages of the other topic that keep a busy consumer busy."""
+PERCENTILES = (("p50", "p50"), ("p99", "p99"), ("p99.9", "p999"), ("max", "max"))
+FLOOR_ROUNDS = 2_000
 LIMIT_S = 120.0
 
 
 def measure(options: argparse.Namespace) -> Document:
     """Measure the time from due (PRIORITY: from the send) to the entry of the handler, with idle and busy consumers."""
     seconds = options.seconds or (3 if options.quick else 10)
-    samples: dict[tuple[str, int, int, bool], list[Row]] = {}
+    rows: list[Row] = []
     with standalone() as servers:
         offset_us = clock_offset_us(servers)
-        for repeat in range(options.repeats):
-            for topic_type in TYPES:
-                for rate in RATES_PER_S:
-                    for slots in SLOTS:
-                        for busy in (False, True):
-                            say(
-                                f"latency: repeat {repeat + 1} of {options.repeats}, {topic_type.value}, {rate}/s, "
-                                f"{slots} slots, {'busy' if busy else 'idle'}"
-                            )
-                            case = (topic_type.value, rate, slots, busy)
-                            try:
-                                samples.setdefault(case, []).append(lateness(servers, *case, seconds))
-                            except (RuntimeError, TimeoutError) as error:
-                                say(f"latency: this case failed: {str(error).strip().splitlines()[-1]}")
+        floor = medians([round_trips(servers) for _ in range(options.repeats)])
+        for kind, rate, slots, busy in product([each.value for each in TYPES], RATES_PER_S, SLOTS, (False, True)):
+            say(f"latency: {kind}, {rate}/s, {slots} slots, {'busy' if busy else 'idle'}")
+            try:
+                found = lateness(servers, kind, rate, slots, busy, seconds, options.repeats)
+            except (RuntimeError, TimeoutError) as error:
+                say(f"latency: this case failed: {str(error).strip().splitlines()[-1]}")
+            else:
+                rows.append({"type": kind, "rate_per_s": rate, "slots": slots, "busy": busy, **found})
     return {
         "redis": servers.version,
         "settings": {"seconds": seconds, "ahead_s": AHEAD_S, "other_per_s": OTHER_PER_S, "tick_ms": TICK_S * 1000},
         "clock_offset_us": offset_us,
-        "rows": [
-            {"type": kind, "rate_per_s": rate, "slots": slots, "busy": busy, **_merged(each)}
-            for (kind, rate, slots, busy), each in samples.items()
-            if each
-        ],
+        "floor": floor,
+        "rows": rows,
     }
 
 
-def lateness(servers: Servers, kind: str, rate: int, slots: int, busy: bool, seconds: float) -> Row:
-    """Send at a steady rate for some seconds; return percentiles of the lateness in ms."""
+def lateness(servers: Servers, kind: str, rate: int, slots: int, busy: bool, seconds: float, windows: int) -> Row:
+    """Send at a steady rate for some seconds; return medians, over windows of that time, of the lateness in ms."""
     servers.flush()
     number = int(rate * seconds)
     args = (servers.url, kind, slots, number, busy)
@@ -79,14 +75,39 @@ def lateness(servers: Servers, kind: str, rate: int, slots: int, busy: bool, sec
         sender.go()
         sent = sender.result(LIMIT_S)
         found = consumer.result(LIMIT_S)
+    late_ms: list[float] = found["late_ms"]
     return {
-        **percentiles(found["late_ms"]),
-        "delivered": len(found["late_ms"]),
-        "early": sum(late < 0 for late in found["late_ms"]),
+        **_merged([percentiles(part) for part in _windows(late_ms, windows)]),
+        "delivered": len(late_ms),
+        "early": sum(late < 0 for late in late_ms),
         "sent_per_s": rounded(number / sent["took_s"]),
         "consumer_cpu_share": rounded(found["cpu_s"] / meter.cost.elapsed_s),
         "server_cpu_share": rounded(meter.cost.server_cpu_s / meter.cost.elapsed_s),
     }
+
+
+def round_trips(servers: Servers) -> dict[str, float]:
+    """Return percentiles of what bare Redis takes: RPUSH in one process to BLPOP's answer in another one, in ms."""
+    servers.flush()
+    waiting = Child(_pop, servers.port)
+    waiting.wait_ready()
+    waiting.go()
+    with servers.connect() as client:
+        for _ in range(FLOOR_ROUNDS):
+            client.rpush("floor", b"%d" % time.time_ns())
+            time.sleep(TICK_S)
+    return percentiles(waiting.result(LIMIT_S))
+
+
+def _pop(line: Line, port: int) -> list[float]:
+    late_ms: list[float] = []
+    with redis.Redis(host="127.0.0.1", port=port) as client:
+        client.ping()
+        line.ready()
+        while len(late_ms) < FLOOR_ROUNDS:
+            found: Any = client.blpop(["floor"], timeout=10)
+            late_ms.append((time.time_ns() - int(found[1])) / 1e6)
+    return late_ms
 
 
 def clock_offset_us(servers: Servers) -> float:
@@ -181,11 +202,18 @@ def _nothing(delivery: Delivery) -> None:
     del delivery
 
 
-def _merged(samples: Sequence[Row]) -> Row:
-    merged: Row = {key: rounded(statistics.median(each[key] for each in samples)) for key in samples[0]}
+def _windows(values: Sequence[float], number: int) -> list[Sequence[float]]:
+    """Cut into so many parts of one length, in the order of delivery."""
+    bounds = [index * len(values) // number for index in range(number + 1)]
+    return [values[first:last] for first, last in pairwise(bounds) if last > first]
+
+
+def _merged(samples: Sequence[dict[str, float]]) -> Row:
+    if not samples:
+        raise RuntimeError("nothing was delivered")
+    merged: Row = medians(samples)
     merged["max"] = max(each["max"] for each in samples)
     merged["p999_least"], merged["p999_most"] = (pick(each["p999"] for each in samples) for pick in (min, max))
-    merged["early"] = sum(each["early"] for each in samples)
     return merged
 
 
@@ -203,14 +231,20 @@ def tables(document: Document) -> str:
         for row in document["rows"]
     ]
     columns = ["late by, ms", "p50", "p99", "p99.9", "max", "consumer's CPU", "server's CPU", "delivered"]
+    floor = document["floor"]
     early = sum(row["early"] for row in document["rows"])
     return (
         "Time topics: from the due time, by Redis' clock, to the first line of the handler. PRIORITY: from before the "
         f"send to there. {settings['seconds']:g} s each, PRIORITY sent every {settings['tick_ms']:g} ms, the others a "
         f"second's load in bulk, {settings['ahead_s']:g} s ahead; one listener thread. `busy`: "
         f"the same process also handles {settings['other_per_s']:,}/s of another topic. Redis' clock and the handler's "
-        f"are the same one; read apart they differ by {document['clock_offset_us']:g} µs. Delivered early: {early:g}."
-        "\n\n" + rendering.table(columns, rows)
+        f"are the same one; read apart they differ by {document['clock_offset_us']:g} µs. Delivered early: {early:g}. "
+        "Medians are over "
+        f"{document['repeats']} equal windows of each case's time; the maximum is over all. The floor, from before "
+        "RPUSH in one process to BLPOP's answer in another with nothing else going on: "
+        + ", ".join(f"{name} {floor[key]:.2f} ms" for name, key in PERCENTILES)
+        + ".\n\n"
+        + rendering.table(columns, rows)
     )
 
 
@@ -222,7 +256,9 @@ def plot(document: Document, path: Path) -> None:
         names = [
             f"{row['rate_per_s'] // 1000}k/s\n{row['slots']:,} sl.\n{'busy' if row['busy'] else 'idle'}" for row in rows
         ]
-        series = {name: [row[key] for row in rows] for name, key in (("p50", "p50"), ("p99", "p99"), ("p99.9", "p999"))}
+        series: dict[str, Sequence[float]] = {
+            name: [row[key] for row in rows] for name, key in (("p50", "p50"), ("p99", "p99"), ("p99.9", "p999"))
+        }
         rendering.bars(axis, names, series, "ms, log scale")
         axis.set_yscale("log")
         axis.axhline(2, color="#c00000", linewidth=0.8, linestyle="--")

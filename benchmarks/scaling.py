@@ -27,8 +27,8 @@ LIMIT_S = 900.0
 
 def measure(options: argparse.Namespace) -> Document:
     """Vary one thing at a time: worker processes, Redis nodes, slots; then watch an idle worker."""
-    number = options.number or (100_000 if options.quick else 1_000_000)
-    idle_s = 3.0 if options.quick else 20.0
+    number = options.number or (50_000 if options.quick else 200_000)
+    idle_s = 2.0 if options.quick else 5.0
     nodes = NODES if clusters_supported() else (1,)
     samples: dict[tuple[str, int], list[dict[str, float]]] = {}
     for repeat in range(options.repeats):
@@ -239,7 +239,7 @@ def plot(document: Document, path: Path) -> None:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--number", type=int, help="messages (1,000,000; quick: 100,000)")
+    parser.add_argument("--number", type=int, help="messages (200,000; quick: 50,000)")
 
 
 BENCHMARK = Benchmark("scaling", measure, tables, plot, _arguments)

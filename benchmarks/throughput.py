@@ -29,7 +29,7 @@ COMMANDS = ("evalsha", "xadd", "xreadgroup", "xack")
 
 def measure(options: argparse.Namespace) -> Document:
     """Send in one process and consume in another at the same time; per topic type, and through Redis Streams."""
-    number = options.number or (300_000 if options.quick else 2_000_000)
+    number = options.number or (100_000 if options.quick else 400_000)
     nodes = [1, 2] if clusters_supported() else [1]
     samples: dict[tuple[int, str], list[dict[str, float]]] = {}
     for repeat in range(options.repeats):
@@ -45,7 +45,7 @@ def measure(options: argparse.Namespace) -> Document:
         "settings": {"messages": number, "content_bytes": 20, "batch": loads.BATCH, "slots": SLOTS},
         "clusters": "measured" if 2 in nodes else "this RMQ does not know redis+cluster:// yet",
         "rows": rows,
-        "singles": singles(2_000 if options.quick else 20_000, options.repeats),
+        "singles": singles(2_000 if options.quick else 10_000, options.repeats),
     }
 
 
@@ -245,7 +245,7 @@ def _name(kind: str) -> str:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--number", type=int, help="messages (2,000,000; quick: 300,000)")
+    parser.add_argument("--number", type=int, help="messages (400,000; quick: 100,000)")
 
 
 BENCHMARK = Benchmark("throughput", measure, tables, plot, _arguments)
