@@ -144,7 +144,7 @@ class DeadLetters:
         counts = dict.fromkeys(Redriven, 0)
         started_s, done = time.monotonic(), 0
         size = NACK_BATCH if per_second is None else max(1, min(NACK_BATCH, int(per_second / 10)))
-        with self._audit.step("redrive", _meaning(where, limit)) as note:
+        with self._audit.step("redrive", meaning(where, limit)) as note:
             for slot, contents in self._chosen(where, limit, size):
                 if per_second is not None:
                     self._connections.blocking.sleep(max(0.0, started_s + done / per_second - time.monotonic()))
@@ -168,7 +168,7 @@ class DeadLetters:
             progress: Called with the number dealt with so far.
         """
         dropped = 0
-        with self._audit.step("purge dead", _meaning(where, limit)) as note:
+        with self._audit.step("purge dead", meaning(where, limit)) as note:
             for slot, contents in self._chosen(where, limit, NACK_BATCH):
                 dropped += self._writer.purge_dead(slot, contents=contents)
                 note(f"dropped {dropped}")
@@ -215,7 +215,7 @@ def new_score(topic: Topic, priority: int | None, due_in: Duration | None) -> tu
     return "priority", chosen
 
 
-def _meaning(where: DeadFilter, limit: int | None) -> str:
+def meaning(where: DeadFilter, limit: int | None) -> str:
     """Return in words which dead are meant."""
     given = [
         f"{field.name}={getattr(where, field.name)!r:.200}"

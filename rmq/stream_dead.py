@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rmq import stream_calls
+from rmq.audit import Audit
 from rmq.connections import Connections
-from rmq.dead import ALL, DeadFilter, Progress, RedriveResult
+from rmq.dead import ALL, DeadFilter, Progress, RedriveResult, meaning
 from rmq.results import Redriven
 from rmq.slot import NACK_BATCH
 from rmq.stream_slot import StreamWriter
@@ -21,10 +22,12 @@ class GroupDead:
         connections: Where the topic is.
         topic: The registered definition.
         group: Its name.
+        actor: Who redrives and purges, for the audit; `user@host` by default.
     """
 
-    def __init__(self, connections: Connections, topic: Topic, group: str) -> None:
+    def __init__(self, connections: Connections, topic: Topic, group: str, actor: str | None = None) -> None:
         self._connections = connections
+        self._audit = Audit(connections, topic, actor)
         self._writer = StreamWriter(connections, topic)
         self.topic = topic
         self.group = checked_group(group)
@@ -71,22 +74,29 @@ class GroupDead:
             the meantime comes back as a copy at its end, which the other groups pass over.
         """
         counts, done = dict.fromkeys(Redriven, 0), 0
-        for slot, ids in self._chosen(where, limit):
-            for answer in self._writer.redrive(slot, self.group, ids):
-                counts[answer] += 1
-            done += len(ids)
-            if progress is not None:
-                progress(done)
+        with self._audit.step("redrive", self._meaning(where, limit)) as note:
+            for slot, ids in self._chosen(where, limit):
+                for answer in self._writer.redrive(slot, self.group, ids):
+                    counts[answer] += 1
+                done += len(ids)
+                note(f"{counts[Redriven.DONE]} done, {counts[Redriven.ABSENT]} absent")
+                if progress is not None:
+                    progress(done)
         return RedriveResult(counts[Redriven.DONE], 0, counts[Redriven.ABSENT])
 
     def purge(self, where: DeadFilter = ALL, *, limit: int | None = None, progress: Progress | None = None) -> int:
         """Drop dead entries for good; return how many. The stream keeps what it has of them."""
         dropped = 0
-        for slot, ids in self._chosen(where, limit):
-            dropped += self._writer.purge_dead(slot, self.group, ids)
-            if progress is not None:
-                progress(dropped)
+        with self._audit.step("purge dead", self._meaning(where, limit)) as note:
+            for slot, ids in self._chosen(where, limit):
+                dropped += self._writer.purge_dead(slot, self.group, ids)
+                note(f"dropped {dropped}")
+                if progress is not None:
+                    progress(dropped)
         return dropped
+
+    def _meaning(self, where: DeadFilter, limit: int | None) -> str:
+        return f"group {self.group}: {meaning(where, limit)}"
 
     def _page(self, slot: int, start: int) -> Sequence[DeadEntry]:
         return self._connections.run(stream_calls.list_dead(self.topic, slot, self.group, start, NACK_BATCH))

@@ -49,9 +49,9 @@ class StreamTopic(StreamView):
         super().__init__(connections, topic)
         self._writer = StreamWriter(connections, topic)
 
-    def dead(self, group: str) -> GroupDead:
-        """Return the dead of a group."""
-        return GroupDead(self._connections, self.topic, group)
+    def dead(self, group: str, actor: str | None = None) -> GroupDead:
+        """Return the dead of a group; `actor` is who redrives and purges, for the audit."""
+        return GroupDead(self._connections, self.topic, group, actor)
 
     def pause(self, group: str, actor: str | None = None) -> int:
         """Let no consumer of a group claim, in the whole cluster; what is in flight goes on.
@@ -75,7 +75,7 @@ class StreamTopic(StreamView):
         return self._pause(group, False, actor)
 
     def audit(self, limit: int = 50) -> list[AuditLine]:
-        """Return who paused and resumed groups, the newest first."""
+        """Return who paused and resumed groups, redrove and purged their dead, the newest first."""
         return audit_of(self._connections, self.topic, limit, [0])
 
     def _pause(self, group: str, paused: bool, actor: str | None) -> int:

@@ -94,6 +94,8 @@ def test_a_paused_stream_group(client: RmqClient, make_topic: MakeTopic) -> None
         delivery = consumer.poll(5, timeout=10)[0]
         delivery.ack()
     assert [(line.actor == "alice", line.action) for line in stream.audit()] == [(True, "resume"), (False, "pause")]
+    assert stream.dead("g", actor="bob").purge() == 0
+    assert [(line.actor, line.outcome) for line in stream.audit(2)] == [("bob", "nothing done"), ("bob", "begun")]
     with pytest.raises(InvalidValueError, match="no group"):
         stream.pause("unknown")
     assert stream.stats().groups == ("g",)

@@ -22,7 +22,7 @@ def check_stream(client: RmqClient, plain: Any, topic: Topic) -> None:
     known = {history_key(topic.name)}  # of a listener that ran when a minute ended
     for slot in range(topic.slots):
         keys = slot_keys(topic.name, slot)
-        known |= {keys.store, keys.meta, sizes_key(topic.name, slot)}
+        known |= {keys.store, keys.meta, keys.audit, sizes_key(topic.name, slot)}
         for name in names:
             known |= set(astuple(group_keys(topic.name, slot, name)))
     found = {key.decode() for key in plain.keys(f"*{topic.name}*")}
