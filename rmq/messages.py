@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias, cast
 from rmq.durations import MAX_SCORE, Duration, Instant, duration_ms, instant_ms
 from rmq.envelope import MARK, wrap
 from rmq.errors import InvalidMessageError, InvalidValueError
+from rmq.slots import slot_of
 from rmq.topics import Topic, TopicType
 
 Payload: TypeAlias = str | bytes
@@ -150,6 +151,8 @@ MESSAGE_TYPES: dict[
     TopicType.STREAM: StreamMessage,
 }
 
+_TOPIC_TYPES = {kind: topic_type for topic_type, kind in MESSAGE_TYPES.items()}  # by class: an enum hashes slowly
+
 MAX_FIELDS = 500
 """Most fields of an entry."""
 
@@ -201,15 +204,16 @@ def encode(topic: Topic, message: Message) -> Encoded:
     Raises:
         InvalidMessageError: Of another topic type, too long, empty, or a priority within the retry counts.
     """
-    expected = MESSAGE_TYPES[topic.type]
-    if type(message) is not expected:
+    kind = type(message)
+    if _TOPIC_TYPES.get(kind) is not topic.type:
         raise InvalidMessageError(
-            f"topic {topic.name} is {topic.type.name} and takes {expected.__name__}, not {type(message).__name__}",
+            f"topic {topic.name} is {topic.type.name} and takes {MESSAGE_TYPES[topic.type].__name__}, "
+            f"not {kind.__name__}",
             topic=topic.name,
         )
     if isinstance(message, StreamMessage):
         return _encode_entry(topic, message)
-    content = payload_bytes(message.content, "content")
+    content = message.content if type(message.content) is bytes else payload_bytes(message.content, "content")
     if not 0 < len(content) <= topic.max_content_bytes:
         raise InvalidMessageError(
             f"content {content!r:.80} has {len(content)} bytes; "
@@ -227,7 +231,8 @@ def encode(topic: Topic, message: Message) -> Encoded:
     else:
         score = message.score_ms()
     basis = content if message.slot_basis is None else payload_bytes(message.slot_basis, "slot_basis")
-    return Encoded(topic.slot_of(basis), content, score, _checked_body(topic, content, message.body))
+    body = None if message.body is None else _checked_body(topic, content, message.body)
+    return Encoded(slot_of(basis, topic.slots), content, score, body)
 
 
 def _checked_body(topic: Topic, content: bytes, payload: Payload | None) -> bytes | None:
