@@ -212,18 +212,21 @@ WORK: dict[str, tuple[Callable[[str, int], float], Callable[[str, int], float]]]
 
 def plot(document: Document, path: Path) -> None:
     """Draw both rates for each kind of work."""
-    figure, axes = rendering.figure(1, "RMQ: the asyncio side beside the plain one", height=5.0)
-    [axis] = axes
-    rows = document["rows"]
-    rendering.bars(
-        axis,
-        [row["work"].replace(", ", ",\n") for row in rows],
-        {
-            "threads": [row["threads_per_s"] / 1_000 for row in rows],
-            "asyncio": [row["asyncio_per_s"] / 1_000 for row in rows],
-        },
-        "1,000 messages/s",
-    )
+    figure, axes = rendering.figure(2, "RMQ: the asyncio side beside the plain one", height=5.0)
+    for axis, batches in zip(axes, (True, False), strict=True):
+        rows = [row for row in document["rows"] if ("batches" in row["work"]) is batches]
+        rendering.bars(
+            axis,
+            [
+                row["work"]
+                .replace(", ", ",\n")
+                .replace("beside each", "beside\neach")
+                .replace("after the", "after\nthe")
+                for row in rows
+            ],
+            {side: [row[f"{side}_per_s"] / 1_000 for row in rows] for side in ("threads", "asyncio")},
+            "1,000 messages/s",
+        )
     rendering.save(figure, path)
 
 

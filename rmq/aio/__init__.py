@@ -6,14 +6,16 @@ The logic is that of the plain classes, run in greenlets; see docs/asyncio.md.
 from rmq.aio.client import RmqClient
 from rmq.aio.delayed import DelayedQueue
 from rmq.aio.delivery import Delivery, StreamDelivery
-from rmq.aio.topics import Consumer, DeadLetters, GroupDead, Inspection, Producer, StreamTopic
+from rmq.aio.topics import Consumer, Control, DeadLetters, GroupDead, History, Inspection, Producer, StreamTopic
 
 __all__ = [
     "Consumer",
+    "Control",
     "DeadLetters",
     "DelayedQueue",
     "Delivery",
     "GroupDead",
+    "History",
     "Inspection",
     "Producer",
     "RmqClient",

@@ -14,7 +14,7 @@ from rmq.aio.blocking import EventLoop
 from rmq.aio.delivery import Delivery, faced_all
 from rmq.aio.greenlets import Tasks
 from rmq.aio.listening import AsyncHandler, TaskRuntime, checked_handler, plain_listener
-from rmq.aio.topics import Consumer, DeadLetters, Inspection, Producer, StreamTopic
+from rmq.aio.topics import Consumer, Control, DeadLetters, History, Inspection, Producer, StreamTopic
 from rmq.client import DRAIN_S
 from rmq.coordination import Coordinator
 from rmq.errors import ClientClosedError, RmqError
@@ -264,12 +264,29 @@ class RmqClient:
         opened = await self._open()
         return StreamTopic(await opened.run(PlainClient.stream, topic), opened.tasks)
 
-    async def dead(self, topic: Topic | str) -> DeadLetters:
+    async def dead(self, topic: Topic | str, actor: str | None = None) -> DeadLetters:
         """Return a topic's dead letters. Raises as `rmq.RmqClient.dead`."""
         opened = await self._open()
-        return DeadLetters(await opened.run(PlainClient.dead, topic), opened.tasks)
+        return DeadLetters(await opened.run(PlainClient.dead, topic, actor), opened.tasks)
+
+    async def control(self, topic: Topic | str, actor: str | None = None) -> Control:
+        """Return what steers a topic. Raises as `rmq.RmqClient.control`."""
+        opened = await self._open()
+        return Control(await opened.run(PlainClient.control, topic, actor), opened.tasks)
+
+    async def history(self) -> History:
+        """Return the last day of all topics, minute by minute."""
+        opened = await self._open()
+        return History(opened.plain.history(), opened.tasks)
 
     cancel = of_client(PlainClient.cancel)
+    promote = of_client(PlainClient.promote)
+    reprioritise = of_client(PlainClient.reprioritise)
+    pause = of_client(PlainClient.pause)
+    resume = of_client(PlainClient.resume)
+    workers = of_client(PlainClient.workers)
+    server_memory = of_client(PlainClient.server_memory)
+    record_history = of_client(PlainClient.record_history)
     reschedule = of_client(PlainClient.reschedule)
     topics = of_client(PlainClient.topics)
     topic = of_client(PlainClient.topic)
@@ -308,3 +325,8 @@ class RmqClient:
                 loop, tasks = EventLoop(), Tasks()
                 self._opened = Opened(await tasks.run(self._new_plain, loop), tasks, loop)
         return self._opened
+
+
+for _name in dir(PlainClient):
+    if not _name.startswith("_") and not hasattr(RmqClient, _name):  # what has no line of its own yet
+        setattr(RmqClient, _name, of_client(getattr(PlainClient, _name)))

@@ -9,7 +9,9 @@ from types import TracebackType
 from typing import Self
 
 from rmq import consumer as plain_consumer
+from rmq import control as plain_control
 from rmq import dead as plain_dead
+from rmq import history as plain_history
 from rmq import inspection as plain_inspection
 from rmq import producer as plain_producer
 from rmq import stream_dead as plain_stream_dead
@@ -125,11 +127,40 @@ class Inspection(Mirror[plain_inspection.Inspection], of=plain_inspection.Inspec
     stats = awaited(plain_inspection.Inspection.stats)
     peek = awaited(plain_inspection.Inspection.peek)
     pages = iterated(plain_inspection.Inspection.pages)
+    find = awaited(plain_inspection.Inspection.find)
+    search = awaited(plain_inspection.Inspection.search)
+    dead_reasons = awaited(plain_inspection.Inspection.dead_reasons)
+    audit = awaited(plain_inspection.Inspection.audit)
 
     @property
     def topic(self) -> Topic:
         """The registered definition."""
         return self._plain.topic
+
+
+class Control(Mirror[plain_control.Control], of=plain_control.Control):
+    """Steers a topic: by content, as a whole. See `rmq.control.Control`."""
+
+    cancel = awaited(plain_control.Control.cancel)
+    reschedule = awaited(plain_control.Control.reschedule)
+    promote = awaited(plain_control.Control.promote)
+    reprioritise = awaited(plain_control.Control.reprioritise)
+    pause = awaited(plain_control.Control.pause)
+    resume = awaited(plain_control.Control.resume)
+    purge = awaited(plain_control.Control.purge)
+    purge_dead = awaited(plain_control.Control.purge_dead)
+    redrive = awaited(plain_control.Control.redrive)
+
+    @property
+    def topic(self) -> Topic:
+        """The registered definition."""
+        return self._plain.topic
+
+
+class History(Mirror[plain_history.History], of=plain_history.History):
+    """The last day of all topics. See `rmq.history.History`."""
+
+    last = awaited(plain_history.History.last)
 
 
 class GroupDead(Mirror[plain_stream_dead.GroupDead], of=plain_stream_dead.GroupDead):

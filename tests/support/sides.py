@@ -14,8 +14,8 @@ from rmq import DelayedQueue, RmqClient, aio
 
 SIDES = ("threads", "asyncio")
 WRAPPED = (
-    aio.Consumer, aio.DeadLetters, aio.DelayedQueue, aio.Delivery, aio.GroupDead, aio.Inspection, aio.Producer,
-    aio.StreamTopic,
+    aio.Consumer, aio.Control, aio.DeadLetters, aio.DelayedQueue, aio.Delivery, aio.GroupDead, aio.History,
+    aio.Inspection, aio.Producer, aio.StreamTopic,
 )  # fmt: skip
 
 
