@@ -63,7 +63,7 @@ local refusal, newer, paused = check_fence(slot.meta, epoch, ensemble)
 if refusal then
   return refusal
 end
-redis.call('XLEN', slot.store)
+local length = redis.call('XLEN', slot.store)
 local waits, died = redis.call('ZCARD', slot.retry) > 0, redis.call('ZCARD', slot.dead) > 0
 for _, hash in ipairs({ slot.error, slot.reason, slot.dead_body }) do
   redis.call('HLEN', hash)
@@ -85,6 +85,7 @@ end
 
 local pass = {
   at = tonumber(saved[1]), cursor = saved[2] or '', start = tonumber(saved[3] or 0), first = tonumber(saved[4] or 0),
+  pause = length > 4 * scan_limit and math.min(20, math.floor(lease_ms / 4 * scan_limit / length)) or 0,
 }
 if not pass.at and oldest[1] then
   pass.at = now_ms
@@ -136,7 +137,7 @@ elseif not paused then
   local first = waits and redis.call('ZRANGE', slot.retry, 0, 0, 'WITHSCORES')[2]
   due = first and math.max(now_ms, tonumber(first)) or 0
   if pass.at then
-    local scan_at = pass.cursor == '' and math.max(now_ms, pass.at) or now_ms
+    local scan_at = math.max(now_ms, pass.at)
     due = due == 0 and scan_at or math.min(due, scan_at)
   end
 end

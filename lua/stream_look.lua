@@ -24,7 +24,7 @@ local function last_read(store)
 end
 
 local function next_due(store, group, retry)
-  local state = redis.call('HMGET', group, 'paused', 'scan_at', 'scan_cursor')
+  local state = redis.call('HMGET', group, 'paused', 'scan_at')
   if state[1] == '1' then
     return 0
   end
@@ -35,9 +35,7 @@ local function next_due(store, group, retry)
   local due = tonumber(redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')[2])
   due = due and math.max(now_ms, due) or 0
   local scan_at = tonumber(state[2])
-  if scan_at and state[3] ~= '' then
-    scan_at = now_ms
-  elseif not scan_at and redis.call('XPENDING', store, name, '-', '+', 1)[1] then
+  if not scan_at and redis.call('XPENDING', store, name, '-', '+', 1)[1] then
     scan_at = now_ms
   end
   if scan_at then

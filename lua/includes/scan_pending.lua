@@ -1,10 +1,11 @@
 -- One step of a pass over the group's pending list, oldest first: takes over up to `quota` deliveries whose lease has
 -- run out, and buries those without retries left. The list knows no order by time, so a pass notes when the next lease
--- can end: the next pass begins then, and each entry is met about once a lease however many there are. `pass`: at (when
--- the next one begins, false: unknown), cursor (last id met, '' between passes), start, first (earliest end of a
--- lease met). Returns how many it moved.
+-- can end: the next pass begins then, and each entry is met about once a lease however many there are. A long pass that
+-- finds nothing takes its time, so that new entries need not wait for it. `pass`: at (when the next step is due, false:
+-- unknown), cursor (last id met, '' between passes), start, first (earliest end of a lease met), pause (ms between
+-- steps that find nothing). Returns how many it moved.
 local function scan_pending(slot, pass, now_ms, lease_ms, max_retries, quota, most, entries, counts, totals, lost)
-  if quota <= 0 or (pass.cursor == '' and (not pass.at or now_ms < pass.at)) then
+  if quota <= 0 or not pass.at or now_ms < pass.at then
     return 0
   end
   if pass.cursor == '' then
@@ -40,6 +41,8 @@ local function scan_pending(slot, pass, now_ms, lease_ms, max_retries, quota, mo
   if not full and #rows < most then
     pass.cursor = ''
     pass.at = not none and math.max(pass.first, now_ms + math.min(1000, lease_ms / 10))
+  elseif moved == 0 and not full then
+    pass.at = now_ms + pass.pause
   end
   return moved
 end

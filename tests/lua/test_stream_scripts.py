@@ -24,6 +24,7 @@ from rmq.urls import parse_url
 from tests.conftest import MakeTopic
 from tests.lua.stream_cases import ME, OWNER, READERS, WRITERS, Seeded, all_keys, seed
 from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
 
 CASES = WRITERS | READERS
 WRITES = {"ZADD", "ZREM", "HSET", "HDEL", "HINCRBY", "XACK", "XCLAIM", "XADD", "XTRIM", "XDEL", "XREADGROUP"}
@@ -239,6 +240,33 @@ def test_a_pass_over_many_pending_goes_in_bounded_steps_and_rests_until_a_lease_
         assert steps < 20
     assert 2 <= steps <= 5  # 256 entries a step, two steps a claim
     assert 50_000 < reply.next_due_ms - reply.now_ms <= 60_000
+
+
+def test_a_long_pass_that_finds_nothing_takes_its_time_and_does_not_hold_up_new_ones(
+    topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    store = f"{topic.name}_0"
+    redis_client.xgroup_create(store, "g", "0", mkstream=True)
+    with redis_client.pipeline(transaction=False) as pipeline:
+        for _ in range(3_000):
+            pipeline.xadd(store, {"content": "x"})
+        pipeline.execute()
+    redis_client.xreadgroup("g", "holder", {store: ">"}, count=3_000)
+    redis_client.xadd(store, {"content": "new"})
+    reply = connections.run(stream_calls.claim(topic, 0, ME, 10, "PUBLISH"))
+    assert [claimed.content for claimed in reply.messages] == [b"new"]
+    assert reply.now_ms < reply.next_due_ms <= reply.now_ms + 20
+
+    def rest() -> bool:
+        reply = connections.run(stream_calls.claim(topic, 0, ME, 10, "PUBLISH"))
+        assert reply.messages == ()
+        return reply.next_due_ms > reply.now_ms + 30_000
+
+    wait_until(rest, 30)
+    redis_client.xclaim(store, "g", "holder", 0, [redis_client.xrange(store, count=1)[0][0]], idle=70_000)
+    redis_client.hset(next(key for key in all_keys(topic) if key.startswith("group:")), "scan_at", 1)
+    reply = connections.run(stream_calls.claim(topic, 0, ME, 10, "PUBLISH"))
+    assert [claimed.content for claimed in reply.messages] == [b"x"]
 
 
 def test_a_redrive_of_what_is_gone_appends_a_copy_that_others_pass_over(
