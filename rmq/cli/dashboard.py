@@ -39,9 +39,10 @@ def dashboard(
         from rmq.dashboard.server import serve
         from rmq.dashboard.settings import Settings
     except ModuleNotFoundError as error:
-        if error.name not in _EXTRA:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _EXTRA:
             raise
-        raise RmqError(f"the dashboard needs {error.name}: install rmq[dashboard]") from None
+        raise RmqError(f"the dashboard needs {missing}: install rmq[dashboard]") from None
     settings = Settings(host, port, _credentials(user, password_file), read_only, frozenset(allow_host or ()))
     with session.client() as client:
         serve(client, settings, lambda address: _say_where(session, address, client.shown_url))

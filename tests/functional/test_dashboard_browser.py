@@ -286,6 +286,17 @@ def test_dead_letters(open_page: Open, client: RmqClient, shop: dict[str, Topic]
     wait_until(lambda: client.inspect(topic).stats().backlog == 0, 60)
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_question_before_a_purge(open_page: Open, shop: dict[str, Topic], scheme: str) -> None:
+    page = open_page(f"/topic/{shop['priority'].name}", 360, scheme)
+    press(page, "Purge backlog …")
+    expect(page.get_by_text("for good?")).to_be_visible()
+    assert violations(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.get_by_role("link", name="No, go back").click()
+    expect(page.get_by_role("heading", name=shop["priority"].name)).to_be_visible()
+
+
 def test_searching(open_page: Open, shop: dict[str, Topic]) -> None:
     page = open_page("/search")
     page.get_by_label("Topic").select_option(shop["priority"].name)

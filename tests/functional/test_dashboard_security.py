@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from html.parser import HTMLParser
@@ -17,7 +19,7 @@ from rmq.dashboard.security import MOST_BODY_BYTES, logged_in
 from rmq.dashboard.settings import Credentials, Settings
 from rmq.errors import InvalidValueError
 from tests.conftest import MakeTopic
-from tests.support.cli import Cli, bury
+from tests.support.cli import REPOSITORY, Cli, bury
 from tests.support.dashboard import served
 from tests.support.waiting import wait_until
 
@@ -305,6 +307,15 @@ def test_the_command_refuses_what_is_not_safe(cli: Cli, tmp_path: Path) -> None:
         "cannot listen"
         in cli("dashboard", "--host", "192.0.2.1", "--user", "a", code=2, env={"RMQ_DASHBOARD_PASSWORD": "b"}).err
     )
+
+
+@pytest.mark.parametrize("package", ["starlette", "uvicorn", "jinja2", "itsdangerous"])
+def test_without_the_extra_the_command_names_it(package: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; from rmq.cli import main; main()"
+    ran = subprocess.run(
+        [sys.executable, "-c", code, "dashboard"], capture_output=True, text=True, timeout=100, cwd=REPOSITORY
+    )
+    assert (ran.returncode, "install rmq[dashboard]" in ran.stderr, "Traceback" in ran.stderr) == (1, True, False), ran
 
 
 def test_the_command_serves_until_it_is_told_to_end(cli: Cli, merging: Topic, tmp_path: Path) -> None:
