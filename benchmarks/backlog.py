@@ -1,4 +1,8 @@
-"""How cost and memory grow with the backlog: 10^5, 10^6, 10^7 messages, with --full 10^8."""
+"""How cost and memory grow with the backlog: 10^5, 10^6, 10^7 messages, with --full 10^8.
+
+At each size the same number of native ZADD, ZPOPMAX, ZADD and ZREM runs on the same sorted sets, since these grow with
+the backlog, too: what RMQ adds is the ratio. So does a native ZADD of the smallest backlog, for its bytes.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,11 @@ import argparse
 import math
 import time
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
+from typing import Any
+
+import redis
 
 from benchmarks import loads, rendering
 from benchmarks.harness import Benchmark, Document, Row, say
@@ -21,6 +28,7 @@ SAMPLE = 50_000
 """Messages that are sent into, and claimed from, a backlog of each size."""
 FULL_NODES = 4
 _PRIORITIES = 999_983
+_NATIVE_BATCH = 500
 _sample_starts = count(0, SAMPLE)
 
 
@@ -31,6 +39,7 @@ def measure(options: argparse.Namespace) -> Document:
     topic = Topic("bench-backlog", TopicType.PRIORITY, slots=SLOTS)
     rows: list[Row] = []
     with some(nodes) as servers, RmqClient(servers.url, timeout_s=60.0) as client:
+        native_bytes = _native_bytes(servers, topic, 100_000)
         producer = client.producer(topic)
         producer.send_many(_messages(0, 1))  # scripts and keys are there before memory is read
         memory_empty = _memory(servers)
@@ -42,7 +51,7 @@ def measure(options: argparse.Namespace) -> Document:
             added, filled = size - filled, size
             used = _memory(servers) - memory_empty
             say(f"backlog: measuring at {size:,}")
-            samples = [_sample(servers, client, topic) for _ in range(options.repeats)]
+            samples = [{**_sample(servers, client, topic), **_native(servers, topic)} for _ in range(options.repeats)]
             rows.append(
                 {
                     "backlog": size,
@@ -60,6 +69,7 @@ def measure(options: argparse.Namespace) -> Document:
         "redis": version,
         "allocator": allocator,
         "settings": {"slots": SLOTS, "sample": SAMPLE, "nodes": nodes, "content_bytes": 20, "type": "PRIORITY"},
+        "native_bytes_per_message": rounded(native_bytes),
         "rows": rows,
         "drain": drained,
     }
@@ -97,6 +107,62 @@ def _take(servers: Servers, client: RmqClient, topic: Topic, number: int) -> dic
     return _named("claim_ack", claiming, number)
 
 
+def _native(servers: Servers, topic: Topic) -> dict[str, float]:
+    """Send, take, claim and ack a sample by native commands on the topic's own sorted sets; leave them as they were."""
+    native = _native_client(servers)
+    first = next(_sample_starts)
+    sample: dict[int, dict[bytes, float]] = {slot: {} for slot in range(topic.slots)}
+    for number in range(first, first + SAMPLE):
+        sample[number % topic.slots][b"nativ:%014d" % number] = _priority(number)
+    taken: list[tuple[str, dict[bytes, float]]] = []
+    with Meter(servers) as sending:
+        for slot, batch in _batches(sample):
+            native.zadd(f"{topic.name}_{slot}", batch)
+    with Meter(servers) as claiming:
+        for slot, batch in _batches(sample):
+            store, prepare = f"{topic.name}_{slot}", f"native{{{topic.name}_{slot}}}"
+            popped = dict(native.zpopmax(store, len(batch)))
+            native.zadd(prepare, dict.fromkeys(popped, 1_800_000_000_016))
+            native.zrem(prepare, *popped)
+            taken.append((store, popped))
+    for store, popped in taken:
+        native.zadd(store, popped)
+    for slot, batch in _batches(sample):
+        native.zrem(f"{topic.name}_{slot}", *batch)
+    native.close()
+    return {
+        **_named("native_send", sending, SAMPLE, "zadd"),
+        **_named("native_claim_ack", claiming, SAMPLE, "zpopmax", "zadd", "zrem"),
+    }
+
+
+def _native_bytes(servers: Servers, topic: Topic, number: int) -> float:
+    """Return the bytes that a native ZADD of the smallest backlog takes per message; leave nothing."""
+    native, before = _native_client(servers), _memory(servers)
+    filled: dict[int, dict[bytes, float]] = {slot: {} for slot in range(topic.slots)}
+    for index, content in enumerate(loads.stream(0, number)):
+        filled[index % topic.slots][content] = _priority(index)
+    for slot, batch in _batches(filled):
+        native.zadd(f"{topic.name}_{slot}", batch)
+    used = _memory(servers) - before
+    native.close()
+    servers.flush()
+    return used / number
+
+
+def _batches(slots: dict[int, dict[bytes, float]]) -> Iterator[tuple[int, dict[bytes, float]]]:
+    for slot, scores in slots.items():
+        items = iter(scores.items())
+        while batch := dict(islice(items, _NATIVE_BATCH)):
+            yield slot, batch
+
+
+def _native_client(servers: Servers) -> Any:
+    if len(servers.ports) > 1:
+        return redis.RedisCluster(host="127.0.0.1", port=servers.port)
+    return servers.connect()
+
+
 def _drain(servers: Servers, client: RmqClient, topic: Topic, number: int) -> Row:
     started_s = time.monotonic()
     row = {key: rounded(value) for key, value in _take(servers, client, topic, number).items()}
@@ -104,8 +170,8 @@ def _drain(servers: Servers, client: RmqClient, topic: Topic, number: int) -> Ro
     return {**row, "took_s": round(time.monotonic() - started_s, 1), "left": stats.backlog + stats.in_flight}
 
 
-def _named(what: str, meter: Meter, number: int) -> dict[str, float]:
-    row = meter.cost.row(number, "evalsha")
+def _named(what: str, meter: Meter, number: int, *commands: str) -> dict[str, float]:
+    row = meter.cost.row(number, *(commands or ("evalsha",)))
     return {f"{what}_{key}": value for key, value in row.items()}
 
 
@@ -124,6 +190,8 @@ def tables(document: Document) -> str:
             rendering.number(row["send_server_us"], 2),
             rendering.number(row["claim_ack_server_us"], 2),
             rendering.ratio(_life(row, "server_us") / _life(least, "server_us")),
+            rendering.ratio(_native_life(row) / _native_life(least)),
+            rendering.ratio(_life(row, "server_us") / _native_life(row)),
             rendering.number(_life(row, "server_cpu_us"), 2),
             rendering.number(row["send_rate_per_s"]),
             rendering.number(row["claim_ack_rate_per_s"]),
@@ -131,7 +199,8 @@ def tables(document: Document) -> str:
         )
         for row in rows
     ]
-    columns = ["backlog", "filled, 1/s", "send, µs", "claim + ack, µs", "life against the smallest", "life CPU, µs"]
+    columns = ["backlog", "filled, 1/s", "send, µs", "claim + ack, µs", "life against the smallest"]
+    columns += ["native life against the smallest", "life against native", "life CPU, µs"]
     columns += ["send, 1/s", "claim + ack, 1/s", "bytes a message"]
     drain, settings = document["drain"], document["settings"]
     return (
@@ -139,12 +208,18 @@ def tables(document: Document) -> str:
         f"{settings['slots']} slots, {settings['nodes']} Redis, allocator {document['allocator']}; samples of "
         f"{settings['sample']:,} messages at each size, by pull.\n\n{rendering.table(columns, lines)}\n\n"
         f"Draining all {rows[-1]['backlog']:,} by one process took "
-        f"{drain['took_s']:,} s ({drain['claim_ack_rate_per_s']:,.0f}/s); left: {drain['left']}."
+        f"{drain['took_s']:,} s ({drain['claim_ack_rate_per_s']:,.0f}/s); left: {drain['left']}. "
+        f"Natively, {rows[0]['backlog']:,} such members of sorted sets take "
+        f"{document['native_bytes_per_message']:.1f} bytes each."
     )
 
 
 def _life(row: Row, figure: str) -> float:
     return float(row[f"send_{figure}"] + row[f"claim_ack_{figure}"])
+
+
+def _native_life(row: Row) -> float:
+    return float(row["native_send_server_us"] + row["native_claim_ack_server_us"])
 
 
 def plot(document: Document, path: Path) -> None:
@@ -154,6 +229,9 @@ def plot(document: Document, path: Path) -> None:
     sizes = [row["backlog"] for row in rows]
     for index, (key, label) in enumerate((("send_server_us", "send"), ("claim_ack_server_us", "claim + ack"))):
         left.plot(sizes, [row[key] for row in rows], "o-", color=rendering.COLOURS[index], label=label)
+    left.plot(sizes, [_life(row, "server_us") for row in rows], "o-", color=rendering.COLOURS[2], label="life")
+    native = [_native_life(row) for row in rows]
+    left.plot(sizes, native, "s--", color=rendering.COLOURS[3], label="life in native commands")
     left.set(xscale="log", xlabel="messages in the backlog", ylabel="server µs per message", ylim=(0, None))
     left.legend(fontsize=8, frameon=False)
     names = [f"$10^{round(math.log10(size))}$" for size in sizes]
