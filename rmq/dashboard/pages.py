@@ -93,6 +93,7 @@ class Views:
             metric=metric,
             metrics=METRICS,
             owners=owners,
+            listening=self._reader.listening(now.topic),
             owner_rows=[(name, number, _slots_of(name, owners)) for number, name in enumerate(names)],
             **values,
         )

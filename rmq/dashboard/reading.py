@@ -137,6 +137,15 @@ class Reader:
         """Return the processes with running listeners, by name."""
         return self.cache.get("workers", self.client.workers)
 
+    def listening(self, topic: Topic) -> bool:
+        """Return whether a worker that was heard of late listens to a topic."""
+        return any(
+            listener.topic == topic.name
+            for worker in self.workers()
+            if not worker.stale
+            for listener in worker.listeners
+        )
+
     def owners(self, topic: Topic) -> dict[int, str]:
         """Return who owns which slot; empty without ZooKeeper."""
         found: dict[int, str] = {}

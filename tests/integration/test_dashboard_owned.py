@@ -1,0 +1,58 @@
+"""Who owns a slot, on the pages: through a real ZooKeeper."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from rmq import RmqClient, TopicType
+from rmq.coordination import Coordinator
+from rmq.zookeeper_server import ZooKeeperEnsemble
+from tests.conftest import MakeTopic
+from tests.support.dashboard import served
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[ZooKeeperEnsemble]:
+    with ZooKeeperEnsemble(tick_ms=500) as servers:
+        yield servers
+
+
+def test_the_topic_page_shows_who_owns_which_slot(
+    redis_url: str, client: RmqClient, zookeeper: ZooKeeperEnsemble, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=8)
+    chroot = f"/dashboard-{os.getpid()}-{random.randrange(10**9)}"
+    with (
+        RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) as one,
+        RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) as two,
+        served(client) as address,
+        httpx.Client(base_url=address, timeout=60, trust_env=False) as browser,
+    ):
+        for each in (one, two):
+
+            @each.listener(topic)
+            def work(delivery: object) -> None:
+                del delivery
+
+            each.start()
+
+        def owners() -> list[str]:
+            page = browser.get(f"/topic/{topic.name}?heat=owner").text
+            return re.findall(r'<a class="owner([01])"', page)
+
+        wait_until(lambda: sorted(owners()) == ["0"] * 4 + ["1"] * 4, 90)
+        page = browser.get(f"/topic/{topic.name}?heat=owner").text
+        assert "have no owner" not in page
+        assert re.search(r'aria-label="slot 0: [^"]*:\d+:', page)
+        slot = browser.get(f"/topic/{topic.name}/slot/3").text
+        assert "owned by" in slot
+        one.stop()
+        two.stop()
+        wait_until(lambda: "No worker listens to this topic" in browser.get(f"/topic/{topic.name}").text, 90)
