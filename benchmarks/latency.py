@@ -24,7 +24,7 @@ from rmq.messages import Message
 
 RATES_PER_S = (1_000, 10_000)
 SLOTS = (1, 1_024)
-AHEAD_S = 1.5
+AHEAD_S = 2.0
 """How long before its due time a message of a time topic is sent, at least."""
 CHUNK_S = 1.0
 """Time topics are sent a second's load at a time, in bulk."""
