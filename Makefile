@@ -15,7 +15,7 @@ DEV := $(VENV)/.installed-dev
 BENCH := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-redis test-long chaos bench bench-peers mutants check lint lint-lua types layers headers format constraints clean
+.PHONY: help demo test test-redis test-long test-spark-long chaos bench bench-peers mutants check lint lint-lua types layers headers format constraints clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -51,6 +51,9 @@ test-redis: $(DEV)  ## Run the tests that depend on the server once more; RMQ_TE
 
 test-long: $(DEV)  ## Run the property and stateful tests with many more examples
 	RMQ_HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -m hypothesis --timeout 0 $(PYTEST_FLAGS)
+
+test-spark-long: $(DEV)  ## Kill Spark drivers with their JVM and see what the next one finds, about 5 minutes
+	$(BIN)/python -m pytest -m spark_long --timeout 600 tests/spark
 
 chaos: $(DEV)  ## Worker processes under faults, on 3 + 3 Redis and 3 ZooKeepers, about 8 minutes
 	$(BIN)/python -m benchmarks.chaos
