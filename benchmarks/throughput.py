@@ -20,7 +20,7 @@ from rmq import RmqClient, TopicType
 from rmq.messages import Message
 
 SLOTS = 8
-DELAY_MS = 500
+DELAY_MS = 1_000
 """Fixed times must lie ahead when they arrive; merge windows are as long, for the same conditions."""
 STREAM, GROUP = "stream", "group"
 LIMIT_S = 900.0
@@ -58,7 +58,11 @@ def both_at_once(servers: Servers, kind: str, number: int) -> dict[str, float]:
             child.wait_ready()
         for child in children:
             child.go()
-        consumed, sent = (child.result(LIMIT_S) for child in children)
+        try:
+            sent, consumed = (child.result(LIMIT_S) for child in reversed(children))  # a sender that fails says so soon
+        finally:
+            for child in children:
+                child.end()
     busy_s = consumed["until_s"] - sent["from_s"]
     during = [done for at_s, done in consumed["progress"] if at_s <= sent["until_s"]]
     sending_s = sent["until_s"] - sent["from_s"]

@@ -72,9 +72,9 @@ MUTANTS = (
     ),
     _mutant("the search does not resume", ("includes/take", "and 0 or rank - #contents", "and 0 or 0")),
     _mutant("the search resumes too far behind", ("includes/take", "0 or rank - #contents", "0 or rank")),
-    _mutant("a paused slot is claimed from", ("claim", "if not paused then", "if true then")),
+    _mutant("a paused slot is claimed from", ("claim", "if not paused and", "if")),
     _mutant("the next lease's end is forgotten", ("includes/next_due", "consider(claim and", "consider(false and")),
-    _mutant("bodies are not handed over", ("claim", "if #items > 0 and redis", "if #items < 0 and redis")),
+    _mutant("bodies are not handed over", ("claim", "if #items > 0 and (slot", "if #items < 0 and (slot")),
     # owners
     _mutant("the fence is not checked", ("includes/check_fence", "if mine < owner then", "if false then")),
     _mutant("a newer epoch is not stored", ("includes/begin_write", "if newer then", "if false then")),
