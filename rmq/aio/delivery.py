@@ -92,7 +92,9 @@ def faced(delivery: plain.Delivery, tasks: Tasks) -> Delivery:
 
 def faced_all(deliveries: Iterable[plain.Delivery], tasks: Tasks) -> list[Delivery]:
     """Return deliveries' awaited faces."""
-    return [faced(delivery, tasks) for delivery in deliveries]
+    wanted = list(deliveries)
+    kind = StreamDelivery if wanted and isinstance(wanted[0], PlainStreamDelivery) else Delivery
+    return [kind(delivery, tasks) for delivery in wanted]
 
 
 def plain_all(deliveries: Iterable[Delivery]) -> list[plain.Delivery]:

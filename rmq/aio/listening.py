@@ -55,12 +55,19 @@ class TaskWorker(Worker):
     def _ahead(self) -> int:
         return self._listener.threads * self._pace.ahead()
 
+    def _round(self) -> bool:
+        told = self._news.is_set()
+        self._news.clear()  # before looking: what ends from now on tells anew
+        return bool(told or self._room()) and super()._round()
+
     def _pause(self) -> None:
+        if self._news.is_set():
+            return
         if self._room():
             self.claimer.wait(LOOK_EVERY_S)
         else:
             self._news.wait(LOOK_EVERY_S)
-        self._news.clear()
+            self._news.set()  # look now and then even if nothing has ended
 
     def _handle_waiting(self) -> None:
         """Start lanes; they end by themselves."""
@@ -73,7 +80,7 @@ class TaskWorker(Worker):
         task, turn_s = asyncio.current_task(), monotonic_s()
         try:
             while part := self._take_ready():
-                slots = {delivery.slot for delivery in part}
+                slots = set[int]() if self._coordinator is None else {delivery.slot for delivery in part}
                 self._busy |= slots
                 self._begun_s = monotonic_s()
                 try:
@@ -104,8 +111,9 @@ class TaskWorker(Worker):
         return taken
 
     def _tell(self) -> None:
-        self._news.set()
-        self.claimer.wake_all()
+        if not self._news.is_set():
+            self._news.set()
+            self.claimer.wake_all()
 
     def _finish(self) -> None:
         while self._lanes:
