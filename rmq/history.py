@@ -169,6 +169,7 @@ class History:
 
     def append(self, topic: str | None, record: Minute) -> bool:
         """Append a record to a ring; return whether it was new. Atomic; safe to repeat."""
+
         def parse(reply: Any) -> bool:
             return reply == b"1"
 

@@ -23,6 +23,7 @@ def client() -> Iterator[RmqClient]:
 def test_history_and_pages(client: RmqClient) -> None:
     client.producer(TOPIC).send_many(PriorityMessage(f"m{i}", 100) for i in range(300))
     now_ms, minute = client.history().take_turn()
+    assert minute is not None
     assert minute == now_ms // 60_000
     assert client.history().take_turn()[1] is None
     client.history().record(minute)
