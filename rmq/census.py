@@ -47,20 +47,19 @@ class Census(Background):
         self._host, self._pid, self._started_ms = socket.gethostname(), os.getpid(), int(time.time() * 1000)
         self.worker = f"{self._host}:{self._pid}:{secrets.token_hex(3)}"
         """The name under which this process reports."""
+        self._failing = False
         self._before = [(monotonic_s(), 0, 0) for _ in runtimes]
 
     def run(self) -> None:
         """Report every few seconds. What goes wrong is not worth more than a line of the log."""
-        failing = False
         while True:
             try:
                 self._beat(self._info().to_json())
-                failing = False
+                self._failing = False
             except Exception as error:
-                log.log(
-                    logging.DEBUG if failing else logging.WARNING, "worker %s cannot report: %s", self.worker, error
-                )
-                failing = True
+                level = logging.DEBUG if self._failing else logging.WARNING
+                log.log(level, "worker %s cannot report: %s", self.worker, error)
+                self._failing = True
             if self._stopping.wait(BEAT_S):
                 break
 
@@ -68,6 +67,8 @@ class Census(Background):
         """End, and leave the registry."""
         self._stopping.set()
         self.join(PATIENCE_S)
+        if self._failing:  # it will be forgotten
+            return
         try:
             self._beat("")
         except RmqError as error:
