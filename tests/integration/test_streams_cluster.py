@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from rmq import DelayedQueue, ImmediateRetry, Retention, RmqClient, StreamMessage, Topic, TopicType
+from tests.support.cli import Cli
 from tests.support.streams import drain_entries
 from tests.support.topologies import RedisClusterServers
 
@@ -51,3 +52,21 @@ def test_a_delayed_queue_on_a_cluster(cluster: RedisClusterServers) -> None:
         for number in range(20):
             queue.offer(str(number), 10 * number)
         assert sorted(queue.take(5.0) for _ in range(20)) == sorted(str(number).encode() for number in range(20))
+
+
+def test_the_command_line_on_a_cluster(cluster: RedisClusterServers) -> None:
+    cli, name = Cli(cluster.url), f"cli{os.getpid()}"
+    contents = [f"m{number}" for number in range(40)]
+    assert cli("send", name, *contents, "--type", "stream", "--slots", "8").out == "40 sent\n"
+    cli("stream", "add-group", name, "mail", "--start", "all")
+    assert len(cli("peek", name, "--group", "mail", "--json", "--limit", "100").lines) == 40
+    left = cli("consume", name, "--group", "mail", "--max", "10", "--settle", "leave", "--name", "m", "--json").lines
+    assert len(left) == 10
+    (found,) = cli("stats", name, "--group", "mail", "--json").json["topics"]
+    assert (found["length"], found["groups"][0]["lag"], found["consumers"][0]["pending"]) == (40, 30, 10)
+    assert cli("stream", "remove-consumer", name, "mail", "m").out == "m removed, 10 entries given back\n"
+    found = cli("consume", name, "--group", "mail", "--json").lines
+    assert sorted(each["content"] for each in found) == sorted(contents)
+    ids = [each["id"] for each in cli("stream", "range", name, "--json").lines]
+    assert len(ids) == 40
+    assert int(cli("stream", "delete", name, ids[0]).out.split()[0]) >= 1  # ids are unique in a slot only
