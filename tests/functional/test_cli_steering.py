@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pty
+
 import pytest
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
@@ -119,6 +122,24 @@ def test_purge_asks_for_the_name(cli: Cli, client: RmqClient, priority: Topic) -
     assert cli("purge", priority.name, "--yes", "--json").json["purged"] == 5
     assert cli("purge", priority.name, "--place", "retry", "--yes", "--json").json["purged"] == 0
     assert client.inspect(priority).stats().unaccounted == 0
+
+
+@pytest.mark.parametrize(("answer", "left"), [("no", 7), ("the name", 0)])
+def test_purge_asks_who_sits_at_a_terminal(
+    cli: Cli, client: RmqClient, priority: Topic, answer: str, left: int
+) -> None:
+    client.producer(priority).send_many(PriorityMessage(f"m{n}", 100) for n in range(7))
+    master, slave = pty.openpty()
+    try:
+        with cli.process("purge", priority.name, stdin=slave) as process:
+            os.write(master, (priority.name if left == 0 else answer).encode() + b"\n")
+            out, err = process.communicate(timeout=120)
+    finally:
+        os.close(master)
+        os.close(slave)
+    assert "This drops 7 messages for good" in err
+    assert ("7 purged" in out, process.returncode) == ((True, 0) if left == 0 else (False, 1))
+    assert client.inspect(priority).stats().backlog == left
 
 
 def test_limits_are_changed_and_shown(cli: Cli, client: RmqClient, priority: Topic) -> None:
