@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TypeVar, cast
 
+from rmq.adaptive import Adaptive
 from rmq.delivery import Delivery
 from rmq.errors import InvalidValueError
 from rmq.topics import Topic
@@ -31,6 +32,8 @@ def listener(
     on_lost: Callable[[Delivery], None] | None = None,
     group: str | None = None,
     start: str = "new",
+    adaptive: Adaptive | None = None,
+    weight: float = 1.0,
 ) -> Callable[[HandlerT], HandlerT]:
     """Mark a function as a handler, for `scan` to find; `RmqClient.listener` without a client.
 
@@ -41,23 +44,26 @@ def listener(
         on_lost: As for `RmqClient.listener`.
         group: As for `RmqClient.listener`.
         start: As for `RmqClient.listener`.
+        adaptive: As for `RmqClient.listener`.
+        weight: As for `RmqClient.listener`.
 
     Returns:
         A decorator that returns the function itself; several may be stacked.
 
     Raises:
-        InvalidValueError: `batch` or `threads` out of range.
+        InvalidValueError: `batch`, `threads` or `weight` out of range.
     """
 
     def decorate(handler: HandlerT) -> HandlerT:
-        made = Listener(topic, handler, batch, threads, on_lost, group, start)
+        made = Listener(topic, handler, batch, threads, on_lost, group, start, adaptive, weight)
         try:
             setattr(handler, MARK, (*_marked(handler), made))
         except AttributeError:
             raise InvalidValueError(f"{handler!r} cannot be marked as a listener; wrap it in a function") from None
         return handler
 
-    Listener(topic, decorate, batch, threads, None, group, start)  # a wrong value shows in the line where it stands
+    # a wrong value shows in the line where it stands
+    Listener(topic, decorate, batch, threads, None, group, start, adaptive, weight)
     return decorate
 
 

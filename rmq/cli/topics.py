@@ -66,6 +66,12 @@ def change_topic(
         str | None, typer.Option(metavar="DURATION", help="How long a send that blocks waits for room.")
     ] = None,
     ttl: Annotated[str | None, typer.Option(metavar="DURATION", help="Older work goes to the dead; or none.")] = None,
+    max_rate: Annotated[
+        str | None, typer.Option(metavar="N", help="Most deliveries a second in the whole cluster, or none.")
+    ] = None,
+    max_burst: Annotated[
+        str | None, typer.Option(metavar="N", help="Most at once after a pause, or none for a second's worth.")
+    ] = None,
     max_length: Annotated[
         str | None, typer.Option(metavar="N", help="stream: most entries kept, or none for no bound.")
     ] = None,
@@ -73,7 +79,7 @@ def change_topic(
         str | None, typer.Option(metavar="DURATION", help="stream: how long entries are kept, or none.")
     ] = None,
 ) -> None:
-    """Change settings of a topic. Processes that run keep theirs until they restart."""
+    """Change settings of a topic. Processes that run keep theirs until they restart, but for --max-rate."""
     given: dict[str, Any] = {
         "lease": None if lease is None else _parse_lease_ms(lease),
         "max_retries": max_retries,
@@ -84,14 +90,7 @@ def change_topic(
         "max_dead_age": None if max_dead_age is None else parse_duration_ms(max_dead_age, "--max-dead-age"),
     }
     changes = {name: value for name, value in given.items() if value is not None}
-    if when_full is not None:
-        changes["when_full"] = parse_when_full(when_full)
-    if full_timeout is not None:
-        changes["full_timeout"] = parse_duration_ms(full_timeout, "--full-timeout")
-    if ttl is not None:
-        changes["ttl"] = None if ttl == "none" else parse_duration_ms(ttl, "--ttl")
-    if max_backlog is not None:
-        changes["max_backlog"] = parse_count_or_none(max_backlog, "--max-backlog")
+    changes |= _limits(max_backlog, when_full, full_timeout, ttl, max_rate, max_burst)
     kept: dict[str, Any] = {}
     if max_length is not None:
         kept["max_length"] = parse_count_or_none(max_length, "--max-length")
@@ -106,8 +105,45 @@ def change_topic(
         after = client.change_topic(before.changed(**changes))
     if after.type is TopicType.PRIORITY and after.max_retries > before.max_retries:
         session.warn(f"messages with a priority up to {after.max_retries} that are in the backlog now count as retries")
-    session.note("processes that run keep the old settings until they restart")
+    if changes.keys() - {"max_rate", "max_burst"}:
+        session.note("processes that run keep the old settings until they restart")
     _show(session, after)
+
+
+def _limits(
+    max_backlog: str | None,
+    when_full: str | None,
+    full_timeout: str | None,
+    ttl: str | None,
+    max_rate: str | None,
+    max_burst: str | None,
+) -> dict[str, Any]:
+    """Return the changes of what bounds backlog, age and rate."""
+    changes: dict[str, Any] = {}
+    if when_full is not None:
+        changes["when_full"] = parse_when_full(when_full)
+    if full_timeout is not None:
+        changes["full_timeout"] = parse_duration_ms(full_timeout, "--full-timeout")
+    if ttl is not None:
+        changes["ttl"] = None if ttl == "none" else parse_duration_ms(ttl, "--ttl")
+    if max_backlog is not None:
+        changes["max_backlog"] = parse_count_or_none(max_backlog, "--max-backlog")
+    if max_rate is not None:
+        changes["max_rate"] = _parse_rate(max_rate)
+        if changes["max_rate"] is None:
+            changes["max_burst"] = None
+    if max_burst is not None:
+        changes["max_burst"] = parse_count_or_none(max_burst, "--max-burst")
+    return changes
+
+
+def _parse_rate(text: str) -> float | None:
+    if text.lower() == "none":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidValueError(f"--max-rate is {text!r}; it must be a number, or none for no limit") from None
 
 
 def _parse_lease_ms(text: str) -> int:
@@ -136,6 +172,8 @@ def _show(session: Session, topic: Topic) -> None:
     if topic.max_backlog is not None:
         waits = f", for {span(topic.full_timeout_s * 1000)}" if topic.when_full is WhenFull.BLOCK else ""
         rows["when full"] = f"{topic.when_full.value.lower()}{waits}"
+    if topic.max_rate is not None:
+        rows["max rate"] = f"{topic.max_rate:,g} a second, {topic.rate_burst:,} at once"
     if topic.ttl_ms is not None:
         rows["time to live"] = span(topic.ttl_ms)
     if topic.type is TopicType.STREAM:
