@@ -26,7 +26,7 @@ SETTLE_LIMIT_S = 600.0
 
 def measure(options: argparse.Namespace) -> Document:
     """Measure send, claim and ack of each topic type against bare ZADD, ZPOPMIN, ZADD and ZREM."""
-    number = options.number or (50_000 if options.quick else 300_000)
+    number = options.number or (50_000 if options.quick else 200_000)
     contents = loads.contents(number)
     with standalone() as servers:
         warm_up(servers)
@@ -304,7 +304,7 @@ def plot(document: Document, path: Path) -> None:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--number", type=int, help="messages (300,000; quick: 50,000)")
+    parser.add_argument("--number", type=int, help="messages (200,000; quick: 50,000)")
 
 
 BENCHMARK = Benchmark("cost", measure, tables, plot, _arguments)

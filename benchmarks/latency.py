@@ -39,7 +39,7 @@ LIMIT_S = 120.0
 
 def measure(options: argparse.Namespace) -> Document:
     """Measure the time from due (PRIORITY: from the send) to the entry of the handler, with idle and busy consumers."""
-    seconds = options.seconds or (3 if options.quick else 10)
+    seconds = options.seconds or (2 if options.quick else 8)
     rows: list[Row] = []
     with standalone() as servers:
         offset_us = clock_offset_us(servers)
@@ -268,7 +268,7 @@ def plot(document: Document, path: Path) -> None:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, help="length of each case (10; quick: 3)")
+    parser.add_argument("--seconds", type=float, help="length of each case (8; quick: 2)")
 
 
 BENCHMARK = Benchmark("latency", measure, tables, plot, _arguments)
