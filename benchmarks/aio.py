@@ -278,6 +278,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 BENCHMARK = Benchmark("aio", measure, tables, plot, _arguments)
+main = BENCHMARK.main
 
 if __name__ == "__main__":
-    raise SystemExit(BENCHMARK.main())
+    raise SystemExit(main())

@@ -24,6 +24,7 @@ MODULES = {
     "backlog": "benchmarks.backlog",
     "scaling": "benchmarks.scaling",
     "merging": "benchmarks.merging",
+    "aio": "benchmarks.aio",
 }
 _MARKED = re.compile(r"(<!-- benchmark: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from benchmarks import report
 from benchmarks.harness import ROOT, say
 
-NAMES = ("cost", "throughput", "latency", "backlog", "scaling", "merging")
+NAMES = ("cost", "throughput", "latency", "backlog", "scaling", "merging", "aio")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
