@@ -1,4 +1,4 @@
-"""Keeps what was read from Redis, so that many browsers cost it no more than one, and all of them under a percent."""
+"""Keeps what was read from Redis, so that many browsers cost it no more than one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FRESH_S = 2.0
 """What is younger is not read again."""
 
 REST = 100.0
-"""After a reading that took so long, nothing of the kind is read for this many times as long: below a percent."""
+"""After a reading that took so long, nothing of the kind is read for this many times as long: each kind stays below a percent."""
 
 LONGEST_REST_S = 60.0
 OLD_S = 10.0
