@@ -100,7 +100,7 @@ class Wire:
     def _guarded(action: Callable[[], Any]) -> Any:
         try:
             return action()
-        except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
+        except (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.InvalidResponse) as error:
             # these two are errors of the server that redis-py files under lost connections
             if isinstance(error, exceptions.BusyLoadingError | exceptions.AuthenticationError):
                 raise ReplyError(_text(error)) from None
