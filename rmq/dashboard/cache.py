@@ -17,7 +17,7 @@ FRESH_S = 2.0
 """What is younger is not read again."""
 
 REST = 100.0
-"""After a reading, nothing of its kind is read for this many times as long as it took: below a percent for each kind."""
+"""After a reading, nothing of its kind is read for so many times as long as it took: below a percent for each kind."""
 
 LONGEST_REST_S = 60.0
 OLD_S = 10.0
