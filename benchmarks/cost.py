@@ -188,7 +188,7 @@ def _messages(topic_type: TopicType, contents: Sequence[bytes]) -> tuple[Iterato
         return loads.priority_messages(contents, loads.priorities(number)), time.time
     if topic_type is TopicType.RANGE_MERGE:
         return loads.merge_messages(contents, MERGE_RANGE_MS), lambda: time.time() + MERGE_RANGE_MS / 1000 + 0.1
-    first_ms = int(time.time() * 1000) + 2_000 + number // 50  # ahead even where only 50,000/s are sent
+    first_ms = int(time.time() * 1000) + 3_000 + number // 40  # ahead even where only 40,000/s are sent
     times = loads.due_times(number, first_ms, FIXED_SPREAD_MS)
     return loads.fixed_messages(contents, times), lambda: (first_ms + FIXED_SPREAD_MS) / 1000 + 0.1
 

@@ -42,7 +42,7 @@ def figure(panels: int, title: str, *, height: float = 4.2) -> tuple[Any, list[A
     return made, list(axes[0])
 
 
-def bars(axis: Any, labels: Sequence[str], series: dict[str, Sequence[float]], unit: str, digits: int = 1) -> None:
+def bars(axis: Any, labels: Sequence[str], series: Mapping[str, Sequence[float]], unit: str, digits: int = 1) -> None:
     """Draw grouped bars with their values on top, upright where there are many."""
     turned = 90 if len(labels) * len(series) > 16 else 0
     width = 0.8 / len(series)

@@ -40,7 +40,10 @@ def section(name: str, results: Path) -> str:
     if not path.exists():
         return f"Not measured yet: `rmq bench {name}`."
     document: Document = json.loads(path.read_text("utf-8"))
-    text = importlib.import_module(MODULES[name]).BENCHMARK.tables(document)
+    try:
+        text = importlib.import_module(MODULES[name]).BENCHMARK.tables(document)
+    except KeyError as error:
+        return f"Measured by an earlier version, without {error}: `rmq bench {name}`."
     picture = results / f"{name}.png"
     if picture.exists():
         text += f"\n\n![{name}](../benchmarks/results/{name}.png)"

@@ -38,8 +38,13 @@ def measure(options: argparse.Namespace) -> Document:
                 say(f"throughput: repeat {repeat + 1} of {options.repeats}, {count} Redis, {kind}")
                 with some(count) as servers:
                     version = servers.version
-                    samples.setdefault((count, kind), []).append(both_at_once(servers, kind, number))
-    rows: list[Row] = [{"nodes": count, "type": kind, **medians(each)} for (count, kind), each in samples.items()]
+                    try:
+                        samples.setdefault((count, kind), []).append(both_at_once(servers, kind, number))
+                    except (RuntimeError, TimeoutError) as error:
+                        say(f"throughput: this one failed: {str(error).strip().splitlines()[-1]}")
+    rows: list[Row] = [
+        {"nodes": count, "type": kind, **medians(each)} for (count, kind), each in samples.items() if each
+    ]
     return {
         "redis": version,
         "settings": {"messages": number, "content_bytes": 20, "batch": loads.BATCH, "slots": SLOTS},
@@ -138,7 +143,7 @@ def _consume_stream(line: Line, url: str, kind: str, number: int) -> dict[str, A
         line.ready()
         cpu_before_s = cpu_s()
         while done < number:
-            found = client.xreadgroup(GROUP, "worker", {STREAM: ">"}, count=loads.BATCH, block=1_000)
+            found: Any = client.xreadgroup(GROUP, "worker", {STREAM: ">"}, count=loads.BATCH, block=1_000)
             for _, entries in found or ():
                 client.xack(STREAM, GROUP, *[entry_id for entry_id, _ in entries])
                 done += len(entries)
