@@ -1,4 +1,4 @@
--- Move the ownership of one slot, or of a group's part of it, over to another ZooKeeper ensemble, or to none, on purpose.
+-- Move one slot, or a group's part of it, over to another ZooKeeper ensemble, or to none, on purpose.
 --
 -- KEYS[1]  meta  HASH  epoch, ensemble, paused, totals; of a stream topic's group its own
 -- ARGV[1]  from  identity of the ensemble that the slot is expected to belong to; empty: read only
