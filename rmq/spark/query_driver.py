@@ -7,7 +7,15 @@ import threading
 from dataclasses import dataclass
 
 from rmq.connections import Connections
-from rmq.errors import BatchAckedError, BatchError, FencedError, ReplyLostError, RmqError, UnknownTopicError
+from rmq.errors import (
+    BatchAckedError,
+    BatchError,
+    FencedError,
+    InvalidValueError,
+    ReplyLostError,
+    RmqError,
+    UnknownTopicError,
+)
 from rmq.inspection import Inspection
 from rmq.registry import Registry
 from rmq.spark.batches import Batch, share
@@ -49,7 +57,7 @@ def open_topic(connections: Connections, name: str) -> Topic:
     except UnknownTopicError as error:
         raise UnknownTopicError(f"{error}; send to it before a query reads it", topic=name) from None
     if topic.type is TopicType.STREAM:
-        raise RmqError(
+        raise InvalidValueError(
             f"topic {name} is a STREAM; readStream drains RANGE_MERGE, PRIORITY and FIXED_TIME topics", topic=name
         )
     return topic

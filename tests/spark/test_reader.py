@@ -1,0 +1,132 @@
+"""The streaming reader as Spark calls it, on a real Redis and without a JVM: what needs several drivers at once."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from rmq import PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
+from rmq.errors import (
+    BatchAckedError,
+    BatchError,
+    BatchLostError,
+    DriverReplacedError,
+    InvalidValueError,
+    UnknownTopicError,
+)
+from rmq.spark.source import RmqStreamReader
+from rmq.spark.source_options import SourceSettings
+
+ALL = ReadAllAvailable()
+numbers = count(1)
+
+
+@pytest.fixture
+def topic(spark_client: RmqClient) -> Topic:
+    topic = Topic(f"reader-{next(numbers)}", TopicType.PRIORITY, slots=4)
+    spark_client.producer(topic).send_many(PriorityMessage(f"m{i}", 1_000) for i in range(100))
+    return topic
+
+
+def reader_of(client: RmqClient, topic: Topic, **options: Any) -> RmqStreamReader:
+    return RmqStreamReader(SourceSettings(client.url, topic.name, **options))
+
+
+def rows_of(reader: RmqStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[bytes]:
+    parts = reader.partitions(start, end)
+    return [content for part in parts for found in reader.read(part) for content in found["content"].to_pylist()]
+
+
+def test_batches_follow_each_other_and_planning_claims_nothing(spark_client: RmqClient, topic: Topic) -> None:
+    reader = reader_of(spark_client, topic, max_messages=60)
+    assert reader.getDefaultReadLimit() == ReadMaxRows(60)
+    first = reader.initialOffset()
+    second = reader.latestOffset(first, ReadMaxRows(60))
+    assert spark_client.inspect(topic).stats().in_flight == 0
+    assert reader.reportLatestOffset() == {"behind": 40, "backlog": 40, "in_flight": 0}
+    rows = rows_of(reader, first, second)
+    assert len(rows) == 60
+    third = reader.latestOffset(second, ALL)
+    assert spark_client.inspect(topic).stats().total("acked") == 60
+    reader.commit(second)
+    rows += rows_of(reader, second, third)
+    assert reader.latestOffset(third, ALL) == third
+    assert reader.partitions(third, third) == []
+    assert sorted(rows) == sorted(b"m%d" % i for i in range(100))
+    assert spark_client.inspect(topic).stats().total("acked") == 100
+    reader.stop()
+
+
+def test_a_second_driver_on_a_copy_of_the_checkpoint_shuts_out_the_first(spark_client: RmqClient, topic: Topic) -> None:
+    first, second = reader_of(spark_client, topic), reader_of(spark_client, topic)
+    start = first.initialOffset()
+    end = first.latestOffset(start, ReadMaxRows(40))
+    rows = rows_of(first, start, end)
+    assert sorted(rows_of(second, start, end)) == sorted(rows)
+    with pytest.raises(DriverReplacedError, match="copy"):
+        first.latestOffset(end, ALL)
+    assert spark_client.inspect(topic).stats().total("acked") == 0
+    second.latestOffset(end, ALL)
+    assert spark_client.inspect(topic).stats().total("acked") == 40
+    for reader in (first, second):
+        reader.stop()
+
+
+def test_an_old_copy_of_the_checkpoint_is_refused(spark_client: RmqClient, topic: Topic) -> None:
+    reader = reader_of(spark_client, topic)
+    start = reader.initialOffset()
+    one = reader.latestOffset(start, ReadMaxRows(10))
+    rows_of(reader, start, one)
+    two = reader.latestOffset(one, ReadMaxRows(10))
+    rows_of(reader, one, two)
+    three = reader.latestOffset(two, ReadMaxRows(10))
+    late = reader_of(spark_client, topic)
+    with pytest.raises(BatchAckedError, match="old copy"):
+        late.partitions(start, one)
+    with pytest.raises(BatchAckedError):
+        late.latestOffset(one, ALL)
+    assert spark_client.inspect(topic).stats().total("acked") == 20
+    assert three["seq"] == 3
+    for each in (reader, late):
+        each.stop()
+
+
+def test_a_redis_that_has_forgotten_the_query_is_noticed(spark_client: RmqClient, topic: Topic) -> None:
+    start = {"v": 1, "qid": "forgotten", "seq": 7, "q": {"0": 5}}
+    with pytest.raises(BatchError, match="knows nothing of query forgotten"):
+        reader_of(spark_client, topic).latestOffset(start, ALL)
+    reader = reader_of(spark_client, topic, fail_on_data_loss=False)
+    end = reader.latestOffset({**start, "qid": "forgotten2"}, ALL)
+    assert (end["seq"], sum(end["q"].values())) == (8, 100)
+    reader.stop()
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_lost_lease_fails_a_second_read_or_leaves_rows_out(
+    spark_client: RmqClient, topic: Topic, strict: bool
+) -> None:
+    reader = reader_of(spark_client, topic, fail_on_lease_lost=strict)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    parts = reader.partitions(start, end)
+    assert sum(found.num_rows for part in parts for found in reader.read(part)) == 100
+    store = f"prepare{{{topic.name}_{topic.slot_of(b'm0')}}}"
+    spark_client._connections.command("ZREM", store, "m0")
+    if strict:
+        with pytest.raises(BatchLostError, match="of 1 messages"):
+            [found for part in parts for found in reader.read(part)]
+    else:
+        assert sum(found.num_rows for part in parts for found in reader.read(part)) == 99
+    reader.stop()
+
+
+def test_what_cannot_be_read_is_refused(spark_client: RmqClient) -> None:
+    log = Topic("reader-log", TopicType.STREAM)
+    spark_client.producer(log).send(StreamMessage({"a": "b"}))
+    for name, error in (("reader-log", InvalidValueError), ("reader-nobody", UnknownTopicError)):
+        reader = RmqStreamReader(SourceSettings(spark_client.url, name))
+        with pytest.raises(error, match=r"STREAM|not registered"):
+            reader.latestOffset(reader.initialOffset(), ALL)
