@@ -440,3 +440,22 @@ def test_an_embedded_redis_of_its_own() -> None:
             assert (await producer.send(PriorityMessage("x", 100))).new == 1
 
     asyncio.run(main())
+
+
+@in_a_loop
+async def test_large_bodies_and_cut_connections(redis_server: RedisServer, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    with Proxy(redis_server.port) as proxy:
+        async with RmqClient(proxy.url) as client:
+            producer = await client.producer(topic)
+            async with await client.consumer(topic) as consumer:
+                proxy.cut_after_bytes(40)
+                bodies = {f"m{i}": bytes([i]) * 200_000 for i in range(100)}
+                await producer.send_many(PriorityMessage(name, 100, body=body) for name, body in bodies.items())
+                proxy.cut_now()  # the next call finds dead connections, and makes new ones
+                found: dict[str, bytes | None] = {}
+                while deliveries := await consumer.poll(30, timeout=1.0):
+                    found |= {delivery.text: delivery.body for delivery in deliveries}
+                    assert await consumer.ack(deliveries) == []
+                assert found == bodies
+        assert proxy.cuts > 1
