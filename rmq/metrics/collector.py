@@ -57,10 +57,10 @@ class TopicsCollector(Collector):
             return list(self._found)
 
     def _read(self) -> list[Metric]:
-        figures = _Figures()
+        figures = Figures()
         try:
             topics = self._client.topics()
-            workers = self._client.workers()
+            workers = [worker for worker in self._client.workers() if not worker.stale]
             for topic in topics:
                 self._read_topic(figures, topic, workers)
             figures.workers.add_metric([], len(workers))
@@ -72,19 +72,19 @@ class TopicsCollector(Collector):
             figures.up.add_metric([], 1)
         return figures.all
 
-    def _read_topic(self, figures: _Figures, topic: Topic, workers: Iterable[WorkerInfo]) -> None:
+    def _read_topic(self, figures: Figures, topic: Topic, workers: Iterable[WorkerInfo]) -> None:
         try:
             if topic.type is TopicType.STREAM:
                 self._read_stream(figures, topic)
             else:
                 stats = self._client.inspect(topic).stats()
                 figures.take(stats)
-                _count_unowned(figures, stats, workers)
+                count_unowned(figures, stats, workers)
         except TROUBLE as error:
             log.warning("no metrics of topic %s: %s", topic.name, error)
             figures.errors.add_metric([topic.name], 1)
 
-    def _read_stream(self, figures: _Figures, topic: Topic) -> None:
+    def _read_stream(self, figures: Figures, topic: Topic) -> None:
         stream = self._client.stream(topic)
         stats = stream.stats()
         figures.length.add_metric([topic.name], stats.length)
@@ -98,13 +98,13 @@ class TopicsCollector(Collector):
             figures.group_waiting.add_metric(labels, group.waiting)
             figures.group_dead.add_metric(labels, group.dead)
 
-    def _read_memory(self, figures: _Figures) -> None:
+    def _read_memory(self, figures: Figures) -> None:
         for address, info in self._client.server_memory().items():
             figures.memory_used.add_metric([address], info.used_bytes)
             figures.memory_limit.add_metric([address], info.limit_bytes)
 
 
-class _Figures:
+class Figures:
     """The metric families, empty."""
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ class _Figures:
             self.total.add_metric([*name, event], stats.total(event))
 
 
-def _count_unowned(figures: _Figures, stats: TopicStats, workers: Iterable[WorkerInfo]) -> None:
+def count_unowned(figures: Figures, stats: TopicStats, workers: Iterable[WorkerInfo]) -> None:
     """Only where ZooKeeper gives the slots to owners: without it every worker claims from all of them."""
     owned_before = {slot.slot for slot in stats.slots if slot.epoch}
     if owned_before:

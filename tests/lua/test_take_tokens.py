@@ -10,6 +10,7 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.servers import RedisServer
 from tests.support.slots import CLOCK_KEY, scripts_with_fake_clock
 
 BUCKET = "rate:t-tokens"
@@ -90,3 +91,23 @@ def test_no_window_has_more_than_its_share(
             # somebody always wanted more, and the bucket never ran over: nothing of the rate is lost
             total = sum(number for _, number in granted)
             assert total >= math.floor(burst + rate * (now_ms - granted[0][0]) / 1000 - 1e-3)
+
+
+def test_a_full_redis_still_hands_out_tokens() -> None:
+    # pitfall 9
+    with RedisServer() as small:
+        server = small.connect()
+        assert take(server, T0, 4)[0] == 4
+        small.config_set("maxmemory", 1)
+        script = scripts_with_fake_clock()["take_tokens"]
+        assert server.eval(script.text, 1, BUCKET, "2", "10", "10")[0] == b"2"  # pyright: ignore[reportIndexIssue]
+
+
+def test_a_key_of_another_type_changes_nothing(server: redis.Redis) -> None:
+    # pitfall 8
+    server.delete(BUCKET)
+    server.set(BUCKET, "foreign")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        take(server, T0, 1)
+    assert server.get(BUCKET) == b"foreign"
+    server.delete(BUCKET)
