@@ -1,23 +1,32 @@
-"""RMQ in Apache Spark: `format("rmq")`. Needs `rmq[spark]` on a cluster, `rmq[spark-local]` on one machine."""
+"""Spark: `format("rmq")` as a batch sink, a streaming sink, a batch reader and a streaming source.
+
+Needs the extra `rmq[spark]` on driver and executors (a cluster brings its own pyspark), or `rmq[spark-local]`.
+`import rmq.spark; rmq.spark.register(spark)`; where `pyspark_rmq` lies on the Python path, Spark finds it by itself.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+try:
+    import pyarrow as _pyarrow
+    import pyspark as _pyspark
+except ImportError as error:
+    raise ImportError(
+        f"rmq.spark needs pyspark >= 4.2 and pyarrow ({error}); install rmq[spark] on a cluster, which brings its own "
+        "pyspark, or rmq[spark-local] to run Spark on one machine"
+    ) from error
+
+from rmq.spark.datasource import RmqDataSource
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+__all__ = ["RmqDataSource", "register"]
+
+del _pyarrow, _pyspark
+
 
 def register(spark: SparkSession) -> None:
-    """Make `format("rmq")` known to a session.
-
-    Raises:
-        ImportError: pyspark or pyarrow is missing.
-    """
-    try:
-        from rmq.spark.datasource import RmqDataSource
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"{error}; install rmq[spark-local], or on a cluster, which brings pyspark, rmq[spark]"
-        ) from error
+    """Make `format("rmq")` known to a session, classic or Spark Connect. Safe to repeat."""
     spark.dataSource.register(RmqDataSource)

@@ -1,27 +1,45 @@
-"""What Spark asks for when it sees `format("rmq")`."""
+"""`format("rmq")`: hands each use to its module. No connection is made before a reader or writer is."""
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from rmq.spark.source import RmqStreamReader
-from rmq.spark.source_options import source_settings
-from rmq.spark.source_rows import SCHEMA
+from rmq.spark.options import Options, parse_options
+from rmq.spark.schema import DEAD, QUEUE
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamReader
 
 
 class RmqDataSource(DataSource):
-    """The data source `rmq`."""
+    """RMQ as a Spark data source.
+
+    Args:
+        options: As given with `.option`.
+
+    Raises:
+        InvalidValueError: An unknown option, or a value that breaks its rule.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        self._parsed: Options = parse_options(self.options)
 
     @classmethod
     def name(cls) -> str:
-        """Return the name that goes into `format(...)`."""
+        """Return the format's name."""
         return "rmq"
 
-    def schema(self) -> str:
-        """Return the columns of what is read."""
-        return SCHEMA
+    def schema(self) -> StructType:
+        """Return the columns of a read."""
+        return DEAD if self._parsed.queue == "dead" else QUEUE
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of `readStream`."""
-        return RmqStreamReader(source_settings(self.options))
+        """Return the streaming source."""
+        from rmq.spark.source import RmqStreamReader
+
+        return RmqStreamReader(schema, self._parsed)

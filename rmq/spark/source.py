@@ -17,11 +17,13 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.types import StructType
 
 from rmq.connections import Connections
 from rmq.spark.batches import Batch, Part, cut
+from rmq.spark.options import Options
 from rmq.spark.query_driver import QueryDriver
-from rmq.spark.source_options import SourceSettings
+from rmq.spark.source_options import SourceSettings, source_settings
 from rmq.spark.source_rows import to_arrow
 from rmq.spark_calls import Chunk, Driver
 from rmq.spark_slot import QuerySlots
@@ -59,8 +61,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     that others have taken meanwhile is.
     """
 
-    def __init__(self, settings: SourceSettings) -> None:
-        self._settings = settings
+    def __init__(self, schema: StructType, options: Options) -> None:
+        self._schema, self._settings = schema, source_settings(options)
         self._driver: QueryDriver | None = None
 
     def initialOffset(self) -> dict[str, Any]:
@@ -106,7 +108,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             for part, chunk in _chunks(connections, partition, self._settings):
                 if chunk.rows:
-                    yield to_arrow(partition.topic, part[0], chunk)
+                    yield to_arrow(self._schema, partition.topic, part[0], chunk)
         finally:
             connections.close()
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rmq.errors import InvalidValueError
-
-NAMES = (
-    "url topic maxMessagesPerTrigger minPartitions maxPartitions maxReplays failOnLeaseLost failOnDataLoss zookeeper"
-).split()
+from rmq.spark.options import Options
 
 
 @dataclass(frozen=True)
@@ -38,55 +33,27 @@ class SourceSettings:
     fail_on_data_loss: bool = True
 
 
-def source_settings(options: Mapping[str, str]) -> SourceSettings:
-    """Read the options of `readStream.format("rmq")`; their names may be in any case, as everywhere in Spark.
+def source_settings(options: Options) -> SourceSettings:
+    """Return what the streaming source takes of all options.
 
     Raises:
-        InvalidValueError: An option is missing, unknown, or has no such value.
+        InvalidValueError: An option that it can't do, or the topic is missing.
     """
-    given = {name.lower(): value for name, value in options.items()}
-    if unknown := given.keys() - {name.lower() for name in NAMES} - {"path"}:
-        raise InvalidValueError(f"readStream knows no option {', '.join(sorted(unknown))}; it has {', '.join(NAMES)}")
-    if "zookeeper" in given:
+    if options.zookeeper:
         raise InvalidValueError(
             "readStream takes no zookeeper: a query shares no slots with workers; read a topic that has no owners"
         )
-    url = given.get("url") or os.environ.get("RMQ_URL", "")
-    if not url or url.startswith("embedded"):
-        raise InvalidValueError(
-            f"readStream needs option url, of a Redis that all executors reach, not {url or 'none'}; "
-            "RmqClient().url is that of an embedded one, for executors on this machine"
-        )
-    if not (topic := given.get("topic")):
-        raise InvalidValueError("readStream needs option topic")
-    settings = SourceSettings(
-        url,
-        topic,
-        max_messages=_whole(given, "maxMessagesPerTrigger", 1_000_000, 1),
-        min_partitions=_whole(given, "minPartitions", 1, 1),
-        max_partitions=_whole(given, "maxPartitions", 200, 1),
-        max_replays=_whole(given, "maxReplays", 0, 0) if "maxreplays" in given else None,
-        fail_on_lease_lost=_truth(given, "failOnLeaseLost"),
-        fail_on_data_loss=_truth(given, "failOnDataLoss"),
+    if options.lease_s is not None:
+        raise InvalidValueError("readStream takes no leaseSeconds: the topic's lease counts, and the driver renews it")
+    if options.queue != "backlog":
+        raise InvalidValueError(f"readStream drains the backlog, not {options.queue}; spark.read reads that")
+    return SourceSettings(
+        options.url,
+        options.needed_topic(),
+        max_messages=options.max_messages_per_trigger or 1_000_000,
+        min_partitions=options.min_partitions or 1,
+        max_partitions=options.max_partitions or max(200, options.min_partitions or 1),
+        max_replays=options.max_replays,
+        fail_on_lease_lost=options.fail_on_lease_lost,
+        fail_on_data_loss=options.fail_on_data_loss,
     )
-    if settings.min_partitions > settings.max_partitions:
-        raise InvalidValueError(
-            f"minPartitions {settings.min_partitions} is more than maxPartitions {settings.max_partitions}"
-        )
-    return settings
-
-
-def _whole(given: Mapping[str, str], name: str, default: int, least: int) -> int:
-    text = given.get(name.lower())
-    if text is None:
-        return default
-    if not text.strip().isdecimal() or int(text) < least:
-        raise InvalidValueError(f"option {name} is {text!r}; it must be a whole number from {least}")
-    return int(text)
-
-
-def _truth(given: Mapping[str, str], name: str) -> bool:
-    text = given.get(name.lower(), "true").strip().lower()
-    if text not in ("true", "false"):
-        raise InvalidValueError(f"option {name} is {text!r}; it must be true or false")
-    return text == "true"

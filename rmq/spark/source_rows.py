@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+from pyspark.sql.pandas.types import to_arrow_schema  # pyright: ignore[reportUnknownVariableType]
+from pyspark.sql.types import StructType
 
 from rmq.spark.arrow import pa
 from rmq.spark_calls import Chunk
 from rmq.topics import Topic
 
-SCHEMA = "slot int, content binary, body binary, score bigint"
-"""`score` is the due time in epoch ms or the priority; null where the message was rolled back before it was read."""
 
-_ARROW = pa.schema([("slot", pa.int32()), ("content", pa.binary()), ("body", pa.binary()), ("score", pa.int64())])
+def to_arrow(schema: StructType, topic: Topic, slot: int, chunk: Chunk) -> Any:
+    """Return a chunk with the columns that Spark asks for, the same each time it is read.
 
-
-def to_arrow(topic: Topic, slot: int, chunk: Chunk) -> Any:
-    """Return a chunk as Spark takes it."""
+    `priority` and `due` are null where the message had been rolled back before; `retries_left` is null, since it
+    differs from one read to the next.
+    """
     contents, scores, bodies = zip(*chunk.rows, strict=True)
-    most = topic.max_retries
-    columns = [
-        pa.array([slot] * len(contents), pa.int32()),
-        pa.array(contents, pa.binary()),
-        pa.array(bodies, pa.binary()),
-        pa.array([score if score > most else None for score in scores], pa.int64()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=_ARROW)
+    fresh = [score if score > topic.max_retries else None for score in scores]
+    none: list[None] = [None] * len(scores)
+    timed = topic.type.timed
+    columns: dict[str, Sequence[Any]] = {
+        "topic": [topic.name] * len(scores),
+        "slot": [slot] * len(scores),
+        "content": contents,
+        "body": bodies,
+        "score": scores,
+        "priority": none if timed else fresh,
+        "due": [None if score is None else score * 1_000 for score in fresh] if timed else none,
+        "retries_left": none,
+    }
+    form: Any = to_arrow_schema(schema, timezone="UTC")
+    names = [field.name for field in schema.fields]
+    arrays: list[Any] = [pa.array(columns[name], form.field(name).type) for name in names]
+    return pa.RecordBatch.from_arrays(arrays, schema=form)

@@ -17,8 +17,9 @@ from rmq.errors import (
     InvalidValueError,
     UnknownTopicError,
 )
+from rmq.spark.options import Options
+from rmq.spark.schema import QUEUE
 from rmq.spark.source import RmqStreamReader
-from rmq.spark.source_options import SourceSettings
 
 ALL = ReadAllAvailable()
 numbers = count(1)
@@ -32,7 +33,7 @@ def topic(spark_client: RmqClient) -> Topic:
 
 
 def reader_of(client: RmqClient, topic: Topic, **options: Any) -> RmqStreamReader:
-    return RmqStreamReader(SourceSettings(client.url, topic.name, **options))
+    return RmqStreamReader(QUEUE, Options(client.url, topic=topic.name, **options))
 
 
 def rows_of(reader: RmqStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[bytes]:
@@ -41,7 +42,7 @@ def rows_of(reader: RmqStreamReader, start: dict[str, Any], end: dict[str, Any])
 
 
 def test_batches_follow_each_other_and_planning_claims_nothing(spark_client: RmqClient, topic: Topic) -> None:
-    reader = reader_of(spark_client, topic, max_messages=60)
+    reader = reader_of(spark_client, topic, max_messages_per_trigger=60)
     assert reader.getDefaultReadLimit() == ReadMaxRows(60)
     first = reader.initialOffset()
     second = reader.latestOffset(first, ReadMaxRows(60))
@@ -127,6 +128,6 @@ def test_what_cannot_be_read_is_refused(spark_client: RmqClient) -> None:
     log = Topic("reader-log", TopicType.STREAM)
     spark_client.producer(log).send(StreamMessage({"a": "b"}))
     for name, error in (("reader-log", InvalidValueError), ("reader-nobody", UnknownTopicError)):
-        reader = RmqStreamReader(SourceSettings(spark_client.url, name))
+        reader = RmqStreamReader(QUEUE, Options(spark_client.url, topic=name))
         with pytest.raises(error, match=r"STREAM|not registered"):
             reader.latestOffset(reader.initialOffset(), ALL)

@@ -3,39 +3,27 @@ from __future__ import annotations
 import pytest
 
 from rmq.errors import InvalidValueError
+from rmq.spark.options import parse_options
 from rmq.spark.source_options import SourceSettings, source_settings
 
 LEAST = {"url": "redis://h", "topic": "t"}
 
 
-def test_defaults_and_names_in_any_case() -> None:
-    assert source_settings(LEAST) == SourceSettings("redis://h", "t")
-    given = {**LEAST, "maxmessagespertrigger": "5", "MINPARTITIONS": "2", "maxPartitions": "3", "maxReplays": "0"}
-    found = source_settings({**given, "failOnLeaseLost": "False", "failondataloss": "false"})
-    assert found == SourceSettings("redis://h", "t", 5, 2, 3, 0, False, False)
+def test_defaults_and_all_of_them() -> None:
+    assert source_settings(parse_options(LEAST)) == SourceSettings(parse_options(LEAST).url, "t")
+    given = {**LEAST, "maxMessagesPerTrigger": "5", "minPartitions": "2", "maxPartitions": "3", "maxReplays": "1"}
+    found = source_settings(parse_options({**given, "failOnLeaseLost": "false", "failOnDataLoss": "false"}))
+    assert found == SourceSettings(found.url, "t", 5, 2, 3, 1, False, False)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"topic": ""}, "needs option topic"),
-        ({"url": "embedded://"}, "of a Redis that all executors reach"),
-        ({"maxMessagesPerTrigger": "0"}, "whole number from 1"),
-        ({"minPartitions": "many"}, "'many'"),
-        ({"minPartitions": "5", "maxPartitions": "4"}, "more than maxPartitions 4"),
-        ({"failOnDataLoss": "perhaps"}, "true or false"),
-        ({"maxMesagesPerTrigger": "5"}, "no option maxmesagespertrigger"),
-        ({"zookeeper": "zk1"}, "takes no zookeeper"),
+        ({"zookeeper": "zk1:2181"}, "takes no zookeeper"),
+        ({"leaseSeconds": "5"}, "takes no leaseSeconds"),
+        ({"queue": "dead"}, "drains the backlog"),
     ],
 )
-def test_wrong_options_are_named(options: dict[str, str], message: str) -> None:
+def test_what_the_source_cannot_do_is_named(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
-        source_settings({**LEAST, **options})
-
-
-def test_the_url_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RMQ_URL", "redis://e")
-    assert source_settings({"topic": "t"}).url == "redis://e"
-    monkeypatch.delenv("RMQ_URL")
-    with pytest.raises(InvalidValueError, match="needs option url"):
-        source_settings({"topic": "t"})
+        source_settings(parse_options({**LEAST, **options}))
