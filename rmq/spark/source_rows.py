@@ -13,6 +13,11 @@ from rmq.spark_calls import Chunk
 from rmq.topics import Topic
 
 
+def as_any(value: object) -> Any:
+    """Return a value of a library without types as one that may be anything."""
+    return value
+
+
 def to_arrow(schema: StructType, topic: Topic, slot: int, chunk: Chunk) -> Any:
     """Return a chunk with the columns that Spark asks for, the same each time it is read.
 
@@ -33,7 +38,6 @@ def to_arrow(schema: StructType, topic: Topic, slot: int, chunk: Chunk) -> Any:
         "due": [None if score is None else score * 1_000 for score in fresh] if timed else none,
         "retries_left": none,
     }
-    form: Any = to_arrow_schema(schema, timezone="UTC")
-    names = [field.name for field in schema.fields]
-    arrays: list[Any] = [pa.array(columns[name], form.field(name).type) for name in names]
+    form = as_any(to_arrow_schema(schema, timezone="UTC"))
+    arrays: list[Any] = [pa.array(columns[name], form.field(name).type) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=form)
