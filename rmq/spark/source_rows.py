@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pyspark.sql.pandas.types import to_arrow_schema  # pyright: ignore[reportUnknownVariableType]
 from pyspark.sql.types import StructType
 
-from rmq.spark.arrow import pa
+from rmq.spark.arrow import pa, spark_types
 from rmq.spark_calls import Chunk
 from rmq.topics import Topic
-
-
-def as_any(value: object) -> Any:
-    """Return a value of a library without types as one that may be anything."""
-    return value
 
 
 def to_arrow(schema: StructType, topic: Topic, slot: int, chunk: Chunk) -> Any:
@@ -38,6 +32,6 @@ def to_arrow(schema: StructType, topic: Topic, slot: int, chunk: Chunk) -> Any:
         "due": [None if score is None else score * 1_000 for score in fresh] if timed else none,
         "retries_left": none,
     }
-    form = as_any(to_arrow_schema(schema, timezone="UTC"))
+    form = spark_types.to_arrow_schema(schema, timezone="UTC")
     arrays: list[Any] = [pa.array(columns[name], form.field(name).type) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=form)
