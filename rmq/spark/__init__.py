@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 try:
-    import pyarrow as _pyarrow
+    import pyarrow as _pyarrow  # pyright: ignore[reportMissingTypeStubs]
     import pyspark as _pyspark
 except ImportError as error:
     raise ImportError(
