@@ -1,7 +1,7 @@
-"""Spark: `format("rmq")` as a batch sink, a streaming sink, a batch reader and a streaming source.
+"""Spark: `format("rmq")`, so far as a streaming source.
 
 Needs the extra `rmq[spark]` on driver and executors (a cluster brings its own pyspark), or `rmq[spark-local]`.
-`import rmq.spark; rmq.spark.register(spark)`; where `pyspark_rmq` lies on the Python path, Spark finds it by itself.
+`import rmq.spark; rmq.spark.register(spark)`.
 """
 
 from __future__ import annotations

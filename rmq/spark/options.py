@@ -26,7 +26,7 @@ _DURATION = re.compile(r"([0-9]+) ?([a-z]*)")
 
 @dataclass(frozen=True)
 class Options:
-    """All options; which of them count depends on what is read or written. `docs/spark.md` explains each.
+    """All options; which of them count depends on what is read or written.
 
     Attributes:
         url: Where Redis is; by default `RMQ_URL` of the driver.
@@ -220,8 +220,8 @@ def _choice(*choices: str) -> Callable[[str, str], str]:
 def _merge(name: str, text: str) -> str:
     if text.lower() == "all":
         raise InvalidValueError(
-            "merge is 'all': a sink cannot move rows between partitions; fold them before with "
-            "rmq.spark.merged(df, type, slots), then write with merge=partition or none"
+            "merge is 'all': a sink cannot move rows between partitions; group the rows by slot and content "
+            "before, then write with merge=partition or none"
         )
     return _choice("partition", "none")(name, text)
 
