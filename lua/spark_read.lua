@@ -20,8 +20,8 @@
 -- ARGV[7]   max_replays  after so many replays its messages are dead
 -- ARGV[8]   strict       '1': refuse when this driver lost messages of the chunk; '0': leave those out
 -- ARGV[9]   keep_s       seconds for which an unused record is kept
--- Returns: { claimed the first time, left out now, buried now, { content, store score, ... }, { body or nil, ... } }; the
---   table of bodies is empty when no message of the batch has one
+-- Returns: { claimed the first time, left out now, buried now, { content, store score, ... }, { body or nil, ... } };
+--   the table of bodies is empty when no message of the batch has one
 -- Errors: RMQ_FENCED stored_epoch; RMQ_DRIVER generation of a newer driver; RMQ_ACKED seq; RMQ_LOST number; nothing
 --   was written
 -- Complexity: O(limit log N)

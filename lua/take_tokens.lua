@@ -7,7 +7,7 @@
 -- Returns: { granted, ms until it is worth asking again, rate }; rate 0: no limit, and all that was wanted is granted
 -- Errors: none of its own
 -- Complexity: O(1)
--- Notes: atomic; only Redis' clock counts. Not to be repeated after a lost reply: the tokens are lost, the rate is kept.
+-- Notes: atomic; only Redis' clock counts. Not to be repeated after a lost reply: then the tokens are lost.
 -- @include read_clock
 -- @include whole
 

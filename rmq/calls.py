@@ -403,27 +403,8 @@ def error_of(call: Call[Any], message: str) -> RmqError:
             return TooManyGroupsError(
                 f"{place} has {detail[0]} groups already; remove one, see `RmqClient.stream`", topic=topic, slot=slot
             )
-        case "RMQ_ACKED":
-            return BatchAckedError(
-                f"{place}: this query's batches are acked up to {detail[0]}; who reads or acks an earlier one has come "
-                "too late, or from an old copy of the checkpoint",
-                topic=topic,
-                slot=slot,
-            )
-        case "RMQ_DRIVER":
-            return DriverReplacedError(
-                f"{place}: a newer driver ({detail[0]}) runs this query; only one may run from a checkpoint or a copy "
-                "of it",
-                topic=topic,
-                slot=slot,
-            )
-        case "RMQ_LOST":
-            return BatchLostError(
-                f"{place}: the leases of {detail[0]} messages ran out while their batch ran, and others took them; "
-                "restart the query, or set failOnLeaseLost to false to go on without them",
-                topic=topic,
-                slot=slot,
-            )
+        case "RMQ_ACKED" | "RMQ_DRIVER" | "RMQ_LOST":
+            return _batch_error(code, place, detail[0], topic, slot)
         case "RMQ_FULL":
             full = BacklogFullError(
                 f"{place} holds {detail[0]} messages; its share of max_backlog is {detail[1]}", topic=topic, slot=slot
@@ -438,6 +419,27 @@ def error_of(call: Call[Any], message: str) -> RmqError:
             )
         case _:
             return ScriptFailedError(f"script {call.script} was refused on {place}: {message}", topic=topic, slot=slot)
+
+
+def _batch_error(code: str, place: str, number: str, topic: str, slot: int) -> RmqError:
+    """Turn the refusal of a Spark query's batch into its error."""
+    kind, text = {
+        "RMQ_ACKED": (
+            BatchAckedError,
+            f"this query's batches are acked up to {number}; who reads or acks an earlier one has come too late, or "
+            "from an old copy of the checkpoint",
+        ),
+        "RMQ_DRIVER": (
+            DriverReplacedError,
+            f"a newer driver ({number}) runs this query; only one may run from a checkpoint or a copy of it",
+        ),
+        "RMQ_LOST": (
+            BatchLostError,
+            f"the leases of {number} messages ran out while their batch ran, and others took them; "
+            "restart the query, or set failOnLeaseLost to false to go on without them",
+        ),
+    }[code]
+    return kind(f"{place}: {text}", topic=topic, slot=slot)
 
 
 def order_of(topic: Topic) -> str:

@@ -1,5 +1,5 @@
--- What a chunk still holds: in prepare with exactly the claim score that the chunk gave it. Items are flat: content, store
--- score, retries left after this delivery. Returns the held items, and their contents.
+-- What a chunk still holds: in prepare with exactly the claim score that the chunk gave it. Items are flat: content,
+-- store score, retries left after this delivery. Returns the held items, and their contents.
 local function held_in_chunk(slot, chunk)
   local contents = {}
   for i = 1, #chunk.items, 3 do

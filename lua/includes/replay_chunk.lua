@@ -1,6 +1,6 @@
--- Takes a chunk over from an earlier driver, as one more delivery of what it still holds or can take back: a rollback of
--- the same message is taken, a fresh send is not: it is a message of its own, delivered when it is due. Everything else
--- is in other hands. What has used up its retries or its replays dies. Returns how many were left out, and buried.
+-- Takes a chunk over from an earlier driver, as one more delivery of what it still holds or can take back: a rollback
+-- of the same message is taken, a fresh send is not: it is a message of its own, delivered when it is due. Everything
+-- else is in other hands. What has used up its retries or its replays dies. Returns how many were left out, and buried.
 local function replay_chunk(slot, chunk, now_ms, now_s, max_retries, max_replays, totals)
   local held = {}
   local items = held_in_chunk(slot, chunk)

@@ -101,7 +101,8 @@ def test_acks_nacks_and_extends() -> None:
 def test_control_by_content() -> None:
     cancel = calls.cancel(FIXED, 0, [b"a", b"b", b"c"])
     assert cancel.parse([b"done", b"in_flight", b"absent"]) == list(ControlResult)
-    assert list(calls.reschedule(FIXED, 0, [b"a"], "at", 5, "PUBLISH").args) == ["at", 5, "PUBLISH", "", "reschedule", b"a"]
+    reschedule = calls.reschedule(FIXED, 0, [b"a"], "at", 5, "PUBLISH")
+    assert list(reschedule.args) == ["at", 5, "PUBLISH", "", "reschedule", b"a"]
 
 
 def test_the_dead() -> None:
