@@ -7,6 +7,7 @@ from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
 from rmq.calls import MAX_BATCH, Argument, Call, all_keys, order_of
+from rmq.envelope import unwrap
 from rmq.keys import query_keys, slot_keys
 from rmq.topics import Topic
 
@@ -107,7 +108,8 @@ def read(
     def parse(reply: list[Any]) -> Chunk:
         claimed, left_out, buried, items, bodies = reply
         scores = map(int, items[1::2])
-        rows = map(ChunkRow, items[::2], scores, bodies or repeat(None))
+        sent = [unwrap(body)[0] for body in bodies] or repeat(None)
+        rows = map(ChunkRow, items[::2], scores, sent)
         return Chunk(int(claimed), int(left_out), int(buried), tuple(rows))
 
     names = (*all_keys(keys), own.query, own.body)

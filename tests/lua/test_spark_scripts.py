@@ -13,6 +13,7 @@ import redis
 from rmq import spark_calls
 from rmq.calls import Call, Nack
 from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError, FencedError, ScriptFailedError
+from rmq.envelope import wrap
 from rmq.keys import QueryKeys, query_keys
 from rmq.ownership import Owner
 from rmq.spark_calls import Chunk, ChunkRow, Driver, Entered, Settled
@@ -101,6 +102,12 @@ def test_only_what_is_due_and_not_in_other_hands(make_slot: MakeSlot) -> None:
     slot.send((b"held", slot.now_ms + 5))
     slot.advance(100)
     assert contents(read(slot)) == [b"due"]
+
+
+def test_a_trace_that_came_with_a_body_is_not_part_of_it(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    slot.send((b"a", 5_000, wrap(b"body", "00-1-2-01")), (b"b", 4_000, wrap(None, "00-1-2-01")))
+    assert read(slot).rows == (ChunkRow(b"a", 5_000, b"body"), ChunkRow(b"b", 4_000, None))
 
 
 def test_bodies_are_those_of_the_claim(make_slot: MakeSlot) -> None:
