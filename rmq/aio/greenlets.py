@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
-from rmq.errors import RmqError
+from rmq.errors import ClientClosedError, RmqError
 
 try:
     from greenlet import GreenletExit, getcurrent, greenlet
@@ -100,7 +100,8 @@ class Tasks:
     """The tasks of one client, to be waited for before it closes."""
 
     def __init__(self) -> None:
-        self._finishing: set[asyncio.Task[Any]] = set()
+        self._finishing: dict[asyncio.Task[Any], Driver] = {}
+        self._ending = False
 
     async def run(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run plain logic. Cancelled, it ends where it waits, and drops the connection that a reply may come on."""
@@ -112,18 +113,27 @@ class Tasks:
         Args:
             action: The logic.
             unclaimed: Plain logic, too, that gets the result if the caller has gone.
+
+        Raises:
+            ClientClosedError: The client was closed while this waited for news.
         """
         driver = Driver(action)
-        task = self._tracked(driver.start(f"rmq-{getattr(action, '__name__', 'call')}"))
+        task = self._tracked(driver, f"rmq-{getattr(action, '__name__', 'call')}")
         try:
             return cast("T", await asyncio.shield(task))
         except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if self._ending and task.cancelled() and not (caller is not None and caller.cancelling()):
+                raise ClientClosedError("this client was closed in the meantime") from None
             driver.break_off()
             task.add_done_callback(functools.partial(self._take_unclaimed, unclaimed))
             raise
 
     async def settled(self) -> None:
-        """Wait until what was begun is finished."""
+        """Break off what waits for news, now and from now on, and wait until what was begun is finished."""
+        self._ending = True
+        for driver in self._finishing.values():
+            driver.break_off()
         while self._finishing:
             await asyncio.wait(set(self._finishing))
 
@@ -133,12 +143,15 @@ class Tasks:
         if (error := task.exception()) is not None:
             log.debug("a cancelled call failed: %s", error)
         elif unclaimed is not None and task.result():
-            giving_back = Driver(functools.partial(unclaimed, task.result())).start("rmq-unclaimed")
-            self._tracked(giving_back).add_done_callback(_log_failure)
+            giving_back = Driver(functools.partial(unclaimed, task.result()))
+            self._tracked(giving_back, "rmq-unclaimed").add_done_callback(_log_failure)
 
-    def _tracked(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
-        self._finishing.add(task)
-        task.add_done_callback(self._finishing.discard)
+    def _tracked(self, driver: Driver, name: str) -> asyncio.Task[Any]:
+        task = driver.start(name)
+        self._finishing[task] = driver
+        task.add_done_callback(self._finishing.pop)
+        if self._ending:
+            driver.break_off()
         return task
 
 

@@ -130,6 +130,22 @@ async def test_an_idle_poll_ends_when_it_is_cancelled(redis_url: str, make_topic
 
 
 @in_a_loop
+async def test_a_close_ends_what_waits_for_news(redis_url: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=2)
+    client = RmqClient(redis_url)
+    consumer = await client.consumer(topic)
+    queue = await DelayedQueue(client, make_topic(TopicType.FIXED_TIME).name).open()
+    waiting = [
+        asyncio.create_task(work) for work in (consumer.poll(timeout=600), consumer.poll(timeout=600), queue.take())
+    ]
+    await asyncio.sleep(0.1)
+    async with asyncio.timeout(60):  # of 600
+        await client.close()
+        ends = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(end) for end in ends] == [ClientClosedError] * 3
+
+
+@in_a_loop
 async def test_a_cancelled_take_loses_no_value(redis_server: RedisServer, make_topic: MakeTopic) -> None:
     name = make_topic(TopicType.FIXED_TIME).name
     with Proxy(redis_server.port) as proxy:
