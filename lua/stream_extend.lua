@@ -2,7 +2,8 @@
 --
 -- KEYS[1]  store  STREAM
 -- KEYS[2]  group  HASH  epoch, ensemble, paused, state of the pass over the pending list, totals
--- KEYS[3]  retry  ZSET  padded id -> due ms; takes the first, empty write only
+-- KEYS[3]  retry  ZSET  padded id -> due ms
+-- KEYS[4]  error  HASH  id -> last failure, JSON
 -- ARGV[1]  epoch     whole number; 0 without ZooKeeper
 -- ARGV[2]  ensemble  identity of the ZooKeeper ensemble; empty without
 -- ARGV[3]  group     its name
@@ -11,14 +12,19 @@
 -- Returns: { now_ms, '1' or '0' per delivery: renewed, or no longer ours }
 -- Errors: RMQ_FENCED stored_epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
 -- Complexity: O(n log N)
--- Notes: compare-and-set on consumer and delivery count.
+-- Notes: compare-and-set on consumer and delivery count. From Redis 7 on, an entry that was trimmed or deleted leaves the
+--   pending list with its renewal: it is counted as lost, and no longer ours. Of a group that was removed nothing is.
+-- @include count
+-- @include write_totals
 -- @include read_clock
 -- @include check_fence
 -- @include begin_write
+-- @include padded_id
+-- @include lose_entry
 -- @include held_counts
 -- @include whole
 
-local slot = { store = KEYS[1], meta = KEYS[2], retry = KEYS[3], group = ARGV[3], consumer = ARGV[4] }
+local slot = { store = KEYS[1], meta = KEYS[2], retry = KEYS[3], error = KEYS[4], group = ARGV[3], consumer = ARGV[4] }
 local epoch, ensemble = ARGV[1], ARGV[2]
 
 local now_ms = read_clock()
@@ -28,18 +34,22 @@ if refusal then
 end
 redis.call('XLEN', slot.store)
 redis.call('ZCARD', slot.retry)
+redis.call('HLEN', slot.error)
+local removed = redis.pcall('XPENDING', slot.store, slot.group, '-', '+', 1).err
 local ids = {}
 for i = 6, #ARGV, 2 do
   ids[#ids + 1] = ARGV[i]
 end
 
 begin_write({ store = slot.retry, meta = slot.meta }, newer, epoch, ensemble)
-local counts, flags = held_counts(slot, ids), {}
+local counts, flags, totals = removed and {} or held_counts(slot, ids), {}, {}
 for i, id in ipairs(ids) do
   local mine = counts[id] == tonumber(ARGV[2 * i + 3])
-  if mine then
-    redis.call('XCLAIM', slot.store, slot.group, slot.consumer, 0, id, 'JUSTID')
+  if mine and #redis.call('XCLAIM', slot.store, slot.group, slot.consumer, 0, id, 'JUSTID') == 0 then
+    mine = false
+    lose_entry(slot, id, totals, {})
   end
   flags[i] = mine and '1' or '0'
 end
+write_totals(slot.meta, totals)
 return { whole(now_ms), table.concat(flags) }

@@ -131,7 +131,8 @@ def extend(
         flags = zip(reply[1], counts, strict=True)
         return ExtendReply(int(reply[0]), tuple(deliveries if flag == 49 else None for flag, deliveries in flags))
 
-    return Call("stream_extend", (keys.store, group.group, group.retry), args, parse, False, topic.name, slot)
+    names = (keys.store, group.group, group.retry, group.error)
+    return Call("stream_extend", names, args, parse, False, topic.name, slot)
 
 
 def look(topic: Topic, slots: Sequence[int], group: str) -> Call[tuple[int, list[int]]]:

@@ -184,6 +184,35 @@ def test_only_the_holder_of_this_delivery_settles_it(
     assert (row["consumer"], row["times_delivered"]) == (b"me", 1)
 
 
+def test_a_renewal_of_what_was_deleted_keeps_the_account(
+    topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    names = seed(redis_client, topic)
+    redis_client.hset(f"error:g{{{topic.name}_0}}", names.held, '{"first_ms":"1"}')
+    redis_client.xdel(f"{topic.name}_0", names.held)
+    held = [(names.held.encode(), 1), (names.held_too.encode(), 1)]
+    kept = connections.run(stream_calls.extend(topic, 0, ME, held, OWNER)).claim_scores[0]
+    ack = stream_calls.claim(topic, 0, ME, 0, "PUBLISH", owner=OWNER, acks=held)
+    assert connections.run(ack).stale == ((names.held.encode(),) if kept is None else ())  # Redis 7 drops it itself
+    after = connections.run(stream_calls.group_stats(topic, 0, "g"))
+    assert after.unaccounted == 0
+    assert after.totals.get("lost", 0) + after.totals["acked"] == 2
+    assert not redis_client.hexists(f"error:g{{{topic.name}_0}}", names.held)
+
+
+def test_who_only_settles_does_not_bring_back_a_removed_group(
+    topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    names = seed(redis_client, topic)
+    connections.run(stream_calls.drop_group(topic, 0, "g"))
+    held = [(names.held.encode(), 1)]
+    assert connections.run(stream_calls.extend(topic, 0, ME, held, OWNER)).claim_scores == (None,)
+    nacks = [Nack(names.held_too.encode(), 1, "retry", 0, "E", "m")]
+    reply = connections.run(stream_calls.claim(topic, 0, ME, 0, "PUBLISH", owner=OWNER, acks=held, nacks=nacks))
+    assert set(reply.stale) == {names.held.encode(), names.held_too.encode()}
+    assert redis_client.xinfo_groups(f"{topic.name}_0") == []
+
+
 def test_a_new_owner_waits_for_the_leases_of_the_one_before(
     topic: Topic, redis_client: Any, connections: Connections
 ) -> None:
