@@ -30,7 +30,7 @@ class Benchmark:
 
     Attributes:
         name: Name of its module and of its result files.
-        measure: Does the work; what it returns goes into the document.
+        measure: Does the work; what it returns goes into the document. A run of its own kind names itself `benchmark`.
         plot: Draws the document into a PNG; `None` for no plot.
         tables: Renders the document as Markdown.
         arguments: Adds options of its own to the command line.
@@ -65,9 +65,10 @@ class Benchmark:
     def save(self, document: Document, folder: Path) -> None:
         """Write the document and its plot."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{self.name}.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+        name = document["benchmark"]
+        (folder / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
         if self.plot is not None:
-            self.plot(document, folder / f"{self.name}.png")
+            self.plot(document, folder / f"{name}.png")
 
 
 def machine() -> dict[str, Any]:

@@ -22,6 +22,7 @@ MODULES = {
     "peers": "benchmarks.peers.comparison",
     "latency": "benchmarks.latency",
     "backlog": "benchmarks.backlog",
+    "backlog_full": "benchmarks.backlog",
     "scaling": "benchmarks.scaling",
     "merging": "benchmarks.merging",
     "aio": "benchmarks.aio",
