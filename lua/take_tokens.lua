@@ -4,7 +4,8 @@
 -- ARGV[1]  wanted  how many to take at most; below 0: how many to give back
 -- ARGV[2]  rate    messages a second where the bucket says nothing, 0 for no limit
 -- ARGV[3]  burst   most tokens, likewise
--- Returns: { granted, ms until it is worth asking again, rate }; rate 0: no limit, and all that was wanted is granted
+-- Returns: { granted, ms until it is worth asking again, rate, '1' where the bucket was not there }; rate 0: no limit, and
+--   all that was wanted is granted
 -- Errors: none of its own
 -- Complexity: O(1)
 -- Notes: atomic; only Redis' clock counts. Not to be repeated after a lost reply: then the tokens are lost.
@@ -20,9 +21,10 @@ redis.call('HDEL', bucket, '') -- a removal first: at maxmemory a script that be
 if not known[1] then
   redis.call('HSET', bucket, 'rate', rate, 'burst', burst)
 end
+local made = known[1] and '0' or '1'
 local per_second, most = tonumber(known[1] or rate), tonumber(known[2] or burst)
 if per_second == 0 then
-  return { whole(math.max(wanted, 0)), '0', '0' }
+  return { whole(math.max(wanted, 0)), '0', '0', made }
 end
 local tokens = most
 if known[3] then
@@ -40,5 +42,5 @@ if granted < wanted then -- a tenth of a second's worth makes the next trip wort
   local worth = math.max(1, math.min(wanted - granted, most, math.floor(per_second / 10)))
   wait_ms = math.max(1, math.ceil((worth - tokens) * 1000 / per_second - 0.000001))
 end
-redis.call('HSET', bucket, 'tokens', string.format('%.6f', tokens), 'at_ms', whole(now_ms))
-return { whole(granted), whole(wait_ms), known[1] or rate }
+redis.call('HSET', bucket, 'tokens', string.format('%.17g', tokens), 'at_ms', whole(now_ms))
+return { whole(granted), whole(wait_ms), known[1] or rate, made }

@@ -65,10 +65,21 @@ class Registry:
         if (registered.type, registered.slots) != (topic.type, topic.slots):
             raise TopicMismatchError(f"type and slots of topic {topic.name} can't be changed", topic=topic.name)
         self._write("HSET", topic)
-        if (registered.max_rate, registered.rate_burst) != (topic.max_rate, topic.rate_burst):
-            rate, burst = repr(topic.max_rate or 0), topic.rate_burst
-            self._connections.command("HSET", rate_key(topic.name), "rate", rate, "burst", burst)
+        if (registered.max_rate or topic.max_rate) is not None:  # also where an earlier change broke off before this
+            self._set_rate(topic)
         return topic
+
+    def mend_bucket(self, known: Topic) -> bool:
+        """Put the registered rate into a bucket that was made from another one; return whether it was another."""
+        registered = self._find(known.name) or known
+        differs = (registered.max_rate, registered.rate_burst) != (known.max_rate, known.rate_burst)
+        if differs:
+            self._set_rate(registered)
+        return differs
+
+    def _set_rate(self, topic: Topic) -> None:
+        rate, burst = repr(topic.max_rate or 0), topic.rate_burst
+        self._connections.command("HSET", rate_key(topic.name), "rate", rate, "burst", burst)
 
     def names(self) -> list[str]:
         """Return the names of all registered topics, sorted."""

@@ -13,6 +13,7 @@ from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.errors import RmqError
 from rmq.keys import rate_key
+from rmq.registry import Registry
 from rmq.topics import Topic
 from rmq.wire import ReplyError
 
@@ -24,15 +25,15 @@ FOLLOW_EVERY_S = 5.0
 LONGEST_WAIT_S = 1.0
 TROUBLE_PAUSE_S = 0.2
 
-Tokens = tuple[int, float, float]
-"""How many were granted, seconds until it is worth asking again, and the rate, 0 for no limit."""
+Tokens = tuple[int, float, float, bool]
+"""How many were granted, seconds until it is worth asking again, the rate (0: no limit), whether the bucket is new."""
 
 
 def take_tokens(topic: Topic, wanted: int) -> Call[Tokens]:
     """Build the taking of tokens, or, with a number below 0, their giving back."""
 
     def parse(reply: Sequence[bytes]) -> Tokens:
-        return int(reply[0]), int(reply[1]) / 1000, float(reply[2])
+        return int(reply[0]), int(reply[1]) / 1000, float(reply[2]), reply[3] == b"1"
 
     args = [wanted, repr(topic.max_rate or 0), topic.rate_burst]
     return Call("take_tokens", (rate_key(topic.name),), args, parse, False, topic.name, 0)
@@ -70,7 +71,7 @@ class Throttle:
         if tokens is None:
             self._dry_until_s = monotonic_s() + TROUBLE_PAUSE_S
             return 0
-        granted, wait_s, rate = tokens
+        granted, wait_s, rate, _ = tokens
         self._learn(rate)
         if wait_s:
             self._dry_until_s = monotonic_s() + min(wait_s, LONGEST_WAIT_S)
@@ -96,7 +97,11 @@ class Throttle:
 
     def _ask(self, wanted: int) -> Tokens | None:
         try:
-            return self._connections.run(take_tokens(self._topic, wanted))
+            tokens = self._connections.run(take_tokens(self._topic, wanted))
+            # A bucket can get lost, by hand or in a failover, and this process may know an old definition only.
+            if tokens[3] and Registry(self._connections).mend_bucket(self._topic):
+                tokens = self._connections.run(take_tokens(self._topic, wanted))
+            return tokens
         except (RmqError, ReplyError) as error:
             log.warning("topic %s: no tokens of its rate limit: %s", self._topic.name, error)
             return None

@@ -13,6 +13,7 @@ from rmq import PriorityMessage, RmqClient, Topic, TopicType
 from rmq.delivery import Delivery
 from rmq.errors import InvalidTopicError
 from rmq.keys import rate_key
+from rmq.throttle import Throttle
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until
 
@@ -84,13 +85,34 @@ def test_without_work_no_token_is_used_up(redis_url: str, make_topic: MakeTopic,
             assert consumer.poll(100) == []
         fill(client, topic, 3)
         assert len(consumer.poll(100)) == 3
-        assert redis_client.hget(rate_key(topic.name), "tokens") == b"7.000000"
+        assert redis_client.hget(rate_key(topic.name), "tokens") == b"7"
         fill(client, topic, 20)
         assert len(consumer.poll(100, 2)) == 7
         assert consumer.poll(100, 0.3) == []
         client.change_topic(client.topic(topic.name).changed(max_rate=None, max_burst=None))
         found = [delivery.ack() for _ in range(10) for delivery in consumer.poll(100, 2)]
         assert found == [True] * 10
+
+
+def test_a_lost_bucket_does_not_lift_the_limit(
+    redis_url: str, make_topic: MakeTopic, redis_client: redis.Redis
+) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    with RmqClient(redis_url) as client, client.consumer(topic) as consumer:  # it knows the topic without a limit
+        client.change_topic(client.topic(topic.name).changed(max_rate=0.001, max_burst=3))
+        throttle = Throttle(client._connections, topic)
+        throttle.limited = True  # as `follow` finds it
+        redis_client.delete(rate_key(topic.name))
+        assert throttle.take(100) == 3
+        assert redis_client.hget(rate_key(topic.name), "rate") == b"0.001"
+        redis_client.delete(rate_key(topic.name))
+        throttle.give_back(2)
+        assert redis_client.hget(rate_key(topic.name), "rate") == b"0.001"
+        # a change that broke off before the bucket was reached can be repeated
+        redis_client.hset(rate_key(topic.name), "rate", "77")
+        client.change_topic(client.topic(topic.name))
+        assert redis_client.hget(rate_key(topic.name), "rate") == b"0.001"
+        consumer.close()
 
 
 @pytest.mark.parametrize("rate", [0, -1, True, "5", float("nan"), 2_000_000])

@@ -12,8 +12,8 @@ import redis
 
 from rmq import spark_calls
 from rmq.calls import Call, Nack
-from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError, FencedError, ScriptFailedError
 from rmq.envelope import wrap
+from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError, FencedError, ScriptFailedError
 from rmq.keys import QueryKeys, query_keys
 from rmq.ownership import Owner
 from rmq.spark_calls import Chunk, ChunkRow, Driver, Entered, Settled

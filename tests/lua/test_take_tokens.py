@@ -26,7 +26,7 @@ def server(redis_client: redis.Redis) -> Iterator[redis.Redis]:
 def take(server: redis.Redis, now_ms: int, wanted: int, rate: float = 10, burst: int = 10) -> tuple[int, int, float]:
     server.set(CLOCK_KEY, now_ms)
     script = scripts_with_fake_clock()["take_tokens"]
-    granted, wait_ms, known = server.eval(script.text, 1, BUCKET, str(wanted), repr(rate), str(burst))  # pyright: ignore[reportGeneralTypeIssues]
+    granted, wait_ms, known, _ = server.eval(script.text, 1, BUCKET, str(wanted), repr(rate), str(burst))  # pyright: ignore[reportGeneralTypeIssues]
     return int(granted), int(wait_ms), float(known)
 
 
@@ -62,6 +62,25 @@ def test_a_clock_that_jumps_back_gives_nothing_and_takes_nothing(server: redis.R
     take(server, T0, 10)
     assert take(server, T0 - 10_000, 1)[0] == 0
     assert take(server, T0 - 10_000 + 100, 1)[0] == 1
+
+
+def test_a_bucket_that_was_not_there_is_told(server: redis.Redis) -> None:
+    server.delete(BUCKET)
+    server.set(CLOCK_KEY, T0)
+    script = scripts_with_fake_clock()["take_tokens"]
+    told = [server.eval(script.text, 1, BUCKET, "1", rate, "5")[3] for rate in ("0", "5")]  # pyright: ignore[reportIndexIssue]
+    assert told == [b"1", b"0"]
+
+
+def test_a_slow_rate_adds_up_however_often_it_is_asked_for(server: redis.Redis) -> None:
+    server.delete(BUCKET)
+    rate = 1 / 86_400
+    take(server, T0, 1, rate, 1)
+    for step in range(1, 301):
+        take(server, T0 + step, 1, rate, 1)
+    kept = server.hget(BUCKET, "tokens")
+    assert kept is not None
+    assert float(kept) == pytest.approx(0.3 * rate)  # pyright: ignore[reportArgumentType, reportUnknownMemberType]
 
 
 CALLS = st.lists(st.tuples(st.integers(0, 700), st.integers(1, 60)), min_size=1, max_size=60)
