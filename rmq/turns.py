@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from collections.abc import Sequence
+from itertools import count
 
 from rmq.adaptive import Adaptive, AdaptiveLimit
 from rmq.blocking import Blocking
@@ -58,11 +59,13 @@ class Turns:
 
 
 class Ticket:
-    """One thread's wish to begin."""
+    """One thread's wish to begin; the lowest number goes first."""
 
-    __slots__ = ("began_s",)
+    __slots__ = ("began_s", "number", "worker")
 
-    def __init__(self) -> None:
+    def __init__(self, worker: int, number: int) -> None:
+        self.worker = worker
+        self.number = number
         self.began_s: float | None = None
 
 
@@ -81,7 +84,9 @@ class Gate:
         self._turns = turns
         self._limit = limit
         self._threads = threads
-        self._queue: deque[Ticket] = deque()
+        self._queue: list[Ticket] = []
+        self._numbers = count()
+        self._places: dict[int, int] = {}
         self._handling: dict[int, float] = {}
 
     def allowed(self, now_s: float) -> int:
@@ -98,12 +103,18 @@ class Gate:
         """Whether nothing may be begun now."""
         return self._limit is not None and not self._limit.allowed(monotonic_s())
 
-    def begin(self, longest_s: float) -> float | None:
-        """Wait for a turn; return when it began, to be handed to `end`, or `None` where there was none in time."""
-        ticket = Ticket()
+    def begin(self, longest_s: float, worker: int) -> float | None:
+        """Wait for a turn; return when it began, to be handed to `end`, or `None` where there was none in time.
+
+        Who asks again keeps its place: with ZooKeeper a slot has but one thread, which must not always come last.
+        """
         with self._turns.changed:
+            number = self._places.get(worker)
+            if number is None:
+                number = self._places[worker] = next(self._numbers)
+            ticket = Ticket(worker, number)
             self._turns.catch_up(self.share)
-            self._queue.append(ticket)
+            insort(self._queue, ticket, key=lambda each: each.number)
             self.share.waiting += 1
             self._turns.hand_out()
             until_s = monotonic_s() + longest_s
@@ -122,7 +133,9 @@ class Gate:
 
     def admit(self, now_s: float) -> None:
         """Give a turn to the one that waits longest; the lock is held."""
-        self._queue.popleft().began_s = now_s
+        ticket = self._queue.pop(0)
+        ticket.began_s = now_s
+        del self._places[ticket.worker]
         self.share.waiting -= 1
         self.share.begin(now_s)
 

@@ -174,10 +174,10 @@ class Worker(Background):
         gate = self.gate
         if gate is None:
             return self._round()
-        began_s = gate.begin(0.0)
+        began_s = gate.begin(0.0, id(self))
         if began_s is None:
             self._settle_only()  # what is done shall not wait for it
-            began_s = gate.begin(LOOK_EVERY_S)
+            began_s = gate.begin(LOOK_EVERY_S, id(self))
         if began_s is None:
             return True
         try:

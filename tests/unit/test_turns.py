@@ -1,0 +1,53 @@
+"""Whose turn it is among the threads of a listener."""
+
+from __future__ import annotations
+
+import threading
+
+from rmq.blocking import THREADS
+from rmq.turns import Gate, Turns
+from tests.support.waiting import wait_until
+
+
+def waiting(gate: Gate, worker: int, order: list[int]) -> threading.Thread:
+    def wait() -> None:
+        while (began_s := gate.begin(60, worker)) is None:
+            pass
+        order.append(worker)
+        gate.end(began_s)
+
+    thread = threading.Thread(target=wait)
+    before = gate.share.waiting
+    thread.start()
+    wait_until(lambda: gate.share.waiting > before)
+    return thread
+
+
+def test_who_had_to_ask_again_keeps_its_place() -> None:
+    # with ZooKeeper a slot belongs to one thread: one that always came last would have its messages wait for ever
+    gate = Turns(THREADS, handlers=1).gate(1.0, None, 3)
+    began_s = gate.begin(0, 0)
+    assert began_s is not None
+    assert gate.begin(0, 1) is None  # came first, and gave up for a moment
+    order: list[int] = []
+    threads = [waiting(gate, 2, order), waiting(gate, 1, order)]
+    gate.end(began_s)
+    for thread in threads:
+        thread.join(60)
+    assert order == [1, 2]
+
+
+def test_after_its_turn_a_thread_goes_to_the_end() -> None:
+    gate = Turns(THREADS, handlers=1).gate(1.0, None, 2)
+    first = gate.begin(0, 1)
+    assert first is not None
+    assert gate.begin(0, 2) is None
+    gate.end(first)
+    second = gate.begin(0, 1)  # nobody waits at this moment
+    assert second is not None
+    order: list[int] = []
+    threads = [waiting(gate, 2, order)]
+    gate.end(second)
+    threads[0].join(60)
+    assert order == [2]
+    assert gate.share.running == gate.share.waiting == 0
