@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from rmq.delivery import Delivery
 from rmq.topics import Topic
+
+log = logging.getLogger("rmq.observing")
 
 
 class Observer:
@@ -50,6 +53,9 @@ class Observers:
             yield
 
     def settled(self, deliveries: Sequence[Delivery]) -> None:
-        """Tell all of them."""
+        """Tell all of them; the outcomes stand in Redis, whatever becomes of that."""
         for each in self.all:
-            each.settled(deliveries)
+            try:
+                each.settled(deliveries)
+            except Exception:
+                log.exception("an observer failed")

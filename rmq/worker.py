@@ -190,7 +190,7 @@ class Worker(Background):
         with self.held.lock:
             settled = self._settled()
             round_ = self.claimer.claim(self._room(), self, settled, self.held.deliveries)
-            self._drop(settled, self._worth_repeating(round_.unsent))
+            self._drop(settled, round_.unsent)
             self.held.deliveries += round_.deliveries
             self._waiting.extend(round_.deliveries)
         if self._stopping.is_set():
@@ -281,10 +281,12 @@ class Worker(Background):
         return [delivery for delivery in self.held.deliveries if delivery.outcome is not None]
 
     def _drop(self, settled: Sequence[Delivery], unsent: Sequence[Delivery]) -> None:
-        gone = {id(delivery) for delivery in settled} - {id(delivery) for delivery in unsent}
-        if self.observers.all and gone:
-            self.observers.settled([delivery for delivery in settled if id(delivery) in gone])
+        """Let go of what is settled; of what did not reach Redis only where that is no longer worth repeating."""
+        missed = {id(delivery) for delivery in unsent}
+        gone = {id(delivery) for delivery in settled} - {id(delivery) for delivery in self._worth_repeating(unsent)}
         self.held.deliveries = [delivery for delivery in self.held.deliveries if id(delivery) not in gone]
+        if self.observers.all and (arrived := [delivery for delivery in settled if id(delivery) not in missed]):
+            self.observers.settled(arrived)
 
     def _worth_repeating(self, unsent: Sequence[Delivery]) -> list[Delivery]:
         """Outcomes that did not reach Redis are sent again as long as their leases run."""
@@ -307,7 +309,7 @@ class Worker(Background):
             settled = self._settled()
             if settled:
                 round_ = self.claimer.claim(0, self, settled, self.held.deliveries)
-                self._drop(settled, self._worth_repeating(round_.unsent))
+                self._drop(settled, round_.unsent)
 
     def _finish(self) -> None:
         """Send the last outcomes; give up when their leases end."""
@@ -317,6 +319,7 @@ class Worker(Background):
             except RmqError as error:
                 log.warning("topic %s: last outcomes: %s", self._listener.topic.name, error)
             with self.held.lock:
-                self._drop([each for each in self._settled() if each.lease_until_s < monotonic_s()], [])
+                settled = self._settled()
+                self._drop(settled, settled)
             if self._settled():
                 self.claimer.blocking.sleep(TROUBLE_PAUSE_S)

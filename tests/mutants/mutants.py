@@ -225,5 +225,24 @@ MUTANTS = (
         ("find", "{ KEYS[1], KEYS[2], KEYS[3], KEYS[4] }", "{ KEYS[1], KEYS[3], KEYS[2], KEYS[4] }"),
     ),
     _mutant("search hands over every body", ("search", "if left >= 0 then", "if true then")),
+    # rate limit
+    _mutant(
+        "the bucket overflows",
+        ("take_tokens", "math.min(most, tonumber(known[3]) + gone_ms", "(tonumber(known[3]) + gone_ms"),
+    ),
+    _mutant("more is granted than there is", ("take_tokens", "math.floor(tokens + 0.000001)", "math.ceil(tokens)")),
+    _mutant("tokens are not taken", ("take_tokens", "math.max(0, tokens - granted)", "tokens")),
+    _mutant(
+        "a clock that jumps back takes tokens away",
+        ("take_tokens", "math.max(0, now_ms - tonumber(known[4]))", "now_ms - tonumber(known[4])"),
+    ),
+    _mutant("time counts twice", ("take_tokens", "'at_ms', whole(now_ms))", "'at_ms', known[4] or whole(now_ms))")),
+    _mutant(
+        "a changed rate is not taken",
+        ("take_tokens", "tonumber(known[1] or rate), tonumber(known[2] or burst)", "tonumber(rate), tonumber(burst)"),
+    ),
+    _mutant("slow rates are rounded away", ("take_tokens", "%.17g", "%.6f")),
+    _mutant("a full Redis grants nothing", ("take_tokens", "redis.call('HDEL', bucket, '')", "")),
+    _mutant("nobody learns of a lost bucket", ("take_tokens", "known[1] and '0' or '1'", "'0'")),
     _mutant("workers are never forgotten", ("worker_beat", "'-inf', whole(now_ms - forget_ms)", "'-inf', '0'")),
 )

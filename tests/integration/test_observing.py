@@ -1,0 +1,66 @@
+"""What observers are told, and that they cannot do harm."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+
+from rmq import PriorityMessage, RmqClient, Topic, TopicType
+from rmq.delivery import Delivery
+from rmq.observing import Observer
+from tests.conftest import MakeTopic
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+
+
+class Settled(Observer):
+    """Notes what is settled, and may fail at it."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.contents: list[str] = []
+        self._fails = fails
+
+    def settled(self, deliveries: Sequence[Delivery]) -> None:
+        self.contents += [delivery.text for delivery in deliveries]
+        if self._fails:
+            raise RuntimeError("no room for figures")
+
+
+def test_outcomes_that_were_given_up_are_not_told() -> None:
+    observer, begun, ended = Settled(), threading.Event(), threading.Event()
+    with RedisServer() as server, RmqClient(server.url, timeout_s=0.2, deadline_s=0.4) as client:
+        client.observers.all.append(observer)
+        topic = Topic("given-up", TopicType.PRIORITY, lease=timedelta(seconds=1))
+
+        @client.listener(topic)
+        def handle(delivery: Delivery) -> None:
+            if delivery.text == "last":
+                begun.set()
+                ended.wait(60)
+
+        client.producer(topic).send(PriorityMessage("first", 100))
+        client.start()
+        wait_until(lambda: observer.contents == ["first"], 60)
+        client.producer(topic).send(PriorityMessage("last", 100))
+        assert begun.wait(60)
+        server.kill()
+        ended.set()
+        client.stop()
+        assert observer.contents == ["first"]
+
+
+def test_an_observer_that_fails_settles_nothing_twice(redis_url: str, make_topic: MakeTopic) -> None:
+    topic, observer = make_topic(TopicType.PRIORITY), Settled(fails=True)
+    with RmqClient(redis_url) as client:
+        client.observers.all.append(observer)
+
+        @client.listener(topic)
+        def handle(delivery: Delivery) -> None:
+            del delivery
+
+        client.producer(topic).send_many(PriorityMessage(f"m{i}", 100) for i in range(30))
+        client.start()
+        wait_until(lambda: client.inspect(topic).stats().total("acked") == 30, 60)
+        client.stop()
+    assert sorted(observer.contents) == sorted(f"m{i}" for i in range(30))
