@@ -89,3 +89,38 @@ def test_a_worker_answers_prometheus_and_logs_json(redis_url: str, make_topic: M
     failed = next(line for line in lines if "failed" in line["message"])
     assert (failed["topic"], failed["attempt"]) == (topic.name, 1)
     assert "ValueError" in failed["traceback"]
+
+
+def test_each_of_several_processes_answers_prometheus(redis_url: str, make_topic: MakeTopic, tmp_path: Path) -> None:
+    topic = make_topic(TopicType.PRIORITY, max_retries=0)
+    (tmp_path / "jobs.py").write_text(JOBS.format(topic=topic.name), "utf-8")
+    log = (tmp_path / "log").open("w+")
+    process = subprocess.Popen(
+        [*RMQ, "worker", "jobs:client", "--processes", "2", "--metrics-port", "20560"],
+        cwd=tmp_path, stderr=log, env={**os.environ, "RMQ_URL": redis_url},
+    )  # fmt: skip
+
+    def found() -> set[str]:
+        return set(re.findall(r"http://127\.0\.0\.1:\d+/metrics", (tmp_path / "log").read_text("utf-8")))
+
+    def failed(address: str) -> float:
+        with urllib.request.urlopen(address) as answer:
+            samples = [
+                sample for family in text_string_to_metric_families(answer.read().decode()) for sample in family.samples
+            ]
+        named = [sample for sample in samples if sample.labels.get("topic") == topic.name]
+        return sum(sample.value for sample in named if sample.name == "rmq_handler_seconds_count")
+
+    try:
+        addresses = wait_until(lambda: len(found()) == 2 and found(), 100)
+        assert addresses
+        with RmqClient(redis_url) as client:
+            client.producer(topic).send_many(PriorityMessage(f"m{n}", 100) for n in range(40))
+            wait_until(lambda: client.inspect(topic).stats().dead == 40, 60)
+        wait_until(lambda: sum(map(failed, addresses)) == 40, 60)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(100) == 0
+    finally:
+        process.kill()
+        process.wait()
+        log.close()

@@ -9,9 +9,10 @@ from datetime import timedelta
 import pytest
 
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, SendResult, TopicType, WhenFull
-from rmq.errors import BacklogFullError, InvalidTopicError
+from rmq.errors import BacklogFullError, InvalidTopicError, RmqError
 from rmq.topics import Topic
 from tests.conftest import MakeTopic
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -122,3 +123,56 @@ def test_limits_out_of_range(wrong: dict[str, object]) -> None:
 def test_streams_have_their_retention_instead(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidTopicError, match="retention"):
         Topic("t", TopicType.STREAM, **wrong)  # pyright: ignore[reportArgumentType]
+
+
+def test_several_who_wait_for_room_all_get_through(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, max_backlog=5, when_full=WhenFull.BLOCK, full_timeout=60_000)
+    client.control(topic).pause()
+    failed: list[Exception] = []
+
+    def send(first: int) -> None:
+        try:
+            with RmqClient(client.shown_url) as own:
+                own.producer(topic).send_many(numbered(50, first))
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=send, args=(1_000 * number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: client.inspect(topic).stats().backlog == 5, 60)
+    seen: set[str] = set()
+    with client.consumer(topic) as consumer:
+        assert consumer.poll(10) == [], "it is paused"
+        client.control(topic).resume()
+        while len(seen) < 200 and not failed:
+            for delivery in consumer.poll(10, timeout=1):
+                delivery.ack()
+                seen.add(delivery.text)
+    for thread in threads:
+        thread.join(60)
+    assert failed == []
+    assert seen == {f"m{1_000 * number + n}" for number in range(4) for n in range(50)}
+
+
+def test_who_waits_for_room_ends_with_its_client(redis_url: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, max_backlog=1, when_full=WhenFull.BLOCK, full_timeout=600_000)
+    failed: list[Exception] = []
+    client = RmqClient(redis_url)
+    producer = client.producer(topic)
+    producer.send(PriorityMessage("a", 100))
+
+    def send() -> None:
+        try:
+            producer.send(PriorityMessage("b", 100))
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    thread.join(0.3)
+    assert thread.is_alive()
+    client.close()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert isinstance(failed[0], RmqError)

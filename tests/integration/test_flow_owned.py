@@ -1,0 +1,126 @@
+"""Flow control where each slot belongs to one thread: through a real ZooKeeper."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from rmq import Adaptive, PriorityMessage, RmqClient, TopicType
+from rmq.coordination import Coordinator
+from rmq.delivery import Delivery
+from rmq.metrics.collector import TopicsCollector
+from rmq.topics import Topic
+from rmq.zookeeper_server import ZooKeeperEnsemble
+from tests.conftest import MakeTopic
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
+
+SLOTS = 8
+
+
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[ZooKeeperEnsemble]:
+    with ZooKeeperEnsemble(tick_ms=500) as servers:
+        yield servers
+
+
+@pytest.fixture
+def worker(zookeeper: ZooKeeperEnsemble, redis_url: str) -> Iterator[RmqClient]:
+    chroot = f"/flow-{os.getpid()}-{random.randrange(10**9)}"
+    with RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) as client:
+        yield client
+
+
+def send_to_each_slot(client: RmqClient, topic: Topic, number: int) -> None:
+    client.producer(topic).send_many(
+        PriorityMessage(f"{basis}:{count}", 1_000, slot_basis=str(basis))
+        for basis in range(8 * topic.slots)
+        for count in range(number)
+    )
+
+
+class Seen:
+    """What handlers did: how many messages of each slot, and how many handlers ran at once."""
+
+    def __init__(self) -> None:
+        self.slots: Counter[int] = Counter()
+        self.most = 0
+        self._running = 0
+        self._at_work: set[tuple[str, int]] = set()
+        self._lock = threading.Lock()
+
+    def handle(self, delivery: Delivery) -> None:
+        place = delivery.topic.name, delivery.slot
+        with self._lock:
+            assert place not in self._at_work, "a slot runs in two threads"
+            self._at_work.add(place)
+            self._running += 1
+            self.most = max(self.most, self._running)
+        time.sleep(0.002)
+        with self._lock:
+            self._at_work.remove(place)
+            self._running -= 1
+            self.slots[delivery.slot] += 1
+
+
+def test_every_owned_slot_gets_its_turn_where_few_may_run(worker: RmqClient, make_topic: MakeTopic) -> None:
+    topic, other, seen = make_topic(TopicType.PRIORITY, slots=SLOTS), make_topic(TopicType.PRIORITY), Seen()
+    worker.listener(topic, threads=SLOTS)(seen.handle)
+    worker.listener(other, weight=3)(seen.handle)
+    send_to_each_slot(worker, topic, 5)
+    send_to_each_slot(worker, other, 5)
+    worker.start(handlers=2)
+    wait_until(lambda: worker.inspect(topic).stats().total("acked") == 5 * 8 * SLOTS, 120)
+    wait_until(lambda: worker.inspect(other).stats().total("acked") == 5 * 8, 120)
+    worker.stop()
+    assert set(seen.slots) == set(range(SLOTS))
+    assert seen.most <= 2
+
+
+def test_an_adaptive_listener_works_off_all_its_slots(worker: RmqClient, make_topic: MakeTopic) -> None:
+    topic, seen = make_topic(TopicType.PRIORITY, slots=SLOTS, max_retries=999), Seen()
+    down, tried = threading.Event(), threading.Event()
+
+    @worker.listener(topic, threads=SLOTS, adaptive=Adaptive(window_s=0.1, longest_pause_s=0.2))
+    def handle(delivery: Delivery) -> None:
+        if down.is_set():
+            tried.set()
+            raise ConnectionError("down")
+        seen.handle(delivery)
+
+    worker.start()
+    send_to_each_slot(worker, topic, 5)
+    wait_until(lambda: set(seen.slots) == set(range(SLOTS)), 120)
+    down.set()
+    send_to_each_slot(worker, topic, 5)
+    assert tried.wait(60)
+    down.clear()
+    wait_until(lambda: (stats := worker.inspect(topic).stats()).backlog + stats.waiting + stats.in_flight == 0, 120)
+    worker.stop()
+    assert worker.inspect(topic).stats().dead == 0
+
+
+def test_slots_without_an_owner_are_counted(worker: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=SLOTS)
+    worker.listener(topic)(lambda _: None)
+
+    def unowned() -> float | None:
+        families = TopicsCollector(worker, keep_s=0).collect()
+        samples = [sample for family in families if family.name == "rmq_slots_unowned" for sample in family.samples]
+        return next((sample.value for sample in samples if sample.labels["topic"] == topic.name), None)
+
+    worker.producer(topic).send(PriorityMessage("a", 100))
+    assert unowned() is None
+    send_to_each_slot(worker, topic, 1)
+    worker.start()
+    wait_until(lambda: worker.inspect(topic).stats().total("acked") == 1 + 8 * SLOTS, 120)
+    wait_until(lambda: unowned() == 0, 60)
+    worker.stop()
+    wait_until(lambda: unowned() == SLOTS, 60)
