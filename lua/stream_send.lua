@@ -13,6 +13,7 @@
 -- Complexity: O(n)
 -- Notes: atomic. Repeated after a lost reply, it appends once more: there is nothing to merge with.
 -- @include write_totals
+-- @include append_entries
 
 local store, meta, wake = KEYS[1], KEYS[2], KEYS[3]
 local publish, max_backlog, detailed, number = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
@@ -23,15 +24,6 @@ if max_backlog > 0 and size + number > max_backlog then
   return redis.error_reply('RMQ_FULL ' .. size .. ' ' .. max_backlog)
 end
 
-local ids, at = {}, 5
-for _ = 1, number do
-  local last = at + tonumber(ARGV[at])
-  local id = redis.call('XADD', store, '*', unpack(ARGV, at + 1, last))
-  if detailed then
-    ids[#ids + 1] = id
-  end
-  at = last + 1
-end
-write_totals(meta, { accepted = number })
+local ids = append_entries(store, meta, 5, number, detailed)
 redis.call(publish, wake, '0')
 return ids

@@ -148,6 +148,11 @@ def query_keys(topic: str, slot: int, query: str) -> QueryKeys:
     return QueryKeys(query=f"spark:{query}{tag}", body=f"sparkbody:{query}{tag}")
 
 
+def sent_key(topic: str, slot: int, query: str) -> str:
+    """Return the HASH that says which chunks a streaming query has sent to a slot; unused, it expires."""
+    return f"sent:{query}{{{topic}_{slot}}}"
+
+
 def sizes_key(topic: str, slot: int) -> str:
     """Return the HASH of a stream topic's slot that remembers how long the stream was at the last shrinking."""
     return f"sizes{{{topic}_{slot}}}"

@@ -1,15 +1,19 @@
-"""Builds the calls of streaming queries, which read the same batch again after a crash. No I/O; see `rmq.calls`."""
+"""Builds the calls of streaming queries: the same batch read again, and not sent again. No I/O; see `rmq.calls`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
+from rmq import calls, stream_calls
 from rmq.calls import MAX_BATCH, Argument, Call, all_keys, order_of
 from rmq.envelope import unwrap
-from rmq.keys import query_keys, slot_keys
-from rmq.topics import Topic
+from rmq.keys import query_keys, sent_key, slot_keys
+from rmq.messages import Encoded
+from rmq.topics import Topic, TopicType
 
 CHUNK = MAX_BATCH
 """Most messages in a chunk, the part of a batch that one call reads, acks or renews."""
@@ -86,6 +90,72 @@ class Settled(NamedTuple):
 
     done: int
     lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Names a task of a query's batch, and with `of` each chunk that it sends to a slot.
+
+    Attributes:
+        query: Identity of the query.
+        batch: Number of the batch, from 0.
+        partition: Number of the task in the batch.
+        keep_s: How long the mark is kept after the query's last send to the slot, seconds.
+        chunk: Number of the chunk among those that the task sends to the slot.
+        digest: Of its messages.
+    """
+
+    query: str
+    batch: int
+    partition: int
+    keep_s: int
+    chunk: int = 0
+    digest: str = ""
+
+    def of(self, chunk: int, messages: Sequence[Encoded]) -> Mark:
+        """Return the mark of one chunk."""
+        digest = blake2b(digest_size=12)
+        for message in messages:
+            # lengths before the parts: no two lists of messages look alike
+            sizes = (len(message.content), message.score, -1 if message.body is None else len(message.body))
+            digest.update(b"%d %d %d " % sizes + message.content + (message.body or b""))
+            for part in message.flat:
+                digest.update(b"%d " % len(part))
+        return Mark(self.query, self.batch, self.partition, self.keep_s, chunk, digest.hexdigest())
+
+
+class Once(NamedTuple):
+    """How a marked chunk was taken.
+
+    Attributes:
+        new: Messages that became an entry of their own.
+        merged: Messages that merged with one in the backlog.
+        skipped: Messages that had been sent before, and were not sent now.
+    """
+
+    new: int
+    merged: int
+    skipped: int
+
+
+def send_once(topic: Topic, slot: int, messages: Sequence[Encoded], publish: str, mark: Mark) -> Call[Once]:
+    """Build the send of a chunk of up to `MAX_BATCH` messages, which does nothing where its mark stands already."""
+    keys, stream = slot_keys(topic.name, slot), topic.type is TopicType.STREAM
+    build = stream_calls.send if stream else calls.send
+    plain = build(topic, slot, messages, publish, False)
+    lowest = plain.args[4] if topic.type.timed else 0
+    args: list[Argument] = [publish, lowest, topic.max_backlog_per_slot, len(messages), topic.type.value]
+    args += [f"{mark.partition}:{mark.chunk}", mark.batch, mark.digest, mark.keep_s]
+    args += plain.args[5 if topic.type.timed else 4 :]
+    number = len(messages)
+
+    def parse(reply: list[bytes]) -> Once:
+        if reply[0] == b"0":
+            return Once(0, 0, number)
+        return Once(int(reply[1]), number - int(reply[1]), 0)
+
+    names = (keys.store, keys.prepare, keys.body, keys.meta, keys.wake, sent_key(topic.name, slot, mark.query))
+    return Call("spark_send", names, args, parse, True, topic.name, slot, durable=True)
 
 
 def enter(topic: Topic, query: str) -> Call[Entered]:

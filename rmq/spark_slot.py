@@ -10,7 +10,8 @@ from rmq import calls, spark_calls
 from rmq.calls import Call
 from rmq.connections import Connections
 from rmq.errors import RmqError
-from rmq.spark_calls import Chunk, Driver, Entered, Settled
+from rmq.messages import Encoded
+from rmq.spark_calls import Chunk, Driver, Entered, Mark, Once, Settled
 from rmq.topics import Topic
 
 T = TypeVar("T")
@@ -90,3 +91,20 @@ class QuerySlots:
                     yield result
         if error is not None:
             raise error
+
+
+class MarkedWriter:
+    """Sends chunks of a streaming query's batches, each once.
+
+    Args:
+        connections: Where the slots are.
+        topic: The registered definition; it neither drops nor waits, and has no time to live if it is PRIORITY.
+    """
+
+    def __init__(self, connections: Connections, topic: Topic) -> None:
+        self._connections = connections
+        self.topic = topic
+
+    def send_call(self, slot: int, messages: Sequence[Encoded], mark: Mark) -> Call[Once]:
+        """Build the send of a chunk, for callers that keep several in flight."""
+        return spark_calls.send_once(self.topic, slot, messages, self._connections.publish, mark)

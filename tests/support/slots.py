@@ -273,7 +273,9 @@ def check_topic(client: redis.Redis, topic: str) -> None:
     """Check that a topic has only the keys of its slots, and that each slot's accounts and side entries are right."""
     found: Any = client.keys(f"*{topic}*")
     slots: set[int] = set()
-    for name in (name.decode() for name in found if not name.startswith((b"rmq:history", b"spark", b"rate:"))):
+    for name in (
+        name.decode() for name in found if not name.startswith((b"rmq:history", b"spark", b"sent:", b"rate:"))
+    ):
         number = re.sub(r".*_(\d+)}?", r"\1", name)
         known = astuple(slot_keys(topic, int(number))) if number.isdecimal() else ()
         assert name in known, f"{name} is no key of a slot of {topic}"

@@ -1,0 +1,122 @@
+"""A chunk of a streaming query's batch goes to a slot once, however often its batch is run."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmq import spark_calls
+from rmq.errors import BacklogFullError, FixedTimePassedError, ScriptFailedError
+from rmq.keys import sent_key
+from rmq.messages import Encoded
+from rmq.spark_calls import Mark, Once
+from rmq.topics import TopicType
+from tests.conftest import MakeSlot, MakeTopic
+from tests.lua.test_foreign_types import commands_of
+from tests.support.slots import SlotUnderTest, scripts_under_test
+
+ROWS = [Encoded(0, b"a", 1_000, b"A"), Encoded(0, b"b", 2_000, None)]
+OTHER = [Encoded(0, b"c", 1_000, None)]
+
+
+def mark(batch: int = 3, partition: int = 0, chunk: int = 0, rows: list[Encoded] = ROWS) -> Mark:
+    return Mark("q1", batch, partition, 600).of(chunk, rows)
+
+
+def send(slot: SlotUnderTest, marked: Mark, rows: list[Encoded] = ROWS) -> Once:
+    return slot.run(spark_calls.send_once(slot.topic, 0, rows, "PUBLISH", marked))
+
+
+def test_a_chunk_is_sent_once(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    assert send(slot, mark()) == Once(2, 0, 0)
+    state = slot.state()
+    assert (state.store, state.body) == ({b"a": 1_000, b"b": 2_000}, {b"a": b"A"})
+    slot.cancel(b"a")
+    before = slot.dump()
+    assert send(slot, mark()) == Once(0, 0, 2)
+    assert slot.dump() == before
+    assert send(slot, mark(batch=2), OTHER) == Once(0, 0, 1), "a late task of an earlier batch"
+    assert send(slot, mark(batch=4)) == Once(1, 1, 0)
+    assert 0 < slot.client.ttl(sent_key(slot.topic.name, 0, "q1")) <= 600
+
+
+def test_other_rows_another_chunk_and_another_partition_are_sent(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    send(slot, mark())
+    assert send(slot, mark(rows=OTHER), OTHER).new == 1, "the batch was not the same: at least once"
+    assert send(slot, mark(chunk=1)).merged == 2
+    assert send(slot, mark(partition=1)).merged == 2
+
+
+def test_times_are_those_of_the_plain_sends(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.RANGE_MERGE)
+    assert send(slot, mark()).new == 2
+    assert slot.state().store == {b"a": slot.now_ms + 1_000, b"b": slot.now_ms + 2_000}
+    slot.advance(500)
+    assert send(slot, mark(batch=4)) == Once(0, 2, 0)
+    assert slot.state().store[b"a"] == slot.now_ms + 500
+
+
+def test_a_refused_chunk_leaves_no_mark(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME, max_backlog=2)
+    due = slot.now_ms + 10
+    rows = [Encoded(0, b"a", due, None), Encoded(0, b"b", due, None)]
+    slot.advance(10)
+    with pytest.raises(FixedTimePassedError, match=f"fixed_time {due} does not lie ahead"):
+        send(slot, mark(rows=rows), rows)
+    later = [row._replace(score=slot.now_ms + 10) for row in rows]
+    with pytest.raises(BacklogFullError):
+        send(slot, mark(), [*later, Encoded(0, b"c", slot.now_ms + 5, None)])
+    assert slot.dump() == {}
+    assert send(slot, mark(rows=rows), later).new == 2
+    slot.advance(1_000)
+    assert send(slot, mark(rows=rows), later).skipped == 2, "what was sent needs no time ahead any more"
+
+
+def test_entries_of_a_stream(make_topic: MakeTopic, make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.STREAM, checked=False)
+    rows = [Encoded(0, b"a", 0, b"A"), Encoded(0, b"xy", 0, None, (b"x", b"y"))]
+    for expected in (Once(2, 0, 0), Once(0, 0, 2)):
+        assert send(slot, mark(rows=rows), rows) == expected
+    entries = slot.client.xrange(slot.keys.store) or []
+    assert [fields for _, fields in entries] == [{b"content": b"a", b"body": b"A"}, {b"x": b"y"}]
+
+
+def test_only_the_declared_keys_and_the_documented_commands(make_slot: MakeSlot) -> None:
+    # pitfall 18
+    slot = make_slot(TopicType.PRIORITY)
+    call, text = spark_calls.send_once(slot.topic, 0, ROWS, "PUBLISH", mark()), scripts_under_test()["spark_send"]
+    rights = ["-@all", "+evalsha", "+script", "+time", "+publish", *(f"+{name}" for name in commands_of("spark_send"))]
+    keys = [f"~{key}" for key in call.keys]
+    slot.client.execute_command(
+        "ACL", "SETUSER", "narrow", "reset", "on", "nopass", "resetchannels", f"&{slot.keys.wake}", *keys, *rights
+    )
+    with slot.as_user("narrow") as client:
+        client.script_load(text.text)
+        assert call.parse(client.evalsha(text.sha, len(call.keys), *call.keys, *call.args)) == Once(2, 0, 0)
+
+
+@pytest.mark.parametrize("place", ["store", "prepare", "body", "meta", "sent"])
+def test_a_key_of_a_foreign_type_is_found_before_anything_is_written(place: str, make_slot: MakeSlot) -> None:
+    # pitfall 8
+    slot = make_slot(TopicType.PRIORITY, checked=False)
+    key = sent_key(slot.topic.name, 0, "q1") if place == "sent" else getattr(slot.keys, place)
+    slot.client.set(key, "foreign")
+    before = slot.dump()
+    with pytest.raises(ScriptFailedError, match="WRONGTYPE"):
+        send(slot, mark())
+    assert slot.dump() == before
+
+
+def test_the_digest_tells_lists_of_messages_apart() -> None:
+    lists = [
+        ROWS,
+        OTHER,
+        ROWS[::-1],
+        [ROWS[0]._replace(body=None), ROWS[1]],
+        [ROWS[0]._replace(body=b""), ROWS[1]],
+        [ROWS[0]._replace(score=1_001), ROWS[1]],
+        [Encoded(0, b"xy", 0, None, (b"x", b"y"))],
+        [Encoded(0, b"xy", 0, None, (b"xy", b""))],
+    ]
+    assert len({mark(rows=rows).digest for rows in lists}) == len(lists)
