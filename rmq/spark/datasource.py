@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from rmq.errors import InvalidValueError
 from rmq.spark.options import Options, parse_options
 from rmq.spark.schema import DEAD, QUEUE
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceStreamReader
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, DataSourceStreamReader
 
 
 class RmqDataSource(DataSource):
@@ -43,3 +44,27 @@ class RmqDataSource(DataSource):
         from rmq.spark.source import RmqStreamReader
 
         return RmqStreamReader(schema, self._parsed)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return the batch sink.
+
+        Raises:
+            InvalidValueError: `mode("overwrite")`, or columns that do not fit the topic.
+        """
+        if overwrite:
+            raise InvalidValueError('mode("overwrite") would empty a live queue; write with mode("append")')
+        from rmq.spark.sink import BatchWriter
+
+        return BatchWriter(schema, self._parsed)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """Return the streaming sink.
+
+        Raises:
+            InvalidValueError: `outputMode("complete")`, or columns that do not fit the topic.
+        """
+        if overwrite:
+            raise InvalidValueError('outputMode("complete") would empty a live queue; write with "append" or "update"')
+        from rmq.spark.sink import StreamWriter
+
+        return StreamWriter(schema, self._parsed)

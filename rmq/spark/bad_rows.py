@@ -1,0 +1,99 @@
+"""Rows that break a rule: the end of the job, or a file of their own."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rmq.errors import InvalidMessageError
+from rmq.messages import Encoded
+from rmq.spark.arrow import fs, pa, parquet
+from rmq.spark.columns import Layout
+
+REASON = "reason"
+
+
+class BadRows:
+    """What a task does with rows that break a rule.
+
+    Args:
+        layout: What the columns are.
+        folder: Where they go, as Parquet with a column `reason`; `None`: the first ends the task.
+        name: Names the task and its attempt, in the name of the file.
+    """
+
+    def __init__(self, layout: Layout, folder: str | None, name: str) -> None:
+        self._layout = layout
+        self._folder = folder
+        self._file = f"{name}-{uuid.uuid4().hex[:12]}.parquet"
+        self._place: tuple[Any, str] | None = None
+        self._schema: Any = None
+        self._writer: Any = None
+        self.count = 0
+
+    @property
+    def collecting(self) -> bool:
+        """Whether they go to a folder."""
+        return self._folder is not None
+
+    def take(self, batch: Any, bad: Mapping[int, str]) -> None:
+        """Put the rows `bad` (index -> reason) of a batch aside.
+
+        Raises:
+            InvalidMessageError: They are not collected.
+        """
+        self._schema = batch.schema
+        if not bad:
+            return
+        if not self.collecting:
+            index = min(bad)
+            row = batch.slice(index, 1).to_pylist()[0]
+            raise InvalidMessageError(
+                f"row {row!r:.400}: {bad[index]}. It ends the job; badRows=collect puts such rows aside",
+                topic=self._layout.topic.name,
+            )
+        indices = sorted(bad)
+        self._write(batch.take(pa.array(indices, pa.int64())).columns, [bad[index] for index in indices])
+
+    def take_encoded(self, rows: Sequence[Encoded], reason: str) -> None:
+        """Put messages aside that the server refused: what was sent of them, the other columns null."""
+        names = {"content": "content", "body": "body", self._layout.value: "score"}
+        columns: list[Any] = []
+        for field in self._schema:
+            attribute = names.get(field.name)
+            values = [None if attribute is None else getattr(row, attribute) for row in rows]
+            if attribute == "score" and pa.types.is_timestamp(field.type):
+                columns.append(pa.array(values, pa.timestamp("ms", field.type.tz)).cast(field.type))
+            elif attribute in ("content", "body"):
+                columns.append(pa.array(values, pa.binary()).cast(field.type))
+            else:
+                columns.append(pa.array(values, field.type))
+        self._write(columns, [reason] * len(rows))
+
+    def keep(self) -> None:
+        """Finish the file: from now on it can be seen."""
+        if self._writer is not None and self._place is not None:
+            self._writer.close()
+            files, folder = self._place
+            files.move(f"{folder}/_{self._file}", f"{folder}/{self._file}")
+            self._writer = None
+
+    def drop(self) -> None:
+        """Remove an unfinished file: the task has failed, and the next attempt writes its own."""
+        if self._writer is not None and self._place is not None:
+            self._writer.close()
+            files, folder = self._place
+            files.delete_file(f"{folder}/_{self._file}")
+            self._writer = None
+
+    def _write(self, columns: Sequence[Any], reasons: Sequence[str]) -> None:
+        fields = [field.with_nullable(True) for field in self._schema]
+        schema = pa.schema([*fields, pa.field(REASON, pa.string())])
+        if self._writer is None:
+            files, folder = self._place = fs.FileSystem.from_uri(self._folder)
+            files.create_dir(folder, recursive=True)
+            # Spark passes over files whose name begins like this
+            self._writer = parquet.ParquetWriter(f"{folder}/_{self._file}", schema, filesystem=files)
+        self._writer.write_batch(pa.RecordBatch.from_arrays([*columns, pa.array(reasons, pa.string())], schema=schema))
+        self.count += len(reasons)

@@ -1,0 +1,150 @@
+"""Turns a batch of rows into messages, column by column; says of each row that breaks a rule which one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import repeat
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from rmq.envelope import MARK, wrap
+from rmq.errors import InvalidMessageError, InvalidValueError
+from rmq.messages import Encoded, StreamMessage, encode
+from rmq.spark.arrow import pa, pc
+from rmq.spark.columns import Layout
+
+SAMPLED = 1_000
+"""Rows of each task whose slots are computed once more."""
+
+
+class Rows(NamedTuple):
+    """A batch of rows as messages.
+
+    Attributes:
+        good: Those that keep all rules, in their order.
+        bad: Index of each of the others -> the rule that it breaks.
+    """
+
+    good: list[Encoded]
+    bad: dict[int, str]
+
+
+def encode_rows(layout: Layout, batch: Any, *, sample: bool = False) -> Rows:
+    """Turn a batch into messages.
+
+    Args:
+        layout: What its columns are.
+        batch: A `pyarrow.RecordBatch`.
+        sample: Compare the slots of its first rows with those that RMQ computes.
+
+    Raises:
+        InvalidValueError: The column `slot` was computed in another way than RMQ's.
+    """
+    bad: dict[int, str] = {}
+    bases = _binary(batch.column("slot_basis")).to_pylist() if layout.slot_basis else None
+    if layout.fields:
+        found = _entries(layout, batch, bases, bad)
+    else:
+        contents = _contents(layout, batch, bad)
+        keys = contents if bases is None else [c if b is None else b for c, b in zip(contents, bases, strict=True)]
+        mask = layout.topic.slots - 1
+        if layout.slot:
+            slots: list[Any] = _slots(layout, batch, keys, bad, sample)
+        else:
+            slots = [0 if key is None else crc32(key) & mask for key in keys]
+        found = list(map(Encoded, slots, contents, _values(layout, batch, bad), _bodies(layout, batch, bad)))
+    if not bad:
+        return Rows(found, bad)
+    return Rows([row for index, row in enumerate(found) if index not in bad], bad)
+
+
+def _contents(layout: Layout, batch: Any, bad: dict[int, str]) -> list[Any]:
+    column, topic = _binary(batch.column("content")), layout.topic
+    lengths, most = pc.binary_length(column), topic.max_content_bytes
+
+    def say(index: int) -> str:
+        length = lengths[index].as_py()
+        return "content is null" if length is None else f"content has {length} bytes; it must have 1 to {most}"
+
+    _note(bad, pc.or_(pc.less(lengths, 1), pc.greater(lengths, most)), say)
+    return column.to_pylist()
+
+
+def _bodies(layout: Layout, batch: Any, bad: dict[int, str]) -> Any:
+    if not layout.body:
+        return repeat(None, batch.num_rows)
+    column = _binary(batch.column("body"))
+    lengths, most = pc.binary_length(column), layout.topic.max_body_bytes
+    too_long = pc.fill_null(pc.greater(lengths, most), False)
+    _note(bad, too_long, lambda index: f"body has {lengths[index].as_py()} bytes; it must have up to {most}")
+    # one that looks like RMQ's envelope gets one around it
+    return [wrap(body, "") if body is not None and body.startswith(MARK) else body for body in column.to_pylist()]
+
+
+def _values(layout: Layout, batch: Any, bad: dict[int, str]) -> Any:
+    if layout.value is None:
+        return repeat(layout.constant or 0, batch.num_rows)
+    column = batch.column(layout.value)
+    if pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type):
+        # microseconds, in ms rounded up: nothing happens early
+        column = pc.divide(pc.add(column.cast(_unit_us(column.type)).cast(pa.int64()), 999), 1_000)
+    column = column.cast(pa.int64())
+    low, high = layout.bounds
+
+    def say(index: int) -> str:
+        return f"{layout.value} is {column[index].as_py()}; it must be a whole number from {low} to {high}"
+
+    _note(bad, pc.or_(pc.less(column, low), pc.greater(column, high)), say)
+    return column.to_pylist()
+
+
+def _slots(layout: Layout, batch: Any, keys: list[Any], bad: dict[int, str], sample: bool) -> list[Any]:
+    column, slots = batch.column("slot").cast(pa.int64()), layout.topic.slots
+
+    def say(index: int) -> str:
+        return f"slot is {column[index].as_py()}; topic {layout.topic.name} has 0 to {slots - 1}"
+
+    _note(bad, pc.or_(pc.less(column, 0), pc.greater(column, slots - 1)), say)
+    found = column.to_pylist()
+    for index, key in enumerate(keys[:SAMPLED] if sample else ()):
+        if index not in bad and key is not None and found[index] != crc32(key) & (slots - 1):
+            raise InvalidValueError(
+                f"slot is {found[index]} where RMQ computes {crc32(key) & (slots - 1)} from {key!r:.80}: with a column "
+                f"slot_basis it comes from that, else from content; take rmq.spark.with_slot(frame, {slots}), or drop "
+                "the column"
+            )
+    return found
+
+
+def _entries(layout: Layout, batch: Any, bases: list[Any] | None, bad: dict[int, str]) -> list[Any]:
+    found: list[Any] = []
+    rows = zip(batch.column("fields").to_pylist(), bases or repeat(None), strict=False)
+    for index, (fields, basis) in enumerate(rows):
+        row = None
+        try:
+            if fields is None:
+                raise InvalidMessageError("fields is null")
+            row = encode(layout.topic, StreamMessage(dict(fields), slot_basis=basis))
+        except InvalidMessageError as error:
+            bad[index] = str(error)
+        found.append(row)
+    return found
+
+
+def _binary(column: Any) -> Any:
+    kind = column.type
+    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        return column.cast(pa.large_binary())
+    return column.cast(pa.binary())
+
+
+def _unit_us(kind: Any) -> Any:
+    return pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) else pa.duration("us")
+
+
+def _note(bad: dict[int, str], wrong: Any, say: Callable[[int], str]) -> None:
+    """Note the rows where a mask is true, or null: what can't be compared is wrong, too."""
+    wrong = pc.fill_null(wrong, True)
+    if pc.any(wrong).as_py():
+        for index in pc.indices_nonzero(wrong).to_pylist():
+            bad.setdefault(index, say(index))

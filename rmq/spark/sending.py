@@ -1,0 +1,235 @@
+"""Sends the messages of one task: folds them, cuts them into chunks, keeps several calls in flight."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rmq.backpressure import blocks, send_patiently
+from rmq.connections import Connections
+from rmq.errors import BacklogFullError, FixedTimePassedError
+from rmq.keys import slot_keys
+from rmq.messages import Encoded
+from rmq.producer import BATCH_BYTES
+from rmq.results import SendResult
+from rmq.slot import SlotWriter
+from rmq.spark.bad_rows import BadRows
+from rmq.spark_calls import Mark, Once
+from rmq.spark_slot import MarkedWriter
+from rmq.topics import Topic, TopicType
+
+log = logging.getLogger("rmq.spark")
+
+HELD_BYTES = 32 * BATCH_BYTES
+"""A task sends what it holds back before that grows beyond this."""
+
+
+@dataclass
+class Counts:
+    """What a task did.
+
+    Attributes:
+        rows: Rows that it read.
+        folded: Of these, merged with another of the task before they were sent.
+        new: Messages that became an entry of their own.
+        merged: Messages that merged with one in the backlog.
+        skipped: Messages that a batch run before had sent already.
+        bad: Rows put aside.
+    """
+
+    rows: int = 0
+    folded: int = 0
+    new: int = 0
+    merged: int = 0
+    skipped: int = 0
+    bad: int = 0
+
+    def add(self, other: Counts) -> None:
+        """Add those of another task."""
+        for name, number in vars(other).items():
+            setattr(self, name, getattr(self, name) + number)
+
+
+@dataclass(frozen=True)
+class Sending:
+    """How a task sends.
+
+    Attributes:
+        fold: Whether equal contents of a slot are folded.
+        hold: Most messages that are held back, to fold them and to fill chunks.
+        chunk: Most messages in a call.
+        depth: Calls in a round trip.
+    """
+
+    fold: bool
+    hold: int
+    chunk: int
+    depth: int
+
+
+@dataclass
+class _Part:
+    """A chunk on its way; `number` counts those of its slot."""
+
+    slot: int
+    rows: Sequence[Encoded]
+    number: int
+
+
+class TaskSender:
+    """Sends to the slots of one topic. Not thread-safe.
+
+    Args:
+        connections: Where the topic is.
+        topic: The registered definition.
+        sending: How.
+        bad_rows: Where those go that the server refuses.
+        mark: Names the task among all of its query, where a repeated chunk must not be sent again.
+    """
+
+    def __init__(
+        self, connections: Connections, topic: Topic, sending: Sending, bad_rows: BadRows, mark: Mark | None = None
+    ) -> None:
+        self._connections, self._topic, self._sending = connections, topic, sending
+        self._bad_rows, self._mark = bad_rows, mark
+        self._writer = SlotWriter(connections, topic)
+        self._marked = MarkedWriter(connections, topic)
+        self._held: dict[int, list[Encoded]] = {}
+        self._folded: dict[int, dict[bytes, Encoded]] = {}
+        self._number = self._bytes = 0
+        self._chunks: dict[int, int] = {}
+        self._under_way: tuple[list[_Part], Callable[[], list[Any]]] | None = None
+        # one that waits for room must not be overtaken by the next of its slot
+        self._depth = 1 if blocks(topic) else sending.depth
+        self.counts = Counts()
+
+    def add(self, rows: Sequence[Encoded], size_bytes: int) -> None:
+        """Take messages over; send what is held back when that has grown too large."""
+        hold = self._sending.hold
+        for first in range(0, len(rows), hold):
+            part = rows[first : first + hold]
+            self._hold_back(part)
+            if self._number >= hold:
+                self.flush()
+        self._bytes += size_bytes
+        if self._bytes >= HELD_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send all that is held back."""
+        round_: list[_Part] = []
+        for part in self._parts():
+            round_.append(part)
+            if len(round_) == self._depth:
+                self._submit(round_)
+                round_ = []
+        if round_:
+            self._submit(round_)
+        self._number = self._bytes = 0
+
+    def finish(self) -> Counts:
+        """Send the rest, wait for all answers, and return the counts."""
+        self.flush()
+        self._collect()
+        return self.counts
+
+    def close(self) -> None:
+        """Leave no answer behind, whatever ended the task."""
+        if self._under_way is not None:
+            (_, answers), self._under_way = self._under_way, None
+            answers()
+
+    def _hold_back(self, rows: Sequence[Encoded]) -> None:
+        before = self._number
+        if not self._sending.fold:
+            for row in rows:
+                self._held.setdefault(row.slot, []).append(row)
+            self._number += len(rows)
+            return
+        earliest = self._topic.type is TopicType.RANGE_MERGE
+        for row in rows:
+            slot = self._folded.setdefault(row.slot, {})
+            old = slot.get(row.content)
+            if old is None:
+                self._number += 1
+            elif earliest and old.score <= row.score:
+                continue
+            slot[row.content] = row
+        self.counts.folded += len(rows) - (self._number - before)
+
+    def _parts(self) -> Iterator[_Part]:
+        held, self._held = self._held, {}
+        folded, self._folded = self._folded, {}
+        held.update((slot, list(rows.values())) for slot, rows in folded.items())
+        for slot, rows in held.items():
+            for chunk in cut(rows, self._sending.chunk):
+                number = self._chunks.get(slot, 0)
+                self._chunks[slot] = number + 1
+                yield _Part(slot, chunk, number)
+
+    def _submit(self, round_: list[_Part]) -> None:
+        calls = [self._call(part, part.rows) for part in round_]
+        self._collect()  # only now: Redis worked while these were put together
+        self._under_way = round_, self._connections.submit(calls)
+
+    def _call(self, part: _Part, rows: Sequence[Encoded]) -> Any:
+        if self._mark is None:
+            return self._writer.send_call(part.slot, rows)
+        # the digest is that of the whole chunk, whatever of it the server refused
+        return self._marked.send_call(part.slot, rows, self._mark.of(part.number, part.rows))
+
+    def _collect(self) -> None:
+        if self._under_way is None:
+            return
+        (round_, answers), self._under_way = self._under_way, None
+        for part, answer in zip(round_, answers(), strict=True):
+            if isinstance(answer, FixedTimePassedError) and self._bad_rows.collecting:
+                self._without_passed(part)
+            elif isinstance(answer, BacklogFullError) and blocks(self._topic):
+                result, error = send_patiently(self._writer, part.slot, part.rows, self._connections.blocking.sleep)
+                if error is not None:
+                    raise error
+                self._book(result)
+            elif isinstance(answer, Exception):
+                raise answer
+            else:
+                self._book(answer)
+
+    def _without_passed(self, part: _Part) -> None:
+        """Put those aside whose time has passed by the server's clock, and send the others."""
+        rows = part.rows
+        while rows:
+            key = slot_keys(self._topic.name, part.slot).store
+            seconds, us = self._connections.command("TIME", key=key)
+            now_ms = int(seconds) * 1_000 + int(us) // 1_000
+            passed = [row for row in rows if row.score <= now_ms]
+            rows = [row for row in rows if row.score > now_ms]
+            if passed:
+                self._bad_rows.take_encoded(passed, f"fixed_time does not lie ahead of Redis' time, {now_ms} ms")
+            if not rows:
+                return
+            try:
+                self._book(self._connections.run(self._call(part, rows)))
+            except FixedTimePassedError:
+                continue
+            return
+
+    def _book(self, result: SendResult | Once) -> None:
+        self.counts.new += result.new
+        self.counts.merged += result.merged
+        self.counts.skipped += result.skipped if isinstance(result, Once) else 0
+
+
+def cut(rows: Sequence[Encoded], most: int) -> Iterator[Sequence[Encoded]]:
+    """Cut messages into chunks of at most `most`, and of at most `BATCH_BYTES` unless one alone is larger."""
+    first = size = 0
+    for index, row in enumerate(rows):
+        length = len(row.content) + len(row.body or b"")
+        if index > first and (index - first == most or size + length > BATCH_BYTES):
+            yield rows[first:index]
+            first, size = index, 0
+        size += length
+    if first < len(rows):
+        yield rows[first:]
