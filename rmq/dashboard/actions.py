@@ -208,9 +208,8 @@ class Actions:
 
     def redrive_group(self, form: Form, actor: str) -> Done:
         """Deliver the dead entries of a stream's group again."""
-        del actor
         topic, group = self._topic(form), _field(form, "group")
-        dead = self._reader.client.stream(topic).dead(group)
+        dead = self._reader.client.stream(topic).dead(group, actor)
 
         def work(report: Callable[[int], None]) -> str:
             result = dead.redrive(_filter(form), progress=report)
@@ -220,9 +219,8 @@ class Actions:
 
     def purge_group(self, form: Form, actor: str) -> Done:
         """Drop the dead entries of a stream's group for good."""
-        del actor
         topic, group = self._topic(form), _field(form, "group")
-        dead = self._reader.client.stream(topic).dead(group)
+        dead = self._reader.client.stream(topic).dead(group, actor)
 
         def work(report: Callable[[int], None]) -> str:
             return f"{dead.purge(_filter(form), progress=report):,} dropped for good"

@@ -207,12 +207,9 @@ class Views:
 
     def audit(self, request: Request) -> Response:
         """Who has steered what."""
-        topics = [each for each in self._reader.topics() if each.type is not TopicType.STREAM]
+        topics = self._reader.topics()
         name = request.query_params.get("topic") or (topics[0].name if topics else "")
-        lines: Sequence[Any] = ()
-        if name:
-            topic = _no_stream(self._reader.topic(name))
-            lines = self._reader.audit(topic, 100)
+        lines: Sequence[Any] = self._reader.audit(self._reader.topic(name), 100) if name else ()
         return self._pages.render(request, "audit.html", topics=topics, name=name, lines=lines)
 
 

@@ -162,7 +162,8 @@ class Reader:
 
     def audit(self, topic: Topic, limit: int) -> Sequence[AuditLine]:
         """Return who has steered what on a topic, the newest first."""
-        return self.cache.get(("audit", topic.name), lambda: self.client.inspect(topic).audit(limit))
+        seen = self.client.stream if topic.type is TopicType.STREAM else self.client.inspect
+        return self.cache.get(("audit", topic.name), lambda: seen(topic).audit(limit))
 
     def consumers(self, topic: Topic) -> list[ConsumerStats]:
         """Return the consumers of a stream topic's groups."""

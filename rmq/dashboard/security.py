@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 import secrets
 from collections.abc import Mapping
 from urllib.parse import urlsplit
@@ -14,10 +15,14 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rmq.clock import monotonic_s
 from rmq.dashboard.settings import Credentials, Settings
+
+log = logging.getLogger("rmq.dashboard")
 
 MOST_BODY_BYTES = 262_144
 TOKEN_AGE_S = 12 * 3_600
+MOST_WRONG, WRONG_S, MOST_ADDRESSES = 20, 60.0, 10_000
 SESSION_COOKIE, NOTE_COOKIE = "rmq_session", "rmq_note"
 
 HEADERS = {
@@ -45,6 +50,7 @@ class Gate:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._settings = settings
+        self._attempts = Attempts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
@@ -73,14 +79,44 @@ class Gate:
         expected = self._settings.credentials
         scope["rmq_user"] = None
         if expected is not None:
-            user = logged_in(headers.get("authorization", ""), expected)
+            given, address = headers.get("authorization", ""), (scope.get("client") or ("",))[0]
+            if self._attempts.exhausted(address, monotonic_s()):
+                return PlainTextResponse("Too many wrong logins; try again in a minute.\n", 429, {"retry-after": "60"})
+            user = logged_in(given, expected)
             if user is None:
+                if given:
+                    self._attempts.wrong(address, monotonic_s())
                 challenge = {"www-authenticate": 'Basic realm="RMQ", charset="UTF-8"'}
                 return PlainTextResponse("Who are you?\n", 401, challenge)
             scope["rmq_user"] = user
         if int(headers.get("content-length", "0") or 0) > MOST_BODY_BYTES:
             return PlainTextResponse("Too large.\n", 413)
         return None
+
+
+class Attempts:
+    """Wrong logins by address, in bounded memory: who has guessed too often is not listened to for a while."""
+
+    def __init__(self) -> None:
+        self._wrong: dict[str, tuple[float, int]] = {}
+
+    def exhausted(self, address: str, now_s: float) -> bool:
+        """Return whether no login from there counts now, not even one that is right."""
+        began_s, number = self._wrong.get(address, (now_s, 0))
+        return number >= MOST_WRONG and now_s - began_s < WRONG_S
+
+    def wrong(self, address: str, now_s: float) -> None:
+        """Note a wrong login."""
+        if address not in self._wrong and len(self._wrong) >= MOST_ADDRESSES:
+            self._wrong = {each: found for each, found in self._wrong.items() if now_s - found[0] < WRONG_S}
+            if len(self._wrong) >= MOST_ADDRESSES:
+                self._wrong.clear()
+        began_s, number = self._wrong.get(address, (now_s, 0))
+        if now_s - began_s >= WRONG_S:
+            began_s, number = now_s, 0
+        self._wrong[address] = began_s, number + 1
+        if number + 1 == MOST_WRONG:
+            log.warning("%d wrong logins from %s within %.0f s: refused for a while", MOST_WRONG, address, WRONG_S)
 
 
 def _bounded(receive: Receive) -> Receive:

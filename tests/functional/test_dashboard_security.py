@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq.dashboard.security import MOST_BODY_BYTES, logged_in
+from rmq.dashboard.security import MOST_ADDRESSES, MOST_BODY_BYTES, MOST_WRONG, Attempts, logged_in
 from rmq.dashboard.settings import Credentials, Settings
 from rmq.errors import InvalidValueError
 from tests.conftest import MakeTopic
@@ -118,6 +118,30 @@ def test_wrong_logins(header: str) -> None:
     assert logged_in(header, LOGIN) is None
 
 
+def test_who_guesses_is_refused_for_a_while(browse: Browse) -> None:
+    browser = browse(Settings(credentials=LOGIN))
+    right = base64.b64encode(f"{LOGIN.user}:{LOGIN.password}".encode()).decode()
+    for _ in range(MOST_WRONG + 5):
+        assert browser.get("/").status_code == 401, "to ask without a login is no guess"
+    for number in range(MOST_WRONG):
+        guess = base64.b64encode(f"ada:{number}".encode()).decode()
+        assert browser.get("/", headers={"authorization": f"Basic {guess}"}).status_code == 401
+    answer = browser.get("/", headers={"authorization": f"Basic {right}"})
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "60")
+
+
+def test_guesses_are_forgotten_and_bounded() -> None:
+    attempts = Attempts()
+    for _ in range(MOST_WRONG):
+        attempts.wrong("192.0.2.7", 100.0)
+    assert attempts.exhausted("192.0.2.7", 159.0)
+    assert not attempts.exhausted("192.0.2.8", 159.0)
+    assert not attempts.exhausted("192.0.2.7", 160.0)
+    for number in range(2 * MOST_ADDRESSES):
+        attempts.wrong(str(number), 161.0)
+    assert len(attempts._wrong) <= MOST_ADDRESSES
+
+
 # --- what may be done
 
 
@@ -139,6 +163,21 @@ def test_nothing_changes_without_the_token_of_a_form(browse: Browse, client: Rmq
     assert browser.post("/do/pause", data=good).status_code == 200
     assert all(slot.paused for slot in client.inspect(merging).stats().slots)
     client.resume(merging)
+
+
+def test_who_steers_the_dead_of_a_group_is_written_down(
+    browse: Browse, client: RmqClient, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.STREAM, checked=False)
+    client.stream(topic).add_group("g")
+    login = base64.b64encode(f"{LOGIN.user}:{LOGIN.password}".encode()).decode()
+    browser = browse(Settings(credentials=LOGIN), headers={"authorization": f"Basic {login}"})
+    form = {"token": token_of(browser, f"/topic/{topic.name}"), "topic": topic.name, "group": "g", "back": "/"}
+    for action, answer in (("redrive-group", {"yes": "yes"}), ("purge-group", {"confirm": topic.name})):
+        assert browser.post(f"/do/{action}", data={**form, **answer}).status_code == 200
+    wait_until(lambda: len(client.stream(topic).audit()) == 4, 60)
+    assert {line.actor for line in client.stream(topic).audit()} == {"ada@dashboard"}
+    assert browser.get(f"/audit?topic={topic.name}").text.count("ada@dashboard") == 4
 
 
 def test_read_only_shows_everything_and_changes_nothing(browse: Browse, client: RmqClient, merging: Topic) -> None:
