@@ -6,7 +6,8 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
+from weakref import WeakSet
 
 from rmq.blocking import THREADS, Blocking
 from rmq.calls import Argument, Call
@@ -24,6 +25,14 @@ T = TypeVar("T")
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
 MEMORY = Durability()
+
+
+class Closable(Protocol):
+    """What still has something to send when the connections close."""
+
+    def close(self) -> None:
+        """Send it; may be called twice."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,7 @@ class Connections:
         self._deadline_s = deadline_s
         self._pid = os.getpid()
         self._closed = False
+        self._closed_with_us: WeakSet[Closable] = WeakSet()
         self._router = make_router(url, timeout_s, durability, blocking)
         # half of what we wait for a reply: the server has to give up first, or its answer would be lost
         command = durability.confirmation(max(1, int(timeout_s * 500)))
@@ -222,8 +232,18 @@ class Connections:
         self._until_deadline(ask)
         return found
 
+    def close_with_us(self, user: Closable) -> None:
+        """Close something before these connections close; it is not kept alive for that."""
+        self._closed_with_us.add(user)
+
     def close(self) -> None:
-        """Close all idle connections; calls after it fail with `ClientClosedError`."""
+        """Close what was built on these and asked for it, then all idle connections.
+
+        Calls after it fail with `ClientClosedError`.
+        """
+        for user in list(self._closed_with_us):
+            user.close()
+        self._closed_with_us.clear()
         self._closed = True
         self._router.close()
 

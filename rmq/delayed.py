@@ -70,6 +70,7 @@ class DelayedQueue:
         self._merge = merge
         self._producer = Producer(self._connections, self.topic)
         self._ahead = Ahead(Consumer(self._connections, self.topic), self._connections.blocking)
+        self._connections.close_with_us(self._ahead)
         self._view = Inspection(self._connections, self.topic)
         self._control = Control(self._connections, self.topic)
 
@@ -193,7 +194,10 @@ class DelayedQueue:
             yield self._value(content)
 
     def close(self) -> None:
-        """Stop listening, send the last acks, and give back what was claimed ahead. Values in the queue stay there."""
+        """Stop listening, send the last acks, and give back what was claimed ahead. Values in the queue stay there.
+
+        A client that closes does it for its queues.
+        """
         self._ahead.close()
 
     def __enter__(self) -> Self:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from weakref import WeakSet
 
 from rmq import client as plain
 from rmq.aio.blocking import EventLoop
@@ -16,6 +17,7 @@ from rmq.aio.greenlets import Tasks
 from rmq.aio.listening import AsyncHandler, TaskRuntime, checked_handler, plain_listener
 from rmq.aio.topics import Consumer, Control, DeadLetters, History, Inspection, Producer, StreamTopic
 from rmq.client import DRAIN_S
+from rmq.consumer import Consumer as PlainConsumer
 from rmq.coordination import Coordinator
 from rmq.errors import ClientClosedError, RmqError
 from rmq.topics import Topic
@@ -43,10 +45,12 @@ class Opened:
         plain: The client whose logic is run.
         tasks: Runs it.
         blocking: How it waits.
+        consumers: Those that were made: what nobody closes would leave its connection to the loop's end.
     """
 
     def __init__(self, plain_client: PlainClient, tasks: Tasks, blocking: EventLoop) -> None:
         self.plain, self.tasks, self.blocking = plain_client, tasks, blocking
+        self.consumers: WeakSet[PlainConsumer] = WeakSet()
         self._loop = asyncio.get_running_loop()
 
     async def run(self, method: Callable[Concatenate[PlainClient, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -64,6 +68,8 @@ class Opened:
         try:
             await self.run(PlainClient.stop)
             await self.tasks.settled()
+            for consumer in list(self.consumers):
+                await self.tasks.run(consumer.close)
         finally:
             await self.run(PlainClient.close)
             await self.blocking.cancel_jobs()
@@ -155,6 +161,7 @@ class RmqClient:
         """Return a consumer of all slots, or of the given ones. Takes and raises what `rmq.RmqClient.consumer` does."""
         opened = await self._open()
         plain_one = await opened.run(PlainClient.consumer, topic, slots, group=group, name=name, start=start)
+        opened.consumers.add(plain_one)
         return Consumer(plain_one, opened.tasks, opened.blocking.lock(long=True))
 
     def listener(

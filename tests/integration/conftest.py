@@ -9,7 +9,7 @@ import pytest
 from rmq import RmqClient
 from tests.support.sides import SIDES, Side, side_of
 
-BOTH_SIDES = {"test_producer", "test_consumer", "test_streams", "test_delayed_queue", "test_dead", "test_control"}
+BOTH_SIDES = {f"test_{part}" for part in "producer consumer streams delayed_queue dead control faults".split()}
 """Modules whose tests run over both sides."""
 
 

@@ -173,6 +173,19 @@ def test_closing_gives_back_what_was_claimed_ahead(make_queue: MakeQueue, client
     assert (stats.backlog, stats.in_flight, stats.total("acked"), stats.waiting) == (8, 0, 2, 0)
 
 
+def test_a_client_that_closes_closes_its_queues(
+    make_topic: MakeTopic, client: RmqClient, side: Side, redis_url: str
+) -> None:
+    with side.client(redis_url) as own:
+        queue = side.queue(own, make_topic(TopicType.FIXED_TIME).name)
+        for number in range(50):
+            queue.offer(str(number), 0)
+        for _ in range(30):
+            queue.take(10.0)
+    stats = client.inspect(queue.topic.name).stats()
+    assert (stats.backlog, stats.in_flight, stats.total("acked")) == (20, 0, 30)
+
+
 def test_a_slow_taker_does_not_sit_on_what_it_claimed_ahead(
     make_queue: MakeQueue, client: RmqClient, side: Side
 ) -> None:

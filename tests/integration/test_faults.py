@@ -23,6 +23,7 @@ from rmq.retry import ImmediateRetry
 from tests.support.clients import drain, left_in, stats_of, texts
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
+from tests.support.sides import Side
 from tests.support.waiting import wait_until
 
 SECOND = timedelta(seconds=1)
@@ -53,9 +54,9 @@ def direct(server: RedisServer) -> Iterator[RmqClient]:
 
 
 @pytest.fixture
-def client(proxy: Proxy) -> Iterator[RmqClient]:
+def client(proxy: Proxy, side: Side) -> Iterator[RmqClient]:
     """A client through the proxy."""
-    with RmqClient(proxy.url, timeout_s=TIMEOUT_S, deadline_s=10.0) as client:
+    with side.client(proxy.url, timeout_s=TIMEOUT_S, deadline_s=10.0) as client:
         yield client
 
 
@@ -235,10 +236,10 @@ def test_a_listener_lives_through_lost_replies_of_every_kind(
 
 @pytest.mark.parametrize("drop", [True, False], ids=["swallowed", "unreachable"])
 def test_without_any_answer_it_gives_up_at_the_deadline(
-    direct: RmqClient, proxy: Proxy, topic: Topic, drop: bool
+    direct: RmqClient, proxy: Proxy, topic: Topic, drop: bool, side: Side
 ) -> None:
     """Pitfall 27: no wait without a deadline."""
-    with RmqClient(proxy.url, timeout_s=0.2, deadline_s=0.4) as client:
+    with side.client(proxy.url, timeout_s=0.2, deadline_s=0.4) as client:
         producer, consumer = client.producer(topic), client.consumer(topic)
         direct.producer(topic).send(PriorityMessage("a", 100))
         if drop:
@@ -286,11 +287,11 @@ def test_of_a_batch_of_acks_each_slot_counts_for_itself(
 
 
 def test_a_listener_outlives_an_outage_longer_than_its_deadline(
-    direct: RmqClient, proxy: Proxy, topic: Topic, caplog: pytest.LogCaptureFixture
+    direct: RmqClient, proxy: Proxy, topic: Topic, caplog: pytest.LogCaptureFixture, side: Side
 ) -> None:
     """Pitfall 27: it goes on by itself, and sends the outcomes that it could not send."""
     seen: Counter[str] = Counter()
-    with RmqClient(proxy.url, timeout_s=0.2, deadline_s=0.2) as client, caplog.at_level(logging.WARNING):
+    with side.client(proxy.url, timeout_s=0.2, deadline_s=0.2) as client, caplog.at_level(logging.WARNING):
         client.listener(topic, threads=2)(lambda delivery: seen.update([delivery.text]))
         client.start()
         for turn in range(2):
@@ -306,7 +307,7 @@ def test_a_listener_outlives_an_outage_longer_than_its_deadline(
 
 
 def test_a_stop_during_an_outage_respects_its_limit(
-    direct: RmqClient, proxy: Proxy, topic: Topic, caplog: pytest.LogCaptureFixture
+    direct: RmqClient, proxy: Proxy, topic: Topic, caplog: pytest.LogCaptureFixture, side: Side
 ) -> None:
     begun: list[str] = []
     gate = threading.Event()
@@ -316,7 +317,7 @@ def test_a_stop_during_an_outage_respects_its_limit(
         assert gate.wait(20)
 
     direct.producer(topic).send_many(messages(20))
-    with RmqClient(proxy.url, timeout_s=0.3, deadline_s=5.0) as client, caplog.at_level(logging.WARNING):
+    with side.client(proxy.url, timeout_s=0.3, deadline_s=5.0) as client, caplog.at_level(logging.WARNING):
         client.listener(topic, threads=3)(handle)
         client.start()
         wait_until(lambda: len(begun) >= 2, 10)
@@ -509,7 +510,7 @@ def full(server: RedisServer, direct: RmqClient, topic: Topic) -> Iterator[int]:
 
 
 def test_memory_full_refuses_sends_clearly_and_lets_consumers_drain(
-    direct: RmqClient, server: RedisServer, topic: Topic, full: int
+    direct: RmqClient, server: RedisServer, topic: Topic, full: int, side: Side
 ) -> None:
     """Pitfall 9. Also a consumer that comes only now can start."""
     producer = direct.producer(topic)
@@ -520,7 +521,7 @@ def test_memory_full_refuses_sends_clearly_and_lets_consumers_drain(
     with pytest.raises(MemoryFullError) as caught:
         producer.send_many(messages(700, "many"))
     assert (caught.value.stored, len(caught.value.not_stored), caught.value.unknown) == (0, 700, ())
-    with RmqClient(server.url) as late:
+    with side.client(server.url) as late:
         with pytest.raises(MemoryFullError, match="did not register topic new"):
             late.consumer(Topic("new", TopicType.PRIORITY))
         with pytest.raises(MemoryFullError, match="maxmemory"):
@@ -539,7 +540,9 @@ def test_memory_full_refuses_sends_clearly_and_lets_consumers_drain(
     assert left_in(stats_of(direct, topic)) == (0, 0, 0, 1)
 
 
-def test_memory_full_does_not_stop_a_listener(direct: RmqClient, server: RedisServer, topic: Topic, full: int) -> None:
+def test_memory_full_does_not_stop_a_listener(
+    direct: RmqClient, server: RedisServer, topic: Topic, full: int, side: Side
+) -> None:
     seen: Counter[str] = Counter()
 
     def handle(delivery: Delivery) -> None:
@@ -547,7 +550,7 @@ def test_memory_full_does_not_stop_a_listener(direct: RmqClient, server: RedisSe
         if delivery.attempt == 1 and int(delivery.text[1:]) % 10 == 0:
             raise ValueError("once more")
 
-    with RmqClient(server.url) as client:
+    with side.client(server.url) as client:
         client.listener(topic, threads=2)(handle)
         client.start()
         wait_until(none_left(direct, topic), 20)
@@ -555,9 +558,9 @@ def test_memory_full_does_not_stop_a_listener(direct: RmqClient, server: RedisSe
     assert (len(seen), sum(seen.values())) == (full, full + full // 10)
 
 
-def test_redis_comes_up_only_after_the_client(topic: Topic, server: RedisServer) -> None:
+def test_redis_comes_up_only_after_the_client(topic: Topic, server: RedisServer, side: Side) -> None:
     server.kill()
-    with RmqClient(server.url, deadline_s=20.0) as client:
+    with side.client(server.url, deadline_s=20.0) as client:
         results: list[int] = []
         sender = threading.Thread(
             target=lambda: results.append(client.producer(topic).send(PriorityMessage("a", 100)).new)
@@ -569,12 +572,12 @@ def test_redis_comes_up_only_after_the_client(topic: Topic, server: RedisServer)
         assert drain(client.consumer(topic)) == ["a"]
 
 
-def test_merge_windows_end_though_every_hint_is_lost(proxy: Proxy, direct: RmqClient) -> None:
+def test_merge_windows_end_though_every_hint_is_lost(proxy: Proxy, direct: RmqClient, side: Side) -> None:
     """Pitfall 25."""
     topic = Topic(f"fault{next(_numbers)}", TopicType.RANGE_MERGE, slots=4)
     proxy.drop_replies(command="SUBSCRIBE")
     seen: list[str] = []
-    with RmqClient(proxy.url, timeout_s=TIMEOUT_S) as client:
+    with side.client(proxy.url, timeout_s=TIMEOUT_S) as client:
         client.listener(topic)(lambda delivery: seen.append(delivery.text))
         client.start()
         direct.producer(topic).send_many(RangeMergeMessage(f"m{i}", 300) for i in range(20))
