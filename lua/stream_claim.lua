@@ -26,8 +26,8 @@
 -- Errors: RMQ_FENCED stored_epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
 -- Complexity: O((limit + settled + scan_limit) log N)
 -- Notes: redeliveries get half of the room while there is something new, so that neither holds up the other; an owner
---   keeps the order and takes them first. A group that is gone with a lost stream begins anew at its first entry, though
---   not for one who only settles. Not to be repeated after a lost reply: the lease settles it.
+--   keeps the order and takes them first. A group that is gone with a lost stream begins anew at its first entry,
+--   though not for one who only settles. Not to be repeated after a lost reply: the lease settles it.
 -- @include count
 -- @include write_totals
 -- @include read_clock

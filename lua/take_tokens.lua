@@ -4,8 +4,8 @@
 -- ARGV[1]  wanted  how many to take at most; below 0: how many to give back
 -- ARGV[2]  rate    messages a second where the bucket says nothing, 0 for no limit
 -- ARGV[3]  burst   most tokens, likewise
--- Returns: { granted, ms until it is worth asking again, rate, '1' where the bucket was not there }; rate 0: no limit, and
---   all that was wanted is granted
+-- Returns: { granted, ms until it is worth asking again, rate, '1' where the bucket was not there }; rate 0: no limit,
+--   and all that was wanted is granted
 -- Errors: none of its own
 -- Complexity: O(1)
 -- Notes: atomic; only Redis' clock counts. Not to be repeated after a lost reply: then the tokens are lost.

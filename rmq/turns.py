@@ -162,8 +162,3 @@ class Gate:
                 now_s = monotonic_s()
                 self._limit.decide(now_s, [now_s - began_s for began_s in self._handling.values()])
                 self._turns.hand_out()
-
-    def wake(self) -> None:
-        """Let all that wait look again whether they still want to."""
-        with self._turns.changed:
-            self._turns.changed.notify_all()

@@ -134,6 +134,22 @@ def test_every_step_by_content_leaves_a_line_with_its_outcome(make_slot: MakeSlo
     ]
 
 
+def test_the_audit_keeps_the_beginning_of_a_long_content(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    for long, kept in (
+        (b"x" * 1_024, 1_024),
+        (b"x" * 60_000, 1_024),
+        (b"xx" + "€".encode() * 600, 1_022),
+        (b"\xff" * 2_000, 1_024),
+        (b"\x80" * 2_000, 1_020),
+    ):
+        slot.client.delete(slot.keys.audit)
+        slot.run(calls.cancel(slot.topic, 0, [long], "me"))
+        line = audit_of(slot)[0]
+        assert line[b"content"] == long[:kept]
+        assert line[b"detail"] == (b"the content has %d bytes" % len(long) if len(long) > 1_024 else b"")
+
+
 def test_without_an_actor_nothing_is_written_down(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(FULL)
