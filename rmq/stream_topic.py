@@ -75,7 +75,7 @@ class StreamTopic(StreamView):
         return self._pause(group, False, actor)
 
     def audit(self, limit: int = 50) -> list[AuditLine]:
-        """Return who paused and resumed groups, redrove and purged their dead, the newest first."""
+        """Return who steered groups and their dead, removed consumers, deleted or trimmed by hand; newest first."""
         return audit_of(self._connections, self.topic, limit, [0])
 
     def _pause(self, group: str, paused: bool, actor: str | None) -> int:
@@ -109,12 +109,13 @@ class StreamTopic(StreamView):
         longest_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         return self._follow(after, longest_s)
 
-    def delete(self, *ids: str, slot: int | None = None) -> int:
+    def delete(self, *ids: str, slot: int | None = None, actor: str | None = None) -> int:
         """Delete entries by id, whoever may still need them; return how many were there.
 
         Args:
             ids: Their ids.
             slot: Their slot; all slots by default, since ids are unique within a slot only.
+            actor: Who does it, for the audit; `user@host` by default.
 
         Guarantee: safe to repeat. A group that has one of them pending finds out, acks it and counts it as lost.
         """
@@ -122,17 +123,29 @@ class StreamTopic(StreamView):
             position(entry_id, "id")
         if not ids:
             return 0
-        return sum(self._writer.delete(each, ids) for each in self._wanted(None if slot is None else [slot]))
+        deleted, wanted = 0, self._wanted(None if slot is None else [slot])
+        what = f"{ids[0] if len(ids) == 1 else f'{len(ids)} ids'} on {'all slots' if slot is None else f'slot {slot}'}"
+        with Audit(self._connections, self.topic, actor).step("delete", what) as note:
+            for each in wanted:
+                deleted += self._writer.delete(each, ids)
+                note(f"deleted {deleted}")
+        return deleted
 
-    def trim(self) -> list[Trimmed]:
-        """Clean up all slots now, as the topic's retention says; return what was done per slot."""
+    def trim(self, actor: str | None = None) -> list[Trimmed]:
+        """Clean up all slots now, as the topic's retention says; return what was done per slot.
+
+        Args:
+            actor: Who does it, for the audit; `user@host` by default.
+        """
         done: list[Trimmed] = []
-        for slot in range(self.topic.slots):
-            trimmed, dropped = self._writer.trim(slot, now=True), 0
-            while trimmed.more:
-                dropped += trimmed.dropped
-                trimmed = self._writer.trim(slot, now=True)
-            done.append(Trimmed(slot, trimmed.due, dropped + trimmed.dropped, False, trimmed.length))
+        with Audit(self._connections, self.topic, actor).step("trim", "by its retention") as note:
+            for slot in range(self.topic.slots):
+                trimmed, dropped = self._writer.trim(slot, now=True), 0
+                while trimmed.more:
+                    dropped += trimmed.dropped
+                    trimmed = self._writer.trim(slot, now=True)
+                done.append(Trimmed(slot, trimmed.due, dropped + trimmed.dropped, False, trimmed.length))
+                note(f"dropped {sum(each.dropped for each in done)}")
         return done
 
     def add_group(self, group: str, start: str = "new") -> None:
@@ -148,12 +161,13 @@ class StreamTopic(StreamView):
         check_group(self.topic, group, start)
         self._writer.join(group, start)
 
-    def remove_group(self, group: str, *, force: bool = False) -> bool:
+    def remove_group(self, group: str, *, force: bool = False, actor: str | None = None) -> bool:
         """Remove a group with all that it has: its place, what it has not acked, its dead.
 
         Args:
             group: Its name.
             force: Also while a consumer is at work; it would make the group anew, from the first entry.
+            actor: Who does it, for the audit; `user@host` by default.
 
         Returns:
             Whether it was there.
@@ -167,30 +181,43 @@ class StreamTopic(StreamView):
             raise RmqError(
                 f"group {group} of topic {self.topic.name} is at work: {', '.join(busy[:3])}", topic=self.topic.name
             )
-        return self._writer.drop_group(group)
+        with Audit(self._connections, self.topic, actor).step("remove group", f"group {group}") as note:
+            removed = self._writer.drop_group(group)
+            note("removed" if removed else "not there")
+        return removed
 
-    def remove_consumer(self, group: str, name: str) -> int:
+    def remove_consumer(self, group: str, name: str, actor: str | None = None) -> int:
         """Remove a consumer; what it holds goes to the others at once. Returns how many entries that were.
 
         For one that is known to be dead; a live one would go on with what it has in hand, and somebody else, too.
+        `actor` is who does it, for the audit.
         """
         checked_group(group)
-        return self._forget(group, checked_consumer(name), 0)
+        checked_consumer(name)
+        audit = Audit(self._connections, self.topic, actor)
+        with audit.step("remove consumer", f"group {group}: {name}") as note:
+            given_back = self._forget(group, name, 0)
+            note(f"gave back {given_back}")
+        return given_back
 
-    def remove_gone_consumers(self, group: str, idle_s: float | None = None) -> list[str]:
+    def remove_gone_consumers(self, group: str, idle_s: float | None = None, actor: str | None = None) -> list[str]:
         """Remove the consumers that are gone; what they hold goes to the others at once. Returns their names.
 
         Args:
             group: Its name.
             idle_s: After how long one that has not moved is taken for gone; two leases by default.
+            actor: Who does it, for the audit; `user@host` by default.
         """
-        removed: list[str] = []
-        for consumer in self.consumers(group, idle_s):
-            if consumer.gone:
-                longest_s = 2 * self.topic.lease_s if idle_s is None else idle_s
-                self._forget(group, consumer.name, int(longest_s * 1000))
-                removed.append(consumer.name)
-        return removed
+        gone = [consumer.name for consumer in self.consumers(group, idle_s) if consumer.gone]
+        if not gone:
+            return []
+        longest_s = 2 * self.topic.lease_s if idle_s is None else idle_s
+        audit = Audit(self._connections, self.topic, actor)
+        with audit.step("remove consumer", f"group {group}: those gone, {len(gone)}") as note:
+            for number, name in enumerate(gone, 1):
+                self._forget(group, name, int(longest_s * 1000))
+                note(f"removed {number}")
+        return gone
 
     def _forget(self, group: str, name: str, idle_ms: int) -> int:
         given_back = 0

@@ -194,9 +194,9 @@ class StreamTopic(Mirror[plain_stream.StreamTopic], of=plain_stream.StreamTopic)
         """The registered definition."""
         return self._plain.topic
 
-    def dead(self, group: str) -> GroupDead:
-        """Return the dead of a group."""
-        return GroupDead(self._plain.dead(group), self._tasks)
+    def dead(self, group: str, actor: str | None = None) -> GroupDead:
+        """Return the dead of a group; `actor` is who redrives and purges, for the audit."""
+        return GroupDead(self._plain.dead(group, actor), self._tasks)
 
     async def tail(
         self,

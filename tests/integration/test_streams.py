@@ -169,6 +169,32 @@ def test_groups_are_bounded(client: RmqClient, make_stream: MakeStream, monkeypa
     assert view.stats().groups == ("b", "c")
 
 
+def test_what_takes_away_is_in_the_audit(client: RmqClient, make_stream: MakeStream) -> None:
+    topic = make_stream(slots=2)
+    view = client.stream(topic)
+    first, *_ = send(client, topic, "a", "b", "c")
+    view.add_group("g", "all")
+    with client.consumer(topic, group="g", name="one") as consumer:
+        assert len(consumer.poll(1)) == 1
+    assert view.remove_consumer("g", "one", actor="ann") == 1
+    assert view.remove_gone_consumers("g", actor="ann") == []
+    with client.consumer(topic, group="g", name="two") as consumer:
+        assert len(consumer.poll(1)) == 1
+    assert view.remove_gone_consumers("g", 0.0, actor="ann") == ["two"]
+    deleted = view.delete(first, actor="ann")
+    dropped = sum(slot.dropped for slot in view.trim(actor="ann"))
+    assert view.remove_group("g", actor="ann")
+    lines = [(line.actor, line.action, line.detail, line.outcome) for line in reversed(view.audit())]
+    assert lines[1::2] == [
+        ("ann", "remove consumer", "group g: one", "gave back 1"),
+        ("ann", "remove consumer", "group g: those gone, 1", "removed 1"),
+        ("ann", "delete", f"{first} on all slots", f"deleted {deleted}"),
+        ("ann", "trim", "by its retention", f"dropped {dropped}"),
+        ("ann", "remove group", "group g", "removed"),
+    ]
+    assert {line[3] for line in lines[::2]} == {"begun"}
+
+
 def test_a_poll_waits_and_wakes_up(client: RmqClient, make_stream: MakeStream) -> None:
     topic = make_stream(slots=2)
     with client.consumer(topic, group="g") as consumer:
