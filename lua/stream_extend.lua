@@ -13,7 +13,8 @@
 -- Errors: RMQ_FENCED stored_epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
 -- Complexity: O(n log N)
 -- Notes: compare-and-set on consumer and delivery count. From Redis 7 on, an entry that was trimmed or deleted leaves
---   the pending list with its renewal: it is counted as lost, and no longer ours. Of a group that was removed nothing is.
+--   the pending list with its renewal: it is counted as lost, and no longer ours. Of a group that was removed nothing
+--   is.
 -- @include count
 -- @include write_totals
 -- @include read_clock
