@@ -19,6 +19,9 @@ NOISE_S = 0.005
 FORGET_S = 600.0
 """How slowly a downstream that stays slow becomes what is normal."""
 
+SURE = 20
+"""So many messages in a window are believed at once when they are quicker than ever; fewer only in part."""
+
 STEPS = 20
 """From nothing to the most in so many good windows."""
 
@@ -129,15 +132,17 @@ class AdaptiveLimit:
                 step = self._limit if self._starting else max(1.0, self._most / STEPS)
                 self._limit = min(self._most, self._limit + step)
         if not failing:  # an error is often quick
-            self._learn(usual_s, now_s - self._window_s)
+            self._learn(usual_s, len(seen), now_s - self._window_s)
 
     def _is_slow(self, elapsed_s: float) -> bool:
         best_s = self._best_s
         return best_s is not None and elapsed_s > max(self._settings.tolerance * best_s, best_s + NOISE_S)
 
-    def _learn(self, usual_s: float, window_s: float) -> None:
+    def _learn(self, usual_s: float, seen: int, window_s: float) -> None:
         best_s = self._best_s
-        if best_s is None or usual_s < best_s:
+        if best_s is None:
             self._best_s = usual_s
+        elif usual_s < best_s:  # a single message with nothing to do must not make all others look slow
+            self._best_s = best_s + (usual_s - best_s) * min(1.0, seen / SURE)
         else:
             self._best_s = best_s + (usual_s - best_s) * min(1.0, window_s / FORGET_S)

@@ -47,6 +47,16 @@ SETTINGS = st.builds(
 WINDOWS = st.lists(st.tuples(st.floats(1e-6, 60), st.floats(0, 1), st.integers(0, 30), st.integers(0, 64)), max_size=60)
 
 
+def test_a_single_quick_message_does_not_make_the_others_slow() -> None:
+    run = Run()
+    for _ in range(2 * STEPS):
+        run.window(0.1)
+    run.window(0.001, samples=1)
+    assert [run.window(0.1, samples=5) for _ in range(20)] == [run.most] * 20
+    run.window(0.001)  # many of them are another downstream
+    assert run.window(0.1) < run.most
+
+
 @given(SETTINGS, st.integers(1, 200), WINDOWS)
 def test_it_stays_within_its_bounds(
     settings: Adaptive, most: int, windows: list[tuple[float, float, int, int]]
