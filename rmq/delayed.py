@@ -91,12 +91,13 @@ class DelayedQueue:
         content = self._content(payload_bytes(value, "value"))
         delay_ms = max(1, duration_ms(delay, "delay"))
         while True:
+            started_s = monotonic_s()
             now_ms = self._connections.run(calls.look(self.topic, [0]))[0]
             try:
                 self._producer.send(FixedTimeMessage(content, now_ms + delay_ms))
                 return
-            except FixedTimePassedError:  # it took us longer than the delay: then it is due by now
-                delay_ms += 5
+            except FixedTimePassedError:  # the way there takes longer than the delay: then it is due by now
+                delay_ms = max(delay_ms + 5, round((monotonic_s() - started_s) * 1000))
 
     def take(self, timeout: float | timedelta | None = None) -> bytes:
         """Wait for a value, take it out of the queue for good, and return it.

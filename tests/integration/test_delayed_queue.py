@@ -230,3 +230,17 @@ def test_nothing_is_lost_where_replies_are_late(
     names = [make_topic(TopicType.FIXED_TIME).name for _ in range(3)]
     played = play(redis_server, names, count, (0.5, 1.5), side=side)
     assert (played.lost, played.again) == (0, 0)
+
+
+def test_an_offer_over_a_slow_line_does_not_feel_its_way(
+    side: Side, redis_server: RedisServer, make_topic: MakeTopic
+) -> None:
+    with Proxy(redis_server.port) as proxy, side.client(proxy.url) as client:
+        with side.queue(client, make_topic(TopicType.FIXED_TIME).name) as queue:
+            queue.offer("first", 0)
+            proxy.delay_replies(0.1)
+            before = proxy.commands("EVALSHA")
+            queue.offer("second", 1)
+            assert proxy.commands("EVALSHA") - before <= 10  # two or three tries, and not one per 5 ms of the way
+            proxy.normal()
+            assert {queue.take(10.0), queue.take(10.0)} == {b"first", b"second"}
