@@ -114,8 +114,12 @@ class StreamTopic(StreamView):
 
         Args:
             ids: Their ids.
-            slot: Their slot; all slots by default, since ids are unique within a slot only.
+            slot: Their slot; looked for by default.
             actor: Who does it, for the audit; `user@host` by default.
+
+        Raises:
+            InvalidValueError: Not an id, or one that several slots have: ids are unique within a slot only. Nothing was
+                deleted.
 
         Guarantee: safe to repeat. A group that has one of them pending finds out, acks it and counts it as lost.
         """
@@ -124,12 +128,27 @@ class StreamTopic(StreamView):
         if not ids:
             return 0
         deleted, wanted = 0, self._wanted(None if slot is None else [slot])
+        if len(wanted) > 1:
+            self._refuse_ambiguous(ids)
         what = f"{ids[0] if len(ids) == 1 else f'{len(ids)} ids'} on {'all slots' if slot is None else f'slot {slot}'}"
         with Audit(self._connections, self.topic, actor).step("delete", what) as note:
             for each in wanted:
                 deleted += self._writer.delete(each, ids)
                 note(f"deleted {deleted}")
         return deleted
+
+    def _refuse_ambiguous(self, ids: Iterable[str]) -> None:
+        for entry_id in ids:
+            whole = entry_id if "-" in entry_id else f"{entry_id}-0"
+            found = self._each(
+                lambda slot, id_=whole: stream_calls.read_range(self.topic, slot, id_, id_, 1, down=False)
+            )
+            slots = [str(entries[0].slot) for entries in found if entries]
+            if len(slots) > 1:
+                name = self.topic.name
+                raise InvalidValueError(
+                    f"slots {', '.join(slots)} of topic {name} have an entry {entry_id} each; say which", topic=name
+                )
 
     def trim(self, actor: str | None = None) -> list[Trimmed]:
         """Clean up all slots now, as the topic's retention says; return what was done per slot.

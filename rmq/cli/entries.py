@@ -85,7 +85,7 @@ def delete(
     ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of entries.")],
     slot: Annotated[
         int | None,
-        typer.Option("--slot", metavar="N", help="Their slot; all by default: ids are unique in a slot only."),
+        typer.Option("--slot", metavar="N", help="Their slot; looked for by default: ids are unique in a slot only."),
     ] = None,
 ) -> None:
     """Delete entries, whoever may still need them. Exit code 1 where none was there."""

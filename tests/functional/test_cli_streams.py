@@ -219,8 +219,9 @@ def test_dead_consumers_are_removed_and_what_they_held_goes_to_others(
 
 def test_trimming_and_deleting(cli: Cli, client: RmqClient, orders: Topic) -> None:
     first, second, *_ = send(client, orders, *"abcd")
-    assert cli("stream", "delete", orders.name, first).out == "1 deleted\n"
-    assert cli("stream", "delete", orders.name, first, code=1).out == "0 deleted\n"
+    slot = str(next(entry.slot for entry in client.stream(orders).range() if entry.text == "a"))
+    assert cli("stream", "delete", orders.name, first, "--slot", slot).out == "1 deleted\n"
+    assert cli("stream", "delete", orders.name, first, "--slot", slot, code=1).out == "0 deleted\n"
     assert cli("stream", "delete", orders.name, second, "--slot", "9", code=2).err
     assert "must be an entry's id" in cli("stream", "delete", orders.name, "first", code=2).err
     assert cli("stream", "trim", orders.name).out == "2 dropped, 1 left\n"

@@ -169,6 +169,21 @@ def test_groups_are_bounded(client: RmqClient, make_stream: MakeStream, monkeypa
     assert view.stats().groups == ("b", "c")
 
 
+def test_an_id_that_two_slots_have_deletes_neither(
+    client: RmqClient, make_stream: MakeStream, redis_client: Any
+) -> None:
+    topic = make_stream(slots=2)
+    view = client.stream(topic)
+    for slot in range(2):
+        redis_client.xadd(f"{topic.name}_{slot}", {"content": slot}, id="5-0")
+        redis_client.hset(f"meta{{{topic.name}_{slot}}}", "accepted", 1)
+    for entry_id in ("5-0", "5"):
+        with pytest.raises(InvalidValueError, match=r"slots 0, 1 of topic \S+ have an entry 5"):
+            view.delete(entry_id)
+    assert view.delete("5-0", slot=1) == 1
+    assert view.delete("5-0") == 1
+
+
 def test_what_takes_away_is_in_the_audit(client: RmqClient, make_stream: MakeStream) -> None:
     topic = make_stream(slots=2)
     view = client.stream(topic)
@@ -181,14 +196,15 @@ def test_what_takes_away_is_in_the_audit(client: RmqClient, make_stream: MakeStr
     with client.consumer(topic, group="g", name="two") as consumer:
         assert len(consumer.poll(1)) == 1
     assert view.remove_gone_consumers("g", 0.0, actor="ann") == ["two"]
-    deleted = view.delete(first, actor="ann")
+    slot = next(entry.slot for entry in view.range() if entry.content == b"a")
+    deleted = view.delete(first, slot=slot, actor="ann")
     dropped = sum(slot.dropped for slot in view.trim(actor="ann"))
     assert view.remove_group("g", actor="ann")
     lines = [(line.actor, line.action, line.detail, line.outcome) for line in reversed(view.audit())]
     assert lines[1::2] == [
         ("ann", "remove consumer", "group g: one", "gave back 1"),
         ("ann", "remove consumer", "group g: those gone, 1", "removed 1"),
-        ("ann", "delete", f"{first} on all slots", f"deleted {deleted}"),
+        ("ann", "delete", f"{first} on slot {slot}", f"deleted {deleted}"),
         ("ann", "trim", "by its retention", f"dropped {dropped}"),
         ("ann", "remove group", "group g", "removed"),
     ]
