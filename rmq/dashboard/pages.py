@@ -53,7 +53,7 @@ class Views:
         paths = {
             "/": self.overview,
             "/topic/{name}": self.topic,
-            "/topic/{name}/slot/{slot:int}": self.slot,
+            "/topic/{name}/slot/{slot}": self.slot,
             "/workers": self.workers,
             "/search": self.search,
             "/message": self.message,
@@ -101,7 +101,7 @@ class Views:
     def slot(self, request: Request) -> Response:
         """One slot: its figures, its owner, and what comes next."""
         topic = _no_stream(self._reader.topic(request.path_params["name"]))
-        number: int = request.path_params["slot"]
+        number = whole_number(request.path_params["slot"], "slot")
         inspection = self._reader.client.inspect(topic)
         stats = inspection.stats([number]).slots[0]
         places = [(place, inspection.peek(place, 10, [number])) for place in ("store", "prepare", "retry")]

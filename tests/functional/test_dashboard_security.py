@@ -243,6 +243,7 @@ def test_wrong_input_is_said_on_the_page(
     [
         ("/nowhere", 404), ("/topic/never-heard-of", 404), ("/message?topic=x&content=a", 404),
         ("/topic/{name}/slot/2", 400), ("/message?topic={name}&hex=zz", 400),
+        pytest.param("/topic/{name}/slot/" + 5_000 * "9", 400, id="a slot of 5,000 digits"),
         ("/search?topic={name}&cursor=nonsense", 400),
         ("/search?topic={name}&place=nowhere", 400), ("/message?topic={name}&hex=61&slot=99", 400),
         ("/message?topic={name}&sha256=00&slot=0&place=store", 400),
