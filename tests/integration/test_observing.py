@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
+
+import pytest
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
 from rmq.delivery import Delivery
@@ -64,3 +67,49 @@ def test_an_observer_that_fails_settles_nothing_twice(redis_url: str, make_topic
         wait_until(lambda: client.inspect(topic).stats().total("acked") == 30, 60)
         client.stop()
     assert sorted(observer.contents) == sorted(f"m{i}" for i in range(30))
+
+
+class Broken(Observer):
+    """Fails before or after what it watches."""
+
+    def __init__(self, before: bool) -> None:
+        self._before = before
+
+    @contextmanager
+    def sending(self, topic: Topic, messages: int) -> Generator[str]:
+        del topic, messages
+        self._fail(self._before)
+        yield ""
+        self._fail(True)
+
+    @contextmanager
+    def handling(self, deliveries: Sequence[Delivery]) -> Generator[None]:
+        del deliveries
+        self._fail(self._before)
+        yield
+        self._fail(True)
+
+    def _fail(self, now: bool) -> None:
+        if now:
+            raise RuntimeError("no room for figures")
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_neither_sends_nor_handlers_fail_with_an_observer(redis_url: str, make_topic: MakeTopic, before: bool) -> None:
+    topic = make_topic(TopicType.PRIORITY, max_retries=0)
+    with RmqClient(redis_url) as client:
+        client.observers.all.append(Broken(before))
+
+        @client.listener(topic)
+        def handle(delivery: Delivery) -> None:
+            if delivery.text == "bad":
+                raise ValueError("no")
+
+        producer = client.producer(topic)
+        assert producer.send(PriorityMessage("good", 100)).new == 1
+        assert producer.send_many([PriorityMessage("bad", 100)]).new == 1
+        client.start()
+        wait_until(lambda: client.inspect(topic).stats().total("acked") == 1, 60)
+        wait_until(lambda: client.inspect(topic).stats().dead == 1, 60)
+        client.stop()
+        assert [message.error_type for message in client.dead(topic).list()] == ["ValueError"]
