@@ -18,6 +18,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+MOST_CALLS = 64
+"""Sends of one producer, and acks or nacks of single deliveries, that are under way at once; others wait their turn."""
+
+
 class EventLoop:
     """Waits in the running event loop; only its thread may use it, but for events."""
 
@@ -73,6 +77,11 @@ class EventLoop:
         return async_wire_factory(url, timeout_s, connect_s)
 
 
+def gate() -> Lock:
+    """Return what lets `MOST_CALLS` in at once: each needs a connection while it is under way."""
+    return _Lock(False, MOST_CALLS)
+
+
 def wait_until(done: asyncio.Future[bool], timeout_s: float | None, *, breakable: bool = False) -> bool:
     """Wait for a future; False where it was not done in time."""
     if timeout_s is None:
@@ -91,16 +100,16 @@ def resolve(future: asyncio.Future[bool], value: bool = True) -> None:
 
 
 class _Lock:
-    """Handed over in the order of asking."""
+    """Handed over in the order of asking; `places` may hold it at once."""
 
-    def __init__(self, long: bool) -> None:
+    def __init__(self, long: bool, places: int = 1) -> None:
         self._long = long
-        self._held = False
+        self._free = places
         self._asking: deque[asyncio.Future[bool]] = deque()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        if not self._held:
-            self._held = True
+        if self._free:
+            self._free -= 1
             return True
         if not blocking:
             return False
@@ -122,7 +131,7 @@ class _Lock:
             if not turn.done():
                 turn.set_result(True)
                 return
-        self._held = False
+        self._free += 1
 
     def __enter__(self) -> bool:
         return self.acquire()

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 from weakref import WeakSet
 
 from rmq import client as plain
-from rmq.aio.blocking import EventLoop
+from rmq.aio.blocking import EventLoop, gate
 from rmq.aio.delivery import Delivery, faced_all
 from rmq.aio.greenlets import Tasks
 from rmq.aio.listening import AsyncHandler, TaskRuntime, checked_handler, plain_listener
@@ -329,7 +329,7 @@ class RmqClient:
         self._opening = self._opening or asyncio.Lock()
         async with self._opening:
             if self._opened is None:
-                loop, tasks = EventLoop(), Tasks()
+                loop, tasks = EventLoop(), Tasks(gate())
                 self._opened = Opened(await tasks.run(self._new_plain, loop), tasks, loop)
         return self._opened
 

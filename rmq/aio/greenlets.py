@@ -11,8 +11,10 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any, ParamSpec, TypeVar, cast
 
+from rmq.blocking import Lock
 from rmq.errors import ClientClosedError, RmqError
 
 try:
@@ -97,9 +99,14 @@ class Driver:
 
 
 class Tasks:
-    """The tasks of one client, to be waited for before it closes."""
+    """The tasks of one client, to be waited for before it closes.
 
-    def __init__(self) -> None:
+    Args:
+        gate: What single deliveries' outcomes pass on their way to Redis; a lock, as plain logic has them.
+    """
+
+    def __init__(self, gate: Lock | None = None) -> None:
+        self.gate = nullcontext() if gate is None else gate
         self._finishing: dict[asyncio.Task[Any], Driver] = {}
         self._ending = False
 

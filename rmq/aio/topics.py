@@ -16,6 +16,7 @@ from rmq import inspection as plain_inspection
 from rmq import producer as plain_producer
 from rmq import stream_dead as plain_stream_dead
 from rmq import stream_topic as plain_stream
+from rmq.aio.blocking import gate
 from rmq.aio.delivery import Delivery, faced_all, plain_all
 from rmq.aio.greenlets import Tasks, wait
 from rmq.aio.mirror import Mirror, awaited, each, iterated
@@ -30,7 +31,13 @@ from rmq.topics import Topic
 class Producer(Mirror[plain_producer.Producer], of=plain_producer.Producer):
     """Sends to one topic; any number of tasks may share it. See `rmq.producer.Producer`."""
 
-    send = awaited(plain_producer.Producer.send)
+    def __init__(self, plain: plain_producer.Producer, tasks: Tasks) -> None:
+        super().__init__(plain, tasks)
+        self._gate = gate()
+
+    async def send(self, message: Message) -> SendResult:
+        """Send one message; see `rmq.producer.Producer.send`. Of many at once 64 are under way, the others wait."""
+        return await self._tasks.run(self._send, message)
 
     @property
     def topic(self) -> Topic:
@@ -50,6 +57,10 @@ class Producer(Mirror[plain_producer.Producer], of=plain_producer.Producer):
         """
         plain = _gone_through(messages) if isinstance(messages, AsyncIterable) else messages
         return await self._tasks.run(self._plain.send_many, plain, outcomes=outcomes)
+
+    def _send(self, message: Message) -> SendResult:
+        with self._gate:
+            return self._plain.send(message)
 
 
 class Consumer(Mirror[plain_consumer.Consumer], of=plain_consumer.Consumer):

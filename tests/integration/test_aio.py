@@ -273,6 +273,24 @@ async def test_a_thousand_handlers_wait_at_once(redis_url: str, make_topic: Make
 
 
 @in_a_loop
+async def test_a_thousand_calls_at_once_share_some_connections(
+    redis_server: RedisServer, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    with Proxy(redis_server.port) as proxy:
+        async with RmqClient(proxy.url) as client:
+            producer, consumer = await client.producer(topic), await client.consumer(topic)
+            await asyncio.gather(*(producer.send(PriorityMessage(f"m{i}", 100)) for i in range(1_000)))
+            got: list[Delivery] = []
+            async with asyncio.timeout(30):
+                while len(got) < 1_000:
+                    got += await consumer.poll(1_000, timeout=1.0)
+            assert all(await asyncio.gather(*(delivery.ack() for delivery in got)))
+            assert (await stats_of(client, topic)).total("acked") == 1_000
+        assert proxy.accepted <= 70
+
+
+@in_a_loop
 async def test_no_more_handlers_run_than_asked_for(redis_url: str, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=8)
     async with RmqClient(redis_url) as client:
