@@ -291,7 +291,7 @@ def test_a_listener_outlives_an_outage_longer_than_its_deadline(
 ) -> None:
     """Pitfall 27: it goes on by itself, and sends the outcomes that it could not send."""
     seen: Counter[str] = Counter()
-    with side.client(proxy.url, timeout_s=0.2, deadline_s=0.2) as client, caplog.at_level(logging.WARNING):
+    with side.client(proxy.url, timeout_s=0.5, deadline_s=0.5) as client, caplog.at_level(logging.WARNING):
         client.listener(topic, threads=2)(lambda delivery: seen.update([delivery.text]))
         client.start()
         for turn in range(2):
@@ -299,9 +299,9 @@ def test_a_listener_outlives_an_outage_longer_than_its_deadline(
             proxy.refuse_connections()
             proxy.cut_now()
             caplog.clear()
-            wait_until(lambda: "no answer from Redis" in caplog.text, 10)
+            wait_until(lambda: "no answer from Redis" in caplog.text, 30)
             proxy.normal()
-            wait_until(none_left(direct, topic), 20)
+            wait_until(none_left(direct, topic), 60)
         client.stop()
     assert len(seen) == 200
 
