@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import repeat
@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from rmq import calls, stream_calls
 from rmq.calls import MAX_BATCH, Argument, Call, all_keys, order_of
 from rmq.envelope import unwrap
+from rmq.findings import AnyPlace
 from rmq.keys import query_keys, sent_key, slot_keys
 from rmq.messages import Encoded
 from rmq.topics import Topic, TopicType
@@ -156,6 +157,42 @@ def send_once(topic: Topic, slot: int, messages: Sequence[Encoded], publish: str
 
     names = (keys.store, keys.prepare, keys.body, keys.meta, keys.wake, sent_key(topic.name, slot, mark.query))
     return Call("spark_send", names, args, parse, True, topic.name, slot, durable=True)
+
+
+class Page(NamedTuple):
+    """A part of one place of a slot, or all of it.
+
+    Attributes:
+        now_ms: Redis' time, epoch ms.
+        cursor: Where the next part begins; empty at the end.
+        size: Messages in the place.
+        rows: (content, score, body, reason) each; the reason only of the dead.
+    """
+
+    now_ms: int
+    cursor: str
+    size: int
+    rows: list[tuple[bytes, int, bytes | None, bytes | None]]
+
+
+def read_place(
+    topic: Topic, slot: int, place: AnyPlace, how: Literal["scan", "all"], cursor: str, most: int
+) -> Call[Page]:
+    """Build the reading of a place: about `most` from a cursor on (`scan`), or `all` of up to `most` at one instant."""
+    keys = slot_keys(topic.name, slot)
+    zset = {"store": keys.store, "prepare": keys.prepare, "retry": keys.retry, "dead": keys.dead}[place]
+    dead = place == "dead"
+
+    def parse(reply: list[Any]) -> Page:
+        now_ms, following, size, items, bodies, reasons = reply
+        contents, scores = items[::2], [int(float(score)) for score in items[1::2]]
+        sent = [unwrap(body)[0] for body in bodies] or repeat(None)
+        why: Iterable[bytes | None] = reasons or repeat(None)
+        rows = list(zip(contents, scores, sent, why, strict=False))
+        return Page(int(now_ms), "" if following == b"0" else following.decode(), int(size), rows)
+
+    names = (zset, keys.dead_body if dead else keys.body, keys.reason)
+    return Call("spark_scan", names, [how, cursor, most, int(dead)], parse, True, topic.name, slot)
 
 
 def enter(topic: Topic, query: str) -> Call[Entered]:

@@ -1,7 +1,7 @@
-"""Spark: `format("rmq")`, so far as a streaming source.
+"""Spark: `format("rmq")` for `read`, `readStream`, `write` and `writeStream`; `merged` and `with_slot` for frames.
 
 Needs the extra `rmq[spark]` on driver and executors (a cluster brings its own pyspark), or `rmq[spark-local]`.
-`import rmq.spark; rmq.spark.register(spark)`.
+`rmq.spark.register(spark)` makes the format known; where `pyspark_rmq` can be imported, Spark finds it by itself.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ except ImportError as error:
     ) from error
 
 from rmq.spark.datasource import RmqDataSource
+from rmq.spark.folding import merged, with_slot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["RmqDataSource", "register"]
+__all__ = ["RmqDataSource", "merged", "register", "with_slot"]
 
 del _pyarrow, _pyspark
 

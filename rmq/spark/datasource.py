@@ -13,7 +13,12 @@ from rmq.spark.options import Options, parse_options
 from rmq.spark.schema import DEAD, QUEUE
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceArrowWriter,
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+    )
 
 
 class RmqDataSource(DataSource):
@@ -38,6 +43,12 @@ class RmqDataSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns of a read."""
         return DEAD if self._parsed.queue == "dead" else QUEUE
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the batch reader; only under `pushdown` one that Spark may hand filters to."""
+        from rmq.spark.reader import PruningReader, RmqReader
+
+        return (PruningReader if self._parsed.pushdown else RmqReader)(schema, self._parsed)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the streaming source."""

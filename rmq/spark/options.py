@@ -30,15 +30,14 @@ class Options:
 
     Attributes:
         url: Where Redis is; by default `RMQ_URL` of the driver.
-        zookeeper: `host:port,...`: the source takes part in the ownership of slots.
-        topic: Topic name; for sinks it beats a column `topic`.
+        zookeeper: Taken by none of the four, and refused by each in words of its own.
+        topic: Topic name; a column `topic` says nothing to a sink.
         type: Type of a topic that nobody has registered yet.
         slots: Number of slots of such a topic.
         durability: `memory`, `replicated` or `fsync`, as for `RmqClient`.
         replicas: How many replicas have to confirm.
         deadline_s: How long to repeat what may be repeated before a task fails, seconds.
         queue: What the reader reads: `backlog`, `inflight`, `waiting` or `dead`.
-        group: Stream topics: whose dead entries.
         snapshot: `scan`, or `atomic`: each slot at one instant.
         atomic_limit: Most messages of a slot that `atomic` reads in its one call.
         pushdown: Take filters on `slot` into account when partitions are planned.
@@ -70,7 +69,6 @@ class Options:
     replicas: int | None = None
     deadline_s: int = 60
     queue: str = "backlog"
-    group: str | None = None
     snapshot: str = "scan"
     atomic_limit: int = 100_000
     pushdown: bool = False
@@ -220,8 +218,8 @@ def _choice(*choices: str) -> Callable[[str, str], str]:
 def _merge(name: str, text: str) -> str:
     if text.lower() == "all":
         raise InvalidValueError(
-            "merge is 'all': a sink cannot move rows between partitions; group the rows by slot and content "
-            "before, then write with merge=partition or none"
+            "merge is 'all': a sink cannot move rows between partitions; write rmq.spark.merged(frame, type, order_by) "
+            "with merge=none"
         )
     return _choice("partition", "none")(name, text)
 
@@ -250,7 +248,6 @@ _OPTIONS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("replicas", "replicas", _whole(0, 100)),
         ("deadline_s", "deadlineSeconds", _seconds(1, 86_400)),
         ("queue", "queue", _choice("backlog", "inflight", "waiting", "dead")),
-        ("group", "group", _text),
         ("snapshot", "snapshot", _choice("scan", "atomic")),
         ("atomic_limit", "atomicLimit", _whole(1, 10_000_000)),
         ("pushdown", "pushdown", _flag),

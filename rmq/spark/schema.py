@@ -7,7 +7,6 @@ from pyspark.sql.types import (
     DataType,
     IntegerType,
     LongType,
-    MapType,
     StringType,
     StructField,
     StructType,
@@ -45,20 +44,3 @@ DEAD = _rows(
     ("last_failed", TimestampType(), False),
 )
 """Dead messages and why they died."""
-
-ENTRY = _rows(
-    *_MESSAGE,
-    ("id", StringType(), False),
-    ("sent", TimestampType(), False),
-    ("fields", MapType(StringType(), BinaryType(), False), True),
-)
-"""Entries of a stream topic; `fields` where they were sent as fields."""
-
-DELIVERY = _rows(
-    *_MESSAGE,
-    ("priority", LongType(), True),
-    ("due", TimestampType(), True),
-    ("attempt", IntegerType(), False),
-    ("retries_left", IntegerType(), False),
-)
-"""What the streaming source delivers. `attempt`: 1 for the first delivery."""

@@ -4,8 +4,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
 from rmq import RmqClient
+from tests.spark.sessions import make_session
 from tests.support.servers import RedisServer
 
 
@@ -14,6 +16,14 @@ def spark_server() -> Iterator[RedisServer]:
     """A Redis that Spark's processes reach by TCP."""
     with RedisServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one session of all tests of this folder."""
+    session = make_session()
+    yield session
+    session.stop()
 
 
 @pytest.fixture

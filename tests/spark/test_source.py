@@ -20,18 +20,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rmq import FixedTimeMessage, PriorityMessage, RmqClient, Topic, TopicType
 from rmq.calls import claim
 from rmq.ownership import Owner
-from tests.spark.sessions import make_session, stream_of
+from tests.spark.sessions import stream_of
 from tests.support.waiting import wait_until
 
 LIMIT_S = 120
 numbers = count(1)
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = make_session()
-    yield session
-    session.stop()
 
 
 class Queries:

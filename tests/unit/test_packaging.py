@@ -85,7 +85,16 @@ def test_wheel_has_every_module_and_data_file(wheel: Path) -> None:
 
 
 def test_wheel_has_nothing_but_the_package(wheel: Path) -> None:
-    assert {name.split("/")[0].partition("-")[0] for name in contents(wheel)} == {"rmq"}
+    assert {name.split("/")[0].partition("-")[0] for name in contents(wheel)} == {"rmq", "pyspark_rmq.py"}
+
+
+def test_spark_finds_the_data_source_by_itself(wheel: Path) -> None:
+    # Spark imports every top-level module whose name begins with `pyspark_`: without pyarrow, too, it must load
+    with zipfile.ZipFile(wheel) as archive:
+        text = archive.read("pyspark_rmq.py").decode()
+    found: dict[str, object] = {}
+    exec(compile(text, "pyspark_rmq.py", "exec"), found)
+    assert getattr(found["DefaultSource"], "name")() == "rmq"  # noqa: B009
 
 
 def test_wheel_describes_itself(wheel: Path) -> None:

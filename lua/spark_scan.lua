@@ -1,0 +1,50 @@
+-- Read a part of one place of a slot, or all of it at one instant, with bodies, and with reasons for the dead.
+--
+-- KEYS[1]  zset    ZSET  content -> score
+-- KEYS[2]  body    HASH  content -> body, of what is in this place
+-- KEYS[3]  reason  HASH  content -> why it died, JSON
+-- ARGV[1]  how     `scan`: the part from a cursor on; `all`: all, if there are not more than `most`
+-- ARGV[2]  cursor  0 to begin
+-- ARGV[3]  most    `scan`: about how many to go over, 1 to 1,000; `all`: more are not read
+-- ARGV[4]  dead    '1': with reasons
+-- Returns: { now_ms, next cursor, '0' at the end, size of the place, { content, score, ... }, { body or nil, ... },
+--   { reason or nil, ... } }; the table of bodies is empty where none has one; `all` of too many: only the size
+-- Errors: none of its own
+-- Complexity: `scan` O(most); `all` O(size)
+-- Notes: reads only. By `scan`, what is there all the time is found at least once, perhaps twice.
+-- @include read_clock
+-- @include whole
+
+local zset, body, reason = KEYS[1], KEYS[2], KEYS[3]
+local how, cursor, most, dead = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
+
+local function values_of(hash, names)
+  local values = {}
+  for first = 1, #names, 1000 do
+    local last = math.min(first + 999, #names)
+    for i, value in ipairs(redis.call('HMGET', hash, unpack(names, first, last))) do
+      values[first + i - 1] = value
+    end
+  end
+  return values
+end
+
+local size = redis.call('ZCARD', zset)
+local items, following = {}, '0'
+if how == 'scan' then
+  local page = redis.call('ZSCAN', zset, cursor, 'COUNT', most)
+  following, items = page[1], page[2]
+elseif size <= most then
+  for first = 0, size - 1, 1000 do
+    for _, value in ipairs(redis.call('ZRANGE', zset, first, first + 999, 'WITHSCORES')) do
+      items[#items + 1] = value
+    end
+  end
+end
+local names = {}
+for i = 1, #items, 2 do
+  names[#names + 1] = items[i]
+end
+local bodies = redis.call('HLEN', body) > 0 and values_of(body, names) or {}
+local reasons = dead and values_of(reason, names) or {}
+return { whole(read_clock()), following, whole(size), items, bodies, reasons }

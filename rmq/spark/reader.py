@@ -1,0 +1,188 @@
+"""The batch reader: backlog, in flight, waiting and dead as a frame, without claiming anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, cast
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.types import StructType
+
+from rmq.calls import dead_message
+from rmq.connections import Connections
+from rmq.errors import InvalidValueError
+from rmq.findings import AnyPlace, meaning_of
+from rmq.registry import Registry
+from rmq.spark.arrow import pa, spark_types
+from rmq.spark.options import Options
+from rmq.spark_calls import Page, read_place
+from rmq.topics import Topic, TopicType
+from rmq.urls import parse_url
+
+PLACES: dict[str, AnyPlace] = {"backlog": "store", "inflight": "prepare", "waiting": "retry", "dead": "dead"}
+MOST_PARTITIONS = 200
+
+
+@dataclass
+class SlotsPartition(InputPartition):
+    """What one task reads.
+
+    Attributes:
+        topic: The definition, so that tasks need not ask for it.
+        slots: Its slots.
+    """
+
+    topic: Topic
+    slots: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        super().__init__(self.slots)
+
+
+class RmqReader(DataSourceReader):
+    """Reads one place of a topic.
+
+    Guarantee: claims nothing. `scan`: what is in the place from the first page of its slot to the last is read exactly
+    once; `atomic`: each slot at one instant of its own.
+    """
+
+    def __init__(self, schema: StructType, options: Options) -> None:
+        if options.zookeeper:
+            raise InvalidValueError("spark.read takes no zookeeper: looking needs no ownership; leave the option out")
+        self._schema, self._options = schema, options
+        self._filters: list[Filter] = []
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the tasks: one for each slot, or several slots in one where there are more than `maxPartitions`."""
+        connections = _connections(self._options)
+        try:
+            topic = Registry(connections).get(self._options.needed_topic())
+        finally:
+            connections.close()
+        if topic.type is TopicType.STREAM:
+            raise InvalidValueError(f"topic {topic.name} is STREAM: spark.read reads the other three types")
+        slots = [slot for slot in range(topic.slots) if all(allows(each, slot) for each in self._filters)]
+        most = self._options.max_partitions or max(MOST_PARTITIONS, self._options.min_partitions or 1)
+        number = max(1, min(len(slots), most))  # Spark wants one at least, be it without a slot
+        return [SlotsPartition(topic, tuple(slots[first::number])) for first in range(number)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Read some slots, a page at a time."""
+        partition = cast(SlotsPartition, partition)
+        connections = _connections(self._options)
+        try:
+            for slot in partition.slots:
+                for page in self._pages(connections, partition.topic, slot):
+                    if page.rows:
+                        yield to_arrow(self._schema, partition.topic, slot, self._options.queue, page)
+        finally:
+            connections.close()
+
+    def _pages(self, connections: Connections, topic: Topic, slot: int) -> Iterator[Page]:
+        place, options = PLACES[self._options.queue], self._options
+        if options.snapshot == "atomic":
+            page = connections.run(read_place(topic, slot, place, "all", "0", options.atomic_limit))
+            if page.size > options.atomic_limit:
+                raise InvalidValueError(
+                    f"slot {slot} of topic {topic.name} holds {page.size} messages, and snapshot=atomic reads up to "
+                    f"atomicLimit, {options.atomic_limit}, in a call that keeps Redis from all else: raise it, or "
+                    "take snapshot=scan"
+                )
+            yield page
+            return
+        seen: set[bytes] = set()
+        cursor = "0"
+        while cursor:
+            page = connections.run(read_place(topic, slot, place, "scan", cursor, options.chunk_size))
+            fresh = {row[0]: row for row in page.rows if row[0] not in seen}
+            seen.update(fresh)
+            cursor = page.cursor
+            yield page._replace(rows=list(fresh.values()))
+
+
+class PruningReader(RmqReader):
+    """The reader under `pushdown`: leaves slots out that a filter excludes. Spark still applies all filters."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Note the filters on `slot`, and leave all of them to Spark, too."""
+        self._filters = [each for each in filters if getattr(each, "attribute", None) == ("slot",)]
+        return filters
+
+
+def allows(condition: Filter, slot: int) -> bool:
+    """Return whether rows of a slot can pass a filter on `slot`; one of a kind not known here lets all pass."""
+    match condition:
+        case EqualTo(value=value):
+            return slot == value
+        case In(value=values):
+            return slot in values
+        case GreaterThan(value=value):
+            return slot > value
+        case GreaterThanOrEqual(value=value):
+            return slot >= value
+        case LessThan(value=value):
+            return slot < value
+        case LessThanOrEqual(value=value):
+            return slot <= value
+        case _:
+            return True
+
+
+def to_arrow(schema: StructType, topic: Topic, slot: int, queue: str, page: Page) -> Any:
+    """Return a page with the columns that Spark asks for."""
+    contents, scores, bodies, _ = zip(*page.rows, strict=True)
+    columns: dict[str, Sequence[Any]] = {
+        "topic": list(repeat(topic.name, len(contents))),
+        "slot": list(repeat(slot, len(contents))),
+        "content": contents,
+        "body": bodies,
+    }
+    columns |= _of_dead(topic, slot, page) if queue == "dead" else _of_queue(topic, queue, scores)
+    form = spark_types.to_arrow_schema(schema, timezone="UTC")
+    arrays: list[Any] = [pa.array(columns[name], form.field(name).type) for name in schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=form)
+
+
+def _of_queue(topic: Topic, queue: str, scores: Sequence[int]) -> dict[str, Sequence[Any]]:
+    place = PLACES[queue]
+    if place == "dead":
+        raise AssertionError("the dead have columns of their own")
+    dues, lefts = zip(*(meaning_of(topic, place, score) for score in scores), strict=True)
+    ranked = place == "store" and not topic.type.timed
+    return {
+        "score": scores,
+        "priority": [score if ranked and score > topic.max_retries else None for score in scores],
+        "due": [None if due_ms is None else due_ms * 1_000 for due_ms in dues],
+        "retries_left": lefts,
+    }
+
+
+def _of_dead(topic: Topic, slot: int, page: Page) -> dict[str, Sequence[Any]]:
+    dead = [
+        dead_message(topic.name, slot, content, b"%d" % died_ms, reason, None)
+        for content, died_ms, _, reason in page.rows
+    ]
+    return {
+        "died": [message.died_ms * 1_000 for message in dead],
+        "error_type": [message.error_type for message in dead],
+        "error_message": [message.error_message for message in dead],
+        "attempts": [message.attempts for message in dead],
+        "first_failed": [message.first_failed_ms * 1_000 for message in dead],
+        "last_failed": [message.last_failed_ms * 1_000 for message in dead],
+    }
+
+
+def _connections(options: Options) -> Connections:
+    return Connections(parse_url(options.url), deadline_s=float(options.deadline_s))

@@ -1,0 +1,139 @@
+"""The batch reader in a real Spark, against what the core client counts and finds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+from rmq import FixedTimeMessage, PriorityMessage, RmqClient, Topic, TopicType
+from rmq.envelope import wrap
+from rmq.messages import Encoded
+from rmq.slot import SlotWriter
+from rmq.spark.options import Options
+from rmq.spark.reader import RmqReader
+from rmq.spark.schema import QUEUE
+
+numbers = count(1)
+SETTING = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture
+def topic(spark_client: RmqClient) -> Topic:
+    """2,000 in the backlog, 20 in flight, 5 waiting, 7 dead."""
+    topic = Topic(f"read-{next(numbers)}", TopicType.PRIORITY, slots=8)
+    producer = spark_client.producer(topic)
+    producer.send_many(PriorityMessage(f"m{i}", 1_000 + i, body=f"b{i}" if i % 2 else None) for i in range(2_032))
+    consumer = spark_client.consumer(topic)
+    held = [each for _ in range(4) for each in consumer.poll(max_messages=8, timeout=5)]
+    for delivery in held[:7]:
+        delivery.bury(ValueError("bad price"))
+    for delivery in held[7:12]:
+        delivery.nack(delay=3_600_000)
+    return topic
+
+
+def frame_of(spark: SparkSession, client: RmqClient, topic: Topic, **options: object) -> DataFrame:
+    reader: DataFrameReader = spark.read.format("rmq").option("url", client.url).option("topic", topic.name)
+    for name, value in options.items():
+        reader = reader.option(name, str(value).lower())
+    return reader.load()
+
+
+@pytest.mark.parametrize("snapshot", ["scan", "atomic"])
+def test_counts_are_those_of_redis_and_rows_those_that_were_sent(
+    spark: SparkSession, spark_client: RmqClient, topic: Topic, snapshot: str
+) -> None:
+    stats = spark_client.inspect(topic).stats()
+    frames = {
+        queue: frame_of(spark, spark_client, topic, queue=queue, snapshot=snapshot)
+        for queue in ("backlog", "inflight", "waiting", "dead")
+    }
+    rows = {queue: frame.collect() for queue, frame in frames.items()}
+    sizes = {queue: len(found) for queue, found in rows.items()}
+    assert sizes == {"backlog": stats.backlog, "inflight": 20, "waiting": 5, "dead": 7}
+    assert stats.backlog == 2_000
+    assert frames["backlog"].rdd.getNumPartitions() == topic.slots
+    for row in rows["backlog"]:
+        number = int(row.content[1:])
+        assert (row.topic, row.slot) == (topic.name, topic.slot_of(bytes(row.content)))
+        assert (row.priority, row.score, row.due, row.retries_left) == (1_000 + number, 1_000 + number, None, None)
+        assert row.body == (b"b%d" % number if number % 2 else None)
+    assert {row.retries_left for row in rows["inflight"]} == {16}
+    assert all(row.due is not None and row.priority is None for row in rows["inflight"] + rows["waiting"])
+    assert {(row.error_type, row.error_message, row.attempts) for row in rows["dead"]} == {
+        ("ValueError", "bad price", 1)
+    }
+    assert all(row.first_failed == row.died for row in rows["dead"])
+    everything = [bytes(row.content) for found in rows.values() for row in found]
+    assert sorted(everything) == sorted(b"m%d" % i for i in range(2_032))
+
+
+def test_due_times_and_traced_bodies(spark: SparkSession, spark_client: RmqClient) -> None:
+    topic = Topic(f"read-{next(numbers)}", TopicType.FIXED_TIME)
+    due = datetime(2099, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+    spark_client.producer(topic).send(FixedTimeMessage("a", due))
+    traced = Encoded(0, b"b", int(due.timestamp() * 1_000), wrap(b"body", "00-1-2-01"))
+    SlotWriter(spark_client._connections, topic).send(0, [traced])
+    rows = frame_of(spark, spark_client, topic).selectExpr("unix_millis(due) due", "body").collect()
+    assert {(row.due, None if row.body is None else bytes(row.body)) for row in rows} == {
+        (int(due.timestamp() * 1_000), None),
+        (int(due.timestamp() * 1_000), b"body"),
+    }
+
+
+def test_slots_are_left_out_when_filters_are_pushed(spark: SparkSession, spark_client: RmqClient, topic: Topic) -> None:
+    spark.conf.set(SETTING, "true")
+    try:
+        frame = frame_of(spark, spark_client, topic, pushdown=True)
+        sizes = {
+            row.slot: row["count"] for row in frame_of(spark, spark_client, topic).groupBy("slot").count().collect()
+        }
+        for condition, slots in (("slot = 3", {3}), ("slot in (1, 5)", {1, 5}), ("slot > 5 and slot <= 6", {6})):
+            found = frame.where(condition)
+            assert found.rdd.getNumPartitions() == len(slots)
+            assert found.count() == sum(sizes[slot] for slot in slots)
+        assert frame.where("slot = 99").count() == 0
+        assert frame.where("score < 1500").count() == frame_of(spark, spark_client, topic).where("score < 1500").count()
+    finally:
+        spark.conf.unset(SETTING)
+
+
+def test_pushdown_without_sparks_setting_says_which(spark: SparkSession, spark_client: RmqClient, topic: Topic) -> None:
+    with pytest.raises(Exception, match=SETTING.replace(".", r"\.")):
+        frame_of(spark, spark_client, topic, pushdown=True).where("slot = 3").count()
+
+
+def test_what_was_read_can_be_written(spark: SparkSession, spark_client: RmqClient, topic: Topic) -> None:
+    other = Topic(f"read-{next(numbers)}", TopicType.PRIORITY, slots=8)
+    writer = frame_of(spark, spark_client, topic, queue="dead").write.format("rmq").mode("append")
+    options: dict[str, Any] = {"topic": other.name, "type": "PRIORITY", "slots": 8, "priority": 50}
+    writer.option("url", spark_client.url).options(**options).save()
+    assert spark_client.inspect(other).stats().backlog == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"snapshot": "atomic", "atomicLimit": 10}, "atomicLimit, 10"),
+        ({"zookeeper": "zk:2181"}, "takes no zookeeper"),
+        ({"queue": "backlogs"}, "queue is 'backlogs'"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(
+    spark: SparkSession, spark_client: RmqClient, topic: Topic, options: dict[str, object], error: str
+) -> None:
+    with pytest.raises(Exception, match=error):
+        frame_of(spark, spark_client, topic, **options).count()
+
+
+def test_a_stream_topic_is_refused_and_slots_share_partitions(spark_client: RmqClient, topic: Topic) -> None:
+    reader = RmqReader(QUEUE, Options(spark_client.url, topic=topic.name, max_partitions=3))
+    assert sorted(len(getattr(part, "slots")) for part in reader.partitions()) == [2, 3, 3]  # noqa: B009
+    log = Topic("read-log", TopicType.STREAM)
+    spark_client.producer(log)
+    with pytest.raises(Exception, match="is STREAM"):
+        RmqReader(QUEUE, Options(spark_client.url, topic=log.name)).partitions()
