@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, cast
 
 from rmq import calls
 from rmq.calls import MAX_BATCH, Ack, Call, Nack, WholeClaim
@@ -42,6 +42,11 @@ TROUBLE_PAUSE_S = 0.2
 by claims of which nobody hears the reply."""
 
 
+CLAIM_WEIGHT, MOST_WEIGHT = 10, 1_000
+"""How much goes into one script call that claims from several slots: messages asked for, arguments, and so much a slot.
+That is about a millisecond of the server."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimRound:
     """What a round of claims brought.
@@ -62,6 +67,9 @@ class Source(Protocol):
 
     awaits_owners: bool
     """Whether a claim itself waits until nothing of an earlier owner is in flight."""
+
+    joins_claims: bool
+    """Whether `calls.claim_many` knows its claims."""
 
     def claim_call(
         self,
@@ -271,7 +279,7 @@ class Claimer:
         shares = {place: min(share + (index < extra), MAX_BATCH) for index, place in enumerate(open_)}
         parts = [self._claim_call(place, shares.get(place, 0), pending.get(place)) for place in places]
         try:
-            replies = self._connections.run_many(parts, PATIENCE_S)
+            replies = self._carry_out(parts, [shares.get(place, 0) for place in places])
         except BaseException:
             _to_be_named(list(settled))  # some may have been carried out
             raise
@@ -282,6 +290,25 @@ class Claimer:
         self._take_over([place for place in turn if place not in shares and place in answered])
         lost = [place for place, reply in zip(places, replies, strict=True) if isinstance(reply, ReplyLostError)]
         return replace(round_, doubtful=sum(shares.get(place, 0) for place in lost)) if lost else round_
+
+    def _carry_out(
+        self, parts: Sequence[Call[ClaimReply]], limits: Sequence[int]
+    ) -> Sequence[ClaimReply | RmqError]:
+        """Send claims, where one script may touch several slots in few calls; return per claim what came of it."""
+        if len(parts) == 1 or not self._connections.multi_slot_scripts or not self._source.joins_claims:
+            return self._connections.run_many(parts, PATIENCE_S)
+        groups = joined(parts, limits)
+        calls_ = [calls.claim_many(group) if len(group) > 1 else group[0] for group in groups]
+        replies: list[ClaimReply | RmqError] = []
+        for group, reply in zip(groups, self._connections.run_many(calls_, PATIENCE_S), strict=True):
+            if isinstance(reply, ScriptFailedError) and len(group) > 1:
+                # refused as a whole, before anything was done: no right to one of the slots, for one
+                replies += self._connections.run_many(group, PATIENCE_S)
+            elif isinstance(reply, list):
+                replies += cast("list[ClaimReply | RmqError]", reply)
+            else:
+                replies += [reply] * len(group)
+        return replies
 
     def _is_open(self, place: Place) -> bool:
         """Return whether this owner may claim there; one that lost a slot and has it back with its epoch may."""
@@ -426,6 +453,20 @@ def _to_be_named(deliveries: list[Delivery]) -> list[Delivery]:
     for delivery in deliveries:
         delivery.by_name = True
     return deliveries
+
+
+def joined(parts: Sequence[Call[ClaimReply]], limits: Sequence[int]) -> list[list[Call[ClaimReply]]]:
+    """Put claims into groups of one script call each: a script holds up all other clients of the server."""
+    groups: list[list[Call[ClaimReply]]] = []
+    room = 0
+    for part, limit in zip(parts, limits, strict=True):
+        weight = CLAIM_WEIGHT + limit + len(part.args)
+        if weight > room:
+            groups.append([])
+            room = MOST_WEIGHT
+        groups[-1].append(part)
+        room -= weight
+    return groups
 
 
 def next_width(width: int, asked: int, got: int) -> int:
