@@ -121,6 +121,7 @@ class Claimer:
         self.blocking = connections.blocking
         self._connections = connections
         self._source = source or SlotWriter(connections, topic)
+        self._joins = connections.multi_slot_scripts and self._source.joins_claims
         self._throttle = throttle or Throttle(connections, topic)
         self._schedule = Schedule(slots)
         self._resume: dict[int, int] = {}
@@ -291,11 +292,9 @@ class Claimer:
         lost = [place for place, reply in zip(places, replies, strict=True) if isinstance(reply, ReplyLostError)]
         return replace(round_, doubtful=sum(shares.get(place, 0) for place in lost)) if lost else round_
 
-    def _carry_out(
-        self, parts: Sequence[Call[ClaimReply]], limits: Sequence[int]
-    ) -> Sequence[ClaimReply | RmqError]:
+    def _carry_out(self, parts: Sequence[Call[ClaimReply]], limits: Sequence[int]) -> Sequence[ClaimReply | RmqError]:
         """Send claims, where one script may touch several slots in few calls; return per claim what came of it."""
-        if len(parts) == 1 or not self._connections.multi_slot_scripts or not self._source.joins_claims:
+        if not self._joins:
             return self._connections.run_many(parts, PATIENCE_S)
         groups = joined(parts, limits)
         calls_ = [calls.claim_many(group) if len(group) > 1 else group[0] for group in groups]
@@ -345,15 +344,17 @@ class Claimer:
         """Pick the slots to claim from; no other thread picks them until the claim has answered.
 
         Those due for longest go first, whatever is to be settled: else a slow handler, which claims one at a time,
-        would never leave its slot. Where room is left, the calls that settle claim, too, if the slot is still ours.
+        would never leave its slot. Where room is left, the calls that settle claim, too, if the slot is still ours; not
+        where they share a call with others, since to settle alone costs a fifth there.
         """
         room = min(self._width, limit)
         if not room:
             return []
         with self._changed:
             turn = [(slot, self._owners[slot]) for slot in self._schedule.due(monotonic_s(), room)]
-            ours = [place for place in pending if self._owners.get(place[0]) == place[1] and place not in turn]
-            turn += ours[: room - len(turn)]
+            if not self._joins:
+                ours = [place for place in pending if self._owners.get(place[0]) == place[1] and place not in turn]
+                turn += ours[: room - len(turn)]
             if self._may_claim is not None:
                 turn = [place for place in turn if self._may_claim(*place)]
             slots = [slot for slot, _ in turn]
