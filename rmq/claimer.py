@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, cast
+from typing import Protocol
 
 from rmq import calls
 from rmq.calls import MAX_BATCH, Ack, Call, Nack, WholeClaim
@@ -280,7 +280,8 @@ class Claimer:
         shares = {place: min(share + (index < extra), MAX_BATCH) for index, place in enumerate(open_)}
         parts = [self._claim_call(place, shares.get(place, 0), pending.get(place)) for place in places]
         try:
-            replies = self._carry_out(parts, [shares.get(place, 0) for place in places])
+            limits = [shares.get(place, 0) for place in places]
+            replies = self._carry_out(parts, limits, [index >= len(turn) for index in range(len(places))])
         except BaseException:
             _to_be_named(list(settled))  # some may have been carried out
             raise
@@ -292,21 +293,23 @@ class Claimer:
         lost = [place for place, reply in zip(places, replies, strict=True) if isinstance(reply, ReplyLostError)]
         return replace(round_, doubtful=sum(shares.get(place, 0) for place in lost)) if lost else round_
 
-    def _carry_out(self, parts: Sequence[Call[ClaimReply]], limits: Sequence[int]) -> Sequence[ClaimReply | RmqError]:
+    def _carry_out(
+        self, parts: Sequence[Call[ClaimReply]], limits: Sequence[int], brief: Sequence[bool]
+    ) -> Sequence[ClaimReply | RmqError]:
         """Send claims, where one script may touch several slots in few calls; return per claim what came of it."""
         if not self._joins:
             return self._connections.run_many(parts, PATIENCE_S)
         groups = joined(parts, limits)
-        calls_ = [calls.claim_many(group) if len(group) > 1 else group[0] for group in groups]
+        many = [calls.claim_many(parts[first:last], brief[first:last]) for first, last in groups]
         replies: list[ClaimReply | RmqError] = []
-        for group, reply in zip(groups, self._connections.run_many(calls_, PATIENCE_S), strict=True):
-            if isinstance(reply, ScriptFailedError) and len(group) > 1:
+        for (first, last), reply in zip(groups, self._connections.run_many(many, PATIENCE_S), strict=True):
+            if isinstance(reply, ScriptFailedError):
                 # refused as a whole, before anything was done: no right to one of the slots, for one
-                replies += self._connections.run_many(group, PATIENCE_S)
-            elif isinstance(reply, list):
-                replies += cast("list[ClaimReply | RmqError]", reply)
+                replies += self._connections.run_many(parts[first:last], PATIENCE_S)
+            elif isinstance(reply, RmqError):
+                replies += [reply] * (last - first)
             else:
-                replies += [reply] * len(group)
+                replies += reply
         return replies
 
     def _is_open(self, place: Place) -> bool:
@@ -456,16 +459,16 @@ def _to_be_named(deliveries: list[Delivery]) -> list[Delivery]:
     return deliveries
 
 
-def joined(parts: Sequence[Call[ClaimReply]], limits: Sequence[int]) -> list[list[Call[ClaimReply]]]:
-    """Put claims into groups of one script call each: a script holds up all other clients of the server."""
-    groups: list[list[Call[ClaimReply]]] = []
+def joined(parts: Sequence[Call[ClaimReply]], limits: Sequence[int]) -> list[tuple[int, int]]:
+    """Put claims into groups of a script call each, as first and after last: a script holds up all other clients."""
+    groups: list[tuple[int, int]] = []
     room = 0
-    for part, limit in zip(parts, limits, strict=True):
+    for index, (part, limit) in enumerate(zip(parts, limits, strict=True)):
         weight = CLAIM_WEIGHT + limit + len(part.args)
         if weight > room:
-            groups.append([])
+            groups.append((index, index))
             room = MOST_WEIGHT
-        groups[-1].append(part)
+        groups[-1] = (groups[-1][0], index + 1)
         room -= weight
     return groups
 

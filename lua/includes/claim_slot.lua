@@ -1,7 +1,7 @@
 -- A claim from one slot: settles the previous ones, sweeps, and takes what is due. `rules` are the topic's; `turn` says
 -- who claims how much from where, and that what it settles stands in ARGV from `at` to `last`. Returns the reply.
 -- A slot without retries, dead, bodies and failures is `quiet`, one without claims `unheld`: what could only be found
--- there is not looked for. `rules.joined`: the caller has written, and a turn without a limit does no more than settle.
+-- there is not looked for. `rules.joined`: the caller has written. Limit -1: a quiet slot is settled, and no more.
 local function claim_slot(slot, rules, turn, now_ms, now_s)
   local highest_first, limit, start, lease_s = rules.highest_first, turn.limit, turn.start, rules.lease_s
   local max_retries, sweep_limit = rules.max_retries, rules.sweep_limit
@@ -9,7 +9,8 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
   if refusal then
     return refusal
   end
-  local settle_only = rules.joined and limit == 0 and ARGV[turn.at] == '0'
+  local settle_only = limit < 0 and ARGV[turn.at] == '0'
+  limit = math.max(0, limit)
   local sizes = measure(slot, settle_only)
   if slot.born then
     redis.call('ZCARD', slot.born)

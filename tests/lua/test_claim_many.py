@@ -57,11 +57,11 @@ def test_a_slot_fares_as_with_a_call_of_its_own(
 
 
 @pytest.mark.parametrize("owner", [Owner(0, ""), OWNER])
-def test_without_a_limit_a_quiet_slot_is_settled_and_no_more(owner: Owner, make_slot: MakeSlot) -> None:
+def test_a_brief_call_for_a_quiet_slot_settles_and_no_more(owner: Owner, make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(HELD)
     call = calls.claim(slot.topic, 0, 0, owner=owner, acks=[(b"h", LIVE), (b"a", LIVE)])
-    [reply] = slot.run(calls.claim_many([call]))
+    [reply] = slot.run(calls.claim_many([call], [True]))
     assert isinstance(reply, ClaimReply)
     assert (reply.messages, reply.stale) == ((), (b"a",))
     state = slot.state()
