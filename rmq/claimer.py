@@ -290,7 +290,9 @@ class Claimer:
             self._width = next_width(self._width, sum(shares.values()), len(round_.deliveries))
         answered = {place for place, reply in zip(places, replies, strict=True) if isinstance(reply, ClaimReply)}
         self._take_over([place for place in turn if place not in shares and place in answered])
-        lost = [place for place, reply in zip(places, replies, strict=True) if isinstance(reply, ReplyLostError)]
+        lost = {place: reply for place, reply in zip(places, replies, strict=True) if isinstance(reply, ReplyLostError)}
+        for error in {id(reply): reply for reply in lost.values()}.values():  # one for all the slots of a call
+            log.warning("%s", error)
         return replace(round_, doubtful=sum(shares.get(place, 0) for place in lost)) if lost else round_
 
     def _carry_out(
@@ -402,7 +404,6 @@ class Claimer:
                 self._schedule.postpone(place[0], monotonic_s(), TROUBLE_PAUSE_S)
                 if isinstance(reply, ReplyLostError):
                     self.lost_replies += 1
-                    log.warning("%s", reply)
                 elif isinstance(reply, CoordinationError) and place[1] != NO_OWNER:
                     self._fenced(reply, settlements)
                 else:
