@@ -50,74 +50,19 @@
 -- @include take
 -- @include next_due
 -- @include whole
+-- @include claim_slot
 
 local slot = {
   store = KEYS[1], prepare = KEYS[2], retry = KEYS[3], dead = KEYS[4], body = KEYS[5], meta = KEYS[6],
   error = KEYS[7], reason = KEYS[8], dead_body = KEYS[9], born = KEYS[10],
 }
-local epoch, ensemble, lease_s, max_retries = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local highest_first, limit, start = ARGV[5] == 'high', tonumber(ARGV[6]), tonumber(ARGV[7])
-local sweep_limit, max_dead_age, max_dead = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local turn = {
+  epoch = ARGV[1], ensemble = ARGV[2], limit = tonumber(ARGV[6]), start = tonumber(ARGV[7]), at = 11, last = #ARGV,
+}
+local rules = {
+  lease_s = tonumber(ARGV[3]), max_retries = tonumber(ARGV[4]), highest_first = ARGV[5] == 'high',
+  sweep_limit = tonumber(ARGV[8]), max_dead_age = tonumber(ARGV[9]), max_dead = tonumber(ARGV[10]),
+}
 
 local now_ms, now_s = read_clock()
-local refusal, newer, paused = check_fence(slot.meta, epoch, ensemble)
-if refusal then
-  return refusal
-end
-local sizes = measure(slot)
-if slot.born then
-  redis.call('ZCARD', slot.born)
-end
-
-local totals, stale, unmatched = {}, {}, {}
-begin_write(slot, newer, epoch, ensemble)
-local at = settle_nacks(slot, 11, now_ms, max_retries, totals, stale)
-at = settle_acks(slot, at, totals, stale)
-local plain = sizes.body == 0 and sizes.error == 0
-for i = at + 1, at + 3 * tonumber(ARGV[at]), 3 do
-  if not settle_whole(slot, ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], now_s, lease_s, plain, totals) then
-    unmatched[#unmatched + 1] = ARGV[i]
-  end
-end
-local swept, more = sweep(slot, now_ms, now_s, lease_s, max_retries, sweep_limit, totals)
-local ttl_ms, more_outlived = ARGV[at + 3 * tonumber(ARGV[at]) + 1], false
-if ttl_ms then
-  start, more_outlived = expire(slot, start, now_ms, tonumber(ttl_ms), max_retries, sweep_limit, totals)
-end
-trim_dead(slot, now_ms, max_dead_age, max_dead, totals)
-
-local items, resume, searched = {}, 0, false
-if not paused and not more_outlived then
-  local fresh, passed, ended
-  if start == 0 then
-    fresh, passed, ended = take_fresh(slot, highest_first, limit, now_ms, now_s, max_retries, totals)
-  end
-  items, searched = fresh or items, ended
-  local wanted, from = limit - #items / 2, passed or start
-  if wanted > 0 and not ended then
-    local others
-    others, resume, searched = take(slot, highest_first, wanted, from, now_ms, now_s, max_retries, totals)
-    for i = 1, #others do
-      items[#items + 1] = others[i]
-    end
-  end
-end
-write_totals(slot.meta, totals)
-
-local due = now_ms
-if not more and not more_outlived and resume == 0 then
-  local backlog = paused and 'none' or searched and 'later' or 'all'
-  due = next_due(slot, highest_first, backlog, now_ms, lease_s)
-end
-local bodies = {}
-if #items > 0 and (slot.born or redis.call('HLEN', slot.body) > 0) then
-  local names = {}
-  for i = 1, #items, 2 do
-    names[#names + 1] = items[i]
-  end
-  bodies = redis.call('HMGET', slot.body, unpack(names))
-  if slot.born then
-    redis.call('ZREM', slot.born, unpack(names))
-  end
-end
-return { whole(now_ms), whole(due), whole(resume), whole(swept), stale, items, bodies, unmatched }
+return claim_slot(slot, rules, turn, now_ms, now_s)

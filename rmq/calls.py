@@ -178,6 +178,31 @@ def claim(
     return Call("claim", (*all_keys(keys), *_born(topic, keys)), args, parse, False, topic.name, slot)
 
 
+def claim_many(
+    claims: Sequence[Call[ClaimReply]], brief: Sequence[bool] | None = None
+) -> Call[list[ClaimReply | RmqError]]:
+    """Build one call of several claims of a topic, where a script may touch several slots; it answers each by itself.
+
+    `brief`: which of them, with limit 0, shall settle only, where that saves something, and not sweep.
+    """
+    first = claims[0]
+    names: list[str] = []
+    args: list[Argument] = [len(first.keys), *first.args[2:5], *first.args[7:10]]
+    for claim, settle_only in zip(claims, brief or repeat(False), strict=False):
+        names += claim.keys
+        own = claim.args
+        args += (len(own) - 6, own[0], own[1], -1 if settle_only else own[5], own[6], *own[10:])
+
+    def parse(reply: list[Any]) -> list[ClaimReply | RmqError]:
+        return [_parse_one_of_many(claim, each) for claim, each in zip(claims, reply, strict=True)]
+
+    return Call("claim_many", tuple(names), args, parse, False, first.topic, first.slot)
+
+
+def _parse_one_of_many(claim: Call[ClaimReply], reply: Any) -> ClaimReply | RmqError:
+    return error_of(claim, reply.decode(errors="replace")) if isinstance(reply, bytes) else claim.parse(reply)
+
+
 def ack(topic: Topic, slot: int, acks: Iterable[Ack], owner: Owner = NO_OWNER) -> Call[tuple[bytes, ...]]:
     """Build the ack of deliveries; answers the contents whose claim was stale."""
     keys = slot_keys(topic.name, slot)

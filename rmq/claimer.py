@@ -42,6 +42,11 @@ TROUBLE_PAUSE_S = 0.2
 by claims of which nobody hears the reply."""
 
 
+CLAIM_WEIGHT, MOST_WEIGHT = 10, 1_000
+"""How much goes into one script call that claims from several slots: messages asked for, arguments, and so much a slot.
+That is about a millisecond of the server."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimRound:
     """What a round of claims brought.
@@ -62,6 +67,9 @@ class Source(Protocol):
 
     awaits_owners: bool
     """Whether a claim itself waits until nothing of an earlier owner is in flight."""
+
+    joins_claims: bool
+    """Whether `calls.claim_many` knows its claims."""
 
     def claim_call(
         self,
@@ -113,6 +121,7 @@ class Claimer:
         self.blocking = connections.blocking
         self._connections = connections
         self._source = source or SlotWriter(connections, topic)
+        self._joins = connections.multi_slot_scripts and self._source.joins_claims
         self._throttle = throttle or Throttle(connections, topic)
         self._schedule = Schedule(slots)
         self._resume: dict[int, int] = {}
@@ -271,7 +280,8 @@ class Claimer:
         shares = {place: min(share + (index < extra), MAX_BATCH) for index, place in enumerate(open_)}
         parts = [self._claim_call(place, shares.get(place, 0), pending.get(place)) for place in places]
         try:
-            replies = self._connections.run_many(parts, PATIENCE_S)
+            limits = [shares.get(place, 0) for place in places]
+            replies = self._carry_out(parts, limits, [index >= len(turn) for index in range(len(places))])
         except BaseException:
             _to_be_named(list(settled))  # some may have been carried out
             raise
@@ -280,8 +290,29 @@ class Claimer:
             self._width = next_width(self._width, sum(shares.values()), len(round_.deliveries))
         answered = {place for place, reply in zip(places, replies, strict=True) if isinstance(reply, ClaimReply)}
         self._take_over([place for place in turn if place not in shares and place in answered])
-        lost = [place for place, reply in zip(places, replies, strict=True) if isinstance(reply, ReplyLostError)]
+        lost = {place: reply for place, reply in zip(places, replies, strict=True) if isinstance(reply, ReplyLostError)}
+        for error in {id(reply): reply for reply in lost.values()}.values():  # one for all the slots of a call
+            log.warning("%s", error)
         return replace(round_, doubtful=sum(shares.get(place, 0) for place in lost)) if lost else round_
+
+    def _carry_out(
+        self, parts: Sequence[Call[ClaimReply]], limits: Sequence[int], brief: Sequence[bool]
+    ) -> Sequence[ClaimReply | RmqError]:
+        """Send claims, where one script may touch several slots in few calls; return per claim what came of it."""
+        if not self._joins:
+            return self._connections.run_many(parts, PATIENCE_S)
+        groups = joined(parts, limits)
+        many = [calls.claim_many(parts[first:last], brief[first:last]) for first, last in groups]
+        replies: list[ClaimReply | RmqError] = []
+        for (first, last), reply in zip(groups, self._connections.run_many(many, PATIENCE_S), strict=True):
+            if isinstance(reply, ScriptFailedError):
+                # refused as a whole, before anything was done: no right to one of the slots, for one
+                replies += self._connections.run_many(parts[first:last], PATIENCE_S)
+            elif isinstance(reply, RmqError):
+                replies += [reply] * (last - first)
+            else:
+                replies += reply
+        return replies
 
     def _is_open(self, place: Place) -> bool:
         """Return whether this owner may claim there; one that lost a slot and has it back with its epoch may."""
@@ -318,15 +349,17 @@ class Claimer:
         """Pick the slots to claim from; no other thread picks them until the claim has answered.
 
         Those due for longest go first, whatever is to be settled: else a slow handler, which claims one at a time,
-        would never leave its slot. Where room is left, the calls that settle claim, too, if the slot is still ours.
+        would never leave its slot. Where room is left, the calls that settle claim, too, if the slot is still ours; not
+        where they share a call with others, since to settle alone costs a fifth there.
         """
         room = min(self._width, limit)
         if not room:
             return []
         with self._changed:
             turn = [(slot, self._owners[slot]) for slot in self._schedule.due(monotonic_s(), room)]
-            ours = [place for place in pending if self._owners.get(place[0]) == place[1] and place not in turn]
-            turn += ours[: room - len(turn)]
+            if not self._joins:
+                ours = [place for place in pending if self._owners.get(place[0]) == place[1] and place not in turn]
+                turn += ours[: room - len(turn)]
             if self._may_claim is not None:
                 turn = [place for place in turn if self._may_claim(*place)]
             slots = [slot for slot, _ in turn]
@@ -371,7 +404,6 @@ class Claimer:
                 self._schedule.postpone(place[0], monotonic_s(), TROUBLE_PAUSE_S)
                 if isinstance(reply, ReplyLostError):
                     self.lost_replies += 1
-                    log.warning("%s", reply)
                 elif isinstance(reply, CoordinationError) and place[1] != NO_OWNER:
                     self._fenced(reply, settlements)
                 else:
@@ -426,6 +458,20 @@ def _to_be_named(deliveries: list[Delivery]) -> list[Delivery]:
     for delivery in deliveries:
         delivery.by_name = True
     return deliveries
+
+
+def joined(parts: Sequence[Call[ClaimReply]], limits: Sequence[int]) -> list[tuple[int, int]]:
+    """Put claims into groups of a script call each, as first and after last: a script holds up all other clients."""
+    groups: list[tuple[int, int]] = []
+    room = 0
+    for index, (part, limit) in enumerate(zip(parts, limits, strict=True)):
+        weight = CLAIM_WEIGHT + limit + len(part.args)
+        if weight > room:
+            groups.append((index, index))
+            room = MOST_WEIGHT
+        groups[-1] = (groups[-1][0], index + 1)
+        room -= weight
+    return groups
 
 
 def next_width(width: int, asked: int, got: int) -> int:

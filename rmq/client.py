@@ -278,9 +278,7 @@ class RmqClient:
             log.warning("%d deliveries were not finished within %g s; their leases settle them", len(left), drain_s)
         return left
 
-    def run(
-        self, drain_s: float = DRAIN_S, threads: int | None = None, handlers: int | None = None
-    ) -> list[Delivery]:
+    def run(self, drain_s: float = DRAIN_S, threads: int | None = None, handlers: int | None = None) -> list[Delivery]:
         """Run all listeners until SIGTERM or SIGINT, then stop them and close. A second signal ends at once.
 
         Args:

@@ -40,11 +40,13 @@ class Settlements:
 
     def whole_claims(self) -> list[WholeClaim]:
         """Return the claims of which every delivery is acked; what is nacked leaves them before."""
-        return [(score, len(part), part[0].name) for score, part in self._acked.items() if score not in self._named]
+        whole = [(score, part) for score, part in self._acked.items() if len(part) > 1 and score not in self._named]
+        return [(score, len(part), part[0].name) for score, part in whole]
 
     def named_acks(self) -> list[Ack]:
-        """Return the other acks, those of a claim side by side."""
-        return [(delivery.name, score) for score in self._named for delivery in self._acked.get(score, ())]
+        """Return the other acks, those of a claim side by side; to name a single one costs least."""
+        named = [(score, part) for score, part in self._acked.items() if len(part) == 1 or score in self._named]
+        return [(delivery.name, score) for score, part in named for delivery in part]
 
     def of_claims(self, claim_scores: Iterable[int]) -> list[Delivery]:
         """Return the acked deliveries of these claims."""

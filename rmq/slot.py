@@ -34,6 +34,7 @@ class SlotWriter:
     """
 
     awaits_owners = False
+    joins_claims = True
 
     def __init__(self, connections: Connections, topic: Topic) -> None:
         self._connections = connections

@@ -119,6 +119,7 @@ class GroupSlots:
     """
 
     awaits_owners = True
+    joins_claims = False
 
     def __init__(self, connections: Connections, topic: Topic, member: Member) -> None:
         self._connections = connections

@@ -14,8 +14,11 @@ local function next_due(slot, highest_first, backlog, now_ms, lease_s)
   elseif backlog == 'all' and redis.call('ZCARD', slot.store) > 0 then
     return now_ms
   end
-  local retry = redis.call('ZRANGE', slot.retry, 0, 0, 'WITHSCORES')[2]
-  local claim = redis.call('ZRANGE', slot.prepare, 0, 0, 'WITHSCORES')[2]
+  local retry = not slot.quiet and redis.call('ZRANGE', slot.retry, 0, 0, 'WITHSCORES')[2]
+  local claim = slot.claimed
+  if not slot.unheld then
+    claim = redis.call('ZRANGE', slot.prepare, 0, 0, 'WITHSCORES')[2]
+  end
   consider(retry and math.floor(tonumber(retry) / 1000) * 1000)
   consider(claim and (math.floor(tonumber(claim) / 1000) + lease_s + 1) * 1000)
   return soonest

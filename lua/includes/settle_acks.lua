@@ -6,8 +6,8 @@ local function settle_acks(slot, at, totals, stale)
   if groups == 0 then
     return at
   end
-  local has_errors = redis.call('HLEN', slot.error) > 0
-  local has_bodies = redis.call('HLEN', slot.body) > 0
+  local has_errors = not slot.quiet and redis.call('HLEN', slot.error) > 0
+  local has_bodies = not slot.quiet and redis.call('HLEN', slot.body) > 0
   for _ = 1, groups do
     local claim_score, last = ARGV[at], at + 1 + tonumber(ARGV[at + 1])
     for first = at + 2, last, 1000 do

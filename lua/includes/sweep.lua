@@ -2,7 +2,11 @@
 -- `limit` of each. Returns how many, and whether more may be waiting.
 local function sweep(slot, now_ms, now_s, lease_s, max_retries, limit, totals)
   local before = '(' .. string.format('%.0f', (now_s - lease_s) * 1000)
-  local expired = redis.call('ZRANGEBYSCORE', slot.prepare, '-inf', before, 'WITHSCORES', 'LIMIT', 0, limit)
+  local expired = {}
+  if not slot.unheld then
+    expired = redis.call('ZRANGEBYSCORE', slot.prepare, '-inf', before, 'WITHSCORES', 'LIMIT', 0, limit)
+  end
+  slot.quiet = slot.quiet and #expired == 0
   for i = 1, #expired, 2 do
     local content, left = expired[i], tonumber(expired[i + 1]) % 1000
     local attempts = max_retries - left + 1
@@ -15,7 +19,10 @@ local function sweep(slot, now_ms, now_s, lease_s, max_retries, limit, totals)
     end
   end
   local upto = string.format('%.0f', now_s * 1000 + 999)
-  local due = redis.call('ZRANGEBYSCORE', slot.retry, '-inf', upto, 'WITHSCORES', 'LIMIT', 0, limit)
+  local due = {}
+  if not slot.quiet then
+    due = redis.call('ZRANGEBYSCORE', slot.retry, '-inf', upto, 'WITHSCORES', 'LIMIT', 0, limit)
+  end
   for i = 1, #due, 2 do
     if redis.call('ZADD', slot.store, 'NX', tonumber(due[i + 1]) % 1000, due[i]) == 0 then
       count(totals, 'merged', 1)

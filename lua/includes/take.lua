@@ -39,7 +39,7 @@ local function take(slot, highest_first, limit, start, now_ms, now_s, max_retrie
     end
   end
   local fresh = string.format('%.0f', now_s * 1000 + max_retries)
-  local has_retries = redis.call('ZCARD', slot.retry) > 0
+  local has_retries = not slot.quiet and redis.call('ZCARD', slot.retry) > 0
   for first = 1, #contents, 1000 do
     local last = math.min(first + 999, #contents)
     local claims = {}

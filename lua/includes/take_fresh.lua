@@ -4,7 +4,7 @@
 -- all that is due was seen; nothing at all, with nothing written, where the case is another.
 local function take_fresh(slot, highest_first, limit, now_ms, now_s, max_retries, totals)
   local fresh = string.format('%.0f', now_s * 1000 + max_retries)
-  if limit == 0 or redis.call('ZCOUNT', slot.prepare, fresh, fresh) > 0 then
+  if limit == 0 or not slot.unheld and redis.call('ZCOUNT', slot.prepare, fresh, fresh) > 0 then
     return nil
   end
   local page
@@ -24,7 +24,7 @@ local function take_fresh(slot, highest_first, limit, now_ms, now_s, max_retries
     claims[i + 1] = page[i]
   end
   local items, taken = page, redis.call('ZADD', slot.prepare, 'NX', unpack(claims))
-  local has_retries = redis.call('ZCARD', slot.retry) > 0
+  local has_retries = not slot.quiet and redis.call('ZCARD', slot.retry) > 0
   if taken < size or has_retries then
     items = {}
     local names, mine = {}, {}

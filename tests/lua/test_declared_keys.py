@@ -14,8 +14,8 @@ CASES = WRITERS | READERS
 
 def test_every_script_has_a_case() -> None:
     # the scripts of stream topics have theirs in test_stream_scripts, those of the history in test_history,
-    # those of streaming queries in test_spark_scripts, that of the rate limit in test_take_tokens
-    elsewhere = ("stream_", "history_", "spark_", "take_tokens")
+    # those of streaming queries in test_spark_scripts, the others in files of their names
+    elsewhere = ("stream_", "history_", "spark_", "take_tokens", "claim_many")
     assert set(CASES) == {name for name in scripts_under_test().names() if not name.startswith(elsewhere)}
 
 
