@@ -240,16 +240,20 @@ def test_a_restart_of_redis_in_the_middle_loses_nothing(spark: SparkSession) -> 
         frame = spark.range(0, 60_000, 1, 2).selectExpr("concat('m', id) content", "id + 100 priority")
         client.producer(topic)
         restarted: list[int] = []
+        over = threading.Event()
 
         def restart() -> None:
             wait_until(lambda: client.inspect(topic).stats().backlog > 1_000, LIMIT_S)
             server.kill()
             server.start()
             restarted.append(client.inspect(topic).stats().backlog)
+            over.wait(LIMIT_S)  # the server ends with the thread that started it
 
         trouble = threading.Thread(target=restart)
         trouble.start()
         sink_of(frame, server.url, topic, mergeRows=500, chunkSize=100, pipelineDepth=1).save()
+        found = set(stored(client, topic))
+        over.set()
         trouble.join(LIMIT_S)
         assert restarted[0] < 60_000, "it came in the middle"
-        assert set(stored(client, topic)) == {b"m%d" % i for i in range(60_000)}
+        assert found == {b"m%d" % i for i in range(60_000)}
