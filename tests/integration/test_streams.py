@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -498,7 +499,10 @@ def test_10_000_of_a_dead_consumer_are_taken_over_once_each_oldest_first(
                 new_before_the_end += sum(delivery.text.startswith("later") for delivery in page)
     counts = Counter(delivery.text for delivery in found)
     assert len(found) == len(counts) == 11_000
-    assert ids(delivery for delivery in found if delivery.text.startswith("old")) == list(old)
+    place = {id_: number for number, id_ in enumerate(old)}
+    order = [place[id_] for id_ in ids(delivery for delivery in found if delivery.text.startswith("old"))]
+    # oldest first; a pass that had begun before the leases ended goes on where it is, and then begins anew
+    assert sum(later < earlier for earlier, later in pairwise(order)) <= 1
     assert {delivery.attempt for delivery in found if delivery.text.startswith("old")} == {2}
     assert new_before_the_end > 0
     for survivor in survivors:

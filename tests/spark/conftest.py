@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -9,6 +10,13 @@ from pyspark.sql import SparkSession
 from rmq import RmqClient
 from tests.spark.sessions import make_session
 from tests.support.servers import RedisServer
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give Spark time on a busy machine: a test cut off in a call leaves the one session of all tests broken."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(400))
 
 
 @pytest.fixture(scope="session")
