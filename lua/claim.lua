@@ -29,6 +29,7 @@
 -- Errors: RMQ_FENCED stored_epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
 -- Complexity: O((limit + settled + swept) log N)
 -- Notes: prepare is written before store is trimmed. Not to be repeated after a lost reply: the lease settles it.
+-- @include whole
 -- @include count
 -- @include write_totals
 -- @include read_clock
@@ -49,7 +50,6 @@
 -- @include take_fresh
 -- @include take
 -- @include next_due
--- @include whole
 -- @include claim_slot
 
 local slot = {

@@ -14,6 +14,7 @@
 -- Errors: none of its own; OOM can't occur, and a server that takes no writes refuses before anything is written
 -- Complexity: O(the sum of the claims)
 -- Notes: each slot is settled and claimed from as by a call of its own. Not to be repeated after a lost reply.
+-- @include whole
 -- @include count
 -- @include write_totals
 -- @include read_clock
@@ -34,7 +35,6 @@
 -- @include take_fresh
 -- @include take
 -- @include next_due
--- @include whole
 -- @include claim_slot
 
 local width, order = tonumber(ARGV[1]), ARGV[4]

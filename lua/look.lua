@@ -7,8 +7,8 @@
 -- Errors: none of its own
 -- Complexity: O(slots x log N)
 -- Notes: reads only. What is due may all be in flight; a claim finds out. A paused slot's backlog does not count.
--- @include read_clock
 -- @include whole
+-- @include read_clock
 -- @include next_due
 
 local order, lease_s = ARGV[1], tonumber(ARGV[2])

@@ -13,8 +13,8 @@
 -- Errors: none of its own
 -- Complexity: O(log N)
 -- Notes: reads only.
--- @include read_clock
 -- @include whole
+-- @include read_clock
 -- @include next_due
 
 local slot = { store = KEYS[1], prepare = KEYS[2], retry = KEYS[3], dead = KEYS[4], meta = KEYS[5] }

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby, repeat
-from typing import Any, Generic, TypeVar, cast
+from operator import itemgetter
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from rmq.envelope import unwrap
 from rmq.errors import (
@@ -51,8 +53,7 @@ _SEND_SCRIPTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
+class Call(NamedTuple, Generic[T]):
     """One script call on one slot.
 
     Attributes:
@@ -160,22 +161,24 @@ def claim(
 
     `whole` acks claims of which every delivery is done, naming one of them: cheaper for all sides.
     """
-    keys = slot_keys(topic.name, slot)
-    args: list[Argument] = [owner.epoch, owner.ensemble, topic.lease_s, topic.max_retries, order_of(topic), limit]
-    args += [start, sweep_limit, topic.max_dead_age_ms, topic.max_dead_per_slot]
+    max_retries = topic.max_retries
+    args: list[Argument] = [
+        owner.epoch, owner.ensemble, topic.lease_s, max_retries, order_of(topic), limit, start, sweep_limit,
+        topic.max_dead_age_ms, topic.max_dead_per_slot,
+    ]  # fmt: skip
     args += nack_args(nacks)
     args += ack_args(acks)
     args.append(len(whole))
-    for claim_score, number, witness in whole:
-        args += (claim_score, number, witness)
-    if topic.ttl_ms is not None:
-        args.append(topic.ttl_ms)
-    max_retries = topic.max_retries
+    for each in whole:
+        args += each
+    if topic.ttl is not None:
+        args.append(cast(int, topic.ttl_ms))
 
     def parse(reply: list[Any]) -> ClaimReply:
         return _parse_claim(reply, max_retries)
 
-    return Call("claim", (*all_keys(keys), *_born(topic, keys)), args, parse, False, topic.name, slot)
+    keys = _claim_keys(topic.name, slot, topic.ttl is not None and not topic.type.timed)
+    return Call("claim", keys, args, parse, False, topic.name, slot)
 
 
 def claim_many(
@@ -477,6 +480,12 @@ def _born(topic: Topic, keys: SlotKeys) -> tuple[str, ...]:
     return () if topic.ttl is None or topic.type.timed else (keys.born,)
 
 
+@lru_cache(maxsize=65_536)
+def _claim_keys(topic: str, slot: int, ages: bool) -> tuple[str, ...]:
+    keys = slot_keys(topic, slot)
+    return (*all_keys(keys), keys.born) if ages else all_keys(keys)
+
+
 def all_keys(keys: SlotKeys) -> tuple[str, ...]:
     """Return the keys of a slot that hold messages or what belongs to them."""
     return (
@@ -484,10 +493,13 @@ def all_keys(keys: SlotKeys) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+_claim_score = itemgetter(1)
+
+
 def ack_args(acks: Iterable[Ack]) -> list[Argument]:
     """Return acks as settle_acks takes them: those of a claim side by side cost least."""
     args: list[Argument] = [0]
-    for claim_score, group in groupby(acks, key=lambda ack: ack[1]):
+    for claim_score, group in groupby(acks, key=_claim_score) if acks else ():
         contents = [content for content, _ in group]
         args += (claim_score, len(contents))
         args += contents
@@ -506,6 +518,8 @@ def nack_args(nacks: Sequence[Nack]) -> list[Argument]:
 def _parse_claim(reply: list[Any], max_retries: int) -> ClaimReply:
     now_ms, next_due_ms, resume, swept, stale, items, bodies, unmatched = reply
     now = int(now_ms)
+    if not items:
+        return ClaimReply(now, int(next_due_ms), int(resume), int(swept), tuple(stale), (), tuple(map(int, unmatched)))
     second = now // 1000
     fresh = stamped(second, max_retries)
     messages: list[Claimed] = []

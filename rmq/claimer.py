@@ -42,9 +42,16 @@ TROUBLE_PAUSE_S = 0.2
 by claims of which nobody hears the reply."""
 
 
+IDLE_S = 0.02
+"""Who has nothing to claim for so long is idle: outcomes do not wait for a claim to ride on."""
+
 CLAIM_WEIGHT, MOST_WEIGHT = 10, 1_000
 """How much goes into one script call that claims from several slots: messages asked for, arguments, and so much a slot.
 That is about a millisecond of the server."""
+
+
+Board = Callable[[Sequence[int] | None], Sequence[Delivery]]
+"""Returns the outcomes that are to go along with claims from these slots; with `None` all that there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +246,12 @@ class Claimer:
             self._changed.notify_all()
 
     def claim(
-        self, limit: int, holder: Holder, settled: Sequence[Delivery] = (), held: Sequence[Delivery] | None = None
+        self,
+        limit: int,
+        holder: Holder,
+        settled: Sequence[Delivery] = (),
+        held: Sequence[Delivery] | None = None,
+        board: Board | None = None,
     ) -> ClaimRound:
         """Claim up to `limit` messages from the slots that are due, in one round trip; settle on the way.
 
@@ -248,6 +260,7 @@ class Claimer:
             holder: What the deliveries turn to when they are acked or nacked.
             settled: Deliveries with outcomes to carry out first; their slots are claimed from, too.
             held: All deliveries that the holder has, the settled ones too; just these by default.
+            board: Asked for more outcomes, once the slots to claim from are known.
 
         Returns:
             The deliveries, and the settled ones that certainly did not reach Redis.
@@ -260,27 +273,37 @@ class Claimer:
         other slots would be lost with it. It is logged then.
         """
         if not limit or not self._throttle.limited:
-            return self._claim(limit, holder, settled, held)
+            return self._claim(limit, holder, settled, held, board)
         allowed = self._throttle.take(limit) if self.wait_s(1.0) == 0 else 0
-        round_ = self._claim(allowed, holder, settled, held)
+        round_ = self._claim(allowed, holder, settled, held, board)
         self._throttle.give_back(allowed - len(round_.deliveries) - round_.doubtful)
         return round_
 
     def _claim(
-        self, limit: int, holder: Holder, settled: Sequence[Delivery], held: Sequence[Delivery] | None
+        self,
+        limit: int,
+        holder: Holder,
+        settled: Sequence[Delivery],
+        held: Sequence[Delivery] | None,
+        board: Board | None = None,
     ) -> ClaimRound:
+        turn = self._turn(settled, limit)
+        if board is not None:
+            busy = turn or (limit and self.wait_s(IDLE_S) < IDLE_S)
+            settled = [*settled, *board([slot for slot, _ in turn] if busy else None)]
         pending = pack(settled, settled if held is None else held)
-        turn = self._turn(pending, limit)
         places = [*turn, *(place for place in pending if place not in turn)]
         if not places:
             return ClaimRound([], [])
-        started_s = monotonic_s()
         open_ = [place for place in turn if self._is_open(place)]
         share, extra = divmod(limit, len(open_) or 1)
         shares = {place: min(share + (index < extra), MAX_BATCH) for index, place in enumerate(open_)}
-        parts = [self._claim_call(place, shares.get(place, 0), pending.get(place)) for place in places]
+        limits = [shares.get(place, 0) for place in places]
+        started_s = monotonic_s()
+        parts = [
+            self._claim_call(place, limit, pending.get(place)) for place, limit in zip(places, limits, strict=True)
+        ]
         try:
-            limits = [shares.get(place, 0) for place in places]
             replies = self._carry_out(parts, limits, [index >= len(turn) for index in range(len(places))])
         except BaseException:
             _to_be_named(list(settled))  # some may have been carried out
@@ -345,7 +368,7 @@ class Claimer:
                         size.in_flight,
                     )
 
-    def _turn(self, pending: Iterable[Place], limit: int) -> list[Place]:
+    def _turn(self, settled: Iterable[Delivery], limit: int) -> list[Place]:
         """Pick the slots to claim from; no other thread picks them until the claim has answered.
 
         Those due for longest go first, whatever is to be settled: else a slow handler, which claims one at a time,
@@ -358,6 +381,7 @@ class Claimer:
         with self._changed:
             turn = [(slot, self._owners[slot]) for slot in self._schedule.due(monotonic_s(), room)]
             if not self._joins:
+                pending = dict.fromkeys((delivery.slot, delivery.owner) for delivery in settled)
                 ours = [place for place in pending if self._owners.get(place[0]) == place[1] and place not in turn]
                 turn += ours[: room - len(turn)]
             if self._may_claim is not None:
@@ -373,14 +397,9 @@ class Claimer:
         start = self._resume.get(slot, 0) if limit else 0
         if settlements is None:
             return self._source.claim_call(slot, limit, owner=owner, start=start)
+        acks, whole = settlements.acks()
         return self._source.claim_call(
-            slot,
-            limit,
-            owner=owner,
-            start=start,
-            acks=settlements.named_acks(),
-            nacks=settlements.nacks,
-            whole=settlements.whole_claims(),
+            slot, limit, owner=owner, start=start, acks=acks, nacks=settlements.nacks, whole=whole
         )
 
     def _take_replies(
@@ -393,11 +412,13 @@ class Claimer:
     ) -> ClaimRound:
         round_ = ClaimRound([], [])
         trouble: RmqError | None = None
+        lease_until_s, now_ms = started_s + self.topic.lease_s, 0
         with self._changed:
             for place, reply in zip(places, replies, strict=True):
                 settlements = pending.get(place)
                 if isinstance(reply, ClaimReply):
-                    round_.deliveries.extend(self._take_claims(place, reply, settlements, holder, started_s))
+                    now_ms = reply.now_ms
+                    round_.deliveries.extend(self._take_claims(place, reply, settlements, holder, lease_until_s))
                     if reply.unmatched and settlements is not None:
                         round_.unsent.extend(_to_be_named(settlements.of_claims(reply.unmatched)))
                     continue
@@ -410,8 +431,7 @@ class Claimer:
                     trouble = reply
                     if settlements is not None:  # refused, or not sent: nothing was carried out
                         round_.unsent.extend(_to_be_named(settlements.deliveries))
-            if self._schedule.wait_s(monotonic_s(), 1.0) == 0:
-                self._changed.notify_all()
+            self._after_replies(now_ms, started_s)
         if trouble is None:
             return round_
         if not round_.deliveries and not pending:
@@ -419,16 +439,25 @@ class Claimer:
         log.warning("%s", trouble)  # no reason to forget what was claimed, or to send again what was settled
         return round_
 
+    def _after_replies(self, now_ms: int, started_s: float) -> None:
+        """Learn Redis' time, if a reply has told it; wake the others if there is something for them."""
+        received_s = monotonic_s()
+        if now_ms:
+            self._schedule.sync_clock(now_ms, received_s, started_s)
+        if self._schedule.wait_s(received_s, 1.0) == 0:
+            self._changed.notify_all()
+
     def _take_claims(
-        self, place: Place, reply: ClaimReply, settlements: Settlements | None, holder: Holder, started_s: float
-    ) -> list[Delivery]:
+        self, place: Place, reply: ClaimReply, settlements: Settlements | None, holder: Holder, lease_until_s: float
+    ) -> Sequence[Delivery]:
         slot, owner = place
-        self._schedule.sync_clock(reply.now_ms, monotonic_s())
         if reply.next_due_ms:  # a hint may have come in the meantime, which this reply can't know of
             self._schedule.hint(slot, reply.next_due_ms)
-        self._resume[slot] = reply.resume
-        self._book_stale(reply, settlements)
-        return self._source.deliveries(slot, reply, started_s + self.topic.lease_s, holder, owner)
+        if reply.resume or slot in self._resume:
+            self._resume[slot] = reply.resume
+        if reply.stale:
+            self._book_stale(reply, settlements)
+        return self._source.deliveries(slot, reply, lease_until_s, holder, owner)
 
     def _fenced(self, error: CoordinationError, settlements: Settlements | None) -> None:
         """A newer owner has touched the slot: nothing that this one does counts; ZooKeeper tells us, too."""
@@ -439,7 +468,7 @@ class Claimer:
         log.warning("%s (%d outcomes refused)", error, len(lost))
 
     def _book_stale(self, reply: ClaimReply, settlements: Settlements | None) -> None:
-        if not reply.stale or settlements is None:
+        if settlements is None:
             return
         self.stale += len(reply.stale)
         gone = set(reply.stale)

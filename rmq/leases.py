@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Protocol
 
 from rmq.blocking import THREADS, Background, Blocking
 from rmq.calls import MAX_BATCH, Renewal
 from rmq.clock import monotonic_s
-from rmq.delivery import Delivery
+from rmq.delivery import ACKED, Delivery
 from rmq.errors import CoordinationError, RmqError
 from rmq.ownership import Owner
 from rmq.results import ExtendReply
@@ -24,11 +25,42 @@ class Held:
 
     `lock` is held while their claim scores are on the way to Redis, by the worker to settle and by the keeper to
     extend: so that neither sends a token that the other is just replacing.
+
+    Those that are acked may wait for a ride, by slot: to settle a slot together with its next claim costs little more
+    than the claim. They are not among `deliveries` then.
     """
 
     def __init__(self, blocking: Blocking = THREADS) -> None:
         self.lock = blocking.lock()
         self.deliveries: list[Delivery] = []
+        self.riding: dict[int, list[Delivery]] = {}
+
+    def all(self) -> list[Delivery]:
+        """Return all that is held; for others than the worker without the lock, so what they see may just change."""
+        return [*self.deliveries, *chain.from_iterable(list(self.riding.values()))]
+
+    def let_ride(self, since_s: float) -> None:
+        """Let those wait for a ride that are acked and were claimed after a moment of `monotonic_s`."""
+        stay: list[Delivery] = []
+        for delivery in self.deliveries:
+            claimed_s = delivery.lease_until_s - delivery.topic.lease_s
+            if delivery.outcome is ACKED and not delivery.by_name and claimed_s > since_s:
+                self.riding.setdefault(delivery.slot, []).append(delivery)
+            else:
+                stay.append(delivery)
+        self.deliveries = stay
+
+    def board(self, slots: Iterable[int] | None = None, before_s: float = 0.0) -> list[Delivery]:
+        """Take those of some slots, of all by default, and those claimed before a moment, back among `deliveries`."""
+        wanted = list(self.riding) if slots is None else [slot for slot in slots if slot in self.riding]
+        boarded = [delivery for slot in wanted for delivery in self.riding.pop(slot)]
+        while self.riding:
+            slot, part = next(iter(self.riding.items()))  # the first one has waited longest
+            if part[0].lease_until_s - part[0].topic.lease_s > before_s:
+                break
+            boarded += self.riding.pop(slot)
+        self.deliveries += boarded
+        return boarded
 
 
 class Slots(Protocol):
@@ -87,7 +119,7 @@ class LeaseKeeper(Background):
         if not held.lock.acquire(timeout=self._lease_s / 20):
             return
         try:
-            lost = self._renew_due(held.deliveries)
+            lost = self._renew_due(held.all())
         finally:
             held.lock.release()
         for delivery in lost:

@@ -117,7 +117,7 @@ class ListenerRuntime:
 
     def census(self) -> Counts:
         """Return what it does at the moment."""
-        held = [delivery for worker in self._workers for delivery in list(worker.held.deliveries)]
+        held = [delivery for worker in self._workers for delivery in worker.held.all()]
         return Counts(
             self._slots(),
             {delivery.slot for delivery in held},
@@ -143,7 +143,7 @@ class ListenerRuntime:
         for thread in (self._releaser, *self._workers, self._watcher, *upkeep):
             thread.join(max(0.0, until_s - monotonic_s()))
         self._keeper.stop()
-        return [delivery for worker in self._workers if worker.is_alive() for delivery in worker.held.deliveries]
+        return [delivery for worker in self._workers if worker.is_alive() for delivery in worker.held.all()]
 
     def _release(self) -> None:
         """Give back what was not begun; a thread of its own, since Redis may keep it waiting longer than a stop may."""

@@ -7,10 +7,19 @@ or hint can stop delivery for good.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+from itertools import count
+
+STALE_ENTRIES = 64
+"""How many more entries than twice the slots the heap of times may have before it is built anew."""
 
 
 class Schedule:
     """What a consumer knows of its slots. Times are Redis' epoch milliseconds, mapped to a monotonic clock.
+
+    `_due_ms` is the truth. The heap of times only tells which slots have become due since: an entry of which the slot
+    has another time by now means nothing, and each new time gets an entry of its own. The heap of turns is the same for
+    the slots that are due: the one claimed from longest ago is in front.
 
     Args:
         slots: The slots to watch; each is due at once until a claim says otherwise.
@@ -18,7 +27,12 @@ class Schedule:
 
     def __init__(self, slots: Iterable[int]) -> None:
         self._due_ms: dict[int, int] = dict.fromkeys(slots, 1)
-        self._order = list(self._due_ms)
+        self._turns = count()
+        self._turn = {slot: next(self._turns) for slot in self._due_ms}
+        self._later = [(due_ms, slot) for slot, due_ms in self._due_ms.items()]
+        heapify(self._later)
+        self._ready: set[int] = set()
+        self._queue: list[tuple[int, int]] = []
         self._offset_ms: float | None = None
 
     @property
@@ -30,16 +44,32 @@ class Schedule:
         """Watch exactly these slots; new ones are due at once."""
         wanted = set(slots)
         for gone in self._due_ms.keys() - wanted:
-            del self._due_ms[gone]
-        for slot in wanted - self._due_ms.keys():
-            self._due_ms[slot] = 1
-        self._order = [slot for slot in self._order if slot in wanted]
-        known = set(self._order)
-        self._order += sorted(wanted - known)
+            del self._due_ms[gone], self._turn[gone]
+            self._ready.discard(gone)
+        for slot in sorted(wanted - self._due_ms.keys()):
+            self._turn[slot] = next(self._turns)
+            self._set(slot, 1)
 
-    def sync_clock(self, redis_now_ms: int, monotonic_s: float) -> None:
-        """Learn Redis' time from a reply just received."""
-        self._offset_ms = redis_now_ms - monotonic_s * 1000
+    def sync_clock(self, redis_now_ms: int, received_s: float, sent_s: float | None = None) -> None:
+        """Learn Redis' time from a reply.
+
+        The whole millisecond was read between sending and receiving, so it leaves a span for the distance of the two
+        clocks. The latest start of all spans is kept: it is never early, and late by the shortest of the trips only.
+
+        Args:
+            redis_now_ms: What the reply says.
+            received_s: When it came, on the monotonic clock.
+            sent_s: When its call was sent; by default when the reply came.
+        """
+        least_ms = redis_now_ms - received_s * 1000
+        most_ms = redis_now_ms + 1 - (received_s if sent_s is None else sent_s) * 1000
+        known_ms = self._offset_ms
+        if known_ms is None or not least_ms <= known_ms <= most_ms:
+            self._offset_ms = least_ms
+            if known_ms is None or known_ms > most_ms:  # Redis' clock was set back: some may not be due any more
+                self._ready.clear()
+                self._queue.clear()
+                self._rebuild()
 
     def redis_now_ms(self, monotonic_s: float) -> float:
         """Return what Redis' clock says by now; 1 while unknown, when all slots are due anyway."""
@@ -48,36 +78,69 @@ class Schedule:
     def note(self, slot: int, next_due_ms: int) -> None:
         """Take what a claim or a look said about a slot: due at this time, 0 for never."""
         if slot in self._due_ms:
-            self._due_ms[slot] = next_due_ms
+            self._set(slot, next_due_ms)
 
     def hint(self, slot: int, due_ms: int) -> None:
         """Take a wake hint: due at this time at the latest, 0 for at once."""
         known = self._due_ms.get(slot)
         due_ms = due_ms or 1
         if known is not None and (known == 0 or due_ms < known):
-            self._due_ms[slot] = due_ms
+            self._set(slot, due_ms)
 
     def postpone(self, slot: int, monotonic_s: float, pause_s: float) -> None:
         """Leave a slot alone for a while, since a claim failed there; due then, whatever is known of it."""
         if self._offset_ms is None:
             self.sync_clock(1, monotonic_s)  # any clock will do until Redis has told its own
         if slot in self._due_ms:
-            self._due_ms[slot] = max(1, int(self.redis_now_ms(monotonic_s) + pause_s * 1000))
+            self._set(slot, max(1, int(self.redis_now_ms(monotonic_s) + pause_s * 1000)))
 
     def due(self, monotonic_s: float, most: int) -> list[int]:
         """Return up to `most` slots to claim from now; the ones claimed from longest ago first."""
-        now_ms = self.redis_now_ms(monotonic_s)
-        return [slot for slot in self._order if 0 < self._due_ms[slot] <= now_ms][:most]
+        self._gather(monotonic_s)
+        queue, found = self._queue, list[tuple[int, int]]()
+        while queue and len(found) < most:
+            turn, slot = entry = heappop(queue)
+            if slot in self._ready and self._turn[slot] == turn and entry not in found[-1:]:
+                found.append(entry)
+        for entry in found:
+            heappush(queue, entry)
+        return [slot for _, slot in found]
 
     def served(self, slots: Iterable[int]) -> None:
         """Note that these slots had their turn: the others go first next time."""
-        turn = [slot for slot in slots if slot in self._due_ms]
-        had = set(turn)
-        self._order = [slot for slot in self._order if slot not in had] + turn
+        for slot in slots:
+            if slot in self._turn:
+                self._turn[slot] = next(self._turns)
+                if slot in self._ready:
+                    heappush(self._queue, (self._turn[slot], slot))
 
     def wait_s(self, monotonic_s: float, longest_s: float) -> float:
         """Return how long nothing is due, in seconds, at most `longest_s`."""
-        times = [due_ms for due_ms in self._due_ms.values() if due_ms]
-        if not times:
+        self._gather(monotonic_s)
+        if self._ready:
+            return 0.0
+        if not self._later:
             return longest_s
-        return min(longest_s, max(0.0, (min(times) - self.redis_now_ms(monotonic_s)) / 1000))
+        return min(longest_s, max(0.0, (self._later[0][0] - self.redis_now_ms(monotonic_s)) / 1000))
+
+    def _set(self, slot: int, due_ms: int) -> None:
+        self._due_ms[slot] = due_ms
+        self._ready.discard(slot)
+        if due_ms:
+            heappush(self._later, (due_ms, slot))
+            if len(self._later) > 2 * len(self._due_ms) + STALE_ENTRIES:
+                self._rebuild()
+
+    def _gather(self, monotonic_s: float) -> None:
+        """Sort out what has become due, and leave an entry that still counts in front."""
+        now_ms = self.redis_now_ms(monotonic_s)
+        later, known = self._later, self._due_ms
+        while later and (later[0][0] <= now_ms or known.get(later[0][1]) != later[0][0]):
+            due_ms, slot = heappop(later)
+            if known.get(slot) == due_ms and slot not in self._ready:
+                self._ready.add(slot)
+                heappush(self._queue, (self._turn[slot], slot))
+
+    def _rebuild(self) -> None:
+        self._later = [(due_ms, slot) for slot, due_ms in self._due_ms.items() if due_ms and slot not in self._ready]
+        heapify(self._later)

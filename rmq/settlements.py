@@ -38,15 +38,20 @@ class Settlements:
         """Note that a delivery of this claim is still open: the claim is not done as a whole."""
         self._named.add(claim_score)
 
-    def whole_claims(self) -> list[WholeClaim]:
-        """Return the claims of which every delivery is acked; what is nacked leaves them before."""
-        whole = [(score, part) for score, part in self._acked.items() if len(part) > 1 and score not in self._named]
-        return [(score, len(part), part[0].name) for score, part in whole]
+    def acks(self) -> tuple[list[Ack], list[WholeClaim]]:
+        """Return the acks to be named, those of a claim side by side, and the claims to be acked as a whole.
 
-    def named_acks(self) -> list[Ack]:
-        """Return the other acks, those of a claim side by side; to name a single one costs least."""
-        named = [(score, part) for score, part in self._acked.items() if len(part) == 1 or score in self._named]
-        return [(delivery.name, score) for score, part in named for delivery in part]
+        Whole are those of which every delivery is acked; what is nacked leaves them before. To name a single one costs
+        least.
+        """
+        named: list[Ack] = []
+        whole: list[WholeClaim] = []
+        for score, part in self._acked.items():
+            if len(part) == 1 or score in self._named:
+                named += [(delivery.name, score) for delivery in part]
+            else:
+                whole.append((score, len(part), part[0].name))
+        return named, whole
 
     def of_claims(self, claim_scores: Iterable[int]) -> list[Delivery]:
         """Return the acked deliveries of these claims."""

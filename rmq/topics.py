@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 from rmq.durations import Duration, duration_ms
 from rmq.errors import InvalidTopicError, InvalidValueError
@@ -17,6 +17,7 @@ from rmq.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
 from rmq.scores import STAMP
 from rmq.slots import MAX_SLOTS, slot_of
 
+_S, _MS = timedelta(seconds=1), timedelta(milliseconds=1)
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -174,7 +175,7 @@ class Topic:
     @property
     def lease_s(self) -> int:
         """The lease in whole seconds."""
-        return self.lease // timedelta(seconds=1)
+        return self.lease // _S
 
     @property
     def max_backlog_per_slot(self) -> int:
@@ -194,7 +195,7 @@ class Topic:
     @property
     def ttl_ms(self) -> int | None:
         """The time to live, ms; `None` without."""
-        return None if self.ttl is None else duration_ms(self.ttl, "ttl")
+        return None if self.ttl is None else cast("timedelta", self.ttl) // _MS
 
     @property
     def rate_burst(self) -> int:
@@ -209,7 +210,7 @@ class Topic:
     @property
     def max_dead_age_ms(self) -> int:
         """How long dead messages are kept, ms."""
-        return duration_ms(self.max_dead_age, "max_dead_age")
+        return cast("timedelta", self.max_dead_age) // _MS
 
     def slot_of(self, basis: bytes) -> int:
         """Return the slot, 0 to `slots` - 1, of a message with this slot basis (or content, if it has none)."""

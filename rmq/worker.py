@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rmq.adaptive import Adaptive
 from rmq.blocking import Background, Event
-from rmq.claimer import Claimer
+from rmq.claimer import IDLE_S, Claimer
 from rmq.clock import monotonic_s
 from rmq.coordination import Coordinator, Ownership
 from rmq.delivery import ACKED, RELEASED, Delivery, Outcome, Verb, describe
@@ -32,7 +32,11 @@ LOOK_EVERY_S = 1.0
 """How often an idle listener looks by itself, since hints may get lost."""
 
 SETTLE_AFTER_S = 0.1
-"""An outcome waits at most this long, and until its handler's neighbour returns, for a claim to ride on."""
+"""An outcome waits at most this long, and until its handler's neighbour returns, while others wait for the handler."""
+
+RIDE_S = 0.25
+"""An ack waits at most this long from its claim on for the next claim from its slot, which takes it along for little; in
+an idle worker it does not wait. What a killed process had handled meanwhile is delivered again."""
 
 SLOW_S = 0.5
 """What waits behind a handler that runs longer than this goes back to the others."""
@@ -156,7 +160,7 @@ class Worker(Background):
         if not self.held.lock.acquire(timeout=TROUBLE_PAUSE_S):
             return False
         try:
-            return all(delivery.slot != slot for delivery in self.held.deliveries)
+            return all(delivery.slot != slot for delivery in self.held.all())
         finally:
             self.held.lock.release()
 
@@ -165,7 +169,7 @@ class Worker(Background):
         if not self.held.lock.acquire(timeout=TROUBLE_PAUSE_S):
             return range(self._listener.topic.slots)
         try:
-            return {delivery.slot for delivery in self.held.deliveries}
+            return {delivery.slot for delivery in self.held.all()}
         finally:
             self.held.lock.release()
 
@@ -187,16 +191,23 @@ class Worker(Background):
 
     def _round(self) -> bool:
         """Claim, settle and handle once; return whether there was anything to do."""
-        with self.held.lock:
+        held = self.held
+        with held.lock:
+            if self._listener.topic.slots > 1:
+                held.let_ride(monotonic_s() - RIDE_S)
+            round_ = self.claimer.claim(self._room(), self, self._settled(), held.deliveries, self._board)
             settled = self._settled()
-            round_ = self.claimer.claim(self._room(), self, settled, self.held.deliveries)
             self._drop(settled, round_.unsent)
-            self.held.deliveries += round_.deliveries
+            held.deliveries += round_.deliveries
             self._waiting.extend(round_.deliveries)
         if self._stopping.is_set():
             self.release_waiting()
         self._handle_waiting()
         return bool(settled or round_.deliveries)
+
+    def _board(self, slots: Iterable[int] | None) -> list[Delivery]:
+        """Return the outcomes that go along with claims from these slots, and those that have waited long enough."""
+        return self.held.board(slots, monotonic_s() - RIDE_S)
 
     def _room(self) -> int:
         """Return how many messages to claim."""
@@ -206,7 +217,7 @@ class Worker(Background):
 
     def _pause(self) -> None:
         """Wait until there may be something to do."""
-        self.claimer.wait(LOOK_EVERY_S)
+        self.claimer.wait(IDLE_S if self.held.riding else LOOK_EVERY_S)
 
     def _handle_waiting(self) -> None:
         batch = self._listener.batch
@@ -301,11 +312,12 @@ class Worker(Background):
         began_s = self._began_s
         if began_s is None or monotonic_s() - began_s < SLOW_S:
             return
-        if self._waiting or any(delivery.outcome is not None for delivery in list(self.held.deliveries)):
+        if self._waiting or any(delivery.outcome is not None for delivery in self.held.all()):
             self.release_waiting()
 
     def _settle_only(self) -> None:
         with self.held.lock:
+            self.held.board()
             settled = self._settled()
             if settled:
                 round_ = self.claimer.claim(0, self, settled, self.held.deliveries)
@@ -313,6 +325,8 @@ class Worker(Background):
 
     def _finish(self) -> None:
         """Send the last outcomes; give up when their leases end."""
+        with self.held.lock:
+            self.held.board()
         while self._settled():
             try:
                 self._settle_only()

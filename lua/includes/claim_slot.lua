@@ -1,7 +1,9 @@
 -- A claim from one slot: settles the previous ones, sweeps, and takes what is due. `rules` are the topic's; `turn` says
 -- who claims how much from where, and that what it settles stands in ARGV from `at` to `last`. Returns the reply.
--- A slot without retries, dead, bodies and failures is `quiet`, one without claims `unheld`: what could only be found
--- there is not looked for. `rules.joined`: the caller has written. Limit -1: a quiet slot is settled, and no more.
+-- A slot without retries, dead, bodies and failures is `quiet`: what could only be found there is not looked for. Its
+-- first two messages tell whether more than one is due, and when the next one will be; so `peek` mostly is all of store
+-- that has to be read. `oldest` is the claim score whose lease ends first, false without claims. `rules.joined`: the
+-- caller has written. Limit -1: a quiet slot is settled, and no more.
 local function claim_slot(slot, rules, turn, now_ms, now_s)
   local highest_first, limit, start, lease_s = rules.highest_first, turn.limit, turn.start, rules.lease_s
   local max_retries, sweep_limit = rules.max_retries, rules.sweep_limit
@@ -11,14 +13,19 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
   end
   local settle_only = limit < 0 and ARGV[turn.at] == '0'
   limit = math.max(0, limit)
-  local sizes = measure(slot, settle_only)
+  local sizes = measure(slot, true)
   if slot.born then
     redis.call('ZCARD', slot.born)
   end
-  slot.quiet, slot.unheld = sizes.quiet and ARGV[turn.at] == '0', sizes.prepare == 0
+  slot.quiet = sizes.quiet and ARGV[turn.at] == '0'
+  local peek = nil
+  if not settle_only and sizes.quiet then -- whatever becomes of it, store has been found to be what it should be
+    peek = redis.call(highest_first and 'ZREVRANGE' or 'ZRANGE', slot.store, 0, 1, 'WITHSCORES')
+  end
 
   local totals, stale, unmatched = {}, {}, {}
   if newer or not rules.joined then
+    redis.call('ZCARD', slot.prepare)
     begin_write(slot, newer, turn.epoch, turn.ensemble)
   end
   local at = settle_nacks(slot, turn.at, now_ms, max_retries, totals, stale)
@@ -34,6 +41,7 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
     write_totals(slot.meta, totals)
     return { whole(now_ms), '0', '0', '0', stale, {}, {}, unmatched }
   end
+  slot.oldest = tonumber(redis.call('ZRANGE', slot.prepare, 0, 0, 'WITHSCORES')[2]) or false
   local swept, more = sweep(slot, now_ms, now_s, lease_s, max_retries, sweep_limit, totals)
   local more_outlived = false
   if at <= turn.last then
@@ -48,9 +56,10 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
   if not paused and not more_outlived then
     local fresh, passed, ended
     if start == 0 then
-      fresh, passed, ended = take_fresh(slot, highest_first, limit, now_ms, now_s, max_retries, totals)
+      peek = slot.quiet and peek or nil -- else what it saw may have changed
+      fresh, passed, ended = take_fresh(slot, highest_first, limit, now_ms, now_s, max_retries, totals, peek)
     end
-    items, searched = fresh or items, ended
+    items, searched = fresh or items, ended or false
     local wanted, from = limit - #items / 2, passed or start
     if wanted > 0 and not ended then
       local others

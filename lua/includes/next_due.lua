@@ -1,25 +1,29 @@
 -- When a slot next has something to do, epoch ms, 0 for never: a message due, a retry due, a lease running out.
--- `backlog` says which messages in store count: `all`, `later` (all that are due now are in flight) or `none`.
+-- `backlog` says which messages in store count: `all`, `later` (all that are due now are in flight) or `none`. What the
+-- caller knows it leaves in `slot`: `upcoming` (the first due time that lies ahead), `oldest` (first claim score), false
+-- for none; `claimed` (claim score of what it claimed itself).
 local function next_due(slot, highest_first, backlog, now_ms, lease_s)
-  local soonest = 0
-  local function consider(time)
-    if time and (soonest == 0 or time < soonest) then
-      soonest = time
-    end
-  end
-  if backlog ~= 'none' and not highest_first then
-    local from = backlog == 'later' and '(' .. string.format('%.0f', now_ms) or '-inf'
-    local first = redis.call('ZRANGEBYSCORE', slot.store, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-    consider(tonumber(first[2]))
+  local soonest = nil
+  if backlog == 'later' and slot.upcoming ~= nil then
+    soonest = not highest_first and slot.upcoming or nil
+  elseif backlog ~= 'none' and not highest_first then
+    local from = backlog == 'later' and '(' .. whole(now_ms) or '-inf'
+    soonest = tonumber(redis.call('ZRANGEBYSCORE', slot.store, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
   elseif backlog == 'all' and redis.call('ZCARD', slot.store) > 0 then
     return now_ms
   end
   local retry = not slot.quiet and redis.call('ZRANGE', slot.retry, 0, 0, 'WITHSCORES')[2]
-  local claim = slot.claimed
-  if not slot.unheld then
+  if retry then
+    local due = math.floor(tonumber(retry) / 1000) * 1000
+    soonest = math.min(due, soonest or due)
+  end
+  local claim = slot.oldest or slot.claimed
+  if slot.oldest == nil then
     claim = redis.call('ZRANGE', slot.prepare, 0, 0, 'WITHSCORES')[2]
   end
-  consider(retry and math.floor(tonumber(retry) / 1000) * 1000)
-  consider(claim and (math.floor(tonumber(claim) / 1000) + lease_s + 1) * 1000)
-  return soonest
+  if claim then
+    local ends = (math.floor(tonumber(claim) / 1000) + lease_s + 1) * 1000
+    soonest = math.min(ends, soonest or ends)
+  end
+  return soonest or 0
 end

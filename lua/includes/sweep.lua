@@ -1,10 +1,12 @@
 -- Rescues what nobody holds any more: expired leases go back or die, due retries go to store; oldest first, up to
--- `limit` of each. Returns how many, and whether more may be waiting.
+-- `limit` of each. `slot.oldest` is the first claim score in prepare, false without; nil afterwards where it may be
+-- another one now. Returns how many, and whether more may be waiting.
 local function sweep(slot, now_ms, now_s, lease_s, max_retries, limit, totals)
-  local before = '(' .. string.format('%.0f', (now_s - lease_s) * 1000)
+  local from = (now_s - lease_s) * 1000
   local expired = {}
-  if not slot.unheld then
-    expired = redis.call('ZRANGEBYSCORE', slot.prepare, '-inf', before, 'WITHSCORES', 'LIMIT', 0, limit)
+  if slot.oldest and slot.oldest < from then
+    expired = redis.call('ZRANGEBYSCORE', slot.prepare, '-inf', '(' .. whole(from), 'WITHSCORES', 'LIMIT', 0, limit)
+    slot.oldest = nil
   end
   slot.quiet = slot.quiet and #expired == 0
   for i = 1, #expired, 2 do
@@ -18,9 +20,9 @@ local function sweep(slot, now_ms, now_s, lease_s, max_retries, limit, totals)
       roll_back(slot, content, left, 0, totals)
     end
   end
-  local upto = string.format('%.0f', now_s * 1000 + 999)
   local due = {}
   if not slot.quiet then
+    local upto = whole(now_s * 1000 + 999)
     due = redis.call('ZRANGEBYSCORE', slot.retry, '-inf', upto, 'WITHSCORES', 'LIMIT', 0, limit)
   end
   for i = 1, #due, 2 do
@@ -30,6 +32,8 @@ local function sweep(slot, now_ms, now_s, lease_s, max_retries, limit, totals)
     end
     redis.call('ZREM', slot.retry, due[i])
   end
-  count(totals, 'expired', #expired / 2)
+  if #expired > 0 then
+    count(totals, 'expired', #expired / 2)
+  end
   return (#expired + #due) / 2, #expired == 2 * limit or #due == 2 * limit
 end

@@ -1,21 +1,34 @@
 -- The common case of `take`, at the server's lowest price: nothing was claimed in this slot in this second, and what is
 -- due was never rolled back, so that one ZADD NX both claims and finds out whether something is in flight. Returns
 -- contents and store scores (alternating), how many entries were passed over because they are in flight, and whether
--- all that is due was seen; nothing at all, with nothing written, where the case is another.
-local function take_fresh(slot, highest_first, limit, now_ms, now_s, max_retries, totals)
-  local fresh = string.format('%.0f', now_s * 1000 + max_retries)
-  if limit == 0 or not slot.unheld and redis.call('ZCOUNT', slot.prepare, fresh, fresh) > 0 then
+-- all that is due was seen; nothing at all, with nothing written, where the case is another. `peek`: the first two
+-- entries of store, where they are known; if that is all that matters, `slot.upcoming` then is the due time of the first
+-- one that is not due yet, false for none.
+local function take_fresh(slot, highest_first, limit, now_ms, now_s, max_retries, totals, peek)
+  if limit == 0 then
     return nil
   end
   local page
-  if highest_first then
+  local second = peek and peek[4]
+  if peek and not (second and (highest_first or tonumber(second) <= now_ms)) then
+    if peek[1] and (highest_first or tonumber(peek[2]) <= now_ms) then
+      page, slot.upcoming = { peek[1], peek[2] }, second and tonumber(second) or false
+    else
+      page, slot.upcoming = {}, tonumber(peek[2]) or false
+    end
+  elseif highest_first then
     page = redis.call('ZREVRANGE', slot.store, 0, limit - 1, 'WITHSCORES')
   else
-    local upto = string.format('%.0f', now_ms)
+    local upto = whole(now_ms)
     page = redis.call('ZRANGEBYSCORE', slot.store, '-inf', upto, 'WITHSCORES', 'LIMIT', 0, limit)
   end
   local size = #page / 2
-  if size == 0 or tonumber(page[highest_first and 2 * size or 2]) <= max_retries then
+  if size == 0 then
+    return page, 0, true
+  end
+  local fresh = whole(now_s * 1000 + max_retries)
+  if tonumber(page[highest_first and 2 * size or 2]) <= max_retries
+    or slot.oldest ~= false and redis.call('ZCOUNT', slot.prepare, fresh, fresh) > 0 then
     return nil
   end
   local claims = {}
