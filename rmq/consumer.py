@@ -15,7 +15,7 @@ from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.delivery import ACKED, RELEASED, Delivery, Outcome, Verb
 from rmq.errors import InvalidValueError, ReplyLostError, RmqError, ScriptFailedError
-from rmq.settlements import nack_of
+from rmq.settlements import Settlements, nack_of
 from rmq.slot import SlotWriter
 from rmq.stream_slot import GroupSlots
 from rmq.topics import Topic
@@ -25,6 +25,10 @@ log = logging.getLogger("rmq.consumer")
 
 LOOK_EVERY_S = 1.0
 """How often an idle consumer looks by itself, since hints may get lost."""
+
+WHOLE_FROM, NAME_FOR_S = 8, 1.0
+"""So many deliveries of a slot are acked without naming each, where that is possible; where it was not, it is tried
+again after so many seconds."""
 
 MAX_POLL = 10_000
 """Most messages in one poll."""
@@ -59,6 +63,7 @@ class Consumer:
         self._claimer = Claimer(connections, topic, self.slots, source=self._writer)
         self._hints = HintReader(connections, topic.name, self.slots)
         self._next_look_s = 0.0
+        self._name_until_s = 0.0
 
     def poll(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> list[Delivery]:
         """Claim due messages; wait for the first one if there is none.
@@ -194,8 +199,25 @@ class Consumer:
     def _carry_out(self, slot: int, deliveries: Sequence[Delivery], outcome: Outcome) -> list[bytes]:
         """Settle deliveries of a slot; return the names of those that were no longer ours."""
         if outcome.verb is Verb.ACK:
-            return self._writer.ack(slot, [(delivery.name, delivery.claim_score) for delivery in deliveries])
+            return self._ack(slot, deliveries)
         return self._writer.nack(slot, [nack_of(delivery, outcome) for delivery in deliveries])
+
+    def _ack(self, slot: int, deliveries: Sequence[Delivery]) -> list[bytes]:
+        """Ack deliveries of a slot, claims of which nothing else is open without naming what they hold.
+
+        Whether something is open shows in Redis; if so, or if there are bodies to delete, naming them is tried next.
+        """
+        writer = self._writer
+        if len(deliveries) < WHOLE_FROM or monotonic_s() < self._name_until_s or not isinstance(writer, SlotWriter):
+            return writer.ack(slot, [(delivery.name, delivery.claim_score) for delivery in deliveries])
+        settlements = Settlements()
+        for delivery in deliveries:
+            settlements.add(delivery)
+        named, whole = settlements.acks()
+        if whole and (unmatched := writer.ack_whole(slot, whole)):
+            self._name_until_s = monotonic_s() + NAME_FOR_S
+            named += [(delivery.name, delivery.claim_score) for delivery in settlements.of_claims(unmatched)]
+        return writer.ack(slot, named)
 
     def still_owner(self, delivery: Delivery) -> bool:
         """Return True: without ZooKeeper the lease alone decides; for `Delivery`."""
@@ -207,7 +229,12 @@ class Consumer:
         for first in range(0, len(deliveries), MAX_BATCH):
             part = deliveries[first : first + MAX_BATCH]
             started_s = monotonic_s()
-            reply = self._writer.extend(slot, [(delivery.name, delivery.claim_score) for delivery in part])
+            try:
+                reply = self._writer.extend(slot, [(delivery.name, delivery.claim_score) for delivery in part])
+            except RmqError:
+                for delivery in part:
+                    delivery.by_name = True  # renewed or not: its score may no longer be the one we know
+                raise
             for delivery, claim_score in zip(part, reply.claim_scores, strict=True):
                 if claim_score is None:
                     lost.append(delivery)

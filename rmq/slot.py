@@ -82,6 +82,14 @@ class SlotWriter:
             stale += self._connections.run(calls.ack(self.topic, slot, acks[first : first + MAX_BATCH], owner))
         return stale
 
+    def ack_whole(self, slot: int, claims: Sequence[WholeClaim], owner: Owner = NO_OWNER) -> Sequence[int]:
+        """Ack claims of which every delivery is done; return the claim scores of those that have to be acked by name.
+
+        Guarantee: a claim is acked only if its count and its witness show that it is the one that is meant, whoever
+        else claimed in the same second; else nothing changes for it.
+        """
+        return self._connections.run(calls.claim(self.topic, slot, 0, owner=owner, whole=claims)).unmatched
+
     def nack(self, slot: int, nacks: Sequence[Nack], owner: Owner = NO_OWNER) -> list[bytes]:
         """Nack deliveries; return the contents whose claim was stale."""
         stale: list[bytes] = []

@@ -35,8 +35,8 @@ SETTLE_AFTER_S = 0.1
 """An outcome waits at most this long, and until its handler's neighbour returns, while others wait for the handler."""
 
 RIDE_S = 0.25
-"""An ack waits at most this long from its claim on for the next claim from its slot, which takes it along for little; in
-an idle worker it does not wait. What a killed process had handled meanwhile is delivered again."""
+"""An ack waits at most this long from its claim on for the next claim from its slot, which takes it along for little;
+in an idle worker it does not wait. What a killed process had handled meanwhile is delivered again."""
 
 SLOW_S = 0.5
 """What waits behind a handler that runs longer than this goes back to the others."""
