@@ -27,7 +27,6 @@
 -- Complexity: O(limit log N)
 -- Notes: safe to repeat. A driver that restarts reads its batch anew: what the chunk still holds is renewed, what a
 --   sweep put back is taken again, each at the price of a retry; what others have taken or settled is left to them.
--- @include whole
 -- @include count
 -- @include write_totals
 -- @include read_clock
@@ -37,6 +36,7 @@
 -- @include record_failure
 -- @include bury
 -- @include take
+-- @include whole
 -- @include check_driver
 -- @include held_in_chunk
 -- @include replay_chunk

@@ -6,7 +6,7 @@ local function take(slot, highest_first, limit, start, now_ms, now_s, max_retrie
   local items, contents = {}, {}
   local in_flight = redis.call('ZCARD', slot.prepare) > 0
   local rank, skipped, ended = start, 0, false
-  local upto = whole(now_ms)
+  local upto = string.format('%.0f', now_ms)
   while #contents < limit and rank - start < 4096 do
     local size = math.min(skipped > 0 and 1000 or limit - #contents, 1000)
     local page
@@ -38,14 +38,14 @@ local function take(slot, highest_first, limit, start, now_ms, now_s, max_retrie
       break
     end
   end
-  local fresh = whole(now_s * 1000 + max_retries)
+  local fresh = string.format('%.0f', now_s * 1000 + max_retries)
   local has_retries = not slot.quiet and redis.call('ZCARD', slot.retry) > 0
   for first = 1, #contents, 1000 do
     local last = math.min(first + 999, #contents)
     local claims = {}
     for i = first, last do
       local score = tonumber(items[2 * i])
-      claims[#claims + 1] = score > max_retries and fresh or whole(now_s * 1000 + score - 1)
+      claims[#claims + 1] = score > max_retries and fresh or string.format('%.0f', now_s * 1000 + score - 1)
       claims[#claims + 1] = contents[i]
     end
     redis.call('ZADD', slot.prepare, unpack(claims))

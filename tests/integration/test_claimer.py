@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 import redis
@@ -188,3 +188,32 @@ def test_fewer_slots_at_once_where_they_are_full_and_more_where_they_are_not() -
     assert next_width(16, 500, 100) == 32
     assert next_width(FEWEST_SLOTS, 10, 10) == FEWEST_SLOTS
     assert next_width(MOST_SLOTS, 10, 0) == MOST_SLOTS
+
+
+def test_outcomes_ride_on_claims_from_their_slot_and_all_go_where_nothing_is_due(
+    client: RmqClient, connections: Connections, topic: Topic
+) -> None:
+    claimer = Claimer(connections, topic, [0, 1])
+    held = claimer.claim(4, HOLDER).deliveries
+    for delivery in held:
+        delivery.mark(ACKED)
+    asked: list[list[int] | None] = []
+
+    def board(slots: Sequence[int] | None) -> list[Delivery]:
+        asked.append(None if slots is None else sorted(slots))
+        boarded = [delivery for delivery in held if slots is None or delivery.slot in slots]
+        for delivery in boarded:
+            held.remove(delivery)
+        return boarded
+
+    claimer.claim(1, HOLDER, board=board)
+    assert stats_of(client, topic).total("acked") == 2
+    left = claimer.claim(10, HOLDER, board=board).deliveries
+    assert (stats_of(client, topic).total("acked"), held) == (4, [])
+    for delivery in left:
+        delivery.mark(ACKED)
+    held += left
+    claimer.claim(10, HOLDER, board=board)
+    assert asked[0] is not None
+    assert len(asked[0]) == 1
+    assert asked[-1] is None

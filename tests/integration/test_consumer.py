@@ -444,3 +444,47 @@ def test_an_idle_consumer_of_64_slots_sends_fewer_than_five_commands_a_second(
         sent = proxy.commands() - before
     print(f"commands in 2 s: {sent}")
     assert sent < 10
+
+
+# --- whole claims
+
+
+def in_flight(client: RmqClient, topic: Topic) -> set[bytes]:
+    return {message.content for message in client.inspect(topic).peek("prepare", 100)}
+
+
+def test_a_whole_claim_is_acked_without_its_contents(
+    redis_url: str, redis_server: RedisServer, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    with Proxy(redis_server.port) as proxy, RmqClient(proxy.url) as client, client.consumer(topic) as consumer:
+        client.producer(topic).send_many(PriorityMessage(f"{'content' * 20}{i}", 100) for i in range(50))
+        found = consumer.poll(50)
+        assert len(found) == 50
+        before = proxy.commands("EVALSHA")
+        assert consumer.ack(found) == []
+        assert proxy.commands("EVALSHA") == before + 1
+        assert left_in(stats_of(client, topic)) == (0, 0, 0, 0)
+
+
+def test_claims_of_one_second_are_not_taken_for_one_another(client: RmqClient, make_topic: MakeTopic) -> None:
+    """Both have the same claim score: the one acks its own, whatever the other holds."""
+    topic = make_topic(TopicType.PRIORITY)
+    client.producer(topic).send_many(PriorityMessage(f"m{i}", 100) for i in range(40))
+    with client.consumer(topic) as one, client.consumer(topic) as other:
+        mine, theirs = one.poll(20), other.poll(20)
+        assert one.ack(mine) == []
+        assert in_flight(client, topic) == {each.content for each in theirs}
+        part = theirs[:10]
+        assert other.ack(part) == []
+        assert in_flight(client, topic) == {each.content for each in theirs[10:]}
+        assert other.ack(theirs[10:]) == []
+    assert stats_of(client, topic).total("acked") == 40
+
+
+def test_a_whole_claim_with_bodies_leaves_none_behind(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    client.producer(topic).send_many(PriorityMessage(f"m{i}", 100, body="b") for i in range(20))
+    with client.consumer(topic) as consumer:
+        assert consumer.ack(consumer.poll(20)) == []
+    assert left_in(stats_of(client, topic)) == (0, 0, 0, 0)

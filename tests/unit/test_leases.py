@@ -9,7 +9,7 @@ import pytest
 
 from rmq.calls import Renewal
 from rmq.clock import monotonic_s
-from rmq.delivery import Delivery, Outcome
+from rmq.delivery import ACKED, RELEASED, Delivery, Outcome, Verb
 from rmq.errors import FencedError, RedisUnavailableError, RmqError
 from rmq.leases import Held, LeaseKeeper
 from rmq.results import Claimed, ExtendReply
@@ -112,3 +112,50 @@ def test_no_error_ends_the_keeper() -> None:
     at_work.join(10)
     assert lost == []
     assert not at_work.is_alive()
+
+
+def delivered(slot: int, content: bytes, claimed_s: float, outcome: Outcome | None = ACKED) -> Delivery:
+    topic = Topic("t", TopicType.PRIORITY, slots=8, lease=timedelta(seconds=1))
+    delivery = Delivery(topic, slot, Claimed(content, 100, SCORE, None), 0, claimed_s + 1.0, HolderStub())
+    delivery.outcome = outcome
+    return delivery
+
+
+def test_acks_wait_for_a_ride_and_nothing_else_does() -> None:
+    held = Held()
+    named = delivered(3, b"named", 10.0)
+    named.by_name = True
+    stays = [
+        delivered(1, b"open", 10.0, None),
+        delivered(1, b"nacked", 10.0, Outcome(Verb.NACK)),
+        delivered(1, b"released", 10.0, RELEASED),
+        delivered(1, b"old", 9.0),
+        named,
+    ]
+    rides = [delivered(2, b"a", 10.0), delivered(4, b"b", 10.0), delivered(2, b"c", 10.1)]
+    held.deliveries = [*stays, *rides]
+    held.let_ride(9.5)
+    assert held.deliveries == stays
+    assert held.riding == {2: [rides[0], rides[2]], 4: [rides[1]]}
+    assert sorted(each.content for each in held.all()) == sorted(each.content for each in (*stays, *rides))
+
+
+def test_a_ride_ends_with_a_claim_from_the_slot_after_a_while_or_for_all() -> None:
+    held = Held()
+    held.deliveries = [delivered(slot, b"%d" % slot, 10.0 + slot) for slot in range(5)]
+    held.let_ride(0.0)
+    assert [each.slot for each in held.board([3, 7])] == [3]
+    assert [each.slot for each in held.board([], before_s=11.0)] == [0, 1]  # those claimed by then
+    assert [each.slot for each in held.deliveries] == [3, 0, 1]
+    assert [each.slot for each in held.board()] == [2, 4]
+    assert (held.riding, held.board()) == ({}, [])
+
+
+def test_the_lease_of_what_waits_for_a_ride_is_renewed() -> None:
+    held = held_for(0.5)
+    held.deliveries[0].outcome = ACKED
+    held.let_ride(0.0)
+    assert held.deliveries == []
+    leases, lost = keeper(WriterStub(SCORE + 1000), held)
+    leases.renew(held)
+    assert (held.all()[0].claim_score, lost) == (SCORE + 1000, [])
