@@ -163,12 +163,16 @@ MUTANTS = (
         "a merge replaces the body", ("includes/store_each", "if added == 1 or not keep_first then", "if true then")
     ),
     _mutant("an old body stays with a fresh send", ("includes/store_each", "redis.call('HDEL', body, content)", "")),
-    _mutant("merged sends are not accepted ones", ("includes/send_batch", "accepted = number", "accepted = new")),
+    _mutant("merged sends are not counted", ("includes/send_batch", "'merged', number - new", "'merged', 0")),
     _mutant("the backlog has no bound", ("includes/check_backlog", "if max_backlog == 0 or", "if true or")),
     _mutant("merging needs room", ("includes/check_backlog", "if fresh > 0 and size", "if size")),
-    _mutant("the past is a fixed time", ("send_fixed_time", "if lowest <= now_ms then", "if false then")),
+    _mutant("the past is a fixed time", ("send_fixed_time", "if tonumber(lowest) <= now_ms then", "if false then")),
     _mutant(
-        "wake hints are never published", ("includes/publish_wake", "redis.call(publish, wake", "redis.call('ECHO'")
+        "wake hints are never published", ("includes/send_batch", "redis.call(publish, slot.wake", "redis.call('ECHO'")
+    ),
+    _mutant(
+        "what may be in flight hides a new one from those who wait",
+        ("includes/send_batch", "in_flight > 0 and '(' .. whole(now_ms) or '-inf'", "'-inf'"),
     ),
     # by content
     _mutant("cancel forgets the waiting", ("cancel", " + redis.call('ZREM', slot.retry, content)", "")),
