@@ -6,7 +6,6 @@ Everything that redis-py leaves untyped or renames stays in this module.
 from __future__ import annotations
 
 import select
-import socket
 import ssl
 from collections.abc import Callable
 from typing import Any, cast
@@ -35,8 +34,6 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
 )
 
 _NOTHING = object()
-_CLOSED = socket.socket()
-_CLOSED.close()
 _READ_BYTES = 65_536
 
 _pack_command = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
@@ -61,7 +58,7 @@ class Wire:
 
     def __init__(self, connection: redis.Connection) -> None:
         self._connection: Any = connection
-        self._socket: Any = _CLOSED
+        self._socket: Any = None
         self._reader: Any = None
         self._poller: Any = None
 
