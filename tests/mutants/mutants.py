@@ -142,6 +142,7 @@ MUTANTS = (
         ("includes/bury", "count(totals, 'merged', 1)\n  end\n  count", "end\n  count"),
     ),
     _mutant("the dead are not trimmed", ("includes/trim_dead", "if #doomed > 0 then", "if false then")),
+    _mutant("redrive takes one that died again", ("redrive", "died[i] ~= tonumber(found)", "false")),
     _mutant("redrive loses the body", ("redrive", "redis.call('HGET', dead_body, content)", "false")),
     _mutant("redrive overwrites where it should merge", ("redrive", "if not fresh or overwrite then", "if true then")),
     _mutant("redrive leaves the dead one behind", ("redrive", "redis.call('ZREM', dead, content)", "")),
