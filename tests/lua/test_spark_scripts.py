@@ -105,6 +105,32 @@ def test_only_what_is_due_and_not_in_other_hands(make_slot: MakeSlot) -> None:
     assert contents(read(slot)) == [b"due"]
 
 
+def test_chunks_of_one_second_pass_over_what_was_sent_again(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot, 4)
+    assert contents(read(slot, limit=2)) == [b"m000", b"m001"]
+    slot.send((b"m000", 2_000_000))
+    assert contents(read(slot, chunk=1)) == [b"m002", b"m003"]
+    assert ack(slot) == ack(slot, chunk=1) == Settled(2, 0)
+    assert contents(read(slot, seq=2)) == [b"m000"]
+    assert ack(slot, seq=2) == Settled(1, 0)
+
+
+def test_each_message_of_a_chunk_keeps_its_own_retries(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot, 1)
+    read(slot)
+    slot.advance(62_000)
+    slot.claim(0)  # a sweep
+    slot.send((b"new", 5_000))
+    first = read(slot, seq=2)
+    assert first.rows == (ChunkRow(b"new", 5_000, None), ChunkRow(b"m000", 16, None))
+    assert slot.state().prepare == {b"new": slot.claim_score(16), b"m000": slot.claim_score(15)}
+    assert read(slot, seq=2) == first
+    assert renew(slot, seq=2) == Settled(2, 0)
+    assert read(slot, SECOND, seq=2) == first
+    assert slot.state().prepare == {b"new": slot.claim_score(15), b"m000": slot.claim_score(14)}
+    assert ack(slot, SECOND, seq=2) == Settled(2, 0)
+
+
 def test_a_trace_that_came_with_a_body_is_not_part_of_it(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.PRIORITY)
     slot.send((b"a", 5_000, wrap(b"body", "00-1-2-01")), (b"b", 4_000, wrap(None, "00-1-2-01")))

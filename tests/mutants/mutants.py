@@ -34,7 +34,7 @@ MUTANTS = (
     ),
     _mutant(
         "a claim takes what others claimed this second",
-        ("includes/take_fresh", "if limit == 0 or redis", "if limit == 0 or false and redis"),
+        ("includes/take_fresh", "not slot.unheld and redis", "false and redis"),
     ),
     _mutant(
         "what is not due yet is claimed",
