@@ -1,0 +1,24 @@
+"""`rmq spark`: the jobs of `rmq.spark.jobs` as commands.
+
+A command lives in a module of its own, `rmq/cli/spark_<name>.py`: a function whose first parameter is the `Session`,
+as for all commands; pyspark and the job's module are imported in its body, inside `spark_running`, which starts Spark
+and makes one line of its errors. To add one, import its module here and add a line at the end, as in
+
+    command(spark_app, "dead")(spark_dead.dead)       # `command` is that of rmq.cli.session
+"""
+
+from __future__ import annotations
+
+import typer
+
+spark_app = typer.Typer(
+    help="Jobs that run in Spark, on this machine or under spark-submit. Needs the extra spark-local.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@spark_app.callback()
+def _group() -> None: ...  # pyright: ignore[reportUnusedFunction] - makes a group of one command, too
