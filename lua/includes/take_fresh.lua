@@ -1,8 +1,8 @@
 -- The common case of `take`, at the server's lowest price: what is due was never rolled back, and nothing was claimed
--- in this slot in this second, so that one ZADD NX both claims and finds out whether something is in flight; `look`
--- says whether else to find that out before, and to go on where nothing is. Returns contents and store scores, alternating,
--- how many entries were passed over because they are in flight, and whether all that is due was seen; nothing at all,
--- with nothing written, where the case is another.
+-- in this slot in this second, so that one ZADD NX both claims and finds out whether something is in flight. Else only
+-- `look` goes on: it finds that out before. Returns contents and store scores, alternating, how many entries were
+-- passed over because they are in flight, and whether all that is due was seen; nothing at all, with nothing written,
+-- where the case is another.
 local function take_fresh(slot, highest_first, limit, now_ms, now_s, max_retries, totals, look)
   local fresh = string.format('%.0f', now_s * 1000 + max_retries)
   local unclear = not slot.unheld and redis.call('ZCOUNT', slot.prepare, fresh, fresh) > 0
