@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -57,10 +56,13 @@ def spark_running(session: Session, name: str, master: str = LOCAL) -> Generator
     Raises:
         RmqError: The extra `spark-local` or Java is missing, Redis does not answer, or the job failed, in one line.
     """
-    failures, progress, sessions = _modules()
-    with session.client(DEADLINE_S) as client, failures.plain_errors():
+    with needs_spark():
+        from rmq.spark.failures import plain_errors
+        from rmq.spark.progress import watch_tasks
+        from rmq.spark.session import open_session
+    with session.client(DEADLINE_S) as client, plain_errors():
         session.note("Spark starts ...")
-        with sessions.open_session(f"rmq {name}", master=master, quiet=not session.options.verbose) as spark:
+        with open_session(f"rmq {name}", master=master, quiet=not session.options.verbose) as spark:
             if not session.err.is_terminal:
                 yield Running(spark, client, client.url, session.note)
                 return
@@ -74,13 +76,18 @@ def spark_running(session: Session, name: str, master: str = LOCAL) -> Generator
                 def show(done: int, total: int) -> None:
                     bar.update(task, completed=done, total=total, tasks=f"{done}/{total} tasks")
 
-                with progress.watch_tasks(spark, show):
+                with watch_tasks(spark, show):
                     yield Running(spark, client, client.url, say)
 
 
-def _modules() -> tuple[ModuleType, ModuleType, ModuleType]:
+@contextmanager
+def needs_spark() -> Generator[None]:
+    """Import what needs pyspark inside.
+
+    Raises:
+        RmqError: The extra `spark-local` is missing.
+    """
     try:
-        from rmq.spark import failures, progress, session
+        yield
     except ImportError as error:  # it says itself what is missing
         raise RmqError(str(error)) from None
-    return failures, progress, session
