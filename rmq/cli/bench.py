@@ -17,7 +17,7 @@ from rmq.errors import InvalidValueError
 
 _HELPERS = frozenset(
     "__init__ children dashboard_pictures harness hotspots loads meters native".split()
-    + "probe rendering report servers suite".split()
+    + "probe rendering report servers spark_work suite".split()
 )
 """Modules of `benchmarks` that measure nothing by themselves, or are not run from here."""
 
