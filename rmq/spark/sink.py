@@ -126,7 +126,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
     def __init__(self, schema: StructType, options: Options) -> None:
         super().__init__(schema, options)
         topic = self._layout.topic
-        if options.idempotent and (topic.drops or blocks(topic) or (topic.ttl and topic.type is TopicType.PRIORITY)):
+        if options.idempotent and not takes_marks(topic):
             raise InvalidValueError(
                 f"topic {topic.name} waits for room, drops what is too much, or is PRIORITY with a ttl: that goes not "
                 "with idempotent"
@@ -162,6 +162,11 @@ def _topic_of(options: Options) -> Topic:
         return registry.get(options.needed_topic()) if new is None else registry.register(new)
     finally:
         connections.close()
+
+
+def takes_marks(topic: Topic) -> bool:
+    """Return whether chunks can be marked, so that they are sent once: not where a send may wait, drop or age."""
+    return not (topic.drops or blocks(topic) or (topic.ttl and topic.type is TopicType.PRIORITY))
 
 
 def _sending(topic: Topic, options: Options, limit: Limit | None) -> Sending:
