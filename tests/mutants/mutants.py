@@ -34,7 +34,7 @@ MUTANTS = (
     ),
     _mutant(
         "a claim takes what others claimed this second",
-        ("includes/take_fresh", "if limit == 0 or redis", "if limit == 0 or false and redis"),
+        ("includes/take_fresh", "not slot.unheld and redis", "false and redis"),
     ),
     _mutant(
         "what is not due yet is claimed",
@@ -142,6 +142,7 @@ MUTANTS = (
         ("includes/bury", "count(totals, 'merged', 1)\n  end\n  count", "end\n  count"),
     ),
     _mutant("the dead are not trimmed", ("includes/trim_dead", "if #doomed > 0 then", "if false then")),
+    _mutant("redrive takes one that died again", ("redrive", "died[i] ~= tonumber(found)", "false")),
     _mutant("redrive loses the body", ("redrive", "redis.call('HGET', dead_body, content)", "false")),
     _mutant("redrive overwrites where it should merge", ("redrive", "if not fresh or overwrite then", "if true then")),
     _mutant("redrive leaves the dead one behind", ("redrive", "redis.call('ZREM', dead, content)", "")),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from zlib import crc32
@@ -17,7 +16,6 @@ from rmq import RmqClient, Topic, TopicType
 from rmq.spark import merged, with_slot
 from tests.spark.frames import sink_of, stored
 from tests.support.servers import RedisServer
-from tests.support.topologies import RedisClusterServers
 from tests.support.waiting import wait_until
 
 LIMIT_S = 120
@@ -35,13 +33,6 @@ def messages(spark: SparkSession, number: int, *more: str) -> DataFrame:
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoint")
-
-
-@pytest.fixture
-def cluster() -> Iterator[RedisClusterServers]:
-    servers = RedisClusterServers(3)
-    yield servers
-    servers.stop()
 
 
 @pytest.mark.parametrize("computed", [False, True])
@@ -223,15 +214,6 @@ def test_a_replayed_batch_adds_no_entries_to_a_stream(
     forget_commit(0)
     drain(idempotent=False)
     assert entries() == once + once, "at least once is all that is promised without"
-
-
-def test_a_cluster_of_three(spark: SparkSession, cluster: RedisClusterServers) -> None:
-    topic = topic_of(slots=16)
-    sink_of(messages(spark, 2_000, "id + 100 priority"), cluster.url, topic).save()
-    with RmqClient(cluster.url) as client:
-        found = stored(client, topic)
-    assert found == {b"m%d" % i: (crc32(b"m%d" % i) % 16, i + 100, None) for i in range(2_000)}
-    assert all(cluster.ask(server, "DBSIZE") for server in cluster.servers)
 
 
 def test_a_restart_of_redis_in_the_middle_loses_nothing(spark: SparkSession) -> None:
