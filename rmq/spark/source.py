@@ -107,7 +107,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Claim, or claim again, one part of a batch, a chunk at a time."""
         partition = cast(BatchPartition, partition)
-        connections = Connections(parse_url(self._settings.url))
+        connections = Connections(parse_url(self._settings.url), deadline_s=float(self._settings.deadline_s))
         try:
             rows = ArrowRows(self._schema, partition.topic)
             for chunks in _chunks(connections, partition, self._settings):
@@ -129,7 +129,12 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _query(self) -> QueryDriver:
         if self._driver is None:
             settings = self._settings
-            self._driver = QueryDriver(settings.url, settings.topic, fail_on_data_loss=settings.fail_on_data_loss)
+            self._driver = QueryDriver(
+                settings.url,
+                settings.topic,
+                deadline_s=float(settings.deadline_s),
+                fail_on_data_loss=settings.fail_on_data_loss,
+            )
         return self._driver
 
     def _most(self, limit: ReadLimit) -> int | None:

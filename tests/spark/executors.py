@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,12 @@ LIMIT_S = 120
 
 def executors() -> list[psutil.Process]:
     """Return the executors' JVMs, children of the driver's."""
-    found = psutil.Process().children(recursive=True)
-    return [each for each in found if any("CoarseGrainedExecutorBackend" in word for word in each.cmdline())]
+    found: list[psutil.Process] = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline()):
+                found.append(process)
+    return found
 
 
 def kill_one_while(folder: Path, job: Callable[[Callable[[Any], Column]], None]) -> int:
