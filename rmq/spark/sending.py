@@ -237,12 +237,21 @@ class TaskSender:
 
 def cut(rows: Sequence[Encoded], most: int) -> Iterator[Sequence[Encoded]]:
     """Cut messages into chunks of at most `most`, and of at most `BATCH_BYTES` unless one alone is larger."""
+    for first in range(0, len(rows), most):
+        part = rows[first : first + most]
+        size = sum([len(row.content) for row in part]) + sum([len(row.body) for row in part if row.body])
+        if size <= BATCH_BYTES:
+            yield part
+        else:
+            yield from _cut_by_size(part)
+
+
+def _cut_by_size(rows: Sequence[Encoded]) -> Iterator[Sequence[Encoded]]:
     first = size = 0
     for index, row in enumerate(rows):
         length = len(row.content) + len(row.body or b"")
-        if index > first and (index - first == most or size + length > BATCH_BYTES):
+        if index > first and size + length > BATCH_BYTES:
             yield rows[first:index]
             first, size = index, 0
         size += length
-    if first < len(rows):
-        yield rows[first:]
+    yield rows[first:]
