@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import typer
 
-from rmq.cli import spark_audience, spark_dead, spark_prices, spark_replay
+from rmq.cli import spark_audience, spark_dead, spark_demo, spark_prices, spark_replay
 from rmq.cli.session import command
 
 spark_app = typer.Typer(
@@ -28,5 +28,6 @@ def _group() -> None: ...  # pyright: ignore[reportUnusedFunction] - makes a gro
 
 command(spark_app, "audience")(spark_audience.audience)
 command(spark_app, "dead")(spark_dead.dead)
+command(spark_app, "demo")(spark_demo.demo)
 command(spark_app, "prices")(spark_prices.prices)
 command(spark_app, "replay")(spark_replay.replay)

@@ -72,7 +72,7 @@ def audience(
     if session.json:
         session.document(report.to_json())
     else:
-        _show(session, report, chosen)
+        show_audience(session, report, chosen)
     if not report.serial:
         raise typer.Exit(FAILED)
 
@@ -94,7 +94,8 @@ def _stopped_by_signals() -> Generator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _show(session: Session, report: AudienceReport, rules: Mapping[str, str]) -> None:
+def show_audience(session: Session, report: AudienceReport, rules: Mapping[str, str]) -> None:
+    """Print a report as tables, with the checks and what they found."""
     if report.sent:
         changes = new_table("changes of", ">read", ">folded in Spark", ">merged in Redis", ">to evaluate")
         for name, counts in [*report.sent.items(), ("all", report.total)]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -11,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+import rmq
 from rmq.errors import InvalidValueError
 from rmq.spark.arrow import pa, parquet
 from rmq.spark.failures import one_line
@@ -35,6 +37,25 @@ _CSV = (
 def slice_path() -> str:
     """Return where the slice lies that RMQ carries: the order lines of one day."""
     return str(files("rmq.demo").joinpath("data/orders.csv.gz"))
+
+
+def whole_path() -> str | None:
+    """Return where the whole data set is that the slice was cut from; `None` if it is not on this machine.
+
+    `RMQ_DATA` names it, else it is looked for in `../shared/data` beside a checkout of RMQ.
+
+    Raises:
+        InvalidValueError: `RMQ_DATA` leads nowhere.
+    """
+    named = os.environ.get("RMQ_DATA")
+    if named:
+        if not Path(named).exists():
+            raise InvalidValueError(
+                f"RMQ_DATA is {named!r}, where nothing is; it must be a Parquet file of order lines"
+            )
+        return named
+    beside = Path(rmq.__file__).resolve().parents[2] / "shared" / "data" / "online-retail.parquet"
+    return str(beside) if beside.exists() else None
 
 
 def read_lines(spark: SparkSession, path: str, *, numbered: bool = False) -> DataFrame:
