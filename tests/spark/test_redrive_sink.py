@@ -9,13 +9,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 
-from rmq import PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
+from rmq import RangeMergeMessage, RmqClient, Topic, TopicType
 from rmq.errors import InvalidValueError, RmqError
 from rmq.spark.counted import write_counted
 from rmq.spark.failures import plain_errors
 from rmq.spark.options import parse_options
 from rmq.spark.redriving import RedriveWriter
 from rmq.spark.sending import Counts
+from tests.spark.dead_letters import accounts, kill
 from tests.spark.frames import stored
 
 numbers = count(1)
@@ -23,21 +24,6 @@ numbers = count(1)
 
 def topic_of(kind: TopicType = TopicType.RANGE_MERGE, slots: int = 4) -> Topic:
     return Topic(f"redrive-{next(numbers)}", kind, slots=slots)
-
-
-def kill(client: RmqClient, topic: Topic, names: list[str], error: Exception, basis: str | None = None) -> None:
-    """Send messages, each with its name as body, and bury them."""
-    producer, consumer = client.producer(topic), client.consumer(topic)
-    if topic.type is TopicType.PRIORITY:
-        producer.send_many(PriorityMessage(name, 100, slot_basis=basis, body=f"body of {name}") for name in names)
-    else:
-        producer.send_many(RangeMergeMessage(name, 1, slot_basis=basis, body=f"body of {name}") for name in names)
-    left = len(names)
-    while left:
-        for delivery in consumer.poll(max_messages=100, timeout=10):
-            delivery.bury(error)
-            left -= 1
-    consumer.close()
 
 
 def dead_frame(spark: SparkSession, client: RmqClient, topic: Topic) -> DataFrame:
@@ -52,14 +38,6 @@ def redrive(frame: DataFrame, client: RmqClient, topic: Topic, **options: object
         writer = writer.option(name, str(value))
     with plain_errors():
         writer.save()
-
-
-def accounts(client: RmqClient, topic: Topic) -> tuple[int, int]:
-    """Return what is somewhere or done, and what was accepted and not merged."""
-    stats = client.inspect(topic).stats()
-    gone = sum(stats.total(name) for name in ("acked", "cancelled", "purged", "trimmed", "dropped"))
-    there = stats.backlog + stats.in_flight + stats.waiting + stats.dead
-    return there + gone, stats.total("accepted") - stats.total("merged")
 
 
 @pytest.mark.parametrize("kind", [TopicType.RANGE_MERGE, TopicType.PRIORITY])
