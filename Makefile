@@ -13,9 +13,10 @@ CREATED := $(VENV)/.created
 CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
 BENCH := $(VENV)/.installed-bench
+SPARK := $(VENV)/.installed-spark
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-redis test-long test-spark-long chaos bench bench-peers mutants check lint lint-lua types layers headers format constraints clean
+.PHONY: help demo demo-spark test test-redis test-long test-spark-long chaos bench bench-peers mutants check lint lint-lua types layers headers format constraints clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -37,8 +38,15 @@ $(BENCH): $(CORE)
 	$(INSTALL) --editable '.[bench]'
 	@touch $@
 
+$(SPARK): $(CORE)
+	$(INSTALL) --editable '.[spark-local]'
+	@touch $@
+
 demo: $(CORE)  ## Run the price-picture job on real orders, about 20 seconds
 	$(BIN)/rmq demo
+
+demo-spark: $(SPARK)  ## Run two of Spark's jobs on a year of real orders, about 2 minutes
+	$(BIN)/rmq spark demo
 
 test: $(DEV)  ## Run all tests with branch coverage
 	$(BIN)/coverage erase

@@ -158,7 +158,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where to write the reports")
     parser.add_argument("--keep", type=Path, help="where to keep ledgers and logs")
     parser.add_argument("--only", nargs="*", default=[], help="names of scenarios, or how they begin")
+    parser.add_argument("--quick", action="store_true", help="one Redis, one ZooKeeper; join, leave and kill")
     options = parser.parse_args()
+    if options.quick:
+        options.servers, options.only = "single", options.only or ["join", "kill"]
     warnings.simplefilter("ignore")  # kazoo warns of a chroot that the workers create
     logging.disable()
     reports: list[Report] = []

@@ -154,7 +154,10 @@ def main() -> None:
     parser.add_argument("--dead", type=int, default=DEAD)
     parser.add_argument("--workers", type=int, default=WORKERS)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long the open pages are watched")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the dead, and ten seconds")
     options = parser.parse_args()
+    if options.quick:
+        options.dead, options.seconds = DEAD // 10, 10.0
     with standalone() as servers, RmqClient(servers.url) as client:
         seed(servers, client, options.dead)
         with reporting(servers, options.workers):

@@ -152,13 +152,15 @@ def measure(number: int, slots: int = 8, batch: int = 1_000, url: str | None = N
 def main() -> int:
     """Measure, print and save; return 1 where memory was not flat or a message is missing."""
     parser = argparse.ArgumentParser(description=measure.__doc__)
-    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--messages", type=int, help="1,000,000; quick: 100,000")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--batch", type=int, default=1_000)
     parser.add_argument("--url")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
-    figures = measure(options.messages, options.slots, options.batch, options.url)
+    number = options.messages or (100_000 if options.quick else 1_000_000)
+    figures = measure(number, options.slots, options.batch, options.url)
     document = {
         "benchmark": "million",
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -168,11 +170,11 @@ def main() -> int:
     options.results.mkdir(parents=True, exist_ok=True)
     (options.results / "million.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
     sent, consumed = figures["sender"], figures["consumer"]
-    print(f"{options.messages:,} messages, {options.slots} slots, sent and consumed at the same time")
+    print(f"{number:,} messages, {options.slots} slots, sent and consumed at the same time")
     print(f"sent      {figures['sent_per_s']:>9,} a second  peak {sent['peak_mb']:.0f} MB")
     print(f"consumed  {figures['consumed_per_s']:>9,} a second  peak {consumed['peak_mb']:.0f} MB")
     print(f"left: {figures['left']}, acked {figures['acked']:,}, unaccounted {figures['unaccounted']}")
-    whole = figures["acked"] == options.messages and not any(figures["left"].values()) and not figures["unaccounted"]
+    whole = figures["acked"] == number and not any(figures["left"].values()) and not figures["unaccounted"]
     return 0 if whole and max(sent["peak_mb"], consumed["peak_mb"]) < LIMIT_MB else 1
 
 

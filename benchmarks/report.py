@@ -26,6 +26,9 @@ MODULES = {
     "scaling": "benchmarks.scaling",
     "merging": "benchmarks.merging",
     "aio": "benchmarks.aio",
+    "spark": "benchmarks.spark",
+    "spark_source": "benchmarks.spark_source",
+    "spark_millions": "benchmarks.spark_millions",
 }
 _MARKED = re.compile(r"(<!-- benchmark: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -15,8 +15,10 @@
 -- ARGV[4]  limit      without contents: how many, the longest dead first, 0 to 1,000
 -- ARGV[5]  publish    command for the wake hint: PUBLISH or SPUBLISH
 -- ARGV[6]  actor      who, for the audit; empty for no line
--- ARGV[7..] contents, at most 1,000; none for the longest dead
--- Returns: per message `done`, `merged` (with a fresh copy) or `absent`; empty when nothing is dead
+-- ARGV[7]  dated      '1': each content is followed by the time of death, ms, without which it is not meant; else '0'
+-- ARGV[8..] contents, at most 1,000; none for the longest dead
+-- Returns: per message `done`, `merged` (with a fresh copy) or `absent` (not dead, or dead since another time); empty
+--   when nothing is dead
 -- Errors: RMQ_PAST now_ms; OOM at maxmemory; nothing was written
 -- Complexity: O(n log N)
 -- Notes: atomic. Safe to repeat with contents: a second time they are absent.
@@ -30,7 +32,7 @@
 local store, dead, body, meta, reason, dead_body, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local audit, born = KEYS[8], KEYS[9]
 local kind, value, overwrite, limit, publish = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4]), ARGV[5]
-local actor = ARGV[6]
+local actor, dated = ARGV[6], ARGV[7] == '1'
 
 local now_ms = read_clock()
 local score, refusal = new_score(kind, value, now_ms)
@@ -45,15 +47,19 @@ end
 for _, hash in ipairs({ body, meta, reason, dead_body }) do
   redis.call('HLEN', hash)
 end
-local contents = { unpack(ARGV, 7) }
+local contents, died = {}, {}
+for i = 8, #ARGV, dated and 2 or 1 do
+  contents[#contents + 1] = ARGV[i]
+  died[#contents] = dated and tonumber(ARGV[i + 1])
+end
 if #contents == 0 and limit > 0 then -- up to rank -1 would be all of them
   contents = redis.call('ZRANGE', dead, 0, limit - 1)
 end
 
 local totals, answers = {}, {}
 for i, content in ipairs(contents) do
-  local fresh = redis.call('ZSCORE', store, content)
-  if not redis.call('ZSCORE', dead, content) then
+  local fresh, found = redis.call('ZSCORE', store, content), redis.call('ZSCORE', dead, content)
+  if not found or (died[i] and died[i] ~= tonumber(found)) then
     answers[i] = 'absent'
   else
     answers[i] = fresh and 'merged' or 'done'

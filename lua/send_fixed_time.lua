@@ -17,8 +17,6 @@
 -- Notes: atomic. Safe to repeat while the times lie ahead.
 -- @include read_clock
 -- @include whole
--- @include write_totals
--- @include publish_wake
 -- @include check_backlog
 -- @include store_batch
 -- @include store_each
@@ -26,10 +24,10 @@
 
 local slot = { store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], wake = KEYS[5] }
 local publish, max_backlog, detailed, number = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
-local lowest = tonumber(ARGV[5])
+local lowest = ARGV[5]
 
 local now_ms = read_clock()
-if lowest <= now_ms then
+if tonumber(lowest) <= now_ms then
   return redis.error_reply('RMQ_PAST ' .. whole(now_ms))
 end
 return send_batch(slot, publish, max_backlog, detailed, number, 6, false, lowest, now_ms)

@@ -26,7 +26,6 @@
 -- @include read_clock
 -- @include whole
 -- @include write_totals
--- @include publish_wake
 -- @include check_backlog
 -- @include store_batch
 -- @include store_each
@@ -57,7 +56,7 @@ if kind == 'RANGE_MERGE' then
 end
 
 local keep_first, bound = kind == 'RANGE_MERGE', drop and 0 or max_backlog
-local reply = send_batch(slot, publish, bound, detailed, number, 10, keep_first, lowest, now_ms)
+local reply = send_batch(slot, publish, bound, detailed, number, 10, keep_first, whole(lowest), now_ms)
 if reply.err then
   return reply
 end

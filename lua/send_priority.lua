@@ -14,8 +14,7 @@
 -- Errors: RMQ_FULL size max_backlog; OOM at maxmemory; nothing was written
 -- Complexity: O(n log N)
 -- Notes: atomic. Safe to repeat: a second time all of them overwrite themselves.
--- @include write_totals
--- @include publish_wake
+-- @include whole
 -- @include check_backlog
 -- @include store_batch
 -- @include store_each
@@ -24,4 +23,4 @@
 local slot = { store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], wake = KEYS[5] }
 local publish, max_backlog, detailed, number = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
 
-return send_batch(slot, publish, max_backlog, detailed, number, 5, false, 0, 0)
+return send_batch(slot, publish, max_backlog, detailed, number, 5, false, '0', 0)

@@ -16,8 +16,7 @@
 -- Complexity: O(n log N)
 -- Notes: atomic. Safe to repeat: a second time all of them merge.
 -- @include read_clock
--- @include write_totals
--- @include publish_wake
+-- @include whole
 -- @include check_backlog
 -- @include store_batch
 -- @include store_each
@@ -25,15 +24,16 @@
 
 local slot = { store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], wake = KEYS[5] }
 local publish, max_backlog, detailed, number = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
-local lowest = tonumber(ARGV[5])
 
 local now_ms = read_clock()
-local range, score
+local range = ARGV[5]
+local score = whole(now_ms + range)
+local lowest = score
 for i = 6, 5 + 2 * number, 2 do
   if ARGV[i] ~= range then
     range = ARGV[i]
-    score = string.format('%.0f', now_ms + range)
+    score = whole(now_ms + range)
   end
   ARGV[i] = score
 end
-return send_batch(slot, publish, max_backlog, detailed, number, 6, true, now_ms + lowest, now_ms)
+return send_batch(slot, publish, max_backlog, detailed, number, 6, true, lowest, now_ms)

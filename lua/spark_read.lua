@@ -36,8 +36,10 @@
 -- @include record_failure
 -- @include bury
 -- @include take
+-- @include take_fresh
 -- @include whole
 -- @include check_driver
+-- @include contents_of
 -- @include held_in_chunk
 -- @include replay_chunk
 
@@ -62,37 +64,52 @@ end
 if refusal then
   return refusal
 end
-measure(slot)
+local sizes = measure(slot)
+slot.quiet, slot.unheld = sizes.quiet, sizes.prepare == 0
 local has_bodies = redis.call('HLEN', slot.query_body) > 0
 local record = redis.call('HGET', slot.query, field)
 local chunk = record and cmsgpack.unpack(record)
 local mine, left_out, buried = false, 0, 0
 if chunk and chunk.generation == generation then
-  mine = held_in_chunk(slot, chunk)
-  left_out = #chunk.items / 3 - #mine / 3 + chunk.lost
+  local left
+  mine, _, left = held_in_chunk(slot, chunk)
+  left_out = #chunk.items / 2 - #mine / 2 + chunk.lost
   if strict and left_out > 0 then
     return redis.error_reply('RMQ_LOST ' .. left_out)
   end
-  chunk.items = mine
+  chunk.items, chunk.left = mine, left
 end
 
 local totals = {}
 begin_write(slot)
 if not chunk then
-  local items = paused and {} or take(slot, highest_first, limit, 0, now_ms, now_s, max_retries, totals)
-  chunk = { second = now_s, replays = 0, lost = 0, claimed = #items / 2, items = {} }
-  for i = 1, #items, 2 do
-    local score, at = tonumber(items[i + 1]), #chunk.items
-    chunk.items[at + 1] = items[i]
-    chunk.items[at + 2] = items[i + 1]
-    chunk.items[at + 3] = score > max_retries and max_retries or score - 1
-  end
-  if #items > 0 and redis.call('HLEN', slot.body) > 0 then
-    for i = 1, #items, 2 do
-      local body = redis.call('HGET', slot.body, items[i])
-      if body then
-        has_bodies = redis.call('HSET', slot.query_body, items[i], body) and true
+  local items, left = {}, max_retries
+  if not paused then
+    local fresh, _, ended = take_fresh(slot, highest_first, limit, now_ms, now_s, max_retries, totals, true)
+    items = fresh or items
+    local others = ended and {} or take(slot, highest_first, limit - #items / 2, 0, now_ms, now_s, max_retries, totals)
+    if #others > 0 then
+      left = {}
+      for i = 1, #others do
+        items[#items + 1] = others[i]
       end
+      for i = 2, #items, 2 do
+        local score = tonumber(items[i])
+        left[i / 2] = score > max_retries and max_retries or score - 1
+      end
+    end
+  end
+  chunk = { second = now_s, replays = 0, lost = 0, claimed = #items / 2, items = items, left = left }
+  if #items > 0 and sizes.body > 0 then
+    local names, copies = contents_of(items), {}
+    for n, body in ipairs(redis.call('HMGET', slot.body, unpack(names))) do
+      if body then
+        copies[#copies + 1] = names[n]
+        copies[#copies + 1] = body
+      end
+    end
+    if #copies > 0 then
+      has_bodies = redis.call('HSET', slot.query_body, unpack(copies)) and true
     end
   end
 elseif not mine then
@@ -106,11 +123,8 @@ if chunk.generation ~= generation then
   write_totals(slot.meta, totals)
 end
 
-local rows, names = {}, {}
-for i = 1, #chunk.items, 3 do
-  names[#names + 1] = chunk.items[i]
-  rows[#rows + 1] = chunk.items[i]
-  rows[#rows + 1] = chunk.items[i + 1]
+local bodies = {}
+if has_bodies and #chunk.items > 0 then
+  bodies = redis.call('HMGET', slot.query_body, unpack(contents_of(chunk.items)))
 end
-local bodies = has_bodies and #names > 0 and redis.call('HMGET', slot.query_body, unpack(names)) or {}
-return { whole(chunk.claimed), whole(left_out), whole(buried), rows, bodies }
+return { whole(chunk.claimed), whole(left_out), whole(buried), chunk.items, bodies }

@@ -24,7 +24,6 @@
 -- @include read_clock
 -- @include whole
 -- @include write_totals
--- @include publish_wake
 -- @include check_backlog
 -- @include store_batch
 -- @include store_each
@@ -66,11 +65,11 @@ else
       ARGV[i] = whole(now_ms + ARGV[i])
     end
   end
-  local reply = send_batch(slot, publish, max_backlog, false, number, 10, kind == 'RANGE_MERGE', lowest, now_ms)
+  local reply = send_batch(slot, publish, max_backlog, false, number, 10, kind == 'RANGE_MERGE', whole(lowest), now_ms)
   if reply.err then
     return reply
   end
-  new = reply[1]
+  new = whole(reply[1])
 end
 redis.call('HSET', sent, chunk, whole(batch) .. ':' .. digest)
 redis.call('EXPIRE', sent, keep_s)

@@ -26,6 +26,7 @@
 -- @include drop_bodies
 -- @include whole
 -- @include check_driver
+-- @include contents_of
 -- @include held_in_chunk
 
 local slot = {
@@ -63,8 +64,8 @@ if not record then
   return { '0', '0' }
 end
 local chunk = cmsgpack.unpack(record)
-local number = #chunk.items / 3
-local held, names = held_in_chunk(slot, chunk)
+local number = #chunk.items / 2
+local held, names, left = held_in_chunk(slot, chunk)
 if acking then
   local totals = {}
   if #names > 0 then
@@ -76,24 +77,24 @@ if acking then
       drop_bodies(slot, names)
     end
   end
-  if has_copies then
-    for i = 1, #chunk.items, 3 do
-      redis.call('HDEL', slot.query_body, chunk.items[i])
-    end
+  if has_copies and number > 0 then
+    redis.call('HDEL', slot.query_body, unpack(contents_of(chunk.items)))
   end
   redis.call('HDEL', slot.query, field)
   write_totals(slot.meta, totals)
   return { whole(#names), whole(number - #names + chunk.lost) }
 end
 local claims = {}
-for i = 1, #held, 3 do
-  claims[#claims + 1] = whole(now_s * 1000 + held[i + 2])
-  claims[#claims + 1] = held[i]
+local same = type(left) == 'number' and whole(now_s * 1000 + left)
+for n = 1, #names do
+  claims[#claims + 1] = same or whole(now_s * 1000 + left[n])
+  claims[#claims + 1] = names[n]
 end
 if #claims > 0 then
   redis.call('ZADD', slot.prepare, 'XX', unpack(claims))
 end
-chunk.second, chunk.items, chunk.lost = now_s, held, chunk.lost + number - #names
+chunk.second, chunk.items, chunk.left = now_s, held, left
+chunk.lost = chunk.lost + number - #names
 redis.call('HSET', slot.query, field, cmsgpack.pack(chunk))
 redis.call('EXPIRE', slot.query, keep_s)
 redis.call('EXPIRE', slot.query_body, keep_s)

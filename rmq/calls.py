@@ -276,13 +276,21 @@ def redrive(
     limit: int,
     publish: str,
     contents: Sequence[bytes] = (),
+    died_ms: Sequence[int] | None = None,
     actor: str = "",
 ) -> Call[list[Redriven]]:
-    """Build the redrive of the named contents, or of the `limit` longest dead."""
+    """Build the redrive of the named contents, or of the `limit` longest dead.
+
+    With `died_ms`, one for each content, only of those that died at that time: one that died again since is absent.
+    """
     keys = slot_keys(topic.name, slot)
     names = (keys.store, keys.dead, keys.body, keys.meta, keys.reason, keys.dead_body, keys.wake)
     names = (*names, keys.audit, *_born(topic, keys))
-    args: list[Argument] = [kind, value, int(overwrite), limit, publish, actor, *contents]
+    args: list[Argument] = [kind, value, int(overwrite), limit, publish, actor, int(died_ms is not None)]
+    if died_ms is None:
+        args += contents
+    else:
+        args += (part for pair in zip(contents, died_ms, strict=True) for part in pair)
 
     def parse(reply: list[bytes]) -> list[Redriven]:
         return [Redriven(answer.decode()) for answer in reply]

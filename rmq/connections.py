@@ -13,7 +13,7 @@ from rmq.blocking import THREADS, Blocking
 from rmq.calls import Argument, Call
 from rmq.durability import Durability
 from rmq.errors import ClientClosedError, ForkedClientError, RedisUnavailableError
-from rmq.exchange import Confirmation, Exchange, Flight, not_executed
+from rmq.exchange import Confirmation, Exchange, Flight, not_executed, request
 from rmq.retry import draw_jitter
 from rmq.scripts import ScriptLibrary, default_scripts
 from rmq.slot_map import parse_redirect
@@ -105,10 +105,15 @@ class Connections:
             RedisUnavailableError: No answer until the deadline; `ReplyLostError` where the call must not be repeated.
             RmqError: What the script refused.
         """
-        result = self.submit([call])()[0]
-        if isinstance(result, Exception):
-            raise result
-        return cast("T", result)
+        if self._confirmation is not None and call.durable:
+            return cast("T", _only(self.submit([call])()))
+        self._refuse_misuse()
+        started = time.monotonic()
+        reply = self._try_alone(call)
+        if not isinstance(reply, Exchange):
+            return call.parse(reply)
+        self._finish(reply, [], None, self._deadline_s, started)
+        return cast("T", _only(reply.results))
 
     def run_many(
         self, calls: Sequence[Call[Any]], patience_s: float | None = None, deadline_s: float | None = None
@@ -138,7 +143,7 @@ class Connections:
         under_way = self._send(exchange)
 
         def results() -> list[Any]:
-            self._finish(exchange, under_way, patience_s, deadline_s or self._deadline_s)
+            self._finish(exchange, under_way, patience_s, deadline_s or self._deadline_s, time.monotonic())
             return exchange.results
 
         return results
@@ -279,6 +284,39 @@ class Connections:
                 ) from trouble
             pause_s = self._pause(pause_s)
 
+    def _try_alone(self, call: Call[Any]) -> Any:
+        """Carry out one call without the bookkeeping that many need, which costs more than the call.
+
+        Returns:
+            The reply; after any trouble the exchange that goes on from there.
+        """
+        try:
+            self._router.refresh()
+            node = self._router.node_for(call.keys[0])
+            wire = node.checkout()
+        except WireBrokenError as error:
+            exchange = Exchange([call], self._scripts)
+            exchange.not_sent([index for index, _, _ in exchange.take_open()], str(error))
+            return exchange
+        try:
+            wire.send(request(call, self._scripts))
+            reply = wire.read()
+        except ReplyError as error:
+            node.give_back(wire)
+            exchange = Exchange([call], self._scripts)
+            exchange.first_flight(node.address).take_error(str(error))
+            return exchange
+        except WireBrokenError as error:
+            wire.close()
+            exchange = Exchange([call], self._scripts)
+            exchange.first_flight(node.address).lost(str(error))
+            return exchange
+        except BaseException:  # a reply left behind would be read by the next caller
+            wire.close()
+            raise
+        node.give_back(wire)
+        return reply
+
     def _send(self, exchange: Exchange) -> list[_UnderWay]:
         """Send what is open, to each node its part."""
         try:
@@ -305,9 +343,13 @@ class Connections:
         return under_way
 
     def _finish(
-        self, exchange: Exchange, under_way: list[_UnderWay], patience_s: float | None, deadline_s: float
+        self,
+        exchange: Exchange,
+        under_way: list[_UnderWay],
+        patience_s: float | None,
+        deadline_s: float,
+        started: float,
     ) -> None:
-        started = time.monotonic()
         pause_s = FIRST_PAUSE_S
         while True:
             _receive(under_way)
@@ -329,6 +371,12 @@ class Connections:
     def _pause(self, pause_s: float) -> float:
         self.blocking.sleep(pause_s * (0.5 + draw_jitter() / 2))
         return min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def _only(results: list[Any]) -> Any:
+    if isinstance(results[0], Exception):
+        raise results[0]
+    return results[0]
 
 
 def _send_part(exchange: Exchange, node: Node, indices: list[int]) -> _UnderWay | None:

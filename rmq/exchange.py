@@ -35,6 +35,11 @@ def not_executed(message: str) -> bool:
     return message.startswith(_NOT_EXECUTED) or any(code in message for code in _IN_SCRIPT)
 
 
+def request(call: Call[Any], scripts: ScriptLibrary) -> bytes:
+    """Return a call in the protocol's form."""
+    return pack("EVALSHA", scripts[call.script].sha, len(call.keys), *call.keys, *call.args)
+
+
 @dataclass(frozen=True, slots=True)
 class Confirmation:
     """A command that waits until earlier sends of its connection are safe.
@@ -114,6 +119,10 @@ class Exchange:
         self._under_way += len(indices)
         return Flight(self, indices, address)
 
+    def first_flight(self, address: Address) -> Flight:
+        """Put all calls together for one node, as they were sent there already; what came of it is still to be told."""
+        return self.flight([index for index, _, _ in self.take_open()], address)
+
     def not_sent(self, indices: Sequence[int], trouble: str) -> None:
         """Note that taken calls did not reach a server: they may be repeated."""
         for index in indices:
@@ -152,8 +161,7 @@ class Exchange:
             if self._asked.pop(index, None) is not None:
                 parts.append(pack("ASKING"))
                 awaited.append((_Kind.ASKING, index))
-            sha = self._scripts[call.script].sha
-            parts.append(pack("EVALSHA", sha, len(call.keys), *call.keys, *call.args))
+            parts.append(request(call, self._scripts))
             awaited.append((_Kind.CALL, index))
         if self._confirmation is not None and any(self._calls[index].durable for index in indices):
             parts.append(pack(*self._confirmation.command))

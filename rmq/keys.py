@@ -163,6 +163,11 @@ def rate_key(topic: str) -> str:
     return f"rate:{topic}"
 
 
+def write_rate_key(topic: str, name: str) -> str:
+    """Return the HASH of the rate limit of one Spark write: as `rate_key`, and how many it has sent; it expires."""
+    return f"{rate_key(topic)}:{name}"
+
+
 def history_key(topic: str | None) -> str:
     """Return the LIST of a topic's records, one a minute; of all topics together with `None`."""
     return "rmq:history" if topic is None else f"rmq:history:{topic}"

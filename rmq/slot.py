@@ -159,9 +159,13 @@ class SlotWriter:
         overwrite: bool,
         limit: int,
         contents: Sequence[bytes] = (),
+        died_ms: Sequence[int] | None = None,
         actor: str = "",
     ) -> list[Redriven]:
-        """Send the named dead, or the `limit` longest dead, again; at most `NACK_BATCH`."""
+        """Send the named dead, or the `limit` longest dead, again; at most `NACK_BATCH`.
+
+        With `died_ms`, the named ones only if they died then.
+        """
         call = calls.redrive(
             self.topic,
             slot,
@@ -171,6 +175,7 @@ class SlotWriter:
             limit=min(limit, NACK_BATCH),
             publish=self._connections.publish,
             contents=contents,
+            died_ms=died_ms,
             actor=actor,
         )
         return self._connections.run(call)

@@ -66,19 +66,33 @@ class ChunkRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A chunk as it is read.
+    """A chunk as it is read; its messages by columns, in the order of delivery.
 
     Attributes:
         claimed: How many messages it had at first.
         left_out: How many are left out now, since others have taken or settled them.
         buried: How many died now: retries or replays used up.
-        rows: The messages, in the order of delivery.
+        contents: The contents.
+        scores: Their store scores.
+        bodies: Their bodies, `None` for one that has none; `None` where no message has one.
     """
 
     claimed: int
     left_out: int
     buried: int
-    rows: tuple[ChunkRow, ...]
+    contents: list[bytes]
+    scores: list[int]
+    bodies: list[bytes | None] | None
+
+    @property
+    def rows(self) -> tuple[ChunkRow, ...]:
+        """The messages, one by one."""
+        return tuple(map(ChunkRow, self.contents, self.scores, self.bodies or repeat(None)))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all contents and bodies."""
+        return sum(map(len, self.contents)) + sum(len(body) for body in self.bodies or () if body is not None)
 
 
 class Settled(NamedTuple):
@@ -214,10 +228,8 @@ def read(
 
     def parse(reply: list[Any]) -> Chunk:
         claimed, left_out, buried, items, bodies = reply
-        scores = map(int, items[1::2])
-        sent = [unwrap(body)[0] for body in bodies] or repeat(None)
-        rows = map(ChunkRow, items[::2], scores, sent)
-        return Chunk(int(claimed), int(left_out), int(buried), tuple(rows))
+        scores, sent = list(map(int, items[1::2])), [unwrap(body)[0] for body in bodies] or None
+        return Chunk(int(claimed), int(left_out), int(buried), items[::2], scores, sent)
 
     names = (*all_keys(keys), own.query, own.body)
     return Call("spark_read", names, args, parse, True, topic.name, slot)

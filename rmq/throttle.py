@@ -30,13 +30,17 @@ Tokens = tuple[int, float, float, bool]
 
 
 def take_tokens(topic: Topic, wanted: int) -> Call[Tokens]:
-    """Build the taking of tokens, or, with a number below 0, their giving back."""
+    """Build the taking of tokens of a topic's limit, or, with a number below 0, their giving back."""
+    return take_from(rate_key(topic.name), topic, wanted, topic.max_rate or 0, topic.rate_burst)
+
+
+def take_from(key: str, topic: Topic, wanted: int, per_second: float, burst: int) -> Call[Tokens]:
+    """Build the taking of tokens from any bucket; rate and burst count where it does not exist yet."""
 
     def parse(reply: Sequence[bytes]) -> Tokens:
         return int(reply[0]), int(reply[1]) / 1000, float(reply[2]), reply[3] == b"1"
 
-    args = [wanted, repr(topic.max_rate or 0), topic.rate_burst]
-    return Call("take_tokens", (rate_key(topic.name),), args, parse, False, topic.name, 0)
+    return Call("take_tokens", (key,), [wanted, repr(per_second), burst], parse, False, topic.name, 0)
 
 
 class Throttle:

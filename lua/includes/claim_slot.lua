@@ -42,6 +42,7 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
     return { whole(now_ms), '0', '0', '0', stale, {}, {}, unmatched }
   end
   slot.oldest = tonumber(redis.call('ZRANGE', slot.prepare, 0, 0, 'WITHSCORES')[2]) or false
+  slot.unheld = not slot.oldest
   local swept, more = sweep(slot, now_ms, now_s, lease_s, max_retries, sweep_limit, totals)
   local more_outlived = false
   if at <= turn.last then
@@ -57,7 +58,7 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
     local fresh, passed, ended
     if start == 0 then
       peek = slot.quiet and peek or nil -- else what it saw may have changed
-      fresh, passed, ended = take_fresh(slot, highest_first, limit, now_ms, now_s, max_retries, totals, peek)
+      fresh, passed, ended = take_fresh(slot, highest_first, limit, now_ms, now_s, max_retries, totals, false, peek)
     end
     items, searched = fresh or items, ended or false
     local wanted, from = limit - #items / 2, passed or start

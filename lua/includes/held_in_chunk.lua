@@ -1,20 +1,32 @@
 -- What a chunk still holds: in prepare with exactly the claim score that the chunk gave it. Items are flat: content,
--- store score, retries left after this delivery. Returns the held items, and their contents.
+-- store score; `left` is how many retries each has left after this delivery, or a table of them where they differ.
+-- Returns the held items, their contents, and their `left`.
 local function held_in_chunk(slot, chunk)
-  local contents = {}
-  for i = 1, #chunk.items, 3 do
-    contents[#contents + 1] = chunk.items[i]
+  local items, left = chunk.items, chunk.left
+  local names = contents_of(items)
+  if #names == 0 then
+    return items, names, left
   end
-  local scores = #contents > 0 and redis.call('ZMSCORE', slot.prepare, unpack(contents)) or {}
-  local items, names = {}, {}
-  for n = 1, #contents do
-    local at = 3 * n - 2
-    if scores[n] == string.format('%.0f', chunk.second * 1000 + chunk.items[at + 2]) then
-      items[#items + 1] = chunk.items[at]
-      items[#items + 1] = chunk.items[at + 1]
-      items[#items + 1] = chunk.items[at + 2]
-      names[#names + 1] = chunk.items[at]
+  local base, uniform = chunk.second * 1000, type(left) == 'number'
+  local score = uniform and whole(base + left)
+  local found, lost = redis.call('ZMSCORE', slot.prepare, unpack(names)), 0
+  for n = 1, #names do
+    if found[n] ~= (score or whole(base + left[n])) then
+      found[n] = false
+      lost = lost + 1
     end
   end
-  return items, names
+  if lost == 0 then
+    return items, names, left
+  end
+  local held, contents, lefts = {}, {}, {}
+  for n = 1, #names do
+    if found[n] then
+      held[#held + 1] = names[n]
+      held[#held + 1] = items[2 * n]
+      contents[#contents + 1] = names[n]
+      lefts[#lefts + 1] = uniform and left or left[n]
+    end
+  end
+  return held, contents, uniform and left or lefts
 end

@@ -3,13 +3,13 @@
 -- else is in other hands. What has used up its retries or its replays dies. Returns how many were left out, and buried.
 local function replay_chunk(slot, chunk, now_ms, now_s, max_retries, max_replays, totals)
   local held = {}
-  local items = held_in_chunk(slot, chunk)
-  for i = 1, #items, 3 do
-    held[items[i]] = items[i + 2]
+  local _, names, lefts = held_in_chunk(slot, chunk)
+  for n, name in ipairs(names) do
+    held[name] = type(lefts) == 'number' and lefts or lefts[n]
   end
   chunk.replays = chunk.replays + 1
-  local kept, left_out, buried = {}, 0, 0
-  for i = 1, #chunk.items, 3 do
+  local kept, kept_left, left_out, buried = {}, {}, 0, 0
+  for i = 1, #chunk.items, 2 do
     local content = chunk.items[i]
     local left = held[content]
     if not left and not redis.call('ZSCORE', slot.prepare, content) then
@@ -35,11 +35,11 @@ local function replay_chunk(slot, chunk, now_ms, now_s, max_retries, max_replays
       redis.call('ZADD', slot.prepare, 'XX', string.format('%.0f', now_s * 1000 + left - 1), content)
       kept[#kept + 1] = content
       kept[#kept + 1] = chunk.items[i + 1]
-      kept[#kept + 1] = left - 1
+      kept_left[#kept_left + 1] = left - 1
     end
   end
-  count(totals, 'retried', #kept / 3)
-  count(totals, 'delivered', #kept / 3)
-  chunk.second, chunk.items, chunk.lost = now_s, kept, 0
+  count(totals, 'retried', #kept_left)
+  count(totals, 'delivered', #kept_left)
+  chunk.second, chunk.items, chunk.left, chunk.lost = now_s, kept, kept_left, 0
   return left_out, buried
 end

@@ -1,19 +1,28 @@
 -- What the three sends share, from the backlog's bound to the totals. Scores in ARGV are absolute by now. `lowest`:
--- the earliest due time of the batch, 0 for at once. Returns the reply. A due one at the head of the store may be
--- hidden by its twin in flight: then the first later one is what consumers wait for.
+-- the earliest due time of the batch as text, '0' for at once. Returns the reply. Each command costs a single send as
+-- much as storing it: what is not there is not asked for, and the first write is also the check of its key.
+-- Consumers get a hint where nothing was due as early as `lowest`. A due one may be hidden by its twin in flight, and
+-- while few are in store, all of them: then only a later one counts, or none.
 local function send_batch(slot, publish, max_backlog, detailed, number, at, keep_first, lowest, now_ms)
-  local size, in_flight = redis.call('ZCARD', slot.store), redis.call('ZCARD', slot.prepare)
-  local had_bodies = redis.call('HLEN', slot.body) > 0
-  redis.call('HEXISTS', slot.meta, 'accepted')
-  local first = redis.call('ZRANGE', slot.store, 0, 0, 'WITHSCORES')[2]
-  if lowest > 0 and in_flight > 0 and first and tonumber(first) <= now_ms then
-    local from = '(' .. string.format('%.0f', now_ms)
-    first = redis.call('ZRANGEBYSCORE', slot.store, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  local in_flight, had_bodies = 0, false
+  if redis.call('EXISTS', slot.prepare, slot.body) > 0 then
+    in_flight, had_bodies = redis.call('ZCARD', slot.prepare), redis.call('HLEN', slot.body) > 0
   end
-  local refusal = check_backlog(slot.store, size, max_backlog, at, number)
-  if refusal then
-    return refusal
+  local waited_for = 0
+  if lowest ~= '0' then
+    waited_for = redis.call('ZCOUNT', slot.store, in_flight > 0 and '(' .. whole(now_ms) or '-inf', lowest)
   end
+  if in_flight > 0 or max_backlog > 0 or lowest == '0' then
+    local size = redis.call('ZCARD', slot.store)
+    if size <= in_flight then
+      waited_for = 0
+    end
+    local refusal = check_backlog(slot.store, size, max_backlog, at, number)
+    if refusal then
+      return refusal
+    end
+  end
+  redis.call('HINCRBY', slot.meta, 'accepted', number)
   local new
   local outcomes = ''
   if detailed or had_bodies or #ARGV >= at + 2 * number then
@@ -21,9 +30,11 @@ local function send_batch(slot, publish, max_backlog, detailed, number, at, keep
   else
     new = store_batch(slot.store, keep_first, at, number)
   end
-  write_totals(slot.meta, { accepted = number, merged = number - new })
-  if new > 0 or not keep_first then
-    publish_wake(publish, slot.wake, lowest, first, size, in_flight)
+  if new < number then
+    redis.call('HINCRBY', slot.meta, 'merged', number - new)
   end
-  return { string.format('%.0f', new), outcomes }
+  if waited_for == 0 and (new > 0 or not keep_first) then
+    redis.call(publish, slot.wake, lowest)
+  end
+  return { new, outcomes }
 end

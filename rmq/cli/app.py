@@ -28,6 +28,7 @@ from rmq.cli import (
 )
 from rmq.cli.cluster import cluster_app
 from rmq.cli.session import GlobalOptions, Json, Session, Url, Verbose, command
+from rmq.cli.spark import spark_app
 
 _EPILOG = "Exit codes: 0 done, 1 it did not work, 2 wrong usage or input, 130 ended by Ctrl-C."
 _SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
@@ -114,6 +115,7 @@ command(stream_app, "tail")(entries.tail)
 command(stream_app, "delete")(entries.delete)
 command(stream_app, "trim")(entries.trim)
 app.add_typer(cluster_app, name="cluster")
+app.add_typer(spark_app, name="spark")
 app.add_typer(topics_app, name="topics")
 command(topics_app, None)(topics.list_topics)
 command(topics_app, "list")(topics.list_topics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from rmq.cli.session import Session
 from rmq.errors import InvalidValueError
 
 _HELPERS = frozenset(
-    "__init__ children harness hotspots loads meters native probe rendering report servers suite".split()
+    "__init__ children dashboard_pictures harness hotspots loads meters native".split()
+    + "probe rendering report servers spark_work suite".split()
 )
 """Modules of `benchmarks` that measure nothing by themselves, or are not run from here."""
 
@@ -32,7 +34,7 @@ def bench(
     names = benchmark_names()
     if name is None:
         for each in names:
-            session.line(each)
+            session.line((f"{each:<12}", "bold"), _subject(each))
         return
     if name not in names:
         raise InvalidValueError(f"there is no benchmark {name!r}; there are {', '.join(names)}")
@@ -42,20 +44,30 @@ def bench(
         raise typer.Exit(code)
 
 
+def _subject(name: str) -> str:
+    """Return the first line of a benchmark's docstring, without importing what it needs."""
+    source = _folder() / name
+    path = source / "__init__.py" if source.is_dir() else source.with_suffix(".py")
+    return (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition("\n")[0]
+
+
 def benchmark_names() -> list[str]:
     """Return the benchmarks of the checkout.
 
     Raises:
         InvalidValueError: RMQ was installed as a package, which has none.
     """
-    root = Path(rmq.__file__).resolve().parent.parent
-    folder = root / "benchmarks"
+    folder = _folder()
     if not (folder / "harness.py").is_file():
         raise InvalidValueError(
             "the benchmarks are not part of the installed package: clone the repository, install it with "
             "`pip install -e '.[bench]'`, and run this there"
         )
-    if str(root) not in sys.path:
-        sys.path.insert(0, str(root))
+    if str(folder.parent) not in sys.path:
+        sys.path.insert(0, str(folder.parent))
     modules = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__main__.py")}
     return sorted(modules - _HELPERS)
+
+
+def _folder() -> Path:
+    return Path(rmq.__file__).resolve().parent.parent / "benchmarks"

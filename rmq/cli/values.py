@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from datetime import datetime
+from datetime import date, datetime
 from fractions import Fraction
 from math import ceil
 
@@ -16,6 +16,9 @@ from rmq.topics import Topic, TopicType, WhenFull
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(ms|s|m|h|d)", re.ASCII)
 _DURATION = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
+_RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(?:/(s|m|h))?", re.ASCII)
+_PER_S = {"s": 1, "m": 60, "h": 3_600}
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _EPOCH_MS = re.compile(r"\d{12,16}", re.ASCII)
 
 DURATION_RULE = "a duration such as 250ms, 5s, 1m30s, 2h or 7d"
@@ -68,6 +71,33 @@ def parse_past_ms(text: str, name: str, now_ms: int) -> int:
         return parse_instant_ms(text, name)
     except InvalidValueError as error:
         raise InvalidValueError(f"{error}, or an age such as 2h") from None
+
+
+def parse_rate(text: str, name: str) -> float:
+    """Return a rate such as `500/s`, `30/m`, `1000/h`, or `500`, in messages a second.
+
+    Raises:
+        InvalidValueError: Not a rate, or 0.
+    """
+    match = _RATE.fullmatch(text)
+    rate = float(match[1]) / _PER_S[match[2] or "s"] if match else 0.0
+    if not rate > 0:
+        raise InvalidValueError(f"{name} is {text!r}; it must be a rate above 0 such as 500/s, 30/m or 1000/h")
+    return rate
+
+
+def parse_day(text: str, name: str) -> date:
+    """Return a day such as `2026-11-20`.
+
+    Raises:
+        InvalidValueError: No such day.
+    """
+    try:
+        if not _DAY.fullmatch(text):
+            raise ValueError
+        return date.fromisoformat(text)
+    except ValueError:
+        raise InvalidValueError(f"{name} is {text!r}; it must be a day such as 2026-11-20") from None
 
 
 def parse_type(text: str) -> TopicType:

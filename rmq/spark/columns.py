@@ -46,6 +46,7 @@ class Layout:
         slot_basis: Whether there is such a column; so with those below.
         body: The payload beside the content.
         slot: The slot, computed by Spark.
+        trusted: The slot is taken as it is.
         fields: Stream entries made of fields stand here, and not in `content`.
     """
 
@@ -55,7 +56,12 @@ class Layout:
     slot_basis: bool = False
     body: bool = False
     slot: bool = False
+    trusted: bool = False
     fields: bool = False
+
+    def __post_init__(self) -> None:
+        if self.trusted and (not self.slot or self.fields):
+            raise InvalidValueError("trustSlot needs a column slot beside a column content")
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -107,6 +113,7 @@ def layout_of(schema: StructType, topic: Topic, options: Options) -> Layout:
         slot_basis="slot_basis" in types,
         body="body" in types,
         slot="slot" in types,
+        trusted=options.trust_slot,
         fields=has_fields,
     )
     low, high = layout.bounds

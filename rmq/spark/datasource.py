@@ -64,9 +64,10 @@ class RmqDataSource(DataSource):
         """
         if overwrite:
             raise InvalidValueError('mode("overwrite") would empty a live queue; write with mode("append")')
+        from rmq.spark.redriving import RedriveWriter
         from rmq.spark.sink import BatchWriter
 
-        return BatchWriter(schema, self._parsed)
+        return (RedriveWriter if self._parsed.redrive else BatchWriter)(schema, self._parsed)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return the streaming sink.
@@ -76,6 +77,8 @@ class RmqDataSource(DataSource):
         """
         if overwrite:
             raise InvalidValueError('outputMode("complete") would empty a live queue; write with "append" or "update"')
+        if self._parsed.redrive:
+            raise InvalidValueError("redrive is for write: what is dead is read by spark.read")
         from rmq.spark.sink import StreamWriter
 
         return StreamWriter(schema, self._parsed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ _OF_SPARK = frozenset(
 """Options that Spark itself adds, or that other sources share with us."""
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+MAX_RATE = 1_000_000
 _DURATION = re.compile(r"([0-9]+) ?([a-z]*)")
 
 
@@ -56,6 +58,9 @@ class Options:
         merge_rows: How many messages a task holds back to fold them.
         idempotent: Leave a mark with each chunk, so that a replayed one is not sent again.
         mark_ttl_s: How long marks are kept after a topic's last write, seconds.
+        redrive: Move rows that were read from the dead back into the backlog.
+        trust_slot: Take the column `slot` as it is.
+        max_rate: Most messages a second of all tasks together; `None` for no limit.
         bad_rows: `fail`, or `collect`: put rows that break a rule aside.
         bad_rows_path: Folder for those, as Parquet.
     """
@@ -87,6 +92,9 @@ class Options:
     merge_rows: int = 50_000
     idempotent: bool = False
     mark_ttl_s: int = 7 * 86_400
+    redrive: bool = False
+    trust_slot: bool = False
+    max_rate: float | None = None
     bad_rows: str = "fail"
     bad_rows_path: str | None = None
 
@@ -199,6 +207,21 @@ def _seconds(low: int, high: int) -> Callable[[str, str], int]:
     return convert
 
 
+def rate_option(name: str, text: str) -> float:
+    """Return a number of messages a second: `500`, `0.5`.
+
+    Raises:
+        InvalidValueError: Not a number, or out of range.
+    """
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not 0.001 <= rate <= MAX_RATE:
+        raise InvalidValueError(f"{name} is {text!r}; it must be a number of messages a second, 0.001 to {MAX_RATE:,}")
+    return rate
+
+
 def _time_range(name: str, text: str) -> int:
     time_range_ms = duration_option_ms(name, text)
     if time_range_ms == 0:
@@ -266,6 +289,9 @@ _OPTIONS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("merge_rows", "mergeRows", _whole(1, 10_000_000)),
         ("idempotent", "idempotent", _flag),
         ("mark_ttl_s", "markTtlSeconds", _seconds(60, 365 * 86_400)),
+        ("redrive", "redrive", _flag),
+        ("trust_slot", "trustSlot", _flag),
+        ("max_rate", "maxRate", rate_option),
         ("bad_rows", "badRows", _choice("fail", "collect")),
         ("bad_rows_path", "badRowsPath", _text),
     )

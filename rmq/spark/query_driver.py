@@ -69,11 +69,12 @@ class QueryDriver:
     Args:
         url: Where Redis is.
         topic: Name of the topic.
+        deadline_s: How long to repeat what may be repeated, seconds.
         fail_on_data_loss: Refuse to go on where Redis has forgotten the query.
     """
 
-    def __init__(self, url: str | None, topic: str, *, fail_on_data_loss: bool) -> None:
-        self._connections = Connections(parse_url(url))
+    def __init__(self, url: str | None, topic: str, *, deadline_s: float, fail_on_data_loss: bool) -> None:
+        self._connections = Connections(parse_url(url), deadline_s=deadline_s)
         self.topic = open_topic(self._connections, topic)
         self._slots = QuerySlots(self._connections, self.topic)
         self._inspection = Inspection(self._connections, self.topic)
@@ -114,6 +115,7 @@ class QueryDriver:
 
         Raises:
             BatchAckedError: A later batch is acked already: this checkpoint is an old copy.
+            FencedError: Workers under ZooKeeper have come to own the topic; they get the batch once more.
             DriverReplacedError: Another driver runs the query.
         """
         if batch.seq == 0:
@@ -122,7 +124,10 @@ class QueryDriver:
         with self._lock:
             self._open = None
         if self._acked < batch.seq:
-            settled = self._slots.settle(driver, batch.seq, batch.chunks(), "ack")
+            try:
+                settled = self._slots.settle(driver, batch.seq, batch.chunks(), "ack")
+            except FencedError as error:
+                raise self._owned(error) from error
             if settled.lost:
                 log.warning(
                     "batch %d of topic %s: the leases of %d messages ran out while it ran; others have them, too",
@@ -147,13 +152,7 @@ class QueryDriver:
         try:
             self._slots.tidy()
         except FencedError as error:
-            raise FencedError(
-                f"topic {self.topic.name} has workers under ZooKeeper, and Spark takes part in no ownership: stop them "
-                f"and move the topic away with `rmq adopt {self.topic.name} --no-zookeeper`, or feed Spark from a "
-                "topic of its own",
-                topic=self.topic.name,
-                slot=error.slot,
-            ) from error
+            raise self._owned(error) from error
         except ReplyLostError:
             pass  # what it settles, it settles; the next trigger sweeps the rest
         due = self._due()
@@ -195,6 +194,15 @@ class QueryDriver:
         """Stop renewing. What is claimed stays claimed: its lease, or the next driver, settles it."""
         self._stopping.set()
         self._connections.close()
+
+    def _owned(self, error: FencedError) -> FencedError:
+        return FencedError(
+            f"topic {self.topic.name} has workers under ZooKeeper, and Spark takes part in no ownership: stop them "
+            f"and move the topic away with `rmq adopt {self.topic.name} --no-zookeeper`, or feed Spark from a "
+            "topic of its own",
+            topic=self.topic.name,
+            slot=error.slot,
+        )
 
     def _due(self) -> dict[int, int]:
         stats = self._inspection.stats()

@@ -49,7 +49,7 @@ def encode_rows(layout: Layout, batch: Any, *, sample: bool = False) -> Rows:
         keys = contents if bases is None else [c if b is None else b for c, b in zip(contents, bases, strict=True)]
         mask = layout.topic.slots - 1
         if layout.slot:
-            slots: list[Any] = _slots(layout, batch, keys, bad, sample)
+            slots: list[Any] = _slots(layout, batch, keys, bad, sample and not layout.trusted)
         else:
             slots = [0 if key is None else crc32(key) & mask for key in keys]
         found = list(map(Encoded, slots, contents, _values(layout, batch, bad), _bodies(layout, batch, bad)))

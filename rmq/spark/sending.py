@@ -16,6 +16,7 @@ from rmq.producer import BATCH_BYTES
 from rmq.results import SendResult
 from rmq.slot import SlotWriter
 from rmq.spark.bad_rows import BadRows
+from rmq.spark.pacing import TaskPace
 from rmq.spark_calls import Mark, Once
 from rmq.spark_slot import MarkedWriter
 from rmq.topics import Topic, TopicType
@@ -35,7 +36,7 @@ class Counts:
         folded: Of these, merged with another of the task before they were sent.
         new: Messages that became an entry of their own.
         merged: Messages that merged with one in the backlog.
-        skipped: Messages that a batch run before had sent already.
+        skipped: Messages that a batch run before had sent already; of a redrive, those that were gone.
         bad: Rows put aside.
     """
 
@@ -87,13 +88,20 @@ class TaskSender:
         sending: How.
         bad_rows: Where those go that the server refuses.
         mark: Names the task among all of its query, where a repeated chunk must not be sent again.
+        pace: Holds the task to a limit.
     """
 
     def __init__(
-        self, connections: Connections, topic: Topic, sending: Sending, bad_rows: BadRows, mark: Mark | None = None
+        self,
+        connections: Connections,
+        topic: Topic,
+        sending: Sending,
+        bad_rows: BadRows,
+        mark: Mark | None = None,
+        pace: TaskPace | None = None,
     ) -> None:
         self._connections, self._topic, self._sending = connections, topic, sending
-        self._bad_rows, self._mark = bad_rows, mark
+        self._bad_rows, self._mark, self._pace = bad_rows, mark, pace
         self._writer = SlotWriter(connections, topic)
         self._marked = MarkedWriter(connections, topic)
         self._held: dict[int, list[Encoded]] = {}
@@ -102,7 +110,7 @@ class TaskSender:
         self._chunks: dict[int, int] = {}
         self._under_way: tuple[list[_Part], Callable[[], list[Any]]] | None = None
         # one that waits for room must not be overtaken by the next of its slot
-        self._depth = 1 if blocks(topic) else sending.depth
+        self._depth = 1 if blocks(topic) or pace is not None else sending.depth
         self.counts = Counts()
 
     def add(self, rows: Sequence[Encoded], size_bytes: int) -> None:
@@ -172,6 +180,8 @@ class TaskSender:
     def _submit(self, round_: list[_Part]) -> None:
         calls = [self._call(part, part.rows) for part in round_]
         self._collect()  # only now: Redis worked while these were put together
+        if self._pace is not None:
+            self._pace.wait(sum(len(part.rows) for part in round_))
         self._under_way = round_, self._connections.submit(calls)
 
     def _call(self, part: _Part, rows: Sequence[Encoded]) -> Any:
@@ -219,17 +229,29 @@ class TaskSender:
     def _book(self, result: SendResult | Once) -> None:
         self.counts.new += result.new
         self.counts.merged += result.merged
-        self.counts.skipped += result.skipped if isinstance(result, Once) else 0
+        if isinstance(result, Once):
+            self.counts.skipped += result.skipped
+            if self._pace is not None:
+                self._pace.give_back(result.skipped)
 
 
 def cut(rows: Sequence[Encoded], most: int) -> Iterator[Sequence[Encoded]]:
     """Cut messages into chunks of at most `most`, and of at most `BATCH_BYTES` unless one alone is larger."""
+    for first in range(0, len(rows), most):
+        part = rows[first : first + most]
+        size = sum([len(row.content) for row in part]) + sum([len(row.body) for row in part if row.body])
+        if size <= BATCH_BYTES:
+            yield part
+        else:
+            yield from _cut_by_size(part)
+
+
+def _cut_by_size(rows: Sequence[Encoded]) -> Iterator[Sequence[Encoded]]:
     first = size = 0
     for index, row in enumerate(rows):
         length = len(row.content) + len(row.body or b"")
-        if index > first and (index - first == most or size + length > BATCH_BYTES):
+        if index > first and size + length > BATCH_BYTES:
             yield rows[first:index]
             first, size = index, 0
         size += length
-    if first < len(rows):
-        yield rows[first:]
+    yield rows[first:]

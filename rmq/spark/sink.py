@@ -19,6 +19,7 @@ from rmq.registry import Registry
 from rmq.spark.bad_rows import BadRows
 from rmq.spark.columns import layout_of
 from rmq.spark.options import Options
+from rmq.spark.pacing import Limit, TaskPace, limit_of
 from rmq.spark.rows_in import encode_rows
 from rmq.spark.sending import Counts, Sending, TaskSender
 from rmq.spark_calls import Mark
@@ -49,14 +50,16 @@ class _Sink:
         self._options = options
         topic = _topic_of(options)
         self._layout = layout_of(schema, topic, options)
-        self._sending = _sending(topic, options)
+        self._limit = None if options.max_rate is None else limit_of(options.max_rate)
+        self._sending = _sending(topic, options, self._limit)
 
     def _write(self, iterator: Iterator[Any], name: str, mark: Mark | None = None) -> Written:
         options, layout = self._options, self._layout
         folder = options.bad_rows_path if options.bad_rows == "collect" else None
         bad_rows = BadRows(layout, folder, name)
-        connections = _connections(options)
-        sender = TaskSender(connections, layout.topic, self._sending, bad_rows, mark)
+        connections = sink_connections(options)
+        pace = None if self._limit is None else TaskPace(connections, layout.topic, self._limit)
+        sender = TaskSender(connections, layout.topic, self._sending, bad_rows, mark, pace)
         sample = True
         try:
             for batch in iterator:
@@ -101,7 +104,7 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Send one task's rows."""
-        context = _context()
+        context = task_context()
         return self._write(iterator, f"part-{context.partitionId():05d}-{context.taskAttemptId()}")
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -123,7 +126,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
     def __init__(self, schema: StructType, options: Options) -> None:
         super().__init__(schema, options)
         topic = self._layout.topic
-        if options.idempotent and (topic.drops or blocks(topic) or (topic.ttl and topic.type is TopicType.PRIORITY)):
+        if options.idempotent and not takes_marks(topic):
             raise InvalidValueError(
                 f"topic {topic.name} waits for room, drops what is too much, or is PRIORITY with a ttl: that goes not "
                 "with idempotent"
@@ -131,7 +134,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Send one task's rows of a batch."""
-        context, mark = _context(), None
+        context, mark = task_context(), None
         batch, query = (
             context.getLocalProperty("streaming.sql.batchId"),
             context.getLocalProperty("sql.streaming.queryId"),
@@ -153,7 +156,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
 
 def _topic_of(options: Options) -> Topic:
     """Register the topic that the options define, or read the one that they name."""
-    connections = _connections(options)
+    connections = sink_connections(options)
     try:
         registry, new = Registry(connections), options.new_topic()
         return registry.get(options.needed_topic()) if new is None else registry.register(new)
@@ -161,20 +164,32 @@ def _topic_of(options: Options) -> Topic:
         connections.close()
 
 
-def _sending(topic: Topic, options: Options) -> Sending:
+def takes_marks(topic: Topic) -> bool:
+    """Return whether chunks can be marked, so that they are sent once: not where a send may wait, drop or age."""
+    return not (topic.drops or blocks(topic) or (topic.ttl and topic.type is TopicType.PRIORITY))
+
+
+def _sending(topic: Topic, options: Options, limit: Limit | None) -> Sending:
     stream = topic.type is TopicType.STREAM
     if stream and options.merge == "partition":
         raise InvalidValueError(f"topic {topic.name} is STREAM: its entries never merge; leave option merge out")
     fold = not stream and options.merge != "none"
-    return Sending(fold, options.merge_rows, options.chunk_size, options.pipeline_depth)
+    chunk = options.chunk_size if limit is None else min(options.chunk_size, limit.burst)
+    return Sending(fold, options.merge_rows, chunk, options.pipeline_depth)
 
 
-def _connections(options: Options) -> Connections:
+def sink_connections(options: Options) -> Connections:
+    """Return connections as a task's options say."""
     durability = parse_durability(options.durability, options.replicas)
     return Connections(parse_url(options.url), deadline_s=float(options.deadline_s), durability=durability)
 
 
-def _context() -> TaskContext:
+def task_context() -> TaskContext:
+    """Return the context of the running task.
+
+    Raises:
+        InvalidValueError: There is none.
+    """
     context = TaskContext.get()
     if context is None:
         raise InvalidValueError("a sink writes in tasks of Spark only")

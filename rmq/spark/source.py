@@ -24,7 +24,7 @@ from rmq.spark.batches import Batch, Part, cut
 from rmq.spark.options import Options
 from rmq.spark.query_driver import QueryDriver
 from rmq.spark.source_options import SourceSettings, source_settings
-from rmq.spark.source_rows import to_arrow
+from rmq.spark.source_rows import ArrowRows
 from rmq.spark_calls import Chunk, Driver
 from rmq.spark_slot import QuerySlots
 from rmq.topics import Topic
@@ -32,6 +32,9 @@ from rmq.urls import parse_url
 
 AHEAD = 4
 """Chunks that a task asks for at once, while Spark works on those before."""
+
+BATCH_BYTES = 8 << 20
+"""Chunks are put together into one record batch until they have more bytes than this."""
 
 
 @dataclass
@@ -104,11 +107,13 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Claim, or claim again, one part of a batch, a chunk at a time."""
         partition = cast(BatchPartition, partition)
-        connections = Connections(parse_url(self._settings.url))
+        connections = Connections(parse_url(self._settings.url), deadline_s=float(self._settings.deadline_s))
         try:
-            for part, chunk in _chunks(connections, partition, self._settings):
-                if chunk.rows:
-                    yield to_arrow(self._schema, partition.topic, part[0], chunk)
+            rows = ArrowRows(self._schema, partition.topic)
+            for chunks in _chunks(connections, partition, self._settings):
+                batch = rows.batch(chunks)
+                if batch.num_rows:
+                    yield batch
         finally:
             connections.close()
 
@@ -124,7 +129,12 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _query(self) -> QueryDriver:
         if self._driver is None:
             settings = self._settings
-            self._driver = QueryDriver(settings.url, settings.topic, fail_on_data_loss=settings.fail_on_data_loss)
+            self._driver = QueryDriver(
+                settings.url,
+                settings.topic,
+                deadline_s=float(settings.deadline_s),
+                fail_on_data_loss=settings.fail_on_data_loss,
+            )
         return self._driver
 
     def _most(self, limit: ReadLimit) -> int | None:
@@ -133,8 +143,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _chunks(
     connections: Connections, partition: BatchPartition, settings: SourceSettings
-) -> Iterator[tuple[Part, Chunk]]:
-    """Read a partition's chunks, the next ones already on their way while one is worked on."""
+) -> Iterator[list[tuple[int, Chunk]]]:
+    """Read a partition's chunks, some at a time, each with its slot; the next ones are on their way meanwhile."""
     slots = QuerySlots(connections, partition.topic)
     parts = partition.parts
     max_replays = partition.topic.max_retries if settings.max_replays is None else settings.max_replays
@@ -153,7 +163,15 @@ def _chunks(
         results = answers()
         if first + AHEAD < len(parts):
             answers = ask(first + AHEAD)
-        for part, chunk in zip(parts[first : first + AHEAD], results, strict=True):
+        found: list[tuple[int, Chunk]] = []
+        size = 0
+        for (slot, _, _), chunk in zip(parts[first : first + AHEAD], results, strict=True):
             if isinstance(chunk, Exception):
                 raise chunk
-            yield part, chunk
+            found.append((slot, chunk))
+            size += chunk.size_bytes
+            if size > BATCH_BYTES:
+                yield found
+                found, size = [], 0
+        if found:
+            yield found

@@ -21,6 +21,7 @@ class SourceSettings:
         max_replays: How often a batch is begun anew before its messages are dead; `None` for the topic's retries.
         fail_on_lease_lost: Fail a read that would have other rows than the one before, instead of leaving rows out.
         fail_on_data_loss: Fail where Redis has forgotten a query that a checkpoint knows.
+        deadline_s: How long to repeat what may be repeated before the query fails, seconds.
     """
 
     url: str
@@ -31,6 +32,7 @@ class SourceSettings:
     max_replays: int | None = None
     fail_on_lease_lost: bool = True
     fail_on_data_loss: bool = True
+    deadline_s: int = 60
 
 
 def source_settings(options: Options) -> SourceSettings:
@@ -56,4 +58,5 @@ def source_settings(options: Options) -> SourceSettings:
         max_replays=options.max_replays,
         fail_on_lease_lost=options.fail_on_lease_lost,
         fail_on_data_loss=options.fail_on_data_loss,
+        deadline_s=options.deadline_s,
     )

@@ -3,35 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from pyspark.sql.types import StructType
 
-from rmq.spark.arrow import pa, spark_types
+from rmq.spark.arrow import pa, pc, spark_types
 from rmq.spark_calls import Chunk
 from rmq.topics import Topic
 
 
-def to_arrow(schema: StructType, topic: Topic, slot: int, chunk: Chunk) -> Any:
-    """Return a chunk with the columns that Spark asks for, the same each time it is read.
+class ArrowRows:
+    """Makes chunks into record batches, column by column: the same each time they are read.
 
-    `priority` and `due` are null where the message had been rolled back before; `retries_left` is null, since it
-    differs from one read to the next.
+    Args:
+        schema: The columns that Spark asks for.
+        topic: The topic that is read.
     """
-    contents, scores, bodies = zip(*chunk.rows, strict=True)
-    fresh = [score if score > topic.max_retries else None for score in scores]
-    none: list[None] = [None] * len(scores)
-    timed = topic.type.timed
-    columns: dict[str, Sequence[Any]] = {
-        "topic": [topic.name] * len(scores),
-        "slot": [slot] * len(scores),
-        "content": contents,
-        "body": bodies,
-        "score": scores,
-        "priority": none if timed else fresh,
-        "due": [None if score is None else score * 1_000 for score in fresh] if timed else none,
-        "retries_left": none,
-    }
-    form = spark_types.to_arrow_schema(schema, timezone="UTC")
-    arrays: list[Any] = [pa.array(columns[name], form.field(name).type) for name in schema.names]
-    return pa.RecordBatch.from_arrays(arrays, schema=form)
+
+    def __init__(self, schema: StructType, topic: Topic) -> None:
+        self._topic = topic
+        self._names = schema.names
+        self._form = spark_types.to_arrow_schema(schema, timezone="UTC")
+
+    def batch(self, chunks: Sequence[tuple[int, Chunk]]) -> Any:
+        """Return (slot, chunk) pairs as one record batch.
+
+        `priority` and `due` are null where the message had been rolled back before; `retries_left` is null, since it
+        differs from one read to the next.
+        """
+        sizes = [len(chunk.contents) for _, chunk in chunks]
+        scores = pa.array(list(chain.from_iterable(chunk.scores for _, chunk in chunks)), pa.int64())
+        fresh = pc.if_else(pc.greater(scores, self._topic.max_retries), scores, None)
+        columns: dict[str, Any] = {
+            "topic": pa.repeat(self._topic.name, len(scores)),
+            "slot": _joined([pa.repeat(slot, size) for (slot, _), size in zip(chunks, sizes, strict=True)]),
+            "content": _joined([pa.array(chunk.contents, pa.binary()) for _, chunk in chunks]),
+            "body": _joined(
+                [pa.array(chunk.bodies or [None] * len(chunk.contents), pa.binary()) for _, chunk in chunks]
+            ),
+            "score": scores,
+        }
+        if self._topic.type.timed:
+            columns["due"] = pc.multiply(fresh, 1_000)
+        else:
+            columns["priority"] = fresh
+        arrays: list[Any] = []
+        for name in self._names:
+            kind = self._form.field(name).type
+            arrays.append(columns[name].cast(kind) if name in columns else pa.nulls(len(scores), kind))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._form)
+
+
+def _joined(arrays: list[Any]) -> Any:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)

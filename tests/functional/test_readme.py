@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 
@@ -29,6 +31,24 @@ def test_the_first_example_runs_as_it_stands(tmp_path: Path) -> None:
     )
     assert ended.stderr == ""
     assert ended.stdout == "draw item:42, attempt 1\n"
+
+
+@pytest.mark.timeout(400)
+def test_the_example_for_spark_runs_as_it_stands(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    code = re.search(r"## On Spark.*?```python\n(.*?)```", README, re.DOTALL)
+    assert code is not None
+    environment = {name: value for name, value in os.environ.items() if name != "RMQ_URL"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code[1]],
+        cwd=tmp_path,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=350,
+        check=False,
+    )
+    assert ended.stdout == "500 pictures to draw\n", ended.stderr
 
 
 def test_every_link_leads_somewhere() -> None:

@@ -13,10 +13,11 @@ import pytest
 import yaml
 
 from rmq import RmqClient, deployment, local_cluster
-from rmq.errors import CoordinationError
+from rmq.errors import RmqError
+from rmq.java import find_java
 from rmq.local_cluster import LocalClusterError
 from rmq.urls import Address, Topology, parse_url
-from rmq.zookeeper_server import find_classpath, find_java
+from rmq.zookeeper_server import find_classpath
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,7 +104,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     try:
         find_java()
         find_classpath()
-    except CoordinationError as error:
+    except RmqError as error:
         pytest.skip(str(error))
     yield tmp_path / "cluster"
     local_cluster.down(tmp_path / "cluster")

@@ -56,6 +56,24 @@ def test_named_ones(make_slot: MakeSlot) -> None:
     )
 
 
+def test_named_ones_only_if_they_died_when_they_were_seen(make_slot: MakeSlot) -> None:
+    # pitfall 31
+    slot = make_slot()
+    before = slot.seed(SEEDED)
+    died_ms = [T0 - 3, T0 - 4, T0 - 2]
+    assert slot.redrive("after", 5, b"old", b"young", b"absent", died_ms=died_ms) == [DONE, ABSENT, ABSENT]
+    assert slot.state() == replace(
+        before,
+        store={b"old": T0 + 5},
+        dead={b"young": T0 - 1, b"middle": T0 - 2},
+        reason={b"young": {}, b"middle": {}},
+        body={b"old": b"1"},
+        dead_body={},
+        totals={"accepted": 3, "redriven": 1},
+        hints=[T0 + 5],
+    )
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_onto_a_fresh_copy(overwrite: bool, make_slot: MakeSlot) -> None:
     slot = make_slot()

@@ -73,7 +73,7 @@ def filled(
 def test_a_chunk_is_claimed_once_and_then_the_same(make_slot: MakeSlot) -> None:
     slot = filled(make_slot, 5)
     first = read(slot, limit=3)
-    assert first == Chunk(3, 0, 0, tuple(ChunkRow(b"m%03d" % i, 1_000_005 - i, None) for i in range(3)))
+    assert first == Chunk(3, 0, 0, [b"m000", b"m001", b"m002"], [1_000_005, 1_000_004, 1_000_003], None)
     slot.send((b"urgent", 2_000_000))
     before = slot.dump()
     assert read(slot, limit=3) == first
@@ -103,6 +103,32 @@ def test_only_what_is_due_and_not_in_other_hands(make_slot: MakeSlot) -> None:
     slot.send((b"held", slot.now_ms + 5))
     slot.advance(100)
     assert contents(read(slot)) == [b"due"]
+
+
+def test_chunks_of_one_second_pass_over_what_was_sent_again(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot, 4)
+    assert contents(read(slot, limit=2)) == [b"m000", b"m001"]
+    slot.send((b"m000", 2_000_000))
+    assert contents(read(slot, chunk=1)) == [b"m002", b"m003"]
+    assert ack(slot) == ack(slot, chunk=1) == Settled(2, 0)
+    assert contents(read(slot, seq=2)) == [b"m000"]
+    assert ack(slot, seq=2) == Settled(1, 0)
+
+
+def test_each_message_of_a_chunk_keeps_its_own_retries(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot, 1)
+    read(slot)
+    slot.advance(62_000)
+    slot.claim(0)  # a sweep
+    slot.send((b"new", 5_000))
+    first = read(slot, seq=2)
+    assert first.rows == (ChunkRow(b"new", 5_000, None), ChunkRow(b"m000", 16, None))
+    assert slot.state().prepare == {b"new": slot.claim_score(16), b"m000": slot.claim_score(15)}
+    assert read(slot, seq=2) == first
+    assert renew(slot, seq=2) == Settled(2, 0)
+    assert read(slot, SECOND, seq=2) == first
+    assert slot.state().prepare == {b"new": slot.claim_score(15), b"m000": slot.claim_score(14)}
+    assert ack(slot, SECOND, seq=2) == Settled(2, 0)
 
 
 def test_a_trace_that_came_with_a_body_is_not_part_of_it(make_slot: MakeSlot) -> None:
@@ -223,7 +249,7 @@ def test_a_new_driver_takes_back_what_a_sweep_put_back_and_leaves_the_rest(make_
     slot.send((b"m002", 1_000_010))  # a fresh message of the same content
     again = read(slot, SECOND)
     rest = tuple(row for row in first.rows if row.content not in (theirs.content, b"m002"))
-    assert again == Chunk(4, 2, 0, rest)
+    assert (again.claimed, again.left_out, again.buried, again.rows) == (4, 2, 0, rest)
     assert len(rest) == 2
     assert set(slot.state().store) == {b"m002"}
     assert ack(slot, SECOND) == Settled(2, 0)
@@ -259,7 +285,7 @@ def test_replays_used_up_are_buried_and_the_batch_goes_on(make_slot: MakeSlot) -
         assert contents(read(slot, Driver("q1", generation), max_replays=2)) == [b"poison"]
         slot.advance(1_000)
     driver = Driver("q1", 4)
-    assert read(slot, driver, max_replays=2) == Chunk(1, 0, 1, ())
+    assert read(slot, driver, max_replays=2) == Chunk(1, 0, 1, [], [], None)
     state = slot.state()
     assert (set(state.dead), state.dead_body) == ({b"poison"}, {b"poison": b"body"})
     assert state.reason[b"poison"]["type"] == "ReplaysUsedUp"

@@ -34,16 +34,16 @@ MUTANTS = (
     ),
     _mutant(
         "a claim takes what others claimed this second",
-        ("includes/take_fresh", "or slot.oldest ~= false and redis", "or false and redis"),
+        ("includes/take_fresh", "not slot.unheld and redis", "false and redis"),
     ),
     _mutant(
         "what is not due yet is claimed",
         ("includes/take", "('%.0f', now_ms)", "('%.0f', now_ms + 1)"),
-        ("includes/take_fresh", "whole(now_ms)", "whole(now_ms + 1)"),
+        ("includes/take_fresh", "('%.0f', now_ms)", "('%.0f', now_ms + 1)"),
         ("includes/take_fresh", "tonumber(peek[2]) <= now_ms", "tonumber(peek[2]) <= now_ms + 1"),
     ),
     _mutant("retries are not counted", ("includes/take", "score - 1)", "score)")),
-    _mutant("a rollback gets fresh retries", ("includes/take_fresh", " <= max_retries\n", " < 0\n")),
+    _mutant("a rollback gets fresh retries", ("includes/take_fresh", " <= max_retries then", " < 0 then")),
     _mutant(
         "prepare is not written",
         ("includes/take", "redis.call('ZADD', slot.prepare, unpack(claims))", ""),
@@ -151,6 +151,7 @@ MUTANTS = (
         ("includes/bury", "count(totals, 'merged', 1)\n  end\n  count", "end\n  count"),
     ),
     _mutant("the dead are not trimmed", ("includes/trim_dead", "if #doomed > 0 then", "if false then")),
+    _mutant("redrive takes one that died again", ("redrive", "died[i] ~= tonumber(found)", "false")),
     _mutant("redrive loses the body", ("redrive", "redis.call('HGET', dead_body, content)", "false")),
     _mutant("redrive overwrites where it should merge", ("redrive", "if not fresh or overwrite then", "if true then")),
     _mutant("redrive leaves the dead one behind", ("redrive", "redis.call('ZREM', dead, content)", "")),
@@ -172,12 +173,16 @@ MUTANTS = (
         "a merge replaces the body", ("includes/store_each", "if added == 1 or not keep_first then", "if true then")
     ),
     _mutant("an old body stays with a fresh send", ("includes/store_each", "redis.call('HDEL', body, content)", "")),
-    _mutant("merged sends are not accepted ones", ("includes/send_batch", "accepted = number", "accepted = new")),
+    _mutant("merged sends are not counted", ("includes/send_batch", "'merged', number - new", "'merged', 0")),
     _mutant("the backlog has no bound", ("includes/check_backlog", "if max_backlog == 0 or", "if true or")),
     _mutant("merging needs room", ("includes/check_backlog", "if fresh > 0 and size", "if size")),
-    _mutant("the past is a fixed time", ("send_fixed_time", "if lowest <= now_ms then", "if false then")),
+    _mutant("the past is a fixed time", ("send_fixed_time", "if tonumber(lowest) <= now_ms then", "if false then")),
     _mutant(
-        "wake hints are never published", ("includes/publish_wake", "redis.call(publish, wake", "redis.call('ECHO'")
+        "wake hints are never published", ("includes/send_batch", "redis.call(publish, slot.wake", "redis.call('ECHO'")
+    ),
+    _mutant(
+        "what may be in flight hides a new one from those who wait",
+        ("includes/send_batch", "in_flight > 0 and '(' .. whole(now_ms) or '-inf'", "'-inf'"),
     ),
     # by content
     _mutant("cancel forgets the waiting", ("cancel", " + redis.call('ZREM', slot.retry, content)", "")),

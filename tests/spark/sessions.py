@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from rmq.spark import register
 
 
-def make_session() -> SparkSession:
-    """Return a session with two cores, three tries for a task and little memory."""
+def make_session(master: str = "local[2,3]") -> SparkSession:
+    """Return a session with little memory; unless told, with two cores and three tries for a task."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
-        SparkSession.builder.master("local[2,3]")
+        SparkSession.builder.master(master)
         .appName("rmq-tests")
         .config("spark.driver.memory", "700m")
         .config("spark.ui.enabled", "false")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from zlib import crc32
@@ -17,7 +17,6 @@ from rmq import RmqClient, Topic, TopicType
 from rmq.spark import merged, with_slot
 from tests.spark.frames import sink_of, stored
 from tests.support.servers import RedisServer
-from tests.support.topologies import RedisClusterServers
 from tests.support.waiting import wait_until
 
 LIMIT_S = 120
@@ -35,13 +34,6 @@ def messages(spark: SparkSession, number: int, *more: str) -> DataFrame:
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoint")
-
-
-@pytest.fixture
-def cluster() -> Iterator[RedisClusterServers]:
-    servers = RedisClusterServers(3)
-    yield servers
-    servers.stop()
 
 
 @pytest.mark.parametrize("computed", [False, True])
@@ -225,13 +217,29 @@ def test_a_replayed_batch_adds_no_entries_to_a_stream(
     assert entries() == once + once, "at least once is all that is promised without"
 
 
-def test_a_cluster_of_three(spark: SparkSession, cluster: RedisClusterServers) -> None:
-    topic = topic_of(slots=16)
-    sink_of(messages(spark, 2_000, "id + 100 priority"), cluster.url, topic).save()
-    with RmqClient(cluster.url) as client:
-        found = stored(client, topic)
-    assert found == {b"m%d" % i: (crc32(b"m%d" % i) % 16, i + 100, None) for i in range(2_000)}
-    assert all(cluster.ask(server, "DBSIZE") for server in cluster.servers)
+class Restart:
+    """Kills a Redis that writes everything to disk once it holds some messages, and starts it again."""
+
+    def __init__(self, server: RedisServer, number: Callable[[], int]) -> None:
+        self._server, self._number = server, number
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.came_at: list[int] = []
+
+    def _run(self) -> None:
+        wait_until(lambda: self._number() > 1_000, LIMIT_S)
+        self._server.kill()
+        self._server.start()
+        self.came_at.append(self._number())
+        self._over.wait(LIMIT_S)  # the server ends with the thread that started it
+
+    def __enter__(self) -> Restart:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(LIMIT_S)
 
 
 def test_a_restart_of_redis_in_the_middle_loses_nothing(spark: SparkSession) -> None:
@@ -239,21 +247,25 @@ def test_a_restart_of_redis_in_the_middle_loses_nothing(spark: SparkSession) -> 
     with RedisServer(("appendonly yes", "appendfsync always")) as server, RmqClient(server.url) as client:
         frame = spark.range(0, 60_000, 1, 2).selectExpr("concat('m', id) content", "id + 100 priority")
         client.producer(topic)
-        restarted: list[int] = []
-        over = threading.Event()
+        with Restart(server, lambda: client.inspect(topic).stats().backlog) as restart:
+            sink_of(frame, server.url, topic, mergeRows=500, chunkSize=100, pipelineDepth=1).save()
+            assert restart.came_at[0] < 60_000, "it came in the middle"
+            assert set(stored(client, topic)) == {b"m%d" % i for i in range(60_000)}
 
-        def restart() -> None:
-            wait_until(lambda: client.inspect(topic).stats().backlog > 1_000, LIMIT_S)
-            server.kill()
-            server.start()
-            restarted.append(client.inspect(topic).stats().backlog)
-            over.wait(LIMIT_S)  # the server ends with the thread that started it
 
-        trouble = threading.Thread(target=restart)
-        trouble.start()
-        sink_of(frame, server.url, topic, mergeRows=500, chunkSize=100, pipelineDepth=1).save()
-        found = set(stored(client, topic))
-        over.set()
-        trouble.join(LIMIT_S)
-        assert restarted[0] < 60_000, "it came in the middle"
-        assert found == {b"m%d" % i for i in range(60_000)}
+def test_a_restart_of_redis_under_a_stream_loses_and_doubles_nothing(
+    spark: SparkSession, tmp_path: Path, checkpoint: str
+) -> None:
+    topic, source = topic_of(TopicType.STREAM), str(tmp_path / "source")
+    spark.range(0, 40_000, 1, 4).selectExpr("concat('m', id) content").write.json(source)
+    with RedisServer(("appendonly yes", "appendfsync always")) as server, RmqClient(server.url) as client:
+        client.producer(topic)
+        rows = spark.readStream.schema("content string").option("maxFilesPerTrigger", 2).json(source)
+        writer = rows.writeStream.format("rmq").option("url", server.url).option("topic", topic.name)
+        writer = writer.option("idempotent", "true").option("mergeRows", 500).option("chunkSize", 100)
+        writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+        with Restart(server, lambda: client.stream(topic).stats().length) as restart:
+            assert writer.start().awaitTermination(LIMIT_S)
+            assert restart.came_at[0] < 40_000, "it came in the middle"
+            entries = Counter(entry.content for entry in client.stream(topic).range())
+    assert entries == {b"m%d" % i: 1 for i in range(40_000)}

@@ -18,8 +18,6 @@ from pyspark.sql.functions import udf
 from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq import FixedTimeMessage, PriorityMessage, RmqClient, Topic, TopicType
-from rmq.calls import claim
-from rmq.ownership import Owner
 from tests.spark.sessions import stream_of
 from tests.support.waiting import wait_until
 
@@ -245,12 +243,3 @@ def test_a_poisonous_row_dies_and_the_query_goes_on(queries: Queries, tmp_path: 
         ("poison", "ReplaysUsedUp", 3)
     ]
     queries.check(topic, 5)
-
-
-def test_a_topic_with_owners_is_refused(queries: Queries) -> None:
-    topic = queries.topic(slots=1)
-    sent = queries.fill(topic, 5)
-    queries.client._connections.run(claim(topic, 0, 0, owner=Owner(7, "zk")))
-    with pytest.raises(StreamingQueryException, match="has workers under ZooKeeper"):
-        queries.drain(topic, lambda frame, _: None)
-    assert queries.client.inspect(topic).stats().backlog == len(sent)

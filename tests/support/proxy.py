@@ -42,7 +42,9 @@ class Proxy:
         self._commands: list[str] = []
         self._accepted = 0
         self._cuts = 0
-        self._listener: asyncio.Server | None = None
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._cut_rounds = 0
+        self._listener: socket.socket | None = None
         self.port = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
@@ -132,15 +134,32 @@ class Proxy:
     async def _listen(self) -> None:
         if self._listener is None:
             # on the same port again after a refusal
-            self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self.port, reuse_address=True)
-            self.port = self._listener.sockets[0].getsockname()[1]
+            self._listener = socket.create_server(("127.0.0.1", self.port))
+            self._listener.setblocking(False)
+            self.port = self._listener.getsockname()[1]
+            self._loop.add_reader(self._listener, self._accept, self._listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        # in one step, so that a refusal or a cut finds a connection either here or not yet made
+        try:
+            client, _ = listener.accept()
+        except OSError:  # it has gone already
+            return
+        client.setblocking(False)
+        with self._lock:
+            self._accepted += 1
+        task = self._loop.create_task(self._serve(client, self._cut_rounds))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
 
     async def _close_listener(self) -> None:
         if self._listener is not None:
+            self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
 
     async def _cut_all(self) -> None:
+        self._cut_rounds += 1
         for connection in list(self._connections):
             connection.abort()
             self.count_cut()
@@ -154,15 +173,20 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with self._lock:
-            self._accepted += 1
+    async def _serve(self, client: socket.socket, cut_rounds: int) -> None:
+        reader, writer = await asyncio.open_connection(sock=client)
         try:
             server_reader, server_writer = await asyncio.open_connection(*self._target)
         except OSError:  # Redis is down: hang up
             writer.transport.abort()
             return
+        except asyncio.CancelledError:
+            writer.transport.abort()
+            raise
         connection = _Connection(self, reader, writer, server_reader, server_writer)
+        if cut_rounds != self._cut_rounds:  # cut before it was through
+            connection.abort()
+            return
         self._connections.add(connection)
         try:
             await connection.run(self._faults)

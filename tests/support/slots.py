@@ -258,10 +258,24 @@ class SlotUnderTest:
         return self.run(calls.reschedule(self.topic, 0, contents, kind, value, HINT))
 
     def redrive(
-        self, kind: str, value: int, *contents: bytes, overwrite: bool = False, limit: int = 1_000
+        self,
+        kind: str,
+        value: int,
+        *contents: bytes,
+        overwrite: bool = False,
+        limit: int = 1_000,
+        died_ms: Sequence[int] | None = None,
     ) -> list[Redriven]:
         call = calls.redrive(
-            self.topic, 0, kind, value, overwrite=overwrite, limit=limit, publish=HINT, contents=contents
+            self.topic,
+            0,
+            kind,
+            value,
+            overwrite=overwrite,
+            limit=limit,
+            publish=HINT,
+            contents=contents,
+            died_ms=died_ms,
         )
         return self.run(call)
 

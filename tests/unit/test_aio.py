@@ -18,6 +18,7 @@ PACKAGE = Path(rmq.__file__).parent
 
 MAY_BLOCK = {
     "blocking": "the place for it",
+    "wire": "of threads; the asyncio side has one of its own",
     "embedded": "called in a thread of its own",
     "embedded_guard": "a process of its own",
     "client": "only `run`, which waits for signals",

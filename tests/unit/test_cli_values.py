@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import unicodedata
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -15,9 +15,11 @@ from rmq.cli.rows import MOST_LINE_BYTES, Row, parse_row, read_lines
 from rmq.cli.shown import from_now, json_payload, safe_lines, shown, span, when
 from rmq.cli.values import (
     parse_count_or_none,
+    parse_day,
     parse_duration_ms,
     parse_instant_ms,
     parse_past_ms,
+    parse_rate,
     parse_retry,
     parse_type,
     typed_bytes,
@@ -249,3 +251,21 @@ def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_times_are_taken_to_the_ms() -> None:
     moment = datetime(2026, 1, 31, tzinfo=UTC) + timedelta(microseconds=1)
     assert parse_instant_ms(moment.isoformat(), "--at") == 1_769_817_600_001
+
+
+@pytest.mark.parametrize(("text", "rate"), [("500", 500), ("500/s", 500), ("30/m", 0.5), ("1800/h", 0.5), ("0.5", 0.5)])
+def test_rates(text: str, rate: float) -> None:
+    assert parse_rate(text, "--rate") == rate
+
+
+@pytest.mark.parametrize("text", ["", "0", "0/s", "-1", "5/d", "5 /s", "nan", "1e3", "inf"])
+def test_what_is_no_rate(text: str) -> None:
+    with pytest.raises(InvalidValueError, match=r"--rate is .*500/s"):
+        parse_rate(text, "--rate")
+
+
+def test_days() -> None:
+    assert parse_day("2026-11-20", "--day") == date(2026, 11, 20)
+    for text in ("", "2026-02-30", "20261120", "2026-11-20T03", "yesterday"):
+        with pytest.raises(InvalidValueError, match=r"--day is .*2026-11-20"):
+            parse_day(text, "--day")

@@ -12,8 +12,10 @@ LEAST = {"url": "redis://h", "topic": "t"}
 def test_defaults_and_all_of_them() -> None:
     assert source_settings(parse_options(LEAST)) == SourceSettings(parse_options(LEAST).url, "t")
     given = {**LEAST, "maxMessagesPerTrigger": "5", "minPartitions": "2", "maxPartitions": "3", "maxReplays": "1"}
-    found = source_settings(parse_options({**given, "failOnLeaseLost": "false", "failOnDataLoss": "false"}))
-    assert found == SourceSettings(found.url, "t", 5, 2, 3, 1, False, False)
+    found = source_settings(
+        parse_options({**given, "failOnLeaseLost": "false", "failOnDataLoss": "false", "deadlineSeconds": "9"})
+    )
+    assert found == SourceSettings(found.url, "t", 5, 2, 3, 1, False, False, 9)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,215 @@
+"""Spark's streaming source: messages a second beside the core's batch listener, on one core and on two."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks import loads, rendering
+from benchmarks.children import Child, Line
+from benchmarks.harness import Benchmark, Document, Row, say
+from benchmarks.meters import Cost, Meter, cpu_s, medians, rounded
+from benchmarks.servers import Servers, standalone
+from benchmarks.spark_work import SLOTS, batch_seconds, spark_cpu_s, spark_session
+from rmq import RmqClient, TopicType
+
+KIND = TopicType.PRIORITY
+TINY = 1_000
+"""A query of so few messages shows what the start of a query takes."""
+LIMIT_S = 600
+
+
+def measure(options: argparse.Namespace) -> Document:
+    """Drain a backlog with a streaming query, and with the core's batch listener, in turns; with 1 and 2 tasks."""
+    number = options.number or (100_000 if options.quick else 600_000)
+    batch = options.batch or number // 2
+    samples: dict[tuple[str, int], list[dict[str, float]]] = {}
+    with standalone() as servers, spark_session(2) as session:
+        _fill(servers, TINY)
+        drain(_source(session, servers, 2, batch))  # starts the Python workers
+        for repeat in range(options.repeats):
+            for tasks in (1, 2):
+                say(f"spark_source: repeat {repeat + 1} of {options.repeats}, {tasks} at once")
+                listened = _listen(servers, number, tasks)
+                drained = _query(session, servers, number, tasks, batch)
+                nothing = _nothing(session, number, tasks)
+                for what, row in (("listener", listened), ("source", drained), ("from Python", nothing)):
+                    samples.setdefault((what, tasks), []).append(row)
+                    say(f"spark_source: {what}: {row['rate_per_s']:,.0f}/s")
+        version, spark_version = servers.version, session.version
+    rows: list[Row] = []
+    for (what, tasks), each in samples.items():
+        row: Row = {"what": what, "tasks": tasks, **medians(each)}
+        for name, other in {"of_listener": ("listener", tasks), "of_one": (what, 1)}.items():
+            pairs = zip(each, samples[other], strict=True)
+            row |= medians([{name: a["rate_per_s"] / b["rate_per_s"]} for a, b in pairs])
+        rows.append(row)
+    settings = {"messages": number, "batch": batch, "content_bytes": 20, "slots": SLOTS, "type": KIND.name}
+    return {"redis": version, "spark": spark_version, "settings": settings | {"tiny": TINY}, "rows": rows}
+
+
+def _fill(servers: Servers, number: int) -> None:
+    servers.flush()
+    with RmqClient(servers.url) as client:
+        messages = loads.soon(KIND, loads.contents(number), loads.priorities(10_000), 1)
+        client.producer(loads.topic(KIND, SLOTS)).send_many(messages)
+
+
+def _source(session: SparkSession, servers: Servers, tasks: int, batch: int) -> DataFrame:
+    options: dict[str, Any] = {"url": servers.url, "topic": loads.topic(KIND, SLOTS).name}
+    options |= {"maxMessagesPerTrigger": batch, "minPartitions": tasks, "maxPartitions": tasks}
+    return session.readStream.format("rmq").options(**options).load()
+
+
+def drain(stream: DataFrame) -> Any:
+    """Let Spark read all that is there and drop it; return the ended query."""
+    with tempfile.TemporaryDirectory(prefix="rmq-bench-") as folder:
+        writer = stream.writeStream.format("noop").option("checkpointLocation", folder).trigger(availableNow=True)
+        query = writer.start()
+        query.awaitTermination(LIMIT_S)
+        return query
+
+
+def _query(session: SparkSession, servers: Servers, number: int, tasks: int, batch: int) -> dict[str, float]:
+    stream = _source(session, servers, tasks, batch)
+    _fill(servers, TINY)
+    with Meter(servers) as start:
+        drain(stream)
+    _fill(servers, number)
+    before_s = spark_cpu_s(session)
+    with Meter(servers) as meter:
+        query = drain(stream)
+    spark_s = spark_cpu_s(session) - before_s
+    with RmqClient(servers.url) as client:
+        acked = client.inspect(loads.topic(KIND, SLOTS)).stats().total("acked")
+    if acked != number:
+        raise RuntimeError(f"{acked} of {number} messages were acked")
+    batches = batch_seconds(query)
+    return {
+        **_row(meter.cost, number, spark_s),
+        # without the start and the end of a query
+        "rate_per_s": (number - TINY) / (meter.cost.elapsed_s - start.cost.elapsed_s),
+        "whole_rate_per_s": number / meter.cost.elapsed_s,
+        "batch_rate_per_s": max(rows / seconds for rows, seconds in batches if rows),
+        "start_s": start.cost.elapsed_s,
+    }
+
+
+def _nothing(session: SparkSession, number: int, tasks: int) -> dict[str, float]:
+    """Let Spark take as many rows from Python, without Redis."""
+    seconds: list[float] = []
+    before_s = spark_cpu_s(session)
+    for rows in (0, number):
+        stream = session.readStream.format("nothing").options(number=rows, tasks=tasks).load()
+        started_s = time.perf_counter()
+        before_s = spark_cpu_s(session)
+        with tempfile.TemporaryDirectory(prefix="rmq-bench-") as folder:
+            writer = stream.writeStream.format("noop").option("checkpointLocation", folder).trigger(once=True)
+            writer.start().awaitTermination(LIMIT_S)
+        seconds.append(time.perf_counter() - started_s)
+    spark_s = spark_cpu_s(session) - before_s
+    rate = number / max(seconds[1] - seconds[0], 1e-3)
+    return {"rate_per_s": rate, "server_cpu_us": 0.0, "client_cpu_us": spark_s * 1e6 / number}
+
+
+def _listen(servers: Servers, number: int, processes: int) -> dict[str, float]:
+    _fill(servers, number)
+    children = [Child(_consume, servers.url) for _ in range(processes)]
+    for child in children:
+        child.wait_ready()
+    with Meter(servers) as meter:
+        for child in children:
+            child.go()
+        topic = loads.topic(KIND, SLOTS)
+        with RmqClient(servers.url) as client:
+            inspection = client.inspect(topic)
+            deadline_s = time.monotonic() + LIMIT_S
+            while inspection.stats().total("acked") < number and time.monotonic() < deadline_s:
+                time.sleep(0.02)
+    for child in children:
+        child.go()  # now it may end
+    return _row(meter.cost, number, sum(child.result(LIMIT_S) for child in children))
+
+
+def _consume(line: Line, url: str) -> float:
+    with RmqClient(url) as client:
+        client.listener(loads.topic(KIND, SLOTS), batch=loads.BATCH)(lambda deliveries: None)
+        ended = threading.Event()
+        line.ready()
+        before_s = cpu_s()
+        client.start()
+        threading.Thread(target=lambda: (line.hear(), ended.set()), daemon=True).start()
+        ended.wait(LIMIT_S)
+        used_s = cpu_s() - before_s
+        client.stop()
+    return used_s
+
+
+def _row(cost: Cost, number: int, client_s: float) -> dict[str, float]:
+    return {
+        "rate_per_s": number / cost.elapsed_s,
+        "server_cpu_us": cost.server_cpu_s * 1e6 / number,
+        "client_cpu_us": client_s * 1e6 / number,
+    }
+
+
+def tables(document: Document) -> str:
+    """Render the rates and their ratios."""
+    settings = document["settings"]
+    rows = [
+        (
+            row["what"],
+            row["tasks"],
+            rendering.number(row["rate_per_s"]),
+            rendering.ratio(row["of_listener"]),
+            "" if row["tasks"] == 1 else rendering.ratio(row["of_one"]),
+            rendering.number(row.get("batch_rate_per_s")),
+            rendering.number(row.get("whole_rate_per_s")),
+            rendering.number(row.get("start_s"), 1),
+            rendering.number(row["client_cpu_us"], 2),
+            rendering.number(row["server_cpu_us"], 2),
+        )
+        for row in document["rows"]
+    ]
+    columns = ["", "tasks", "messages/s", "of listener", "of one task", "best batch, 1/s", "with start and end, 1/s"]
+    return (
+        f"{settings['messages']:,} messages of {settings['content_bytes']} bytes, {settings['type']}, "
+        f"{settings['slots']} slots, in batches of {settings['batch']:,}, read by Spark {document['spark']} on "
+        f"`local[2]` and dropped (`noop`), acked; Redis {document['redis']}. The listener has batches of "
+        f"{loads.BATCH} and as many processes as tasks. `messages/s` is without the start and the end of a "
+        f"query, which one of {settings['tiny']:,} messages shows. `from Python`: Spark takes rows of the same "
+        "columns out of Python's memory. Client CPU is that of Spark with its Python processes, or of the "
+        "listeners.\n\n" + rendering.table([*columns, "start and end, s", "client CPU, µs", "server CPU, µs"], rows)
+    )
+
+
+def plot(document: Document, path: Path) -> None:
+    """Draw the rates."""
+    figure, (left, right) = rendering.figure(2, "Spark's streaming source")
+    rows = {(row["what"], row["tasks"]): row for row in document["rows"]}
+    names = ["listener", "source", "from Python"]
+    rates = {f"{tasks} at once": [rows[name, tasks]["rate_per_s"] for name in names] for tasks in (1, 2)}
+    rendering.bars(left, names, rates, "messages/s", 0)
+    rendering.thousands(left)
+    costs = {f"{side}, {tasks} at once": [rounded(rows[name, tasks][key]) for name in names[:2]] for tasks in (1, 2)
+             for side, key in (("client", "client_cpu_us"), ("server", "server_cpu_us"))}  # fmt: skip
+    rendering.bars(right, names[:2], costs, "CPU, µs a message")
+    rendering.save(figure, path)
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--number", type=int, help="messages (600,000; quick: 100,000)")
+    parser.add_argument("--batch", type=int, help="messages of a micro-batch (half of all)")
+
+
+BENCHMARK = Benchmark("spark_source", measure, tables, plot, _arguments)
+main = BENCHMARK.main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,130 @@
+"""What the benchmarks of the Spark face share: a session, generated frames, and what Spark costs by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import psutil
+import pyarrow  # pyright: ignore[reportMissingTypeStubs]
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from benchmarks.harness import ROOT
+from rmq.spark.schema import QUEUE
+from rmq.spark.session import open_session
+from rmq.spark.source_rows import ArrowRows
+from rmq.spark_calls import CHUNK, Chunk
+from rmq.topics import Topic, TopicType
+
+pa: Any = pyarrow
+
+SLOTS = 8
+FACTOR, PRIME = 48_271, 100_000_007
+"""Those of `loads.stream`: Spark generates the same contents."""
+
+
+@contextmanager
+def spark_session(cores: int) -> Iterator[SparkSession]:
+    """Run a local session whose Python workers find this package."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.environ |= {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable}
+    settings = {"spark.driver.memory": "1500m", "spark.sql.shuffle.partitions": str(2 * cores)}
+    with open_session("rmq-bench", master=f"local[{cores}]", settings=settings) as session:
+        session.dataSource.register(NothingSource)
+        yield session
+
+
+def contents(session: SparkSession, number: int, tasks: int) -> DataFrame:
+    """Return a frame with the contents of `loads.contents`, in as many partitions as tasks."""
+    return session.range(0, number, 1, tasks).selectExpr(
+        f"format_string('order:%014d', id * {FACTOR} % {PRIME}) content"
+    )
+
+
+def spark_cpu_s(session: SparkSession) -> float:
+    """Return the CPU time that Spark has used: its JVM and all Python processes below it, seconds."""
+    gateway: Any = session.sparkContext._gateway  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
+    jvm = psutil.Process(gateway.proc.pid)
+    used_s = 0.0
+    for process in [jvm, *jvm.children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        used_s += times.user + times.system + times.children_user + times.children_system
+    return used_s
+
+
+class NothingSource(DataSource):
+    """Rows to and from Python and nothing else: what Spark takes for itself of a sink's and a source's time.
+
+    Options: `number` of rows of a batch, the only one; `tasks` that make them.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "nothing"
+
+    def schema(self) -> StructType:
+        """Return the columns of the source."""
+        return QUEUE
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return a sink that counts."""
+        return _Counter()
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return a source that makes rows of one batch up."""
+        return _Maker(int(self.options["number"]), int(self.options["tasks"]))
+
+
+class _Counter(DataSourceArrowWriter):
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        sum(batch.num_rows for batch in iterator)
+        return WriterCommitMessage()
+
+
+class _Maker(DataSourceStreamReader):
+    def __init__(self, number: int, tasks: int) -> None:
+        self._number, self._tasks = number, tasks
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"batch": 0}
+
+    def latestOffset(self, *_: Any) -> dict[str, int]:
+        return {"batch": 1}
+
+    def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
+        return [InputPartition(self._number // self._tasks) for _ in range(self._tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        rows = ArrowRows(QUEUE, Topic("nothing", TopicType.PRIORITY, slots=SLOTS))
+        names = [b"order:%014d" % index for index in range(CHUNK)]
+        chunk = Chunk(CHUNK, 0, 0, names, list(range(1_000, 1_000 + CHUNK)), None)
+        for _ in range(cast(int, partition.value) // (4 * CHUNK)):
+            yield rows.batch([(0, chunk)] * 4)
+
+    def commit(self, end: Mapping[str, int]) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+def batch_seconds(query: Any) -> list[tuple[int, float]]:
+    """Return rows and seconds of each batch of a query, from Spark's own progress report."""
+    found = [json.loads(progress.json) for progress in query.recentProgress]
+    return [(each["numInputRows"], each["durationMs"]["triggerExecution"] / 1_000) for each in found]

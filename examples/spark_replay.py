@@ -1,0 +1,28 @@
+"""A replay for spark-submit: what an archive, or the dead, had of one day goes to a topic again, at a rate.
+
+    spark-submit examples/spark_replay.py redis://redis1:6379 price-image 2026-11-20 500 /archive/price-image
+
+Killed, it is started again in the same way, and sends the rest. Without an archive it redrives that day's dead.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import date
+
+from rmq.spark.jobs.redrive import Again
+from rmq.spark.jobs.replay import ReplaySettings, run
+from rmq.spark.session import open_session
+
+
+def main(url: str, topic: str, day: str, rate: str, archive: str | None = None) -> None:
+    """Replay one day."""
+    settings = ReplaySettings(topic, date.fromisoformat(day), url, Again(rate=float(rate)), archive)
+    with open_session("replay") as spark:
+        report = run(spark, settings, print)
+    print(f"{report.sent:,} sent: {report.new:,} new, {report.merged:,} merged; {report.seconds:.1f} s")
+    print(f"{report.skipped:,} sent by an earlier run")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

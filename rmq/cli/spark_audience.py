@@ -1,0 +1,139 @@
+"""`rmq spark audience`: which customers are in which segments, worked out anew for those who changed."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from rmq.cli.session import FAILED, Session, cut, new_table
+from rmq.cli.spark_session import LOCAL, Master, spark_running
+from rmq.cli.values import parse_duration_ms
+from rmq.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from rmq.spark.jobs.audience_report import AudienceReport
+
+
+def audience(
+    session: Session,
+    lines: Annotated[str, typer.Argument(help="Order lines: Parquet, or CSV with a header.")],
+    out: Annotated[str, typer.Option("--out", metavar="FOLDER", help="Where segments and checkpoint go.")],
+    rules: Annotated[
+        str | None, typer.Option("--rules", metavar="FILE", help="Rules, TOML or JSON: name = SQL condition.")
+    ] = None,
+    topic: Annotated[str, typer.Option("--topic", help="Name of the topic.")] = "audience",
+    slots: Annotated[int, typer.Option("--slots", help="Its number of slots.")] = 8,
+    window: Annotated[str, typer.Option("--window", help="In which time a customer's changes merge.")] = "2s",
+    batch: Annotated[int, typer.Option("--batch", help="Most customers in a batch.")] = 1_000,
+    sources: Annotated[
+        list[str] | None,
+        typer.Option("--source", metavar="NAME", help="Send only these changes; repeatable.  \\[default: all three]"),
+    ] = None,
+    no_send: Annotated[bool, typer.Option("--no-send", help="Send no changes: only drain the topic.")] = False,
+    run_on: Annotated[
+        bool, typer.Option("--run-on", help="Run on, for changes of others, until Ctrl-C or SIGTERM.")
+    ] = False,
+    rival: Annotated[
+        int, typer.Option("--rival", metavar="N", help="Let a plain consumer take N customers meanwhile.")
+    ] = 0,
+    master: Master = LOCAL,
+) -> None:
+    """Send changes of customers from order lines, and evaluate rules for those who changed."""
+    if no_send and sources:
+        raise InvalidValueError(f"--no-send goes not with --source {sources[0]}")
+    window_ms = parse_duration_ms(window, "--window")
+    with spark_running(session, "audience", master) as running:
+        from rmq.spark.jobs.audience import SOURCES, AudienceSettings, run
+        from rmq.spark.jobs.audience_rules import DEFAULT_RULES, read_rules
+
+        chosen = DEFAULT_RULES if rules is None else read_rules(rules)
+        settings = AudienceSettings(
+            lines,
+            out,
+            running.url,
+            rules=chosen,
+            topic=topic,
+            slots=slots,
+            window_ms=window_ms,
+            batch=batch,
+            sources=() if no_send else tuple(sources or SOURCES),
+            until_empty=not run_on,
+            rival=rival,
+        )
+        with _stopped_by_signals() as stop:
+            report = run(running.spark, settings, running.say, stop)
+    if session.json:
+        session.document(report.to_json())
+    else:
+        show_audience(session, report, chosen)
+    if not report.serial:
+        raise typer.Exit(FAILED)
+
+
+@contextmanager
+def _stopped_by_signals() -> Generator[threading.Event]:
+    """Give an event that Ctrl-C and SIGTERM set, while it lasts: the batch at work is finished."""
+    stop = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, end) for number in numbers]
+    try:
+        yield stop
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def show_audience(session: Session, report: AudienceReport, rules: Mapping[str, str]) -> None:
+    """Print a report as tables, with the checks and what they found."""
+    if report.sent:
+        changes = new_table("changes of", ">read", ">folded in Spark", ">merged in Redis", ">to evaluate")
+        for name, counts in [*report.sent.items(), ("all", report.total)]:
+            figures = (counts.rows, counts.folded, counts.merged, counts.new)
+            changes.add_row(name, *(f"{figure:,}" for figure in figures))
+        session.out.print(changes)
+        session.line(
+            f"{report.merged_share:.2%} of the changes merged. {report.without_customer:,} of {report.lines:,} lines "
+            "name no customer."
+        )
+        session.line("")
+    segments = new_table("segment", ">customers", ">share", "~rule")
+    for name, members in report.members.items():
+        share = members / report.customers if report.customers else 0.0
+        segments.add_row(name, f"{members:,}", f"{share:.1%}", cut(rules[name]))
+    session.out.print(segments)
+    session.line(f"{report.customers:,} customers in all.")
+    session.line("")
+    for kept, words in _checks(report):
+        session.out.print(Text("kept   ", "green") if kept else Text("BROKEN ", "bold red"), words, sep="")
+    session.line("")
+    session.line(
+        f"{report.evaluated:,} evaluations in {report.batches:,} batches, {report.elapsed_s:.1f} s in all; "
+        f"{report.left:,} messages left in the topic."
+    )
+    if report.passed_over:
+        session.warn(f"{report.passed_over:,} messages named no customer and were passed over")
+
+
+def _checks(report: AudienceReport) -> list[tuple[bool, str]]:
+    wrong = report.disorder
+    checks = [
+        (not wrong.doubled, f"in one task: customers twice in a batch: {wrong.doubled:,}"),
+        (not wrong.overlaps, f"one at a time: began while another had the customer: {wrong.overlaps:,}"),
+    ]
+    if report.rival:
+        words = f"up to date: of {report.rival:,} changed in the rival's hands, not evaluated after: {wrong.outdated:,}"
+        checks.append((not wrong.outdated, words))
+    if report.expired:
+        checks.append((True, f"leases that ran out meanwhile: {report.expired:,}"))
+    return checks

@@ -1,0 +1,194 @@
+"""`rmq spark dead`: what the dead died of, when and where; pictures of it; and those that are chosen go back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from rmq.cli.session import Session, cut, new_table
+from rmq.cli.shown import json_payload, shown
+from rmq.cli.spark_session import LOCAL, Master, spark_running
+from rmq.cli.values import parse_duration_ms, parse_rate
+from rmq.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from rmq.spark.jobs.dead_audit import DeadReport
+
+_MOST_LINES = 20
+_BAR = 30
+
+Rate = Annotated[
+    str | None, typer.Option("--rate", metavar="N/s", help="Most messages a second (or N/m, N/h) in the whole cluster.")
+]
+Priority = Annotated[
+    int | None, typer.Option("--priority", help="PRIORITY topics: their new priority; the lowest by default.")
+]
+DueIn = Annotated[
+    str | None,
+    typer.Option(
+        "--due-in", metavar="DURATION", help="Time topics: due so long after they are sent; at once by default."
+    ),
+]
+
+
+def dead(
+    session: Session,
+    topics: Annotated[list[str], typer.Argument(help="Whose dead.")],
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--where",
+            metavar="SQL",
+            help="Only these: a Spark SQL condition such as \"error_type = 'TimeoutError' and hour(died) = 3\". UTC. "
+            "Columns: topic, slot, content, text, body, died, error_type, error_message, attempts, first_failed, "
+            "last_failed.",
+        ),
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="FOLDER", help="Write the tables and their pictures there.")
+    ] = None,
+    form: Annotated[str, typer.Option("--format", metavar="csv|parquet", help="Format of these tables.")] = "csv",
+    rows: Annotated[
+        str | None, typer.Option("--rows", metavar="FOLDER", help="Write the dead themselves there, as Parquet.")
+    ] = None,
+    redrive: Annotated[bool, typer.Option("--redrive", help="Send them again. Needs --where; 'true' is all.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what a redrive would take.")] = False,
+    rate: Rate = None,
+    priority: Priority = None,
+    due_in: DueIn = None,
+    master: Master = LOCAL,
+) -> None:
+    """Count the dead of topics by reason, hour and slot, draw it, and send those that are chosen again."""
+    per_second = None if rate is None else parse_rate(rate, "--rate")
+    due_in_ms = None if due_in is None else parse_duration_ms(due_in, "--due-in") or None
+    if (redrive or dry_run) and where is None:
+        raise InvalidValueError("--redrive and --dry-run need --where, a condition; --where true takes all the dead")
+    if not redrive and not dry_run and (rate, priority, due_in) != (None, None, None):
+        raise InvalidValueError("--rate, --priority and --due-in say how to redrive: add --redrive")
+    with spark_running(session, "dead", master) as running:
+        from rmq.spark.jobs.dead_audit import DeadAuditSettings, run
+        from rmq.spark.jobs.dead_files import check_files, write_files
+        from rmq.spark.jobs.redrive import Again
+
+        if out is not None:
+            check_files(form, out)
+        again = Again(priority, due_in_ms, per_second)
+        settings = DeadAuditSettings(tuple(topics), running.url, where, rows, redrive, dry_run, again)
+        files: list[str] = []
+
+        def keep(report: DeadReport) -> None:
+            if out is not None:
+                files.extend(map(str, write_files(report, out, form)))
+
+        report = run(running.spark, settings, running.say, keep)
+    if session.json:
+        session.document(_as_json(report, files, dry_run))
+        return
+    _show(session, report, where, dry_run)
+    for file in files:
+        session.line(f"wrote {shown(file, 200)}")
+
+
+def _show(session: Session, report: DeadReport, where: str | None, dry_run: bool) -> None:
+    chosen = "" if where is None else f", of which {report.chosen:,} meet the condition"
+    session.line((f"{report.found:,} dead{chosen}", "bold"))
+    if report.chosen:
+        session.line("")
+        _show_reasons(session, report)
+        by_hour: Counter[str] = Counter()
+        for hour in report.hours:
+            by_hour[f"{hour.hour:%Y-%m-%d %H}:00"] += hour.dead
+        _show_bars(session, "hour (UTC)", sorted(by_hour.items())[-_MOST_LINES:], len(by_hour), "the last")
+        by_slot: Counter[tuple[str, int]] = Counter()
+        for slot in report.slots:
+            by_slot[slot.topic, slot.slot] += slot.dead
+        fullest = [(f"{shown(topic, 60)} {number}", dead) for (topic, number), dead in by_slot.most_common(_MOST_LINES)]
+        _show_bars(session, "topic and slot", fullest, len(by_slot), "those with most")
+    if dry_run:
+        _show_examples(session, report)
+    for topic, counts in report.redriven.items():
+        extra = [f"{counts.merged:,} merged with a fresh copy"] if counts.merged else []
+        extra += [f"{counts.skipped:,} gone meanwhile"] if counts.skipped else []
+        session.line(f"topic {shown(topic, 60)}: ", ", ".join([f"{counts.new:,} redriven", *extra]))
+
+
+def _show_reasons(session: Session, report: DeadReport) -> None:
+    table = new_table("topic", "error", ">dead", ">attempts", ">first died (UTC)", ">last died (UTC)", "~last message")
+    for row in report.reasons[:_MOST_LINES]:
+        table.add_row(
+            Text(shown(row.topic, 60)),
+            Text(shown(row.error_type or "(unknown)", 60)),
+            f"{row.dead:,}",
+            f"{row.attempts:.1f}",
+            f"{row.first_died:%m-%d %H:%M:%S}",
+            f"{row.last_died:%m-%d %H:%M:%S}",
+            cut(row.example),
+        )
+    session.out.print(table)
+    _more(session, len(report.reasons), "those with most")
+    session.line("")
+
+
+def _show_bars(session: Session, name: str, rows: list[tuple[str, int]], number: int, which: str) -> None:
+    table = new_table(name, ">dead", "")
+    most = max(dead for _, dead in rows)
+    for label, dead in rows:
+        table.add_row(Text(label), f"{dead:,}", Text("█" * max(1, round(_BAR * dead / most)), style="cyan"))
+    session.out.print(table)
+    _more(session, number, which)
+    session.line("")
+
+
+def _more(session: Session, number: int, which: str) -> None:
+    if number > _MOST_LINES:
+        session.note(f"{which} {_MOST_LINES} of {number:,}: --out and --json give all")
+
+
+def _show_examples(session: Session, report: DeadReport) -> None:
+    if report.examples:
+        table = new_table("~content", "topic", ">slot", "error", ">died (UTC)")
+        for row in report.examples:
+            error = shown(": ".join(filter(None, (row.error_type, row.error_message))), 80)
+            cells = (Text(shown(row.topic, 60)), str(row.slot), Text(error), f"{row.died:%Y-%m-%d %H:%M:%S}")
+            table.add_row(cut(row.content), *cells)
+        session.out.print(table)
+    first = f"; the {len(report.examples)} longest dead are shown" if report.chosen > len(report.examples) else ""
+    session.line(f"would be redriven: {report.chosen:,}{first}")
+
+
+def _as_json(report: DeadReport, files: list[str], dry_run: bool) -> dict[str, Any]:
+    would = {"would_redrive": report.chosen} if dry_run else {}
+    return {
+        "found": report.found,
+        "chosen": report.chosen,
+        **would,
+        "reasons": [
+            {
+                "topic": row.topic,
+                "error_type": row.error_type,
+                "dead": row.dead,
+                "attempts": row.attempts,
+                "first_died": row.first_died.isoformat(),
+                "last_died": row.last_died.isoformat(),
+                "example": row.example,
+            }
+            for row in report.reasons
+        ],
+        "hours": [
+            {"topic": row.topic, "hour": row.hour.isoformat(), "error_type": row.error_type, "dead": row.dead}
+            for row in report.hours
+        ],
+        "slots": [vars(row) for row in report.slots],
+        "examples": [
+            {"topic": row.topic, "slot": row.slot, "content": json_payload(row.content), "died": row.died.isoformat()}
+            for row in report.examples
+        ],
+        "redriven": {
+            topic: {"redriven": counts.new, "merged": counts.merged, "absent": counts.skipped}
+            for topic, counts in report.redriven.items()
+        },
+        "files": files,
+    }

@@ -1,0 +1,55 @@
+"""`rmq spark demo`: two of the jobs on a year of a shop's orders, one after the other."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Annotated
+
+import typer
+
+from rmq.cli.session import FAILED, Session
+from rmq.cli.shown import shown
+from rmq.cli.spark_audience import show_audience
+from rmq.cli.spark_prices import show_prices
+from rmq.cli.spark_session import LOCAL, Master, needs_spark, spark_running
+
+RIVALS = 20
+"""Customers that a plain consumer takes while Spark drains, to show that no two have one at once."""
+
+
+def demo(
+    session: Session,
+    orders: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Order lines.  \\[default: RMQ_DATA, else ../shared/data, else the day that RMQ carries]",
+        ),
+    ] = None,
+    master: Master = LOCAL,
+) -> None:
+    """Run the jobs `prices` and `audience` on real orders, and check what they promise."""
+    with needs_spark():
+        from rmq.spark.jobs import audience, prices
+        from rmq.spark.jobs.order_lines import slice_path, whole_path
+    whole = orders or whole_path()
+    lines = whole or slice_path()
+    if whole is None:
+        session.warn("the whole data set is not here (RMQ_DATA names it): this is one day of it, 4,940 order lines")
+    session.note(f"order lines: {lines}")
+    with (
+        tempfile.TemporaryDirectory(prefix="rmq-spark-demo-") as out,
+        spark_running(session, "demo", master) as running,
+    ):
+        priced = prices.run(running.spark, prices.PriceSettings(lines, running.url), running.say)
+        asked = audience.AudienceSettings(lines, out, running.url, rival=RIVALS)
+        selected = audience.run(running.spark, asked, running.say)
+    if session.json:
+        session.document({"orders": lines, "prices": priced.to_json(), "audience": selected.to_json()})
+    else:
+        session.line(("Price pictures", "bold"), f": {shown(priced.pictures.topic)}, {shown(priced.contacts.topic)}\n")
+        show_prices(session, priced, "1h")
+        session.line(("\nAudience selection", "bold"), f": {shown(asked.topic)}\n")
+        show_audience(session, selected, asked.rules)
+    if not selected.serial or selected.left:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,81 @@
+"""`rmq spark replay`: a day's dead, or a day of an archive, sent again at a rate."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rmq.cli.session import Session
+from rmq.cli.shown import shown
+from rmq.cli.spark_dead import DueIn, Priority
+from rmq.cli.spark_session import LOCAL, Master, spark_running
+from rmq.cli.values import parse_day, parse_duration_ms, parse_instant_ms, parse_rate
+
+
+def replay(
+    session: Session,
+    topic: Annotated[str, typer.Argument(help="Where the messages go.")],
+    day: Annotated[str, typer.Option("--day", metavar="DAY", help="Which day, such as 2026-11-20, in UTC.")],
+    rate: Annotated[
+        str, typer.Option("--rate", metavar="N/s", help="Most messages a second (or N/m, N/h) in the whole cluster.")
+    ],
+    archive: Annotated[
+        str | None,
+        typer.Option("--archive", metavar="FOLDER", help="Parquet that a drain wrote.  \\[default: the topic's dead]"),
+    ] = None,
+    time_column: Annotated[
+        str | None,
+        typer.Option("--time-column", metavar="NAME", help="Archive: what tells the day.  \\[default: its timestamp]"),
+    ] = None,
+    from_topic: Annotated[
+        str | None, typer.Option("--from-topic", metavar="NAME", help="Archive: whose messages, if not this topic's.")
+    ] = None,
+    priority: Priority = None,
+    due_in: DueIn = None,
+    fixed_time: Annotated[
+        str | None, typer.Option("--fixed-time", metavar="TIME", help="Archive to a FIXED_TIME topic: when all is due.")
+    ] = None,
+    run_name: Annotated[
+        str, typer.Option("--run", metavar="NAME", help="Archive: a new name sends once more what was sent.")
+    ] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    master: Master = LOCAL,
+) -> None:
+    """Send a day's messages again at a limited rate: those that died then, or those of an archive."""
+    per_second, chosen_day = parse_rate(rate, "--rate"), parse_day(day, "--day")
+    due_in_ms = None if due_in is None else parse_duration_ms(due_in, "--due-in") or None
+    fixed_time_ms = None if fixed_time is None else parse_instant_ms(fixed_time, "--fixed-time")
+    with spark_running(session, "replay", master) as running:
+        from rmq.spark.jobs.redrive import Again
+        from rmq.spark.jobs.replay import ReplaySettings, run
+
+        settings = ReplaySettings(
+            topic,
+            chosen_day,
+            running.url,
+            Again(priority, due_in_ms, per_second),
+            archive,
+            time_column,
+            from_topic,
+            fixed_time_ms,
+            run_name,
+            dry_run,
+        )
+        report = run(running.spark, settings, running.say)
+    if session.json:
+        session.document({**vars(report), "sent": report.sent, "per_second": round(report.per_second, 1)})
+        return
+    source = "dead" if archive is None else "archive"
+    session.line(f"{report.found:,} messages of {chosen_day} in the {source} of topic {shown(topic, 60)}")
+    if dry_run or not report.found:
+        return
+    session.line(
+        f"{report.sent:,} sent in {report.seconds:.1f} s, {report.per_second:,.1f}/s: {report.new:,} new, "
+        f"{report.merged:,} merged with the backlog"
+    )
+    if report.skipped:
+        why = "not dead any more" if archive is None else "sent by an earlier run; --run NAME sends them once more"
+        session.line(f"{report.skipped:,} passed over: {why}")
+    if not report.resumable:
+        session.note("this topic waits for room, drops or has a ttl: another run would send all of it again")

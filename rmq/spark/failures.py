@@ -1,0 +1,46 @@
+"""What went wrong in Spark, in one line: its own messages come with the traces of two languages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]
+from pyspark.errors import AnalysisException, PySparkException
+
+from rmq.errors import InvalidValueError, RmqError
+
+# as the last line of a Python traceback names it
+_OURS = re.compile(r"^(?:rmq\.errors\.)(\w+): (.*)", re.MULTILINE)
+_LAST_PYTHON = re.compile(r"^([\w.]+(?:Error|Exception)): (.*)", re.MULTILINE)
+_ERROR_CLASS = re.compile(r"^\[[A-Z_.]+\] ")
+_STATE = re.compile(r" SQLSTATE: \w+")
+
+
+def one_line(error: Exception) -> str:
+    """Return what an error of Spark says: RMQ's own words where its Python workers raised them."""
+    text = str(error)
+    if found := list(_OURS.finditer(text)):
+        return found[-1][2]
+    if "Traceback (most recent call last)" in text and (found := list(_LAST_PYTHON.finditer(text))):
+        return found[-1][2]
+    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    return _STATE.sub("", _ERROR_CLASS.sub("", first)).strip()
+
+
+@contextmanager
+def plain_errors() -> Generator[None]:
+    """Turn errors of Spark into errors of RMQ that say the same in one line.
+
+    Raises:
+        InvalidValueError: What was asked for does not fit: a file, a column, a rule of RMQ.
+        RmqError: All else.
+    """
+    try:
+        yield
+    except AnalysisException as error:
+        raise InvalidValueError(one_line(error)) from error
+    except (PySparkException, Py4JError) as error:
+        wrong_input = any(match[1].startswith("Invalid") for match in _OURS.finditer(str(error)))
+        raise (InvalidValueError if wrong_input else RmqError)(one_line(error)) from error

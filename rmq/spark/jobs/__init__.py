@@ -1,0 +1,12 @@
+"""The jobs of `rmq spark`: a module each, as plain functions over a session and frames, for programs of your own, too.
+
+A job is `run(session, settings, say=nothing) -> Report`. Its settings and its report are frozen dataclasses; `say` gets
+a line when a step begins. It knows nothing of the command line, and does not start or stop Spark. Its command is
+`rmq/cli/spark_<job>.py`, its program for `spark-submit` is `examples/spark_<job>.py`; see `rmq/cli/spark.py`.
+"""
+
+from __future__ import annotations
+
+
+def nothing(step: str) -> None:
+    """Say nothing: what `say` is by default."""

@@ -1,0 +1,144 @@
+"""Archives: Parquet files with the messages that a drain took from a topic, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from rmq.errors import InvalidValueError
+from rmq.spark.failures import one_line
+from rmq.spark.folding import with_slot
+from rmq.spark.jobs.redrive import Again
+from rmq.topics import Topic, TopicType
+
+_PAYLOAD = ("string", "binary")
+_WHOLE = ("tinyint", "smallint", "int", "bigint")
+_COLUMNS = {
+    "content": _PAYLOAD, "body": _PAYLOAD, "slot_basis": _PAYLOAD, "slot": _WHOLE, "priority": _WHOLE,
+    "topic": ("string",),
+}  # fmt: skip
+"""Columns that are made use of, and their types."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Messages in files.
+
+    Attributes:
+        frame: All rows and columns.
+        time: Name of the column that tells when.
+    """
+
+    frame: DataFrame
+    time: str
+
+    def messages(
+        self, topic: Topic, again: Again, fixed_time_ms: int | None, from_topic: str | None = None
+    ) -> DataFrame:
+        """Return the messages with the columns of a sink for this topic, and their time as `_time`.
+
+        Args:
+            topic: Where they go.
+            again: How they are sent again.
+            fixed_time_ms: When they are due on a FIXED_TIME topic, epoch ms.
+            from_topic: Whose messages, where there is a column `topic`; by default those of `topic`.
+
+        Raises:
+            InvalidValueError: A setting does not fit the topic, or the archive.
+        """
+        frame, names = self.frame, self.frame.columns
+        if from_topic is not None and "topic" not in names:
+            raise InvalidValueError(f"from_topic is {from_topic}; the archive has no column topic to choose by")
+        if "topic" in names:
+            frame = frame.where(F.col("topic") == (from_topic or topic.name))
+        time = F.col(self.time)
+        if dict(frame.dtypes)[self.time] == "bigint":
+            time = F.timestamp_millis(time)
+        if "slot" not in names:
+            frame = with_slot(frame, topic.slots)
+        columns = [time.alias("_time"), F.col("slot").cast("bigint").alias("slot")]
+        columns += [F.col(name).cast("binary").alias(name) for name in ("content", "body") if name in names]
+        return frame.select(*columns, *_value(topic, again, fixed_time_ms, names))
+
+    def problem(self, topic: Topic) -> Column:
+        """Return what is wrong with a row of `messages`, as text; null where nothing is."""
+        length = F.length("content")
+        longest = topic.max_content_bytes
+        found = (
+            F.when(F.col("content").isNull(), F.lit("content is null"))
+            .when(~length.between(1, longest), F.lit(f"content must have 1 to {longest} bytes"))
+            .when(F.col("slot").isNull(), F.lit("slot is null"))
+            .when(~F.col("slot").between(0, topic.slots - 1), F.lit(f"slot must be 0 to {topic.slots - 1}"))
+        )
+        if "body" in self.frame.columns:
+            too_long = F.length("body") > topic.max_body_bytes
+            found = found.when(too_long, F.lit(f"body must have up to {topic.max_body_bytes} bytes"))
+        if topic.type is TopicType.PRIORITY:
+            low = F.col("priority") <= topic.max_retries
+            found = found.when(low, F.lit(f"priority must be above {topic.max_retries}"))
+        return found
+
+
+def open_archive(spark: SparkSession, path: str, time_column: str | None = None) -> Archive:
+    """Return the archive at a path.
+
+    Args:
+        spark: The session.
+        path: Parquet, as Spark's processes reach it.
+        time_column: Tells when: a timestamp, or epoch ms; by default its only timestamp.
+
+    Raises:
+        InvalidValueError: Nothing there, or its columns do not fit.
+    """
+    try:
+        frame = spark.read.parquet(path)
+        types = dict(frame.dtypes)
+    except PySparkException as error:
+        raise InvalidValueError(f"archive {path!r} can't be read: {one_line(error)}") from None
+    if "content" not in types:
+        raise InvalidValueError(f"archive {path!r} has no column content; there are {', '.join(types)}")
+    for name, kinds in _COLUMNS.items():
+        if name in types and types[name] not in kinds:
+            raise InvalidValueError(
+                f"archive {path!r}: column {name} is {types[name]}; it must be {' or '.join(kinds)}"
+            )
+    times = [name for name, kind in types.items() if kind == "timestamp"]
+    if time_column is None:
+        if len(times) != 1:
+            there = ", ".join(times) or "none"
+            raise InvalidValueError(f"archive {path!r}: which column tells the day? Timestamps are: {there}; name one")
+        time_column = times[0]
+    elif types.get(time_column) not in ("timestamp", "bigint"):
+        kind = types.get(time_column, "missing")
+        raise InvalidValueError(
+            f"archive {path!r}: column {time_column} is {kind}; it must be a timestamp, or a bigint with epoch ms"
+        )
+    return Archive(frame, time_column)
+
+
+def _value(topic: Topic, again: Again, fixed_time_ms: int | None, names: list[str]) -> list[Column]:
+    """Return the column that says when or how soon a message is due."""
+    if again.priority is not None and topic.type is not TopicType.PRIORITY:
+        raise InvalidValueError(f"topic {topic.name} is {topic.type.name}: it has no priorities")
+    if again.due_in_ms is not None and topic.type is not TopicType.RANGE_MERGE:
+        raise InvalidValueError(f"due_in_ms is for RANGE_MERGE topics; topic {topic.name} is {topic.type.name}")
+    if (fixed_time_ms is not None) != (topic.type is TopicType.FIXED_TIME):
+        raise InvalidValueError(
+            f"topic {topic.name} is {topic.type.name}: an archive goes to a FIXED_TIME topic with a fixed_time_ms, "
+            "the time when all of it is due, and to the others without"
+        )
+    match topic.type:
+        case TopicType.RANGE_MERGE:
+            return [F.lit(again.due_in_ms or 1).cast("bigint").alias("time_range")]
+        case TopicType.FIXED_TIME:
+            return [F.lit(fixed_time_ms).cast("bigint").alias("fixed_time")]
+        case TopicType.PRIORITY:
+            lowest = F.lit(topic.max_retries + 1)
+            known = F.coalesce(F.col("priority"), lowest) if "priority" in names else lowest
+            chosen = known if again.priority is None else F.lit(again.priority)
+            return [chosen.cast("bigint").alias("priority")]
+        case TopicType.STREAM:
+            return []

@@ -1,0 +1,229 @@
+"""Audience selection: which customers are in which segments, worked out anew for those who changed.
+
+Several sources send "customer changed" into one RANGE_MERGE topic, where the changes of a window merge per customer.
+The streaming source drains it; for the customers of a batch the rules are evaluated and their segments written. RMQ
+lets nobody else have a customer meanwhile, and `serial.py` looks whether that was so.
+
+A folder `out` belongs to one topic: `segments/batch=N` (Parquet, overwritten when a batch is run again),
+`evaluations/batch=N` (when that was) and `checkpoint`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from rmq.client import RmqClient
+from rmq.errors import InvalidValueError
+from rmq.inspection import Inspection
+from rmq.spark.counted import write_counted
+from rmq.spark.failures import plain_errors
+from rmq.spark.jobs import nothing
+from rmq.spark.jobs.audience_report import AudienceReport
+from rmq.spark.jobs.audience_rules import DEFAULT_RULES, check_rules
+from rmq.spark.jobs.customers import SOURCES, changes, latest
+from rmq.spark.jobs.evaluating import Evaluator, Say
+from rmq.spark.jobs.order_lines import read_lines
+from rmq.spark.jobs.rival import Rival
+from rmq.spark.jobs.serial import disorder
+from rmq.spark.options import parse_options
+from rmq.spark.sending import Counts
+from rmq.spark.sink import BatchWriter
+from rmq.topics import Topic, TopicType
+
+_LOOK_EVERY_S = 0.2
+
+
+@dataclass(frozen=True)
+class AudienceSettings:
+    """What the job is to do.
+
+    Attributes:
+        lines: Order lines: Parquet or CSV, as Spark's processes reach it. They are read anew for each batch.
+        out: Folder for segments and checkpoint, as Spark's processes reach it.
+        url: Where Redis is, as driver and executors reach it; no `embedded://`.
+        rules: Segment -> Spark SQL condition over `audience_rules.FIGURES`.
+        topic: Name of the topic.
+        slots: Its number of slots.
+        window_ms: In which time the changes of a customer merge.
+        batch: Most customers in a batch.
+        sources: Which of `SOURCES` send their changes first; none: only drain.
+        until_empty: End when the topic is empty; else run on until told to stop.
+        rival: How many customers a plain consumer takes from the topic beside Spark. It changes each while it has
+            it, so that Spark has to evaluate that customer afterwards.
+    """
+
+    lines: str
+    out: str
+    url: str
+    rules: Mapping[str, str] = field(default_factory=lambda: dict(DEFAULT_RULES))
+    topic: str = "audience"
+    slots: int = 8
+    window_ms: int = 2_000
+    batch: int = 1_000
+    sources: tuple[str, ...] = tuple(SOURCES)
+    until_empty: bool = True
+    rival: int = 0
+
+    def __post_init__(self) -> None:
+        for name in self.sources:
+            if name not in SOURCES:
+                raise InvalidValueError(f"source {name!r} is none of {', '.join(SOURCES)}")
+        for name in ("window_ms", "batch"):
+            if getattr(self, name) < 1:
+                raise InvalidValueError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        if self.rival < 0:
+            raise InvalidValueError(f"rival is {self.rival}; it must be 0 or more")
+
+    def to_topic(self) -> Topic:
+        """Return the topic's definition."""
+        return Topic(self.topic, TopicType.RANGE_MERGE, slots=self.slots)
+
+
+def run(
+    spark: SparkSession,
+    settings: AudienceSettings,
+    say: Say = nothing,
+    stop: threading.Event | None = None,
+) -> AudienceReport:
+    """Send the changes, drain the topic, write the segments, and say how it went.
+
+    Args:
+        spark: A session that knows `format("rmq")`; not Spark Connect.
+        settings: What to do.
+        say: Gets a line when a step begins, from several threads.
+        stop: Ends the run after the batch that is being worked on.
+
+    Raises:
+        InvalidValueError: A setting, a rule or the order lines are wrong; nothing was sent or written.
+        RmqError: The query failed. A run on the same `out` goes on where it was.
+    """
+    say("checking the rules")
+    check_rules(spark, settings.rules)
+    lines = read_lines(spark, settings.lines)
+    job = _Job(spark, settings, say, stop or threading.Event())
+    with plain_errors(), RmqClient(settings.url) as client:
+        return job.run(client, lines)
+
+
+def current_segments(spark: SparkSession, out: str) -> DataFrame:
+    """Return each customer's figures and segments as the last batch has left them.
+
+    Raises:
+        InvalidValueError: The folder has no segments.
+    """
+    try:
+        return latest(spark.read.parquet(f"{out}/segments"))
+    except (PySparkException, Py4JError):
+        raise InvalidValueError(f"{out!r} holds no segments: `rmq spark audience` writes them") from None
+
+
+class _Job:
+    """One run."""
+
+    def __init__(self, spark: SparkSession, settings: AudienceSettings, say: Say, stop: threading.Event) -> None:
+        self._spark, self._settings, self._say, self._stop = spark, settings, say, stop
+
+    def run(self, client: RmqClient, lines: DataFrame) -> AudienceReport:
+        settings, began_s = self._settings, time.monotonic()
+        client.producer(settings.to_topic())  # registers it
+        inspection = client.inspect(settings.topic)
+        evaluator = Evaluator(settings.lines, settings.out, settings.rules, inspection, self._say)
+        before = inspection.stats()
+        sent = self._send(lines)
+        rival = Rival(client, settings.to_topic(), settings.rival, settings.window_ms, evaluator.begun)
+        rival.start()
+        try:
+            self._drain(inspection, evaluator, rival)
+        finally:
+            rival.stop()
+        end, elapsed_s = inspection.stats(), time.monotonic() - began_s
+        left = end.backlog + end.in_flight + end.waiting
+        self._say("looking at what was written")
+        customers, members = self._members()
+        return AudienceReport(
+            lines=lines.count(),
+            without_customer=lines.where("customer_id IS NULL").count(),
+            sent=sent,
+            batches=len(evaluator.batches),
+            evaluated=evaluator.evaluated,
+            passed_over=evaluator.passed_over,
+            customers=customers,
+            members=members,
+            rival=len(rival.held),
+            disorder=disorder(self._spark, settings.out, evaluator.batches, rival.held, drained=not left),
+            expired=end.total("expired") - before.total("expired"),
+            left=left,
+            elapsed_s=elapsed_s,
+        )
+
+    def _send(self, lines: DataFrame) -> dict[str, Counts]:
+        """Send the changes of all sources; return what became of each source's."""
+        settings, sent = self._settings, dict[str, Counts]()
+        options = {"url": settings.url, "topic": settings.topic, "time_range": str(settings.window_ms)}
+        for source in settings.sources:
+            self._say(f"sending the changes of {source}")
+            frame = changes(lines, source)
+            sent[source] = write_counted(frame, BatchWriter(frame.schema, parse_options(options)))
+        return sent
+
+    def _drain(self, inspection: Inspection, evaluator: Evaluator, rival: Rival) -> None:
+        if not self._settings.until_empty:
+            self._wait(self._query(evaluator, {"processingTime": "0 seconds"}), evaluator)
+            return
+        while not self._stop.is_set():
+            self._wait_for_window(inspection)
+            before = len(evaluator.batches)
+            self._wait(self._query(evaluator, {"availableNow": True}), evaluator)
+            idle = len(evaluator.batches) == before
+            stats = inspection.stats()
+            if rival.is_alive():
+                if idle and not stats.backlog and not stats.in_flight:  # Spark has left nothing for it
+                    return
+            elif idle or not stats.backlog:  # what is left is paused, or is due much later
+                return
+
+    def _wait_for_window(self, inspection: Inspection) -> None:
+        """Wait until all is due, or what was sent before now is."""
+        end_s = time.monotonic() + self._settings.window_ms / 1_000
+        self._say("waiting for the merge window to end")
+        while time.monotonic() < end_s and not self._stop.is_set():
+            stats = inspection.stats()
+            if stats.due_now == stats.backlog:
+                return
+            time.sleep(_LOOK_EVERY_S)
+
+    def _query(self, evaluator: Evaluator, trigger: Mapping[str, Any]) -> StreamingQuery:
+        settings = self._settings
+        stream = self._spark.readStream.format("rmq").option("url", settings.url).option("topic", settings.topic)
+        changed = stream.option("maxMessagesPerTrigger", settings.batch).load()
+        writer = changed.writeStream.foreachBatch(evaluator)
+        return writer.option("checkpointLocation", f"{settings.out}/checkpoint").trigger(**trigger).start()
+
+    def _wait(self, query: StreamingQuery, evaluator: Evaluator) -> None:
+        try:
+            while not query.awaitTermination(_LOOK_EVERY_S):  # pyright: ignore[reportArgumentType]
+                if self._stop.is_set():
+                    break
+        finally:
+            with evaluator.at_work:
+                query.stop()
+
+    def _members(self) -> tuple[int, dict[str, int]]:
+        """Return how many customers there are, and how many of them in each segment."""
+        try:
+            current = current_segments(self._spark, self._settings.out)
+        except InvalidValueError:  # nothing was due yet
+            return 0, dict.fromkeys(self._settings.rules, 0)
+        found = current.select(F.explode("segments").alias("segment")).groupBy("segment").count().collect()
+        members = {row["segment"]: row["count"] for row in found}
+        return current.count(), {name: members.get(name, 0) for name in self._settings.rules}

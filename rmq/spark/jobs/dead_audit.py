@@ -1,0 +1,256 @@
+"""The audit of dead letters: how many died, of what, when and where; and, on request, back with those that are chosen.
+
+The dead of all topics are read once and kept, so that the tables, the pictures and the redrive speak of the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import reduce
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from rmq.errors import InvalidValueError
+from rmq.spark.failures import one_line, plain_errors
+from rmq.spark.jobs import nothing
+from rmq.spark.jobs.redrive import Again, Redriver, connected, dead_of, in_utc, known_topic, utc
+from rmq.spark.sending import Counts
+from rmq.topics import Topic
+
+MOST_ROWS = 100_000
+"""Most rows of a table: types of errors times hours or slots; the largest counts stay."""
+
+MOST_EXAMPLES = 20
+
+
+@dataclass(frozen=True)
+class DeadAuditSettings:
+    """What the job is to do.
+
+    Attributes:
+        topics: Whose dead.
+        url: Where Redis is, as driver and executors reach it.
+        where: Spark SQL condition over the columns of the batch reader's `queue=dead` and `text`, the content as text;
+            `None` for all. Times are UTC.
+        rows: Folder for the chosen dead as Parquet, as Spark's processes reach it; it must not exist.
+        redrive: Whether the chosen dead go back into the backlog; needs `where`.
+        dry_run: Only show what a redrive would take.
+        again: How they are sent again.
+    """
+
+    topics: tuple[str, ...]
+    url: str
+    where: str | None = None
+    rows: str | None = None
+    redrive: bool = False
+    dry_run: bool = False
+    again: Again = field(default_factory=Again)
+
+    def __post_init__(self) -> None:
+        if not self.topics:
+            raise InvalidValueError("there is no topic; name one or more")
+        if len(set(self.topics)) < len(self.topics):
+            raise InvalidValueError(f"a topic is named twice: {', '.join(self.topics)}")
+        if (self.redrive or self.dry_run) and self.where is None:
+            raise InvalidValueError("a redrive needs a condition: where='true' takes all the dead")
+
+
+@dataclass(frozen=True)
+class Reason:
+    """The dead of one topic with one type of error.
+
+    Attributes:
+        topic: Topic name.
+        error_type: Type of the last error; empty where none is known.
+        dead: How many.
+        attempts: Deliveries each had, on average.
+        first_died: When the first of them died, UTC.
+        last_died: When the last of them died, UTC.
+        example: Text of the last one's error.
+    """
+
+    topic: str
+    error_type: str
+    dead: int
+    attempts: float
+    first_died: datetime
+    last_died: datetime
+    example: str
+
+
+@dataclass(frozen=True)
+class HourCount:
+    """The dead of one topic, hour (its beginning, UTC) and type of error."""
+
+    topic: str
+    hour: datetime
+    error_type: str
+    dead: int
+
+
+@dataclass(frozen=True)
+class SlotCount:
+    """The dead of one topic, slot and type of error."""
+
+    topic: str
+    slot: int
+    error_type: str
+    dead: int
+
+
+@dataclass(frozen=True)
+class Example:
+    """A dead message that would be redriven."""
+
+    topic: str
+    slot: int
+    content: bytes
+    died: datetime
+    error_type: str
+    error_message: str
+
+
+@dataclass(frozen=True)
+class DeadReport:
+    """What the audit found, and what it moved.
+
+    Attributes:
+        found: Dead messages of all topics.
+        chosen: Of these, those that the condition chose; the tables speak of them.
+        reasons: By topic and type of error, most first.
+        hours: By topic, hour and type of error, the earliest first.
+        slots: By topic, slot and type of error.
+        examples: Of a dry run: the longest dead of those that would be redriven.
+        redriven: Topic -> `new` (in the backlog again), `merged` (with a fresh copy) and `skipped` (gone meanwhile);
+            none without a redrive.
+    """
+
+    found: int
+    chosen: int
+    reasons: tuple[Reason, ...]
+    hours: tuple[HourCount, ...]
+    slots: tuple[SlotCount, ...]
+    examples: tuple[Example, ...] = ()
+    redriven: dict[str, Counts] = field(default_factory=dict[str, Counts])
+
+
+def run(
+    spark: SparkSession,
+    settings: DeadAuditSettings,
+    say: Callable[[str], None] = nothing,
+    found: Callable[[DeadReport], None] = lambda report: None,
+) -> DeadReport:
+    """Read the dead, count them, and redrive those that are chosen if that is asked for.
+
+    Args:
+        spark: A session that knows `format("rmq")`.
+        settings: What to do.
+        say: Gets a line when a step begins.
+        found: Gets the report before anything is redriven.
+
+    Raises:
+        InvalidValueError: A topic, the condition or how they are sent again is wrong; nothing was written.
+        UnknownTopicError: No such topic.
+        RmqError: The job failed. What was redriven stays so; a second run goes on with the rest.
+
+    Guarantee: as `RedriveWriter`: a message is dead or in the backlog at any time.
+    """
+    with connected(settings.url) as connections, in_utc(spark):
+        topics = [known_topic(connections, name) for name in settings.topics]
+        frame = reduce(DataFrame.union, [dead_of(spark, settings.url, topic.name) for topic in topics])
+        chosen = _chosen(frame, settings.where)
+        redrivers: list[tuple[Topic, Redriver]] = []
+        if settings.redrive or settings.dry_run:
+            redrivers = [(topic, Redriver(connections, settings.url, topic, settings.again)) for topic in topics]
+            for _, redriver in redrivers:
+                redriver.check(chosen)
+        kept = chosen.persist()
+        try:
+            with plain_errors():
+                say("reading the dead")
+                report = _report(frame, kept, settings)
+                if settings.rows is not None:
+                    say("writing the rows")
+                    kept.drop("text").write.parquet(settings.rows)
+            found(report)
+            if settings.dry_run or not settings.redrive:
+                return report
+            for topic, redriver in redrivers:
+                total = sum(reason.dead for reason in report.reasons if reason.topic == topic.name)
+                if total:
+                    say(f"redriving {total:,} of topic {topic.name}")
+                    rows = kept.where(F.col("topic") == topic.name)
+                    report.redriven[topic.name] = redriver.move(rows, total, f"Spark: {settings.where}"[:500], say)
+            return report
+        finally:
+            kept.unpersist()
+
+
+def _chosen(frame: DataFrame, where: str | None) -> DataFrame:
+    named = frame.withColumn("text", F.col("content").cast("string"))
+    if where is None:
+        return named
+    try:
+        return named.where(where)
+    except PySparkException as error:
+        raise InvalidValueError(f"condition {where!r:.200} is none: {one_line(error)}") from None
+
+
+def _report(frame: DataFrame, kept: DataFrame, settings: DeadAuditSettings) -> DeadReport:
+    chosen = kept.count()
+    reasons = kept.groupBy("topic", "error_type").agg(
+        F.count("*").alias("dead"),
+        F.avg("attempts").alias("attempts"),
+        F.unix_millis(F.min("died")).alias("first_died"),
+        F.unix_millis(F.max("died")).alias("last_died"),
+        F.max_by("error_message", "died").alias("example"),
+    )
+    dead = F.count("*").alias("dead")
+    hour = F.unix_millis(F.date_trunc("hour", "died")).alias("hour")
+    hours = _largest(kept.groupBy("topic", hour, "error_type").agg(dead)).collect()
+    slots = _largest(kept.groupBy("topic", "slot", "error_type").agg(dead)).collect()
+    examples: Sequence[Example] = ()
+    if settings.dry_run:
+        first = kept.orderBy("died", "topic", "slot", "content").limit(MOST_EXAMPLES)
+        rows = first.withColumn("died", F.unix_millis("died")).collect()
+        examples = [
+            Example(row.topic, row.slot, bytes(row.content), utc(row.died), row.error_type, row.error_message)
+            for row in rows
+        ]
+    return DeadReport(
+        found=chosen if settings.where is None else frame.count(),
+        chosen=chosen,
+        reasons=tuple(
+            Reason(
+                row.topic,
+                row.error_type,
+                row.dead,
+                row.attempts,
+                utc(row.first_died),
+                utc(row.last_died),
+                row.example,
+            )
+            for row in _largest(reasons).collect()
+        ),
+        hours=tuple(
+            sorted(
+                (HourCount(row.topic, utc(row.hour), row.error_type, row.dead) for row in hours),
+                key=lambda row: (row.hour, row.topic, row.error_type),
+            )
+        ),
+        slots=tuple(
+            sorted(
+                (SlotCount(row.topic, row.slot, row.error_type, row.dead) for row in slots),
+                key=lambda row: (row.topic, row.slot, row.error_type),
+            )
+        ),
+        examples=tuple(examples),
+    )
+
+
+def _largest(table: DataFrame) -> DataFrame:
+    return table.orderBy(F.col("dead").desc(), *(name for name in table.columns if name != "dead")).limit(MOST_ROWS)

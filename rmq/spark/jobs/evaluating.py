@@ -1,0 +1,68 @@
+"""Evaluates the customers of one batch after the other: what the audience's query calls for each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from pyspark.sql import DataFrame
+
+from rmq.inspection import Inspection
+from rmq.spark.jobs.customers import customers_of, figures, with_segments
+from rmq.spark.jobs.order_lines import read_lines
+
+Say = Callable[[str], None]
+"""Gets a line when a step begins."""
+
+
+class Evaluator:
+    """Writes the segments of a batch's customers, and between which times it had them.
+
+    Args:
+        lines: Where the order lines are, read anew for each batch: what came before a change counts.
+        out: Folder for `segments` and `evaluations`.
+        rules: Segment -> condition.
+        inspection: Of the topic.
+        say: Gets a line for each batch, when its customers are claimed.
+
+    Attributes:
+        begun: Set when the first customers are claimed.
+        at_work: Held while a batch is worked on.
+        batches: Numbers of the batches done.
+        evaluated: Customers in them, as often as they came.
+        passed_over: Messages whose content is no customer.
+    """
+
+    def __init__(self, lines: str, out: str, rules: Mapping[str, str], inspection: Inspection, say: Say) -> None:
+        self._lines, self._out, self._rules = lines, out, rules
+        self._inspection, self._say = inspection, say
+        self.begun, self.at_work = threading.Event(), threading.Lock()
+        self.batches: list[int] = []
+        self.evaluated = self.passed_over = 0
+
+    def __call__(self, messages: DataFrame, number: int) -> None:
+        """Evaluate a batch. Guarantee: the same batch, over the same order lines, writes the same."""
+        with self.at_work:
+            batch = messages.select("content").persist()
+            try:
+                claimed = batch.count()  # claims them all; from here on nobody else has them
+                self.begun.set()
+                self._evaluate(batch, claimed, number)
+            finally:
+                batch.unpersist()
+
+    def _evaluate(self, batch: DataFrame, claimed: int, number: int) -> None:
+        stats = self._inspection.stats()
+        began_ms, behind = stats.now_ms, stats.backlog
+        self._say(f"batch {number}: {claimed:,} customers; {self.evaluated:,} evaluated, {behind:,} behind")
+        spark = batch.sparkSession
+        customers = customers_of(batch)
+        found = with_segments(figures(read_lines(spark, self._lines), customers), self._rules)
+        found.write.mode("overwrite").parquet(f"{self._out}/segments/batch={number}")
+        ended_ms = self._inspection.stats([0]).now_ms
+        times = spark.sql(f"SELECT {began_ms}L began_ms, {ended_ms}L ended_ms, {claimed} messages")
+        times.write.mode("overwrite").json(f"{self._out}/evaluations/batch={number}")
+        evaluated = customers.count()
+        self.batches.append(number)
+        self.evaluated += evaluated
+        self.passed_over += claimed - evaluated

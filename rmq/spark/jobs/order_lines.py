@@ -1,0 +1,102 @@
+"""Reads order lines as a frame: Parquet, or CSV such as the slice that RMQ carries for its demo."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import rmq
+from rmq.errors import InvalidValueError
+from rmq.spark.arrow import pa, parquet
+from rmq.spark.failures import one_line
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "invoice_no": ("string",),
+    "stock_code": ("string",),
+    "quantity": ("int", "bigint"),
+    "invoice_date": ("timestamp", "timestamp_ntz"),
+    "unit_price": ("double", "float", "decimal"),
+    "customer_id": ("int", "bigint", "string"),
+    "country": ("string",),
+}
+"""Column -> the types that it may have. `customer_id` is null for a guest."""
+
+_CSV = (
+    "invoice_no string, stock_code string, description string, quantity int, invoice_date timestamp_ntz, "
+    "unit_price double, customer_id int, country string"
+)
+
+
+def slice_path() -> str:
+    """Return where the slice lies that RMQ carries: the order lines of one day."""
+    return str(files("rmq.demo").joinpath("data/orders.csv.gz"))
+
+
+def whole_path() -> str | None:
+    """Return where the whole data set is that the slice was cut from; `None` if it is not on this machine.
+
+    `RMQ_DATA` names it, else it is looked for in `../shared/data` beside a checkout of RMQ.
+
+    Raises:
+        InvalidValueError: `RMQ_DATA` leads nowhere.
+    """
+    named = os.environ.get("RMQ_DATA")
+    if named:
+        if not Path(named).exists():
+            raise InvalidValueError(
+                f"RMQ_DATA is {named!r}, where nothing is; it must be a Parquet file of order lines"
+            )
+        return named
+    beside = Path(rmq.__file__).resolve().parents[2] / "shared" / "data" / "online-retail.parquet"
+    return str(beside) if beside.exists() else None
+
+
+def read_lines(spark: SparkSession, path: str, *, numbered: bool = False) -> DataFrame:
+    """Return the order lines of a file or folder, with the columns of `COLUMNS`.
+
+    Args:
+        spark: The session.
+        path: Parquet, or CSV with a header where the name ends in `.csv` or `.csv.gz`, as Spark's processes reach it.
+        numbered: Add a column `line`, by which the lines sort as they stand in their file.
+
+    Raises:
+        InvalidValueError: Nothing there, not such a file, a column is missing or of another type.
+    """
+    csv = path.endswith((".csv", ".csv.gz"))
+    try:
+        if csv:
+            lines = spark.read.csv(path, header=True, schema=_CSV, enforceSchema=False, mode="FAILFAST")
+        else:
+            if Path(path).is_file():
+                _check_parquet(path)
+            lines = spark.read.parquet(path)
+        types = dict(lines.dtypes)
+    except (PySparkException, Py4JError) as error:
+        raise InvalidValueError(f"order lines {path!r} can't be read: {one_line(error)}") from None
+    for name, allowed in COLUMNS.items():
+        found = types.get(name)
+        if found is None:
+            raise InvalidValueError(f"order lines {path!r} have no column {name}; they need {', '.join(COLUMNS)}")
+        if found.split("(")[0] not in allowed:
+            raise InvalidValueError(
+                f"order lines {path!r}: column {name} is {found}; it must be {' or '.join(allowed)}"
+            )
+    if not numbered:
+        return lines.select(*COLUMNS)
+    row = F.monotonically_increasing_id() if csv else F.col("_metadata.row_index")
+    return lines.select(*COLUMNS, F.struct("_metadata.file_path", row).alias("line"))
+
+
+def _check_parquet(path: str) -> None:
+    """Refuse another file in one line: Spark would say no with pages of traces."""
+    try:
+        parquet.read_schema(path)
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidValueError(f"order lines {path!r} can't be read: {error}") from None

@@ -1,0 +1,178 @@
+"""What the jobs share that send again: moving the dead through the sink, at a rate, and telling how far they are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyspark.sql import DataFrame, SparkSession
+
+from rmq.audit import Audit
+from rmq.connections import Connections
+from rmq.errors import InvalidValueError
+from rmq.registry import Registry
+from rmq.spark.counted import write_counted
+from rmq.spark.failures import plain_errors
+from rmq.spark.options import MAX_RATE, parse_options
+from rmq.spark.pacing import Limit, sent_so_far
+from rmq.spark.redriving import RedriveWriter
+from rmq.spark.sending import Counts
+from rmq.topics import Topic, TopicType
+from rmq.urls import parse_url
+
+LOOK_EVERY_S = 2.0
+DEADLINE_S = 60.0
+_ZONE = "spark.sql.session.timeZone"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Again:
+    """How messages are sent again.
+
+    Attributes:
+        priority: PRIORITY topics: their priority; by default the lowest, or the one that is known.
+        due_in_ms: Time topics: due so long after they are sent; `None` for at once.
+        rate: Messages a second, over all tasks; `None` for no limit.
+        actor: Who, for the audit; `user@host` by default.
+    """
+
+    priority: int | None = None
+    due_in_ms: int | None = None
+    rate: float | None = None
+    actor: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.rate is not None and not 0.001 <= self.rate <= MAX_RATE:
+            raise InvalidValueError(f"rate is {self.rate:g} messages a second; it must be from 0.001 to {MAX_RATE:,}")
+        if self.due_in_ms is not None and self.due_in_ms < 1:
+            raise InvalidValueError(f"due_in_ms is {self.due_in_ms}; it must be 1 or more")
+
+
+class Redriver:
+    """Moves dead messages of one topic back into its backlog, through the sink.
+
+    Args:
+        connections: Where the topic is, for the audit.
+        url: The same, for Spark.
+        topic: The registered definition.
+        again: How they are sent again.
+        limit: How fast.
+
+    Raises:
+        InvalidValueError: `again` does not fit the topic; nothing was moved.
+
+    Guarantee: as `RedriveWriter`. A second run goes on where the first broke off.
+    """
+
+    def __init__(
+        self, connections: Connections, url: str, topic: Topic, again: Again, limit: Limit | None = None
+    ) -> None:
+        self._connections, self._topic = connections, topic
+        options = {"url": url, "topic": topic.name, "redrive": "true"}
+        if again.priority is not None:
+            options["priority"] = str(again.priority)
+        if again.due_in_ms is not None:
+            options["time_range"] = str(again.due_in_ms)
+        self._options = parse_options(options)
+        self._audit = Audit(connections, topic, again.actor)
+        self._limit = limit or limit_for(again)
+
+    def move(self, dead: DataFrame, total: int, meaning: str, say: Say) -> Counts:
+        """Move rows of the batch reader's `queue=dead`; return what became of them."""
+        rows = dead.select("topic", "slot", "content", "died")
+        writer = RedriveWriter(rows.schema, self._options, self._limit)
+        with (
+            self._audit.step("redrive", meaning) as note,
+            telling(self._connections, self._topic, self._limit, total, say),
+            plain_errors(),
+        ):
+            counts = write_counted(rows, writer)
+            note(f"{counts.new} done, {counts.merged} merged, {counts.skipped} absent")
+        return counts
+
+    def check(self, dead: DataFrame) -> None:
+        """Find out before anything is moved whether it can be.
+
+        Raises:
+            InvalidValueError: It does not fit the topic.
+        """
+        RedriveWriter(dead.select("topic", "slot", "content", "died").schema, self._options, self._limit)
+
+
+def limit_for(again: Again, chunk: int = 10) -> Limit | None:
+    """Return the limit of a job; small chunks, so that a low rate does not come in lumps."""
+    return None if again.rate is None else Limit(again.rate, chunk)
+
+
+@contextmanager
+def telling(connections: Connections, topic: Topic, limit: Limit | None, total: int, say: Say) -> Generator[None]:
+    """Tell every few seconds how many messages were sent; only where a limit counts them."""
+    stopped = threading.Event()
+
+    def look() -> None:
+        while not stopped.wait(LOOK_EVERY_S):
+            with suppress(Exception):  # a line of progress ends no job
+                if limit is not None:
+                    say(f"topic {topic.name}: {sent_so_far(connections, topic, limit):,} of {total:,} sent")
+
+    thread = threading.Thread(target=look, name="rmq-spark-telling", daemon=True)
+    if limit is not None:
+        thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        if limit is not None:
+            thread.join()
+
+
+@contextmanager
+def connected(url: str) -> Generator[Connections]:
+    """Give connections for the driver."""
+    connections = Connections(parse_url(url), deadline_s=DEADLINE_S)
+    try:
+        yield connections
+    finally:
+        connections.close()
+
+
+def known_topic(connections: Connections, name: str, *, streams: bool = False) -> Topic:
+    """Return a registered topic.
+
+    Raises:
+        UnknownTopicError: Nobody has registered it.
+        InvalidValueError: It is a STREAM, and those are not meant.
+    """
+    topic = Registry(connections).get(name)
+    if topic.type is TopicType.STREAM and not streams:
+        raise InvalidValueError(f"topic {name} is STREAM: its dead belong to groups; see rmq dead list --group")
+    return topic
+
+
+def dead_of(spark: SparkSession, url: str, topic: str) -> DataFrame:
+    """Return a topic's dead as a frame."""
+    reader = spark.read.format("rmq").option("url", url).option("topic", topic).option("queue", "dead")
+    with plain_errors():
+        return reader.load()
+
+
+@contextmanager
+def in_utc(spark: SparkSession) -> Generator[None]:
+    """Let hours and days be those of UTC while a job runs."""
+    before = spark.conf.get(_ZONE)
+    spark.conf.set(_ZONE, "UTC")
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # a session that is gone has no zone
+            spark.conf.set(_ZONE, before or "UTC")
+
+
+def utc(time_ms: int) -> datetime:
+    """Return epoch ms as a time in UTC; Spark's own timestamps arrive in local time, without a zone."""
+    return datetime.fromtimestamp(time_ms / 1_000, UTC)

@@ -1,0 +1,274 @@
+"""Replay: what a topic had on one day is sent again, at a rate. From its dead, or from an archive that a drain wrote.
+
+The dead move back through the sink, so that a run that was killed is simply run again. Of an archive each hour is sent
+in turn, each chunk with a mark in Redis that is set by the script that sends it: a later run passes over what was sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from rmq.connections import Connections
+from rmq.errors import InvalidValueError
+from rmq.spark.counted import write_counted
+from rmq.spark.failures import plain_errors
+from rmq.spark.jobs import nothing
+from rmq.spark.jobs.archive import Archive, open_archive
+from rmq.spark.jobs.redrive import (
+    Again,
+    Redriver,
+    connected,
+    dead_of,
+    in_utc,
+    known_topic,
+    limit_for,
+    telling,
+)
+from rmq.spark.options import Options, parse_options
+from rmq.spark.pacing import Limit
+from rmq.spark.sending import Counts, Sending
+from rmq.spark.sink import BatchWriter, takes_marks, task_context
+from rmq.spark_calls import Mark
+from rmq.topics import Topic
+
+CHUNK = 10
+"""Messages in a call. Always the same, so that a later run finds the marks of an earlier one, whatever its rate."""
+
+KEEP_S = 7 * 86_400
+"""How long a replay of an archive is remembered after its last send, seconds."""
+
+MOST_TASKS = 64
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """What the job is to do.
+
+    Attributes:
+        topic: Where the messages go.
+        day: Which day, in UTC.
+        url: Where Redis is, as driver and executors reach it.
+        again: How they are sent again; `rate` is needed.
+        archive: Parquet, as Spark's processes reach it; `None`: the topic's dead, by their time of death.
+        time_column: Column of the archive that tells the day: a timestamp, or epoch ms; by default its only timestamp.
+        from_topic: Of an archive with a column `topic`: whose messages; by default those of `topic`.
+        fixed_time_ms: An archive's messages on a FIXED_TIME topic: when they are due, epoch ms.
+        run: Another name sends once more what a replay has sent before.
+        dry_run: Only count.
+    """
+
+    topic: str
+    day: date
+    url: str
+    again: Again
+    archive: str | None = None
+    time_column: str | None = None
+    from_topic: str | None = None
+    fixed_time_ms: int | None = None
+    run: str = ""
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if self.again.rate is None:
+            raise InvalidValueError("a replay needs a rate: messages a second")
+        if not 1970 <= self.day.year < 3000:
+            raise InvalidValueError(f"day is {self.day}; it must lie between 1970 and 3000")
+        if self.archive is None:
+            for name in ("time_column", "from_topic", "fixed_time_ms"):
+                if getattr(self, name) is not None:
+                    raise InvalidValueError(f"{name} is for an archive; the dead are chosen by their time of death")
+
+    @property
+    def begin(self) -> datetime:
+        """The day's first moment."""
+        return datetime(self.day.year, self.day.month, self.day.day, tzinfo=UTC)
+
+    @property
+    def name(self) -> str:
+        """Names the replay: one with the same settings, whatever its rate, passes over what it has sent."""
+        again = self.again
+        parts = (self.topic, self.day, self.archive, self.time_column, self.from_topic, self.fixed_time_ms, self.run)
+        text = repr((*parts, again.priority, again.due_in_ms))
+        return "replay" + hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+@dataclass(frozen=True)
+class ReplayReport:
+    """What a replay did.
+
+    Attributes:
+        found: Messages of the day.
+        sent: Of these, those that this run sent: `new` and `merged`.
+        new: Became an entry of their own.
+        merged: Merged with one in the backlog.
+        skipped: Sent by an earlier run, or not dead any more.
+        seconds: From the first send to the last.
+        resumable: Whether a later run passes over what this one has sent.
+    """
+
+    found: int
+    new: int = 0
+    merged: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    resumable: bool = True
+
+    @property
+    def sent(self) -> int:
+        """Messages that this run sent."""
+        return self.new + self.merged
+
+    @property
+    def per_second(self) -> float:
+        """Messages that this run sent, a second."""
+        return self.sent / self.seconds if self.seconds else 0.0
+
+
+def run(spark: SparkSession, settings: ReplaySettings, say: Callable[[str], None] = nothing) -> ReplayReport:
+    """Send a day's messages again.
+
+    Args:
+        spark: A session that knows `format("rmq")`.
+        settings: What to do.
+        say: Gets a line when a step begins, and every few seconds how far it is.
+
+    Raises:
+        InvalidValueError: A setting, the archive or one of its messages is wrong; nothing was sent.
+        UnknownTopicError: No such topic.
+        RmqError: The job failed. A second run goes on with the rest.
+
+    Guarantee: dead: each message is in the dead or in the backlog at any time. Archive: what one run has sent no other
+        sends again, while it has the same settings but for the rate, and the files are the same; on topics that wait
+        for room, drop, or are PRIORITY with a `ttl`, a second run sends all again (`resumable`).
+    """
+    with connected(settings.url) as connections, in_utc(spark):
+        if settings.archive is None:
+            return _replay_dead(spark, connections, settings, say)
+        topic = known_topic(connections, settings.topic, streams=True)
+        return _ArchiveReplay(spark, connections, topic, settings, say).run()
+
+
+def _replay_dead(
+    spark: SparkSession, connections: Connections, settings: ReplaySettings, say: Callable[[str], None]
+) -> ReplayReport:
+    topic = known_topic(connections, settings.topic)
+    redriver = Redriver(connections, settings.url, topic, settings.again, limit_for(settings.again, CHUNK))
+    dead = dead_of(spark, settings.url, topic.name)
+    redriver.check(dead)
+    day = dead.where(_within(F.col("died"), settings.begin, timedelta(days=1))).persist()
+    try:
+        with plain_errors():
+            say("reading the dead")
+            found = day.count()
+        if settings.dry_run or not found:
+            return ReplayReport(found)
+        began_s = time.monotonic()
+        counts = redriver.move(day, found, f"Spark: replay of those that died on {settings.day}", say)
+        return ReplayReport(found, counts.new, counts.merged, counts.skipped, time.monotonic() - began_s)
+    finally:
+        day.unpersist()
+
+
+class _ArchiveReplay:
+    """One run over an archive."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        connections: Connections,
+        topic: Topic,
+        settings: ReplaySettings,
+        say: Callable[[str], None],
+    ) -> None:
+        self._spark, self._connections, self._topic = spark, connections, topic
+        self._settings, self._say = settings, say
+        self._limit = limit_for(settings.again, CHUNK)
+        self._resumable = takes_marks(topic)
+
+    def run(self) -> ReplayReport:
+        settings = self._settings
+        archive = open_archive(self._spark, settings.archive or "", settings.time_column)
+        rows = archive.messages(self._topic, settings.again, settings.fixed_time_ms, settings.from_topic)
+        rows = rows.where(_within(F.col("_time"), settings.begin, timedelta(days=1)))
+        self._writer(rows.drop("_time").schema, 0)  # finds out what does not fit
+        with plain_errors():
+            self._say("looking at the archive")
+            hours = self._look(archive, rows)
+        found = sum(hours.values())
+        if settings.dry_run or not found:
+            return ReplayReport(found, resumable=self._resumable)
+        began_s, total = time.monotonic(), Counts()
+        with telling(self._connections, self._topic, self._limit, found, self._say), plain_errors():
+            for hour in sorted(hours):
+                self._say(f"hour {hour:02d}: {hours[hour]:,} messages")
+                total.add(self._send(rows, hour))
+        seconds = time.monotonic() - began_s
+        return ReplayReport(found, total.new, total.merged, total.skipped, seconds, self._resumable)
+
+    def _look(self, archive: Archive, rows: DataFrame) -> dict[int, int]:
+        """Return how many messages each hour has.
+
+        Raises:
+            InvalidValueError: One breaks a rule of the topic.
+        """
+        hours: dict[int, int] = {}
+        begin_s = int(self._settings.begin.timestamp())
+        hour = F.floor((F.unix_seconds("_time") - begin_s) / 3_600).cast("int").alias("hour")
+        problem = archive.problem(self._topic).alias("problem")
+        counted = rows.groupBy(hour, problem).agg(F.count("*").alias("number"))
+        for row in counted.collect():
+            if row.problem is not None:
+                raise InvalidValueError(
+                    f"archive {self._settings.archive!r}: {row.number:,} messages of hour {row.hour} can't be sent to "
+                    f"topic {self._topic.name}: {row.problem}; nothing was sent"
+                )
+            hours[row.hour] = hours.get(row.hour, 0) + row.number
+        return hours
+
+    def _send(self, rows: DataFrame, hour: int) -> Counts:
+        begin = self._settings.begin + timedelta(hours=hour)
+        part = rows.where(_within(F.col("_time"), begin, timedelta(hours=1)))
+        # the same rows, in the same order, in the task of the same number: in every run
+        order = ("_time", "content", *(name for name in ("body",) if name in part.columns), "slot")
+        part = part.repartition(min(self._topic.slots, MOST_TASKS), "slot").sortWithinPartitions(*order)
+        part = part.drop("_time")
+        return write_counted(part, self._writer(part.schema, hour))
+
+    def _writer(self, schema: StructType, hour: int) -> _ReplayWriter:
+        options = {"url": self._settings.url, "topic": self._topic.name, "merge": "none", "trustSlot": "true"}
+        query = self._settings.name if self._resumable else None
+        return _ReplayWriter(schema, parse_options(options), self._limit, query, hour)
+
+
+class _ReplayWriter(BatchWriter):
+    """The batch sink, with a mark for each chunk as a streaming query leaves it; a batch is an hour."""
+
+    def __init__(
+        self, schema: StructType, options: Options, limit: Limit | None, query: str | None, batch: int
+    ) -> None:
+        super().__init__(schema, options)
+        self._limit = limit
+        self._sending = Sending(False, options.merge_rows, CHUNK, 1)
+        self._query, self._batch = query, batch
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Send one task's rows."""
+        partition = task_context().partitionId()
+        mark = None if self._query is None else Mark(self._query, self._batch, partition, KEEP_S)
+        return self._write(iterator, f"hour-{self._batch:02d}-part-{partition:05d}", mark)
+
+
+def _within(column: Any, begin: datetime, span: timedelta) -> Any:
+    """Return the condition that a timestamp lies in a span of time; by numbers, which know no zone."""
+    first, end = (int(moment.timestamp()) for moment in (begin, begin + span))
+    return (column >= F.timestamp_seconds(F.lit(first))) & (column < F.timestamp_seconds(F.lit(end)))

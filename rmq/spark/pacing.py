@@ -1,0 +1,89 @@
+"""A limit on how many messages a second all tasks of one write send together: a bucket in Redis, by Redis' clock."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+
+from rmq.connections import Connections
+from rmq.errors import ReplyLostError
+from rmq.keys import write_rate_key
+from rmq.throttle import LONGEST_WAIT_S, TROUBLE_PAUSE_S, take_from
+from rmq.topics import Topic
+
+KEEP_S = 3_600
+"""A bucket is forgotten after so long, and filled anew where its write still runs, seconds."""
+
+_SENT = "sent"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How fast a write may send.
+
+    Attributes:
+        per_second: Messages a second, over all tasks.
+        burst: Most messages at once, and so in a call.
+        name: Names the write's bucket.
+    """
+
+    per_second: float
+    burst: int
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+def limit_of(per_second: float) -> Limit:
+    """Return a limit that lets pass about a tenth of a second's worth at once."""
+    return Limit(per_second, max(1, min(1_000, int(per_second / 10))))
+
+
+class TaskPace:
+    """Holds one task to the limit of its write.
+
+    Args:
+        connections: Where the topic is.
+        topic: The registered definition.
+        limit: Of the write.
+    """
+
+    def __init__(self, connections: Connections, topic: Topic, limit: Limit) -> None:
+        self._connections, self._topic, self._limit = connections, topic, limit
+        self._key = write_rate_key(topic.name, limit.name)
+
+    def wait(self, number: int) -> None:
+        """Wait until `number` messages may be sent; so many are not more than the burst.
+
+        Raises:
+            RedisUnavailableError: No answer until the deadline.
+        """
+        left = number
+        while True:
+            granted, wait_s = self._take(left)
+            left -= granted
+            if left <= 0:
+                self._connections.command("HINCRBY", self._key, _SENT, number, key=self._key)
+                return
+            self._connections.blocking.sleep(min(wait_s, LONGEST_WAIT_S))
+
+    def give_back(self, number: int) -> None:
+        """Give back what was not sent after all."""
+        if number > 0:
+            self._take(-number)
+
+    def _take(self, wanted: int) -> tuple[int, float]:
+        limit = self._limit
+        call = take_from(self._key, self._topic, wanted, limit.per_second, limit.burst)
+        try:
+            granted, wait_s, _, made = self._connections.run(call)
+        except ReplyLostError:  # the tokens may be lost, so that it is slower for a moment, never faster
+            return 0, TROUBLE_PAUSE_S
+        if made:
+            self._connections.command("EXPIRE", self._key, KEEP_S, key=self._key)
+        return granted, wait_s
+
+
+def sent_so_far(connections: Connections, topic: Topic, limit: Limit) -> int:
+    """Return how many messages a write has set out to send; 0 where its bucket was forgotten."""
+    key = write_rate_key(topic.name, limit.name)
+    found: bytes | None = connections.command("HGET", key, _SENT, key=key)
+    return int(found or 0)

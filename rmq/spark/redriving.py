@@ -1,0 +1,156 @@
+"""The sink with `redrive`: rows that were read from the dead go back into the backlog, each in one step of its slot."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, ByteType, IntegerType, LongType, ShortType, StringType, StructType
+
+from rmq.connections import Connections
+from rmq.dead import new_score
+from rmq.errors import InvalidMessageError, InvalidValueError
+from rmq.registry import Registry
+from rmq.results import Redriven
+from rmq.slot import NACK_BATCH, SlotWriter
+from rmq.spark.arrow import pa
+from rmq.spark.options import Options
+from rmq.spark.pacing import Limit, TaskPace, limit_of
+from rmq.spark.schema import DEAD
+from rmq.spark.sending import Counts
+from rmq.spark.sink import Written, sink_connections
+from rmq.topics import Topic, TopicType
+
+log = logging.getLogger("rmq.spark")
+
+_WHOLE = (ByteType, ShortType, IntegerType, LongType)
+_NEEDED = {"slot": _WHOLE, "content": (BinaryType, StringType), "died": (type(DEAD["died"].dataType),)}
+
+
+class RedriveWriter(DataSourceArrowWriter):
+    """Moves dead messages back into the backlog: slot, content and time of death say which.
+
+    Args:
+        schema: Columns as a read with `queue=dead` gives them; `slot`, `content` and `died` are needed.
+        options: `time_range` or `priority` say when they are due; else at once, or at the lowest priority.
+        limit: How fast; by default as `max_rate` says.
+
+    Guarantee: each message is in the dead or in the backlog at any time, also when a job breaks off. One that is not
+    dead any more, or that has died again since it was read, is left alone: a task may be tried again.
+
+    Raises:
+        InvalidValueError: A column or an option does not fit.
+        UnknownTopicError: No such topic.
+    """
+
+    def __init__(self, schema: StructType, options: Options, limit: Limit | None = None) -> None:
+        if options.zookeeper:
+            raise InvalidValueError("a redrive takes no zookeeper: it needs no ownership; leave the option out")
+        if options.idempotent or options.merge or options.trust_slot or options.bad_rows != "fail":
+            raise InvalidValueError(
+                "redrive moves what is dead as it is: it goes not with idempotent, merge, trustSlot or badRows"
+            )
+        self._options = options
+        connections = sink_connections(options)
+        try:
+            self.topic = Registry(connections).get(options.needed_topic())
+        finally:
+            connections.close()
+        if self.topic.type is TopicType.STREAM:
+            raise InvalidValueError(f"topic {self.topic.name} is STREAM: its dead are redriven with rmq dead redrive")
+        _check_columns(schema, self.topic)
+        self._score = new_score(self.topic, options.priority, options.time_range_ms)
+        self._overwrite = options.priority is not None or options.time_range_ms is not None
+        self._limit = limit_of(options.max_rate) if limit is None and options.max_rate is not None else limit
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Move one task's rows."""
+        connections = sink_connections(self._options)
+        pace = None if self._limit is None else TaskPace(connections, self.topic, self._limit)
+        counts = Counts()
+        try:
+            for batch in iterator:
+                for slot, rows in _by_slot(self.topic, batch).items():
+                    self._move(connections, pace, slot, rows, counts)
+                counts.rows += batch.num_rows
+        finally:
+            connections.close()
+        return Written(counts)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Log what was moved."""
+        self._report(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Log what was moved: nothing is taken back."""
+        self._report(messages)
+
+    def _move(
+        self,
+        connections: Connections,
+        pace: TaskPace | None,
+        slot: int,
+        rows: Sequence[tuple[bytes, int]],
+        counts: Counts,
+    ) -> None:
+        writer, (kind, value) = SlotWriter(connections, self.topic), self._score
+        most = NACK_BATCH if self._limit is None else min(NACK_BATCH, self._limit.burst)
+        for first in range(0, len(rows), most):
+            part = rows[first : first + most]
+            if pace is not None:
+                pace.wait(len(part))
+            answers = writer.redrive(
+                slot,
+                kind,
+                value,
+                overwrite=self._overwrite,
+                limit=len(part),
+                contents=[content for content, _ in part],
+                died_ms=[died_ms for _, died_ms in part],
+            )
+            absent = answers.count(Redriven.ABSENT)
+            counts.new += answers.count(Redriven.DONE)
+            counts.merged += answers.count(Redriven.MERGED)
+            counts.skipped += absent
+            if pace is not None:
+                pace.give_back(absent)
+
+    def _report(self, messages: list[WriterCommitMessage | None]) -> None:
+        total = Counts()
+        for message in messages:
+            if isinstance(message, Written):
+                total.add(message.counts)
+        log.info("topic %s: redrive: %s", self.topic.name, total)
+
+
+def _check_columns(schema: StructType, topic: Topic) -> None:
+    types = {field.name: field.dataType for field in schema.fields}
+    for name, kinds in _NEEDED.items():
+        if not isinstance(types.get(name), kinds):
+            found = types[name].simpleString() if name in types else "missing"
+            raise InvalidValueError(
+                f"column {name} is {found}: a redrive on topic {topic.name} needs slot, content and died as a read "
+                "with queue=dead gives them"
+            )
+
+
+def _by_slot(topic: Topic, batch: Any) -> dict[int, list[tuple[bytes, int]]]:
+    """Return slot -> (content, time of death) of a batch's rows."""
+    names = batch.schema.names
+    content = batch.column("content").cast(pa.binary()).to_pylist()
+    slot = batch.column("slot").cast(pa.int64()).to_pylist()
+    died = batch.column("died")
+    died_us = died.cast(pa.timestamp("us", died.type.tz)).cast(pa.int64()).to_pylist()
+    topics = batch.column("topic").to_pylist() if "topic" in names else [topic.name] * len(slot)
+    found: dict[int, list[tuple[bytes, int]]] = {}
+    for row in zip(content, slot, died_us, topics, strict=True):
+        if None in row or not 0 <= row[1] < topic.slots or row[3] != topic.name:
+            raise InvalidMessageError(
+                f"row (content, slot, died in us, topic) {row!r:.400} is no dead message of this topic, which has "
+                f"slots 0 to {topic.slots - 1}",
+                topic=topic.name,
+            )
+        found.setdefault(row[1], []).append((row[0], row[2] // 1_000))
+    return found

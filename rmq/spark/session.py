@@ -1,0 +1,96 @@
+"""The session that a job runs in: the one that is there, else one on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from rmq.errors import RmqError
+from rmq.java import java_home_for_spark
+from rmq.spark import register
+
+LOCAL_SETTINGS: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    # tasks of one machine: Spark's 200 would be mostly overhead
+    "spark.sql.shuffle.partitions": "8",
+}
+
+_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+
+
+@contextmanager
+def open_session(
+    name: str, *, master: str = "local[*]", settings: Mapping[str, str] | None = None, quiet: bool = False
+) -> Generator[SparkSession]:
+    """Give a session that knows `format("rmq")`.
+
+    One that is active already is used as it is and stays open. Under `spark-submit`, or with `SPARK_REMOTE` set, what
+    they say rules. Else a local one is started: Java found as `rmq.java` does it, tasks in this Python, in UTC; it logs
+    errors only.
+
+    Args:
+        name: The application's name.
+        master: Which local one, such as `local[2]`.
+        settings: More of Spark's settings for a local one; they beat `LOCAL_SETTINGS`.
+        quiet: A local one prints nothing to stderr, unless it fails to start.
+
+    Raises:
+        RmqError: No Java found, or Spark does not start.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        register(active)
+        yield active
+        return
+    # spark-submit has started the JVM before Python; a remote server has its own
+    if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ:
+        session = SparkSession.builder.appName(name).getOrCreate()
+    else:
+        session = _start(name, master, settings or {}, quiet)
+    try:
+        register(session)
+        yield session
+    finally:
+        session.stop()
+
+
+def _start(name: str, master: str, settings: Mapping[str, str], quiet: bool) -> SparkSession:
+    os.environ["JAVA_HOME"] = str(java_home_for_spark())
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    log = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
+    builder = SparkSession.builder.appName(name).master(master).config("spark.driver.extraJavaOptions", log)
+    for key, value in {**LOCAL_SETTINGS, **settings}.items():
+        builder = builder.config(key, value)
+    if not quiet:
+        return builder.getOrCreate()
+    with tempfile.TemporaryFile() as said:
+        try:
+            with _stderr_to(said.fileno()):
+                return builder.getOrCreate()
+        except Exception as error:
+            said.seek(0)
+            raise RmqError(f"Spark does not start: {error}\n{said.read().decode(errors='replace')[-2000:]}") from error
+
+
+@contextmanager
+def _stderr_to(descriptor: int) -> Generator[None]:
+    """Let processes that are started write their errors elsewhere; they go on to do so."""
+    kept = os.dup(2)
+    try:
+        os.dup2(descriptor, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

