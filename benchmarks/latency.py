@@ -27,7 +27,7 @@ SLOTS = (1, 1_024)
 AHEAD_S = 2.0
 """How long before its due time a message of a time topic is sent, at least."""
 CHUNK_S = 1.0
-"""Time topics are sent a second's load at a time, in bulk."""
+"""Time topics are sent so much load at a time, in bulk: a script call of 500 sends holds up claims for a millisecond."""
 TICK_S = 0.001
 """Priority messages are sent as they come, every millisecond."""
 OTHER_PER_S = 2_000
@@ -40,6 +40,7 @@ LIMIT_S = 120.0
 def measure(options: argparse.Namespace) -> Document:
     """Measure the time from due (PRIORITY: from the send) to the entry of the handler, with idle and busy consumers."""
     seconds = options.seconds or (2 if options.quick else 8)
+    chunk_s = options.chunk_s or CHUNK_S
     rows: list[Row] = []
     with standalone() as servers:
         offset_us = clock_offset_us(servers)
@@ -47,26 +48,41 @@ def measure(options: argparse.Namespace) -> Document:
         for kind, rate, slots, busy in product([each.value for each in TYPES], RATES_PER_S, SLOTS, (False, True)):
             say(f"latency: {kind}, {rate}/s, {slots} slots, {'busy' if busy else 'idle'}")
             try:
-                found = lateness(servers, kind, rate, slots, busy, seconds, options.repeats)
+                found = lateness(servers, kind, rate, slots, busy, seconds, options.repeats, chunk_s)
             except (RuntimeError, TimeoutError) as error:
                 say(f"latency: this case failed: {str(error).strip().splitlines()[-1]}")
             else:
                 rows.append({"type": kind, "rate_per_s": rate, "slots": slots, "busy": busy, **found})
     return {
         "redis": servers.version,
-        "settings": {"seconds": seconds, "ahead_s": AHEAD_S, "other_per_s": OTHER_PER_S, "tick_ms": TICK_S * 1000},
+        "settings": {
+            "seconds": seconds,
+            "ahead_s": AHEAD_S,
+            "chunk_s": chunk_s,
+            "other_per_s": OTHER_PER_S,
+            "tick_ms": TICK_S * 1000,
+        },
         "clock_offset_us": offset_us,
         "floor": floor,
         "rows": rows,
     }
 
 
-def lateness(servers: Servers, kind: str, rate: int, slots: int, busy: bool, seconds: float, windows: int) -> Row:
+def lateness(
+    servers: Servers,
+    kind: str,
+    rate: int,
+    slots: int,
+    busy: bool,
+    seconds: float,
+    windows: int,
+    chunk_s: float = CHUNK_S,
+) -> Row:
     """Send at a steady rate for some seconds; return medians, over windows of that time, of the lateness in ms."""
     servers.flush()
     number = int(rate * seconds)
     args = (servers.url, kind, slots, number, busy)
-    consumer, sender = Child(_consume, *args), Child(_send, *args, rate)
+    consumer, sender = Child(_consume, *args), Child(_send, *args, rate, chunk_s)
     consumer.wait_ready()
     consumer.go()
     sender.wait_ready()
@@ -158,7 +174,9 @@ def _consume(line: Line, url: str, kind: str, slots: int, number: int, busy: boo
     return {"late_ms": late_ms, "cpu_s": used_s}
 
 
-def _send(line: Line, url: str, kind: str, slots: int, number: int, busy: bool, rate: int) -> dict[str, float]:
+def _send(
+    line: Line, url: str, kind: str, slots: int, number: int, busy: bool, rate: int, chunk_s: float
+) -> dict[str, float]:
     topic_type = TopicType(kind)
     sent = others = 0
     with RmqClient(url) as client:
@@ -173,7 +191,7 @@ def _send(line: Line, url: str, kind: str, slots: int, number: int, busy: bool, 
                 producer.send_many([_at_once(index) for index in range(sent, until)])
                 sent = until
             elif elapsed_s * rate >= sent:
-                until = min(number, sent + int(rate * CHUNK_S))
+                until = min(number, sent + int(rate * chunk_s))
                 producer.send_many(_timed(topic_type, sent, until, from_s + AHEAD_S, rate))
                 sent = until
             if other is not None:
@@ -235,8 +253,8 @@ def tables(document: Document) -> str:
     early = sum(row["early"] for row in document["rows"])
     return (
         "Time topics: from the due time, by Redis' clock, to the first line of the handler. PRIORITY: from before the "
-        f"send to there. {settings['seconds']:g} s each, PRIORITY sent every {settings['tick_ms']:g} ms, the others a "
-        f"second's load in bulk, {settings['ahead_s']:g} s ahead; one listener thread. `busy`: "
+        f"send to there. {settings['seconds']:g} s each, PRIORITY sent every {settings['tick_ms']:g} ms, the others "
+        f"{settings.get('chunk_s', 1):g} s of load in bulk, {settings['ahead_s']:g} s ahead; one listener thread. `busy`: "
         f"the same process also handles {settings['other_per_s']:,}/s of another topic. Redis' clock and the handler's "
         f"are the same one; read apart they differ by {document['clock_offset_us']:g} µs. Delivered early: {early:g}. "
         "Medians are over "
@@ -269,6 +287,7 @@ def plot(document: Document, path: Path) -> None:
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, help="length of each case (8; quick: 2)")
+    parser.add_argument("--chunk-s", type=float, help="so much load a bulk send of the time topics holds, seconds (1)")
 
 
 BENCHMARK = Benchmark("latency", measure, tables, plot, _arguments)
