@@ -27,7 +27,7 @@ SLOTS = (1, 1_024)
 AHEAD_S = 2.0
 """How long before its due time a message of a time topic is sent, at least."""
 CHUNK_S = 1.0
-"""Time topics are sent so much load at a time, in bulk: a script call of 500 sends holds up claims for a millisecond."""
+"""Time topics are sent so much load at a time, in bulk: a script call of 500 sends holds up claims for some 1 ms."""
 TICK_S = 0.001
 """Priority messages are sent as they come, every millisecond."""
 OTHER_PER_S = 2_000
@@ -254,8 +254,8 @@ def tables(document: Document) -> str:
     return (
         "Time topics: from the due time, by Redis' clock, to the first line of the handler. PRIORITY: from before the "
         f"send to there. {settings['seconds']:g} s each, PRIORITY sent every {settings['tick_ms']:g} ms, the others "
-        f"{settings.get('chunk_s', 1):g} s of load in bulk, {settings['ahead_s']:g} s ahead; one listener thread. `busy`: "
-        f"the same process also handles {settings['other_per_s']:,}/s of another topic. Redis' clock and the handler's "
+        f"{settings.get('chunk_s', 1):g} s of load in bulk, {settings['ahead_s']:g} s ahead; one listener thread. "
+        f"`busy`: the same process also handles {settings['other_per_s']:,}/s of another topic. Redis' clock and the handler's "
         f"are the same one; read apart they differ by {document['clock_offset_us']:g} µs. Delivered early: {early:g}. "
         "Medians are over "
         f"{document['repeats']} equal windows of each case's time; the maximum is over all. The floor, from before "
