@@ -256,8 +256,8 @@ def tables(document: Document) -> str:
         f"send to there. {settings['seconds']:g} s each, PRIORITY sent every {settings['tick_ms']:g} ms, the others "
         f"{settings.get('chunk_s', 1):g} s of load in bulk, {settings['ahead_s']:g} s ahead; one listener thread. "
         f"`busy`: the same process also handles {settings['other_per_s']:,}/s of another topic. Redis' clock and the "
-        f"handler's are the same one; read apart they differ by {document['clock_offset_us']:g} µs. Delivered early: {early:g}. "
-        "Medians are over "
+        f"handler's are the same one; read apart they differ by {document['clock_offset_us']:g} µs. "
+        f"Delivered early: {early:g}. Medians are over "
         f"{document['repeats']} equal windows of each case's time; the maximum is over all. The floor, from before "
         "RPUSH in one process to BLPOP's answer in another with nothing else going on: "
         + ", ".join(f"{name} {floor[key]:.2f} ms" for name, key in PERCENTILES)
