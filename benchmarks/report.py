@@ -28,6 +28,7 @@ MODULES = {
     "aio": "benchmarks.aio",
     "spark": "benchmarks.spark",
     "spark_source": "benchmarks.spark_source",
+    "spark_prices": "benchmarks.spark_prices",
     "spark_millions": "benchmarks.spark_millions",
 }
 _MARKED = re.compile(r"(<!-- benchmark: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -80,7 +80,7 @@ def _query(session: SparkSession, servers: Servers, number: int, tasks: int, bat
     stream = _source(session, servers, tasks, batch)
     _fill(servers, TINY)
     with Meter(servers) as start:
-        drain(stream)
+        tiny = drain(stream)
     _fill(servers, number)
     before_s = spark_cpu_s(session)
     with Meter(servers) as meter:
@@ -98,6 +98,7 @@ def _query(session: SparkSession, servers: Servers, number: int, tasks: int, bat
         "whole_rate_per_s": number / meter.cost.elapsed_s,
         "batch_rate_per_s": max(rows / seconds for rows, seconds in batches if rows),
         "start_s": start.cost.elapsed_s,
+        "tiny_batch_s": min(seconds for rows, seconds in batch_seconds(tiny) if rows),
     }
 
 
@@ -172,6 +173,7 @@ def tables(document: Document) -> str:
             rendering.number(row.get("batch_rate_per_s")),
             rendering.number(row.get("whole_rate_per_s")),
             rendering.number(row.get("start_s"), 1),
+            rendering.number(row.get("tiny_batch_s"), 2),
             rendering.number(row["client_cpu_us"], 2),
             rendering.number(row["server_cpu_us"], 2),
         )
@@ -185,7 +187,8 @@ def tables(document: Document) -> str:
         f"{loads.BATCH} and as many processes as tasks. `messages/s` is without the start and the end of a "
         f"query, which one of {settings['tiny']:,} messages shows. `from Python`: Spark takes rows of the same "
         "columns out of Python's memory. Client CPU is that of Spark with its Python processes, or of the "
-        "listeners.\n\n" + rendering.table([*columns, "start and end, s", "client CPU, µs", "server CPU, µs"], rows)
+        "listeners.\n\n"
+        + rendering.table([*columns, "start and end, s", "tiny batch, s", "client CPU, µs", "server CPU, µs"], rows)
     )
 
 

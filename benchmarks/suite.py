@@ -14,7 +14,18 @@ from collections.abc import Sequence
 from benchmarks import report
 from benchmarks.harness import ROOT, say
 
-NAMES = ("cost", "throughput", "latency", "backlog", "scaling", "merging", "aio")
+NAMES = (
+    "cost",
+    "throughput",
+    "latency",
+    "backlog",
+    "scaling",
+    "merging",
+    "aio",
+    "spark",
+    "spark_source",
+    "spark_prices",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

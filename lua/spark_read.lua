@@ -15,11 +15,13 @@
 -- ARGV[2]   seq          number of the batch, from 1
 -- ARGV[3]   chunk        number of the chunk in this slot's part of the batch, from 0
 -- ARGV[4]   limit        most messages in the chunk, 1 to 1,000
--- ARGV[5]   order        `high`: highest score first; `low`: lowest, and only those due
--- ARGV[6]   max_retries  0 to 999
--- ARGV[7]   max_replays  after so many replays its messages are dead
--- ARGV[8]   strict       '1': refuse when this driver lost messages of the chunk; '0': leave those out
--- ARGV[9]   keep_s       seconds for which an unused record is kept
+-- ARGV[5]   before       most messages in the chunks of the batch before this one
+-- ARGV[6]   size         most messages in the batch
+-- ARGV[7]   order        `high`: highest score first; `low`: lowest, and only those due
+-- ARGV[8]   max_retries  0 to 999
+-- ARGV[9]   max_replays  after so many replays the batch is halved with each further one
+-- ARGV[10]  strict       '1': refuse when this driver lost messages of the chunk; '0': leave those out
+-- ARGV[11]  keep_s       seconds for which an unused record is kept
 -- Returns: { claimed the first time, left out now, buried now, { content, store score, ... }, { body or nil, ... } };
 --   the table of bodies is empty when no message of the batch has one
 -- Errors: RMQ_FENCED stored_epoch; RMQ_DRIVER generation of a newer driver; RMQ_ACKED seq; RMQ_LOST number; nothing
@@ -27,6 +29,8 @@
 -- Complexity: O(limit log N)
 -- Notes: safe to repeat. A driver that restarts reads its batch anew: what the chunk still holds is renewed, what a
 --   sweep put back is taken again, each at the price of a retry; what others have taken or settled is left to them.
+--   A batch that was begun anew too often is halved with each further replay: the first half stays, what does not goes
+--   back to store as it was. Of a batch that fails even so one message dies: the last one that was left.
 -- @include count
 -- @include write_totals
 -- @include read_clock
@@ -41,6 +45,8 @@
 -- @include check_driver
 -- @include contents_of
 -- @include held_in_chunk
+-- @include roll_back
+-- @include share_of
 -- @include replay_chunk
 
 local slot = {
@@ -49,8 +55,9 @@ local slot = {
 }
 local generation, seq, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4])
 local field = ARGV[2] .. ':' .. ARGV[3]
-local highest_first, max_retries, max_replays = ARGV[5] == 'high', tonumber(ARGV[6]), tonumber(ARGV[7])
-local strict, keep_s = ARGV[8] == '1', ARGV[9]
+local before, size = tonumber(ARGV[5]), tonumber(ARGV[6])
+local highest_first, max_retries, max_replays = ARGV[7] == 'high', tonumber(ARGV[8]), tonumber(ARGV[9])
+local strict, keep_s = ARGV[10] == '1', ARGV[11]
 
 local now_ms, now_s = read_clock()
 local refusal, _, paused = check_fence(slot.meta, '0', '')
@@ -113,7 +120,9 @@ if not chunk then
     end
   end
 elseif not mine then
-  left_out, buried = replay_chunk(slot, chunk, now_ms, now_s, max_retries, max_replays, totals)
+  chunk.replays = chunk.replays + 1
+  local share = share_of(chunk, size - limit + chunk.claimed, max_replays)
+  left_out, buried = replay_chunk(slot, chunk, share, before, now_ms, now_s, max_retries, totals)
 end
 if chunk.generation ~= generation then
   chunk.generation = generation

@@ -12,7 +12,8 @@
 -- ARGV[3]  chunk       number of the chunk in this slot's part of the batch; -1: none, only the mark is set
 -- ARGV[4]  verb        `ack` or `renew`
 -- ARGV[5]  keep_s      seconds for which an unused record is kept
--- Returns: { acked or renewed, no longer ours }; both 0 for a chunk that was never read or is acked already
+-- Returns: { acked or renewed, no longer ours, put back to store by replays }; all 0 for a chunk that was never read or
+--   is acked already
 -- Errors: RMQ_FENCED stored_epoch; RMQ_DRIVER generation of a newer driver; RMQ_ACKED seq where a later batch is acked;
 --   nothing was written
 -- Complexity: O(n log N)
@@ -61,7 +62,7 @@ if acking then
   redis.call('EXPIRE', slot.query, keep_s)
 end
 if not record then
-  return { '0', '0' }
+  return { '0', '0', '0' }
 end
 local chunk = cmsgpack.unpack(record)
 local number = #chunk.items / 2
@@ -82,7 +83,7 @@ if acking then
   end
   redis.call('HDEL', slot.query, field)
   write_totals(slot.meta, totals)
-  return { whole(#names), whole(number - #names + chunk.lost) }
+  return { whole(#names), whole(number - #names + chunk.lost), whole(chunk.put_back or 0) }
 end
 local claims = {}
 local same = type(left) == 'number' and whole(now_s * 1000 + left)
@@ -98,4 +99,4 @@ chunk.lost = chunk.lost + number - #names
 redis.call('HSET', slot.query, field, cmsgpack.pack(chunk))
 redis.call('EXPIRE', slot.query, keep_s)
 redis.call('EXPIRE', slot.query_body, keep_s)
-return { whole(#names), whole(chunk.lost) }
+return { whole(#names), whole(chunk.lost), whole(chunk.put_back or 0) }

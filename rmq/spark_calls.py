@@ -71,7 +71,7 @@ class Chunk:
     Attributes:
         claimed: How many messages it had at first.
         left_out: How many are left out now, since others have taken or settled them.
-        buried: How many died now: retries or replays used up.
+        buried: How many died now: retries used up, or the one that a batch was narrowed down to.
         contents: The contents.
         scores: Their store scores.
         bodies: Their bodies, `None` for one that has none; `None` where no message has one.
@@ -101,10 +101,12 @@ class Settled(NamedTuple):
     Attributes:
         done: Messages acked or renewed.
         lost: Messages that others have taken meanwhile.
+        put_back: Messages that replays have put back to the backlog.
     """
 
     done: int
     lost: int
+    put_back: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +221,35 @@ def enter(topic: Topic, query: str) -> Call[Entered]:
 
 
 def read(
-    topic: Topic, slot: int, driver: Driver, seq: int, chunk: int, *, limit: int, max_replays: int, strict: bool
+    topic: Topic,
+    slot: int,
+    driver: Driver,
+    seq: int,
+    chunk: int,
+    *,
+    limit: int,
+    before: int = 0,
+    size: int | None = None,
+    max_replays: int,
+    strict: bool,
 ) -> Call[Chunk]:
-    """Build the reading of a chunk of up to `limit` (1 to `CHUNK`) messages."""
+    """Build the reading of a chunk of up to `limit` (1 to `CHUNK`) messages.
+
+    Args:
+        topic: The definition.
+        slot: The slot.
+        driver: Who planned the batch.
+        seq: Number of the batch.
+        chunk: Number of the chunk in the slot's part of the batch.
+        limit: Most messages in it.
+        before: Most messages in the batch's chunks before it.
+        size: Most messages in the batch; by default it is this chunk.
+        max_replays: After so many replays the batch is halved with each further one.
+        strict: Refuse where this driver lost messages of the chunk.
+    """
     keys, own = slot_keys(topic.name, slot), query_keys(topic.name, slot, driver.query)
-    args: list[Argument] = [driver.generation, seq, chunk, limit, order_of(topic), topic.max_retries]
-    args += [max_replays, int(strict), KEEP_S]
+    args: list[Argument] = [driver.generation, seq, chunk, limit, before, limit if size is None else size]
+    args += [order_of(topic), topic.max_retries, max_replays, int(strict), KEEP_S]
 
     def parse(reply: list[Any]) -> Chunk:
         claimed, left_out, buried, items, bodies = reply
@@ -242,7 +267,7 @@ def settle(
     keys, own = slot_keys(topic.name, slot), query_keys(topic.name, slot, driver.query)
 
     def parse(reply: list[bytes]) -> Settled:
-        return Settled(int(reply[0]), int(reply[1]))
+        return Settled(*map(int, reply))
 
     names = (keys.store, keys.prepare, keys.body, keys.meta, keys.error, own.query, own.body)
     args: list[Argument] = [driver.generation, seq, chunk, verb, KEEP_S]

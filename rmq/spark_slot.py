@@ -40,18 +40,28 @@ class QuerySlots:
         self,
         driver: Driver,
         seq: int,
-        parts: Sequence[tuple[int, int, int]],
+        parts: Sequence[tuple[int, int, int, int]],
         *,
+        size: int,
         max_replays: int,
         strict: bool,
     ) -> Callable[[], list[Chunk | RmqError]]:
-        """Send the reading of (slot, chunk, limit) parts; the function returned waits for what they hold."""
+        """Send the reading of (slot, chunk, limit, before) parts; the function returned waits for what they hold."""
         return self._connections.submit(
             [
                 spark_calls.read(
-                    self.topic, slot, driver, seq, chunk, limit=limit, max_replays=max_replays, strict=strict
+                    self.topic,
+                    slot,
+                    driver,
+                    seq,
+                    chunk,
+                    limit=limit,
+                    before=before,
+                    size=size,
+                    max_replays=max_replays,
+                    strict=strict,
                 )
-                for slot, chunk, limit in parts
+                for slot, chunk, limit, before in parts
             ]
         )
 
@@ -64,11 +74,12 @@ class QuerySlots:
             RmqError: The first that a part met; the others are done.
         """
         parts = (spark_calls.settle(self.topic, slot, driver, seq, chunk, verb) for slot, chunk in chunks)
-        done = lost = 0
+        done = lost = put_back = 0
         for settled in self._each(parts):
             done += settled.done
             lost += settled.lost
-        return Settled(done, lost)
+            put_back += settled.put_back
+        return Settled(done, lost, put_back)
 
     def tidy(self) -> None:
         """Sweep what nobody holds any more in all slots, and refuse those that have owners.

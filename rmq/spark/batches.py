@@ -12,8 +12,8 @@ from rmq.spark_calls import CHUNK
 
 VERSION = 1
 
-Part = tuple[int, int, int]
-"""Slot, number of the chunk in it from 0, most messages in the chunk."""
+Part = tuple[int, int, int, int]
+"""Slot, number of the chunk in it from 0, most messages in the chunk, most in the batch's chunks before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +24,19 @@ class Batch:
         query: Identity of the query: born with its first offset, kept in its checkpoint.
         seq: Number of the batch, from 1; 0 before the first.
         quotas: Slot -> most messages that the batch takes from it.
+        wary: Whether it is halved with its first replay: it may hold what the batch before it has put back.
     """
 
     query: str
     seq: int = 0
     quotas: Mapping[int, int] = field(default_factory=dict[int, int])
+    wary: bool = False
 
     def to_offset(self) -> dict[str, Any]:
         """Return the offset as Spark logs it in the checkpoint."""
         quotas = {str(slot): quota for slot, quota in sorted(self.quotas.items())}
-        return {"v": VERSION, "qid": self.query, "seq": self.seq, "q": quotas}
+        offset = {"v": VERSION, "qid": self.query, "seq": self.seq, "q": quotas}
+        return offset | ({"wary": True} if self.wary else {})
 
     @classmethod
     def from_offset(cls, offset: Mapping[str, Any]) -> Batch:
@@ -46,13 +49,13 @@ class Batch:
             if offset["v"] != VERSION:
                 raise ValueError(f"version {offset['v']}")
             quotas = {int(slot): int(quota) for slot, quota in offset["q"].items()}
-            return cls(str(offset["qid"]), int(offset["seq"]), quotas)
+            return cls(str(offset["qid"]), int(offset["seq"]), quotas, bool(offset.get("wary")))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidValueError(f"the checkpoint's offset {offset!r:.200} is none of RMQ's: {error!r}") from error
 
-    def next(self, quotas: Mapping[int, int]) -> Batch:
+    def next(self, quotas: Mapping[int, int], *, wary: bool = False) -> Batch:
         """Return the batch that follows this one."""
-        return Batch(self.query, self.seq + 1, quotas)
+        return Batch(self.query, self.seq + 1, quotas, wary)
 
     @property
     def size(self) -> int:
@@ -61,13 +64,16 @@ class Batch:
 
     def parts(self) -> Iterator[Part]:
         """Return its chunks, slot by slot."""
+        before = 0
         for slot, quota in sorted(self.quotas.items()):
             for chunk in range(-(-quota // CHUNK)):
-                yield slot, chunk, min(CHUNK, quota - chunk * CHUNK)
+                limit = min(CHUNK, quota - chunk * CHUNK)
+                yield slot, chunk, limit, before
+                before += limit
 
     def chunks(self) -> Iterator[tuple[int, int]]:
         """Return slot and number of its chunks."""
-        return ((slot, chunk) for slot, chunk, _ in self.parts())
+        return ((slot, chunk) for slot, chunk, _, _ in self.parts())
 
 
 def share(due: Mapping[int, int], limit: int | None) -> dict[int, int]:
@@ -117,3 +123,8 @@ def cut(batch: Batch, least: int = 1, most: int = 200) -> list[tuple[Part, ...]]
         bins[lightest] += [part for part in parts if part[0] == slot]
         load[lightest] += batch.quotas[slot]
     return [tuple(found) for found in bins]
+
+
+def default_replays(max_retries: int) -> int:
+    """Return how often a batch is begun anew as a whole unless told: few times, and while its messages have retries."""
+    return min(3, max(0, max_retries - 1))

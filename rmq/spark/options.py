@@ -49,7 +49,7 @@ class Options:
         lease_s: Lease of the source's claims, seconds; the topic's by default.
         fail_on_lease_lost: Whether a micro-batch fails when a lease was lost before it was read.
         fail_on_data_loss: Whether a restart fails when claims of its batch are gone.
-        max_replays: After how many replays a message goes to the dead.
+        max_replays: After how many replays of a batch it is halved with each further one.
         time_range_ms: Merge window of all rows; beats the column.
         priority: Priority of all rows; beats the column.
         chunk_size: Messages in one script call.

@@ -82,6 +82,7 @@ class QueryDriver:
         self._driver: Driver | None = None
         self._acked = 0
         self._target: dict[int, int] | None = None
+        self._suspects = 0
         self._open: Batch | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -135,6 +136,7 @@ class QueryDriver:
                     self.topic.name,
                     settled.lost,
                 )
+            self._suspect(batch, settled.put_back)
         self._slots.settle(driver, batch.seq, NO_CHUNK, "ack")
         self._acked = batch.seq
 
@@ -159,12 +161,19 @@ class QueryDriver:
         open_to_us = due
         if self._target is not None:
             open_to_us = {slot: min(number, self._target.get(slot, 0)) for slot, number in due.items()}
+        if self._suspects:
+            limit = self._suspects if limit is None else min(limit, self._suspects)
         quotas = share(open_to_us, limit)
         if self._target is not None:
             self._target = {slot: left - quotas.get(slot, 0) for slot, left in self._target.items()}
         planned, seen = sum(quotas.values()), self.behind
         self.behind = Behind(seen.due - planned, seen.backlog - planned, seen.in_flight)
         return quotas
+
+    @property
+    def wary(self) -> bool:
+        """Whether the next batch may hold what the last one has put back."""
+        return self._suspects > 0
 
     def freeze(self) -> None:
         """Take what is due now as all there is: for a query that ends with what is available."""
@@ -194,6 +203,19 @@ class QueryDriver:
         """Stop renewing. What is claimed stays claimed: its lease, or the next driver, settles it."""
         self._stopping.set()
         self._connections.close()
+
+    def _suspect(self, batch: Batch, put_back: int) -> None:
+        """Look closer at what replays of a batch have put back, when it is read again."""
+        self._suspects = put_back
+        if put_back:
+            log.warning(
+                "batch %d of topic %s went through after its replays had put %d messages back; they come again",
+                batch.seq,
+                self.topic.name,
+                put_back,
+            )
+            if self._target is not None:
+                self.freeze()
 
     def _owned(self, error: FencedError) -> FencedError:
         return FencedError(

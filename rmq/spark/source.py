@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from rmq.connections import Connections
-from rmq.spark.batches import Batch, Part, cut
+from rmq.spark.batches import Batch, Part, cut, default_replays
 from rmq.spark.options import Options
 from rmq.spark.query_driver import QueryDriver
 from rmq.spark.source_options import SourceSettings, source_settings
@@ -45,12 +45,16 @@ class BatchPartition(InputPartition):
         topic: The definition, so that tasks need not ask for it.
         driver: Who planned the batch.
         seq: Number of the batch.
+        size: Most messages in the batch.
+        max_replays: After so many replays the batch is halved with each further one.
         parts: Its chunks.
     """
 
     topic: Topic
     driver: Driver
     seq: int
+    size: int
+    max_replays: int
     parts: tuple[Part, ...]
 
     def __post_init__(self) -> None:
@@ -81,7 +85,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last, driver = Batch.from_offset(start), self._query()
         driver.ack(last)
         quotas = driver.plan(self._most(limit))
-        return last.next(quotas).to_offset() if quotas else dict(start)
+        return last.next(quotas, wary=driver.wary).to_offset() if quotas else dict(start)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Take what is due now as all that the query shall read."""
@@ -102,7 +106,9 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         driver = query.open(batch)
         settings = self._settings
         cuts = cut(batch, settings.min_partitions, settings.max_partitions)
-        return [BatchPartition(query.topic, driver, batch.seq, parts) for parts in cuts]
+        given = default_replays(query.topic.max_retries) if settings.max_replays is None else settings.max_replays
+        replays = 0 if batch.wary else given
+        return [BatchPartition(query.topic, driver, batch.seq, batch.size, replays, parts) for parts in cuts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Claim, or claim again, one part of a batch, a chunk at a time."""
@@ -147,14 +153,14 @@ def _chunks(
     """Read a partition's chunks, some at a time, each with its slot; the next ones are on their way meanwhile."""
     slots = QuerySlots(connections, partition.topic)
     parts = partition.parts
-    max_replays = partition.topic.max_retries if settings.max_replays is None else settings.max_replays
 
     def ask(first: int) -> Any:
         return slots.submit_read(
             partition.driver,
             partition.seq,
             parts[first : first + AHEAD],
-            max_replays=max_replays,
+            size=partition.size,
+            max_replays=partition.max_replays,
             strict=settings.fail_on_lease_lost,
         )
 
@@ -165,7 +171,7 @@ def _chunks(
             answers = ask(first + AHEAD)
         found: list[tuple[int, Chunk]] = []
         size = 0
-        for (slot, _, _), chunk in zip(parts[first : first + AHEAD], results, strict=True):
+        for (slot, *_), chunk in zip(parts[first : first + AHEAD], results, strict=True):
             if isinstance(chunk, Exception):
                 raise chunk
             found.append((slot, chunk))

@@ -18,7 +18,7 @@ class SourceSettings:
         max_messages: Most messages in a batch.
         min_partitions: Fewest tasks that read a batch, where it has so many chunks.
         max_partitions: Most tasks that read a batch.
-        max_replays: How often a batch is begun anew before its messages are dead; `None` for the topic's retries.
+        max_replays: How often a batch is begun anew as a whole; then it is halved. `None`: see `default_replays`.
         fail_on_lease_lost: Fail a read that would have other rows than the one before, instead of leaving rows out.
         fail_on_data_loss: Fail where Redis has forgotten a query that a checkpoint knows.
         deadline_s: How long to repeat what may be repeated before the query fails, seconds.

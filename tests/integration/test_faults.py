@@ -64,8 +64,20 @@ def client(proxy: Proxy, side: Side) -> Iterator[RmqClient]:
 def topic(direct: RmqClient, request: pytest.FixtureRequest) -> Iterator[Topic]:
     """A topic with a lease of a second, in which nothing vanishes."""
     topic = Topic(f"fault{next(_numbers)}", TopicType.PRIORITY, slots=2, lease=SECOND, retry=ImmediateRetry())
+    load_scripts(direct)
     yield topic
     stats_of(direct, topic)
+
+
+def load_scripts(direct: RmqClient) -> None:
+    """Load what is settled with, so that a fault meets its reply and not the server's word that it lacks the script."""
+    topic = Topic(f"fault{next(_numbers)}", TopicType.PRIORITY, slots=1, retry=ImmediateRetry())
+    direct.producer(topic).send_many(messages(2))
+    with direct.consumer(topic) as consumer:
+        first, second = consumer.poll(2, timeout=5)
+        second.nack()
+        first.ack()
+        consumer.ack(consumer.poll(1, timeout=5))
 
 
 def messages(number: int, prefix: str = "m") -> list[Message]:

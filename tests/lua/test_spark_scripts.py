@@ -293,6 +293,46 @@ def test_replays_used_up_are_buried_and_the_batch_goes_on(make_slot: MakeSlot) -
     assert ack(slot, driver) == Settled(0, 0)
 
 
+def test_after_too_many_replays_a_chunk_is_halved_and_one_message_dies(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    slot.send(*((b"m%d" % i, 5_000 - i, b"body") for i in range(5)))
+    whole = [b"m%d" % i for i in range(5)]
+    shares: list[list[bytes]] = []
+    for generation in range(1, 7):
+        chunk = read(slot, Driver("q1", generation), max_replays=2)
+        shares.append(contents(chunk))
+        assert chunk.bodies in ([b"body"] * len(chunk.contents), None)
+        again = read(slot, Driver("q1", generation), max_replays=2)
+        assert again.rows == chunk.rows, "the same again for the same driver"
+        slot.advance(1_000)
+    assert shares == [whole, whole, whole, whole[:2], whole[:1], []]
+    state = slot.state()
+    assert state.store == {b"m%d" % i: 5_000 - i for i in range(1, 5)}, "the others are back as they were"
+    assert (set(state.dead), state.reason[b"m0"]["attempts"]) == ({b"m0"}, 5)
+    assert ack(slot, Driver("q1", 6)) == Settled(0, 0, 4)
+    second = slot.claim(4).messages
+    assert [message.claim_score % 1_000 for message in second] == [16] * 4, "and have all their retries"
+
+
+def test_a_halved_batch_goes_through_without_its_second_half(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot, 8)
+    for chunk in (0, 1):
+        read(slot, chunk=chunk, limit=4)
+    slot.send((b"m006", 7_000))
+
+    def halve(driver: Driver, number: int) -> Chunk:
+        call = spark_calls.read(
+            slot.topic, 0, driver, 1, number, limit=4, before=4 * number, size=8, max_replays=0, strict=True
+        )
+        return slot.run(call)
+
+    assert contents(halve(SECOND, 0)) == [b"m000", b"m001", b"m002", b"m003"]
+    assert contents(halve(SECOND, 1)) == []
+    assert slot.state().store[b"m006"] == 7_000, "a fresh copy stands"
+    assert [ack(slot, SECOND, chunk=chunk) for chunk in (0, 1)] == [Settled(4, 0, 0), Settled(0, 0, 4)]
+    assert set(slot.state().store) == {b"m004", b"m005", b"m006", b"m007"}
+
+
 def test_retries_used_up_are_buried_as_well(make_slot: MakeSlot) -> None:
     slot = filled(make_slot, 1, max_retries=1)
     read(slot)

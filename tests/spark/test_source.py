@@ -243,3 +243,28 @@ def test_a_poisonous_row_dies_and_the_query_goes_on(queries: Queries, tmp_path: 
         ("poison", "ReplaysUsedUp", 3)
     ]
     queries.check(topic, 5)
+
+
+def test_of_a_batch_with_a_poisonous_row_only_that_dies(queries: Queries, tmp_path: Path) -> None:
+    topic = queries.topic()
+    sent = queries.fill(topic, 12)
+    poison, seen = sent[7], list[str]()
+
+    def write(frame: DataFrame, number: int) -> None:
+        found = contents(frame)
+        if poison in found:
+            raise ValueError("can't digest this")
+        seen.extend(found)
+
+    checkpoint, failed = str(tmp_path / "poison"), 0
+    while queries.client.inspect(topic).stats().dead == 0:
+        try:
+            queries.drain(topic, write, checkpoint=checkpoint, maxReplays=1)
+        except StreamingQueryException as error:
+            assert "digest" in str(error)  # noqa: PT017
+            failed += 1
+        assert failed < 12, "a few more than one for each halving"
+    queries.drain(topic, write, checkpoint=checkpoint)
+    assert Counter(seen) == Counter(set(sent) - {poison})
+    assert [message.text for message in queries.client.dead(topic).list()] == [poison]
+    queries.check(topic, 11)

@@ -14,9 +14,9 @@ quotas = st.dictionaries(st.integers(0, 63), st.integers(1, 5 * CHUNK), max_size
 dues = st.dictionaries(st.integers(0, 63), st.integers(0, 10**9), max_size=20)
 
 
-@given(quotas)
-def test_an_offset_survives_the_checkpoint(quotas: dict[int, int]) -> None:
-    batch = Batch("q", 7, quotas)
+@given(quotas, st.booleans())
+def test_an_offset_survives_the_checkpoint(quotas: dict[int, int], wary: bool) -> None:
+    batch = Batch("q", 7, quotas, wary)
     assert Batch.from_offset(json.loads(json.dumps(batch.to_offset()))) == batch
 
 
@@ -43,7 +43,9 @@ def test_a_cut_keeps_every_chunk_once(quotas: dict[int, int], least: int, most: 
     partitions = cut(batch, least, most)
     parts = list(batch.parts())
     assert sorted(part for found in partitions for part in found) == parts
-    assert sum(limit for _, _, limit in parts) == batch.size
+    assert sum(limit for _, _, limit, _ in parts) == batch.size
+    for number, (_, _, _, before) in enumerate(parts):
+        assert before == sum(limit for _, _, limit, _ in parts[:number])
     assert all(partitions), "no partition is empty"
     assert len(partitions) <= max(most, least)
     assert len(partitions) >= min(least, len(parts))

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from rmq.errors import InvalidValueError
@@ -23,7 +23,6 @@ from rmq.spark.folding import merged
 from rmq.spark.jobs import nothing
 from rmq.spark.jobs.order_lines import read_lines
 from rmq.spark.options import parse_options
-from rmq.spark.sending import Counts
 from rmq.spark.sink import BatchWriter
 from rmq.topics import Topic, TopicType
 
@@ -75,7 +74,7 @@ class PriceSettings:
             raise InvalidValueError(f"merge is {self.merge!r}; it must be one of {', '.join(MERGES)}")
         if self.time_range_ms < 1:
             raise InvalidValueError(f"time_range_ms is {self.time_range_ms}; it must be 1 or more")
-        if self.gold < 0 or self.silver < 0 or self.gold + self.silver > 1:
+        if not (self.gold >= 0 and self.silver >= 0 and self.gold + self.silver <= 1):
             raise InvalidValueError(
                 f"gold is {self.gold:g} and silver {self.silver:g}; they are shares of the customers, 1 at most in all"
             )
@@ -95,7 +94,7 @@ class Sent:
         folded: Those that Spark folded into others before it sent.
         merged: Those that merged with one in the backlog.
         new: Those that became an entry of their own.
-        elapsed_s: Reading, computing and sending.
+        elapsed_s: How long the sending took.
     """
 
     topic: str
@@ -199,25 +198,25 @@ def run(spark: SparkSession, settings: PriceSettings, say: Callable[[str], None]
     """
     lines = read_lines(spark, settings.lines, numbered=True)
     with plain_errors():
-        say("price changes: comparing and sending")
-        read, changed = Observation(), Observation()
-        priced = F.count_if(F.expr(_PRICED)).alias("priced")
-        observed = lines.observe(read, F.count(F.lit(1)).alias("lines"), priced)
-        changes = price_changes(observed, settings.time_range_ms)
-        opens = F.count_if("opens").alias("windows")
-        changes = changes.observe(changed, F.count(F.lit(1)).alias("changes"), opens)
-        pictures = _send(changes.select("content"), settings, TopicType.RANGE_MERGE, lambda: changed.get["changes"])
-        say("customers: tiers by turnover")
-        spent = turnovers(lines).persist()
+        say("price changes: comparing")
+        changes = price_changes(lines, settings.time_range_ms).select("content", "opens").persist()
         try:
-            tiers = _tiers(spent, settings)
-            say("customers: sending")
-            contacts = _send(_contacts(tiers), settings, TopicType.PRIORITY, spent.count)
-            found = _tier_reports(tiers)
+            read = lines.agg(F.count(F.lit(1)).alias("lines"), F.count_if(F.expr(_PRICED)).alias("priced")).collect()[0]
+            asked = changes.agg(F.count(F.lit(1)).alias("changes"), F.count_if("opens").alias("windows")).collect()[0]
+            say("price changes: sending")
+            pictures = _send(changes.select("content"), asked["changes"], settings, TopicType.RANGE_MERGE)
         finally:
-            spent.unpersist()
-    seen = read.get
-    return PriceReport(seen["lines"], seen["lines"] - seen["priced"], changed.get["windows"], pictures, contacts, found)
+            changes.unpersist()
+        say("customers: tiers by turnover")
+        tiers = _tiers(turnovers(lines), settings).persist()
+        try:
+            found = _tier_reports(tiers)
+            say("customers: sending")
+            number = sum(tier.customers for tier in found)
+            contacts = _send(_contacts(tiers), number, settings, TopicType.PRIORITY)
+        finally:
+            tiers.unpersist()
+    return PriceReport(read["lines"], read["lines"] - read["priced"], asked["windows"], pictures, contacts, found)
 
 
 def _tiers(spent: DataFrame, settings: PriceSettings) -> DataFrame:
@@ -245,7 +244,7 @@ def _tier_reports(tiers: DataFrame) -> tuple[TierReport, ...]:
     return tuple(TierReport(tier.name, tier.value, *found.get(tier.name, (0, 0))) for tier in Tier)
 
 
-def _send(frame: DataFrame, settings: PriceSettings, kind: TopicType, asked: Callable[[], int]) -> Sent:
+def _send(frame: DataFrame, number: int, settings: PriceSettings, kind: TopicType) -> Sent:
     began_s = time.monotonic()
     topic = settings.pictures if kind is TopicType.RANGE_MERGE else settings.customers
     options = {"url": settings.url, "topic": topic, "type": kind.name, "slots": str(settings.slots)}
@@ -254,8 +253,6 @@ def _send(frame: DataFrame, settings: PriceSettings, kind: TopicType, asked: Cal
         if settings.merge == "all":
             frame = merged(frame, kind)
     options["merge"] = "partition" if settings.merge == "partition" else "none"
-    counts: Counts = write_counted(frame, BatchWriter(frame.schema, parse_options(options)))
-    messages = asked()
-    return Sent(
-        topic, messages, messages - counts.new - counts.merged, counts.merged, counts.new, time.monotonic() - began_s
-    )
+    counts = write_counted(frame, BatchWriter(frame.schema, parse_options(options)))
+    folded, elapsed_s = number - counts.new - counts.merged, time.monotonic() - began_s
+    return Sent(topic, number, folded, counts.merged, counts.new, elapsed_s)

@@ -111,14 +111,17 @@ def limit_for(again: Again, chunk: int = 10) -> Limit | None:
 
 @contextmanager
 def telling(connections: Connections, topic: Topic, limit: Limit | None, total: int, say: Say) -> Generator[None]:
-    """Tell every few seconds how many messages were sent; only where a limit counts them."""
+    """Tell every few seconds how many messages are done, if it changed; only where a limit counts them."""
     stopped = threading.Event()
 
     def look() -> None:
-        while not stopped.wait(LOOK_EVERY_S):
+        told = 0
+        while limit is not None and not stopped.wait(LOOK_EVERY_S):
             with suppress(Exception):  # a line of progress ends no job
-                if limit is not None:
-                    say(f"topic {topic.name}: {sent_so_far(connections, topic, limit):,} of {total:,} sent")
+                done = sent_so_far(connections, topic, limit)
+                if done != told:
+                    told = done
+                    say(f"topic {topic.name}: {done:,} of {total:,} done")
 
     thread = threading.Thread(target=look, name="rmq-spark-telling", daemon=True)
     if limit is not None:
