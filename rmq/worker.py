@@ -195,8 +195,14 @@ class Worker(Background):
         with held.lock:
             if self._listener.topic.slots > 1:
                 held.let_ride(monotonic_s() - RIDE_S)
-            round_ = self.claimer.claim(self._room(), self, self._settled(), held.deliveries, self._board)
             settled = self._settled()
+
+            def board(slots: Iterable[int] | None) -> list[Delivery]:
+                boarded = held.board(slots, monotonic_s() - RIDE_S)
+                settled.extend(boarded)  # what is settled while the claim is under way is not among them
+                return boarded
+
+            round_ = self.claimer.claim(self._room(), self, list(settled), held.deliveries, board)
             self._drop(settled, round_.unsent)
             held.deliveries += round_.deliveries
             self._waiting.extend(round_.deliveries)
@@ -204,10 +210,6 @@ class Worker(Background):
             self.release_waiting()
         self._handle_waiting()
         return bool(settled or round_.deliveries)
-
-    def _board(self, slots: Iterable[int] | None) -> list[Delivery]:
-        """Return the outcomes that go along with claims from these slots, and those that have waited long enough."""
-        return self.held.board(slots, monotonic_s() - RIDE_S)
 
     def _room(self) -> int:
         """Return how many messages to claim."""

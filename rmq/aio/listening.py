@@ -64,7 +64,7 @@ class TaskWorker(Worker):
         if self._news.is_set():
             return
         if self._room():
-            self.claimer.wait(LOOK_EVERY_S)
+            super()._pause()
         else:
             self._news.wait(LOOK_EVERY_S)
             self._news.set()  # look now and then even if nothing has ended
