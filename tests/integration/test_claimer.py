@@ -19,6 +19,7 @@ from rmq.keys import slot_keys
 from rmq.topics import Topic
 from rmq.urls import parse_url
 from rmq.wakeups import Hints
+from rmq.worker import Listener, Worker
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of, texts
 from tests.support.proxy import Proxy
@@ -217,3 +218,30 @@ def test_outcomes_ride_on_claims_from_their_slot_and_all_go_where_nothing_is_due
     assert asked[0] is not None
     assert len(asked[0]) == 1
     assert asked[-1] is None
+
+
+def test_an_outcome_that_comes_while_a_claim_is_under_way_is_not_dropped(
+    redis_url: str, make_topic: MakeTopic, proxy: Proxy
+) -> None:
+    """As lanes of the asyncio side do, and a thread that stops the listener."""
+    topic = make_topic(TopicType.PRIORITY, slots=2)
+    with RmqClient(redis_url) as client:
+        client.producer(topic).send_many(PriorityMessage(f"m{i}", 100) for i in range(2))
+        connections = Connections(parse_url(proxy.url))
+        claimer = Claimer(connections, topic, [0, 1])
+        worker = Worker(Listener(topic, lambda delivery: None), claimer, threading.Event(), None, 0)
+        found = claimer.claim(10, worker).deliveries
+        assert len(found) == 2
+        worker.held.deliveries = list(found)
+        proxy.delay_replies(0.3)
+        found[0].mark(ACKED)
+        before = proxy.commands("EVALSHA")
+        thread = threading.Thread(target=worker._round)  # pyright: ignore[reportPrivateUsage]
+        thread.start()
+        wait_until(lambda: proxy.commands("EVALSHA") > before)
+        found[1].mark(ACKED)
+        thread.join(10)
+        assert found[1] in worker.held.deliveries
+        worker._finish()  # pyright: ignore[reportPrivateUsage]
+        assert left_in(stats_of(client, topic)) == (0, 0, 0, 0)
+        connections.close()
