@@ -45,7 +45,7 @@ $(SPARK): $(CORE)
 demo: $(CORE)  ## Run the price-picture job on real orders, about 20 seconds
 	$(BIN)/rmq demo
 
-demo-spark: $(SPARK)  ## Run two of Spark's jobs on a year of real orders, about 2 minutes
+demo-spark: $(SPARK)  ## Run two of Spark's jobs on a year of real orders, a few minutes
 	$(BIN)/rmq spark demo
 
 test: $(DEV)  ## Run all tests with branch coverage
@@ -60,7 +60,7 @@ test-redis: $(DEV)  ## Run the tests that depend on the server once more; RMQ_TE
 test-long: $(DEV)  ## Run the property and stateful tests with many more examples
 	RMQ_HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -m hypothesis --timeout 0 $(PYTEST_FLAGS)
 
-test-spark-long: $(DEV)  ## Kill Spark drivers with their JVM and see what the next one finds, about 5 minutes
+test-spark-long: $(DEV)  ## Kill Spark's drivers and executors, and speak Spark Connect, about 8 minutes
 	$(BIN)/python -m pytest -m spark_long --timeout 600 tests/spark
 
 chaos: $(DEV)  ## Worker processes under faults, on 3 + 3 Redis and 3 ZooKeepers, about 8 minutes

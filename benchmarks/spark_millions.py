@@ -153,7 +153,7 @@ def tables(document: Document) -> str:
 
 def plot(document: Document, path: Path) -> None:
     """Draw how the backlog's memory levels off while messages go on coming."""
-    figure, (left, right) = rendering.figure(2, "50 million changes through Spark's sink")
+    figure, (left, right) = rendering.figure(2, f"{document['settings']['rows']:,} changes through Spark's sink")
     samples = document["sink"]["samples"]
     seconds = [sample[0] for sample in samples]
     left.plot(seconds, [sample[1] / 1e6 for sample in samples], color=rendering.COLOURS[0])

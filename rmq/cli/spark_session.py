@@ -12,13 +12,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rmq.cli.session import Session
 from rmq.cli.shown import shown
-from rmq.client import RmqClient
 from rmq.errors import RmqError
 
 if TYPE_CHECKING:
     from rmq.spark.session import SparkSession
-
-DEADLINE_S = 60.0
 
 Master = Annotated[
     str,
@@ -33,13 +30,11 @@ class Running:
 
     Attributes:
         spark: The session.
-        client: A client of the same Redis.
-        url: Where Redis is, for `format("rmq")`; also where the client started one of its own.
+        url: Where Redis is, for `format("rmq")`; also where the command started one of its own.
         say: Shows the step that begins.
     """
 
     spark: SparkSession
-    client: RmqClient
     url: str
     say: Callable[[str], None]
 
@@ -60,11 +55,12 @@ def spark_running(session: Session, name: str, master: str = LOCAL) -> Generator
         from rmq.spark.failures import plain_errors
         from rmq.spark.progress import watch_tasks
         from rmq.spark.session import open_session
-    with session.client(DEADLINE_S) as client, plain_errors():
+    with session.client() as client, plain_errors():
+        client.topics()  # a Redis that does not answer is told now, and not by Spark's tasks
         session.note("Spark starts ...")
         with open_session(f"rmq {name}", master=master, quiet=not session.options.verbose) as spark:
             if not session.err.is_terminal:
-                yield Running(spark, client, client.url, session.note)
+                yield Running(spark, client.url, session.note)
                 return
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[tasks]}"))
             with Progress(*columns, TimeElapsedColumn(), console=session.err, transient=True) as bar:
@@ -77,7 +73,7 @@ def spark_running(session: Session, name: str, master: str = LOCAL) -> Generator
                     bar.update(task, completed=done, total=total, tasks=f"{done}/{total} tasks")
 
                 with watch_tasks(spark, show):
-                    yield Running(spark, client, client.url, say)
+                    yield Running(spark, client.url, say)
 
 
 @contextmanager

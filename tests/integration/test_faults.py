@@ -585,7 +585,8 @@ def test_redis_comes_up_only_after_the_client(topic: Topic, server: RedisServer,
         server.start()
         sender.join(20)
         assert results == [1]
-        assert drain(client.consumer(topic)) == ["a"]
+        with client.consumer(topic) as consumer:
+            assert drain(consumer) == ["a"]
 
 
 def test_merge_windows_end_though_every_hint_is_lost(proxy: Proxy, direct: RmqClient, side: Side) -> None:

@@ -16,7 +16,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give Spark time on a busy machine: a test cut off in a call leaves the one session of all tests broken."""
     for item in items:
         if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.timeout(400))
+            item.add_marker(pytest.mark.timeout(1_000 if item.get_closest_marker("spark_long") else 400))
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ from tests.spark.frames import sink_of
 from tests.spark.sessions import make_session, stream_of
 from tests.support.waiting import wait_until
 
-LIMIT_S = 120
+LIMIT_S = 300
 
 
 def executors() -> list[psutil.Process]:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.spark.frames import stored
 pytestmark = pytest.mark.spark_long
 
 REPOSITORY = Path(__file__).parents[2]
-LIMIT_S = 400
+LIMIT_S = 900
 NUMBER = 3_000
 
 
@@ -39,9 +40,9 @@ def run(module: str, folder: Path, **options: Any) -> dict[str, Any]:
         try:
             code = process.wait(LIMIT_S)
         finally:
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                if process.poll() is None:
-                    os.killpg(process.pid, number)
+            with suppress(ProcessLookupError):  # all have ended
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     assert code == 0, (folder / "log").read_text()[-5_000:]
     return json.loads(report.read_text())
 

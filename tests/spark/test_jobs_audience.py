@@ -221,6 +221,10 @@ def test_the_same_batch_writes_the_same(shop: Shop) -> None:
     evaluator(messages, 4)
     assert (len(once), written()) == (3, once)
     assert tuple(shop.spark.read.parquet(f"{shop.out}/segments/batch=4").columns) == (*FIGURES, "segments")
+    evaluator.close()
+    with pytest.raises(RmqError, match="stopped"):
+        evaluator(messages, 5)  # Spark must not commit it
+    assert not Path(f"{shop.out}/segments/batch=5").exists()
 
 
 def test_disorder_is_found(shop: Shop) -> None:

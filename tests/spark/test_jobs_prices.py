@@ -21,7 +21,7 @@ from rmq import RmqClient, Topic, TopicType
 from rmq.demo.orders import price_changes as changes_of_the_demo
 from rmq.demo.orders import read_orders
 from rmq.errors import InvalidValueError
-from rmq.spark.jobs.order_lines import slice_path
+from rmq.spark.jobs.order_lines import slice_path, whole_path
 from rmq.spark.jobs.prices import PriceSettings, run
 from tests.spark.frames import stored
 from tests.support.cli import Cli
@@ -184,6 +184,27 @@ def test_the_command_names_what_is_wrong_in_one_line(
     line = ran.err.splitlines()[-1]
     assert line.startswith("rmq: ")
     assert error in line
+
+
+def test_a_redis_that_is_not_there_is_told_before_spark_starts() -> None:
+    ran = Cli("redis://127.0.0.1:1")("spark", "prices", code=1)
+    assert "Spark starts" not in ran.err
+    assert "127.0.0.1:1" in ran.err.splitlines()[-1]
+
+
+def test_the_whole_data_set_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RMQ_DATA", str(tmp_path))
+    assert whole_path() == str(tmp_path)
+    monkeypatch.setenv("RMQ_DATA", str(tmp_path / "gone"))
+    with pytest.raises(InvalidValueError, match=r"RMQ_DATA is '.*gone', where nothing is"):
+        whole_path()
+    monkeypatch.delenv("RMQ_DATA")
+    monkeypatch.setattr("rmq.__file__", str(tmp_path / "checkout" / "rmq" / "__init__.py"))
+    assert whole_path() is None
+    beside = tmp_path / "shared" / "data" / "online-retail.parquet"
+    beside.parent.mkdir(parents=True)
+    beside.touch()
+    assert whole_path() == str(beside)
 
 
 def test_without_a_java_on_the_path_that_of_the_wheel_runs_the_job(tmp_path: Path) -> None:

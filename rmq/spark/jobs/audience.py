@@ -215,8 +215,9 @@ class _Job:
                 if self._stop.is_set():
                     break
         finally:
-            with evaluator.at_work:
-                query.stop()
+            if query.isActive:
+                evaluator.close()
+            query.stop()
 
     def _members(self) -> tuple[int, dict[str, int]]:
         """Return how many customers there are, and how many of them in each segment."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from pyspark.sql import DataFrame
 
+from rmq.errors import RmqError
 from rmq.inspection import Inspection
 from rmq.spark.jobs.customers import customers_of, figures, with_segments
 from rmq.spark.jobs.order_lines import read_lines
@@ -27,7 +28,6 @@ class Evaluator:
 
     Attributes:
         begun: Set when the first customers are claimed.
-        at_work: Held while a batch is worked on.
         batches: Numbers of the batches done.
         evaluated: Customers in them, as often as they came.
         passed_over: Messages whose content is no customer.
@@ -36,13 +36,16 @@ class Evaluator:
     def __init__(self, lines: str, out: str, rules: Mapping[str, str], inspection: Inspection, say: Say) -> None:
         self._lines, self._out, self._rules = lines, out, rules
         self._inspection, self._say = inspection, say
-        self.begun, self.at_work = threading.Event(), threading.Lock()
+        self.begun = threading.Event()
+        self._at_work, self._closed = threading.Lock(), False
         self.batches: list[int] = []
         self.evaluated = self.passed_over = 0
 
     def __call__(self, messages: DataFrame, number: int) -> None:
         """Evaluate a batch. Guarantee: the same batch, over the same order lines, writes the same."""
-        with self.at_work:
+        with self._at_work:
+            if self._closed:
+                raise RmqError("the run was stopped")  # a return would let Spark commit the batch
             batch = messages.select("content").persist()
             try:
                 claimed = batch.count()  # claims them all; from here on nobody else has them
@@ -50,6 +53,11 @@ class Evaluator:
                 self._evaluate(batch, claimed, number)
             finally:
                 batch.unpersist()
+
+    def close(self) -> None:
+        """Wait for the batch at work; refuse all that come later, before they claim anything."""
+        with self._at_work:
+            self._closed = True
 
     def _evaluate(self, batch: DataFrame, claimed: int, number: int) -> None:
         stats = self._inspection.stats()

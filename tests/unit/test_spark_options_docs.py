@@ -1,0 +1,26 @@
+"""The page for Spark's users names every option, and none that does not exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from rmq.spark.options import OPTION_NAMES
+
+PAGE = (Path(__file__).parents[2] / "docs/spark.md").read_text("utf-8")
+REFUSED = {"zookeeper", "leaseSeconds"}
+
+
+def options_in_tables() -> set[str]:
+    tables = re.findall(r"^\| option \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    rows = [row.split("|")[1] for table in tables for row in table.splitlines()]
+    return {name for row in rows for name in re.findall(r"`([A-Za-z_]+)`", row)}
+
+
+def test_the_tables_have_every_option_and_no_other() -> None:
+    assert options_in_tables() == set(OPTION_NAMES) - REFUSED
+
+
+def test_those_that_are_refused_are_told_of() -> None:
+    [sentence] = re.findall(r"An unknown option is an error\.[^#]*", PAGE)
+    assert all(f"`{name}`" in sentence for name in REFUSED)
