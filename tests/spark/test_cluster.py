@@ -14,6 +14,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
 from rmq.keys import slot_keys
+from rmq.spark.jobs.dead_audit import DeadAuditSettings
+from rmq.spark.jobs.dead_audit import run as run_audit
+from rmq.spark.jobs.redrive import Again
+from rmq.spark.sending import Counts
+from tests.spark.dead_letters import accounts, kill
 from tests.spark.frames import sink_of, stored
 from tests.spark.sessions import stream_of
 from tests.support.servers import RedisServer
@@ -55,6 +60,22 @@ def test_a_batch_is_written_to_and_read_from_all_nodes(
     sizes = {row.slot: row["count"] for row in reader.load().groupBy("slot").count().collect()}
     keys = {slot: slot_keys(topic.name, slot).store for slot in range(topic.slots)}
     assert sizes == {slot: cluster.ask(cluster.owner(key), "ZCARD", key) for slot, key in keys.items()}
+
+
+def test_the_dead_of_all_nodes_are_counted_and_redriven_at_a_rate(spark: SparkSession, client: RmqClient) -> None:
+    topic = topic_of("dead")
+    kill(client, topic, [f"m{i}" for i in range(200)], TimeoutError("late"))
+    kill(client, topic, ["based"], ValueError("wrong"), basis="customer 7")
+    again = Again(priority=900, rate=1_000.0)
+    settings = DeadAuditSettings((topic.name,), client.url, "text <> 'm7'", redrive=True, again=again)
+    report = run_audit(spark, settings)
+    assert (report.found, report.chosen) == (201, 200)
+    assert report.redriven == {topic.name: Counts(rows=200, new=200)}
+    assert stored(client, topic) == {
+        name: (crc32(basis) % 16, 900, b"body of " + name)
+        for name, basis in [*((b"m%d" % i, b"m%d" % i) for i in range(200) if i != 7), (b"based", b"customer 7")]
+    }
+    assert accounts(client, topic) == (201, 201)
 
 
 class Job:

@@ -227,6 +227,15 @@ def test_the_same_batch_writes_the_same(shop: Shop) -> None:
     assert not Path(f"{shop.out}/segments/batch=5").exists()
 
 
+def test_a_folder_of_another_redis_is_refused_before_anything_is_sent(shop: Shop) -> None:
+    shop.order(1, 10)
+    Path(f"{shop.out}/segments/batch=0").mkdir(parents=True)
+    pq.write_table(pa.table({"customer": ["1"]}), f"{shop.out}/segments/batch=0/1.parquet")
+    with pytest.raises(InvalidValueError, match="holds the segments of a topic that this Redis does not know"):
+        run(shop.spark, shop.settings())
+    assert shop.topic not in {topic.name for topic in shop.client.topics()}
+
+
 def test_disorder_is_found(shop: Shop) -> None:
     def write(batch: int, began_ms: int, ended_ms: int, *customers: str) -> None:
         rows: DataFrame = shop.spark.createDataFrame([(each,) for each in customers], "customer string")
@@ -272,6 +281,7 @@ def test_wrong_settings_and_files_are_refused(shop: Shop, tmp_path: Path) -> Non
         ({"sources": ("orders", "returns")}, "source 'returns' is none of orders, cancellations, countries"),
         ({"batch": 0}, "batch is 0; it must be 1 or more"),
         ({"rival": -1}, "rival is -1"),
+        ({"slots": 3}, r"slots of topic .* is 3"),
     ]:
         with pytest.raises(InvalidValueError, match=words):
             shop.settings(**given)

@@ -296,13 +296,30 @@ class SlotMachine(RuleBasedStateMachine):
             self.owed &= self.model.slot.store.keys()
 
     @precondition(lambda self: self.model.slot.dead)
-    @rule(picked=some, choice=score_choices, bounds=st.sampled_from([*product([False, True], [1, 10])]))
-    def redrive(self, picked: list[int], choice: int, bounds: tuple[bool, int]) -> None:
+    @rule(
+        picked=some,
+        choice=score_choices,
+        bounds=st.sampled_from([*product([False, True], [1, 10])]),
+        age=st.sampled_from([None, None, 0, 1]),
+    )
+    def redrive(self, picked: list[int], choice: int, bounds: tuple[bool, int], age: int | None) -> None:
         names, (kind, value), (overwrite, limit) = self._names(picked), self._new_score(choice), bounds
         dead = set(self.model.slot.dead)
+        # None: whenever they died; 0: when they did; 1: at another time, so that none is meant
+        died_ms = None if age is None or not names else [self.model.slot.dead.get(name, 0) - age for name in names]
+        call = calls.redrive(
+            self.topic,
+            0,
+            kind,
+            value,
+            overwrite=overwrite,
+            limit=limit,
+            publish=HINT,
+            contents=names,
+            died_ms=died_ms,
+        )
         self._both(
-            calls.redrive(self.topic, 0, kind, value, overwrite=overwrite, limit=limit, publish=HINT, contents=names),
-            lambda: self.model.redrive(names, kind, value, overwrite=overwrite, limit=limit),
+            call, lambda: self.model.redrive(names, kind, value, overwrite=overwrite, limit=limit, died_ms=died_ms)
         )
         self.owed |= dead - self.model.slot.dead.keys()
 

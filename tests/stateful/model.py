@@ -409,12 +409,20 @@ class Model:
     # the dead
 
     def redrive(
-        self, contents: Sequence[bytes], kind: str, value: int, *, overwrite: bool, limit: int
+        self,
+        contents: Sequence[bytes],
+        kind: str,
+        value: int,
+        *,
+        overwrite: bool,
+        limit: int,
+        died_ms: Sequence[int] | None = None,
     ) -> list[Redriven]:
         score = self._new_score(kind, value)
         answers: list[Redriven] = []
-        for content in contents or _lowest_first(self.slot.dead)[:limit]:
-            if content not in self.slot.dead:
+        for index, content in enumerate(contents or _lowest_first(self.slot.dead)[:limit]):
+            found = self.slot.dead.get(content)
+            if found is None or (died_ms is not None and died_ms[index] != found):
                 answers.append(Redriven.ABSENT)
                 continue
             fresh = content in self.slot.store

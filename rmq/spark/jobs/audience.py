@@ -83,6 +83,7 @@ class AudienceSettings:
                 raise InvalidValueError(f"{name} is {getattr(self, name)}; it must be 1 or more")
         if self.rival < 0:
             raise InvalidValueError(f"rival is {self.rival}; it must be 0 or more")
+        self.to_topic()
 
     def to_topic(self) -> Topic:
         """Return the topic's definition."""
@@ -112,6 +113,7 @@ def run(
     lines = read_lines(spark, settings.lines)
     job = _Job(spark, settings, say, stop or threading.Event())
     with plain_errors(), RmqClient(settings.url) as client:
+        _check_folder(spark, client, settings)
         return job.run(client, lines)
 
 
@@ -125,6 +127,20 @@ def current_segments(spark: SparkSession, out: str) -> DataFrame:
         return latest(spark.read.parquet(f"{out}/segments"))
     except (PySparkException, Py4JError):
         raise InvalidValueError(f"{out!r} holds no segments: `rmq spark audience` writes them") from None
+
+
+def _check_folder(spark: SparkSession, client: RmqClient, settings: AudienceSettings) -> None:
+    """Refuse a checkpoint that Redis can't know, before all changes are sent to a query that then fails."""
+    if settings.topic in {topic.name for topic in client.topics()}:
+        return
+    try:
+        current_segments(spark, settings.out)
+    except InvalidValueError:  # a fresh one
+        return
+    raise InvalidValueError(
+        f"{settings.out!r} holds the segments of a topic that this Redis does not know as {settings.topic!r}: name "
+        "a fresh folder, or the Redis and topic that it was made with"
+    )
 
 
 class _Job:
