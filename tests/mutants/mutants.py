@@ -40,6 +40,7 @@ MUTANTS = (
         "what is not due yet is claimed",
         ("includes/take", "('%.0f', now_ms)", "('%.0f', now_ms + 1)"),
         ("includes/take_fresh", "('%.0f', now_ms)", "('%.0f', now_ms + 1)"),
+        ("includes/take_fresh", "tonumber(peek[2]) <= now_ms", "tonumber(peek[2]) <= now_ms + 1"),
     ),
     _mutant("retries are not counted", ("includes/take", "score - 1)", "score)")),
     _mutant("a rollback gets fresh retries", ("includes/take_fresh", " <= max_retries then", " < 0 then")),
@@ -70,11 +71,19 @@ MUTANTS = (
         ("includes/take", "if has_retries then", "if false then"),
         ("includes/take_fresh", "redis.call('ZREM', slot.retry, unpack(mine))", "0"),
     ),
+    _mutant(
+        "the next due time is the last one's", ("includes/take_fresh", "second and tonumber(second) or false", "false")
+    ),
+    _mutant(
+        "what was seen before a retry came back counts", ("includes/claim_slot", "slot.quiet and peek or nil", "peek")
+    ),
     _mutant("the search does not resume", ("includes/take", "and 0 or rank - #contents", "and 0 or 0")),
     _mutant("the search resumes too far behind", ("includes/take", "0 or rank - #contents", "0 or rank")),
-    _mutant("a paused slot is claimed from", ("claim", "if not paused and", "if")),
-    _mutant("the next lease's end is forgotten", ("includes/next_due", "consider(claim and", "consider(false and")),
-    _mutant("bodies are not handed over", ("claim", "if #items > 0 and (slot", "if #items < 0 and (slot")),
+    _mutant("a paused slot is claimed from", ("includes/claim_slot", "if not paused and", "if")),
+    _mutant("the next lease's end is forgotten", ("includes/next_due", "if claim then", "if false then")),
+    _mutant(
+        "bodies are not handed over", ("includes/claim_slot", "if #items > 0 and (slot", "if #items < 0 and (slot")
+    ),
     # owners
     _mutant("the fence is not checked", ("includes/check_fence", "if mine < owner then", "if false then")),
     _mutant("a newer epoch is not stored", ("includes/begin_write", "if newer then", "if false then")),
@@ -86,8 +95,8 @@ MUTANTS = (
         "the newest leases are swept first",
         (
             "includes/sweep",
-            "redis.call('ZRANGEBYSCORE', slot.prepare, '-inf', before,",
-            "redis.call('ZREVRANGEBYSCORE', slot.prepare, before, '-inf',",
+            "redis.call('ZRANGEBYSCORE', slot.prepare, '-inf', '(' .. whole(from),",
+            "redis.call('ZREVRANGEBYSCORE', slot.prepare, '(' .. whole(from), '-inf',",
         ),
     ),
     _mutant(
@@ -199,15 +208,18 @@ MUTANTS = (
     _mutant("rollbacks grow too old", ("includes/expire", "'(' .. max_retries, before", "'-inf', before")),
     _mutant(
         "what grew too old is delivered where there is much of it",
-        ("claim", "not paused and not more_outlived", "not paused"),
+        ("includes/claim_slot", "not paused and not more_outlived", "not paused"),
     ),
-    _mutant("nobody comes back for more that is too old", ("claim", "not more and not more_outlived", "not more")),
+    _mutant(
+        "nobody comes back for more that is too old",
+        ("includes/claim_slot", "not more and not more_outlived", "not more"),
+    ),
     _mutant(
         "who is too old loses its body", ("includes/expire", "redis.call('HSET', slot.dead_body, content, body)", "")
     ),
     _mutant("a released one keeps no age", ("includes/settle_nacks", "elseif slot.born then", "elseif false then")),
     _mutant("a redriven one keeps no age", ("redrive", "if born then\n        redis", "if false then\n        redis")),
-    _mutant("ages pile up", ("claim", "redis.call('ZREM', slot.born, unpack(names))", "")),
+    _mutant("ages pile up", ("includes/claim_slot", "redis.call('ZREM', slot.born, unpack(names))", "")),
     _mutant("ranks are taken for unmoved", ("includes/expire", "expired > 0 and 0 or start", "start")),
     # steering
     _mutant("promote postpones what is due", ("promote", "if tonumber(stored) > now_ms then", "if true then")),
@@ -250,4 +262,21 @@ MUTANTS = (
     _mutant("a full Redis grants nothing", ("take_tokens", "redis.call('HDEL', bucket, '')", "")),
     _mutant("nobody learns of a lost bucket", ("take_tokens", "known[1] and '0' or '1'", "'0'")),
     _mutant("workers are never forgotten", ("worker_beat", "'-inf', whole(now_ms - forget_ms)", "'-inf', '0'")),
+    # streaming queries of Spark
+    _mutant(
+        "a poisonous batch dies as a whole",
+        ("includes/replay_chunk", "left == 0 or share == 0", "left == 0 or share"),
+    ),
+    _mutant(
+        "a poisonous batch gives its rows back as rollbacks",
+        (
+            "includes/replay_chunk",
+            "roll_back(slot, content, chunk.items[i + 1], 0,",
+            "roll_back(slot, content, left, 0,",
+        ),
+    ),
+    _mutant(
+        "a poisonous batch is never halved",
+        ("includes/share_of", "if steps <= 0 then", "if true then"),
+    ),
 )
