@@ -107,7 +107,9 @@ def test_control_by_content() -> None:
 
 def test_the_dead() -> None:
     redrive = calls.redrive(FIXED, 0, "at", 5, overwrite=True, limit=7, publish="PUBLISH", contents=[b"a"])
-    assert list(redrive.args) == ["at", 5, 1, 7, "PUBLISH", "", b"a"]
+    assert list(redrive.args) == ["at", 5, 1, 7, "PUBLISH", "", 0, b"a"]
+    seen = calls.redrive(FIXED, 0, "at", 5, overwrite=True, limit=7, publish="PUBLISH", contents=[b"a"], died_ms=[9])
+    assert list(seen.args)[6:] == [1, b"a", 9]
     assert redrive.parse([b"done", b"merged", b"absent"]) == list(Redriven)
     assert list(calls.purge_dead(FIXED, 0).args) == ["+inf", 1_000, ""]
     assert list(calls.purge_dead(FIXED, 0, before_ms=5, limit=3, contents=[b"a"]).args) == [5, 3, "", b"a"]
