@@ -333,6 +333,29 @@ def test_a_halved_batch_goes_through_without_its_second_half(make_slot: MakeSlot
     assert set(slot.state().store) == {b"m004", b"m005", b"m006", b"m007"}
 
 
+def test_fewer_replays_than_before_skip_no_half(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot, 4)
+
+    def replay(generation: int, max_replays: int) -> list[list[bytes]]:
+        driver = Driver("q1", generation)
+        calls = [
+            spark_calls.read(
+                slot.topic, 0, driver, 1, n, limit=1, before=n, size=4, max_replays=max_replays, strict=True
+            )
+            for n in range(4)
+        ]
+        return [contents(slot.run(call)) for call in calls]
+
+    whole = [[b"m%03d" % n] for n in range(4)]
+    assert [replay(generation, 10) for generation in (1, 2, 3, 4)] == [whole] * 4
+    assert replay(5, 0) == [*whole[:2], [], []], "nobody dies who was not tried alone"
+    assert replay(6, 0) == [whole[0], [], [], []]
+    assert slot.state().dead == {}
+    assert replay(7, 0) == [[], [], [], []]
+    assert set(slot.state().dead) == {b"m000"}
+    assert set(slot.state().store) == {b"m001", b"m002", b"m003"}
+
+
 def test_retries_used_up_are_buried_as_well(make_slot: MakeSlot) -> None:
     slot = filled(make_slot, 1, max_retries=1)
     read(slot)

@@ -276,7 +276,11 @@ MUTANTS = (
         ),
     ),
     _mutant(
+        "a poisonous batch is halved by its replays, not by what the last one had",
+        ("includes/share_of", "(chunk.share or size) / 2", "size / 2 ^ (chunk.replays - max_replays)"),
+    ),
+    _mutant(
         "a poisonous batch is never halved",
-        ("includes/share_of", "if steps <= 0 then", "if true then"),
+        ("includes/share_of", "if chunk.replays <= max_replays then", "if true then"),
     ),
 )
