@@ -6,15 +6,26 @@ import re
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]
 from pyspark.errors import AnalysisException, PySparkException
 
 from rmq.errors import InvalidValueError, RmqError
 
+SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException,)
+"""What Spark's own calls raise."""
+
+try:
+    from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]
+except ImportError:  # a client of Spark Connect has no JVM
+    pass
+else:
+    SPARK_ERRORS = (*SPARK_ERRORS, Py4JError)
+
 # as the last line of a Python traceback names it
 _OURS = re.compile(r"^(?:rmq\.errors\.)(\w+): (.*)", re.MULTILINE)
 _LAST_PYTHON = re.compile(r"^([\w.]+(?:Error|Exception)): (.*)", re.MULTILINE)
-_ERROR_CLASS = re.compile(r"^\[[A-Z_.]+\] ")
+# of a Java exception that Spark has no class of its own for: first the call that failed, which says nothing
+_JAVA = re.compile(r"An error occurred while calling [^\n]*\n: (?:([\w.$]+)(?:: |$))?(.*)", re.MULTILINE)
+_ERROR_CLASS = re.compile(r"^\[[A-Z0-9_.]+\] ")
 _STATE = re.compile(r" SQLSTATE: \w+")
 
 
@@ -25,7 +36,10 @@ def one_line(error: Exception) -> str:
         return found[-1][2]
     if "Traceback (most recent call last)" in text and (found := list(_LAST_PYTHON.finditer(text))):
         return found[-1][2]
-    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    if found := _JAVA.match(text):
+        first = found[2] or found[1]
+    else:
+        first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     return _STATE.sub("", _ERROR_CLASS.sub("", first)).strip()
 
 
@@ -41,6 +55,6 @@ def plain_errors() -> Generator[None]:
         yield
     except AnalysisException as error:
         raise InvalidValueError(one_line(error)) from error
-    except (PySparkException, Py4JError) as error:
+    except SPARK_ERRORS as error:
         wrong_input = any(match[1].startswith("Invalid") for match in _OURS.finditer(str(error)))
         raise (InvalidValueError if wrong_input else RmqError)(one_line(error)) from error

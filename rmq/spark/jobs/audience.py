@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -26,7 +24,7 @@ from rmq.client import RmqClient
 from rmq.errors import InvalidValueError
 from rmq.inspection import Inspection
 from rmq.spark.counted import write_counted
-from rmq.spark.failures import plain_errors
+from rmq.spark.failures import SPARK_ERRORS, plain_errors
 from rmq.spark.jobs import nothing
 from rmq.spark.jobs.audience_report import AudienceReport
 from rmq.spark.jobs.audience_rules import DEFAULT_RULES, check_rules
@@ -125,7 +123,7 @@ def current_segments(spark: SparkSession, out: str) -> DataFrame:
     """
     try:
         return latest(spark.read.parquet(f"{out}/segments"))
-    except (PySparkException, Py4JError):
+    except SPARK_ERRORS:
         raise InvalidValueError(f"{out!r} holds no segments: `rmq spark audience` writes them") from None
 
 

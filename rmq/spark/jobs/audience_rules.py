@@ -12,12 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
-from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from rmq.errors import InvalidValueError
-from rmq.spark.failures import one_line
+from rmq.spark.failures import SPARK_ERRORS, one_line
 
 FIGURES = (
     "customer", "country", "orders", "turnover", "cancellations", "cancelled_share", "last_order",
@@ -93,7 +91,7 @@ def check_rules(spark: SparkSession, rules: Mapping[str, str]) -> None:
         try:
             # WHERE refuses what is no condition on one customer: aggregates, windows, values that are not boolean
             trials.where(condition).collect()
-        except (PySparkException, Py4JError) as error:
+        except SPARK_ERRORS as error:
             reason = one_line(error)
             raise InvalidValueError(f"rule {name!r}: {condition!r:.200} is no condition: {reason:.300}") from None
 

@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
-from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import rmq
 from rmq.errors import InvalidValueError
 from rmq.spark.arrow import pa, parquet
-from rmq.spark.failures import one_line
+from rmq.spark.failures import SPARK_ERRORS, one_line
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "invoice_no": ("string",),
@@ -78,7 +76,7 @@ def read_lines(spark: SparkSession, path: str, *, numbered: bool = False) -> Dat
                 _check_parquet(path)
             lines = spark.read.parquet(path)
         types = dict(lines.dtypes)
-    except (PySparkException, Py4JError) as error:
+    except SPARK_ERRORS as error:
         raise InvalidValueError(f"order lines {path!r} can't be read: {one_line(error)}") from None
     for name, allowed in COLUMNS.items():
         found = types.get(name)
