@@ -40,7 +40,7 @@ class Entered(NamedTuple):
     """What a driver learns when it begins.
 
     Attributes:
-        generation: Its own.
+        generation: Its own; 0 where the query is not known and was needed.
         acked: Number of the last acked batch, 0 for none.
         known: Whether the query had a driver before.
     """
@@ -211,13 +211,14 @@ def read_place(
     return Call("spark_scan", names, [how, cursor, most, int(dead)], parse, True, topic.name, slot)
 
 
-def enter(topic: Topic, query: str) -> Call[Entered]:
-    """Build the beginning of a driver's work, on slot 0."""
+def enter(topic: Topic, query: str, *, needed: bool = False) -> Call[Entered]:
+    """Build the beginning of a driver's work, on slot 0; `needed`: not of a query that Redis does not know."""
 
     def parse(reply: list[bytes]) -> Entered:
         return Entered(int(reply[0]), int(reply[1]), reply[2] == b"1")
 
-    return Call("spark_enter", (query_keys(topic.name, 0, query).query,), [KEEP_S], parse, True, topic.name, 0)
+    key = query_keys(topic.name, 0, query).query
+    return Call("spark_enter", (key,), [KEEP_S, int(needed)], parse, True, topic.name, 0)
 
 
 def read(

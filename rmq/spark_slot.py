@@ -32,9 +32,9 @@ class QuerySlots:
         self._connections = connections
         self.topic = topic
 
-    def enter(self, query: str) -> Entered:
-        """Begin to drive a query: its earlier drivers are refused from now on."""
-        return self._connections.run(spark_calls.enter(self.topic, query))
+    def enter(self, query: str, *, needed: bool = False) -> Entered:
+        """Begin to drive a query: its earlier drivers are refused from now on; `needed`: only one that is known."""
+        return self._connections.run(spark_calls.enter(self.topic, query, needed=needed))
 
     def submit_read(
         self,

@@ -98,7 +98,7 @@ class QueryDriver:
         """
         if self._driver is not None and self._driver.query == batch.query:
             return self._driver
-        entered = self._slots.enter(batch.query)
+        entered = self._slots.enter(batch.query, needed=known and self._fail_on_data_loss)
         if known and not entered.known:
             text = (
                 f"Redis knows nothing of query {batch.query} on topic {self.topic.name}, whose checkpoint is at batch "

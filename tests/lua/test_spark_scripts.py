@@ -386,13 +386,33 @@ def test_an_older_driver_is_refused(make_slot: MakeSlot) -> None:
 
 def test_a_driver_enters(make_slot: MakeSlot) -> None:
     slot = filled(make_slot)
-    assert slot.run(spark_calls.enter(slot.topic, "q1")) == Entered(1, 0, False)
-    ack(slot, FIRST, 7, -1)
-    assert slot.run(spark_calls.enter(slot.topic, "q1")) == Entered(2, 7, True)
+    now_s = slot.now_ms // 1_000
+    assert slot.run(spark_calls.enter(slot.topic, "q1")) == Entered(now_s, 0, False)
+    first = Driver("q1", now_s)
+    ack(slot, first, 7, -1)
+    assert slot.run(spark_calls.enter(slot.topic, "q1")) == Entered(now_s + 1, 7, True)
     with pytest.raises(DriverReplacedError):
-        ack(slot, FIRST, 8)
-    assert slot.run(spark_calls.enter(slot.topic, "q2")) == Entered(1, 0, False)
+        ack(slot, first, 8)
+    assert slot.run(spark_calls.enter(slot.topic, "q2")) == Entered(now_s, 0, False)
     assert 0 < slot.client.ttl(query_of(slot).query) <= spark_calls.KEEP_S
+
+
+def test_a_driver_that_needs_a_known_query_leaves_no_trace_of_another(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot)
+    for _ in range(2):
+        assert slot.run(spark_calls.enter(slot.topic, "q1", needed=True)) == Entered(0, 0, False)
+    assert not slot.client.exists(query_of(slot).query)
+    known = slot.run(spark_calls.enter(slot.topic, "q1")).generation
+    assert slot.run(spark_calls.enter(slot.topic, "q1", needed=True)) == Entered(known + 1, 0, True)
+
+
+def test_a_driver_is_newer_than_those_before_also_where_its_record_was_lost(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot)
+    for _ in range(3):
+        lost = slot.run(spark_calls.enter(slot.topic, "q1")).generation
+    slot.client.delete(query_of(slot).query)
+    slot.advance(5_000)
+    assert slot.run(spark_calls.enter(slot.topic, "q1")).generation > lost
 
 
 def test_a_paused_slot_gives_nothing(make_slot: MakeSlot) -> None:
@@ -513,7 +533,8 @@ def test_a_full_redis_can_be_drained() -> None:
         driver = Driver("q1", generation)
         assert len(read(slot, driver).rows) == 10
         assert renew(slot, driver) == Settled(10, 0)
-        assert len(read(slot, Driver("q1", 9)).rows) == 10
-        assert ack(slot, Driver("q1", 9)) == Settled(10, 0)
+        later = Driver("q1", generation + 1)
+        assert len(read(slot, later).rows) == 10
+        assert ack(slot, later) == Settled(10, 0)
         assert slot.state().unaccounted == 0
         slot.close()
