@@ -75,7 +75,8 @@ class Session:
         """Return a client; say so when it leads to a Redis that ends with this command."""
         url = parse_url(self.options.url)
         if url.topology is Topology.EMBEDDED and url.folder is None:
-            self.note("this is a temporary Redis, gone when this command ends: name another by RMQ_URL or --url")
+            how = "RMQ_URL or --url" if self.options.url is None else "--url"
+            self.note(f"this is a temporary Redis, gone when this command ends: name another by {how}")
         return RmqClient(self.options.url, deadline_s=deadline_s)
 
     def note(self, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -28,7 +29,12 @@ def demo(
     ] = None,
     master: Master = LOCAL,
 ) -> None:
-    """Run the jobs `prices` and `audience` on real orders, and check what they promise."""
+    """Run the jobs `prices` and `audience` on real orders, and check what they promise.
+
+    It takes a Redis of its own, or the one that --url names, and there topics named demo.spark-...
+    """
+    # not RMQ_URL: whoever works for a live queue has that set
+    session = Session(replace(session.options, url=session.options.url or "embedded://"))
     with needs_spark():
         from rmq.spark.jobs import audience, prices
         from rmq.spark.jobs.order_lines import slice_path, whole_path
@@ -41,8 +47,11 @@ def demo(
         tempfile.TemporaryDirectory(prefix="rmq-spark-demo-") as out,
         spark_running(session, "demo", master) as running,
     ):
-        priced = prices.run(running.spark, prices.PriceSettings(lines, running.url), running.say)
-        asked = audience.AudienceSettings(lines, out, running.url, rival=RIVALS)
+        asking = prices.PriceSettings(
+            lines, running.url, pictures="demo.spark-price-picture", customers="demo.spark-customer-tier"
+        )
+        priced = prices.run(running.spark, asking, running.say)
+        asked = audience.AudienceSettings(lines, out, running.url, topic="demo.spark-audience", rival=RIVALS)
         selected = audience.run(running.spark, asked, running.say)
     if session.json:
         session.document({"orders": lines, "prices": priced.to_json(), "audience": selected.to_json()})
