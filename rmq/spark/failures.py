@@ -10,15 +10,17 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from rmq.errors import InvalidValueError, RmqError
 
-SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException,)
-"""What Spark's own calls raise."""
 
-try:
-    from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]
-except ImportError:  # a client of Spark Connect has no JVM
-    pass
-else:
-    SPARK_ERRORS = (*SPARK_ERRORS, Py4JError)
+def _spark_errors() -> tuple[type[Exception], ...]:
+    try:
+        from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]
+    except ImportError:  # a client of Spark Connect has no JVM
+        return (PySparkException,)
+    return PySparkException, Py4JError
+
+
+SPARK_ERRORS = _spark_errors()
+"""What Spark's own calls raise."""
 
 # as the last line of a Python traceback names it
 _OURS = re.compile(r"^(?:rmq\.errors\.)(\w+): (.*)", re.MULTILINE)
