@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field
 
+from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.errors import ReplyLostError
 from rmq.keys import write_rate_key
@@ -12,8 +13,9 @@ from rmq.throttle import LONGEST_WAIT_S, TROUBLE_PAUSE_S, take_from
 from rmq.topics import Topic
 
 KEEP_S = 3_600
-"""A bucket is forgotten after so long, and filled anew where its write still runs, seconds."""
+"""A bucket is forgotten so long after its write has ended, seconds."""
 
+_KEEP_EVERY_S = KEEP_S / 4
 _SENT = "sent"
 
 
@@ -49,6 +51,7 @@ class TaskPace:
     def __init__(self, connections: Connections, topic: Topic, limit: Limit) -> None:
         self._connections, self._topic, self._limit = connections, topic, limit
         self._key = write_rate_key(topic.name, limit.name)
+        self._keep_next_s = 0.0
 
     def wait(self, number: int) -> None:
         """Wait until `number` messages may be sent; so many are not more than the burst.
@@ -77,7 +80,9 @@ class TaskPace:
             granted, wait_s, _, made = self._connections.run(call)
         except ReplyLostError:  # the tokens may be lost, so that it is slower for a moment, never faster
             return 0, TROUBLE_PAUSE_S
-        if made:
+        now_s = monotonic_s()
+        if made or now_s >= self._keep_next_s:  # a write may take longer than it is to be kept
+            self._keep_next_s = now_s + _KEEP_EVERY_S
             self._connections.command("EXPIRE", self._key, KEEP_S, key=self._key)
         return granted, wait_s
 
