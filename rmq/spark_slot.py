@@ -26,10 +26,11 @@ class QuerySlots:
     Args:
         connections: Where the slots are.
         topic: The registered definition.
+        window: Most calls under way at once that settle or sweep.
     """
 
-    def __init__(self, connections: Connections, topic: Topic) -> None:
-        self._connections = connections
+    def __init__(self, connections: Connections, topic: Topic, window: int = WINDOW) -> None:
+        self._connections, self._window = connections, window
         self.topic = topic
 
     def enter(self, query: str, *, needed: bool = False) -> Entered:
@@ -93,7 +94,7 @@ class QuerySlots:
     def _each(self, parts: Iterable[Call[T]]) -> Iterator[T]:
         rest = iter(parts)
         error: Exception | None = None
-        while window := list(islice(rest, WINDOW)):
+        while window := list(islice(rest, self._window)):
             results: list[Any] = self._connections.run_many(window)
             for result in results:
                 if isinstance(result, Exception):

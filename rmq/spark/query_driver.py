@@ -12,6 +12,7 @@ from rmq.errors import (
     BatchError,
     FencedError,
     InvalidValueError,
+    RedisUnavailableError,
     ReplyLostError,
     RmqError,
     UnknownTopicError,
@@ -25,6 +26,12 @@ from rmq.topics import Topic, TopicType
 from rmq.urls import parse_url
 
 log = logging.getLogger("rmq.spark")
+
+RENEWALS = 256
+"""Most renewals under way at once. They are small; so many that a server which is down delays few of the others'."""
+
+RENEW_DEADLINE_S = 1.0
+"""How long a renewal is repeated: the next round comes soon, and the other servers' leases can't wait."""
 
 NO_CHUNK = ((0, -1),)
 """On slot 0 a query keeps the mark of its last acked batch, whether or not the batch had messages there."""
@@ -77,10 +84,14 @@ class QueryDriver:
         self._connections = Connections(parse_url(url), deadline_s=deadline_s)
         self.topic = open_topic(self._connections, topic)
         self._slots = QuerySlots(self._connections, self.topic)
+        timeout_s = min(5.0, max(1.0, self.topic.lease_s / 6))
+        self._renewing = Connections(parse_url(url), timeout_s=timeout_s, deadline_s=RENEW_DEADLINE_S)
+        self._renewals = QuerySlots(self._renewing, self.topic, RENEWALS)
         self._inspection = Inspection(self._connections, self.topic)
         self._fail_on_data_loss = fail_on_data_loss
         self._driver: Driver | None = None
         self._acked = 0
+        self._settled = 0
         self._target: dict[int, int] | None = None
         self._suspects = 0
         self._open: Batch | None = None
@@ -122,9 +133,8 @@ class QueryDriver:
         if batch.seq == 0:
             return
         driver = self.begin(batch, known=True)
-        with self._lock:
-            self._open = None
-        if self._acked < batch.seq:
+        # slot 0 has the mark before all of the batch is acked: an earlier driver may have ended in between
+        if self._settled < batch.seq and self._acked <= batch.seq:
             try:
                 settled = self._slots.settle(driver, batch.seq, batch.chunks(), "ack")
             except FencedError as error:
@@ -138,7 +148,10 @@ class QueryDriver:
                 )
             self._suspect(batch, settled.put_back)
         self._slots.settle(driver, batch.seq, NO_CHUNK, "ack")
-        self._acked = batch.seq
+        self._acked = self._settled = batch.seq
+        with self._lock:  # only now: until it is acked, the leases of what is left must not run out
+            if self._open is not None and self._open.seq <= batch.seq:
+                self._open = None
 
     def committed(self, batch: Batch) -> None:
         """Ack a batch, unless that is done: Spark may tell late, and again after a restart."""
@@ -203,6 +216,7 @@ class QueryDriver:
         """Stop renewing. What is claimed stays claimed: its lease, or the next driver, settles it."""
         self._stopping.set()
         self._connections.close()
+        self._renewing.close()
 
     def _suspect(self, batch: Batch, put_back: int) -> None:
         """Look closer at what replays of a batch have put back, when it is read again."""
@@ -232,15 +246,25 @@ class QueryDriver:
         return {slot.slot: 0 if slot.paused else slot.due_now for slot in stats.slots}
 
     def _keep(self) -> None:
-        while not self._stopping.wait(self.topic.lease_s / 3):
-            with self._lock:
-                batch, driver = self._open, self._driver
-            if batch is None or driver is None:
-                continue
+        lease_s = self.topic.lease_s
+        wait_s = lease_s / 3
+        while not self._stopping.wait(wait_s):
             try:
-                lost = self._slots.settle(driver, batch.seq, batch.chunks(), "renew").lost
-            except RmqError as error:
-                log.warning("batch %d of topic %s: leases not renewed: %s", batch.seq, self.topic.name, error)
-                continue
-            if lost:
-                log.warning("batch %d of topic %s: others took %d messages", batch.seq, self.topic.name, lost)
+                wait_s = lease_s / (3 if self._renew() else 12)
+            except Exception:  # whatever it is, the next round comes
+                log.exception("leases of topic %s were not renewed", self.topic.name)
+
+    def _renew(self) -> bool:
+        """Renew the leases of the open batch; return whether all could be asked for."""
+        with self._lock:
+            batch, driver = self._open, self._driver
+        if batch is None or driver is None:
+            return True
+        try:
+            lost = self._renewals.settle(driver, batch.seq, batch.chunks(), "renew").lost
+        except RmqError as error:
+            log.warning("batch %d of topic %s: leases not renewed: %s", batch.seq, self.topic.name, error)
+            return not isinstance(error, RedisUnavailableError)
+        if lost:
+            log.warning("batch %d of topic %s: others took %d messages", batch.seq, self.topic.name, lost)
+        return True

@@ -10,6 +10,7 @@ from zlib import crc32
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
@@ -17,7 +18,10 @@ from rmq.keys import slot_keys
 from rmq.spark.jobs.dead_audit import DeadAuditSettings
 from rmq.spark.jobs.dead_audit import run as run_audit
 from rmq.spark.jobs.redrive import Again
+from rmq.spark.options import Options
+from rmq.spark.schema import QUEUE
 from rmq.spark.sending import Counts
+from rmq.spark.source import RmqStreamReader
 from tests.spark.dead_letters import accounts, kill
 from tests.spark.frames import sink_of, stored
 from tests.spark.sessions import stream_of
@@ -76,6 +80,35 @@ def test_the_dead_of_all_nodes_are_counted_and_redriven_at_a_rate(spark: SparkSe
         for name, basis in [*((b"m%d" % i, b"m%d" % i) for i in range(200) if i != 7), (b"based", b"customer 7")]
     }
     assert accounts(client, topic) == (201, 201)
+
+
+def test_a_node_that_hangs_does_not_keep_the_leases_on_the_others_from_being_renewed(
+    cluster: RedisClusterServers, client: RmqClient
+) -> None:
+    topic = Topic(f"cluster-hang-{next(numbers)}", TopicType.PRIORITY, slots=128, lease=timedelta(seconds=6))
+    client.producer(topic).send_many(PriorityMessage(f"m{i}", 1_000) for i in range(NUMBER))
+    reader = RmqStreamReader(QUEUE, Options(client.url, topic=topic.name))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert sum(found.num_rows for part in reader.partitions(start, end) for found in reader.read(part)) == NUMBER
+    server = busiest(cluster, topic)
+    prepares = [slot_keys(topic.name, slot).prepare for slot in range(topic.slots)]
+    owners = {cluster.owner(key): key for key in prepares}
+    replicas = [each for each in cluster.servers if each not in owners]
+    del owners[server]
+
+    def oldest_claim_s() -> float:
+        return min(cluster.ask(owner, "ZRANGE", key, 0, 0, "WITHSCORES")[0][1] for owner, key in owners.items()) / 1_000
+
+    began_s = oldest_claim_s()
+    for each in (server, *replicas):  # with a replica to take over, it would only hang for a moment
+        each.pause()
+    try:
+        wait_until(lambda: oldest_claim_s() > began_s + 15, 30)
+    finally:
+        for each in (server, *replicas):
+            each.resume()
+        reader.stop()
 
 
 class Job:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
 from itertools import count
 from typing import Any
 
@@ -17,9 +19,14 @@ from rmq.errors import (
     InvalidValueError,
     UnknownTopicError,
 )
+from rmq.keys import slot_keys
+from rmq.spark.batches import Batch
 from rmq.spark.options import Options
 from rmq.spark.schema import QUEUE
 from rmq.spark.source import RmqStreamReader
+from rmq.spark_calls import Driver, Settled
+from rmq.spark_slot import QuerySlots
+from tests.support.waiting import wait_until
 
 ALL = ReadAllAvailable()
 numbers = count(1)
@@ -93,6 +100,52 @@ def test_an_old_copy_of_the_checkpoint_is_refused(spark_client: RmqClient, topic
     assert three["seq"] == 3
     for each in (reader, late):
         each.stop()
+
+
+def test_a_driver_that_ended_in_the_middle_of_an_ack_leaves_the_rest_of_it_to_the_next(
+    spark_client: RmqClient, topic: Topic
+) -> None:
+    first = reader_of(spark_client, topic)
+    start = first.initialOffset()
+    end = first.latestOffset(start, ALL)
+    rows_of(first, start, end)
+    driver = first._query().begin(Batch.from_offset(end), known=True)
+    first._query()._slots.settle(driver, end["seq"], [(0, 0)], "ack")
+    acked = spark_client.inspect(topic).stats().total("acked")
+    assert 0 < acked < 100
+    second = reader_of(spark_client, topic)
+    assert second.latestOffset(end, ALL) == end
+    stats = spark_client.inspect(topic).stats()
+    assert (stats.total("acked"), stats.in_flight) == (100, 0)
+    for reader in (first, second):
+        reader.stop()
+
+
+def test_leases_are_kept_until_the_ack_is_done(spark_client: RmqClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = Topic(f"reader-{next(numbers)}", TopicType.PRIORITY, lease=timedelta(seconds=1))
+    spark_client.producer(topic).send(PriorityMessage("m", 1_000))
+    reader, settle = reader_of(spark_client, topic), QuerySlots.settle
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    rows_of(reader, start, end)
+    waited: list[float] = []
+
+    def claim() -> Any:
+        prepare = slot_keys(topic.name, 0).prepare
+        return spark_client._connections.command("ZSCORE", prepare, "m")
+
+    def slow(self: QuerySlots, driver: Driver, seq: int, chunks: Any, verb: Any) -> Settled:
+        if verb == "ack" and not waited:
+            before, began_s = claim(), time.monotonic()
+            wait_until(lambda: claim() != before, 10)
+            waited.append(time.monotonic() - began_s)
+        return settle(self, driver, seq, chunks, verb)
+
+    monkeypatch.setattr(QuerySlots, "settle", slow)
+    assert reader.latestOffset(end, ALL) == end
+    assert waited
+    assert spark_client.inspect(topic).stats().total("acked") == 1
+    reader.stop()
 
 
 def test_a_redis_that_has_forgotten_the_query_is_noticed(spark_client: RmqClient, topic: Topic) -> None:
