@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -73,11 +73,9 @@ def _start(name: str, master: str, settings: Mapping[str, str], quiet: bool) -> 
     builder = SparkSession.builder.appName(name).master(master).config("spark.driver.extraJavaOptions", log)
     for key, value in {**LOCAL_SETTINGS, **settings}.items():
         builder = builder.config(key, value)
-    if not quiet:
-        return builder.getOrCreate()
     with tempfile.TemporaryFile() as said:
         try:
-            with _stderr_to(said.fileno()):
+            with _stderr_to(said.fileno()) if quiet else nullcontext():
                 return builder.getOrCreate()
         except Exception as error:
             said.seek(0)
