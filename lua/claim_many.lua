@@ -10,7 +10,7 @@
 -- ARGV[7]   max_dead       most dead in a slot
 -- ARGV[8..] per slot: how many values follow; epoch, ensemble, limit, start; then what `claim` has from ARGV[11] on
 -- Returns: per slot the reply of `claim`, or the text of the error that it met; the other slots are served even so.
---   With limit -1 a slot may be settled only, and not swept; next_due_ms then is 0
+--   With limit -1 a slot may be settled only, and not swept; next_due_ms then tells of its store alone
 -- Errors: none of its own; OOM can't occur, and a server that takes no writes refuses before anything is written
 -- Complexity: O(the sum of the claims)
 -- Notes: each slot is settled and claimed from as by a call of its own. Not to be repeated after a lost reply.

@@ -3,7 +3,8 @@
 -- A slot without retries, dead, bodies and failures is `quiet`: what could only be found there is not looked for. Its
 -- first two messages tell whether more than one is due, and when the next one will be; so `peek` mostly is all of store
 -- that has to be read. `oldest` is the claim score whose lease ends first, false without claims. `rules.joined`: the
--- caller has written. Limit -1: a quiet slot is settled, and no more.
+-- caller has written. Limit -1: a quiet slot is settled, and no more; the reply says when its first message is due, since
+-- that one may have been passed over by others as long as its twin was in flight.
 local function claim_slot(slot, rules, turn, now_ms, now_s)
   local highest_first, limit, start, lease_s = rules.highest_first, turn.limit, turn.start, rules.lease_s
   local max_retries, sweep_limit = rules.max_retries, rules.sweep_limit
@@ -18,8 +19,11 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
     redis.call('ZCARD', slot.born)
   end
   slot.quiet = sizes.quiet and ARGV[turn.at] == '0'
-  local peek = nil
-  if not settle_only and sizes.quiet then -- whatever becomes of it, store has been found to be what it should be
+  local peek, first_due = nil, 0
+  if settle_only and slot.quiet then
+    slot.oldest = false -- leases are left to the next claim
+    first_due = next_due(slot, highest_first, paused and 'none' or 'all', now_ms, lease_s)
+  elseif sizes.quiet then -- whatever becomes of it, store has been found to be what it should be
     peek = redis.call(highest_first and 'ZREVRANGE' or 'ZRANGE', slot.store, 0, 1, 'WITHSCORES')
   end
 
@@ -39,7 +43,7 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
   at = at + 3 * tonumber(ARGV[at]) + 1
   if settle_only and slot.quiet then
     write_totals(slot.meta, totals)
-    return { whole(now_ms), '0', '0', '0', stale, {}, {}, unmatched }
+    return { whole(now_ms), whole(first_due), '0', '0', stale, {}, {}, unmatched }
   end
   slot.oldest = tonumber(redis.call('ZRANGE', slot.prepare, 0, 0, 'WITHSCORES')[2]) or false
   slot.unheld = not slot.oldest

@@ -70,6 +70,27 @@ def test_a_brief_call_for_a_quiet_slot_settles_and_no_more(owner: Owner, make_sl
     assert state.owner.get("epoch", "0") == str(owner.epoch)
 
 
+@pytest.mark.parametrize("kind", [TopicType.FIXED_TIME, TopicType.PRIORITY])
+def test_a_brief_call_says_when_the_first_message_is_due(kind: TopicType, make_slot: MakeSlot) -> None:
+    """It may have become free by this very call: nobody else would come for it."""
+    due = {b"h": T0 - 1 if kind.timed else 50}
+    later, empty = {b"later": T0 + 10**6} if kind.timed else {}, SlotState(prepare={b"h": LIVE})
+    for state, paused, expected in (
+        (SlotState(store=due, prepare={b"h": LIVE}), False, due[b"h"] if kind.timed else T0),
+        (SlotState(store=due, prepare={b"h": LIVE}), True, 0),
+        (SlotState(store=later, prepare={b"h": LIVE}), False, later.get(b"later", 0)),
+        (empty, False, 0),
+    ):
+        slot = make_slot(kind)
+        slot.seed(state)
+        if paused:
+            slot.client.hset(slot.keys.meta, "paused", "1")
+        call = calls.claim(slot.topic, 0, 0, acks=[(b"h", LIVE)])
+        [reply] = slot.run(calls.claim_many([call], [True]))
+        assert isinstance(reply, ClaimReply)
+        assert reply.next_due_ms == expected
+
+
 @pytest.mark.parametrize("broken", [0, 1])
 @pytest.mark.parametrize("name", ["store", "prepare", "retry", "meta", "body"])
 def test_a_broken_slot_does_not_hold_up_the_others(broken: int, name: str, make_slot: MakeSlot) -> None:
