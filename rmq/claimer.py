@@ -201,8 +201,9 @@ class Claimer:
         for first in range(0, len(slots), LOOK_SLOTS):
             part = slots[first : first + LOOK_SLOTS]
             if self._connections.multi_slot_scripts:
+                asked_s = monotonic_s()
                 try:
-                    self._take_look(part, self._connections.run(self._source.look_call(part)))
+                    self._take_look(part, self._connections.run(self._source.look_call(part)), asked_s)
                     continue
                 except ScriptFailedError:  # one broken slot must not hide the others
                     pass
@@ -222,18 +223,19 @@ class Claimer:
     def _look_one_by_one(self, slots: Sequence[int]) -> list[RmqError]:
         """Look at slots of a cluster; return the errors of those whose node is down."""
         failed: list[RmqError] = []
+        asked_s = monotonic_s()
         answers = self._connections.run_many([self._source.look_call([slot]) for slot in slots], PATIENCE_S)
         for slot, answer in zip(slots, answers, strict=True):
             if isinstance(answer, RmqError):
                 failed.append(answer)
             else:
-                self._take_look([slot], answer)
+                self._take_look([slot], answer, asked_s)
         return failed
 
-    def _take_look(self, slots: Sequence[int], answer: tuple[int, list[int]]) -> None:
+    def _take_look(self, slots: Sequence[int], answer: tuple[int, list[int]], asked_s: float) -> None:
         now_ms, times = answer
         with self._changed:
-            self._schedule.sync_clock(now_ms, monotonic_s())
+            self._schedule.sync_clock(now_ms, monotonic_s(), asked_s)
             for slot, due_ms in zip(slots, times, strict=True):
                 if due_ms:
                     self._schedule.hint(slot, due_ms)
@@ -291,7 +293,7 @@ class Claimer:
         if board is not None:
             busy = turn or (limit and self.wait_s(IDLE_S) < IDLE_S)
             settled = [*settled, *board([slot for slot, _ in turn] if busy else None)]
-        pending = pack(settled, settled if held is None else held)
+        pending = pack(settled, settled if held is None else held, monotonic_s())
         places = [*turn, *(place for place in pending if place not in turn)]
         if not places:
             return ClaimRound([], [])
@@ -308,7 +310,7 @@ class Claimer:
         except BaseException:
             _to_be_named(list(settled))  # some may have been carried out
             raise
-        round_ = self._take_replies(places, replies, pending, holder, started_s)
+        round_ = self._take_replies(places, limits, replies, pending, holder, started_s)
         if shares:
             self._width = next_width(self._width, sum(shares.values()), len(round_.deliveries))
         answered = {place for place, reply in zip(places, replies, strict=True) if isinstance(reply, ClaimReply)}
@@ -405,6 +407,7 @@ class Claimer:
     def _take_replies(
         self,
         places: Sequence[Place],
+        limits: Sequence[int],
         replies: Sequence[ClaimReply | RmqError],
         pending: Mapping[Place, Settlements],
         holder: Holder,
@@ -414,10 +417,12 @@ class Claimer:
         trouble: RmqError | None = None
         lease_until_s, now_ms = started_s + self.topic.lease_s, 0
         with self._changed:
-            for place, reply in zip(places, replies, strict=True):
+            for place, limit, reply in zip(places, limits, replies, strict=True):
                 settlements = pending.get(place)
                 if isinstance(reply, ClaimReply):
                     now_ms = reply.now_ms
+                    if limit and (reply.resume or place[0] in self._resume):  # else nothing was searched
+                        self._resume[place[0]] = reply.resume
                     round_.deliveries.extend(self._take_claims(place, reply, settlements, holder, lease_until_s))
                     if reply.unmatched and settlements is not None:
                         round_.unsent.extend(_to_be_named(settlements.of_claims(reply.unmatched)))
@@ -453,8 +458,6 @@ class Claimer:
         slot, owner = place
         if reply.next_due_ms:  # a hint may have come in the meantime, which this reply can't know of
             self._schedule.hint(slot, reply.next_due_ms)
-        if reply.resume or slot in self._resume:
-            self._resume[slot] = reply.resume
         if reply.stale:
             self._book_stale(reply, settlements)
         return self._source.deliveries(slot, reply, lease_until_s, holder, owner)

@@ -14,9 +14,15 @@ Place = tuple[int, Owner]
 
 
 class Settlements:
-    """What is to be settled in one slot."""
+    """What is to be settled in one slot.
 
-    def __init__(self) -> None:
+    Args:
+        now_s: Now, on the monotonic clock: what may have lost its lease by then is named, since Redis acks a claim as a
+            whole only while its lease runs.
+    """
+
+    def __init__(self, now_s: float = 0.0) -> None:
+        self._now_s = now_s
         self.deliveries: list[Delivery] = []
         self.nacks: list[Nack] = []
         self._acked: dict[int, list[Delivery]] = {}
@@ -31,7 +37,7 @@ class Settlements:
             return
         claim_score = delivery.claim_score
         self._acked.setdefault(claim_score, []).append(delivery)
-        if delivery.by_name:
+        if delivery.by_name or delivery.lease_until_s < self._now_s:
             self._named.add(claim_score)
 
     def keep(self, claim_score: int) -> None:
@@ -58,20 +64,21 @@ class Settlements:
         return [delivery for score in claim_scores for delivery in self._acked.get(score, ())]
 
 
-def pack(settled: Iterable[Delivery], held: Iterable[Delivery]) -> dict[Place, Settlements]:
+def pack(settled: Iterable[Delivery], held: Iterable[Delivery], now_s: float = 0.0) -> dict[Place, Settlements]:
     """Sort outcomes by slot and owner.
 
     Args:
         settled: Deliveries with outcomes to carry out.
         held: All deliveries that this consumer holds, the settled ones too: a claim is acked as a whole, without
             naming its contents, if none of it is open.
+        now_s: Now, on the monotonic clock.
     """
     packed: dict[Place, Settlements] = {}
     settlements, slot, owner = Settlements(), -1, NO_OWNER
     for delivery in settled:
         if delivery.slot != slot or delivery.owner is not owner:  # those of a claim stand side by side
             slot, owner = delivery.slot, delivery.owner
-            settlements = packed.setdefault((slot, owner), Settlements())
+            settlements = packed.setdefault((slot, owner), Settlements(now_s))
         settlements.add(delivery)
     for delivery in held:
         if delivery.outcome is None:

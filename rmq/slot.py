@@ -25,6 +25,10 @@ NACK_BATCH = 256
 """Most nacks, and most redrives or purges, in one call: each costs the server several commands."""
 
 
+WHOLE_BATCH = 256
+"""Most whole claims acked in one call, for the same reason."""
+
+
 class SlotWriter:
     """Changes the slots of one topic.
 
@@ -88,7 +92,11 @@ class SlotWriter:
         Guarantee: a claim is acked only if its count and its witness show that it is the one that is meant, whoever
         else claimed in the same second; else nothing changes for it.
         """
-        return self._connections.run(calls.claim(self.topic, slot, 0, owner=owner, whole=claims)).unmatched
+        unmatched: list[int] = []
+        for first in range(0, len(claims), WHOLE_BATCH):
+            part = claims[first : first + WHOLE_BATCH]
+            unmatched += self._connections.run(calls.claim(self.topic, slot, 0, owner=owner, whole=part)).unmatched
+        return unmatched
 
     def nack(self, slot: int, nacks: Sequence[Nack], owner: Owner = NO_OWNER) -> list[bytes]:
         """Nack deliveries; return the contents whose claim was stale."""

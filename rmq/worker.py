@@ -36,7 +36,8 @@ SETTLE_AFTER_S = 0.1
 
 RIDE_S = 0.25
 """An ack waits at most this long from its claim on for the next claim from its slot, which takes it along for little;
-in an idle worker it does not wait. What a killed process had handled meanwhile is delivered again."""
+in an idle worker it does not wait, and beside a handler that runs so long the watcher sends it, which looks as often.
+What a killed process had handled meanwhile is delivered again."""
 
 SLOW_S = 0.5
 """What waits behind a handler that runs longer than this goes back to the others."""
@@ -298,6 +299,12 @@ class Worker(Background):
         missed = {id(delivery) for delivery in unsent}
         gone = {id(delivery) for delivery in settled} - {id(delivery) for delivery in self._worth_repeating(unsent)}
         self.held.deliveries = [delivery for delivery in self.held.deliveries if id(delivery) not in gone]
+        if late := sum(1 for delivery in unsent if id(delivery) in gone):
+            log.warning(
+                "topic %s: %d outcomes did not reach Redis before their leases ended: the messages come again",
+                self._listener.topic.name,
+                late,
+            )
         if self.observers.all and (arrived := [delivery for delivery in settled if id(delivery) not in missed]):
             self.observers.settled(arrived)
 
@@ -312,7 +319,10 @@ class Worker(Background):
         What this thread has claimed ahead would otherwise wait as long as that handler runs, while others are idle.
         """
         began_s = self._began_s
-        if began_s is None or monotonic_s() - began_s < SLOW_S:
+        running_s = 0.0 if began_s is None else monotonic_s() - began_s
+        if running_s > RIDE_S and self.held.riding:
+            self._settle_only()
+        if running_s < SLOW_S:
             return
         if self._waiting or any(delivery.outcome is not None for delivery in self.held.all()):
             self.release_waiting()

@@ -18,7 +18,7 @@ from rmq.errors import InvalidValueError
 from rmq.pace import MOST_AHEAD
 from rmq.runtime import ListenerRuntime
 from rmq.turns import Turns
-from rmq.worker import LOOK_EVERY_S, SLOW_S, Listener, Worker
+from rmq.worker import LOOK_EVERY_S, RIDE_S, SLOW_S, Listener, Worker
 
 AsyncHandler = Callable[[Any], Coroutine[Any, Any, Any]]
 """Takes a `Delivery`, or with `batch=N` a list of up to N of them."""
@@ -66,7 +66,7 @@ class TaskWorker(Worker):
         if self._room():
             super()._pause()
         else:
-            self._news.wait(LOOK_EVERY_S)
+            self._news.wait(RIDE_S if self.held.riding else LOOK_EVERY_S)
             self._news.set()  # look now and then even if nothing has ended
 
     def _handle_waiting(self) -> None:

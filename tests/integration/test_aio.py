@@ -313,6 +313,36 @@ async def test_no_more_handlers_run_than_asked_for(redis_url: str, make_topic: M
 
 
 @in_a_loop
+async def test_an_ack_does_not_wait_for_handlers_that_keep_all_lanes_busy(
+    redis_url: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    bases = {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(100)}
+    async with RmqClient(redis_url) as client:
+        begun: list[str] = []
+        let_go = asyncio.Event()
+
+        @client.listener(topic, batch=1, concurrency=2)
+        async def handle(deliveries: list[Delivery]) -> None:
+            begun.append(deliveries[0].text)
+            if deliveries[0].text != "quick":
+                await let_go.wait()
+
+        names = enumerate(("quick", "slow", "slower"))
+        await (await client.producer(topic)).send_many(
+            PriorityMessage(name, 100, slot_basis=bases[slot]) for slot, name in names
+        )
+        await client.start()
+        await until(lambda: len(begun) == 3)
+        view = await client.inspect(topic)
+        async with asyncio.timeout(0.7):  # a look by itself would come after a second
+            while (await view.stats()).total("acked") < 1:
+                await asyncio.sleep(0.01)
+        let_go.set()
+        await until_settled(client, topic)
+
+
+@in_a_loop
 async def test_batches_failures_and_outcomes_of_their_own(redis_url: str, make_topic: MakeTopic) -> None:
     topic, single = make_topic(TopicType.PRIORITY, slots=2, max_retries=1), make_topic(TopicType.PRIORITY)
     async with RmqClient(redis_url) as client:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 import redis
@@ -16,10 +17,11 @@ from rmq.connections import Connections
 from rmq.delivery import ACKED, Delivery, Outcome
 from rmq.errors import ScriptFailedError
 from rmq.keys import slot_keys
+from rmq.slot import SlotWriter
 from rmq.topics import Topic
 from rmq.urls import parse_url
 from rmq.wakeups import Hints
-from rmq.worker import Listener, Worker
+from rmq.worker import RIDE_S, Listener, Worker
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of, texts
 from tests.support.proxy import Proxy
@@ -218,6 +220,130 @@ def test_outcomes_ride_on_claims_from_their_slot_and_all_go_where_nothing_is_due
     assert asked[0] is not None
     assert len(asked[0]) == 1
     assert asked[-1] is None
+
+
+def test_a_message_that_waited_for_its_twin_is_due_once_that_one_is_acked(
+    client: RmqClient, connections: Connections, make_topic: MakeTopic
+) -> None:
+    """Another thread has found it in flight, and would look again in a second only."""
+    topic = make_topic(TopicType.PRIORITY, slots=2)
+    claimer = Claimer(connections, topic, [0, 1])
+    client.producer(topic).send(PriorityMessage("a", 100))
+    found = claimer.claim(10, HOLDER).deliveries
+    client.producer(topic).send(PriorityMessage("a", 100))
+    claimer.expect(found[0].slot)
+    assert claimer.claim(10, HOLDER).deliveries == []
+    assert claimer.wait_s(5.0) == 5.0
+    found[0].mark(ACKED)
+    claimer.claim(0, HOLDER, found)
+    assert texts(claimer.claim(10, HOLDER).deliveries) == ["a"]
+
+
+def test_an_outcome_does_not_put_back_the_search_behind_thousands_in_flight(
+    connections: Connections, make_topic: MakeTopic, redis_client: redis.Redis
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=2, checked=False)
+    keys = slot_keys(topic.name, 0)
+    claimer = Claimer(connections, topic, [0])
+    redis_client.zadd(keys.store, {"first": 2_000})
+    found = claimer.claim(1, HOLDER).deliveries
+    twins = {f"twin {number}": 1_000 for number in range(8_000)}
+    redis_client.zadd(keys.store, {**twins, "behind": 500})
+    redis_client.zadd(keys.prepare, dict.fromkeys(twins, found[0].claim_score))
+    claimer.expect(0)
+    assert claimer.claim(1, HOLDER).deliveries == []  # a search ends after 4,096
+    found[0].mark(ACKED)
+    claimer.claim(0, HOLDER, found)
+    assert texts(claimer.claim(1, HOLDER).deliveries) == ["behind"]
+
+
+def test_a_look_that_took_long_does_not_spoil_what_is_known_of_redis_time(make_topic: MakeTopic, proxy: Proxy) -> None:
+    topic = make_topic(TopicType.FIXED_TIME, slots=2)
+    connections = Connections(parse_url(proxy.url))
+    claimer = Claimer(connections, topic, [0, 1])
+    claimer.look()
+    claimer.claim(1, HOLDER)
+    claimer.expect(0)
+    claimer.claim(1, HOLDER)
+    schedule, at_s = claimer._schedule, monotonic_s()  # pyright: ignore[reportPrivateUsage]
+    known_ms = schedule.redis_now_ms(at_s)
+    proxy.delay_replies(0.3)
+    claimer.look()
+    assert schedule.redis_now_ms(at_s) >= known_ms
+    connections.close()
+
+
+def test_acks_of_a_claim_that_come_late_are_carried_out_while_nobody_else_has_it(
+    client: RmqClient, connections: Connections, make_topic: MakeTopic, redis_client: redis.Redis
+) -> None:
+    """Redis acks a claim as a whole only while its lease runs; handed back, they would be dropped as too late."""
+    topic = make_topic(TopicType.PRIORITY, slots=2)
+    bases = {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(100)}
+    client.producer(topic).send_many(PriorityMessage(f"m{i}", 100, slot_basis=bases[0]) for i in range(3))
+    claimer = Claimer(connections, topic, [0, 1])
+    found = claimer.claim(10, HOLDER).deliveries
+    for delivery in found:
+        delivery.mark(ACKED)
+        delivery.claim_score -= 100_000
+        delivery.lease_until_s -= 100
+        redis_client.zadd(slot_keys(topic.name, 0).prepare, {delivery.content: delivery.claim_score})
+    assert claimer.claim(0, HOLDER, found).unsent == []
+    assert stats_of(client, topic).total("acked") == 3
+
+
+def a_worker(connections: Connections, topic: Topic) -> Worker:
+    claimer = Claimer(connections, topic, range(topic.slots))
+    return Worker(Listener(topic, lambda delivery: None), claimer, threading.Event(), None, 0)
+
+
+def test_outcomes_that_come_too_late_are_not_given_up_in_silence(
+    connections: Connections, topic: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = a_worker(connections, topic)
+    found = worker.claimer.claim(10, worker).deliveries
+    worker.held.deliveries = list(found)
+    found[0].lease_until_s = 0.0
+    with caplog.at_level(logging.WARNING):
+        worker._drop(found, found[:2])  # pyright: ignore[reportPrivateUsage]
+    assert worker.held.deliveries == [found[1]]
+    assert "1 outcomes did not reach Redis before their leases ended" in caplog.text
+
+
+def test_an_ack_does_not_ride_on_beside_a_slow_handler(
+    client: RmqClient, connections: Connections, topic: Topic
+) -> None:
+    worker = a_worker(connections, topic)
+    found = worker.claimer.claim(1, worker).deliveries
+    worker.held.deliveries = list(found)
+    found[0].mark(ACKED)
+    worker.held.let_ride(0.0)
+    worker._began_s = monotonic_s() - RIDE_S / 2  # pyright: ignore[reportPrivateUsage]
+    worker.relieve()
+    assert stats_of(client, topic).total("acked") == 0
+    worker._began_s -= RIDE_S  # pyright: ignore[reportPrivateUsage]
+    worker.relieve()
+    assert stats_of(client, topic).total("acked") == 1
+    assert worker.held.all() == []
+
+
+def test_many_whole_claims_are_acked_in_several_calls(
+    make_topic: MakeTopic, redis_client: redis.Redis, proxy: Proxy
+) -> None:
+    """Pitfall 16: a script that has written can't be stopped."""
+    topic = make_topic(TopicType.PRIORITY, slots=2, checked=False)
+    prepare = slot_keys(topic.name, 0).prepare
+    seconds: Any = redis_client.time()
+    scores = [seconds[0] * 1_000 + number for number in range(300)]
+    redis_client.zadd(prepare, {f"{score} {half}": score for score in scores for half in "ab"})
+    connections = Connections(parse_url(proxy.url))
+    writer = SlotWriter(connections, topic)
+    writer.ack_whole(0, [])
+    claims = [(score, 2, f"{score} a".encode()) for score in scores]
+    wrong = [(score, 3, f"{score} a".encode()) for score in (scores[0], scores[-1])]
+    assert writer.ack_whole(0, [wrong[0], *claims[1:-1], wrong[1]]) == [scores[0], scores[-1]]
+    assert proxy.commands("EVALSHA") in (2, 3)  # one more where the script was not loaded
+    assert redis_client.zcard(prepare) == 4
+    connections.close()
 
 
 def test_an_outcome_that_comes_while_a_claim_is_under_way_is_not_dropped(
