@@ -24,11 +24,13 @@
 -- ARGV[11]  keep_s       seconds for which an unused record is kept
 -- Returns: { claimed the first time, left out now, buried now, { content, store score, ... }, { body or nil, ... } };
 --   the table of bodies is empty when no message of the batch has one
--- Errors: RMQ_FENCED stored_epoch; RMQ_DRIVER generation of a newer driver; RMQ_ACKED seq; RMQ_LOST number; nothing
---   was written
+-- Errors: RMQ_FENCED stored_epoch; RMQ_DRIVER generation of a newer driver; RMQ_ACKED seq; RMQ_LOST number;
+--   RMQ_COPIES number; nothing was written
 -- Complexity: O(limit log N)
 -- Notes: safe to repeat. A driver that restarts reads its batch anew: what the chunk still holds is renewed, what a
 --   sweep put back is taken again, each at the price of a retry; what others have taken or settled is left to them.
+--   Where Redis has dropped copies of bodies, the chunk cannot be given out as it was: the driver is refused, and to the
+--   next one the chunk is empty; the leases bring its messages back.
 --   A batch that was begun anew too often is halved with each further replay: the first half stays, what does not goes
 --   back to store as it was. Of a batch that fails even so one message dies: the last one that was left.
 -- @include count
@@ -48,6 +50,18 @@
 -- @include roll_back
 -- @include share_of
 -- @include replay_chunk
+
+-- How many of flat items have a copy of their body, and these copies.
+local function copies_of(slot, items)
+  local number, bodies = 0, {}
+  if #items > 0 and redis.call('HLEN', slot.query_body) > 0 then
+    bodies = redis.call('HMGET', slot.query_body, unpack(contents_of(items)))
+  end
+  for _, body in ipairs(bodies) do
+    number = number + (body and 1 or 0)
+  end
+  return number, bodies
+end
 
 local slot = {
   store = KEYS[1], prepare = KEYS[2], retry = KEYS[3], dead = KEYS[4], body = KEYS[5], meta = KEYS[6],
@@ -73,10 +87,17 @@ if refusal then
 end
 local sizes = measure(slot)
 slot.quiet, slot.unheld = sizes.quiet, sizes.prepare == 0
-local has_bodies = redis.call('HLEN', slot.query_body) > 0
+redis.call('HLEN', slot.query_body)
 local record = redis.call('HGET', slot.query, field)
 local chunk = record and cmsgpack.unpack(record)
-local mine, left_out, buried = false, 0, 0
+local mine, left_out, buried, forgotten = false, 0, 0, 0
+if chunk and (chunk.bodied or 0) > copies_of(slot, chunk.items) then
+  forgotten = #chunk.items / 2
+  if chunk.generation == generation then
+    return redis.error_reply('RMQ_COPIES ' .. forgotten)
+  end
+  chunk.items = {}
+end
 if chunk and chunk.generation == generation then
   local left
   mine, _, left = held_in_chunk(slot, chunk)
@@ -116,24 +137,21 @@ if not chunk then
       end
     end
     if #copies > 0 then
-      has_bodies = redis.call('HSET', slot.query_body, unpack(copies)) and true
+      redis.call('HSET', slot.query_body, unpack(copies))
     end
   end
 elseif not mine then
   chunk.replays = chunk.replays + 1
   local share = share_of(chunk, size - limit + chunk.claimed, max_replays)
   left_out, buried = replay_chunk(slot, chunk, share, before, now_ms, now_s, max_retries, totals)
+  left_out = left_out + forgotten
 end
+local bodied, bodies = copies_of(slot, chunk.items)
 if chunk.generation ~= generation then
-  chunk.generation = generation
+  chunk.generation, chunk.bodied = generation, bodied
   redis.call('HSET', slot.query, 'generation', generation, field, cmsgpack.pack(chunk))
   redis.call('EXPIRE', slot.query, keep_s)
   redis.call('EXPIRE', slot.query_body, keep_s)
   write_totals(slot.meta, totals)
-end
-
-local bodies = {}
-if has_bodies and #chunk.items > 0 then
-  bodies = redis.call('HMGET', slot.query_body, unpack(contents_of(chunk.items)))
 end
 return { whole(chunk.claimed), whole(left_out), whole(buried), chunk.items, bodies }

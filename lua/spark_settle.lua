@@ -96,6 +96,9 @@ if #claims > 0 then
 end
 chunk.second, chunk.items, chunk.left = now_s, held, left
 chunk.lost = chunk.lost + number - #names
+if #names < number then
+  chunk.bodied = nil -- some of the bodies may have been those of what is lost
+end
 redis.call('HSET', slot.query, field, cmsgpack.pack(chunk))
 redis.call('EXPIRE', slot.query, keep_s)
 redis.call('EXPIRE', slot.query_body, keep_s)

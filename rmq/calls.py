@@ -439,7 +439,7 @@ def error_of(call: Call[Any], message: str) -> RmqError:
             return TooManyGroupsError(
                 f"{place} has {detail[0]} groups already; remove one, see `RmqClient.stream`", topic=topic, slot=slot
             )
-        case "RMQ_ACKED" | "RMQ_DRIVER" | "RMQ_LOST":
+        case "RMQ_ACKED" | "RMQ_COPIES" | "RMQ_DRIVER" | "RMQ_LOST":
             return _batch_error(code, place, detail[0], topic, slot)
         case "RMQ_FULL":
             full = BacklogFullError(
@@ -464,6 +464,12 @@ def _batch_error(code: str, place: str, number: str, topic: str, slot: int) -> R
             BatchAckedError,
             f"this query's batches are acked up to {number}; who reads or acks an earlier one has come too late, or "
             "from an old copy of the checkpoint",
+        ),
+        "RMQ_COPIES": (
+            BatchLostError,
+            f"Redis has dropped copies of bodies of {number} messages of this batch, as it does at maxmemory under a "
+            "volatile-* policy; set maxmemory-policy to noeviction and restart the query: they come again after their "
+            "leases",
         ),
         "RMQ_DRIVER": (
             DriverReplacedError,

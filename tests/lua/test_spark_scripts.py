@@ -150,6 +150,35 @@ def test_bodies_are_those_of_the_claim(make_slot: MakeSlot) -> None:
     assert read(slot, seq=2).rows == (ChunkRow(b"a", 6_000, b"new"),)
 
 
+def test_bodies_whose_copies_redis_has_dropped_are_not_given_out_as_none(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    slot.send((b"a", 5_000, b"body"), (b"b", 4_000, None), (b"c", 3_000, b"other"))
+    read(slot, limit=2)
+    slot.client.delete(query_of(slot).body)  # an eviction
+    assert read(slot, chunk=1).rows == (ChunkRow(b"c", 3_000, b"other"),), "there are copies again, not of these two"
+    for strict in (True, False):
+        with pytest.raises(BatchLostError, match="copies of bodies of 2 messages"):
+            read(slot, limit=2, strict=strict)
+    again = read(slot, SECOND, limit=2)
+    assert (again.claimed, again.left_out, again.rows) == (2, 2, ())
+    assert read(slot, SECOND, chunk=1).rows == (ChunkRow(b"c", 3_000, b"other"),)
+    assert [ack(slot, SECOND, chunk=chunk) for chunk in (0, 1)] == [Settled(0, 0), Settled(1, 0)]
+    slot.advance(62_000)
+    assert {(claimed.content, claimed.body) for claimed in slot.claim(2).messages} == {(b"a", b"body"), (b"b", None)}
+
+
+def test_a_lost_body_is_not_taken_for_a_dropped_copy(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    slot.send((b"a", 5_000, b"body"), (b"b", 4_000, b"other"))
+    read(slot)
+    slot.advance(62_000)
+    slot.claim(1)
+    slot.client.zadd(slot.keys.prepare, {b"b": slot.claim_score(16) - 62_000})
+    assert renew(slot) == Settled(1, 1)
+    slot.client.hdel(query_of(slot).body, b"a")
+    assert contents(read(slot, strict=False)) == [b"b"]
+
+
 def test_an_ack_takes_all_that_is_still_held(make_slot: MakeSlot) -> None:
     slot = filled(make_slot)
     read(slot)
