@@ -3,7 +3,7 @@
 -- A slot without retries, dead, bodies and failures is `quiet`: what could only be found there is not looked for. Its
 -- first two messages tell whether more than one is due, and when the next one will be; so `peek` mostly is all of store
 -- that has to be read. `oldest` is the claim score whose lease ends first, false without claims. `rules.joined`: the
--- caller has written. Limit -1: a quiet slot is settled, and no more; the reply says when its first message is due, since
+-- caller has written. Limit -1: a quiet slot is settled, no more; the reply says when its first message is due, since
 -- that one may have been passed over by others as long as its twin was in flight.
 local function claim_slot(slot, rules, turn, now_ms, now_s)
   local highest_first, limit, start, lease_s = rules.highest_first, turn.limit, turn.start, rules.lease_s

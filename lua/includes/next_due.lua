@@ -1,6 +1,6 @@
 -- When a slot next has something to do, epoch ms, 0 for never: a message due, a retry due, a lease running out.
 -- `backlog` says which messages in store count: `all`, `later` (all that are due now are in flight) or `none`. What the
--- caller knows it leaves in `slot`: `upcoming` (the first due time that lies ahead), `oldest` (first claim score), false
+-- caller knows it puts in `slot`: `upcoming` (the first due time that lies ahead), `oldest` (first claim score), false
 -- for none; `claimed` (claim score of what it claimed itself).
 local function next_due(slot, highest_first, backlog, now_ms, lease_s)
   local soonest = nil
