@@ -31,4 +31,6 @@ def main(url: str, topic: str, out: str, where: str | None = None) -> None:
 
 
 if __name__ == "__main__":
+    if not 4 <= len(sys.argv) <= 5:
+        sys.exit(f"usage: {sys.argv[0]} REDIS_URL TOPIC OUT_FOLDER [CONDITION]")
     main(*sys.argv[1:])

@@ -25,4 +25,6 @@ def main(url: str, topic: str, day: str, rate: str, archive: str | None = None) 
 
 
 if __name__ == "__main__":
+    if not 5 <= len(sys.argv) <= 6:
+        sys.exit(f"usage: {sys.argv[0]} REDIS_URL TOPIC DAY RATE [ARCHIVE]")
     main(*sys.argv[1:])
