@@ -83,6 +83,12 @@ def warnings_about(info: Mapping[str, str], save_points: str | None, durability:
     found: list[str] = []
     if info.get("role") != "master":
         return found
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy.startswith("volatile"):
+        found.append(
+            f"has maxmemory-policy {policy}: when memory is short it drops what Spark's queries and idempotent writes "
+            "remember of their batches, and the history; set it to noeviction"
+        )
     replicas = int(info.get("connected_slaves", "0"))
     if replicas and info.get("aof_enabled") == "0" and save_points == "":
         found.append(

@@ -76,3 +76,5 @@ def test_warnings() -> None:
     assert warnings_about({**forgetful, "role": "slave"}, "", MEMORY) == []
     [warning] = warnings_about(MASTER, None, Durability(DurabilityLevel.REPLICATED, 2))
     assert warning == "has 1 replicas; durability replicated waits for 2"
+    [warning] = warnings_about({**MASTER, "maxmemory_policy": "volatile-lru"}, "", MEMORY)
+    assert "volatile-lru: when memory is short it drops" in warning
