@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 from rmq import calls
-from rmq.calls import MAX_BATCH, Ack, Call, Nack, WholeClaim
+from rmq.calls import MAX_BATCH, Call
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.delivery import Delivery, Holder
 from rmq.errors import CoordinationError, ReplyLostError, RmqError, ScriptFailedError
+from rmq.looking import Looker
 from rmq.ownership import NO_OWNER, Owner
 from rmq.results import ClaimReply, SlotStats
+from rmq.rounds import FIRST_SLOTS, PATIENCE_S, Board, ClaimRound, Source, joined, next_width
 from rmq.schedule import Schedule
 from rmq.settlements import Place, Settlements, pack
 from rmq.slot import SlotWriter
@@ -24,83 +25,12 @@ from rmq.wakeups import Hints
 
 log = logging.getLogger("rmq.claimer")
 
-FEWEST_SLOTS, FIRST_SLOTS, MOST_SLOTS = 4, 16, 128
-"""Slots claimed from in one round trip. Where claims come back full, fewer slots give more each, which costs Redis less
-a message; where they do not, more slots are served sooner."""
-
-LOOK_SLOTS = 256
-"""Slots looked at in one script call."""
-
-ROTATED_SLOTS = 8
-"""Slots of a cluster looked at in turn, while hints arrive: an idle consumer of any number of slots stays quiet."""
-
-PATIENCE_S = 0.25
-"""How long a round over several nodes waits for those that are down, once the others have answered."""
-
 TROUBLE_PAUSE_S = 0.2
 """A slot where a claim failed is left alone for so long: it shall neither hold up the others nor strand more messages
 by claims of which nobody hears the reply."""
 
-
 IDLE_S = 0.02
 """Who has nothing to claim for so long is idle: outcomes do not wait for a claim to ride on."""
-
-CLAIM_WEIGHT, MOST_WEIGHT = 10, 1_000
-"""How much goes into one script call that claims from several slots: messages asked for, arguments, and so much a slot.
-That is about a millisecond of the server."""
-
-
-Board = Callable[[Sequence[int] | None], Sequence[Delivery]]
-"""Returns the outcomes that are to go along with claims from these slots; with `None` all that there are."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimRound:
-    """What a round of claims brought.
-
-    Attributes:
-        deliveries: What was claimed.
-        unsent: Settled deliveries whose outcomes certainly did not reach Redis: to be sent again.
-        doubtful: How many messages may have been claimed by calls of which the reply was lost.
-    """
-
-    deliveries: list[Delivery]
-    unsent: list[Delivery]
-    doubtful: int = 0
-
-
-class Source(Protocol):
-    """The slots of a topic, as a claimer deals with them."""
-
-    awaits_owners: bool
-    """Whether a claim itself waits until nothing of an earlier owner is in flight."""
-
-    joins_claims: bool
-    """Whether `calls.claim_many` knows its claims."""
-
-    def claim_call(
-        self,
-        slot: int,
-        limit: int,
-        *,
-        owner: Owner = NO_OWNER,
-        start: int = 0,
-        acks: Iterable[Ack] = (),
-        nacks: Sequence[Nack] = (),
-        whole: Sequence[WholeClaim] = (),
-    ) -> Call[ClaimReply]:
-        """Build a claim that first settles earlier deliveries."""
-        ...
-
-    def look_call(self, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
-        """Build the reading of when each slot next has something to do."""
-        ...
-
-    def deliveries(
-        self, slot: int, reply: ClaimReply, lease_until_s: float, holder: Holder, owner: Owner
-    ) -> list[Delivery]:
-        """Return what a claim brought, for handlers."""
-        ...
 
 
 class Claimer:
@@ -138,8 +68,7 @@ class Claimer:
         self._opened: dict[int, int] = {}  # slot -> epoch in which it was taken over
         self._awaited: dict[int, int] = {}  # slot -> epoch in which we said that we wait
         self._changed = connections.blocking.condition()
-        self._look_at_all = True
-        self._next_look = 0
+        self._looker = Looker(connections, self._source, self._schedule, self._changed)
         self.stale = 0
         """Settlements whose claim was no longer ours."""
         self.lost_replies = 0
@@ -175,7 +104,7 @@ class Claimer:
 
     def take_hints(self, hints: Hints) -> None:
         """Take what a hint reader has heard; hints for slots of others do no harm."""
-        self._look_at_all = self._look_at_all or hints.missed
+        self._looker.missed = self._looker.missed or hints.missed
         if not hints.due:
             return
         with self._changed:
@@ -196,50 +125,7 @@ class Claimer:
             ScriptFailedError: A slot is broken; the others were looked at.
         """
         self._throttle.follow()
-        slots = self._slots_to_look_at(at_all)
-        failed: list[RmqError] = []
-        for first in range(0, len(slots), LOOK_SLOTS):
-            part = slots[first : first + LOOK_SLOTS]
-            if self._connections.multi_slot_scripts:
-                asked_s = monotonic_s()
-                try:
-                    self._take_look(part, self._connections.run(self._source.look_call(part)), asked_s)
-                    continue
-                except ScriptFailedError:  # one broken slot must not hide the others
-                    pass
-            failed += self._look_one_by_one(part)
-        if failed:
-            self._look_at_all = True
-            raise failed[0]
-
-    def _slots_to_look_at(self, at_all: bool) -> list[int]:
-        slots = self._schedule.slots
-        if at_all or self._look_at_all or self._connections.multi_slot_scripts:
-            self._look_at_all = False
-            return slots
-        first, self._next_look = self._next_look % max(1, len(slots)), self._next_look + ROTATED_SLOTS
-        return (slots[first:] + slots[:first])[:ROTATED_SLOTS]
-
-    def _look_one_by_one(self, slots: Sequence[int]) -> list[RmqError]:
-        """Look at slots of a cluster; return the errors of those whose node is down."""
-        failed: list[RmqError] = []
-        asked_s = monotonic_s()
-        answers = self._connections.run_many([self._source.look_call([slot]) for slot in slots], PATIENCE_S)
-        for slot, answer in zip(slots, answers, strict=True):
-            if isinstance(answer, RmqError):
-                failed.append(answer)
-            else:
-                self._take_look([slot], answer, asked_s)
-        return failed
-
-    def _take_look(self, slots: Sequence[int], answer: tuple[int, list[int]], asked_s: float) -> None:
-        now_ms, times = answer
-        with self._changed:
-            self._schedule.sync_clock(now_ms, monotonic_s(), asked_s)
-            for slot, due_ms in zip(slots, times, strict=True):
-                if due_ms:
-                    self._schedule.hint(slot, due_ms)
-            self._changed.notify_all()
+        self._looker.look(at_all)
 
     def expect(self, slot: int) -> None:
         """Take a slot for due: something has changed there that no claim has seen yet."""
@@ -490,22 +376,3 @@ def _to_be_named(deliveries: list[Delivery]) -> list[Delivery]:
     for delivery in deliveries:
         delivery.by_name = True
     return deliveries
-
-
-def joined(parts: Sequence[Call[ClaimReply]], limits: Sequence[int]) -> list[tuple[int, int]]:
-    """Put claims into groups of a script call each, as first and after last: a script holds up all other clients."""
-    groups: list[tuple[int, int]] = []
-    room = 0
-    for index, (part, limit) in enumerate(zip(parts, limits, strict=True)):
-        weight = CLAIM_WEIGHT + limit + len(part.args)
-        if weight > room:
-            groups.append((index, index))
-            room = MOST_WEIGHT
-        groups[-1] = (groups[-1][0], index + 1)
-        room -= weight
-    return groups
-
-
-def next_width(width: int, asked: int, got: int) -> int:
-    """Return from how many slots to claim at once, after a round that asked for so many messages and got so many."""
-    return max(FEWEST_SLOTS, width // 2) if got >= 0.9 * asked else min(MOST_SLOTS, width * 2)

@@ -11,12 +11,13 @@ import pytest
 import redis
 
 from rmq import PriorityMessage, RmqClient, TopicType
-from rmq.claimer import FEWEST_SLOTS, MOST_SLOTS, TROUBLE_PAUSE_S, Claimer, next_width
+from rmq.claimer import TROUBLE_PAUSE_S, Claimer
 from rmq.clock import monotonic_s
 from rmq.connections import Connections
 from rmq.delivery import ACKED, Delivery, Outcome
 from rmq.errors import ScriptFailedError
 from rmq.keys import slot_keys
+from rmq.rounds import FEWEST_SLOTS, MOST_SLOTS, next_width
 from rmq.slot import SlotWriter
 from rmq.topics import Topic
 from rmq.urls import parse_url
