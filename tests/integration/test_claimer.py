@@ -327,6 +327,27 @@ def test_an_ack_does_not_ride_on_beside_a_slow_handler(
     assert worker.held.all() == []
 
 
+@pytest.mark.parametrize("end", ["stop", "end", "hand over"])
+def test_no_ack_rides_on_when_its_worker_stops_ends_or_hands_over(
+    end: str, client: RmqClient, connections: Connections, topic: Topic
+) -> None:
+    worker = a_worker(connections, topic)
+    found = worker.claimer.claim(4, worker).deliveries
+    worker.held.deliveries = list(found)
+    for delivery in found:
+        delivery.mark(ACKED)
+    worker.held.let_ride(0.0)
+    assert (len(worker.held.riding), worker.slots_held()) == (2, {0, 1})
+    if end == "stop":
+        worker.release_waiting()
+    elif end == "end":
+        worker._finish()  # pyright: ignore[reportPrivateUsage]
+    else:
+        assert worker.has_left(0)
+    assert stats_of(client, topic).total("acked") == 4
+    assert worker.held.all() == []
+
+
 def test_many_whole_claims_are_acked_in_several_calls(
     make_topic: MakeTopic, redis_client: redis.Redis, proxy: Proxy
 ) -> None:
