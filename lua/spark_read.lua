@@ -9,7 +9,7 @@
 -- KEYS[7]   error       HASH  content -> last failure, JSON
 -- KEYS[8]   reason      HASH  content -> why it died, JSON
 -- KEYS[9]   dead_body   HASH  content -> body of the dead
--- KEYS[10]  query       HASH  generation, acked, chunks
+-- KEYS[10]  query       HASH  generation, acked, halved (last batch that gave some back), chunks
 -- KEYS[11]  query_body  HASH  content -> body as it was claimed
 -- ARGV[1]   generation   of the query's driver
 -- ARGV[2]   seq          number of the batch, from 1
@@ -32,7 +32,8 @@
 --   Where Redis has dropped copies of bodies, the chunk cannot be given out as it was: the driver is refused, and to the
 --   next one the chunk is empty; the leases bring its messages back.
 --   A batch that was begun anew too often is halved with each further replay: the first half stays, what does not goes
---   back to store as it was. Of a batch that fails even so one message dies: the last one that was left.
+--   back to store as it was, from where chunks of the batch that nobody has read yet do not claim it again: they stay
+--   empty. Of a batch that fails even so one message dies: the last one that was left.
 -- @include count
 -- @include write_totals
 -- @include read_clock
@@ -112,7 +113,7 @@ local totals = {}
 begin_write(slot)
 if not chunk then
   local items, left = {}, max_retries
-  if not paused then
+  if not paused and redis.call('HGET', slot.query, 'halved') ~= ARGV[2] then
     local fresh, _, ended = take_fresh(slot, highest_first, limit, now_ms, now_s, max_retries, totals, true)
     items = fresh or items
     local others = ended and {} or take(slot, highest_first, limit - #items / 2, 0, now_ms, now_s, max_retries, totals)
@@ -145,6 +146,9 @@ elseif not mine then
   local share = share_of(chunk, size - limit + chunk.claimed, max_replays)
   left_out, buried = replay_chunk(slot, chunk, share, before, now_ms, now_s, max_retries, totals)
   left_out = left_out + forgotten
+  if chunk.put_back > 0 then
+    redis.call('HSET', slot.query, 'halved', ARGV[2])
+  end
 end
 local bodied, bodies = copies_of(slot, chunk.items)
 if chunk.generation ~= generation then

@@ -362,6 +362,22 @@ def test_a_halved_batch_goes_through_without_its_second_half(make_slot: MakeSlot
     assert set(slot.state().store) == {b"m004", b"m005", b"m006", b"m007"}
 
 
+def test_what_a_halved_batch_gives_back_is_not_claimed_by_its_later_chunks(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot, 6)
+    read(slot, limit=4)
+
+    def halve(driver: Driver, number: int) -> list[bytes]:
+        call = spark_calls.read(
+            slot.topic, 0, driver, 1, number, limit=4, before=4 * number, size=4, max_replays=0, strict=True
+        )
+        return contents(slot.run(call))
+
+    assert halve(SECOND, 0) == [b"m000", b"m001"]
+    assert halve(SECOND, 1) == [], "no task had come so far before: it would find the poison again"
+    assert [ack(slot, SECOND, chunk=chunk) for chunk in (0, 1)] == [Settled(2, 0, 2), Settled(0, 0)]
+    assert contents(read(slot, SECOND, seq=2)) == [b"m002", b"m003", b"m004", b"m005"]
+
+
 def test_fewer_replays_than_before_skip_no_half(make_slot: MakeSlot) -> None:
     slot = filled(make_slot, 4)
 

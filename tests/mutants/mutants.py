@@ -280,6 +280,14 @@ MUTANTS = (
         ("includes/share_of", "(chunk.share or size) / 2", "size / 2 ^ (chunk.replays - max_replays)"),
     ),
     _mutant(
+        "a poisonous batch claims again what it has given back",
+        (
+            "spark_read",
+            "if not paused and redis.call('HGET', slot.query, 'halved') ~= ARGV[2] then",
+            "if not paused then",
+        ),
+    ),
+    _mutant(
         "a poisonous batch is never halved",
         ("includes/share_of", "if chunk.replays <= max_replays then", "if true then"),
     ),
