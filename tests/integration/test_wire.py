@@ -1,8 +1,58 @@
-"""Connections to a real Redis."""
+"""Connections to a real Redis, and to servers that do what a real one seldom does."""
 
 from __future__ import annotations
 
-from rmq.wire import wire_factory
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from rmq.clock import monotonic_s
+from rmq.wire import ReplyError, Wire, WireBrokenError, wire_factory
+
+Serve = Callable[[Callable[[socket.socket], object]], Wire]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Make a wire to a server that has agreed to everything until then and now does what it is told."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threads: list[threading.Thread] = []
+        wires: list[Wire] = []
+        end = threading.Event()
+
+        def make(act: Callable[[socket.socket], object]) -> Wire:
+            connected = threading.Event()
+
+            def run() -> None:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.settimeout(0.05)
+                    while not connected.is_set():
+                        try:
+                            connection.sendall(b"+OK\r\n" * connection.recv(65_536).count(b"*"))
+                        except TimeoutError:
+                            continue
+                    connection.settimeout(None)
+                    act(connection)
+                    end.wait(30)
+
+            threads.append(threading.Thread(target=run))
+            threads[-1].start()
+            wire = wire_factory(f"redis://127.0.0.1:{listener.getsockname()[1]}", 0.5)()
+            wires.append(wire)
+            wire.connect()
+            connected.set()
+            return wire
+
+        yield make
+        end.set()
+        for wire in wires:
+            wire.close()
+        for thread in threads:
+            thread.join(10)
 
 
 def test_connections_may_break_and_be_made_anew_without_end(redis_url: str) -> None:
@@ -12,3 +62,76 @@ def test_connections_may_break_and_be_made_anew_without_end(redis_url: str) -> N
         wire.connect()
         assert wire.call("PING") == b"PONG"
         wire.close()
+
+
+def test_a_reply_may_come_in_pieces_and_several_at_once(serve: Serve) -> None:
+    def act(connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in b"*2\r\n$5\r\nhello\r\n:7\r\n":
+            connection.sendall(bytes([byte]))
+        connection.sendall(b"+a\r\n-ERR no\r\n$-1\r\n")
+
+    wire = serve(act)
+    assert wire.read() == [b"hello", 7]
+    assert wire.read() == b"a"
+    with pytest.raises(ReplyError, match="ERR no"):
+        wire.read()
+    assert wire.can_read()  # read from the socket already
+    assert wire.read() is None
+    assert not wire.can_read()
+
+
+@pytest.mark.parametrize(
+    ("sent", "trouble"),
+    [
+        (b"", "no reply in time"),
+        (b"$5\r\nhel", "no reply in time"),
+        (b"HTTP/1.1 400\r\n", "(?i)protocol error"),
+    ],
+)
+def test_what_is_no_reply_breaks_the_wire(sent: bytes, trouble: str, serve: Serve) -> None:
+    wire = serve(lambda connection: connection.sendall(sent))
+    started_s = monotonic_s()
+    with pytest.raises(WireBrokenError, match=trouble):
+        wire.read()
+    assert monotonic_s() - started_s < 5
+
+
+def test_a_reply_that_is_cut_off_breaks_the_wire(serve: Serve) -> None:
+    def act(connection: socket.socket) -> None:
+        connection.sendall(b"$5\r\nhel")
+        connection.shutdown(socket.SHUT_RDWR)
+
+    with pytest.raises(WireBrokenError, match="closed"):
+        serve(act).read()
+
+
+def test_a_server_that_takes_nothing_does_not_hold_a_large_request_for_ever(serve: Serve) -> None:
+    wire = serve(lambda connection: None)
+    started_s = monotonic_s()
+    with pytest.raises(WireBrokenError):
+        wire.send_command("SET", "a", bytes(50_000_000))
+    assert monotonic_s() - started_s < 5
+
+
+def test_a_process_with_more_than_a_thousand_files_open_can_wait_for_replies(redis_url: str) -> None:
+    files: list[int] = []
+    try:
+        while not files or files[-1] < 1_100:  # more than `select` knows
+            files.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        for file in files:
+            os.close(file)
+        pytest.skip("this process may not have so many files open")
+    try:
+        wire = wire_factory(redis_url, 5.0)()
+        wire.connect()
+        assert wire.fileno() > 1_100
+        assert not wire.can_read(0.01)
+        wire.send_command("PING")
+        assert wire.can_read(5.0)
+        assert wire.read() == b"PONG"
+        wire.close()
+    finally:
+        for file in files:
+            os.close(file)
