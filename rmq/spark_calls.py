@@ -101,7 +101,7 @@ class Settled(NamedTuple):
     Attributes:
         done: Messages acked or renewed.
         lost: Messages that others have taken meanwhile.
-        put_back: Messages that replays have put back to the backlog.
+        put_back: Messages that its last replay has put back to the backlog.
     """
 
     done: int

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from rmq import calls, spark_calls
 from rmq.calls import Call
 from rmq.connections import Connections
 from rmq.errors import RmqError
 from rmq.messages import Encoded
-from rmq.spark_calls import Chunk, Driver, Entered, Mark, Once, Settled
+from rmq.spark_calls import Chunk, Driver, Entered, Mark, Once
 from rmq.topics import Topic
 
 T = TypeVar("T")
 
 WINDOW = 64
 """Most calls under way at once: they bound the memory, and keep the servers busy."""
+
+
+class SettledBatch(NamedTuple):
+    """How an ack or a renewal of a batch went.
+
+    Attributes:
+        done: Messages acked or renewed.
+        lost: Messages that others have taken meanwhile.
+        put_back: Slot -> messages that its last replay has put back to the backlog, where there are any.
+    """
+
+    done: int
+    lost: int
+    put_back: dict[int, int]
 
 
 class QuerySlots:
@@ -68,19 +82,21 @@ class QuerySlots:
 
     def settle(
         self, driver: Driver, seq: int, chunks: Iterable[tuple[int, int]], verb: Literal["ack", "renew"]
-    ) -> Settled:
+    ) -> SettledBatch:
         """Ack, or renew, (slot, chunk) parts of a batch. Safe to repeat.
 
         Raises:
             RmqError: The first that a part met; the others are done.
         """
         parts = (spark_calls.settle(self.topic, slot, driver, seq, chunk, verb) for slot, chunk in chunks)
-        done = lost = put_back = 0
-        for settled in self._each(parts):
+        done = lost = 0
+        put_back: dict[int, int] = {}
+        for call, settled in self._each(parts):
             done += settled.done
             lost += settled.lost
-            put_back += settled.put_back
-        return Settled(done, lost, put_back)
+            if settled.put_back:
+                put_back[call.slot] = put_back.get(call.slot, 0) + settled.put_back
+        return SettledBatch(done, lost, put_back)
 
     def tidy(self) -> None:
         """Sweep what nobody holds any more in all slots, and refuse those that have owners.
@@ -91,16 +107,16 @@ class QuerySlots:
         for _ in self._each(calls.claim(self.topic, slot, 0) for slot in range(self.topic.slots)):
             pass
 
-    def _each(self, parts: Iterable[Call[T]]) -> Iterator[T]:
+    def _each(self, parts: Iterable[Call[T]]) -> Iterator[tuple[Call[T], T]]:
         rest = iter(parts)
         error: Exception | None = None
         while window := list(islice(rest, self._window)):
             results: list[Any] = self._connections.run_many(window)
-            for result in results:
+            for call, result in zip(window, results, strict=True):
                 if isinstance(result, Exception):
                     error = error or result
                 else:
-                    yield result
+                    yield call, result
         if error is not None:
             raise error
 

@@ -1,8 +1,8 @@
 -- Takes a chunk over from an earlier driver, as one more delivery of what it still holds or can take back: a rollback
 -- of the same message is taken, a fresh send is not: it is a message of its own, delivered when it is due. Everything
 -- else is in other hands. What has used up its retries dies. Where only the first `share` messages of the batch are
--- replayed, that costs no retry, and the others go back to store as they were. Returns how many were left out, and
--- buried.
+-- replayed, that costs no retry, and the others go back to store as they were; `chunk.put_back` is how many, this time:
+-- it is among these that the search goes on if what is left succeeds. Returns how many were left out, and buried.
 local function replay_chunk(slot, chunk, share, before, now_ms, now_s, max_retries, totals)
   local keep = share and math.max(0, share - before) or #chunk.items
   local held = {}
@@ -10,7 +10,7 @@ local function replay_chunk(slot, chunk, share, before, now_ms, now_s, max_retri
   for n, name in ipairs(names) do
     held[name] = type(lefts) == 'number' and lefts or lefts[n]
   end
-  local kept, kept_left, left_out, buried, put_back = {}, {}, 0, 0, chunk.put_back or 0
+  local kept, kept_left, left_out, buried, put_back = {}, {}, 0, 0, 0
   for i = 1, #chunk.items, 2 do
     local content = chunk.items[i]
     local left = held[content]

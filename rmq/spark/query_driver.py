@@ -93,7 +93,7 @@ class QueryDriver:
         self._acked = 0
         self._settled = 0
         self._target: dict[int, int] | None = None
-        self._suspects = 0
+        self._suspects: dict[int, int] = {}
         self._open: Batch | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -174,9 +174,10 @@ class QueryDriver:
         open_to_us = due
         if self._target is not None:
             open_to_us = {slot: min(number, self._target.get(slot, 0)) for slot, number in due.items()}
-        if self._suspects:
-            limit = self._suspects if limit is None else min(limit, self._suspects)
-        quotas = share(open_to_us, limit)
+        quotas = share({slot: min(number, self._suspects.get(slot, 0)) for slot, number in open_to_us.items()}, limit)
+        if not quotas:
+            self._suspects = {}  # none, or others have taken them
+            quotas = share(open_to_us, limit)
         if self._target is not None:
             self._target = {slot: left - quotas.get(slot, 0) for slot, left in self._target.items()}
         planned, seen = sum(quotas.values()), self.behind
@@ -186,7 +187,7 @@ class QueryDriver:
     @property
     def wary(self) -> bool:
         """Whether the next batch may hold what the last one has put back."""
-        return self._suspects > 0
+        return bool(self._suspects)
 
     def freeze(self) -> None:
         """Take what is due now as all there is: for a query that ends with what is available."""
@@ -218,15 +219,15 @@ class QueryDriver:
         self._connections.close()
         self._renewing.close()
 
-    def _suspect(self, batch: Batch, put_back: int) -> None:
-        """Look closer at what replays of a batch have put back, when it is read again."""
+    def _suspect(self, batch: Batch, put_back: dict[int, int]) -> None:
+        """Look closer at what the last replay of a batch has put back, slot by slot, when it is read again."""
         self._suspects = put_back
         if put_back:
             log.warning(
-                "batch %d of topic %s went through after its replays had put %d messages back; they come again",
+                "batch %d of topic %s went through after its last replay had put %d messages back; they come next",
                 batch.seq,
                 self.topic.name,
-                put_back,
+                sum(put_back.values()),
             )
             if self._target is not None:
                 self.freeze()

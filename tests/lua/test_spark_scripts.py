@@ -338,7 +338,7 @@ def test_after_too_many_replays_a_chunk_is_halved_and_one_message_dies(make_slot
     state = slot.state()
     assert state.store == {b"m%d" % i: 5_000 - i for i in range(1, 5)}, "the others are back as they were"
     assert (set(state.dead), state.reason[b"m0"]["attempts"]) == ({b"m0"}, 5)
-    assert ack(slot, Driver("q1", 6)) == Settled(0, 0, 4)
+    assert ack(slot, Driver("q1", 6)) == Settled(0, 0), "with its death the search is over"
     second = slot.claim(4).messages
     assert [message.claim_score % 1_000 for message in second] == [16] * 4, "and have all their retries"
 

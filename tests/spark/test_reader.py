@@ -24,8 +24,8 @@ from rmq.spark.batches import Batch
 from rmq.spark.options import Options
 from rmq.spark.schema import QUEUE
 from rmq.spark.source import RmqStreamReader
-from rmq.spark_calls import Driver, Settled
-from rmq.spark_slot import QuerySlots
+from rmq.spark_calls import Driver
+from rmq.spark_slot import QuerySlots, SettledBatch
 from tests.support.waiting import wait_until
 
 ALL = ReadAllAvailable()
@@ -134,7 +134,7 @@ def test_leases_are_kept_until_the_ack_is_done(spark_client: RmqClient, monkeypa
         prepare = slot_keys(topic.name, 0).prepare
         return spark_client._connections.command("ZSCORE", prepare, "m")
 
-    def slow(self: QuerySlots, driver: Driver, seq: int, chunks: Any, verb: Any) -> Settled:
+    def slow(self: QuerySlots, driver: Driver, seq: int, chunks: Any, verb: Any) -> SettledBatch:
         if verb == "ack" and not waited:
             before, began_s = claim(), time.monotonic()
             wait_until(lambda: claim() != before, 10)
@@ -157,6 +157,41 @@ def test_a_redis_that_has_forgotten_the_query_is_noticed(spark_client: RmqClient
     end = reader.latestOffset({**start, "qid": "forgotten2"}, ALL)
     assert (end["seq"], sum(end["q"].values())) == (8, 100)
     reader.stop()
+
+
+def test_one_poisonous_row_among_many_chunks_dies_alone(spark_client: RmqClient) -> None:
+    topic = Topic(f"reader-{next(numbers)}", TopicType.PRIORITY)
+    number, poison = 30_000, b"m6500"
+    spark_client.producer(topic).send_many(PriorityMessage(f"m{i}", 100_000 - i) for i in range(number))
+    start = end = reader_of(spark_client, topic).initialOffset()
+    seen: set[bytes] = set()
+    restarts, poisoned = -1, True
+    while poisoned and restarts <= 2 * 15:
+        restarts += 1
+        reader = reader_of(spark_client, topic)
+        while not (poisoned := consume(reader, start, end, poison, seen)):
+            start, end = end, reader.latestOffset(end, ALL)
+            if start == end:
+                break
+        reader.stop()
+    assert [message.content for message in spark_client.dead(topic).list()] == [poison]
+    assert len(seen) == number - 1
+    assert spark_client.inspect(topic).stats().total("acked") == number - 1
+    assert restarts <= 2 * 15, "about 2 log2(batch)"
+
+
+def consume(
+    reader: RmqStreamReader, start: dict[str, Any], end: dict[str, Any], poison: bytes, seen: set[bytes]
+) -> bool:
+    """Read a batch until the poison ends its task, and tell whether it did; `seen` gets what a whole batch has."""
+    found: list[bytes] = []
+    for part in reader.partitions(start, end):
+        for rows in reader.read(part):
+            found += rows["content"].to_pylist()
+            if poison in found:
+                return True
+    seen.update(found)
+    return False
 
 
 @pytest.mark.parametrize("strict", [True, False])
