@@ -273,7 +273,9 @@ class Claimer:
                 ours = [place for place in pending if self._owners.get(place[0]) == place[1] and place not in turn]
                 turn += ours[: room - len(turn)]
             if self._may_claim is not None:
-                turn = [place for place in turn if self._may_claim(*place)]
+                picked, turn = turn, [place for place in turn if self._may_claim(*place)]
+                for slot in {slot for slot, _ in picked} - {slot for slot, _ in turn}:
+                    self._schedule.postpone(slot, monotonic_s(), TROUBLE_PAUSE_S)  # until we are told whose it is
             slots = [slot for slot, _ in turn]
             for slot in slots:
                 self._schedule.note(slot, 0)

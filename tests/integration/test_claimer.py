@@ -187,6 +187,19 @@ def test_wait_ends_when_woken(connections: Connections, make_topic: MakeTopic) -
     assert monotonic_s() - started_s < 10
 
 
+def test_a_slot_that_may_not_be_claimed_from_any_more_is_not_asked_for_without_a_pause(
+    connections: Connections, topic: Topic
+) -> None:
+    may_claim = False
+    claimer = Claimer(connections, topic, [0, 1], lambda slot, owner: slot == 1 or may_claim)
+    claimer.look()
+    assert {delivery.slot for delivery in claimer.claim(10, HOLDER).deliveries} == {1}
+    assert 0 < claimer.wait_s(5.0) <= TROUBLE_PAUSE_S
+    may_claim = True
+    claimer.wait(5.0)
+    assert {delivery.slot for delivery in claimer.claim(10, HOLDER).deliveries} == {0}
+
+
 def test_fewer_slots_at_once_where_they_are_full_and_more_where_they_are_not() -> None:
     assert next_width(16, 500, 500) == 8
     assert next_width(16, 500, 100) == 32
