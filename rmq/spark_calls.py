@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import repeat
 from typing import Any, Literal, NamedTuple
@@ -139,6 +139,22 @@ class Mark:
             for part in message.flat:
                 digest.update(b"%d " % len(part))
         return Mark(self.query, self.batch, self.partition, self.keep_s, chunk, digest.hexdigest())
+
+    def without(self, refused: Sequence[int]) -> Mark:
+        """Return the mark of the same chunk where the server has refused those of these indices."""
+        return replace(self, digest=f"{self.digest}-{'.'.join(map(str, refused))}")
+
+    def refused_in(self, found: bytes | None) -> list[int] | None:
+        """Return which of the chunk's messages were refused when it was sent before, as `without` noted it.
+
+        Args:
+            found: What Redis has for this task's chunk.
+
+        Returns:
+            Their indices; `None` where it was not sent without some.
+        """
+        known, _, refused = (found or b"").decode().partition("-")
+        return list(map(int, refused.split("."))) if refused and known == f"{self.batch}:{self.digest}" else None
 
 
 class Once(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 from rmq.backpressure import blocks, send_patiently
 from rmq.connections import Connections
 from rmq.errors import BacklogFullError, FixedTimePassedError
-from rmq.keys import slot_keys
+from rmq.keys import sent_key, slot_keys
 from rmq.messages import Encoded
 from rmq.producer import BATCH_BYTES
 from rmq.results import SendResult
@@ -178,17 +178,16 @@ class TaskSender:
                 yield _Part(slot, chunk, number)
 
     def _submit(self, round_: list[_Part]) -> None:
-        calls = [self._call(part, part.rows) for part in round_]
+        calls = [self._call(part) for part in round_]
         self._collect()  # only now: Redis worked while these were put together
         if self._pace is not None:
             self._pace.wait(sum(len(part.rows) for part in round_))
         self._under_way = round_, self._connections.submit(calls)
 
-    def _call(self, part: _Part, rows: Sequence[Encoded]) -> Any:
+    def _call(self, part: _Part) -> Any:
         if self._mark is None:
-            return self._writer.send_call(part.slot, rows)
-        # the digest is that of the whole chunk, whatever of it the server refused
-        return self._marked.send_call(part.slot, rows, self._mark.of(part.number, part.rows))
+            return self._writer.send_call(part.slot, part.rows)
+        return self._marked.send_call(part.slot, part.rows, self._mark.of(part.number, part.rows))
 
     def _collect(self) -> None:
         if self._under_way is None:
@@ -208,23 +207,40 @@ class TaskSender:
                 self._book(answer)
 
     def _without_passed(self, part: _Part) -> None:
-        """Put those aside whose time has passed by the server's clock, and send the others."""
-        rows = part.rows
-        while rows:
+        """Put those aside whose time has passed by the server's clock, and send the others.
+
+        Those that were sent by an earlier run of the batch stay sent, whatever the time is now.
+        """
+        mark = None if self._mark is None else self._mark.of(part.number, part.rows)
+        passed = [] if mark is None else self._passed_before(part, mark)
+        if passed:
+            self._put_aside(part, passed, "fixed_time did not lie ahead of Redis' time when it was first sent")
+            self._book(Once(0, 0, len(part.rows) - len(passed)))
+            return
+        while len(passed) < len(part.rows):
             key = slot_keys(self._topic.name, part.slot).store
             seconds, us = self._connections.command("TIME", key=key)
             now_ms = int(seconds) * 1_000 + int(us) // 1_000
-            passed = [row for row in rows if row.score <= now_ms]
-            rows = [row for row in rows if row.score > now_ms]
-            if passed:
-                self._bad_rows.take_encoded(passed, f"fixed_time does not lie ahead of Redis' time, {now_ms} ms")
-            if not rows:
-                return
+            late = [index for index, row in enumerate(part.rows) if row.score <= now_ms and index not in passed]
+            self._put_aside(part, late, f"fixed_time does not lie ahead of Redis' time, {now_ms} ms")
+            passed += late
+            rows = [row for row in part.rows if row.score > now_ms]
             try:
-                self._book(self._connections.run(self._call(part, rows)))
+                if rows and mark is None:
+                    self._book(self._connections.run(self._writer.send_call(part.slot, rows)))
+                elif rows and mark is not None:
+                    self._book(self._connections.run(self._marked.send_call(part.slot, rows, mark.without(passed))))
             except FixedTimePassedError:
                 continue
             return
+
+    def _passed_before(self, part: _Part, mark: Mark) -> list[int]:
+        key = sent_key(self._topic.name, part.slot, mark.query)
+        return mark.refused_in(self._connections.command("HGET", key, f"{mark.partition}:{mark.chunk}")) or []
+
+    def _put_aside(self, part: _Part, indices: Sequence[int], reason: str) -> None:
+        if indices:
+            self._bad_rows.take_encoded([part.rows[index] for index in indices], reason)
 
     def _book(self, result: SendResult | Once) -> None:
         self.counts.new += result.new
