@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
@@ -16,7 +16,7 @@ from rmq.connections import Connections
 from rmq.delivery import ACKED, RELEASED, Delivery, Outcome, Verb
 from rmq.errors import InvalidValueError, ReplyLostError, RmqError, ScriptFailedError
 from rmq.settlements import Settlements, nack_of
-from rmq.slot import SlotWriter
+from rmq.slot import NACK_BATCH, SlotWriter
 from rmq.stream_slot import GroupSlots
 from rmq.topics import Topic
 from rmq.wakeups import HintReader
@@ -32,6 +32,9 @@ again after so many seconds."""
 
 MAX_POLL = 10_000
 """Most messages in one poll."""
+
+_Done = tuple[Sequence[Delivery], set[bytes]]
+"""What one call to Redis has settled, and the names of those among them that were no longer ours."""
 
 
 class Consumer:
@@ -123,16 +126,19 @@ class Consumer:
         stale: list[Delivery] = []
         trouble: RmqError | None = None
         for slot, part in self._open_by_slot(deliveries, outcome).items():
+            carried_out: set[int] = set()
             try:
-                gone = set(self._carry_out(slot, part, outcome))
+                for done, gone in self._carry_out(slot, part, outcome):
+                    carried_out.update(map(id, done))
+                    stale += [delivery for delivery in done if delivery.name in gone]
             except RmqError as error:
                 trouble = trouble or error
                 if not isinstance(error, ReplyLostError):
                     for delivery in part:
-                        delivery.outcome = None
-                continue
-            self._claimer.expect(slot)
-            stale += [delivery for delivery in part if delivery.name in gone]
+                        if id(delivery) not in carried_out:
+                            delivery.outcome = None
+            if carried_out:
+                self._claimer.expect(slot)
         if trouble is not None:
             _mark_lost(stale)
             raise trouble
@@ -191,33 +197,40 @@ class Consumer:
 
     def settle(self, delivery: Delivery, outcome: Outcome) -> bool:
         """Carry out one delivery's outcome; for `Delivery`."""
-        stale = self._carry_out(delivery.slot, [delivery], outcome)
+        stale = any([gone for _, gone in self._carry_out(delivery.slot, [delivery], outcome)])
         self._claimer.expect(delivery.slot)
         _mark_lost([delivery] if stale else [])
         return not stale
 
-    def _carry_out(self, slot: int, deliveries: Sequence[Delivery], outcome: Outcome) -> list[bytes]:
-        """Settle deliveries of a slot; return the names of those that were no longer ours."""
+    def _carry_out(self, slot: int, deliveries: Sequence[Delivery], outcome: Outcome) -> Iterator[_Done]:
+        """Settle deliveries of a slot, call by call."""
         if outcome.verb is Verb.ACK:
-            return self._ack(slot, deliveries)
-        return self._writer.nack(slot, [nack_of(delivery, outcome) for delivery in deliveries])
+            yield from self._ack(slot, deliveries)
+            return
+        for first in range(0, len(deliveries), NACK_BATCH):
+            part = deliveries[first : first + NACK_BATCH]
+            yield part, set(self._writer.nack(slot, [nack_of(delivery, outcome) for delivery in part]))
 
-    def _ack(self, slot: int, deliveries: Sequence[Delivery]) -> list[bytes]:
+    def _ack(self, slot: int, deliveries: Sequence[Delivery]) -> Iterator[_Done]:
         """Ack deliveries of a slot, claims of which nothing else is open without naming what they hold.
 
         Whether something is open shows in Redis; if so, or if there are bodies to delete, naming them is tried next.
         """
         writer = self._writer
-        if len(deliveries) < WHOLE_FROM or monotonic_s() < self._name_until_s or not isinstance(writer, SlotWriter):
-            return writer.ack(slot, [(delivery.name, delivery.claim_score) for delivery in deliveries])
-        settlements = Settlements()
-        for delivery in deliveries:
-            settlements.add(delivery)
-        named, whole = settlements.acks()
-        if whole and (unmatched := writer.ack_whole(slot, whole)):
-            self._name_until_s = monotonic_s() + NAME_FOR_S
-            named += [(delivery.name, delivery.claim_score) for delivery in settlements.of_claims(unmatched)]
-        return writer.ack(slot, named)
+        if len(deliveries) >= WHOLE_FROM and monotonic_s() >= self._name_until_s and isinstance(writer, SlotWriter):
+            settlements = Settlements()
+            for delivery in deliveries:
+                settlements.add(delivery)
+            whole = settlements.acks()[1]
+            unmatched = writer.ack_whole(slot, whole)
+            if unmatched:
+                self._name_until_s = monotonic_s() + NAME_FOR_S
+            done = {claim_score for claim_score, _, _ in whole}.difference(unmatched)
+            yield settlements.of_claims(done), set[bytes]()
+            deliveries = [delivery for delivery in deliveries if delivery.claim_score not in done]
+        for first in range(0, len(deliveries), MAX_BATCH):
+            part = deliveries[first : first + MAX_BATCH]
+            yield part, set(writer.ack(slot, [(delivery.name, delivery.claim_score) for delivery in part]))
 
     def still_owner(self, delivery: Delivery) -> bool:
         """Return True: without ZooKeeper the lease alone decides; for `Delivery`."""

@@ -5,16 +5,20 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import pytest
 import redis
 
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, TopicType
+from rmq.connections import Connections
 from rmq.consumer import Consumer
-from rmq.errors import AlreadySettledError, InvalidValueError, ScriptFailedError
+from rmq.errors import AlreadySettledError, InvalidValueError, RedisUnavailableError, ScriptFailedError
 from rmq.keys import slot_keys
+from rmq.producer import Producer
 from rmq.retry import ImmediateRetry
+from rmq.slot import SlotWriter
 from rmq.topics import Topic
 from tests.conftest import MakeTopic
 from tests.support.clients import drain, left_in, stats_of, texts
@@ -454,13 +458,14 @@ def in_flight(client: RmqClient, topic: Topic) -> set[bytes]:
 
 
 def test_a_whole_claim_is_acked_without_its_contents(
-    redis_url: str, redis_server: RedisServer, make_topic: MakeTopic
+    connections: Connections, redis_server: RedisServer, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(TopicType.PRIORITY)
     with Proxy(redis_server.port) as proxy, RmqClient(proxy.url) as client, client.consumer(topic) as consumer:
         client.producer(topic).send_many(PriorityMessage(f"{'content' * 20}{i}", 100) for i in range(50))
         found = consumer.poll(50)
         assert len(found) == 50
+        assert SlotWriter(connections, topic).ack_whole(0, [(1, 1, b"")]) == [1]  # loads the script
         before = proxy.commands("EVALSHA")
         assert consumer.ack(found) == []
         assert proxy.commands("EVALSHA") == before + 1
@@ -488,3 +493,38 @@ def test_a_whole_claim_with_bodies_leaves_none_behind(client: RmqClient, make_to
     with client.consumer(topic) as consumer:
         assert consumer.ack(consumer.poll(20)) == []
     assert left_in(stats_of(client, topic)) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("verb", ["ack", "release"])
+def test_what_was_settled_before_a_call_failed_stays_settled(
+    verb: str, connections: Connections, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be settled again, and be taken for lost."""
+    topic = make_topic(TopicType.PRIORITY)
+    Producer(connections, topic).send_many(PriorityMessage(f"m{i:04}", 100, body="b") for i in range(300))
+    writer = SlotWriter(connections, topic)
+    calls: list[int] = []
+
+    def fail_in_the_second_call(name: str) -> Callable[..., list[bytes]]:
+        method = getattr(writer, name)
+
+        def call(slot: int, part: Sequence[object]) -> list[bytes]:
+            calls.append(len(part))
+            if len(calls) == 2:
+                raise RedisUnavailableError("cut off")
+            return method(slot, part)
+
+        return call
+
+    monkeypatch.setattr("rmq.consumer.MAX_BATCH", 256)
+    for name in ("ack", "nack"):
+        monkeypatch.setattr(writer, name, fail_in_the_second_call(name))
+    with Consumer(connections, topic) as consumer:
+        monkeypatch.setattr(consumer, "_writer", writer)
+        found = consumer.poll(300)
+        settle = getattr(consumer, verb)
+        with pytest.raises(RedisUnavailableError):
+            settle(found)
+        left = [delivery for delivery in found if delivery.outcome is None]
+        assert (calls, len(left)) == ([256, 44], 44)
+        assert settle(left) == []
