@@ -80,6 +80,7 @@ MUTANTS = (
     _mutant("the search does not resume", ("includes/take", "and 0 or rank - #contents", "and 0 or 0")),
     _mutant("the search resumes too far behind", ("includes/take", "0 or rank - #contents", "0 or rank")),
     _mutant("a paused slot is claimed from", ("includes/claim_slot", "if not paused and", "if")),
+    _mutant("a visit that only settles tells of nothing due", ("includes/claim_slot", "whole(first_due)", "'0'")),
     _mutant("the next lease's end is forgotten", ("includes/next_due", "if claim then", "if false then")),
     _mutant(
         "bodies are not handed over", ("includes/claim_slot", "if #items > 0 and (slot", "if #items < 0 and (slot")
