@@ -45,7 +45,7 @@ class Options:
         pushdown: Take filters on `slot` into account when partitions are planned.
         min_partitions: Least partitions of a read, as far as there are slots.
         max_partitions: Most partitions of a read; a partition then reads several slots.
-        max_messages_per_trigger: Most messages of a micro-batch; `None` for all.
+        max_messages_per_trigger: Most messages of a micro-batch; a million by default.
         lease_s: Lease of the source's claims, seconds; the topic's by default.
         fail_on_lease_lost: Whether a micro-batch fails when a lease was lost before it was read.
         fail_on_data_loss: Whether a restart fails when claims of its batch are gone.
@@ -255,8 +255,8 @@ def _topic_type(name: str, text: str) -> TopicType:
         raise InvalidValueError(f"{name} is {text!r}; it must be one of {names}") from None
 
 
-def _messages(name: str, text: str) -> int | None:
-    return None if text.lower() == "all" else _whole(1, 10**9)(name, text)
+def _messages(name: str, text: str) -> int:
+    return 10**9 if text.lower() == "all" else _whole(1, 10**9)(name, text)
 
 
 _OPTIONS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {

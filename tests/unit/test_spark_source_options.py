@@ -18,6 +18,10 @@ def test_defaults_and_all_of_them() -> None:
     assert found == SourceSettings(found.url, "t", 5, 2, 3, 1, False, False, 9)
 
 
+def test_all_is_more_than_the_default() -> None:
+    assert source_settings(parse_options({**LEAST, "maxMessagesPerTrigger": "all"})).max_messages == 10**9
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
