@@ -35,9 +35,9 @@ SETTLE_AFTER_S = 0.1
 """An outcome waits at most this long, and until its handler's neighbour returns, while others wait for the handler."""
 
 RIDE_S = 0.25
-"""An ack waits at most this long for the next claim from its slot, which takes it along for little; one of a message that
-was claimed longer ago does not, and none does in an idle worker. Beside a handler that runs so long the watcher sends
-it, which looks as often. What a killed process had handled meanwhile is delivered again."""
+"""An ack waits at most this long for the next claim from its slot, which takes it along for little; one of a message
+that was claimed longer ago does not, and none does in an idle worker. Beside a handler that runs so long the watcher
+sends it, which looks as often. What a killed process had handled meanwhile is delivered again."""
 
 SLOW_S = 0.5
 """What waits behind a handler that runs longer than this goes back to the others."""
