@@ -6,7 +6,7 @@ Needs the extra `rmq[spark]` on driver and executors (a cluster brings its own p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 try:
     import pyarrow as _pyarrow  # pyright: ignore[reportMissingTypeStubs]
@@ -16,6 +16,9 @@ except ImportError as error:
         f"rmq.spark needs pyspark >= 4.2 and pyarrow ({error}); install rmq[spark] on a cluster, which brings its own "
         "pyspark, or rmq[spark-local] to run Spark on one machine"
     ) from error
+
+if tuple(int(part) for part in _pyspark.__version__.split(".")[:2]) < (4, 2):
+    raise ImportError(f"rmq.spark needs pyspark >= 4.2, and this is {_pyspark.__version__}")
 
 from rmq.spark.datasource import RmqDataSource
 from rmq.spark.folding import merged, with_slot
@@ -29,5 +32,8 @@ del _pyarrow, _pyspark
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("rmq")` known to a session, classic or Spark Connect. Safe to repeat."""
+    """Make `format("rmq")` known to a session, classic or Spark Connect, and to this Python thread. Safe to repeat."""
     spark.dataSource.register(RmqDataSource)
+    if type(spark).getActiveSession() is None:
+        # a write looks the format up in the session of its thread, and a new thread has none until a call like this
+        cast("Any", spark).createDataFrame([], "none int")

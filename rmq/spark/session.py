@@ -8,7 +8,9 @@ import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any, cast
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from rmq.errors import RmqError
@@ -35,9 +37,9 @@ def open_session(
 ) -> Generator[SparkSession]:
     """Give a session that knows `format("rmq")`.
 
-    One that is active already is used as it is and stays open. Under `spark-submit`, or with `SPARK_REMOTE` set, what
-    they say rules. Else a local one is started: Java found as `rmq.java` does it, tasks in this Python, in UTC; it logs
-    errors only.
+    One that is there already, whichever thread made it, is used as it is and stays open. Under `spark-submit`, or with
+    `SPARK_REMOTE` set, what they say rules. Else a local one is started: Java found as `rmq.java` does it, tasks in
+    this Python, in UTC; it logs errors only.
 
     Args:
         name: The application's name.
@@ -48,10 +50,10 @@ def open_session(
     Raises:
         RmqError: No Java found, or Spark does not start.
     """
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        register(active)
-        yield active
+    there = _session_there()
+    if there is not None:
+        register(there)
+        yield there
         return
     # spark-submit has started the JVM before Python; a remote server has its own
     if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ:
@@ -63,6 +65,18 @@ def open_session(
         yield session
     finally:
         session.stop()
+
+
+def _session_there() -> SparkSession | None:
+    active = SparkSession.getActiveSession()  # of this thread
+    if active is not None:
+        return active
+    try:
+        made = SparkSession.active()  # by another thread
+    except PySparkException:
+        return None
+    # one whose context was stopped beside it is of no use
+    return made if cast("Any", made).sparkContext._jsc is not None else None
 
 
 def _start(name: str, master: str, settings: Mapping[str, str], quiet: bool) -> SparkSession:
