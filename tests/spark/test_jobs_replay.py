@@ -116,6 +116,40 @@ def test_a_run_that_breaks_in_an_hour_is_finished_by_the_next_and_sends_nothing_
     assert set(stored(spark_client, topic)) == {b"m%d" % i for i in range(0, 2_000, 2)}
 
 
+def test_what_came_to_an_archive_after_a_run_is_sent_by_the_next(
+    spark: SparkSession, spark_client: RmqClient, tmp_path: Path
+) -> None:
+    topic = topic_of()
+    spark_client.producer(topic)
+    for names, hour in (("early", 2), ("late", 0)):  # the later hour was sent before the earlier one had a message
+        rows = spark.range(0, 60, 1, 2).selectExpr(
+            f"concat('{names}', id) content", f"timestamp_millis({DAY_MS} + {hour * HOUR_MS}) drained"
+        )
+        rows.write.mode("append").parquet(str(tmp_path / "a"))
+        report = run(spark, settings_of(spark_client, topic, tmp_path / "a"))
+    assert (report.found, report.new, report.merged, report.skipped) == (120, 60, 60, 0)
+    assert set(stored(spark_client, topic)) == {
+        b"%s%d" % (names, i) for names in (b"early", b"late") for i in range(60)
+    }
+    assert run(spark, settings_of(spark_client, topic, tmp_path / "a")).skipped == 120
+
+
+def test_slots_of_a_topic_that_has_another_number_are_refused(
+    spark: SparkSession, spark_client: RmqClient, tmp_path: Path
+) -> None:
+    topic, wider = topic_of(), Topic(f"replay-{next(numbers)}-wider", TopicType.RANGE_MERGE, slots=8)
+    for each in (topic, wider):
+        spark_client.producer(each)
+    columns = ("concat('m', id) content", f"'{wider.name}' topic")
+    archive = write_archive(spark, tmp_path / "a", *columns, "cast(id % 4 as int) slot", rows=20)
+    with pytest.raises(InvalidValueError, match=f"topic {wider.name}, which has 8 slots; topic {topic.name} has 4"):
+        run(spark, settings_of(spark_client, topic, archive, from_topic=wider.name))
+    assert stored(spark_client, topic) == {}
+    archive = write_archive(spark, tmp_path / "b", *columns, rows=20)
+    assert run(spark, settings_of(spark_client, topic, archive, from_topic=wider.name)).new == 10
+    assert all(slot == topic.slot_of(name) for name, (slot, _, _) in stored(spark_client, topic).items())
+
+
 @pytest.mark.parametrize(
     ("kind", "columns", "more", "scores"),
     [
@@ -185,6 +219,18 @@ def test_what_is_wrong_with_an_archive_is_said_before_anything_is_sent(
     assert stored(spark_client, topic) == {}
 
 
+@pytest.mark.parametrize("priority", [16, 2**53])
+def test_a_priority_of_an_archive_that_breaks_its_rule_is_said_before_anything_is_sent(
+    spark: SparkSession, spark_client: RmqClient, tmp_path: Path, priority: int
+) -> None:
+    topic = topic_of(TopicType.PRIORITY)
+    spark_client.producer(topic)
+    archive = write_archive(spark, tmp_path / "a", "concat('m', id) content", f"{priority}L priority", rows=20)
+    with pytest.raises(InvalidValueError, match="priority must be above 16, and below 2"):
+        run(spark, settings_of(spark_client, topic, archive))
+    assert stored(spark_client, topic) == {}
+
+
 def test_what_is_wrong_with_the_settings(spark: SparkSession, spark_client: RmqClient, tmp_path: Path) -> None:
     topic = topic_of()
     good = settings_of(spark_client, topic)
@@ -193,6 +239,9 @@ def test_what_is_wrong_with_the_settings(spark: SparkSession, spark_client: RmqC
     spark_client.producer(topic)
     with pytest.raises(InvalidValueError, match="can't be read"):
         run(spark, replace(good, archive=str(tmp_path / "nothing")))
+    (tmp_path / "text").write_text("no parquet at all")
+    with pytest.raises(InvalidValueError, match=r"archive '.*text' can't be read: (?!An error occurred)"):
+        run(spark, replace(good, archive=str(tmp_path / "text")))
     with pytest.raises(InvalidValueError, match="needs a rate"):
         replace(good, again=Again())
     with pytest.raises(InvalidValueError, match="rate is 0"):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from rmq.durations import MAX_SCORE
 from rmq.errors import InvalidValueError
-from rmq.spark.failures import one_line
+from rmq.spark.failures import SPARK_ERRORS, one_line
 from rmq.spark.folding import with_slot
 from rmq.spark.jobs.redrive import Again
 from rmq.topics import Topic, TopicType
@@ -77,8 +77,8 @@ class Archive:
             too_long = F.length("body") > topic.max_body_bytes
             found = found.when(too_long, F.lit(f"body must have up to {topic.max_body_bytes} bytes"))
         if topic.type is TopicType.PRIORITY:
-            low = F.col("priority") <= topic.max_retries
-            found = found.when(low, F.lit(f"priority must be above {topic.max_retries}"))
+            fits = F.col("priority").between(topic.max_retries + 1, MAX_SCORE)
+            found = found.when(~fits, F.lit(f"priority must be above {topic.max_retries}, and below 2^53"))
         return found
 
 
@@ -96,7 +96,7 @@ def open_archive(spark: SparkSession, path: str, time_column: str | None = None)
     try:
         frame = spark.read.parquet(path)
         types = dict(frame.dtypes)
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         raise InvalidValueError(f"archive {path!r} can't be read: {one_line(error)}") from None
     if "content" not in types:
         raise InvalidValueError(f"archive {path!r} has no column content; there are {', '.join(types)}")

@@ -19,7 +19,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from rmq.connections import Connections
-from rmq.errors import InvalidValueError
+from rmq.errors import InvalidValueError, UnknownTopicError
+from rmq.registry import Registry
 from rmq.spark.counted import write_counted
 from rmq.spark.failures import plain_errors
 from rmq.spark.jobs import nothing
@@ -84,8 +85,8 @@ class ReplaySettings:
         if not 1970 <= self.day.year < 3000:
             raise InvalidValueError(f"day is {self.day}; it must lie between 1970 and 3000")
         if self.archive is None:
-            for name in ("time_column", "from_topic", "fixed_time_ms"):
-                if getattr(self, name) is not None:
+            for name in ("time_column", "from_topic", "fixed_time_ms", "run"):
+                if getattr(self, name) not in (None, ""):
                     raise InvalidValueError(f"{name} is for an archive; the dead are chosen by their time of death")
 
     @property
@@ -93,12 +94,17 @@ class ReplaySettings:
         """The day's first moment."""
         return datetime(self.day.year, self.day.month, self.day.day, tzinfo=UTC)
 
-    @property
-    def name(self) -> str:
-        """Names the replay: one with the same settings, whatever its rate, passes over what it has sent."""
+    def name_for(self, found: int, fingerprint: int) -> str:
+        """Name a replay of an archive: another with the same name, whatever its rate, passes over what it has sent.
+
+        Args:
+            found: Messages of the day.
+            fingerprint: Of these messages. With others the marks must count for nothing: a chunk of an hour that came
+                later would be taken for one that was sent.
+        """
         again = self.again
         parts = (self.topic, self.day, self.archive, self.time_column, self.from_topic, self.fixed_time_ms, self.run)
-        text = repr((*parts, again.priority, again.due_in_ms))
+        text = repr((*parts, again.priority, again.due_in_ms, found, fingerprint))
         return "replay" + hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
@@ -148,8 +154,8 @@ def run(spark: SparkSession, settings: ReplaySettings, say: Callable[[str], None
         RmqError: The job failed. A second run goes on with the rest.
 
     Guarantee: dead: each message is in the dead or in the backlog at any time. Archive: what one run has sent no other
-        sends again, while it has the same settings but for the rate, and the files are the same; on topics that wait
-        for room, drop, or are PRIORITY with a `ttl`, a second run sends all again (`resumable`).
+        sends again, while it has the same settings but for the rate, and finds the same messages of the day; else, and
+        on topics that wait for room, drop, or are PRIORITY with a `ttl` (`resumable`), a second run sends all again.
     """
     with connected(settings.url) as connections, in_utc(spark):
         if settings.archive is None:
@@ -194,17 +200,21 @@ class _ArchiveReplay:
         self._settings, self._say = settings, say
         self._limit = limit_for(settings.again, CHUNK)
         self._resumable = takes_marks(topic)
+        self._name: str | None = None
 
     def run(self) -> ReplayReport:
         settings = self._settings
         archive = open_archive(self._spark, settings.archive or "", settings.time_column)
+        self._check_slots(archive)
         rows = archive.messages(self._topic, settings.again, settings.fixed_time_ms, settings.from_topic)
         rows = rows.where(_within(F.col("_time"), settings.begin, timedelta(days=1)))
         self._writer(rows.drop("_time").schema, 0)  # finds out what does not fit
         with plain_errors():
             self._say("looking at the archive")
-            hours = self._look(archive, rows)
+            hours, fingerprint = self._look(archive, rows)
         found = sum(hours.values())
+        if self._resumable:
+            self._name = settings.name_for(found, fingerprint)
         if settings.dry_run or not found:
             return ReplayReport(found, resumable=self._resumable)
         began_s, total = time.monotonic(), Counts()
@@ -215,17 +225,34 @@ class _ArchiveReplay:
         seconds = time.monotonic() - began_s
         return ReplayReport(found, total.new, total.merged, total.skipped, seconds, self._resumable)
 
-    def _look(self, archive: Archive, rows: DataFrame) -> dict[int, int]:
-        """Return how many messages each hour has.
+    def _check_slots(self, archive: Archive) -> None:
+        """Refuse slots that were counted in another number of them: there equal contents would not meet."""
+        name = self._settings.from_topic
+        if name is None or "slot" not in archive.frame.columns:
+            return
+        try:
+            slots = Registry(self._connections).get(name).slots
+        except UnknownTopicError:  # of another Redis, or gone
+            return
+        if slots != self._topic.slots:
+            raise InvalidValueError(
+                f"archive {self._settings.archive!r}: its column slot is of topic {name}, which has {slots} slots; "
+                f"topic {self._topic.name} has {self._topic.slots}: leave the column out, and name what the slots came "
+                "from slot_basis where that was not the content"
+            )
+
+    def _look(self, archive: Archive, rows: DataFrame) -> tuple[dict[int, int], int]:
+        """Return how many messages each hour has, and a fingerprint of them all, in whatever order they are.
 
         Raises:
             InvalidValueError: One breaks a rule of the topic.
         """
-        hours: dict[int, int] = {}
+        hours, fingerprint = dict[int, int](), 0
         begin_s = int(self._settings.begin.timestamp())
         hour = F.floor((F.unix_seconds("_time") - begin_s) / 3_600).cast("int").alias("hour")
         problem = archive.problem(self._topic).alias("problem")
-        counted = rows.groupBy(hour, problem).agg(F.count("*").alias("number"))
+        prints = F.sum(F.xxhash64(*rows.columns).cast("decimal(20,0)")).alias("prints")
+        counted = rows.groupBy(hour, problem).agg(F.count("*").alias("number"), prints)
         for row in counted.collect():
             if row.problem is not None:
                 raise InvalidValueError(
@@ -233,21 +260,20 @@ class _ArchiveReplay:
                     f"topic {self._topic.name}: {row.problem}; nothing was sent"
                 )
             hours[row.hour] = hours.get(row.hour, 0) + row.number
-        return hours
+            fingerprint += int(row.prints)
+        return hours, fingerprint
 
     def _send(self, rows: DataFrame, hour: int) -> Counts:
         begin = self._settings.begin + timedelta(hours=hour)
         part = rows.where(_within(F.col("_time"), begin, timedelta(hours=1)))
         # the same rows, in the same order, in the task of the same number: in every run
-        order = ("_time", "content", *(name for name in ("body",) if name in part.columns), "slot")
-        part = part.repartition(min(self._topic.slots, MOST_TASKS), "slot").sortWithinPartitions(*order)
+        part = part.repartition(min(self._topic.slots, MOST_TASKS), "slot").sortWithinPartitions(*part.columns)
         part = part.drop("_time")
         return write_counted(part, self._writer(part.schema, hour))
 
     def _writer(self, schema: StructType, hour: int) -> _ReplayWriter:
         options = {"url": self._settings.url, "topic": self._topic.name, "merge": "none", "trustSlot": "true"}
-        query = self._settings.name if self._resumable else None
-        return _ReplayWriter(schema, parse_options(options), self._limit, query, hour)
+        return _ReplayWriter(schema, parse_options(options), self._limit, self._name, hour)
 
 
 class _ReplayWriter(BatchWriter):
