@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from rmq import RmqClient, Topic, TopicType
 from rmq.demo.orders import price_changes as changes_of_the_demo
 from rmq.demo.orders import read_orders
-from rmq.errors import InvalidValueError
+from rmq.errors import InvalidValueError, RmqError, TopicMismatchError
 from rmq.spark.jobs.order_lines import slice_path, whole_path
 from rmq.spark.jobs.prices import PriceSettings, run
 from tests.spark.frames import stored
@@ -32,6 +32,7 @@ COLUMNS = (
     "invoice_no string, stock_code string, quantity int, invoice_date timestamp_ntz, unit_price double, "
     "customer_id int, country string"
 )
+HEADER = "invoice_no,stock_code,country,quantity,invoice_date,unit_price,customer_id"
 numbers = count(1)
 
 
@@ -44,6 +45,10 @@ def backlogs(client: RmqClient, settings: PriceSettings) -> tuple[dict[bytes, An
     pictures = Topic(settings.pictures, TopicType.RANGE_MERGE, slots=settings.slots)
     customers = Topic(settings.customers, TopicType.PRIORITY, slots=settings.slots)
     return stored(client, pictures), stored(client, customers)
+
+
+def registered(client: RmqClient, settings: PriceSettings) -> list[str]:
+    return [topic.name for topic in client.topics() if topic.name in (settings.pictures, settings.customers)]
 
 
 def written(spark: SparkSession, folder: Path, rows: list[tuple[Any, ...]]) -> str:
@@ -98,6 +103,18 @@ def test_wherever_it_is_folded_the_backlog_is_the_same(
     assert set(backlogs(spark_client, settings)[0]) == {b"item:i0", b"item:i1", b"item:i2"}
 
 
+def test_a_csv_may_have_its_columns_in_any_order(spark: SparkSession, spark_client: RmqClient, tmp_path: Path) -> None:
+    csv = tmp_path / "lines.csv"
+    rows = ("1,mug,UK,1,2011-12-08 09:00:00,2.0,1", "2,mug,UK,1,2011-12-08 09:01:00,3.0,2")
+    csv.write_text("\n".join((HEADER, *rows)), "utf-8")
+    settings = settings_of(spark_client, str(csv))
+    report = run(spark, settings)
+    assert (report.lines, report.pictures.messages, report.contacts.messages) == (2, 1, 2)
+    csv.write_text("\n".join((HEADER.replace("customer_id", "customer"), *rows)), "utf-8")
+    with pytest.raises(InvalidValueError, match="have no column customer_id"):
+        run(spark, settings)
+
+
 def test_lines_that_are_wrong_in_the_books_change_nothing(
     spark: SparkSession, spark_client: RmqClient, tmp_path: Path
 ) -> None:
@@ -145,11 +162,23 @@ def test_settings_that_break_a_rule_are_named(settings: dict[str, Any], error: s
         PriceSettings("lines.parquet", "redis://localhost", **settings)
 
 
-def test_a_topic_of_another_type_is_left_alone(spark: SparkSession, spark_client: RmqClient, tmp_path: Path) -> None:
-    settings = settings_of(spark_client, written(spark, tmp_path, [("1", "mug", 1, 0, 2.0, 1)]))
-    spark_client.producer(Topic(settings.pictures, TopicType.PRIORITY, slots=8))
-    with pytest.raises(Exception, match="registered as PRIORITY"):
+def test_nothing_is_sent_where_one_topic_is_another_or_one_line_is_wrong(
+    spark: SparkSession, spark_client: RmqClient, tmp_path: Path
+) -> None:
+    rows = [("1", "mug", 1, 0, 2.0, 1), ("2", "mug", 1, 1, 3.0, 1)]
+    lines = written(spark, tmp_path, rows)
+    for taken in ("pictures", "customers"):
+        settings = settings_of(spark_client, lines)
+        spark_client.producer(Topic(getattr(settings, taken), TopicType.FIXED_TIME, slots=8))
+        with pytest.raises(TopicMismatchError, match="registered as FIXED_TIME"):
+            run(spark, settings)
+        assert {spark_client.inspect(name).stats().backlog for name in registered(spark_client, settings)} == {0}
+    csv = tmp_path / "lines.csv"
+    csv.write_text(f"{HEADER}\n1,mug,UK,1,2011-12-08 09:00:00,2.0,1\n2,mug,UK,1,2011-12-08 09:01:00,3.0,one\n", "utf-8")
+    settings = settings_of(spark_client, str(csv))  # the customer is not read to compare prices
+    with pytest.raises(RmqError, match=r"[Mm]alformed"):
         run(spark, settings)
+    assert registered(spark_client, settings) == []
 
 
 @pytest.mark.usefixtures("spark")  # the commands use the session that is there

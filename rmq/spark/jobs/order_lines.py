@@ -9,6 +9,15 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    DataType,
+    DoubleType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+)
 
 import rmq
 from rmq.errors import InvalidValueError
@@ -26,10 +35,13 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 """Column -> the types that it may have. `customer_id` is null for a guest."""
 
-_CSV = (
-    "invoice_no string, stock_code string, description string, quantity int, invoice_date timestamp_ntz, "
-    "unit_price double, customer_id int, country string"
-)
+_CSV: Mapping[str, DataType] = {
+    "quantity": IntegerType(),
+    "invoice_date": TimestampNTZType(),
+    "unit_price": DoubleType(),
+    "customer_id": IntegerType(),
+}
+"""What a CSV's columns are read as; the others as text."""
 
 
 def slice_path() -> str:
@@ -70,7 +82,9 @@ def read_lines(spark: SparkSession, path: str, *, numbered: bool = False) -> Dat
     csv = path.endswith((".csv", ".csv.gz"))
     try:
         if csv:
-            lines = spark.read.csv(path, header=True, schema=_CSV, enforceSchema=False, mode="FAILFAST")
+            names = spark.read.csv(path, header=True).columns  # in any order, and more than are needed
+            schema = StructType([StructField(name, _CSV.get(name, StringType())) for name in names])
+            lines = spark.read.csv(path, header=True, schema=schema, enforceSchema=False, mode="FAILFAST")
         else:
             if Path(path).is_file():
                 _check_parquet(path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
@@ -192,30 +193,29 @@ def run(spark: SparkSession, settings: PriceSettings, say: Callable[[str], None]
         say: Gets a line when a step begins.
 
     Raises:
-        InvalidValueError: A setting or the order lines are wrong; nothing was sent.
-        RmqError: Spark or Redis failed. What was sent stays sent; another run sends all of it again, which merges
-            with the backlog.
+        InvalidValueError: A setting or the columns of the order lines are wrong; nothing was sent.
+        TopicMismatchError: One of the topics is there already, and is another; nothing was sent.
+        RmqError: A line can't be read: nothing was sent. Or Spark or Redis failed: what was sent stays sent; another
+            run sends all of it again, which merges with the backlog.
     """
     lines = read_lines(spark, settings.lines, numbered=True)
-    with plain_errors():
+    with plain_errors(), ExitStack() as kept:
         say("price changes: comparing")
         changes = price_changes(lines, settings.time_range_ms).select("content", "opens").persist()
-        try:
-            read = lines.agg(F.count(F.lit(1)).alias("lines"), F.count_if(F.expr(_PRICED)).alias("priced")).collect()[0]
-            asked = changes.agg(F.count(F.lit(1)).alias("changes"), F.count_if("opens").alias("windows")).collect()[0]
-            say("price changes: sending")
-            pictures = _send(changes.select("content"), asked["changes"], settings, TopicType.RANGE_MERGE)
-        finally:
-            changes.unpersist()
+        kept.callback(changes.unpersist)
+        read = lines.agg(F.count(F.lit(1)).alias("lines"), F.count_if(F.expr(_PRICED)).alias("priced")).collect()[0]
+        asked = changes.agg(F.count(F.lit(1)).alias("changes"), F.count_if("opens").alias("windows")).collect()[0]
         say("customers: tiers by turnover")
         tiers = _tiers(turnovers(lines), settings).persist()
-        try:
-            found = _tier_reports(tiers)
-            say("customers: sending")
-            number = sum(tier.customers for tier in found)
-            contacts = _send(_contacts(tiers), number, settings, TopicType.PRIORITY)
-        finally:
-            tiers.unpersist()
+        kept.callback(tiers.unpersist)
+        found = _tier_reports(tiers)
+        # nothing is sent before all lines are read and both topics fit
+        to_pictures = _Sending(changes.select("content"), settings, TopicType.RANGE_MERGE)
+        to_customers = _Sending(_contacts(tiers), settings, TopicType.PRIORITY)
+        say("price changes: sending")
+        pictures = to_pictures.send(asked["changes"])
+        say("customers: sending")
+        contacts = to_customers.send(sum(tier.customers for tier in found))
     return PriceReport(read["lines"], read["lines"] - read["priced"], asked["windows"], pictures, contacts, found)
 
 
@@ -244,15 +244,22 @@ def _tier_reports(tiers: DataFrame) -> tuple[TierReport, ...]:
     return tuple(TierReport(tier.name, tier.value, *found.get(tier.name, (0, 0))) for tier in Tier)
 
 
-def _send(frame: DataFrame, number: int, settings: PriceSettings, kind: TopicType) -> Sent:
-    began_s = time.monotonic()
-    topic = settings.pictures if kind is TopicType.RANGE_MERGE else settings.customers
-    options = {"url": settings.url, "topic": topic, "type": kind.name, "slots": str(settings.slots)}
-    if kind is TopicType.RANGE_MERGE:
-        options["time_range"] = str(settings.time_range_ms)
-        if settings.merge == "all":
-            frame = merged(frame, kind)
-    options["merge"] = "partition" if settings.merge == "partition" else "none"
-    counts = write_counted(frame, BatchWriter(frame.schema, parse_options(options)))
-    folded, elapsed_s = number - counts.new - counts.merged, time.monotonic() - began_s
-    return Sent(topic, number, folded, counts.merged, counts.new, elapsed_s)
+class _Sending:
+    """Sends a frame to one of the topics, which is registered and looked at when this is made."""
+
+    def __init__(self, frame: DataFrame, settings: PriceSettings, kind: TopicType) -> None:
+        self._topic = settings.pictures if kind is TopicType.RANGE_MERGE else settings.customers
+        options = {"url": settings.url, "topic": self._topic, "type": kind.name, "slots": str(settings.slots)}
+        if kind is TopicType.RANGE_MERGE:
+            options["time_range"] = str(settings.time_range_ms)
+            if settings.merge == "all":
+                frame = merged(frame, kind)
+        options["merge"] = "partition" if settings.merge == "partition" else "none"
+        self._frame, self._writer = frame, BatchWriter(frame.schema, parse_options(options))
+
+    def send(self, number: int) -> Sent:
+        """Send it; `number` is what the order lines asked for."""
+        began_s = time.monotonic()
+        counts = write_counted(self._frame, self._writer)
+        folded, elapsed_s = number - counts.new - counts.merged, time.monotonic() - began_s
+        return Sent(self._topic, number, folded, counts.merged, counts.new, elapsed_s)
