@@ -23,6 +23,9 @@ _OF_SPARK = frozenset(
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 MAX_RATE = 1_000_000
+MOST_MESSAGES = 10**9
+"""Most messages of a micro-batch."""
+
 _DURATION = re.compile(r"([0-9]+) ?([a-z]*)")
 
 
@@ -256,7 +259,7 @@ def _topic_type(name: str, text: str) -> TopicType:
 
 
 def _messages(name: str, text: str) -> int:
-    return 10**9 if text.lower() == "all" else _whole(1, 10**9)(name, text)
+    return MOST_MESSAGES if text.lower() == "all" else _whole(1, MOST_MESSAGES)(name, text)
 
 
 _OPTIONS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {

@@ -287,6 +287,11 @@ def test_wrong_settings_and_files_are_refused(shop: Shop, tmp_path: Path) -> Non
             shop.settings(**given)
     with pytest.raises(InvalidValueError, match=r"order lines .*lines' can't be read: .*does not exist"):
         run(shop.spark, shop.settings())
+    shop.order(1, 10)
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidValueError, match=r"folder '.*file/out' can't be made: (?!An error occurred)"):
+        run(shop.spark, shop.settings(out=str(tmp_path / "file" / "out")))
+    assert shop.topic not in {topic.name for topic in shop.client.topics()}
     (tmp_path / "text").write_text("no parquet at all")
     with pytest.raises(InvalidValueError, match=r"can't be read: .*magic bytes"):
         read_lines(shop.spark, str(tmp_path / "text"))

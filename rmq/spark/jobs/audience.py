@@ -24,7 +24,7 @@ from rmq.client import RmqClient
 from rmq.errors import InvalidValueError
 from rmq.inspection import Inspection
 from rmq.spark.counted import write_counted
-from rmq.spark.failures import SPARK_ERRORS, plain_errors
+from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors
 from rmq.spark.jobs import nothing
 from rmq.spark.jobs.audience_report import AudienceReport
 from rmq.spark.jobs.audience_rules import DEFAULT_RULES, check_rules
@@ -33,7 +33,7 @@ from rmq.spark.jobs.evaluating import Evaluator, Say
 from rmq.spark.jobs.order_lines import read_lines
 from rmq.spark.jobs.rival import Rival
 from rmq.spark.jobs.serial import disorder
-from rmq.spark.options import parse_options
+from rmq.spark.options import MOST_MESSAGES, parse_options
 from rmq.spark.sending import Counts
 from rmq.spark.sink import BatchWriter
 from rmq.topics import Topic, TopicType
@@ -79,6 +79,8 @@ class AudienceSettings:
         for name in ("window_ms", "batch"):
             if getattr(self, name) < 1:
                 raise InvalidValueError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        if self.batch > MOST_MESSAGES:
+            raise InvalidValueError(f"batch is {self.batch}; it must be up to {MOST_MESSAGES:,}")
         if self.rival < 0:
             raise InvalidValueError(f"rival is {self.rival}; it must be 0 or more")
         self.to_topic()
@@ -112,6 +114,7 @@ def run(
     job = _Job(spark, settings, say, stop or threading.Event())
     with plain_errors(), RmqClient(settings.url) as client:
         _check_folder(spark, client, settings)
+        _make_folder(spark, settings.out)
         return job.run(client, lines)
 
 
@@ -139,6 +142,19 @@ def _check_folder(spark: SparkSession, client: RmqClient, settings: AudienceSett
         f"{settings.out!r} holds the segments of a topic that this Redis does not know as {settings.topic!r}: name "
         "a fresh folder, or the Redis and topic that it was made with"
     )
+
+
+def _make_folder(spark: SparkSession, out: str) -> None:
+    """Make the folder, before changes are sent that nobody could evaluate then."""
+    session: Any = spark
+    try:
+        path = session._jvm.org.apache.hadoop.fs.Path(out)
+        made = path.getFileSystem(session._jsc.hadoopConfiguration()).mkdirs(path)
+        reason = "" if made else "its file system refuses"
+    except SPARK_ERRORS as error:
+        reason = one_line(error)
+    if reason:
+        raise InvalidValueError(f"folder {out!r} can't be made: {reason}")
 
 
 class _Job:
