@@ -128,6 +128,8 @@ def test_with_a_priority_and_a_rate(spark: SparkSession, spark_client: RmqClient
     assert report.redriven == {mails.name: Counts(rows=16, new=16)}
     assert {score for _, score, _ in stored(spark_client, mails).values()} == {900}
     assert f"redriving 16 of topic {mails.name}" in steps
+    [bucket] = spark_client._connections.command("KEYS", f"rate:{mails.name}:*")
+    assert spark_client._connections.command("HMGET", bucket, "rate", "sent") == [b"8.0", b"16"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The audit of dead letters: how many died, of what, when and where; and, on request, back with those that are chosen.
 
-The dead of all topics are read once and kept, so that the tables, the pictures and the redrive speak of the same ones.
+The chosen dead of all topics are read once and kept: the tables, the pictures and the redrive speak of the same ones.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class DeadReport:
     """What the audit found, and what it moved.
 
     Attributes:
-        found: Dead messages of all topics.
+        found: Dead messages of all topics; with a condition counted a moment after the chosen ones.
         chosen: Of these, those that the condition chose; the tables speak of them.
         reasons: By topic and type of error, most first.
         hours: By topic, hour and type of error, the earliest first.
@@ -180,10 +180,10 @@ def run(
             if settings.dry_run or not settings.redrive:
                 return report
             for topic, redriver in redrivers:
-                total = sum(reason.dead for reason in report.reasons if reason.topic == topic.name)
+                rows = kept.where(F.col("topic") == topic.name)
+                total = rows.count()  # not from the report, whose tables leave out what is rare
                 if total:
                     say(f"redriving {total:,} of topic {topic.name}")
-                    rows = kept.where(F.col("topic") == topic.name)
                     report.redriven[topic.name] = redriver.move(rows, total, f"Spark: {settings.where}"[:500], say)
             return report
         finally:

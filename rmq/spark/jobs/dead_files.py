@@ -62,10 +62,16 @@ def write_files(report: DeadReport, folder: str, form: str = "csv") -> tuple[Pat
 
     Raises:
         InvalidValueError: No such format, or the folder can't be made.
-        RmqError: matplotlib is missing.
+        RmqError: matplotlib is missing, or a file can't be written.
     """
     check_files(form, folder)
-    place = Path(folder)
+    try:
+        return _write(report, Path(folder), form)
+    except OSError as error:
+        raise RmqError(f"folder {folder!r} can't be written: {error}") from None
+
+
+def _write(report: DeadReport, place: Path, form: str) -> tuple[Path, ...]:
     files = [
         _table(place / "by_reason", Reason, report.reasons, form),
         _table(place / "by_hour", HourCount, report.hours, form),

@@ -1,0 +1,50 @@
+"""What is said of Spark's jobs before there is a Spark."""
+
+from __future__ import annotations
+
+import importlib
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+import rmq.spark
+from rmq.errors import InvalidValueError, RmqError
+from rmq.spark.jobs.audience import AudienceSettings
+from rmq.spark.jobs.dead_audit import DeadReport
+from rmq.spark.jobs.dead_files import write_files
+from rmq.spark.jobs.redrive import Again
+from rmq.spark.jobs.replay import ReplaySettings
+from rmq.spark.options import parse_options
+
+
+@pytest.mark.parametrize(
+    "given", [{"time_column": "sent"}, {"from_topic": "other"}, {"fixed_time_ms": 2**41}, {"run": "again"}]
+)
+def test_what_is_for_an_archive_is_refused_where_there_is_none(given: dict[str, object]) -> None:
+    [name] = given
+    with pytest.raises(InvalidValueError, match=f"^{name} is for an archive"):
+        ReplaySettings("t", date(2026, 11, 20), "redis://localhost", Again(rate=5.0), **given)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_batch_of_customers_is_what_the_source_takes() -> None:
+    most = AudienceSettings("lines", "out", "redis://localhost", batch=10**9).batch
+    assert parse_options({"url": "redis://localhost", "maxMessagesPerTrigger": str(most)})
+    with pytest.raises(InvalidValueError, match="batch is 1000000001; it must be up to 1,000,000,000"):
+        AudienceSettings("lines", "out", "redis://localhost", batch=most + 1)
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_table_that_cannot_be_written_is_an_error_of_ours(tmp_path: Path, form: str) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / f"by_hour.{form}").mkdir()
+    with pytest.raises(RmqError, match="can't be written: "):
+        write_files(DeadReport(0, 0, (), (), ()), str(tmp_path), form)
+
+
+def test_a_spark_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as older:
+        older.setattr("pyspark.__version__", "4.1.2")
+        with pytest.raises(ImportError, match=r"needs pyspark >= 4\.2, and this is 4\.1\.2"):
+            importlib.reload(rmq.spark)
+    importlib.reload(rmq.spark)
