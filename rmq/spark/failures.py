@@ -27,6 +27,7 @@ _OURS = re.compile(r"^(?:rmq\.errors\.)(\w+): (.*)", re.MULTILINE)
 _LAST_PYTHON = re.compile(r"^([\w.]+(?:Error|Exception)): (.*)", re.MULTILINE)
 # of a Java exception that Spark has no class of its own for: first the call that failed, which says nothing
 _JAVA = re.compile(r"An error occurred while calling [^\n]*\n: (?:([\w.$]+)(?:: |$))?(.*)", re.MULTILINE)
+_CAUSE = re.compile(r"^Caused by: [\w.$]+: (.*)", re.MULTILINE)
 _ERROR_CLASS = re.compile(r"^\[[A-Z0-9_.]+\] ")
 _STATE = re.compile(r" SQLSTATE: \w+")
 
@@ -42,7 +43,14 @@ def one_line(error: Exception) -> str:
         first = found[2] or found[1]
     else:
         first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-    return _STATE.sub("", _ERROR_CLASS.sub("", first)).strip()
+    said = _plain(first)
+    if "FAILED_READ_FILE" in first and (cause := _CAUSE.search(text)):  # names the file only
+        said = f"{said} {_plain(cause[1])}"
+    return said
+
+
+def _plain(line: str) -> str:
+    return _STATE.sub("", _ERROR_CLASS.sub("", line)).strip()
 
 
 @contextmanager

@@ -25,7 +25,7 @@ OF_A_WORKER = (
         (
             "An error occurred while calling o45.parquet.\n: org.apache.spark.SparkException: "
             f"[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///a.md.  SQLSTATE: KD001{TRACE}",
-            "Encountered error while reading file file:///a.md.",
+            "Encountered error while reading file file:///a.md. less",
         ),
         (
             f"An error occurred while calling o9.json.\n: java.io.IOException: No space left on device{TRACE}",
