@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from rmq import RmqClient, Topic, TopicType
 from rmq.errors import InvalidValueError, RmqError, UnknownTopicError
+from rmq.spark.jobs import dead_audit
 from rmq.spark.jobs.dead_audit import DeadAuditSettings, DeadReport, run
 from rmq.spark.jobs.dead_files import write_files
 from rmq.spark.jobs.redrive import Again
@@ -118,6 +119,16 @@ def test_a_condition_picks_what_is_redriven_and_a_second_run_finds_nothing(
     ]  # fmt: skip
     again = run(spark, settings_of(spark_client, *topics, where=where, redrive=True))
     assert (again.chosen, again.redriven) == (0, {})
+
+
+def test_what_the_tables_leave_out_is_redriven_all_the_same(
+    spark: SparkSession, spark_client: RmqClient, topics: tuple[Topic, Topic], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures, mails = topics
+    monkeypatch.setattr(dead_audit, "MOST_ROWS", 1)
+    report = run(spark, settings_of(spark_client, *topics, where="true", redrive=True))
+    assert ([row.topic for row in report.reasons], report.chosen) == ([pictures.name], 51)
+    assert {name: counts.new for name, counts in report.redriven.items()} == {pictures.name: 35, mails.name: 16}
 
 
 def test_with_a_priority_and_a_rate(spark: SparkSession, spark_client: RmqClient, topics: tuple[Topic, Topic]) -> None:
