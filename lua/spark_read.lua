@@ -29,8 +29,8 @@
 -- Complexity: O(limit log N)
 -- Notes: safe to repeat. A driver that restarts reads its batch anew: what the chunk still holds is renewed, what a
 --   sweep put back is taken again, each at the price of a retry; what others have taken or settled is left to them.
---   Where Redis has dropped copies of bodies, the chunk cannot be given out as it was: the driver is refused, and to the
---   next one the chunk is empty; the leases bring its messages back.
+--   Where Redis has dropped copies of bodies, the chunk cannot be given out as it was: the driver is refused, and to
+--   the next one the chunk is empty; the leases bring its messages back.
 --   A batch that was begun anew too often is halved with each further replay: the first half stays, what does not goes
 --   back to store as it was, from where chunks of the batch that nobody has read yet do not claim it again: they stay
 --   empty. Of a batch that fails even so one message dies: the last one that was left.

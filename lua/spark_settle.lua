@@ -12,8 +12,8 @@
 -- ARGV[3]  chunk       number of the chunk in this slot's part of the batch; -1: none, only the mark is set
 -- ARGV[4]  verb        `ack` or `renew`
 -- ARGV[5]  keep_s      seconds for which an unused record is kept
--- Returns: { acked or renewed, no longer ours, put back to store by the last replay }; all 0 for a chunk that was never read or
---   is acked already
+-- Returns: { acked or renewed, no longer ours, put back to store by the last replay }; all 0 for a chunk that was never
+--   read or is acked already
 -- Errors: RMQ_FENCED stored_epoch; RMQ_DRIVER generation of a newer driver; RMQ_ACKED seq where a later batch is acked;
 --   nothing was written
 -- Complexity: O(n log N)
