@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rmq.clock import monotonic_s
 from rmq.wire import ReplyError, Wire, WireBrokenError, wire_factory
 
-Serve = Callable[[Callable[[socket.socket], object]], Wire]
+Serve = Callable[..., Wire]
 
 
 @pytest.fixture
@@ -23,7 +22,7 @@ def serve() -> Iterator[Serve]:
         wires: list[Wire] = []
         end = threading.Event()
 
-        def make(act: Callable[[socket.socket], object]) -> Wire:
+        def make(act: Callable[[socket.socket], object], timeout_s: float = 20.0) -> Wire:
             connected = threading.Event()
 
             def run() -> None:
@@ -41,7 +40,7 @@ def serve() -> Iterator[Serve]:
 
             threads.append(threading.Thread(target=run))
             threads[-1].start()
-            wire = wire_factory(f"redis://127.0.0.1:{listener.getsockname()[1]}", 0.5)()
+            wire = wire_factory(f"redis://127.0.0.1:{listener.getsockname()[1]}", timeout_s)()
             wires.append(wire)
             wire.connect()
             connected.set()
@@ -90,11 +89,8 @@ def test_a_reply_may_come_in_pieces_and_several_at_once(serve: Serve) -> None:
     ],
 )
 def test_what_is_no_reply_breaks_the_wire(sent: bytes, trouble: str, serve: Serve) -> None:
-    wire = serve(lambda connection: connection.sendall(sent))
-    started_s = monotonic_s()
     with pytest.raises(WireBrokenError, match=trouble):
-        wire.read()
-    assert monotonic_s() - started_s < 5
+        serve(lambda connection: connection.sendall(sent), 1.5).read()
 
 
 def test_a_reply_that_is_cut_off_breaks_the_wire(serve: Serve) -> None:
@@ -107,11 +103,9 @@ def test_a_reply_that_is_cut_off_breaks_the_wire(serve: Serve) -> None:
 
 
 def test_a_server_that_takes_nothing_does_not_hold_a_large_request_for_ever(serve: Serve) -> None:
-    wire = serve(lambda connection: None)
-    started_s = monotonic_s()
-    with pytest.raises(WireBrokenError):
+    wire = serve(lambda connection: None, 1.5)
+    with pytest.raises(WireBrokenError, match="in time"):
         wire.send_command("SET", "a", bytes(50_000_000))
-    assert monotonic_s() - started_s < 5
 
 
 def test_a_process_with_more_than_a_thousand_files_open_can_wait_for_replies(redis_url: str) -> None:
