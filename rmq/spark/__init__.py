@@ -34,6 +34,6 @@ del _pyarrow, _pyspark
 def register(spark: SparkSession) -> None:
     """Make `format("rmq")` known to a session, classic or Spark Connect, and to this Python thread. Safe to repeat."""
     spark.dataSource.register(RmqDataSource)
-    if type(spark).getActiveSession() is None:
+    if type(spark).getActiveSession() is None and hasattr(spark, "sparkContext"):
         # a write looks the format up in the session of its thread, and a new thread has none until a call like this
         cast("Any", spark).createDataFrame([], "none int")

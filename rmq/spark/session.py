@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -75,8 +75,8 @@ def _session_there() -> SparkSession | None:
         made = SparkSession.active()  # by another thread
     except PySparkException:
         return None
-    # one whose context was stopped beside it is of no use
-    return made if cast("Any", made).sparkContext._jsc is not None else None
+    context: Any = getattr(made, "sparkContext", None)  # Spark Connect has none, and names no session that is over
+    return made if context is None or context._jsc is not None else None
 
 
 def _start(name: str, master: str, settings: Mapping[str, str], quiet: bool) -> SparkSession:

@@ -1,4 +1,4 @@
-"""What is said where Spark does not start: in a process of its own, with a Java that only fails."""
+"""Which session is taken where there is no Spark to start one, and what is said where it does not start."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
+
+from rmq.spark import session
 
 _START = """
 from rmq.errors import RmqError
@@ -38,3 +42,24 @@ def test_a_spark_that_does_not_start_is_an_error_of_ours_with_what_java_said(tmp
     )
     assert ran.stdout.startswith("Spark does not start: ")
     assert ("no such VM" in ran.stdout, "no such VM" in ran.stderr) == (quiet, not quiet)
+
+
+@pytest.mark.parametrize(
+    ("made", "taken"),
+    [
+        (SimpleNamespace(sparkContext=SimpleNamespace(_jsc=object())), True),
+        (SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None)), False),  # stopped
+        (SimpleNamespace(), True),  # of Spark Connect
+        (None, False),
+    ],
+)
+def test_a_session_of_another_thread_is_taken_unless_it_is_over(
+    monkeypatch: pytest.MonkeyPatch, made: object, taken: bool
+) -> None:
+    def active() -> object:
+        if made is None:
+            raise PySparkRuntimeError("none")
+        return made
+
+    monkeypatch.setattr(session, "SparkSession", SimpleNamespace(getActiveSession=lambda: None, active=active))
+    assert session._session_there() is (made if taken else None)
