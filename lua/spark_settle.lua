@@ -94,11 +94,21 @@ end
 if #claims > 0 then
   redis.call('ZADD', slot.prepare, 'XX', unpack(claims))
 end
-chunk.second, chunk.items, chunk.left = now_s, held, left
-chunk.lost = chunk.lost + number - #names
-if #names < number then
+if #names < number and chunk.generation ~= generation then
+  -- this driver has not read the chunk yet: then it takes back what a sweep has put back
+  local lefts = {}
+  for n, name in ipairs(names) do
+    lefts[name] = type(left) == 'number' and left or left[n]
+  end
+  chunk.left = {}
+  for n, name in ipairs(contents_of(chunk.items)) do
+    chunk.left[n] = lefts[name] or false
+  end
+elseif #names < number then
+  chunk.items, chunk.left, chunk.lost = held, left, chunk.lost + number - #names
   chunk.bodied = nil -- some of the bodies may have been those of what is lost
 end
+chunk.second = now_s
 redis.call('HSET', slot.query, field, cmsgpack.pack(chunk))
 redis.call('EXPIRE', slot.query, keep_s)
 redis.call('EXPIRE', slot.query_body, keep_s)

@@ -1,5 +1,6 @@
 -- What a chunk still holds: in prepare with exactly the claim score that the chunk gave it. Items are flat: content,
--- store score; `left` is how many retries each has left after this delivery, or a table of them where they differ.
+-- store score; `left` is how many retries each has left after this delivery, or a table of them where they differ, with
+-- false for what was not held any more when the others were renewed.
 -- Returns the held items, their contents, and their `left`.
 local function held_in_chunk(slot, chunk)
   local items, left = chunk.items, chunk.left
@@ -11,7 +12,8 @@ local function held_in_chunk(slot, chunk)
   local score = uniform and whole(base + left)
   local found, lost = redis.call('ZMSCORE', slot.prepare, unpack(names)), 0
   for n = 1, #names do
-    if found[n] ~= (score or whole(base + left[n])) then
+    local mine = score or left[n] and whole(base + left[n])
+    if not mine or found[n] ~= mine then
       found[n] = false
       lost = lost + 1
     end

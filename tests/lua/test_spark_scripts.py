@@ -285,6 +285,23 @@ def test_a_new_driver_takes_back_what_a_sweep_put_back_and_leaves_the_rest(make_
     assert slot.ack((theirs.content, theirs.claim_score)) == ()
 
 
+def test_a_renewal_before_a_new_drivers_read_forgets_nothing_that_it_may_take_back(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot, 4)
+    first = read(slot)
+    slot.client.zrem(slot.keys.prepare, b"m001", b"m002")
+    slot.client.zadd(slot.keys.store, {b"m001": 16, b"m002": 16})  # as a sweep leaves them
+    slot.advance(20_000)
+    theirs = slot.claim(1).messages[0]  # in the second of the renewal
+    assert theirs.content == b"m002"
+    assert renew(slot, SECOND) == Settled(2, 0)
+    slot.advance(50_000)
+    assert renew(slot, SECOND) == Settled(2, 0), "renewed they were"
+    again = read(slot, SECOND)
+    assert (again.left_out, again.rows) == (1, tuple(row for row in first.rows if row.content != b"m002"))
+    assert slot.ack((theirs.content, theirs.claim_score)) == ()
+    assert renew(slot, SECOND) == ack(slot, SECOND) == Settled(3, 0)
+
+
 def test_a_rollback_with_another_body_is_another_message(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.PRIORITY)
     slot.send((b"a", 5_000, b"old"))
