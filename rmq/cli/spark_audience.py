@@ -79,19 +79,22 @@ def audience(
 
 @contextmanager
 def _stopped_by_signals() -> Generator[threading.Event]:
-    """Give an event that Ctrl-C and SIGTERM set, while it lasts: the batch at work is finished."""
+    """Give an event that Ctrl-C and SIGTERM set, while it lasts, so that a batch is finished. A second one ends it."""
     stop = threading.Event()
 
     def end(number: int, frame: FrameType | None) -> None:
         stop.set()
+        restore()
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, end) for number in numbers]
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+        restore()
 
 
 def show_audience(session: Session, report: AudienceReport, rules: Mapping[str, str]) -> None:

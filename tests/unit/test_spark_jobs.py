@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
+import threading
 from datetime import date
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 import rmq.spark
+from rmq.cli.spark_audience import _stopped_by_signals
 from rmq.errors import InvalidValueError, RmqError
+from rmq.spark.jobs import audience
 from rmq.spark.jobs.audience import AudienceSettings
 from rmq.spark.jobs.dead_audit import DeadReport
 from rmq.spark.jobs.dead_files import write_files
@@ -48,3 +54,25 @@ def test_a_spark_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(ImportError, match=r"needs pyspark >= 4\.2, and this is 4\.1\.2"):
             importlib.reload(rmq.spark)
     importlib.reload(rmq.spark)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_first_signal_lets_a_batch_finish_and_a_second_one_is_as_ever(number: signal.Signals) -> None:
+    seen: list[int] = []
+    before = signal.signal(number, lambda number, frame: seen.append(number))
+    try:
+        with _stopped_by_signals() as stop:
+            os.kill(os.getpid(), number)
+            assert (stop.is_set(), seen) == (True, [])
+            os.kill(os.getpid(), number)
+            assert seen == [number]
+    finally:
+        signal.signal(number, before)
+
+
+def test_a_stop_is_heard_between_the_sources() -> None:
+    stop, steps, nothing = threading.Event(), list[str](), cast("Any", None)
+    stop.set()
+    settings = AudienceSettings("lines", "out", "redis://localhost")
+    assert audience._Job(nothing, settings, steps.append, stop)._send(nothing) == {}
+    assert steps == []

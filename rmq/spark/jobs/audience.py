@@ -201,6 +201,8 @@ class _Job:
         settings, sent = self._settings, dict[str, Counts]()
         options = {"url": settings.url, "topic": settings.topic, "time_range": str(settings.window_ms)}
         for source in settings.sources:
+            if self._stop.is_set():
+                break
             self._say(f"sending the changes of {source}")
             frame = changes(lines, source)
             sent[source] = write_counted(frame, BatchWriter(frame.schema, parse_options(options)))
