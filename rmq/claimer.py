@@ -204,7 +204,16 @@ class Claimer:
         lost = {place: reply for place, reply in zip(places, replies, strict=True) if isinstance(reply, ReplyLostError)}
         for error in {id(reply): reply for reply in lost.values()}.values():  # one for all the slots of a call
             log.warning("%s", error)
-        return replace(round_, doubtful=sum(shares.get(place, 0) for place in lost)) if lost else round_
+        if not lost:
+            return round_
+        unheard = [delivery for place in lost if place in pending for delivery in pending[place].deliveries]
+        if unheard:
+            log.warning(
+                "topic %s: whether %d outcomes were carried out is not known; the messages of the others come again",
+                self.topic.name,
+                len(unheard),
+            )
+        return replace(round_, unheard=unheard, doubtful=sum(shares.get(place, 0) for place in lost))
 
     def _carry_out(
         self, parts: Sequence[Call[ClaimReply]], limits: Sequence[int], brief: Sequence[bool]

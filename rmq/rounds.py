@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from rmq.calls import Ack, Call, Nack, WholeClaim
@@ -33,11 +33,14 @@ class ClaimRound:
     Attributes:
         deliveries: What was claimed.
         unsent: Settled deliveries whose outcomes certainly did not reach Redis: to be sent again.
+        unheard: Settled deliveries whose outcomes may or may not be carried out, since the reply was lost: their leases
+            settle it.
         doubtful: How many messages may have been claimed by calls of which the reply was lost.
     """
 
     deliveries: list[Delivery]
     unsent: list[Delivery]
+    unheard: list[Delivery] = field(default_factory=list[Delivery])
     doubtful: int = 0
 
 

@@ -204,7 +204,7 @@ class Worker(Background):
                 return boarded
 
             round_ = self.claimer.claim(self._room(), self, list(settled), held.deliveries, board)
-            self._drop(settled, round_.unsent)
+            self._drop(settled, round_.unsent, round_.unheard)
             held.deliveries += round_.deliveries
             self._waiting.extend(round_.deliveries)
         if self._stopping.is_set():
@@ -294,9 +294,12 @@ class Worker(Background):
     def _settled(self) -> list[Delivery]:
         return [delivery for delivery in self.held.deliveries if delivery.outcome is not None]
 
-    def _drop(self, settled: Sequence[Delivery], unsent: Sequence[Delivery]) -> None:
-        """Let go of what is settled; of what did not reach Redis only where that is no longer worth repeating."""
-        missed = {id(delivery) for delivery in unsent}
+    def _drop(self, settled: Sequence[Delivery], unsent: Sequence[Delivery], unheard: Sequence[Delivery] = ()) -> None:
+        """Let go of what is settled; of what did not reach Redis only where that is no longer worth repeating.
+
+        Those of which nobody knows whether they did are let go, too: their leases settle it. Nobody is told of them.
+        """
+        missed = {id(delivery) for delivery in (*unsent, *unheard)}
         gone = {id(delivery) for delivery in settled} - {id(delivery) for delivery in self._worth_repeating(unsent)}
         self.held.deliveries = [delivery for delivery in self.held.deliveries if id(delivery) not in gone]
         if late := sum(1 for delivery in unsent if id(delivery) in gone):
@@ -333,7 +336,7 @@ class Worker(Background):
             settled = self._settled()
             if settled:
                 round_ = self.claimer.claim(0, self, settled, self.held.deliveries)
-                self._drop(settled, round_.unsent)
+                self._drop(settled, round_.unsent, round_.unheard)
 
     def _finish(self) -> None:
         """Send the last outcomes; give up when their leases end."""

@@ -17,6 +17,7 @@ from rmq.connections import Connections
 from rmq.delivery import ACKED, Delivery, Outcome
 from rmq.errors import ScriptFailedError
 from rmq.keys import slot_keys
+from rmq.observing import Observer
 from rmq.rounds import FEWEST_SLOTS, MOST_SLOTS, next_width
 from rmq.slot import SlotWriter
 from rmq.topics import Topic
@@ -322,6 +323,36 @@ def test_outcomes_that_come_too_late_are_not_given_up_in_silence(
         worker._drop(found, found[:2])  # pyright: ignore[reportPrivateUsage]
     assert worker.held.deliveries == [found[1]]
     assert "1 outcomes did not reach Redis before their leases ended" in caplog.text
+
+
+def test_outcomes_with_a_lost_reply_are_not_told_as_carried_out(
+    client: RmqClient, topic: Topic, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They may be, or not: nothing is sent again, the leases settle it."""
+
+    told: list[Delivery] = []
+
+    class Watch(Observer):
+        def settled(self, deliveries: Sequence[Delivery]) -> None:
+            told.extend(deliveries)
+
+    connections = Connections(parse_url(proxy.url))
+    worker = a_worker(connections, topic)
+    worker.observers.all.append(Watch())
+    found = worker.claimer.claim(4, worker).deliveries
+    worker.held.deliveries = list(found)
+    found[0].mark(ACKED)
+    worker._settle_only()  # pyright: ignore[reportPrivateUsage]
+    assert told == found[:1]
+    proxy.cut_before_reply(command="EVALSHA")
+    for delivery in found[1:]:
+        delivery.mark(ACKED)
+    with caplog.at_level(logging.WARNING):
+        worker._settle_only()  # pyright: ignore[reportPrivateUsage]
+    assert (told, worker.held.all()) == (found[:1], [])
+    assert "whether 3 outcomes were carried out is not known" in caplog.text
+    assert stats_of(client, topic).total("acked") == 4
+    connections.close()
 
 
 def test_an_ack_does_not_ride_on_beside_a_slow_handler(
