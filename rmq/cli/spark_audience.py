@@ -124,6 +124,8 @@ def show_audience(session: Session, report: AudienceReport, rules: Mapping[str, 
         f"{report.evaluated:,} evaluations in {report.batches:,} batches, {report.elapsed_s:.1f} s in all; "
         f"{report.left:,} messages left in the topic."
     )
+    if report.died:
+        session.warn(f"{report.died:,} messages died and were not evaluated: see rmq dead list")
     if report.passed_over:
         session.warn(f"{report.passed_over:,} messages named no customer and were passed over")
 

@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import threading
+from dataclasses import fields
 from datetime import date
 from pathlib import Path
 from typing import Any, cast
@@ -13,14 +14,17 @@ from typing import Any, cast
 import pytest
 
 import rmq.spark
-from rmq.cli.spark_audience import _stopped_by_signals
+from rmq.cli.session import GlobalOptions, Session
+from rmq.cli.spark_audience import _stopped_by_signals, show_audience
 from rmq.errors import InvalidValueError, RmqError
 from rmq.spark.jobs import audience
 from rmq.spark.jobs.audience import AudienceSettings
+from rmq.spark.jobs.audience_report import AudienceReport
 from rmq.spark.jobs.dead_audit import DeadReport
 from rmq.spark.jobs.dead_files import write_files
 from rmq.spark.jobs.redrive import Again
 from rmq.spark.jobs.replay import ReplaySettings
+from rmq.spark.jobs.serial import Disorder
 from rmq.spark.options import parse_options
 
 
@@ -76,3 +80,11 @@ def test_a_stop_is_heard_between_the_sources() -> None:
     settings = AudienceSettings("lines", "out", "redis://localhost")
     assert audience._Job(nothing, settings, steps.append, stop)._send(nothing) == {}
     assert steps == []
+
+
+def test_customers_that_died_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = {field.name: 0 for field in fields(AudienceReport)}
+    report = AudienceReport(**{**figures, "sent": {}, "members": {}, "disorder": Disorder(), "died": 1_234})  # pyright: ignore[reportArgumentType]
+    show_audience(Session(GlobalOptions()), report, {})
+    assert "1,234 messages died and were not evaluated" in capsys.readouterr().err
+    assert report.to_json()["died"] == 1_234

@@ -193,6 +193,7 @@ class _Job:
             disorder=disorder(self._spark, settings.out, evaluator.batches, rival.held, drained=not left),
             expired=end.total("expired") - before.total("expired"),
             left=left,
+            died=max(0, end.dead - before.dead),
             elapsed_s=elapsed_s,
         )
 

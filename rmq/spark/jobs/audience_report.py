@@ -27,6 +27,7 @@ class AudienceReport:
         disorder: What should not be.
         expired: Leases that ran out.
         left: Messages still in the topic.
+        died: Messages that died in this run, as of a batch that failed too often: their customers were not evaluated.
         elapsed_s: From the first send until the topic was drained, the window's waiting included.
     """
 
@@ -42,6 +43,7 @@ class AudienceReport:
     disorder: Disorder
     expired: int
     left: int
+    died: int
     elapsed_s: float
 
     @property
