@@ -102,7 +102,7 @@ end
 if chunk and chunk.generation == generation then
   local left
   mine, _, left = held_in_chunk(slot, chunk)
-  left_out = #chunk.items / 2 - #mine / 2 + chunk.lost
+  left_out = #chunk.items / 2 - #mine / 2
   if strict and left_out > 0 then
     return redis.error_reply('RMQ_LOST ' .. left_out)
   end
@@ -128,7 +128,7 @@ if not chunk then
       end
     end
   end
-  chunk = { second = now_s, replays = 0, lost = 0, claimed = #items / 2, items = items, left = left }
+  chunk = { second = now_s, replays = 0, claimed = #items / 2, items = items, left = left }
   if #items > 0 and sizes.body > 0 then
     local names, copies = contents_of(items), {}
     for n, body in ipairs(redis.call('HMGET', slot.body, unpack(names))) do

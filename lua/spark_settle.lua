@@ -17,7 +17,7 @@
 -- Errors: RMQ_FENCED stored_epoch; RMQ_DRIVER generation of a newer driver; RMQ_ACKED seq where a later batch is acked;
 --   nothing was written
 -- Complexity: O(n log N)
--- Notes: safe to repeat. Compare-and-set on the claim scores: what others hold by now is left alone and forgotten. An
+-- Notes: safe to repeat. Compare-and-set on the claim scores: what others hold by now is left alone. An
 --   ack first leaves its mark, so that no late reader of the batch claims new messages in its name.
 -- @include count
 -- @include write_totals
@@ -66,7 +66,7 @@ if not record then
 end
 local chunk = cmsgpack.unpack(record)
 local number = #chunk.items / 2
-local held, names, left = held_in_chunk(slot, chunk)
+local _, names, left = held_in_chunk(slot, chunk)
 if acking then
   local totals = {}
   if #names > 0 then
@@ -83,7 +83,7 @@ if acking then
   end
   redis.call('HDEL', slot.query, field)
   write_totals(slot.meta, totals)
-  return { whole(#names), whole(number - #names + chunk.lost), whole(chunk.put_back or 0) }
+  return { whole(#names), whole(number - #names), whole(chunk.put_back or 0) }
 end
 local claims = {}
 local same = type(left) == 'number' and whole(now_s * 1000 + left)
@@ -94,8 +94,7 @@ end
 if #claims > 0 then
   redis.call('ZADD', slot.prepare, 'XX', unpack(claims))
 end
-if #names < number and chunk.generation ~= generation then
-  -- this driver has not read the chunk yet: then it takes back what a sweep has put back
+if #names < number then -- the others stay in the list: a later driver takes back what a sweep has put back
   local lefts = {}
   for n, name in ipairs(names) do
     lefts[name] = type(left) == 'number' and left or left[n]
@@ -104,12 +103,9 @@ if #names < number and chunk.generation ~= generation then
   for n, name in ipairs(contents_of(chunk.items)) do
     chunk.left[n] = lefts[name] or false
   end
-elseif #names < number then
-  chunk.items, chunk.left, chunk.lost = held, left, chunk.lost + number - #names
-  chunk.bodied = nil -- some of the bodies may have been those of what is lost
 end
 chunk.second = now_s
 redis.call('HSET', slot.query, field, cmsgpack.pack(chunk))
 redis.call('EXPIRE', slot.query, keep_s)
 redis.call('EXPIRE', slot.query_body, keep_s)
-return { whole(#names), whole(chunk.lost), whole(chunk.put_back or 0) }
+return { whole(#names), whole(number - #names), whole(chunk.put_back or 0) }

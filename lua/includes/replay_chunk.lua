@@ -49,6 +49,6 @@ local function replay_chunk(slot, chunk, share, before, now_ms, now_s, max_retri
   end
   count(totals, 'retried', #kept_left)
   count(totals, 'delivered', #kept_left)
-  chunk.second, chunk.items, chunk.left, chunk.lost, chunk.put_back = now_s, kept, kept_left, 0, put_back
+  chunk.second, chunk.items, chunk.left, chunk.put_back = now_s, kept, kept_left, put_back
   return left_out, buried
 end
