@@ -52,6 +52,14 @@ def test_a_table_that_cannot_be_written_is_an_error_of_ours(tmp_path: Path, form
         write_files(DeadReport(0, 0, (), (), ()), str(tmp_path), form)
 
 
+def test_where_nothing_is_dead_any_more_no_picture_says_otherwise(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for name in ("by_reason.png", "by_hour.png", "by_slot.png", "other.png"):
+        (tmp_path / name).touch()
+    files = write_files(DeadReport(0, 0, (), (), ()), str(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} == {"other.png", *(path.name for path in files)}
+
+
 def test_a_spark_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as older:
         older.setattr("pyspark.__version__", "4.1.2")

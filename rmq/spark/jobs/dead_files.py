@@ -58,7 +58,7 @@ def write_files(report: DeadReport, folder: str, form: str = "csv") -> tuple[Pat
         form: `csv` or `parquet`.
 
     Returns:
-        The files. No pictures where nothing is dead.
+        The files. No pictures where nothing is dead; those of an earlier audit go.
 
     Raises:
         InvalidValueError: No such format, or the folder can't be made.
@@ -77,7 +77,10 @@ def _write(report: DeadReport, place: Path, form: str) -> tuple[Path, ...]:
         _table(place / "by_hour", HourCount, report.hours, form),
         _table(place / "by_slot", SlotCount, report.slots, form),
     ]
-    if report.chosen:
+    if not report.chosen:
+        for name in ("reason", "hour", "slot"):  # an earlier audit's pictures would belie the tables
+            (place / f"by_{name}.png").unlink(missing_ok=True)
+    else:
         files += [
             _draw_reasons(place / "by_reason.png", report.reasons),
             _draw_hours(place / "by_hour.png", report.hours),
