@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -24,12 +25,14 @@ from rmq.calls import dead_message
 from rmq.connections import Connections
 from rmq.errors import InvalidValueError
 from rmq.findings import AnyPlace, meaning_of
+from rmq.keys import slot_keys
 from rmq.registry import Registry
 from rmq.spark.arrow import pa, spark_types
 from rmq.spark.options import Options
 from rmq.spark_calls import Page, read_place
 from rmq.topics import Topic, TopicType
 from rmq.urls import parse_url
+from rmq.wire import ReplyError
 
 PLACES: dict[str, AnyPlace] = {"backlog": "store", "inflight": "prepare", "waiting": "retry", "dead": "dead"}
 MOST_PARTITIONS = 200
@@ -102,14 +105,7 @@ class RmqReader(DataSourceReader):
                 )
             yield page
             return
-        seen: set[bytes] = set()
-        cursor = "0"
-        while cursor:
-            page = connections.run(read_place(topic, slot, place, "scan", cursor, options.chunk_size))
-            fresh = {row[0]: row for row in page.rows if row[0] not in seen}
-            seen.update(fresh)
-            cursor = page.cursor
-            yield page._replace(rows=list(fresh.values()))
+        yield from _scan(connections, topic, slot, place, options.chunk_size)
 
 
 class PruningReader(RmqReader):
@@ -138,6 +134,43 @@ def allows(condition: Filter, slot: int) -> bool:
             return slot <= value
         case _:
             return True
+
+
+def _scan(connections: Connections, topic: Topic, slot: int, place: AnyPlace, most: int) -> Iterator[Page]:
+    """Read a place page by page, each message once.
+
+    A cursor means something only to the server that gave it: where another one answers meanwhile, or the same after a
+    restart, what is there is gone over once more.
+    """
+    seen: set[bytes] = set()
+
+    def pages() -> Iterator[Page]:
+        cursor = "0"
+        while cursor:
+            page = connections.run(read_place(topic, slot, place, "scan", cursor, most))
+            cursor = page.cursor
+            fresh = {row[0]: row for row in page.rows if row[0] not in seen}
+            seen.update(fresh)
+            yield page._replace(rows=list(fresh.values()))
+
+    first = next(pages())
+    yield first
+    if not first.cursor:
+        return
+    key = slot_keys(topic.name, slot).store
+    server = None
+    while server is None or server != _server_of(connections, key):
+        server = _server_of(connections, key)
+        yield from pages()
+
+
+def _server_of(connections: Connections, key: str) -> bytes:
+    """Return what names the run of the server that has a key; empty where this user may not ask."""
+    try:
+        found = re.search(rb"run_id:(\w+)", connections.command("INFO", "server", key=key))
+    except ReplyError:
+        return b""
+    return found[1] if found else b""
 
 
 def to_arrow(schema: StructType, topic: Topic, slot: int, queue: str, page: Page) -> Any:

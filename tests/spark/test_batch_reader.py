@@ -16,6 +16,7 @@ from rmq.slot import SlotWriter
 from rmq.spark.options import Options
 from rmq.spark.reader import RmqReader
 from rmq.spark.schema import QUEUE
+from tests.support.servers import RedisServer
 
 numbers = count(1)
 SETTING = "spark.sql.python.filterPushdown.enabled"
@@ -137,3 +138,16 @@ def test_a_stream_topic_is_refused_and_slots_share_partitions(spark_client: RmqC
     spark_client.producer(log)
     with pytest.raises(Exception, match="is STREAM"):
         RmqReader(QUEUE, Options(spark_client.url, topic=log.name)).partitions()
+
+
+def test_a_scan_that_goes_on_after_a_restart_of_redis_misses_nothing() -> None:
+    # each server has an order of its own: the cursor of another one means nothing to it
+    with RedisServer(("appendonly yes", "appendfsync always")) as server, RmqClient(server.url) as client:
+        topic = Topic("restarted", TopicType.PRIORITY)
+        client.producer(topic).send_many(PriorityMessage(f"m{i}", 1_000) for i in range(3_000))
+        reader = RmqReader(QUEUE, Options(server.url, topic=topic.name, chunk_size=100))
+        pages = reader.read(reader.partitions()[0])
+        found = [name for _ in range(15) for name in next(pages)["content"].to_pylist()]
+        server.restart()
+        found += [name for page in pages for name in page["content"].to_pylist()]
+    assert sorted(found) == sorted(b"m%d" % i for i in range(3_000))
