@@ -45,7 +45,7 @@ $(SPARK): $(CORE)
 demo: $(CORE)  ## Run the price-picture job on real orders, about 20 seconds
 	$(BIN)/rmq demo
 
-demo-spark: $(SPARK)  ## Run two of Spark's jobs on a year of real orders, a few minutes
+demo-spark: $(SPARK)  ## Run two of Spark's jobs on a year of real orders, about a minute once installed
 	$(BIN)/rmq spark demo
 
 test: $(DEV)  ## Run all tests; COVERAGE=1 demands branch coverage, and takes longer
