@@ -23,6 +23,8 @@ SLOTS = 8
 DELAY_MS = 1_000
 """Fixed times must lie ahead when they arrive; merge windows are as long, for the same conditions."""
 STREAM, GROUP = "stream", "group"
+THREADS = 2
+"""Threads of RMQ's listener: one waits for its claim while the other handles."""
 LIMIT_S = 900.0
 COMMANDS = ("evalsha", "xadd", "xreadgroup", "xack")
 
@@ -98,18 +100,20 @@ def _send(line: Line, url: str, kind: str, number: int) -> dict[str, float]:
 
 def _consume(line: Line, url: str, kind: str, number: int) -> dict[str, Any]:
     finished = threading.Event()
+    counting = threading.Lock()
     progress: list[tuple[float, int]] = []
     done = 0
 
     def handle(deliveries: list[Any]) -> None:
         nonlocal done
-        done += len(deliveries)
-        progress.append((time.time(), done))
-        if done >= number:
-            finished.set()
+        with counting:
+            done += len(deliveries)
+            progress.append((time.time(), done))
+            if done >= number:
+                finished.set()
 
     with RmqClient(url) as client:
-        client.listener(loads.topic(TopicType(kind), SLOTS), batch=loads.BATCH)(handle)
+        client.listener(loads.topic(TopicType(kind), SLOTS), batch=loads.BATCH, threads=THREADS)(handle)
         line.ready()
         cpu_before_s = cpu_s()
         client.start()
@@ -227,7 +231,8 @@ def tables(document: Document) -> str:
     settings = document["settings"]
     return (
         f"{settings['messages']:,} messages of {settings['content_bytes']} bytes, {settings['slots']} slots, batches "
-        f"of {settings['batch']}, one sending and one consuming process. Clusters: {document['clusters']}. "
+        f"of {settings['batch']}, one sending and one consuming process; RMQ's has {THREADS} threads. "
+        f"Clusters: {document['clusters']}. "
         "`while sending`: consumed from the first delivery to the end of the sends. `end to end`: from the first "
         f"send to the last delivery; time topics wait {DELAY_MS / 1000:g} s of it.\n\n{first}\n\n{second}"
     )
