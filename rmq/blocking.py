@@ -9,6 +9,7 @@ from __future__ import annotations
 import select
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import ParamSpec, Protocol, TypeVar
@@ -175,7 +176,7 @@ class Threads:
 THREADS = Threads()
 
 
-class Background:
+class Background(ABC):
     """Work beside its maker's; it does `run`.
 
     Args:
@@ -186,9 +187,9 @@ class Background:
     def __init__(self, blocking: Blocking, name: str) -> None:
         self._job = blocking.job(self.run, name)
 
+    @abstractmethod
     def run(self) -> None:
         """Work until told to end."""
-        raise NotImplementedError
 
     def start(self) -> None:
         """Begin."""
