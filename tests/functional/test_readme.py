@@ -14,40 +14,35 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 
 
+def run(code: str, folder: Path, limit_s: float) -> subprocess.CompletedProcess[str]:
+    """Run an example in a folder of its own, with an embedded Redis."""
+    environment = {name: value for name, value in os.environ.items() if name != "RMQ_URL"}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
+
+
 def test_the_first_example_runs_as_it_stands(tmp_path: Path) -> None:
     code = re.search(r"```python\n(.*?)```", README, re.DOTALL)
     assert code is not None
     statements = [line for line in code[1].splitlines() if line.strip() and not line.strip().startswith("#")]
     assert len(statements) <= 15
-    environment = {name: value for name, value in os.environ.items() if name != "RMQ_URL"}
-    ended = subprocess.run(
-        [sys.executable, "-c", code[1]],
-        cwd=tmp_path,
-        env=environment | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    ended = run(code[1], tmp_path, 60)
     assert ended.stderr == ""
     assert ended.stdout == "draw item:42, attempt 1\n"
 
 
 @pytest.mark.timeout(400)
 def test_the_example_for_spark_runs_as_it_stands(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark")
     code = re.search(r"## On Spark.*?```python\n(.*?)```", README, re.DOTALL)
     assert code is not None
-    environment = {name: value for name, value in os.environ.items() if name != "RMQ_URL"}
-    ended = subprocess.run(
-        [sys.executable, "-c", code[1]],
-        cwd=tmp_path,
-        env=environment | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=350,
-        check=False,
-    )
+    ended = run(code[1], tmp_path, 350)
     assert ended.stdout == "500 pictures to draw\n", ended.stderr
 
 
