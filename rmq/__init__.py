@@ -1,45 +1,74 @@
-"""RMQ: a message queue on Redis that merges duplicates, orders by priority and delivers at a set time."""
+"""RMQ: a message queue on Redis that merges duplicates, orders by priority and delivers at a set time.
 
-from rmq.adaptive import Adaptive
+What users need stands here, in `rmq.aio`, `rmq.spark`, `rmq.metrics` and `rmq.otel`.
+"""
+
+from rmq import errors
+from rmq._admin.adopt import Adoption
+from rmq._admin.control import Control
+from rmq._admin.dead_letters import DeadFilter, DeadLetters, RedriveResult
+from rmq._admin.group_dead import GroupDead
+from rmq._admin.history import History, Minute
+from rmq._admin.inspection import Inspection
+from rmq._admin.stream_topic import StreamTopic
+from rmq._claiming.consumer import Consumer
+from rmq._listening.adaptive_limit import Adaptive
+from rmq._listening.discovery import listener, scan
+from rmq._listening.listener import Listener, ListenerOptions
+from rmq._model.definitions import Definitions, UnreadableTopic
+from rmq._model.deliveries import Delivery, Outcome, Verb
+from rmq._model.entries import DeadEntry, PendingEntry, StreamDelivery, StreamEntry, Trimmed
+from rmq._model.figures import (
+    ConsumerStats,
+    GroupSlot,
+    GroupStats,
+    Rates,
+    ServerMemory,
+    SlotStats,
+    StreamSlot,
+    StreamStats,
+    TopicStats,
+)
+from rmq._model.messages import FixedTimeMessage, PriorityMessage, RangeMergeMessage, StreamMessage
+from rmq._model.observers import Observer, Observers
+from rmq._model.owner import Owner
+from rmq._model.replies import ControlResult, Redriven, SendResult
+from rmq._model.retention import Retention
+from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
+from rmq._model.topics import Topic, TopicType, WhenFull
+from rmq._model.whereabouts import (
+    AuditLine,
+    DeadMessage,
+    DeadReasons,
+    Failure,
+    FoundMessage,
+    PeekedMessage,
+    SearchPage,
+    Whereabouts,
+)
+from rmq._model.workers import ListenerInfo, WorkerInfo
+from rmq._ownership import Coordinator, DigestAuth, Ownership, SaslAuth, Tls
+from rmq._processes.embedded import EmbeddedServer
+from rmq._sending.producer import Producer
 from rmq.client import RmqClient
-from rmq.dead import DeadFilter
 from rmq.delayed import DelayedQueue
-from rmq.delivery import Delivery
-from rmq.errors import RmqError
-from rmq.messages import FixedTimeMessage, PriorityMessage, RangeMergeMessage, StreamMessage
-from rmq.results import ControlResult, DeadMessage, SendResult
-from rmq.retention import Retention
-from rmq.retry import ExponentialRetry, ImmediateRetry, LadderRetry
-from rmq.scanning import listener, scan
-from rmq.stream_values import StreamDelivery, StreamEntry
-from rmq.topics import Topic, TopicType, WhenFull
+from rmq.errors import *  # noqa: F403 - all of them
+from rmq.logs import JsonFormatter, LogContext
 
 __version__ = "0.1.0"
 
+# fmt: off
 __all__ = [
-    "Adaptive",
-    "ControlResult",
-    "DeadFilter",
-    "DeadMessage",
-    "DelayedQueue",
-    "Delivery",
-    "ExponentialRetry",
-    "FixedTimeMessage",
-    "ImmediateRetry",
-    "LadderRetry",
-    "PriorityMessage",
-    "RangeMergeMessage",
-    "Retention",
-    "RmqClient",
-    "RmqError",
-    "SendResult",
-    "StreamDelivery",
-    "StreamEntry",
-    "StreamMessage",
-    "Topic",
-    "TopicType",
-    "WhenFull",
-    "__version__",
-    "listener",
-    "scan",
+    "Adaptive", "Adoption", "AuditLine", "Consumer", "ConsumerStats", "Control", "ControlResult", "Coordinator",
+    "DeadEntry", "DeadFilter", "DeadLetters", "DeadMessage", "DeadReasons", "Definitions", "DelayedQueue", "Delivery",
+    "DigestAuth", "EmbeddedServer", "ExponentialRetry", "Failure", "FixedTimeMessage", "FoundMessage", "GroupDead",
+    "GroupSlot", "GroupStats", "History", "ImmediateRetry", "Inspection", "JsonFormatter", "LadderRetry", "Listener",
+    "ListenerInfo", "ListenerOptions", "LogContext", "Minute", "Observer", "Observers", "Outcome", "Owner", "Ownership",
+    "PeekedMessage", "PendingEntry", "PriorityMessage", "Producer", "RangeMergeMessage", "Rates", "RedriveResult",
+    "Redriven", "Retention", "RetryPolicy", "RmqClient", "SaslAuth", "SearchPage", "SendResult", "ServerMemory",
+    "SlotStats", "StreamDelivery", "StreamEntry", "StreamMessage", "StreamSlot", "StreamStats", "StreamTopic", "Tls",
+    "Topic", "TopicStats", "TopicType", "Trimmed", "UnreadableTopic", "Verb", "WhenFull", "Whereabouts", "WorkerInfo",
+    "__version__", "listener", "scan",
 ]
+# fmt: on
+__all__ += errors.__all__

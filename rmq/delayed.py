@@ -7,38 +7,33 @@ and forget. Equal values are told apart by a random id in front of the content.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
-from rmq import calls
-from rmq.ahead import Ahead
-from rmq.calls import MAX_BATCH
-from rmq.clock import monotonic_s
-from rmq.connections import Connections
-from rmq.consumer import Consumer
-from rmq.control import Control
-from rmq.delivery import Delivery
-from rmq.durations import Duration, duration_ms
-from rmq.errors import FixedTimePassedError, InvalidValueError, RedisUnavailableError
-from rmq.inspection import Inspection
-from rmq.messages import FixedTimeMessage, Payload, payload_bytes
-from rmq.producer import Producer
-from rmq.results import ControlResult
-from rmq.topics import Topic, TopicType
+from rmq._admin.control import Control
+from rmq._admin.inspection import Inspection
+from rmq._claiming.consumer import Consumer
+from rmq._claiming.prefetch import Prefetch
+from rmq._model.deliveries import Delivery
+from rmq._model.messages import Payload, RangeMergeMessage, payload_bytes
+from rmq._model.replies import ControlResult, SendResult
+from rmq._model.reports import reporter
+from rmq._model.times import Duration, duration_ms, monotonic_s, seconds
+from rmq._model.topics import Topic, TopicType
+from rmq._scripts.claiming import MAX_BATCH
+from rmq._sending.producer import Producer
+from rmq._slots.slots import SlotWriter
+from rmq.client import RmqClient
+from rmq.errors import RmqError
+
+log = reporter("rmq.delayed")
 
 ID_BYTES = 12
 """Random bytes that tell equal values apart: of a billion values in a queue two are the same once in 10^11 queues."""
-
-
-class Client(Protocol):
-    """What a delayed queue needs of a client."""
-
-    def registered(self, topic: Topic) -> tuple[Connections, Topic]:
-        """Register a topic at first use, and return where it is and the definition that rules."""
-        ...
 
 
 class DelayedQueue:
@@ -58,7 +53,7 @@ class DelayedQueue:
 
     def __init__(
         self,
-        client: Client,
+        client: RmqClient,
         name: str,
         *,
         merge: bool = False,
@@ -66,10 +61,14 @@ class DelayedQueue:
         lease: timedelta = timedelta(seconds=60),
     ) -> None:
         topic = Topic(name, TopicType.FIXED_TIME, slots=slots, lease=lease)
-        self._connections, self.topic = client.registered(topic)
+        self._connections, self.topic = client._registered(topic)  # pyright: ignore[reportPrivateUsage]
         self._merge = merge
-        self._producer = Producer(self._connections, self.topic)
-        self._ahead = Ahead(Consumer(self._connections, self.topic), self._connections.blocking)
+        self._producer = Producer(  # values come with a delay, as those of RANGE_MERGE do
+            self._connections,
+            replace(self.topic, type=TopicType.RANGE_MERGE),
+            slots=SlotWriter(self._connections, self.topic, delayed=True),
+        )
+        self._ahead = Prefetch(Consumer(self._connections, self.topic), self._connections.blocking)
         self._connections.close_with_us(self._ahead)
         self._view = Inspection(self._connections, self.topic)
         self._control = Control(self._connections, self.topic)
@@ -88,22 +87,36 @@ class DelayedQueue:
 
         Guarantee: repeated by itself after a lost reply, which is safe: the element is the same.
         """
+        self._producer.send(self._message(value, delay))
+
+    def offer_many(self, values: Iterable[tuple[Payload, Duration]]) -> SendResult:
+        """Put any number of values into the queue, in few calls and in bounded memory.
+
+        Args:
+            values: Pairs of a value and its delay, as for `offer`; any iterable, read as fast as Redis takes them.
+
+        Returns:
+            How many were new, and how many merged.
+
+        Raises:
+            InvalidValueError: A delay breaks its rule; some of the values before it may be stored.
+            InvalidMessageError: A value does; the same.
+            SendError: Values were refused, or their reply was lost (`unknown`); it says how many were stored.
+
+        Guarantee: as `offer`; atomic per call of up to 1,000 values of one slot.
+        """
+        return self._producer.send_many(self._message(value, delay) for value, delay in values)
+
+    def _message(self, value: Payload, delay: Duration) -> RangeMergeMessage:
         content = self._content(payload_bytes(value, "value"))
-        delay_ms = max(1, duration_ms(delay, "delay"))
-        while True:
-            started_s = monotonic_s()
-            now_ms = self._connections.run(calls.look(self.topic, [0]))[0]
-            try:
-                self._producer.send(FixedTimeMessage(content, now_ms + delay_ms))
-                return
-            except FixedTimePassedError:  # the way there takes longer than the delay: then it is due by now
-                delay_ms = max(delay_ms + 5, round((monotonic_s() - started_s) * 1000))
+        return RangeMergeMessage(content, max(1, duration_ms(delay, "delay")))
 
     def take(self, timeout: float | timedelta | None = None) -> bytes:
         """Wait for a value, take it out of the queue for good, and return it.
 
-        What fails after this is lost with its value: `taking` is the way that loses nothing. Where many are due, acks
-        go out a moment later, those of neighbours together: a process that is killed right then takes them once more.
+        What fails after this is lost with its value: `taking` is the way that loses nothing. Acks go out a moment
+        later, those of neighbours together: a process that is killed right then takes them once more. One that ends
+        in the ordinary way sends them before, and gives back what it had claimed ahead.
 
         Args:
             timeout: How long to wait, in seconds or as a `timedelta`; for ever by default.
@@ -111,15 +124,18 @@ class DelayedQueue:
         Raises:
             TimeoutError: Nothing became due in time.
             RedisUnavailableError: No answer until the deadline; a value that was claimed comes back with its lease.
+            ClientClosedError: The queue, or its client, is closed, or was closed in the meantime.
+
+        Guarantee: interrupted, it loses nothing: a value is acked only once it is in the caller's hands.
         """
-        value = self._take(_seconds(timeout))
+        value = self._take(timeout)
         if value is None:
             raise TimeoutError(f"nothing became due in {self.topic.name} within {timeout}")
         return value
 
     def poll(self, timeout: float | timedelta = 0.0) -> bytes | None:
         """Like `take`, with `None` where nothing became due in time; 0 does not wait."""
-        return self._take(_seconds(timeout))
+        return self._take(timeout)
 
     @contextmanager
     def taking(self, timeout: float | timedelta | None = None) -> Generator[bytes]:
@@ -144,10 +160,14 @@ class DelayedQueue:
 
     def claim(self, timeout: float | timedelta | None = None) -> Delivery:
         """Begin what `taking` does: wait for a value, to `finish` with or to `put_back`. Raises as `take`."""
-        delivery = self._ahead.next(_until(_seconds(timeout)))
+        delivery = self.claim_soon(timeout)
         if delivery is None:
             raise TimeoutError(f"nothing became due in {self.topic.name} within {timeout}")
         return delivery
+
+    def claim_soon(self, timeout: float | timedelta | None) -> Delivery | None:
+        """Like `claim`, with `None` where nothing became due in time."""
+        return self._ahead.next(_until(timeout))
 
     def finish(self, delivery: Delivery) -> None:
         """Take a claimed value out of the queue; raises `LeaseLostError` where somebody else may have it, too."""
@@ -156,8 +176,14 @@ class DelayedQueue:
 
     def put_back(self, delivery: Delivery, error: BaseException) -> None:
         """Put a claimed value back, and say why."""
-        with suppress(RedisUnavailableError):  # then the end of the lease puts it back
+        try:
             delivery.nack(error=error)
+        except RmqError as trouble:  # it must not hide the error
+            log.warning("topic %s: a value comes back with its lease: %s", self.topic.name, trouble)
+
+    def keep(self, delivery: Delivery) -> None:
+        """Take a claimed value out of the queue a moment later: it is in its taker's hands. Does not wait."""
+        self._ahead.done(delivery)
 
     def value_of(self, delivery: Delivery) -> bytes:
         """Return the value that was claimed."""
@@ -197,6 +223,8 @@ class DelayedQueue:
     def close(self) -> None:
         """Stop listening, send the last acks, and give back what was claimed ahead. Values in the queue stay there.
 
+        From any thread: whoever waits for a value meets `ClientClosedError`.
+
         A client that closes does it for its queues.
         """
         self._ahead.close()
@@ -209,8 +237,8 @@ class DelayedQueue:
     ) -> None:
         self.close()
 
-    def _take(self, timeout_s: float | None) -> bytes | None:
-        delivery = self._ahead.take(_until(timeout_s))
+    def _take(self, timeout: float | timedelta | None) -> bytes | None:
+        delivery = self._ahead.take(_until(timeout))
         return None if delivery is None else self._value(delivery.content)
 
     def _contents(self) -> Iterator[bytes]:
@@ -226,12 +254,5 @@ class DelayedQueue:
         return content if self._merge else content[ID_BYTES:]
 
 
-def _until(timeout_s: float | None) -> float | None:
-    return None if timeout_s is None else monotonic_s() + timeout_s
-
-
-def _seconds(timeout: float | timedelta | None) -> float | None:
-    timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    if timeout_s is not None and not timeout_s >= 0:
-        raise InvalidValueError(f"timeout is {timeout!r}; it must be 0 or more seconds, or None")
-    return timeout_s
+def _until(timeout: float | timedelta | None) -> float | None:
+    return None if timeout is None else monotonic_s() + seconds(timeout, "timeout")

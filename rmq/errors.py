@@ -3,8 +3,10 @@
 RmqError
 ├── InvalidValueError (also ValueError)    a value that breaks a rule; nothing was written
 │   ├── InvalidTopicError
+│   │   └── UnreadableTopicError (also UnreadableDocumentError)
 │   ├── InvalidMessageError
 │   └── InvalidUrlError
+├── UnreadableDocumentError                stored by a newer version, or not readable at all
 ├── TopicMismatchError                     registered with another type or slot count
 ├── UnknownTopicError                      nobody has registered this topic
 ├── TooManyGroupsError                     a stream topic has its most groups
@@ -36,6 +38,17 @@ from __future__ import annotations
 
 from typing import Any
 
+# fmt: off
+__all__ = [
+    "AlreadySettledError", "BacklogFullError", "BatchAckedError", "BatchError", "BatchLostError", "ClientClosedError",
+    "CoordinationError", "DriverReplacedError", "DurabilityError", "EmbeddedServerError", "EnsembleMismatchError",
+    "FencedError", "FixedTimePassedError", "ForkedClientError", "InvalidBatchError", "InvalidMessageError",
+    "InvalidTopicError", "InvalidUrlError", "InvalidValueError", "LeaseLostError", "MemoryFullError",
+    "RedisUnavailableError", "ReplyLostError", "RmqError", "ScriptFailedError", "SendError", "TooManyGroupsError",
+    "TopicMismatchError", "UnknownTopicError", "UnreadableDocumentError", "UnreadableTopicError", "UnsafeRedisError",
+]
+# fmt: on
+
 
 class RmqError(Exception):
     """Root of all errors of RMQ.
@@ -58,6 +71,26 @@ class InvalidValueError(RmqError, ValueError):
 
 class InvalidTopicError(InvalidValueError):
     """A topic's definition breaks a rule."""
+
+
+class UnreadableDocumentError(RmqError):
+    """A document in Redis or ZooKeeper is for newer versions of RMQ only, or is not a document of RMQ.
+
+    Attributes:
+        version: Schema version of its writer; `None` where it says none that can be read.
+        min_reader: The oldest schema version that may act on it; `None` likewise.
+    """
+
+    def __init__(
+        self, message: str, *, topic: str | None = None, version: int | None = None, min_reader: int | None = None
+    ) -> None:
+        super().__init__(message, topic=topic)
+        self.version = version
+        self.min_reader = min_reader
+
+
+class UnreadableTopicError(UnreadableDocumentError, InvalidTopicError):
+    """A topic's registered definition is for newer versions of RMQ only, or is not a definition."""
 
 
 class InvalidMessageError(InvalidValueError):
@@ -106,7 +139,7 @@ class SendError(RmqError):
 
 
 class InvalidBatchError(SendError, InvalidMessageError):
-    """A message in the middle of a `send_many` breaks a rule; says what was stored before it."""
+    """A message in the middle of a `send_many` breaks a rule; the error says what was stored before it."""
 
 
 class BacklogFullError(SendError):
@@ -122,8 +155,14 @@ class BacklogFullError(SendError):
 class DurabilityError(SendError):
     """Messages are stored on the master, but too few replicas, or no disk, confirmed them in time.
 
-    They are in `unknown`: they are delivered unless the master fails now. Sending them again is safe.
+    They are in `unknown`: they are delivered unless the master fails now. Sending them again is safe. A topic's
+    definition that was not confirmed raises this, too.
+
+    Attributes:
+        missing: What was not confirmed, in words.
     """
+
+    missing: str = ""
 
 
 class FixedTimePassedError(SendError):
@@ -143,7 +182,7 @@ class ReplyLostError(RedisUnavailableError):
 
 
 class UnsafeRedisError(RmqError):
-    """This Redis would lose messages: too old, or its eviction policy drops keys."""
+    """RMQ refuses this Redis: it is too old, or its eviction policy drops keys."""
 
 
 class ScriptFailedError(RmqError):
@@ -167,7 +206,7 @@ class BatchError(RmqError):
 
 
 class BatchAckedError(BatchError):
-    """The batch is acked: whoever reads it now comes too late, or from an old copy of the query's checkpoint."""
+    """The batch is acked: a reader comes too late, or works from an old copy of the query's checkpoint."""
 
 
 class BatchLostError(BatchError):
@@ -183,11 +222,19 @@ class CoordinationError(RmqError):
 
 
 class FencedError(CoordinationError):
-    """A newer owner has touched this slot: nothing that this one does changes it."""
+    """A newer owner has touched this slot: an older owner can no longer change it.
+
+    Attributes:
+        epoch: The newer owner's.
+    """
+
+    def __init__(self, message: str, *, topic: str | None = None, slot: int | None = None, epoch: int = 0) -> None:
+        super().__init__(message, topic=topic, slot=slot)
+        self.epoch = epoch
 
 
 class EnsembleMismatchError(CoordinationError):
-    """The slot's epochs come from another ZooKeeper ensemble; `rmq adopt` moves it over on purpose."""
+    """The slot's epochs come from another ZooKeeper ensemble; `rmq adopt` moves the slot on purpose."""
 
 
 class ClientClosedError(RmqError):
@@ -196,3 +243,7 @@ class ClientClosedError(RmqError):
 
 class ForkedClientError(RmqError):
     """Connections do not survive a fork: make the client in the process that uses it."""
+
+
+for _name in __all__:
+    globals()[_name].__module__ = "rmq"  # where users import it from: a traceback says `rmq.SendError`

@@ -8,6 +8,7 @@
 -- Complexity: O(sample)
 -- Notes: reads only.
 -- @include whole
+-- @include read_failure
 
 local dead, reason = KEYS[1], KEYS[2]
 local sample = tonumber(ARGV[1])
@@ -15,7 +16,7 @@ local sample = tonumber(ARGV[1])
 local rows = redis.call('HRANDFIELD', reason, sample, 'WITHVALUES')
 local counts, answer = {}, { whole(redis.call('ZCARD', dead)) }
 for i = 2, #rows, 2 do
-  local kind = cjson.decode(rows[i]).type or ''
+  local kind = read_failure(rows[i]).type or ''
   counts[kind] = (counts[kind] or 0) + 1
 end
 for kind, number in pairs(counts) do

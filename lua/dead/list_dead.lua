@@ -4,16 +4,18 @@
 -- KEYS[2]  reason     HASH  content -> why it died, JSON
 -- KEYS[3]  dead_body  HASH  content -> body of the dead
 -- ARGV[1]  start  rank of the first, the longest dead being 0
--- ARGV[2]  limit  most messages, 0 to 1,000
+-- ARGV[2]  limit  most messages, 0 to 1,000; fewer are read where they have more than 4 MiB
 -- Returns: { content, time of death, ... }, { reason or nil, ... }, { body or nil, ... }; empty tables at the end
 -- Errors: none of its own
 -- Complexity: O(log N + n)
 -- Notes: reads only.
+-- @include read_within
+-- @include bodies_within
 
 local dead, reason, dead_body = KEYS[1], KEYS[2], KEYS[3]
 local start, limit = tonumber(ARGV[1]), tonumber(ARGV[2])
 
-local page = limit > 0 and redis.call('ZRANGE', dead, start, start + limit - 1, 'WITHSCORES') or {}
+local page = read_within('ZRANGE', dead, start, limit, 4194304)
 if #page == 0 then
   return { page, {}, {} }
 end
@@ -21,8 +23,5 @@ local contents = {}
 for i = 1, #page, 2 do
   contents[#contents + 1] = page[i]
 end
-local bodies = {}
-if redis.call('HLEN', dead_body) > 0 then
-  bodies = redis.call('HMGET', dead_body, unpack(contents))
-end
-return { page, redis.call('HMGET', reason, unpack(contents)), bodies }
+local bodies, number = bodies_within(dead_body, contents, 4194304)
+return { { unpack(page, 1, 2 * number) }, redis.call('HMGET', reason, unpack(contents, 1, number)), bodies }

@@ -6,9 +6,9 @@
 -- KEYS[4]  dead_body  HASH  content -> body of the dead
 -- KEYS[5]  audit      STREAM  who steered what
 -- ARGV[1]  before_ms  without contents: only those that died before this time, epoch ms, or +inf
--- ARGV[2]  limit      without contents: how many, the longest dead first, 0 to 1,000
+-- ARGV[2]  limit      without contents: how many, the longest dead first, 0 to 1,000; with bodies at most 256
 -- ARGV[3]  actor      who, for the audit; empty for no line
--- ARGV[4..] contents, at most 1,000; none for the longest dead
+-- ARGV[4..] contents  at most 1,000; none for the longest dead
 -- Returns: how many were dropped
 -- Errors: none of its own
 -- Complexity: O(n log N)
@@ -26,6 +26,7 @@ end
 redis.call('XLEN', audit)
 local contents = { unpack(ARGV, 4) }
 if #contents == 0 then
+  limit = redis.call('HLEN', dead_body) > 0 and math.min(limit, 256) or limit
   contents = redis.call('ZRANGEBYSCORE', dead, '-inf', '(' .. before_ms, 'LIMIT', 0, limit)
 end
 if #contents == 0 then

@@ -8,7 +8,7 @@
 -- KEYS[6]  dead_body  HASH  content -> body of the dead
 -- KEYS[7]  wake       channel
 -- KEYS[8]  audit      STREAM  who steered what
--- KEYS[9]  born       ZSET  content -> time of its last send, ms; only given for PRIORITY with a time to live
+-- KEYS[9]  born?      ZSET  content -> time of its last send, ms; only for PRIORITY with a time to live
 -- ARGV[1]  kind       `after`, `at` or `priority`: see new_score
 -- ARGV[2]  value      ms from now, epoch ms, or priority
 -- ARGV[3]  overwrite  '1': the redriven one replaces a fresh copy in store; '0': the fresh copy stands
@@ -16,9 +16,10 @@
 -- ARGV[5]  publish    command for the wake hint: PUBLISH or SPUBLISH
 -- ARGV[6]  actor      who, for the audit; empty for no line
 -- ARGV[7]  dated      '1': each content is followed by the time of death, ms, without which it is not meant; else '0'
--- ARGV[8..] contents, at most 1,000; none for the longest dead
+-- ARGV[8..] contents  at most 1,000, each with its time of death where `dated`; none for the longest dead
 -- Returns: per message `done`, `merged` (with a fresh copy) or `absent` (not dead, or dead since another time); empty
---   when nothing is dead
+--   when nothing is dead. Fewer than were asked for where those before have 4 MiB with their bodies: the others were
+--   not looked at
 -- Errors: RMQ_PAST now_ms; OOM at maxmemory; nothing was written
 -- Complexity: O(n log N)
 -- Notes: atomic. Safe to repeat with contents: a second time they are absent.
@@ -28,6 +29,7 @@
 -- @include whole
 -- @include new_score
 -- @include note
+-- @include hint
 
 local store, dead, body, meta, reason, dead_body, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local audit, born = KEYS[8], KEYS[9]
@@ -56,8 +58,12 @@ if #contents == 0 and limit > 0 then -- up to rank -1 would be all of them
   contents = redis.call('ZRANGE', dead, 0, limit - 1)
 end
 
-local totals, answers = {}, {}
+local totals, answers, left_bytes = {}, {}, 4194304
 for i, content in ipairs(contents) do
+  if left_bytes <= 0 then
+    break
+  end
+  left_bytes = left_bytes - #content
   local fresh, found = redis.call('ZSCORE', store, content), redis.call('ZSCORE', dead, content)
   if not found or (died[i] and died[i] ~= tonumber(found)) then
     answers[i] = 'absent'
@@ -71,7 +77,11 @@ for i, content in ipairs(contents) do
       end
       local payload = redis.call('HGET', dead_body, content)
       if payload then
+        if #payload > 4096 then
+          redis.call('HDEL', meta, 'body_bound') -- claims need not ask for sizes while no body is larger
+        end
         redis.call('HSET', body, content, payload)
+        left_bytes = left_bytes - #payload
       else
         redis.call('HDEL', body, content)
       end
@@ -84,6 +94,6 @@ for i, content in ipairs(contents) do
 end
 write_totals(meta, totals)
 if totals.redriven or totals.merged then
-  redis.call(publish, wake, kind == 'priority' and '0' or whole(score))
+  hint(publish, wake, kind == 'priority' and '0' or whole(score))
 end
 return answers

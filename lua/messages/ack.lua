@@ -7,16 +7,14 @@
 -- KEYS[5]  error    HASH  content -> last failure, JSON
 -- ARGV[1]  epoch     whole number; 0 without ZooKeeper
 -- ARGV[2]  ensemble  identity of the ZooKeeper ensemble; empty without
--- ARGV[3..] acks: see settle_acks
+-- ARGV[3..] acks  see settle_acks
 -- Returns: contents whose claim was no longer ours; empty when all were acked
--- Errors: RMQ_FENCED stored_epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
+-- Errors: RMQ_FENCED stored_epoch epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
 -- Complexity: O(n log N)
 -- Notes: compare-and-set on the claim score: a stale ack changes nothing. Never repeated after a lost reply.
--- @include count
 -- @include write_totals
 -- @include check_fence
 -- @include begin_write
--- @include drop_bodies
 -- @include settle_acks
 
 local slot = { store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], error = KEYS[5] }

@@ -5,51 +5,33 @@
 -- KEYS[3]   retry      ZSET  content -> retry score
 -- KEYS[4]   dead       ZSET  content -> time of death, ms
 -- KEYS[5]   body       HASH  content -> body
--- KEYS[6]   meta       HASH  epoch, ensemble, paused, totals
+-- KEYS[6]   meta       HASH  epoch, ensemble, paused, stamp, lease, totals
 -- KEYS[7]   error      HASH  content -> last failure, JSON
 -- KEYS[8]   reason     HASH  content -> why it died, JSON
 -- KEYS[9]   dead_body  HASH  content -> body of the dead
--- KEYS[10]  born       ZSET  content -> time of its last send, ms; only given for PRIORITY with a time to live
+-- KEYS[10]  born?      ZSET  content -> time of its last send, ms; only for PRIORITY with a time to live
 -- ARGV[1]   epoch          whole number; 0 without ZooKeeper
 -- ARGV[2]   ensemble       identity of the ZooKeeper ensemble; empty without
--- ARGV[3]   lease_s        seconds
+-- ARGV[3]   lease_ms       ms
 -- ARGV[4]   max_retries    0 to 999
 -- ARGV[5]   order          `high`: highest score first; `low`: lowest, and only those due
 -- ARGV[6]   limit          most messages to claim, 0 to 1,000; 0 settles and sweeps only
 -- ARGV[7]   start          rank to search from: 0, or `resume` of the last claim
 -- ARGV[8]   sweep_limit    most leases, and most retries, to sweep
--- ARGV[9]   max_dead_age   ms
+-- ARGV[9]   max_dead_age_ms  ms
 -- ARGV[10]  max_dead       most dead in this slot
--- ARGV[11..] nacks and acks to settle first: see settle_nacks and settle_acks; then whole claims to ack: their number,
---   and of each the claim score, how many it holds, and the content of one: see settle_whole; then, only where the
+-- ARGV[11]  most_bytes     of contents and bodies to hand over; the first message may have more
+-- ARGV[12]  publish        command for the wake hint: PUBLISH or SPUBLISH
+-- ARGV[13..] settlements  nacks and acks to settle first: see settle_nacks and settle_acks; then whole claims to ack:
+--   their number, and of each the claim score and how many it holds: see settle_whole; then, only where the
 --   topic has one, the time to live in ms
 -- Returns: { now_ms, next_due_ms, resume, swept, stale contents, { content, store score, ... }, { body or nil, ... },
---   claim scores of whole claims that must be acked by their contents }; the table of bodies is empty when no message
---   of the slot has one. No message due: empty tables.
--- Errors: RMQ_FENCED stored_epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
+--   claim scores of whole claims that must be acked by their contents, stamp of the claim }; the table of bodies is
+--   empty when no message of the slot has one. No message due: empty tables.
+-- Errors: RMQ_FENCED stored_epoch epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
 -- Complexity: O((limit + settled + swept) log N)
 -- Notes: prepare is written before store is trimmed. Not to be repeated after a lost reply: the lease settles it.
--- @include whole
--- @include count
--- @include write_totals
 -- @include read_clock
--- @include check_fence
--- @include begin_write
--- @include measure
--- @include record_failure
--- @include bury
--- @include roll_back
--- @include drop_bodies
--- @include settle_nacks
--- @include settle_acks
--- @include settle_whole
--- @include sweep
--- @include forget_unused
--- @include expire
--- @include trim_dead
--- @include take_fresh
--- @include take
--- @include next_due
 -- @include claim_slot
 
 local slot = {
@@ -57,11 +39,13 @@ local slot = {
   error = KEYS[7], reason = KEYS[8], dead_body = KEYS[9], born = KEYS[10],
 }
 local turn = {
-  epoch = ARGV[1], ensemble = ARGV[2], limit = tonumber(ARGV[6]), start = tonumber(ARGV[7]), at = 11, last = #ARGV,
+  epoch = ARGV[1], ensemble = ARGV[2], limit = tonumber(ARGV[6]), start = tonumber(ARGV[7]), at = 13, last = #ARGV,
 }
 local rules = {
-  lease_s = tonumber(ARGV[3]), max_retries = tonumber(ARGV[4]), highest_first = ARGV[5] == 'high',
+  lease_ms = tonumber(ARGV[3]), max_retries = tonumber(ARGV[4]), highest_first = ARGV[5] == 'high',
   sweep_limit = tonumber(ARGV[8]), max_dead_age = tonumber(ARGV[9]), max_dead = tonumber(ARGV[10]),
+  room = { left = tonumber(ARGV[11]), first = true }, publish = ARGV[12],
+  budget = { work = 96, most = 96, bytes = 4194304 },
 }
 
 local now_ms, now_s = read_clock()

@@ -1,47 +1,31 @@
 -- Claim from several slots of a topic at once, each as `claim` does: for servers where one script may touch them all.
 --
--- KEYS[1..] per slot those of `claim`, in its order
--- ARGV[1]   keys           number of keys of a slot: 9, or 10 with born
--- ARGV[2]   lease_s        seconds
+-- KEYS[1..] slots  of each slot those of `claim`, in its order
+-- ARGV[1]   width          number of keys of a slot: 9, or 10 with born
+-- ARGV[2]   lease_ms       ms
 -- ARGV[3]   max_retries    0 to 999
 -- ARGV[4]   order          `high`: highest score first; `low`: lowest, and only those due
 -- ARGV[5]   sweep_limit    most leases, and most retries, to sweep in a slot
--- ARGV[6]   max_dead_age   ms
+-- ARGV[6]   max_dead_age_ms  ms
 -- ARGV[7]   max_dead       most dead in a slot
--- ARGV[8..] per slot: how many values follow; epoch, ensemble, limit, start; then what `claim` has from ARGV[11] on
+-- ARGV[8]   most_bytes     of contents and bodies to hand over in all; the first message may have more
+-- ARGV[9]   publish        command for the wake hint: PUBLISH or SPUBLISH
+-- ARGV[10..] claims  of each slot how many values follow; epoch, ensemble, limit, start, settlements: see `claim`
 -- Returns: per slot the reply of `claim`, or the text of the error that it met; the other slots are served even so.
 --   With limit -1 a slot may be settled only, and not swept; next_due_ms then tells of its store alone
 -- Errors: none of its own; OOM can't occur, and a server that takes no writes refuses before anything is written
 -- Complexity: O(the sum of the claims)
 -- Notes: each slot is settled and claimed from as by a call of its own. Not to be repeated after a lost reply.
--- @include whole
--- @include count
--- @include write_totals
 -- @include read_clock
--- @include check_fence
--- @include begin_write
--- @include measure
--- @include record_failure
--- @include bury
--- @include roll_back
--- @include drop_bodies
--- @include settle_nacks
--- @include settle_acks
--- @include settle_whole
--- @include sweep
--- @include forget_unused
--- @include expire
--- @include trim_dead
--- @include take_fresh
--- @include take
--- @include next_due
 -- @include claim_slot
 
 local width, order = tonumber(ARGV[1]), ARGV[4]
 local rules = {
   joined = true,
-  lease_s = tonumber(ARGV[2]), max_retries = tonumber(ARGV[3]), highest_first = order == 'high',
+  lease_ms = tonumber(ARGV[2]), max_retries = tonumber(ARGV[3]), highest_first = order == 'high',
   sweep_limit = tonumber(ARGV[5]), max_dead_age = tonumber(ARGV[6]), max_dead = tonumber(ARGV[7]),
+  room = { left = tonumber(ARGV[8]), first = true }, publish = ARGV[9],
+  budget = { work = 48, most = 48, bytes = 4194304 },
 }
 
 -- a removal that removes nothing, outside of the guard below: where writes are refused, all of the call is
@@ -51,7 +35,7 @@ if type(probe) == 'table' and probe.err and not string.find(probe.err, 'WRONGTYP
 end
 
 local now_ms, now_s = read_clock()
-local replies, at = {}, 8
+local replies, at = {}, 10
 for base = 0, #KEYS - width, width do
   local slot = {
     store = KEYS[base + 1], prepare = KEYS[base + 2], retry = KEYS[base + 3], dead = KEYS[base + 4],

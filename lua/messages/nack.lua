@@ -10,33 +10,30 @@
 -- KEYS[8]   reason     HASH  content -> why it died, JSON
 -- KEYS[9]   dead_body  HASH  content -> body of the dead
 -- KEYS[10]  wake       channel
--- KEYS[11]  born       ZSET  content -> time of its last send, ms; only given for PRIORITY with a time to live
+-- KEYS[11]  born?      ZSET  content -> time of its last send, ms; only for PRIORITY with a time to live
 -- ARGV[1]   epoch         whole number; 0 without ZooKeeper
 -- ARGV[2]   ensemble      identity of the ZooKeeper ensemble; empty without
 -- ARGV[3]   max_retries   0 to 999
--- ARGV[4]   max_dead_age  ms
+-- ARGV[4]   max_dead_age_ms  ms
 -- ARGV[5]   max_dead      most dead in this slot
 -- ARGV[6]   publish       command for the wake hint: PUBLISH or SPUBLISH
--- ARGV[7..] nacks: see settle_nacks
+-- ARGV[7..] nacks  see settle_nacks
 -- Returns: contents whose claim was no longer ours; empty when all were settled
--- Errors: RMQ_FENCED stored_epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
+-- Errors: RMQ_FENCED stored_epoch epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
 -- Complexity: O(n log N)
 -- Notes: compare-and-set on the claim score: a stale nack changes nothing. Never repeated after a lost reply.
--- @include count
 -- @include write_totals
 -- @include read_clock
 -- @include check_fence
 -- @include begin_write
 -- @include measure
--- @include record_failure
--- @include bury
--- @include roll_back
 -- @include settle_nacks
 -- @include trim_dead
+-- @include hint
 
 local slot = {
   store = KEYS[1], prepare = KEYS[2], retry = KEYS[3], dead = KEYS[4], body = KEYS[5], meta = KEYS[6],
-  error = KEYS[7], reason = KEYS[8], dead_body = KEYS[9], born = KEYS[11],
+  error = KEYS[7], reason = KEYS[8], dead_body = KEYS[9], born = KEYS[11], budget = { bytes = 4194304 },
 }
 local wake = KEYS[10]
 local epoch, ensemble, max_retries = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -58,6 +55,6 @@ local _, back = settle_nacks(slot, 7, now_ms, max_retries, totals, stale)
 trim_dead(slot, now_ms, max_dead_age, max_dead, totals)
 write_totals(slot.meta, totals)
 if back > 0 then
-  redis.call(publish, wake, '0')
+  hint(publish, wake, '0')
 end
 return stale

@@ -10,16 +10,12 @@
 -- ARGV[3]  detailed     '1': say per message whether it was new
 -- ARGV[4]  number       of messages, 1 to 1,000
 -- ARGV[5]  lowest       earliest fixed time of the batch, epoch ms
--- ARGV[6..] fixed time in epoch ms and content, alternating; then index (from 1) and body of those that have one
+-- ARGV[6..] messages  fixed time in epoch ms and content, alternating; then index (from 1) and body of those with one
 -- Returns: { number of new ones, '1' or '0' per message if detailed or with bodies, else '' }
--- Errors: RMQ_PAST now_ms when `lowest` does not lie ahead; RMQ_FULL size max_backlog; OOM; nothing was written
+-- Errors: RMQ_PAST now_ms lowest when `lowest` does not lie ahead; RMQ_FULL size max_backlog; OOM; nothing was written
 -- Complexity: O(n log N)
 -- Notes: atomic. Safe to repeat while the times lie ahead.
 -- @include read_clock
--- @include whole
--- @include check_backlog
--- @include store_batch
--- @include store_each
 -- @include send_batch
 
 local slot = { store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], wake = KEYS[5] }
@@ -28,6 +24,6 @@ local lowest = ARGV[5]
 
 local now_ms = read_clock()
 if tonumber(lowest) <= now_ms then
-  return redis.error_reply('RMQ_PAST ' .. whole(now_ms))
+  return redis.error_reply('RMQ_PAST ' .. whole(now_ms) .. ' ' .. ARGV[5])
 end
 return send_batch(slot, publish, max_backlog, detailed, number, 6, false, lowest, now_ms)

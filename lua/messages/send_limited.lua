@@ -13,24 +13,18 @@
 -- ARGV[3]  detailed     '1': say per message whether it was new
 -- ARGV[4]  number       of messages, 1 to 1,000
 -- ARGV[5]  lowest       RANGE_MERGE: shortest time range, ms; FIXED_TIME: earliest time, epoch ms; PRIORITY: 0
--- ARGV[6]  type         RANGE_MERGE, FIXED_TIME or PRIORITY
+-- ARGV[6]  kind         RANGE_MERGE, FIXED_TIME, PRIORITY; DELAYED: FIXED_TIME with delays in ms as values
 -- ARGV[7]  drop         '1': beyond max_backlog, drop what would be delivered last; '0': refuse the batch
 -- ARGV[8]  max_retries  0 to 999: scores up to it are rollbacks, which are never dropped
 -- ARGV[9]  ttl          '1': note the time of sending in born
--- ARGV[10..] value (ms, epoch ms, priority) and content, alternating; then index (from 1) and body
+-- ARGV[10..] messages  value (ms, epoch ms, priority) and content, alternating; then index (from 1) and body
 -- Returns: { number of new ones, '1' or '0' per message if detailed or with bodies, else '', number dropped }
--- Errors: RMQ_PAST now_ms when `lowest` does not lie ahead; RMQ_FULL size max_backlog; OOM; nothing was written
+-- Errors: RMQ_PAST now_ms lowest when `lowest` does not lie ahead; RMQ_FULL size max_backlog; OOM; nothing was written
 -- Complexity: O(n log N)
 -- Notes: atomic. A repeated send merges. A message just sent may be the one that is dropped.
--- @include count
 -- @include read_clock
--- @include whole
 -- @include write_totals
--- @include check_backlog
--- @include store_batch
--- @include store_each
 -- @include send_batch
--- @include forget_unused
 -- @include drop_excess
 
 local slot = {
@@ -43,12 +37,12 @@ local ttl = ARGV[9] == '1'
 
 local now_ms = read_clock()
 if kind == 'FIXED_TIME' and lowest <= now_ms then
-  return redis.error_reply('RMQ_PAST ' .. whole(now_ms))
+  return redis.error_reply('RMQ_PAST ' .. whole(now_ms) .. ' ' .. ARGV[5])
 end
 redis.call('ZCARD', slot.retry)
 redis.call('HLEN', slot.error)
 redis.call('ZCARD', born)
-if kind == 'RANGE_MERGE' then
+if kind == 'RANGE_MERGE' or kind == 'DELAYED' then
   lowest = now_ms + lowest
   for i = 10, 9 + 2 * number, 2 do
     ARGV[i] = whole(now_ms + ARGV[i])

@@ -10,16 +10,12 @@
 -- ARGV[3]  detailed     '1': say per message whether it was new
 -- ARGV[4]  number       of messages, 1 to 1,000
 -- ARGV[5]  lowest       shortest time range of the batch, ms
--- ARGV[6..] time range in ms and content, alternating; then index (from 1) and body of the messages that have one
+-- ARGV[6..] messages  time range in ms and content, alternating; then index (from 1) and body of those with one
 -- Returns: { number of new ones, '1' or '0' per message if detailed or with bodies, else '' }
 -- Errors: RMQ_FULL size max_backlog; OOM at maxmemory; nothing was written
 -- Complexity: O(n log N)
 -- Notes: atomic. Safe to repeat: a second time all of them merge.
 -- @include read_clock
--- @include whole
--- @include check_backlog
--- @include store_batch
--- @include store_each
 -- @include send_batch
 
 local slot = { store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], wake = KEYS[5] }

@@ -8,28 +8,40 @@
 --   and all that was wanted is granted
 -- Errors: none of its own
 -- Complexity: O(1)
--- Notes: atomic; only Redis' clock counts. Not to be repeated after a lost reply: then the tokens are lost.
+-- Notes: atomic; only Redis' clock counts. Not to be repeated after a lost reply: then the tokens are lost. A bucket
+--   with
+--   something else than numbers is made anew.
 -- @include read_clock
 -- @include whole
 
 local bucket = KEYS[1]
 local wanted, rate, burst = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 
+local LONGEST_WAIT_MS = 86400000
+
+-- Nil for what is no number of a bucket: something else than RMQ may have written there.
+local function number_of(text)
+  local number = text and tonumber(text)
+  return number and number >= 0 and number < math.huge and number or nil
+end
+
 local now_ms = read_clock()
 local known = redis.call('HMGET', bucket, 'rate', 'burst', 'tokens', 'at_ms')
 redis.call('HDEL', bucket, '') -- a removal first: at maxmemory a script that begins with a write is refused
-if not known[1] then
+local per_second, most = number_of(known[1]), number_of(known[2])
+local made = '0'
+if not per_second or not most then
   redis.call('HSET', bucket, 'rate', rate, 'burst', burst)
+  per_second, most, made = tonumber(rate), tonumber(burst), '1'
 end
-local made = known[1] and '0' or '1'
-local per_second, most = tonumber(known[1] or rate), tonumber(known[2] or burst)
 if per_second == 0 then
   return { whole(math.max(wanted, 0)), '0', '0', made }
 end
-local tokens = most
-if known[3] then
-  local gone_ms = math.max(0, now_ms - tonumber(known[4]))
-  tokens = math.min(most, tonumber(known[3]) + gone_ms * per_second / 1000)
+local tokens, at_ms = number_of(known[3]), number_of(known[4])
+if tokens and at_ms then
+  tokens = math.min(most, tokens + math.max(0, now_ms - at_ms) * per_second / 1000)
+else
+  tokens = most
 end
 local granted, wait_ms = 0, 0
 if wanted < 0 then
@@ -41,6 +53,7 @@ end
 if granted < wanted then -- a tenth of a second's worth makes the next trip worth while
   local worth = math.max(1, math.min(wanted - granted, most, math.floor(per_second / 10)))
   wait_ms = math.max(1, math.ceil((worth - tokens) * 1000 / per_second - 0.000001))
+  wait_ms = math.min(wait_ms, LONGEST_WAIT_MS)
 end
 redis.call('HSET', bucket, 'tokens', string.format('%.17g', tokens), 'at_ms', whole(now_ms))
-return { whole(granted), whole(wait_ms), known[1] or rate, made }
+return { whole(granted), whole(wait_ms), string.format('%.17g', per_second), made }

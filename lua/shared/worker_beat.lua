@@ -20,6 +20,9 @@ local now_ms = read_clock()
 redis.call('HLEN', infos)
 redis.call('ZREM', beats, '') -- a removal first: it also works on a full Redis
 local silent = redis.call('ZRANGEBYSCORE', beats, '-inf', whole(now_ms - forget_ms), 'LIMIT', 0, 100)
+for _, early in ipairs(redis.call('ZRANGEBYSCORE', beats, '(' .. whole(now_ms), '+inf', 'LIMIT', 0, 100)) do
+  redis.call('ZADD', beats, whole(now_ms), early) -- the clock was ahead then: who is gone shall not look alive
+end
 local excess = math.min(redis.call('ZCARD', beats) - most, 100)
 if excess > #silent then
   silent = redis.call('ZRANGE', beats, 0, excess - 1)

@@ -5,7 +5,7 @@
 -- KEYS[3]   retry       ZSET  content -> retry score
 -- KEYS[4]   dead        ZSET  content -> time of death, ms
 -- KEYS[5]   body        HASH  content -> body
--- KEYS[6]   meta        HASH  epoch, ensemble, paused, totals
+-- KEYS[6]   meta        HASH  epoch, ensemble, paused, stamp, lease, totals
 -- KEYS[7]   error       HASH  content -> last failure, JSON
 -- KEYS[8]   reason      HASH  content -> why it died, JSON
 -- KEYS[9]   dead_body   HASH  content -> body of the dead
@@ -14,7 +14,7 @@
 -- ARGV[1]   generation   of the query's driver
 -- ARGV[2]   seq          number of the batch, from 1
 -- ARGV[3]   chunk        number of the chunk in this slot's part of the batch, from 0
--- ARGV[4]   limit        most messages in the chunk, 1 to 1,000
+-- ARGV[4]   limit        most messages in the chunk, 1 to 1,000; fewer are claimed where they have more than 4 MiB
 -- ARGV[5]   before       most messages in the chunks of the batch before this one
 -- ARGV[6]   size         most messages in the batch
 -- ARGV[7]   order        `high`: highest score first; `low`: lowest, and only those due
@@ -22,6 +22,7 @@
 -- ARGV[9]   max_replays  after so many replays the batch is halved with each further one
 -- ARGV[10]  strict       '1': refuse when this driver lost messages of the chunk; '0': leave those out
 -- ARGV[11]  keep_s       seconds for which an unused record is kept
+-- ARGV[12]  lease_ms     ms
 -- Returns: { claimed the first time, left out now, buried now, { content, store score, ... }, { body or nil, ... } };
 --   the table of bodies is empty when no message of the batch has one
 -- Errors: RMQ_FENCED stored_epoch; RMQ_DRIVER generation of a newer driver; RMQ_ACKED seq; RMQ_LOST number;
@@ -34,21 +35,17 @@
 --   A batch that was begun anew too often is halved with each further replay: the first half stays, what does not goes
 --   back to store as it was, from where chunks of the batch that nobody has read yet do not claim it again: they stay
 --   empty. Of a batch that fails even so one message dies: the last one that was left.
--- @include count
 -- @include write_totals
 -- @include read_clock
 -- @include check_fence
+-- @include slot_clock
+-- @include next_stamp
+-- @include note_stamp
 -- @include begin_write
 -- @include measure
--- @include record_failure
--- @include bury
 -- @include take
 -- @include take_fresh
--- @include whole
 -- @include check_driver
--- @include contents_of
--- @include held_in_chunk
--- @include roll_back
 -- @include share_of
 -- @include replay_chunk
 
@@ -72,10 +69,10 @@ local generation, seq, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(AR
 local field = ARGV[2] .. ':' .. ARGV[3]
 local before, size = tonumber(ARGV[5]), tonumber(ARGV[6])
 local highest_first, max_retries, max_replays = ARGV[7] == 'high', tonumber(ARGV[8]), tonumber(ARGV[9])
-local strict, keep_s = ARGV[10] == '1', ARGV[11]
+local strict, keep_s, lease_ms = ARGV[10] == '1', ARGV[11], tonumber(ARGV[12])
 
-local now_ms, now_s = read_clock()
-local refusal, _, paused = check_fence(slot.meta, '0', '')
+local now_ms = read_clock()
+local refusal, _, paused, stored = check_fence(slot.meta, '0', '', true)
 local acked
 if not refusal then
   refusal, acked = check_driver(slot.query, generation)
@@ -88,11 +85,17 @@ if refusal then
 end
 local sizes = measure(slot)
 slot.quiet, slot.unheld = sizes.quiet, sizes.prepare == 0
+slot.piece = 256
+begin_room(slot, { left = 4194304, first = true }, sizes.body, stored[8])
 redis.call('HLEN', slot.query_body)
 local record = redis.call('HGET', slot.query, field)
 local chunk = record and cmsgpack.unpack(record)
 local mine, left_out, buried, forgotten = false, 0, 0, 0
-if chunk and (chunk.bodied or 0) > copies_of(slot, chunk.items) then
+local kept = 0
+for _, content in ipairs(chunk and (chunk.bodied or 0) > 0 and contents_of(chunk.items) or {}) do
+  kept = kept + redis.call('HEXISTS', slot.query_body, content)
+end
+if chunk and (chunk.bodied or 0) > kept then
   forgotten = #chunk.items / 2
   if chunk.generation == generation then
     return redis.error_reply('RMQ_COPIES ' .. forgotten)
@@ -109,14 +112,18 @@ if chunk and chunk.generation == generation then
   chunk.items, chunk.left = mine, left
 end
 
-local totals = {}
+local totals, clock = {}, read_slot_clock(stored[4], stored[5], now_ms, lease_ms)
+local stamp = next_stamp(slot, clock, now_ms)
 begin_write(slot)
 if not chunk then
   local items, left = {}, max_retries
   if not paused and redis.call('HGET', slot.query, 'halved') ~= ARGV[2] then
-    local fresh, _, ended = take_fresh(slot, highest_first, limit, now_ms, now_s, max_retries, totals, true)
+    local fresh, _, ended = take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries, totals)
     items = fresh or items
-    local others = ended and {} or take(slot, highest_first, limit - #items / 2, 0, now_ms, now_s, max_retries, totals)
+    local others = {}
+    if not ended and not (slot.cut and #items > 0) and has_room(slot) then
+      others = take(slot, highest_first, limit - #items / 2, 0, now_ms, stamp, max_retries, totals)
+    end
     if #others > 0 then
       left = {}
       for i = 1, #others do
@@ -124,11 +131,11 @@ if not chunk then
       end
       for i = 2, #items, 2 do
         local score = tonumber(items[i])
-        left[i / 2] = score > max_retries and max_retries or score - 1
+        left[i / 2] = score > max_retries and max_retries or math.max(0, math.ceil(score) - 1)
       end
     end
   end
-  chunk = { second = now_s, replays = 0, claimed = #items / 2, items = items, left = left }
+  chunk = { second = stamp, replays = 0, claimed = #items / 2, items = items, left = left }
   if #items > 0 and sizes.body > 0 then
     local names, copies = contents_of(items), {}
     for n, body in ipairs(redis.call('HMGET', slot.body, unpack(names))) do
@@ -144,7 +151,7 @@ if not chunk then
 elseif not mine then
   chunk.replays = chunk.replays + 1
   local share = share_of(chunk, size - limit + chunk.claimed, max_replays)
-  left_out, buried = replay_chunk(slot, chunk, share, before, now_ms, now_s, max_retries, totals)
+  left_out, buried = replay_chunk(slot, chunk, share, before, now_ms, stamp, max_retries, totals)
   left_out = left_out + forgotten
   if chunk.put_back > 0 then
     redis.call('HSET', slot.query, 'halved', ARGV[2])
@@ -156,6 +163,9 @@ if chunk.generation ~= generation then
   redis.call('HSET', slot.query, 'generation', generation, field, cmsgpack.pack(chunk))
   redis.call('EXPIRE', slot.query, keep_s)
   redis.call('EXPIRE', slot.query_body, keep_s)
+  if #chunk.items > 0 then
+    note_stamp(slot, clock, stamp, now_ms)
+  end
   write_totals(slot.meta, totals)
 end
 return { whole(chunk.claimed), whole(left_out), whole(buried), chunk.items, bodies }

@@ -3,17 +3,23 @@
 -- KEYS[1]  zset    ZSET  content -> score
 -- KEYS[2]  body    HASH  content -> body, of what is in this place
 -- KEYS[3]  reason  HASH  content -> why it died, JSON
--- ARGV[1]  how     `scan`: the part from a cursor on; `all`: all, if there are not more than `most`
+-- ARGV[1]  how     `scan`: the part from a cursor on; `all`: all, if there are not more than `most`; `named`: the
+--   contents
+--   that follow
 -- ARGV[2]  cursor  0 to begin
 -- ARGV[3]  most    `scan`: about how many to go over, 1 to 1,000; `all`: more are not read
 -- ARGV[4]  dead    '1': with reasons
+-- ARGV[5..] contents  of `named`, at most 1,000
 -- Returns: { now_ms, next cursor, '0' at the end, size of the place, { content, score, ... }, { body or nil, ... },
---   { reason or nil, ... } }; the table of bodies is empty where none has one; `all` of too many: only the size
+--   { reason or nil, ... }, contents that are still to be read by name }; the table of bodies is empty where none has
+--   one; `all` of too many: only the size. Beyond 4 MiB, `scan` and `named` leave contents to be read by name
 -- Errors: none of its own
 -- Complexity: `scan` O(most); `all` O(size)
 -- Notes: reads only. By `scan`, what is there all the time is found at least once, perhaps twice.
 -- @include read_clock
 -- @include whole
+-- @include bodies_within
+-- @include scan_within
 
 local zset, body, reason = KEYS[1], KEYS[2], KEYS[3]
 local how, cursor, most, dead = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
@@ -29,11 +35,21 @@ local function values_of(hash, names)
   return values
 end
 
+-- a page of a scan of a small place can have more than 1,000
+local function some_bodies(names)
+  if redis.call('HLEN', body) == 0 then
+    return {}, #names
+  end
+  if #names <= 1000 then
+    return bodies_within(body, names, 4194304)
+  end
+  return bodies_within(body, { unpack(names, 1, 1000) }, 4194304)
+end
+
 local size = redis.call('ZCARD', zset)
 local items, following = {}, '0'
 if how == 'scan' then
-  local page = redis.call('ZSCAN', zset, cursor, 'COUNT', most)
-  following, items = page[1], page[2]
+  following, items = scan_within(zset, cursor, '*', most, 4194304)
 elseif size <= most then
   for first = 0, size - 1, 1000 do
     for _, value in ipairs(redis.call('ZRANGE', zset, first, first + 999, 'WITHSCORES')) do
@@ -41,10 +57,28 @@ elseif size <= most then
     end
   end
 end
-local names = {}
+if how == 'named' then
+  for i = 5, #ARGV do
+    local score = redis.call('ZSCORE', zset, ARGV[i])
+    if score then
+      items[#items + 1] = ARGV[i]
+      items[#items + 1] = score
+    end
+  end
+end
+local names, rest, bodies = {}, {}
 for i = 1, #items, 2 do
   names[#names + 1] = items[i]
 end
-local bodies = redis.call('HLEN', body) > 0 and values_of(body, names) or {}
+if how == 'all' then
+  bodies = redis.call('HLEN', body) > 0 and values_of(body, names) or {}
+else
+  local number
+  bodies, number = some_bodies(names)
+  for i = number + 1, #names do
+    rest[#rest + 1] = names[i]
+    names[i], items[2 * i - 1], items[2 * i] = nil, nil, nil
+  end
+end
 local reasons = dead and values_of(reason, names) or {}
-return { whole(read_clock()), following, whole(size), items, bodies, reasons }
+return { whole(read_clock()), following, whole(size), items, bodies, reasons, rest }

@@ -10,23 +10,18 @@
 -- ARGV[2]  lowest       RANGE_MERGE: shortest time range, ms; FIXED_TIME: earliest time, epoch ms; else 0
 -- ARGV[3]  max_backlog  most messages in this slot; 0 for no bound
 -- ARGV[4]  number       of messages, 1 to 1,000
--- ARGV[5]  type         RANGE_MERGE, PRIORITY, FIXED_TIME or STREAM
+-- ARGV[5]  kind         RANGE_MERGE, PRIORITY, FIXED_TIME or STREAM
 -- ARGV[6]  chunk        partition:chunk
 -- ARGV[7]  batch        number of the batch, from 0
 -- ARGV[8]  digest       of the chunk's messages
 -- ARGV[9]  keep_s       seconds for which the mark is kept, counted from the query's last send to this slot
--- ARGV[10..] as the type's own send script takes the messages
+-- ARGV[10..] messages  as the type's own send script takes them
 -- Returns: { '1' if it was sent now, else '0', number of new ones }
--- Errors: RMQ_PAST now_ms when `lowest` does not lie ahead; RMQ_FULL size max_backlog; OOM; nothing was written
+-- Errors: RMQ_PAST now_ms lowest when `lowest` does not lie ahead; RMQ_FULL size max_backlog; OOM; nothing was written
 -- Complexity: O(n log N)
 -- Notes: atomic; safe to repeat. It counts as sent before when its mark is that of a later batch, or of this one with
 --   the same digest.
 -- @include read_clock
--- @include whole
--- @include write_totals
--- @include check_backlog
--- @include store_batch
--- @include store_each
 -- @include send_batch
 -- @include append_entries
 
@@ -52,12 +47,12 @@ if kind == 'STREAM' then
     return redis.error_reply('RMQ_FULL ' .. size .. ' ' .. max_backlog)
   end
   append_entries(slot.store, slot.meta, 10, number, false)
-  redis.call(publish, slot.wake, '0')
+  hint(publish, slot.wake, '0')
   new = whole(number)
 else
   local now_ms = read_clock()
   if kind == 'FIXED_TIME' and lowest <= now_ms then
-    return redis.error_reply('RMQ_PAST ' .. whole(now_ms))
+    return redis.error_reply('RMQ_PAST ' .. whole(now_ms) .. ' ' .. ARGV[2])
   end
   if kind == 'RANGE_MERGE' then
     lowest = now_ms + lowest

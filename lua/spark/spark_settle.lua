@@ -3,7 +3,7 @@
 -- KEYS[1]  store       ZSET  content -> score
 -- KEYS[2]  prepare     ZSET  content -> claim score
 -- KEYS[3]  body        HASH  content -> body
--- KEYS[4]  meta        HASH  epoch, ensemble, paused, totals
+-- KEYS[4]  meta        HASH  epoch, ensemble, paused, stamp, lease, totals
 -- KEYS[5]  error       HASH  content -> last failure, JSON
 -- KEYS[6]  query       HASH  generation, acked, chunks
 -- KEYS[7]  query_body  HASH  content -> body as it was claimed
@@ -12,6 +12,7 @@
 -- ARGV[3]  chunk       number of the chunk in this slot's part of the batch; -1: none, only the mark is set
 -- ARGV[4]  verb        `ack` or `renew`
 -- ARGV[5]  keep_s      seconds for which an unused record is kept
+-- ARGV[6]  lease_ms    ms
 -- Returns: { acked or renewed, no longer ours, put back to store by the last replay }; all 0 for a chunk that was never
 --   read or is acked already
 -- Errors: RMQ_FENCED stored_epoch; RMQ_DRIVER generation of a newer driver; RMQ_ACKED seq where a later batch is acked;
@@ -23,11 +24,12 @@
 -- @include write_totals
 -- @include read_clock
 -- @include check_fence
+-- @include slot_clock
+-- @include next_stamp
+-- @include note_stamp
 -- @include begin_write
 -- @include drop_bodies
--- @include whole
 -- @include check_driver
--- @include contents_of
 -- @include held_in_chunk
 
 local slot = {
@@ -35,10 +37,10 @@ local slot = {
   query_body = KEYS[7],
 }
 local generation, seq, field = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[2] .. ':' .. ARGV[3]
-local acking, keep_s = ARGV[4] == 'ack', ARGV[5]
+local acking, keep_s, lease_ms = ARGV[4] == 'ack', ARGV[5], tonumber(ARGV[6])
 
-local _, now_s = read_clock()
-local refusal = check_fence(slot.meta, '0', '')
+local now_ms = read_clock()
+local refusal, _, _, stored = check_fence(slot.meta, '0', '', true)
 local acked
 if not refusal then
   refusal, acked = check_driver(slot.query, generation)
@@ -86,13 +88,16 @@ if acking then
   return { whole(#names), whole(number - #names), whole(chunk.put_back or 0) }
 end
 local claims = {}
-local same = type(left) == 'number' and whole(now_s * 1000 + left)
+local clock = read_slot_clock(stored[4], stored[5], now_ms, lease_ms)
+local stamp = next_stamp(slot, clock, now_ms)
+local same = type(left) == 'number' and whole(stamp * 1000 + left)
 for n = 1, #names do
-  claims[#claims + 1] = same or whole(now_s * 1000 + left[n])
+  claims[#claims + 1] = same or whole(stamp * 1000 + left[n])
   claims[#claims + 1] = names[n]
 end
 if #claims > 0 then
   redis.call('ZADD', slot.prepare, 'XX', unpack(claims))
+  note_stamp(slot, clock, stamp, now_ms)
 end
 if #names < number then -- the others stay in the list: a later driver takes back what a sweep has put back
   local lefts = {}
@@ -104,7 +109,7 @@ if #names < number then -- the others stay in the list: a later driver takes bac
     chunk.left[n] = lefts[name] or false
   end
 end
-chunk.second = now_s
+chunk.second = stamp
 redis.call('HSET', slot.query, field, cmsgpack.pack(chunk))
 redis.call('EXPIRE', slot.query, keep_s)
 redis.call('EXPIRE', slot.query_body, keep_s)

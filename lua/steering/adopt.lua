@@ -1,10 +1,10 @@
 -- Move one slot, or a group's part of it, over to another ZooKeeper ensemble, or to none, on purpose.
 --
 -- KEYS[1]  meta  HASH  epoch, ensemble, paused, totals; of a stream topic's group its own
--- ARGV[1]  from  identity of the ensemble that the slot is expected to belong to; empty: read only
--- ARGV[2]  to    identity of the ensemble it shall belong to; empty: to consumers without ZooKeeper
+-- ARGV[1]  from_ensemble  identity of the ensemble that the slot is expected to belong to; empty: read only
+-- ARGV[2]  to_ensemble    identity of the ensemble it shall belong to; empty: to consumers without ZooKeeper
 -- Returns: { ensemble before or '', epoch before or '0', '1' if it was moved else '0' }
--- Errors: RMQ_ENSEMBLE stored_ensemble, where that is neither `from` nor `to`; nothing was written
+-- Errors: RMQ_ENSEMBLE stored_ensemble, where that is neither of the two; nothing was written
 -- Complexity: O(1)
 -- Notes: atomic. Safe to repeat: what has moved stays. Every epoch of a live ensemble is above the 1 that is written;
 --   it shuts out the old ensemble's workers at once, where 0 would let anybody in. A slot that nobody has owned yet is

@@ -7,8 +7,9 @@
 -- KEYS[5]  meta     HASH  totals
 -- KEYS[6]  error    HASH  content -> last failure, JSON
 -- KEYS[7]  audit    STREAM  who steered what
+-- KEYS[8]  born?    ZSET  content -> time of its last send, ms; only for PRIORITY with a time to live
 -- ARGV[1]  actor  who, for the audit; empty for no line
--- ARGV[2..] contents, at most 1,000
+-- ARGV[2..] contents  at most 256
 -- Returns: per content `done`, `in_flight` (only there), or `absent`
 -- Errors: none of its own
 -- Complexity: O(n log N)
@@ -19,7 +20,7 @@
 -- @include note
 
 local slot = { store = KEYS[1], prepare = KEYS[2], retry = KEYS[3], body = KEYS[4], meta = KEYS[5], error = KEYS[6] }
-local audit, actor = KEYS[7], ARGV[1]
+local audit, born, actor = KEYS[7], KEYS[8], ARGV[1]
 
 for _, zset in ipairs({ slot.store, slot.prepare, slot.retry }) do
   redis.call('ZCARD', zset)
@@ -28,6 +29,9 @@ for _, hash in ipairs({ slot.body, slot.meta, slot.error }) do
   redis.call('HLEN', hash)
 end
 redis.call('XLEN', audit)
+if born then
+  redis.call('ZCARD', born)
+end
 
 local totals, answers = {}, {}
 for i = 1, #ARGV - 1 do
@@ -36,6 +40,9 @@ for i = 1, #ARGV - 1 do
   if removed > 0 then
     count(totals, 'cancelled', removed)
     forget(slot, content)
+    if born then
+      redis.call('ZREM', born, content)
+    end
     answers[i] = 'done'
   else
     answers[i] = redis.call('ZSCORE', slot.prepare, content) and 'in_flight' or 'absent'

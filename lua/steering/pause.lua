@@ -12,6 +12,7 @@
 -- Complexity: O(1)
 -- Notes: atomic; safe to repeat. What is in flight goes on, and so do leases, acks and sends.
 -- @include note
+-- @include hint
 
 local meta, wake, audit = KEYS[1], KEYS[2], KEYS[3]
 local pause, publish, actor, detail = ARGV[1] == '1', ARGV[2], ARGV[3], ARGV[4]
@@ -25,6 +26,6 @@ end
 local changed = was_paused ~= pause and '1' or '0'
 note(audit, actor, pause and 'pause' or 'resume', '', detail, changed == '1' and 'done' or 'unchanged')
 if not pause then
-  redis.call(publish, wake, '0')
+  hint(publish, wake, '0')
 end
 return changed

@@ -6,22 +6,26 @@
 -- KEYS[4]  meta     HASH  totals
 -- KEYS[5]  wake     channel
 -- KEYS[6]  audit    STREAM  who steered what
+-- KEYS[7]  born?    ZSET  content -> time of its last send, ms; only for PRIORITY with a time to live
 -- ARGV[1]  order        `high` for PRIORITY, else `low`
 -- ARGV[2]  max_retries  0 to 999
 -- ARGV[3]  publish      command for the wake hint: PUBLISH or SPUBLISH
 -- ARGV[4]  actor        who, for the audit; empty for no line
--- ARGV[5..] contents, at most 1,000
+-- ARGV[5..] contents  at most 256
 -- Returns: per content `done`, `in_flight` (only there: not touched), or `absent`
 -- Errors: none of its own
 -- Complexity: O(n log N)
--- Notes: atomic; safe to repeat. What waits for a retry keeps the retries it has left; on PRIORITY it gets all of them.
+-- Notes: atomic; safe to repeat. What waits for a retry keeps the retries it has left; on PRIORITY it gets all of them,
+--   and its time to live begins where it had none.
 -- @include count
 -- @include write_totals
 -- @include read_clock
 -- @include whole
 -- @include note
+-- @include hint
 
 local store, prepare, retry, meta, wake, audit = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local born = KEYS[7]
 local highest_first, max_retries, publish, actor = ARGV[1] == 'high', tonumber(ARGV[2]), ARGV[3], ARGV[4]
 
 local now_ms = read_clock()
@@ -30,6 +34,9 @@ for _, zset in ipairs({ store, prepare, retry }) do
 end
 redis.call('HLEN', meta)
 redis.call('XLEN', audit)
+if born then
+  redis.call('ZCARD', born)
+end
 
 local totals, answers = {}, {}
 redis.call('ZREM', store, '')
@@ -42,8 +49,12 @@ for i = 5, #ARGV do
   elseif highest_first then
     local first = redis.call('ZREVRANGE', store, 0, 0, 'WITHSCORES')
     if first[1] ~= content or tonumber(first[2]) <= max_retries then
-      local above = math.max(tonumber(first[2] or 0), max_retries) + 1
-      redis.call('ZADD', store, whole(math.min(above, 9007199254740991)), content)
+      local top = math.max(tonumber(first[2] or 0), max_retries)
+      -- from 2^53 on, above all that can be sent, every second whole number is a score
+      redis.call('ZADD', store, whole(top + (top < 9007199254740992 and 1 or 2)), content)
+      if born then
+        redis.call('ZADD', born, 'NX', whole(now_ms), content)
+      end
     end
     if waiting then
       redis.call('ZREM', retry, content)
@@ -61,5 +72,5 @@ for i = 5, #ARGV do
   note(audit, actor, 'promote', content, '', answer)
 end
 write_totals(meta, totals)
-redis.call(publish, wake, '0')
+hint(publish, wake, '0')
 return answers

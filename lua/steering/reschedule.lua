@@ -6,25 +6,28 @@
 -- KEYS[4]  meta     HASH  totals
 -- KEYS[5]  wake     channel
 -- KEYS[6]  audit    STREAM  who steered what
+-- KEYS[7]  born?    ZSET  content -> time of its last send, ms; only for PRIORITY with a time to live
 -- ARGV[1]  kind     `after`, `at` or `priority`: see new_score
 -- ARGV[2]  value    ms from now, epoch ms, or priority
 -- ARGV[3]  publish  command for the wake hint: PUBLISH or SPUBLISH
 -- ARGV[4]  actor    who, for the audit; empty for no line
 -- ARGV[5]  action   what it is called there
--- ARGV[6..] contents, at most 1,000
+-- ARGV[6..] contents  at most 256
 -- Returns: per content `done`, `in_flight` (only there: not touched), or `absent`
 -- Errors: RMQ_PAST now_ms; nothing was written
 -- Complexity: O(n log N)
--- Notes: atomic. Safe to repeat. A rescheduled message is fresh: it has all its retries again.
+-- Notes: atomic. Safe to repeat. A rescheduled message is fresh: it has all its retries again, and its time to live
+--   begins where it had none.
 -- @include count
 -- @include write_totals
 -- @include read_clock
 -- @include whole
 -- @include new_score
 -- @include note
+-- @include hint
 
 local store, prepare, retry, meta, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local audit = KEYS[6]
+local audit, born = KEYS[6], KEYS[7]
 local kind, value, publish, actor, action = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 
 local now_ms = read_clock()
@@ -37,6 +40,9 @@ for _, zset in ipairs({ store, prepare, retry }) do
 end
 redis.call('HLEN', meta)
 redis.call('XLEN', audit)
+if born then
+  redis.call('ZCARD', born)
+end
 
 local totals, answers = {}, {}
 redis.call('ZREM', store, '')
@@ -45,6 +51,9 @@ for i = 6, #ARGV do
   local stored, waiting = redis.call('ZSCORE', store, content), redis.call('ZSCORE', retry, content)
   if stored or waiting then
     redis.call('ZADD', store, whole(score), content)
+    if born then
+      redis.call('ZADD', born, 'NX', whole(now_ms), content)
+    end
     if waiting then
       redis.call('ZREM', retry, content)
     end
@@ -58,5 +67,5 @@ for i = 6, #ARGV do
   note(audit, actor, action, content, kind .. ' ' .. whole(value), answers[#answers])
 end
 write_totals(meta, totals)
-redis.call(publish, wake, kind == 'priority' and '0' or whole(score))
+hint(publish, wake, kind == 'priority' and '0' or whole(score))
 return answers

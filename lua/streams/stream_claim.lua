@@ -8,6 +8,7 @@
 -- KEYS[6]  reason     HASH  id -> why it died, JSON
 -- KEYS[7]  dead_body  HASH  id -> fields of the dead, packed
 -- KEYS[8]  wake       channel
+-- KEYS[9]  meta       HASH  totals of the stream, sizes of its entries: largest, sized
 -- ARGV[1]   epoch         whole number; 0 without ZooKeeper
 -- ARGV[2]   ensemble      identity of the ZooKeeper ensemble; empty without
 -- ARGV[3]   group         its name
@@ -16,47 +17,42 @@
 -- ARGV[6]   max_retries   0 to 999
 -- ARGV[7]   limit         most entries to claim, 0 to 1,000; 0 settles only
 -- ARGV[8]   scan_limit    most pending entries to look at, 1 to 1,000
--- ARGV[9]   max_dead_age  ms
+-- ARGV[9]   max_dead_age_ms  ms
 -- ARGV[10]  max_dead      most dead of the group in this slot
 -- ARGV[11]  publish       command for the wake hint: PUBLISH or SPUBLISH
--- ARGV[12..] nacks and acks to settle first: see settle_entries
+-- ARGV[12]  most_bytes    of fields and values to hand over; the first entry may have more
+-- ARGV[13]  piece         how many entries to read before their sizes are known, from 1
+-- ARGV[14..] settlements  nacks and acks to settle first: see settle_entries
 -- Returns: { now_ms, next_due_ms, swept, stale ids, per entry: id, delivery count, how many values follow, field,
 --   value, ..., ids that were trimmed or deleted before they were acked }. Nothing due: empty tables. The entries are
 --   one flat table, since Redis sends each table of a table on its own.
--- Errors: RMQ_FENCED stored_epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
+-- Errors: RMQ_FENCED stored_epoch epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
 -- Complexity: O((limit + settled + scan_limit) log N)
 -- Notes: redeliveries get half of the room while there is something new, so that neither holds up the other; an owner
 --   keeps the order and takes them first. A group that is gone with a lost stream begins anew at its first entry,
 --   though not for one who only settles. Not to be repeated after a lost reply: the lease settles it.
--- @include count
 -- @include write_totals
 -- @include read_clock
 -- @include check_fence
 -- @include begin_write
--- @include record_failure
--- @include padded_id
--- @include lose_entry
--- @include bury_entry
--- @include park
--- @include held_counts
 -- @include settle_entries
 -- @include trim_dead
--- @include take_over
 -- @include take_retries
 -- @include scan_pending
 -- @include read_new
 -- @include others_at_work
 -- @include whole
+-- @include hint
 
 local slot = {
   store = KEYS[1], meta = KEYS[2], retry = KEYS[3], dead = KEYS[4], error = KEYS[5], reason = KEYS[6],
   dead_body = KEYS[7], group = ARGV[3], consumer = ARGV[4],
 }
-local wake = KEYS[8]
+local wake, meta = KEYS[8], KEYS[9]
 local epoch, ensemble, lease_ms, max_retries = ARGV[1], ARGV[2], tonumber(ARGV[5]), tonumber(ARGV[6])
 local limit, scan_limit = tonumber(ARGV[7]), tonumber(ARGV[8])
 local max_dead_age, max_dead = tonumber(ARGV[9]), tonumber(ARGV[10])
-local publish = ARGV[11]
+local publish, most_bytes, piece = ARGV[11], tonumber(ARGV[12]), tonumber(ARGV[13])
 
 local now_ms = read_clock()
 local refusal, newer, paused = check_fence(slot.meta, epoch, ensemble)
@@ -64,20 +60,28 @@ if refusal then
   return refusal
 end
 local length = redis.call('XLEN', slot.store)
-local waits, died = redis.call('ZCARD', slot.retry) > 0, redis.call('ZCARD', slot.dead) > 0
-for _, hash in ipairs({ slot.error, slot.reason, slot.dead_body }) do
-  redis.call('HLEN', hash)
+local waits, died = false, false
+slot.plain = redis.call('EXISTS', slot.retry, slot.dead, slot.error, slot.reason, slot.dead_body) == 0
+if not slot.plain then -- to read a key is also to check its type, before the first write
+  waits, died = redis.call('ZCARD', slot.retry) > 0, redis.call('ZCARD', slot.dead) > 0
+  for _, hash in ipairs({ slot.error, slot.reason, slot.dead_body }) do
+    redis.call('HLEN', hash)
+  end
 end
+local sizes = redis.call('HMGET', meta, 'largest', 'sized')
+local largest = tonumber(sizes[1] or 0)
+local bound = sizes[2] and math.max(16384, largest) or nil
 local oldest = redis.pcall('XPENDING', slot.store, slot.group, '-', '+', 1)
 local saved = redis.call('HMGET', slot.meta, 'scan_at', 'scan_cursor', 'scan_start', 'scan_first', 'turn')
 
-local totals, stale, lost, entries, counts, swept = {}, {}, {}, {}, {}, 0
+local totals, stale, lost, swept = {}, {}, {}, 0
+local out = { flat = {}, number = 0, left = most_bytes, largest = 0, work = 64 - tonumber(ARGV[14]) }
 begin_write({ store = slot.retry, meta = slot.meta }, newer, epoch, ensemble)
 if oldest.err then
   redis.call('XGROUP', 'CREATE', slot.store, slot.group, '0', 'MKSTREAM')
 end
-local back = settle_entries(slot, 12, now_ms, max_retries, totals, stale, lost)
-local nacked = ARGV[12] ~= '0'
+local back = settle_entries(slot, 14, now_ms, max_retries, totals, stale, lost)
+local nacked = ARGV[14] ~= '0'
 waits = waits or nacked
 if died or nacked then
   trim_dead(slot, now_ms, max_dead_age, max_dead, totals)
@@ -87,17 +91,16 @@ local pass = {
   at = tonumber(saved[1]), cursor = saved[2] or '', start = tonumber(saved[3] or 0), first = tonumber(saved[4] or 0),
   pause = length > 4 * scan_limit and math.min(20, math.floor(lease_ms / 4 * scan_limit / length)) or 0,
 }
-if not pass.at and oldest[1] then
-  pass.at = now_ms
+if not pass.at or pass.at > now_ms + lease_ms then -- no lease ends later: the clock was ahead then
+  pass.at = oldest[1] and now_ms or nil
 end
 local function redeliver(quota)
-  local before = #entries
+  local before = out.number
   if waits then
-    swept = swept + take_retries(slot, now_ms, quota, entries, counts, totals, lost)
+    swept = swept + take_retries(slot, now_ms, quota, out, totals, lost)
   end
-  local left = quota - (#entries - before)
-  swept = swept
-    + scan_pending(slot, pass, now_ms, lease_ms, max_retries, left, scan_limit, entries, counts, totals, lost)
+  local left = quota - (out.number - before)
+  swept = swept + scan_pending(slot, pass, now_ms, lease_ms, max_retries, left, scan_limit, out, totals, lost)
 end
 
 local more = false
@@ -107,15 +110,19 @@ if limit > 0 and not paused then
   if limit % 2 == 1 then
     redis.call('HSET', slot.meta, 'turn', 1 - turn)
   end
-  local room = limit - #entries
-  if room == 0 then
+  local room = limit - out.number
+  if room == 0 or is_full(out) then
     more = true
   elseif not others_at_work(slot, epoch) then
-    more = read_new(slot, room, entries, counts, totals) == room
+    -- who does much of the other work takes few new ones: those left over are due at once
+    room = out.work <= 48 and math.min(room, 250) or room
+    more = read_new(slot, room, piece, bound, largest, out, totals)
   end
-  redeliver(limit - #entries)
+  if out.work > 0 then
+    redeliver(limit - out.number)
+  end
 end
-if not pass.at and #entries > 0 then
+if not pass.at and out.number > 0 then
   pass.at = now_ms + lease_ms
 end
 if pass.at and (whole(pass.at) ~= saved[1] or pass.cursor ~= saved[2] or whole(pass.start) ~= saved[3]
@@ -125,12 +132,15 @@ if pass.at and (whole(pass.at) ~= saved[1] or pass.cursor ~= saved[2] or whole(p
 elseif not pass.at and saved[1] then
   redis.call('HDEL', slot.meta, 'scan_at')
 end
+if bound and out.largest > bound then -- sent by a release that does not keep the size
+  redis.call('HSET', meta, 'largest', out.largest)
+end
 write_totals(slot.meta, totals)
 if limit == 0 and oldest.err then
   redis.call('XGROUP', 'DESTROY', slot.store, slot.group)
 end
 if limit == 0 and back > 0 then
-  redis.call(publish, wake, '0')
+  hint(publish, wake, '0')
 end
 
 local due = 0
@@ -144,12 +154,4 @@ elseif not paused then
     due = due == 0 and scan_at or math.min(due, scan_at)
   end
 end
-local flat = {}
-for i, entry in ipairs(entries) do
-  local size, values = #flat, entry[2]
-  flat[size + 1], flat[size + 2], flat[size + 3] = entry[1], counts[i], #values
-  for j = 1, #values do
-    flat[size + 3 + j] = values[j]
-  end
-end
-return { whole(now_ms), whole(due), whole(swept), stale, flat, lost }
+return { whole(now_ms), whole(due), whole(swept), stale, out.flat, lost }

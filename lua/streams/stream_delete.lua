@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  store  STREAM
 -- KEYS[2]  meta   HASH  totals
--- ARGV[1..] ids, at most 1,000
+-- ARGV[1..] ids  at most 1,000
 -- Returns: how many were there
 -- Errors: none of its own
 -- Complexity: O(n log N)

@@ -8,19 +8,17 @@
 -- ARGV[2]  ensemble  identity of the ZooKeeper ensemble; empty without
 -- ARGV[3]  group     its name
 -- ARGV[4]  consumer  name of this consumer
--- ARGV[5..] delivery count and id, alternating, at most 1,000 pairs
+-- ARGV[5..] claims  delivery count and id, alternating, at most 256 pairs
 -- Returns: { now_ms, '1' or '0' per delivery: renewed, or no longer ours }
--- Errors: RMQ_FENCED stored_epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
+-- Errors: RMQ_FENCED stored_epoch epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
 -- Complexity: O(n log N)
 -- Notes: compare-and-set on consumer and delivery count. From Redis 7 on, an entry that was trimmed or deleted leaves
 --   the pending list with its renewal: it is counted as lost, and no longer ours. Of a group that was removed nothing
 --   is.
--- @include count
 -- @include write_totals
 -- @include read_clock
 -- @include check_fence
 -- @include begin_write
--- @include padded_id
 -- @include lose_entry
 -- @include held_counts
 -- @include whole

@@ -15,11 +15,9 @@
 -- Errors: none of its own
 -- Complexity: O(consumers + limit x log N)
 -- Notes: safe to repeat. A live consumer that is removed while it holds nothing comes back by itself.
--- @include count
 -- @include write_totals
--- @include padded_id
--- @include lose_entry
 -- @include park
+-- @include hint
 
 local slot = { store = KEYS[1], meta = KEYS[2], retry = KEYS[3], error = KEYS[4], group = ARGV[1] }
 local wake = KEYS[5]
@@ -49,6 +47,6 @@ for _, row in ipairs(found.err and {} or found) do
 end
 write_totals(slot.meta, totals)
 if given_back > 0 then
-  redis.call(publish, wake, '0')
+  hint(publish, wake, '0')
 end
 return { removed, given_back }

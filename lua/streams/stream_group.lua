@@ -6,7 +6,7 @@
 -- KEYS[4]  retry  ZSET  padded id -> due ms
 -- KEYS[5]  dead   ZSET  id -> time of death, ms
 -- ARGV[1]  group  its name
--- ARGV[2..] names of the totals to read
+-- ARGV[2..] totals  names of the totals to read
 -- Returns: { last id read or '', pending, waiting, dead, lag or '', epoch or '0', '1' if paused else '0', oldest
 --   pending id or '', a total per name or nil }; the last id is '' where the group is not
 -- Errors: none of its own

@@ -4,7 +4,7 @@
 -- KEYS[2]  reason     HASH  id -> why it died, JSON
 -- KEYS[3]  dead_body  HASH  id -> fields of the dead, packed
 -- ARGV[1]  start  rank of the first, the longest dead being 0
--- ARGV[2]  limit  most of them, 1 to 1,000
+-- ARGV[2]  limit  most of them, 1 to 1,000; fewer are read where they have more than 4 MiB
 -- Returns: { id, time of death, reason or '', { field, value, ... } } per entry; empty at the end
 -- Errors: none of its own
 -- Complexity: O(log N + n)
@@ -14,8 +14,13 @@ local dead, reason, dead_body = KEYS[1], KEYS[2], KEYS[3]
 local start, limit = tonumber(ARGV[1]), tonumber(ARGV[2])
 
 local page, rows = redis.call('ZRANGE', dead, start, start + limit - 1, 'WITHSCORES'), {}
+local left = 4194304
 for i = 1, #page, 2 do
+  if left <= 0 then
+    break
+  end
   local packed = redis.call('HGET', dead_body, page[i])
+  left = left - (packed and #packed or 0)
   local why = redis.call('HGET', reason, page[i])
   rows[#rows + 1] = { page[i], page[i + 1], why or '', packed and cmsgpack.unpack(packed) or {} }
 end

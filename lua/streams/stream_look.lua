@@ -1,7 +1,8 @@
 -- Read when each of several slots of a stream topic next has something to do for a group.
 --
--- KEYS[1..] per slot: store, group, retry
--- ARGV[1]  group  its name
+-- KEYS[1..] slots  of each slot store, group, retry
+-- ARGV[1]  group     its name
+-- ARGV[2]  lease_ms  ms
 -- Returns: { now_ms, next_due_ms of each slot ... }: 0 for never, at most now_ms for at once
 -- Errors: none of its own
 -- Complexity: O(slots x (groups + log N))
@@ -9,7 +10,7 @@
 -- @include read_clock
 -- @include whole
 
-local name = ARGV[1]
+local name, lease_ms = ARGV[1], tonumber(ARGV[2])
 
 local now_ms = read_clock()
 
@@ -35,6 +36,9 @@ local function next_due(store, group, retry)
   local due = tonumber(redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')[2])
   due = due and math.max(now_ms, due) or 0
   local scan_at = tonumber(state[2])
+  if scan_at and scan_at > now_ms + lease_ms then -- no lease ends later: the clock was ahead then
+    scan_at = nil
+  end
   if not scan_at and redis.call('XPENDING', store, name, '-', '+', 1)[1] then
     scan_at = now_ms
   end

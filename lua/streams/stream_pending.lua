@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  store  STREAM
 -- ARGV[1]  group     its name
--- ARGV[2]  from      `-` for the first, or `(` and the last id of the page before
+-- ARGV[2]  first     `-` for the first, or `(` and the last id of the page before
 -- ARGV[3]  limit     most entries, 1 to 1,000
 -- ARGV[4]  consumer  only what this one holds; empty for all
 -- Returns: { id, consumer, idle ms, delivery count } per entry; empty at the end

@@ -10,8 +10,9 @@
 -- KEYS[8]  wake       channel
 -- ARGV[1]  group    its name
 -- ARGV[2]  publish  command for the wake hint: PUBLISH or SPUBLISH
--- ARGV[3..] ids, at most 1,000
--- Returns: per id `done` or `absent`
+-- ARGV[3..] ids  at most 1,000
+-- Returns: per id `done` or `absent`; fewer than were named where those before have 4 MiB: the others were
+--   not looked at
 -- Errors: OOM at maxmemory; nothing was written
 -- Complexity: O(n log N)
 -- Notes: atomic; safe to repeat. An entry that is still in the stream goes back into the group's pending list as it is;
@@ -19,6 +20,7 @@
 -- @include count
 -- @include write_totals
 -- @include padded_id
+-- @include hint
 
 local store, meta, group, retry, dead, reason, dead_body = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local wake = KEYS[8]
@@ -31,12 +33,17 @@ for _, hash in ipairs({ meta, group, reason, dead_body }) do
   redis.call('HLEN', hash)
 end
 
-local sent, totals, answers = {}, {}, {}
+local sent, totals, answers, left_bytes = {}, {}, {}, 4194304
 for i = 3, #ARGV do
+  if left_bytes <= 0 then
+    break
+  end
   local id, answer = ARGV[i], 'absent'
-  if redis.call('ZSCORE', dead, id) then
+  local found = redis.call('ZSCORE', dead, id)
+  if found then
     answer = 'done'
     local packed = redis.call('HGET', dead_body, id)
+    left_bytes = left_bytes - (packed and #packed or 0)
     if redis.call('XRANGE', store, id, id, 'COUNT', 1)[1] then
       redis.call('ZADD', retry, '0', padded_id(id))
       redis.call('XCLAIM', store, name, '(waiting)', 0, id, 'IDLE', 0, 'RETRYCOUNT', 0, 'FORCE', 'JUSTID')
@@ -51,10 +58,10 @@ for i = 3, #ARGV do
       count(sent, 'copied', 1)
       count(totals, 'resent', 1)
     else
-      answer = 'absent'
+      answer = 'absent' -- nothing is left of it: a redrive of all would meet it again and again
     end
   end
-  if answer == 'done' then
+  if found then
     redis.call('ZREM', dead, id)
     redis.call('HDEL', reason, id)
     redis.call('HDEL', dead_body, id)
@@ -63,5 +70,5 @@ for i = 3, #ARGV do
 end
 write_totals(meta, sent)
 write_totals(group, totals)
-redis.call(publish, wake, '0')
+hint(publish, wake, '0')
 return answers

@@ -7,13 +7,13 @@
 -- ARGV[2]  max_backlog  most entries in this slot, acked ones too; 0 for no bound
 -- ARGV[3]  detailed     '1': return the ids
 -- ARGV[4]  number       of entries, 1 to 1,000
--- ARGV[5..] per entry: how many values follow, then field, value, ...
+-- ARGV[5..] messages  per entry: how many values follow, then field, value, ...
 -- Returns: ids of the new entries; empty if not detailed
 -- Errors: RMQ_FULL size max_backlog; OOM; nothing was written
 -- Complexity: O(n)
 -- Notes: atomic. Repeated after a lost reply, it appends once more: there is nothing to merge with.
--- @include write_totals
 -- @include append_entries
+-- @include hint
 
 local store, meta, wake = KEYS[1], KEYS[2], KEYS[3]
 local publish, max_backlog, detailed, number = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
@@ -25,5 +25,5 @@ if max_backlog > 0 and size + number > max_backlog then
 end
 
 local ids = append_entries(store, meta, 5, number, detailed)
-redis.call(publish, wake, '0')
+hint(publish, wake, '0')
 return ids

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  store  STREAM
 -- KEYS[2]  meta   HASH  totals
--- ARGV[1..] names of the totals to read
+-- ARGV[1..] totals  names of the totals to read
 -- Returns: { now_ms, length, first id or '', last id or '', a total per name or nil, per group what XINFO GROUPS says }
 -- Errors: none of its own
 -- Complexity: O(groups + log N)

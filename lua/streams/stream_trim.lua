@@ -11,11 +11,10 @@
 -- ARGV[6]  unacked      '1': also what a group has not acked; '0': never
 -- Returns: { '1' if it was time else '0', entries dropped, '1' if there is more to drop else '0', length }
 -- Errors: none of its own
--- Complexity: O(dropped + groups); at most about 10,000 entries a call
+-- Complexity: O(dropped + groups); at most about 10,000 entries a call, and 10 ms, since large ones take their time
 -- Notes: atomic: the time of the last clean-up makes sure that one of many workers does it. With '1' call it again.
 -- @include write_totals
 -- @include read_clock
--- @include entry_ids
 -- @include first_unacked
 -- @include whole
 
@@ -28,7 +27,7 @@ local now_ms = read_clock()
 local size = redis.call('XLEN', store)
 local last_ms = tonumber(redis.call('HGET', meta, 'trimmed_at') or 0)
 local earlier = redis.call('HMGET', sizes, store, 'last_id')
-if every_ms > 0 and now_ms - last_ms < every_ms then
+if every_ms > 0 and last_ms <= now_ms and now_ms - last_ms < every_ms then -- else the clock was ahead then
   return { '0', '0', '0', whole(size) }
 end
 
@@ -46,8 +45,17 @@ local function drop(number, bound)
     return
   end
   local limit = bound or '18446744073709551615-18446744073709551615'
-  local gone = redis.call('XTRIM', store, 'MINID', '~', limit, 'LIMIT', wanted)
-  while not approximate and gone < wanted do
+  local gone, late = 0, false
+  while gone < wanted and not late do -- a node of the stream has up to 100 entries, if nobody has set that otherwise
+    local step = redis.call('XTRIM', store, 'MINID', '~', limit, 'LIMIT', math.min(100, wanted - gone))
+    if step == 0 then
+      gone = gone + redis.call('XTRIM', store, 'MINID', '~', limit, 'LIMIT', wanted - gone)
+      break
+    end
+    gone = gone + step
+    late = read_clock() > now_ms + 10
+  end
+  while not approximate and gone < wanted and not late do
     local page = redis.call('XRANGE', store, '-', '(' .. limit, 'COUNT', math.min(wanted - gone, 10))
     if #page == 0 then
       break
@@ -55,7 +63,7 @@ local function drop(number, bound)
     gone = gone + redis.call('XTRIM', store, 'MINID', id_after(page[#page][1]))
   end
   dropped = dropped + gone
-  more = more or (gone > 0 and wanted < number)
+  more = more or late or (gone > 0 and wanted < number)
 end
 
 if shrink and earlier[1] then

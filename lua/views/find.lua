@@ -8,7 +8,7 @@
 -- KEYS[6]  error      HASH  content -> last failure, JSON
 -- KEYS[7]  reason     HASH  content -> why it died, JSON
 -- KEYS[8]  dead_body  HASH  content -> body of the dead
--- ARGV[1]  content
+-- ARGV[1]  content  to look for
 -- Returns: { now_ms, scores in store, prepare, retry and dead, body, last failure, reason, body of the dead }; each of
 --   them a table of one, or empty where there is none
 -- Errors: none of its own

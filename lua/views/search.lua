@@ -10,7 +10,10 @@
 -- ARGV[1]  pattern    with * ? and [...]
 -- ARGV[2]  count      about how many entries to go over in each place, 1 to 1,000
 -- ARGV[3]  most_body  bytes of a body to hand over
--- ARGV[4..7] cursors in store, prepare, retry and dead: 0 to begin, empty to leave the place out
+-- ARGV[4]  store_cursor    where to go on in store: 0 to begin, empty to leave it out
+-- ARGV[5]  prepare_cursor  likewise in prepare
+-- ARGV[6]  retry_cursor    likewise in retry
+-- ARGV[7]  dead_cursor     likewise in dead
 -- Returns: { now_ms, { next cursor of each place, '0' at its end, '' if left out }, { place from 1, content, score,
 --   bytes of its body or -1, beginning of the body, reason, ... } }; bodies only up to 4 MiB in all
 -- Errors: none of its own
@@ -18,20 +21,21 @@
 -- Notes: reads only. A small place is gone over at once. What is there all the time is found at least once.
 -- @include read_clock
 -- @include whole
+-- @include scan_within
 
 local places = { KEYS[1], KEYS[2], KEYS[3], KEYS[4] }
 local body, dead_body, reason = KEYS[5], KEYS[6], KEYS[7]
-local pattern, count, most_body = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local pattern, count, most_body = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local cursors = { ARGV[4], ARGV[5], ARGV[6], ARGV[7] }
 
 local found, left = {}, 4194304
 for place, cursor in ipairs(cursors) do
   if cursor ~= '' then
-    local page = redis.call('ZSCAN', places[place], cursor, 'MATCH', pattern, 'COUNT', count)
-    cursors[place] = page[1]
+    local items
+    cursors[place], items = scan_within(places[place], cursor, pattern, count, 1048576)
     local bodies = place == 4 and dead_body or body
-    for i = 1, #page[2], 2 do
-      local content, size, begin = page[2][i], -1, ''
+    for i = 1, #items, 2 do
+      local content, size, begin = items[i], -1, ''
       if redis.call('HEXISTS', bodies, content) == 1 then
         size = redis.call('HSTRLEN', bodies, content)
         left = left - size
@@ -40,7 +44,7 @@ for place, cursor in ipairs(cursors) do
         end
       end
       local why = place == 4 and redis.call('HGET', reason, content) or ''
-      for _, value in ipairs({ whole(place), content, page[2][i + 1], whole(size), begin, why }) do
+      for _, value in ipairs({ whole(place), content, items[i + 1], whole(size), begin, why }) do
         found[#found + 1] = value
       end
     end

@@ -8,19 +8,18 @@ knows that the old ensemble is gone says so.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rmq import calls
-from rmq.calls import Adopted
-from rmq.connections import Connections
+from rmq._admin.stream_view import StreamView
+from rmq._model.topics import Topic, TopicType
+from rmq._ownership import Coordinator
+from rmq._scripts import steering
+from rmq._scripts.steering import Adopted
+from rmq._slots.each import call_each
+from rmq._slots.slots import SlotWriter
+from rmq._transport.connections import Connections
 from rmq.errors import EnsembleMismatchError
-from rmq.exchange import raise_first
-from rmq.slot import SlotWriter
-from rmq.stream_view import StreamView
-from rmq.topics import Topic, TopicType
-
-SLOTS_PER_ROUND = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +42,7 @@ class Adoption:
 def adopt(connections: Connections, topic: Topic, from_ensemble: str | None, to_ensemble: str) -> Adoption:
     """Move a topic's slots from one ensemble to another; see `RmqClient.adopt`."""
     places = _places(connections, topic)
-    replies: list[Adopted] = []
-    for first in range(0, len(places), SLOTS_PER_ROUND):
-        part = places[first : first + SLOTS_PER_ROUND]
-        found = connections.run_many([calls.adopt(topic, slot, "", to_ensemble, group) for slot, group in part])
-        raise_first(found)
-        replies += [reply for reply in found if isinstance(reply, Adopted)]
+    replies = _owners(connections, topic, places)
     stored = Counter(reply.ensemble for reply in replies)
     before = Adoption(topic.name, to_ensemble, dict(stored))
     if from_ensemble is None:
@@ -68,9 +62,33 @@ def adopt(connections: Connections, topic: Topic, from_ensemble: str | None, to_
     return Adoption(topic.name, to_ensemble, dict(stored), moved)
 
 
+def highest_epochs(connections: Connections, topic: Topic) -> dict[str, int]:
+    """Return ensemble -> the highest epoch of its that slots of a topic hold."""
+    highest: dict[str, int] = {}
+    for reply in _owners(connections, topic, _places(connections, topic)):
+        if reply.ensemble:
+            highest[reply.ensemble] = max(reply.epoch, highest.get(reply.ensemble, 0))
+    return highest
+
+
+def _owners(connections: Connections, topic: Topic, places: Sequence[tuple[int, str | None]]) -> list[Adopted]:
+    """Read whose slots these are; changes nothing."""
+    return call_each(connections, places, lambda place: steering.adopt(topic, place[0], "", "", place[1]))
+
+
 def _places(connections: Connections, topic: Topic) -> list[tuple[int, str | None]]:
     """Return what has an owner: each slot; on a stream topic, each group's part of each slot."""
     if topic.type is not TopicType.STREAM:
         return [(slot, None) for slot in range(topic.slots)]
     stats = StreamView(connections, topic).stats()
     return [(slot.slot, group) for slot in stats.slots for group in slot.groups]
+
+
+def ensemble_of(connections: Connections, zookeeper: str | Coordinator | None, marks: Mapping[str, int]) -> str:
+    """Return the identity of an ensemble, which has counted as far as `marks` say; empty without one."""
+    return "" if zookeeper is None else connections.blocking.call(_asked, zookeeper, marks)
+
+
+def _asked(zookeeper: str | Coordinator, marks: Mapping[str, int]) -> str:
+    with Coordinator(zookeeper) if isinstance(zookeeper, str) else zookeeper as coordinator:
+        return coordinator.verified(marks)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rmq import calls
-from rmq.audit import Audit
-from rmq.connections import Connections
-from rmq.dead import new_score
-from rmq.durations import MAX_SCORE, Duration, Instant, duration_ms, instant_ms
+from rmq._admin.dead_letters import new_score
+from rmq._model.messages import Payload, payload_bytes
+from rmq._model.replies import ControlResult, Redriven
+from rmq._model.times import MAX_SCORE, Duration, Instant, duration_ms, instant_ms
+from rmq._model.topics import Topic
+from rmq._scripts import viewing
+from rmq._slots.audit import Audit
+from rmq._slots.each import checked_slots
+from rmq._slots.slots import SlotWriter
+from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError
-from rmq.messages import Payload, payload_bytes
-from rmq.results import ControlResult, Redriven
-from rmq.slot import SlotWriter
-from rmq.topics import Topic
 
 
 class Control:
@@ -187,7 +188,7 @@ class Control:
         dropped = 0
         with self._audit.step("purge", f"{place} of {_slots_text(self.topic, slots)}") as note:
             for slot in wanted:
-                stats = self._connections.run(calls.stats(self.topic, slot))
+                stats = self._connections.run(viewing.stats(self.topic, slot))
                 size = min(left - dropped, stats.backlog if place == "store" else stats.waiting)
                 while size > 0 and (done := self._writer.purge_backlog(slot, place, size)):
                     size, dropped = size - done, dropped + done
@@ -241,18 +242,6 @@ class Control:
         name = payload_bytes(content, "content")
         basis = name if slot_basis is None else payload_bytes(slot_basis, "slot_basis")
         return name, self.topic.slot_of(basis)
-
-
-def checked_slots(topic: Topic, slots: Sequence[int] | None) -> Sequence[int]:
-    """Return the slots that are meant; all for `None`.
-
-    Raises:
-        InvalidValueError: A slot that the topic does not have.
-    """
-    for slot in slots or ():
-        if type(slot) is not int or not 0 <= slot < topic.slots:
-            raise InvalidValueError(f"slot {slot!r} is not one of topic {topic.name}: 0 to {topic.slots - 1}")
-    return range(topic.slots) if slots is None else slots
 
 
 def _slots_text(topic: Topic, slots: Sequence[int] | None) -> str:

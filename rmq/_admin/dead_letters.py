@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
+from numbers import Real
+from typing import Generic, Protocol, TypeVar
 
-from rmq import calls
-from rmq.audit import Audit
-from rmq.connections import Connections
-from rmq.durations import MAX_SCORE, Duration, Instant, duration_ms, instant_ms
+from rmq._model.replies import Redriven
+from rmq._model.times import MAX_SCORE, Duration, Instant, duration_ms, instant_ms, monotonic_s, most
+from rmq._model.topics import Topic
+from rmq._model.whereabouts import DeadMessage
+from rmq._scripts import dead, viewing
+from rmq._slots.audit import Audit
+from rmq._slots.each import call_each
+from rmq._slots.slots import NACK_BATCH, SlotWriter
+from rmq._transport.call import Call
+from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError
-from rmq.messages import Payload, payload_bytes
-from rmq.results import DeadMessage, Redriven
-from rmq.slot import NACK_BATCH, SlotWriter
-from rmq.topics import Topic
+
+D = TypeVar("D", bound=DeadMessage)
 
 Progress = Callable[[int], None]
 """Called with the number of messages dealt with so far."""
@@ -70,7 +75,143 @@ class RedriveResult:
     absent: int = 0
 
 
-class DeadLetters:
+class DeadStore(Protocol[D]):
+    """Where the dead of a topic, or of one group, are."""
+
+    topic: Topic
+
+    def page_call(self, slot: int, start: int, limit: int) -> Call[list[D]]:
+        """Build the reading of a page of a slot's dead from a rank on, the longest dead first."""
+        ...
+
+    def clock_call(self, slot: int) -> Call[int]:
+        """Build the reading of the time of a slot's server, epoch ms."""
+        ...
+
+    def purge(self, slot: int, dead: Sequence[D]) -> int:
+        """Drop up to `NACK_BATCH` of a slot's dead for good; return how many were there."""
+        ...
+
+
+class Dead(Generic[D]):
+    """The dead of a topic, or of one group: the same walk over both."""
+
+    def __init__(self, connections: Connections, store: DeadStore[D], audit: Audit, about: str = "") -> None:
+        self._connections = connections
+        self._store = store
+        self._audit = audit
+        self._about = about
+        self.topic = store.topic
+
+    def list(self, where: DeadFilter = ALL, limit: int | None = None) -> Iterator[D]:
+        """Yield the dead, slot by slot, in each the longest dead first.
+
+        Args:
+            where: Which ones; all by default. On a stream topic, contents and pattern look at `DeadEntry.content`.
+            limit: Most of them; no bound by default.
+
+        Raises:
+            InvalidValueError: `limit` is no whole number, or negative.
+        """
+        return self._listed(where, most(limit, "limit"))
+
+    def _listed(self, where: DeadFilter, left: int) -> Iterator[D]:
+        for slot in range(self.topic.slots):
+            start = 0
+            while page := self._page(slot, start):
+                for each in page:
+                    if not left:
+                        return
+                    if where(each):
+                        yield each
+                        left -= 1
+                start += len(page)
+
+    def count(self, where: DeadFilter = ALL) -> int:
+        """Return how many of the dead are meant."""
+        return sum(1 for _ in self.list(where))
+
+    def purge(self, where: DeadFilter = ALL, *, limit: int | None = None, progress: Progress | None = None) -> int:
+        """Drop the dead for good; return how many. A stream keeps what it has of them.
+
+        Args:
+            where: Which ones; all by default. Those that die while this runs are left alone.
+            limit: Most of them.
+            progress: Called with the number dealt with so far.
+        """
+        dropped, left = 0, most(limit, "limit")
+        with self._audit.step("purge dead", self._about + meaning(where, limit)) as note:
+            for slot, dead in self._chosen(where, left, NACK_BATCH):
+                dropped += self._store.purge(slot, dead)
+                note(f"dropped {dropped}")
+                if progress is not None:
+                    progress(dropped)
+        return dropped
+
+    def _redrive(
+        self,
+        where: DeadFilter,
+        limit: int | None,
+        send: Callable[[int, Sequence[D]], Sequence[Redriven]],
+        progress: Progress | None,
+        per_second: float | None = None,
+    ) -> RedriveResult:
+        """Take the dead out, and send them again by `send`."""
+        left = most(limit, "limit")
+        counts = dict.fromkeys(Redriven, 0)
+        started_s, done = monotonic_s(), 0
+        size = NACK_BATCH if per_second is None else max(1, int(min(NACK_BATCH, per_second / 10)))
+        with self._audit.step("redrive", self._about + meaning(where, limit)) as note:
+            for slot, dead in self._chosen(where, left, size):
+                if per_second is not None:
+                    self._connections.blocking.sleep(max(0.0, started_s + done / per_second - monotonic_s()))
+                for answer in send(slot, dead):
+                    counts[answer] += 1
+                done += len(dead)
+                note(", ".join(f"{number} {answer.value}" for answer, number in counts.items() if number))
+                if progress is not None:
+                    progress(done)
+        return RedriveResult(counts[Redriven.DONE], counts[Redriven.MERGED], counts[Redriven.ABSENT])
+
+    def _chosen(self, where: DeadFilter, left: int, size: int) -> Iterator[tuple[int, Sequence[D]]]:
+        """Yield a slot and some of its dead to take out; the caller takes them out before the next step."""
+        # all clocks before the first page, and each slot's own: the nodes of a cluster may differ
+        begun_ms = call_each(self._connections, range(self.topic.slots), self._store.clock_call)
+        for slot, from_ms in enumerate(begun_ms):
+            start = 0
+            while left > 0 and (page := self._page(slot, start, size)):
+                # what died since then has to stay; what dies in the future died before the clock was set back
+                to_ms = from_ms
+                if any(each.died_ms > from_ms for each in page):
+                    to_ms = self._connections.run(self._store.clock_call(slot))
+                chosen = [each for each in page if not from_ms < each.died_ms <= to_ms and where(each)][:left]
+                if chosen:
+                    yield slot, chosen
+                left -= len(chosen)
+                start += len(page) - len(chosen)
+
+    def _page(self, slot: int, start: int, size: int = NACK_BATCH) -> Sequence[D]:
+        return self._connections.run(self._store.page_call(slot, start, size))
+
+
+class _TopicStore:
+    """The dead of a topic that merges."""
+
+    def __init__(self, connections: Connections, topic: Topic) -> None:
+        self.writer = SlotWriter(connections, topic)
+        self.topic = topic
+
+    def page_call(self, slot: int, start: int, limit: int) -> Call[list[DeadMessage]]:
+        return dead.list_dead(self.topic, slot, start, limit)
+
+    def clock_call(self, slot: int) -> Call[int]:
+        return viewing.stats(self.topic, slot).then(lambda stats: stats.now_ms)
+
+    def purge(self, slot: int, dead: Sequence[DeadMessage]) -> int:
+        return self.writer.purge_dead(slot, contents=[message.content for message in dead])
+
+
+class DeadLetters(Dead[DeadMessage]):
     """The dead messages of one topic.
 
     Args:
@@ -80,32 +221,9 @@ class DeadLetters:
     """
 
     def __init__(self, connections: Connections, topic: Topic, actor: str | None = None) -> None:
-        self._connections = connections
-        self._writer = SlotWriter(connections, topic)
-        self._audit = Audit(connections, topic, actor)
-        self.topic = topic
-
-    def list(self, where: DeadFilter = ALL, limit: int | None = None) -> Iterator[DeadMessage]:
-        """Yield dead messages, slot by slot, in each the longest dead first.
-
-        Args:
-            where: Which ones; all by default.
-            limit: Most messages; no bound by default.
-        """
-        for slot in range(self.topic.slots):
-            start = 0
-            while page := self._page(slot, start):
-                for message in page:
-                    if limit is not None and limit <= 0:
-                        return
-                    if where(message):
-                        yield message
-                        limit = None if limit is None else limit - 1
-                start += len(page)
-
-    def count(self, where: DeadFilter = ALL) -> int:
-        """Return how many dead messages are meant."""
-        return sum(1 for _ in self.list(where))
+        store = _TopicStore(connections, topic)
+        super().__init__(connections, store, Audit(connections, topic, actor))
+        self._writer = store.writer
 
     def redrive(
         self,
@@ -131,67 +249,27 @@ class DeadLetters:
             How many went back, merged with a fresh copy, or were gone.
 
         Raises:
-            InvalidValueError: `priority` on a time topic, `due_in` on a PRIORITY topic, or out of range.
+            InvalidValueError: `priority` on a time topic, `due_in` on a PRIORITY topic, or a number out of range.
             SendError: Redis is full; the message stays dead.
 
-        Guarantee: atomic per call of up to 256 messages. A fresh copy in the backlog stands, unless `priority` or
+        Guarantee: atomic per call of up to 100 messages. A fresh copy in the backlog stands, unless `priority` or
         `due_in` says otherwise: then the redriven one replaces it, as the last send does.
         """
         kind, value = new_score(self.topic, priority, due_in)
         overwrite = priority is not None or due_in is not None
-        if per_second is not None and not per_second > 0:
-            raise InvalidValueError(f"per_second is {per_second!r}; it must be more than 0")
-        counts = dict.fromkeys(Redriven, 0)
-        started_s, done = time.monotonic(), 0
-        size = NACK_BATCH if per_second is None else max(1, min(NACK_BATCH, int(per_second / 10)))
-        with self._audit.step("redrive", meaning(where, limit)) as note:
-            for slot, contents in self._chosen(where, limit, size):
-                if per_second is not None:
-                    self._connections.blocking.sleep(max(0.0, started_s + done / per_second - time.monotonic()))
-                answers = self._writer.redrive(
-                    slot, kind, value, overwrite=overwrite, limit=len(contents), contents=contents
-                )
-                for answer in answers:
-                    counts[answer] += 1
-                done += len(contents)
-                note(", ".join(f"{number} {answer.value}" for answer, number in counts.items() if number))
-                if progress is not None:
-                    progress(done)
-        return RedriveResult(counts[Redriven.DONE], counts[Redriven.MERGED], counts[Redriven.ABSENT])
+        if per_second is not None:
+            _check_rate(per_second)
 
-    def purge(self, where: DeadFilter = ALL, *, limit: int | None = None, progress: Progress | None = None) -> int:
-        """Drop dead messages for good; return how many.
+        def send(slot: int, dead: Sequence[DeadMessage]) -> Sequence[Redriven]:
+            contents = [message.content for message in dead]
+            return self._writer.redrive(slot, kind, value, overwrite=overwrite, limit=len(dead), contents=contents)
 
-        Args:
-            where: Which ones; all by default.
-            limit: Most messages.
-            progress: Called with the number dealt with so far.
-        """
-        dropped = 0
-        with self._audit.step("purge dead", meaning(where, limit)) as note:
-            for slot, contents in self._chosen(where, limit, NACK_BATCH):
-                dropped += self._writer.purge_dead(slot, contents=contents)
-                note(f"dropped {dropped}")
-                if progress is not None:
-                    progress(dropped)
-        return dropped
+        return self._redrive(where, limit, send, progress, per_second)
 
-    def _page(self, slot: int, start: int, size: int = NACK_BATCH) -> Sequence[DeadMessage]:
-        return self._connections.run(calls.list_dead(self.topic, slot, start, size))
 
-    def _chosen(self, where: DeadFilter, limit: int | None, size: int) -> Iterator[tuple[int, Sequence[bytes]]]:
-        """Yield (slot, contents to take out of the dead); the caller takes them out before the next step."""
-        left = MAX_SCORE if limit is None else limit
-        # by each slot's own clock: the nodes of a cluster may differ
-        now_ms = [self._connections.run(calls.stats(self.topic, slot)).now_ms for slot in range(self.topic.slots)]
-        for slot, until_ms in enumerate(now_ms):
-            start = 0
-            while left > 0 and (page := self._page(slot, start, size)):
-                chosen = [message.content for message in page if message.died_ms <= until_ms and where(message)][:left]
-                if chosen:
-                    yield slot, chosen
-                left -= len(chosen)
-                start += len(page) - len(chosen)
+def _check_rate(per_second: float) -> None:
+    if not isinstance(per_second, Real) or isinstance(per_second, bool) or not 0 < per_second < MAX_SCORE:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidValueError(f"per_second is {per_second!r}; it must be more than 0 and below 2^53, or None")
 
 
 def new_score(topic: Topic, priority: int | None, due_in: Duration | None) -> tuple[str, int]:
@@ -223,8 +301,3 @@ def meaning(where: DeadFilter, limit: int | None) -> str:
         if getattr(where, field.name) is not None
     ]
     return " ".join([*(given or ["all the dead"]), *([] if limit is None else [f"limit={limit}"])])
-
-
-def contents_filter(*contents: Payload) -> DeadFilter:
-    """Return the filter for exactly these contents."""
-    return DeadFilter(contents=frozenset(payload_bytes(content, "content") for content in contents))

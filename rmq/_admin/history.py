@@ -6,24 +6,23 @@ the turn is decided by one script, by Redis' clock.
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
-from typing import Any
 
-from rmq.blocking import Background
-from rmq.calls import Call
-from rmq.connections import Connections
+from rmq._admin.inspection import Inspection
+from rmq._admin.stream_view import StreamView
+from rmq._io.backend import Background
+from rmq._model.figures import GroupStats, StreamStats, TopicStats
+from rmq._model.reports import reporter
+from rmq._model.topics import Topic, TopicType
+from rmq._scripts import history
+from rmq._scripts.keys import history_key
+from rmq._slots.registry import Registry
+from rmq._transport.connections import Connections
 from rmq.errors import RmqError
-from rmq.inspection import Inspection, TopicStats
-from rmq.keys import HISTORY_TURN_KEY, history_key
-from rmq.registry import Registry
-from rmq.stream_view import StreamView
-from rmq.topics import Topic, TopicType
-from rmq.wire import ReplyError
 
-log = logging.getLogger("rmq.history")
+log = reporter("rmq.history")
 
 MINUTES = 1_440
 """Records kept: a day."""
@@ -76,7 +75,8 @@ class Minute:
     def from_bytes(cls, record: bytes) -> Minute | None:
         """Read a record; `None` where it is none. Figures that an older version did not keep are 0."""
         try:
-            return cls(*map(int, record.split()[: len(fields(cls))]))
+            figures = [int(figure) for figure in record.split()[: len(fields(cls))]]
+            return cls(*figures) if all(0 <= figure < 2**53 for figure in figures) else None
         except (TypeError, ValueError):
             return None
 
@@ -88,10 +88,8 @@ def minute_of(stats: TopicStats, minute: int) -> Minute:
     return Minute(minute, *sizes, *totals)
 
 
-def minute_of_stream(view: StreamView, minute: int) -> Minute:
-    """Read a stream topic and return its record: what its groups have before them and in hand, in sum."""
-    stats = view.stats()
-    groups = [view.group(name) for name in stats.groups]
+def minute_of_stream(stats: StreamStats, groups: Sequence[GroupStats], minute: int) -> Minute:
+    """Return a stream topic's record: what its groups have before them and in hand, in sum."""
     lag = sum(group.lag or 0 for group in groups)
     return Minute(
         minute,
@@ -138,12 +136,7 @@ class History:
 
     def take_turn(self) -> tuple[int, int | None]:
         """Return Redis' time, epoch ms, and the minute to record, `None` when somebody else does it."""
-
-        def parse(reply: Sequence[bytes]) -> tuple[int, int | None]:
-            return int(reply[0]), int(reply[1]) or None
-
-        call = Call("history_turn", (HISTORY_TURN_KEY,), [KEEP_S], parse, False, "", 0)
-        return self._connections.run(call)
+        return self._connections.run(history.take_turn(KEEP_S))
 
     def record(self, minute: int) -> list[Minute]:
         """Read all topics and append their records and their sum; return the topics' records.
@@ -151,31 +144,25 @@ class History:
         Guarantee: a minute that is recorded already stays as it is.
         """
         found: list[Minute] = []
-        for name in self._registry.names():
+        for topic in self._registry.definitions().topics:
             try:
-                record = self._read(self._registry.get(name), minute)
-            except (RmqError, ReplyError) as error:  # one topic that cannot be read shall not cost the others' minute
-                log.debug("history of topic %s: %s", name, error)
+                record = self._read(topic, minute)
+            except RmqError as error:  # one topic that cannot be read shall not cost the others' minute
+                log.debug("history of topic %s: %s", topic.name, error)
                 continue
             found.append(record)
-            self.append(name, record)
+            self.append(topic.name, record)
         self.append(None, sum_of(minute, found))
         return found
 
     def _read(self, topic: Topic, minute: int) -> Minute:
         if topic.type is TopicType.STREAM:
-            return minute_of_stream(StreamView(self._connections, topic), minute)
+            return minute_of_stream(*StreamView(self._connections, topic).with_groups(), minute)
         return minute_of(Inspection(self._connections, topic).stats(), minute)
 
     def append(self, topic: str | None, record: Minute) -> bool:
         """Append a record to a ring; return whether it was new. Atomic; safe to repeat."""
-
-        def parse(reply: Any) -> bool:
-            return reply == b"1"
-
-        args = [record.minute, record.to_bytes(), MINUTES, KEEP_S]
-        call = Call("history_write", (history_key(topic),), args, parse, True, topic or "", 0)
-        return self._connections.run(call)
+        return self._connections.run(history.append(topic, record.minute, record.to_bytes(), MINUTES, KEEP_S))
 
 
 class Recorder(Background):
@@ -200,7 +187,7 @@ class Recorder(Background):
                 wait_s = (60_000 - now_ms % 60_000) / 1_000 + self._spread(LATEST_S)
                 if minute is not None:
                     self._history.record(minute)
-            except (RmqError, ReplyError) as error:  # figures for people: the work goes on without them
+            except RmqError as error:  # figures for people: the work goes on without them
                 log.debug("this minute's figures are not recorded: %s", error)
 
     def stop(self) -> None:

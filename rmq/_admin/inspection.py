@@ -3,109 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import get_args
 
-from rmq import calls, view_calls
-from rmq.calls import MAX_BATCH, Call
-from rmq.connections import Connections
-from rmq.errors import InvalidValueError, ScriptFailedError
-from rmq.exchange import raise_first
-from rmq.findings import (
+from rmq._admin.search import Search, literal
+from rmq._model.figures import TopicStats
+from rmq._model.messages import Payload, payload_bytes
+from rmq._model.times import most
+from rmq._model.topics import Topic
+from rmq._model.whereabouts import (
     PLACES,
     AnyPlace,
     AuditLine,
     DeadReasons,
     PeekedMessage,
     Place,
-    Rates,
     SearchPage,
     Whereabouts,
     meaning_of,
-    rates_between,
 )
-from rmq.messages import Payload, payload_bytes
-from rmq.results import SlotStats
-from rmq.search import Search, literal
-from rmq.topics import Topic
+from rmq._model.workers import WorkerInfo
+from rmq._scripts import dead as dead_
+from rmq._scripts import viewing
+from rmq._scripts import workers as workers_
+from rmq._scripts.claiming import MAX_BATCH
+from rmq._slots.each import call_each, checked_slots
+from rmq._transport.connections import Connections
+from rmq.errors import InvalidValueError, ScriptFailedError
 
 __all__ = ["Inspection", "PeekedMessage", "Place", "TopicStats"]
-T = TypeVar("T")
 
-_ROUND = 64
-"""Slots asked for in one round trip."""
 
 _MOST_SAMPLED_SLOTS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class TopicStats:
-    """A topic as the sum of its slots, each read at one instant of its own.
-
-    Attributes:
-        topic: The definition.
-        slots: Its slots' figures.
-    """
-
-    topic: Topic
-    slots: tuple[SlotStats, ...]
-
-    @property
-    def backlog(self) -> int:
-        """Messages in store."""
-        return sum(slot.backlog for slot in self.slots)
-
-    @property
-    def due_now(self) -> int:
-        """Messages in store that may be delivered now."""
-        return sum(slot.due_now for slot in self.slots)
-
-    @property
-    def in_flight(self) -> int:
-        """Claimed messages."""
-        return sum(slot.in_flight for slot in self.slots)
-
-    @property
-    def waiting(self) -> int:
-        """Failed messages waiting for their retry."""
-        return sum(slot.waiting for slot in self.slots)
-
-    @property
-    def dead(self) -> int:
-        """Dead messages."""
-        return sum(slot.dead for slot in self.slots)
-
-    @property
-    def oldest_due_ms(self) -> int | None:
-        """Earliest due time in store, epoch ms; `None` with an empty backlog."""
-        times = [slot.oldest_due_ms for slot in self.slots if slot.oldest_due_ms is not None]
-        return min(times) if times else None
-
-    @property
-    def lateness_ms(self) -> int:
-        """How long the oldest due message has been due, ms; 0 when nothing is due."""
-        late = [slot.now_ms - slot.oldest_due_ms for slot in self.slots if slot.oldest_due_ms is not None]
-        return max([0, *late])
-
-    @property
-    def unaccounted(self) -> int:
-        """0, always; see `SlotStats.unaccounted`."""
-        return sum(slot.unaccounted for slot in self.slots)
-
-    def total(self, name: str) -> int:
-        """Return a counter summed over the slots: accepted, merged, delivered, acked, retried, buried ..."""
-        return sum(slot.totals.get(name, 0) for slot in self.slots)
-
-    @property
-    def now_ms(self) -> int:
-        """Redis' time of the reading, epoch ms: of its last slot."""
-        return max((slot.now_ms for slot in self.slots), default=0)
-
-    def rates_since(self, earlier: TopicStats) -> Rates:
-        """Return what happened per second since an earlier look at the same slots."""
-        first, last = (sum((Counter(slot.totals) for slot in each.slots), Counter[str]()) for each in (earlier, self))
-        return rates_between(first, last, self.now_ms - earlier.now_ms)
 
 
 class Inspection:
@@ -126,7 +57,8 @@ class Inspection:
         Raises:
             InvalidValueError: A slot that the topic does not have.
         """
-        found = self._each(self._wanted(slots), lambda slot: calls.stats(self.topic, slot))
+        wanted = checked_slots(self.topic, slots)
+        found = call_each(self._connections, wanted, lambda slot: viewing.stats(self.topic, slot))
         return TopicStats(self.topic, tuple(found))
 
     def peek(self, place: Place = "store", limit: int = 10, slots: Sequence[int] | None = None) -> list[PeekedMessage]:
@@ -140,26 +72,43 @@ class Inspection:
         Raises:
             InvalidValueError: A slot that the topic does not have, an unknown place, or a limit out of range.
         """
-        wanted = self._wanted(slots)
+        wanted = checked_slots(self.topic, slots)
         if place not in ("store", "prepare", "retry"):
             raise InvalidValueError(f"place is {place!r}; it must be store, prepare or retry")
-        _check_whole("limit", limit, MAX_BATCH)
-        answers = self._each(wanted, lambda slot: calls.peek(self.topic, slot, place, 0, limit))
-        return [
-            self._peeked(slot, place, now_ms, *row)
-            for slot, (now_ms, rows) in zip(wanted, answers, strict=True)
-            for row in rows
-        ]
+        check_whole("limit", limit, MAX_BATCH)
+        answers = call_each(self._connections, wanted, lambda slot: viewing.peek(self.topic, slot, place, 0, limit))
+        found: list[PeekedMessage] = []
+        for slot, (now_ms, rows, more) in zip(wanted, answers, strict=True):
+            found += (self._peeked(slot, place, now_ms, *row) for row in rows)
+            if more:  # large bodies take several calls
+                found += islice(self.pages(slot, place, limit, len(rows)), limit - len(rows))
+        return found
 
-    def pages(self, slot: int, place: Place, page: int = 1_000) -> Iterator[PeekedMessage]:
-        """Yield all messages of one place of a slot, page by page; those that move meanwhile may be missed."""
-        start = 0
+    def pages(self, slot: int, place: Place, page: int = 1_000, start: int = 0) -> Iterator[PeekedMessage]:
+        """Yield all messages of one place of a slot, page by page; those that move meanwhile may be missed.
+
+        Args:
+            slot: Number of the slot.
+            place: `store`, `prepare` or `retry`.
+            page: How many are read at once, 1 to 1,000.
+            start: How many are passed over.
+
+        Raises:
+            InvalidValueError: No such slot or place, or a number out of range.
+        """
+        checked_slots(self.topic, [slot])
+        if place not in get_args(Place):
+            raise InvalidValueError(f"place is {place!r}; it must be one of {', '.join(get_args(Place))}")
+        check_whole("page", page, MAX_BATCH)
+        return self._pages(slot, place, page, most(start, "start"))
+
+    def _pages(self, slot: int, place: Place, page: int, start: int) -> Iterator[PeekedMessage]:
         while True:
-            now_ms, rows = self._connections.run(calls.peek(self.topic, slot, place, start, page))
+            now_ms, rows, more = self._connections.run(viewing.peek(self.topic, slot, place, start, page))
             yield from (self._peeked(slot, place, now_ms, *row) for row in rows)
-            if len(rows) < page:
+            if len(rows) < page and not more:
                 return
-            start += page
+            start += len(rows)
 
     def find(self, content: Payload, slot_basis: Payload | None = None, everywhere: bool = False) -> Whereabouts:
         """Return where a content is right now.
@@ -171,10 +120,10 @@ class Inspection:
         """
         name = payload_bytes(content, "content")
         home = self.topic.slot_of(name if slot_basis is None else payload_bytes(slot_basis, "slot_basis"))
-        found = self._connections.run(view_calls.find(self.topic, home, name))
+        found = self._connections.run(viewing.find(self.topic, home, name))
         if found.gone and everywhere:
             others = [slot for slot in range(self.topic.slots) if slot != home]
-            answers = self._each(others, lambda slot: view_calls.find(self.topic, slot, name))
+            answers = call_each(self._connections, others, lambda slot: viewing.find(self.topic, slot, name))
             found = next((each for each in answers if not each.gone), found)
         return found if found.in_flight is None else replace(found, holders=self._holders(found.slot))
 
@@ -214,12 +163,12 @@ class Inspection:
         for place in places:
             if place not in PLACES:
                 raise InvalidValueError(f"place is {place!r}; it must be store, prepare, retry or dead")
-        _check_whole("limit", limit, MAX_BATCH)
-        _check_whole("budget", budget, 1_000_000)
+        check_whole("limit", limit, MAX_BATCH)
+        check_whole("budget", budget, 1_000_000)
         wanted = b"*" if pattern is None else payload_bytes(pattern, "pattern")
         if prefix is not None:
             wanted = literal(payload_bytes(prefix, "prefix"))
-        search = Search(self._connections, self.topic, wanted, places, self._wanted(slots), cursor)
+        search = Search(self._connections, self.topic, wanted, places, checked_slots(self.topic, slots), cursor)
         return search.step(limit, budget)
 
     def dead_reasons(self, sample: int = 2_000, stats: TopicStats | None = None) -> DeadReasons:
@@ -232,12 +181,12 @@ class Inspection:
         Raises:
             InvalidValueError: `sample` out of range.
         """
-        _check_whole("sample", sample, 10_000)
+        check_whole("sample", sample, 10_000)
         dead = {slot.slot: slot.dead for slot in (stats or self.stats()).slots if slot.dead}
         chosen = sorted(dead)[:: max(1, -(-len(dead) // _MOST_SAMPLED_SLOTS))]
         among = sum(dead[slot] for slot in chosen)
-        shares = {slot: max(1, min(MAX_BATCH, -(-sample * dead[slot] // among))) for slot in chosen}
-        answers = self._each(chosen, lambda slot: view_calls.dead_reasons(self.topic, slot, shares[slot]))
+        shares = {slot: max(1, min(viewing.MOST_REASONS, -(-sample * dead[slot] // among))) for slot in chosen}
+        answers = call_each(self._connections, chosen, lambda slot: dead_.dead_reasons(self.topic, slot, shares[slot]))
         counts = sum((counts for _, counts in answers), Counter[str]())
         total = sum(dead.values()) - among + sum(found for found, _ in answers)
         return DeadReasons(total, counts.total(), dict(counts.most_common()))
@@ -252,12 +201,12 @@ class Inspection:
         Raises:
             InvalidValueError: `limit` out of range, or a slot that the topic does not have.
         """
-        _check_whole("limit", limit, MAX_BATCH)
-        return audit_of(self._connections, self.topic, limit, self._wanted(slots))
+        check_whole("limit", limit, MAX_BATCH)
+        return audit_of(self._connections, self.topic, limit, checked_slots(self.topic, slots))
 
     def _holders(self, slot: int) -> tuple[str, ...]:
         try:
-            workers = self._connections.run(view_calls.workers())
+            workers = read_workers(self._connections)
         except ScriptFailedError:  # no right to see them
             return ()
         return tuple(
@@ -265,17 +214,6 @@ class Inspection:
             for worker in workers
             if any(each.topic == self.topic.name and slot in each.busy_slots for each in worker.listeners)
         )
-
-    def _each(self, slots: Sequence[int], build: Callable[[int], Call[T]]) -> list[T]:
-        return _ask_each(self._connections, slots, build)
-
-    def _wanted(self, slots: Sequence[int] | None) -> Sequence[int]:
-        for slot in slots or ():
-            if type(slot) is not int or not 0 <= slot < self.topic.slots:
-                raise InvalidValueError(
-                    f"slot {slot!r} is not one of topic {self.topic.name}: 0 to {self.topic.slots - 1}"
-                )
-        return range(self.topic.slots) if slots is None else slots
 
     def _peeked(
         self, slot: int, place: Place, now_ms: int, content: bytes, score: int, body: bytes | None
@@ -286,20 +224,21 @@ class Inspection:
 
 def audit_of(connections: Connections, topic: Topic, limit: int, slots: Sequence[int]) -> list[AuditLine]:
     """Return the last lines of the audit of a topic of any type, the newest first."""
-    answers = _ask_each(connections, slots, lambda slot: view_calls.audit_lines(topic, slot, limit))
+    answers = call_each(connections, slots, lambda slot: viewing.audit_lines(topic, slot, limit))
     lines = [line for lines in answers for line in lines]
     return sorted(lines, key=lambda line: (line.time_ms, line.slot), reverse=True)[:limit]
 
 
-def _ask_each(connections: Connections, slots: Sequence[int], build: Callable[[int], Call[T]]) -> list[T]:
-    found: list[Any] = []
-    for first in range(0, len(slots), _ROUND):
-        answers = connections.run_many([build(slot) for slot in slots[first : first + _ROUND]])
-        raise_first(answers)
-        found += answers
-    return found
+def read_workers(connections: Connections) -> list[WorkerInfo]:
+    """Return the processes with running listeners, by name."""
+    found, rest = connections.run(workers_.workers())
+    while rest:
+        more, rest = connections.run(workers_.workers(rest))
+        found += more
+    return sorted(found, key=lambda worker: worker.name)
 
 
-def _check_whole(name: str, value: object, most: int) -> None:
-    if type(value) is not int or not 1 <= value <= most:
-        raise InvalidValueError(f"{name} is {value!r}; it must be a whole number from 1 to {most:,}")
+def check_whole(name: str, value: object, largest: int) -> None:
+    """Refuse what is no whole number from 1 to `largest`, with `InvalidValueError`."""
+    if type(value) is not int or not 1 <= value <= largest:
+        raise InvalidValueError(f"{name} is {value!r}; it must be a whole number from 1 to {largest:,}")

@@ -6,18 +6,20 @@ import re
 from collections import deque
 from collections.abc import Collection, Sequence
 
-from rmq import view_calls
-from rmq.connections import Connections
+from rmq._model.topics import Topic
+from rmq._model.whereabouts import PLACES, AnyPlace, FoundMessage, SearchPage
+from rmq._scripts import viewing
+from rmq._transport.connections import Connections
+from rmq._transport.exchange import raise_first
 from rmq.errors import InvalidValueError
-from rmq.exchange import raise_first
-from rmq.findings import PLACES, AnyPlace, FoundMessage, SearchPage
-from rmq.topics import Topic
 
-_FEWEST, _MOST = 10, 1_000
+_FEWEST, MOST = 10, 250
 """Entries to go over in one place of a slot per call."""
 _WIDEST = 64
 """Slots per round trip."""
-_CURSOR = re.compile(r"\d+(;\d+=(\d*)\.(\d*)\.(\d*)\.(\d*))*")
+_CURSOR = re.compile(r"[0-9]{1,5}(;[0-9]{1,5}=[0-9]{0,20}(\.[0-9]{0,20}){3})*")
+_LAST_CURSOR = 2**64 - 1
+"""Redis refuses a larger one."""
 
 _Open = tuple[int, tuple[str, ...]]
 """A slot that was begun, and the cursors in its places: empty where a place is done, or left out."""
@@ -69,13 +71,13 @@ class Search:
             looked_at += self._round(part, count, found)
             if len(found) - before < (limit - len(found)) / 4:  # few: look further at once, but not beyond the budget
                 width = min(_WIDEST, 4 * width)
-                count = max(_FEWEST, min(_MOST, 4 * count, (budget - looked_at) // width))
+                count = max(_FEWEST, min(MOST, 4 * count, (budget - looked_at) // width))
         return SearchPage(tuple(found), self._cursor(), looked_at)
 
     def _round(self, part: Sequence[_Open], count: int, found: list[FoundMessage]) -> int:
         topic, looked_at = self._topic, 0
         replies = self._connections.run_many(
-            [view_calls.search(topic, slot, self._pattern, count, cursors) for slot, cursors in part]
+            [viewing.search(topic, slot, self._pattern, count, cursors) for slot, cursors in part]
         )
         raise_first(replies)
         for (slot, before), (cursors, messages) in zip(part, replies, strict=True):
@@ -104,7 +106,11 @@ class Search:
             slot, _, cursors = part.partition("=")
             if int(slot) not in known:
                 raise InvalidValueError(f"cursor {cursor!r:.100} is not one of a search in these slots")
-            self._open.append((int(slot), tuple(cursors.split("."))))
+            known.remove(int(slot))  # each stands there once
+            places = tuple(cursors.split("."))
+            if any(place and int(place) > _LAST_CURSOR for place in places):
+                raise InvalidValueError(f"cursor {cursor!r:.100} is not one that a search gave out")
+            self._open.append((int(slot), places))
 
 
 def literal(prefix: bytes) -> bytes:

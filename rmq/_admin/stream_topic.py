@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 
-from rmq import stream_calls
-from rmq.audit import Audit
-from rmq.clock import monotonic_s
-from rmq.connections import Connections
-from rmq.durations import MAX_SCORE
-from rmq.errors import InvalidValueError, RmqError
-from rmq.findings import AuditLine
-from rmq.inspection import audit_of
-from rmq.slot import NACK_BATCH
-from rmq.stream_dead import GroupDead
-from rmq.stream_slot import StreamWriter
-from rmq.stream_values import (
+from rmq._admin.group_dead import GroupDead
+from rmq._admin.inspection import audit_of, check_whole
+from rmq._admin.stream_view import PAGE, StreamView
+from rmq._claiming.wake_hints import HintReader
+from rmq._model.entries import (
     Position,
     StreamEntry,
     Trimmed,
@@ -26,9 +19,17 @@ from rmq.stream_values import (
     id_key,
     position,
 )
-from rmq.stream_view import PAGE, StreamView
-from rmq.topics import Topic
-from rmq.wakeups import HintReader
+from rmq._model.times import MAX_SCORE, monotonic_s, seconds
+from rmq._model.topics import Topic
+from rmq._model.whereabouts import AuditLine
+from rmq._scripts import streams
+from rmq._scripts.claiming import MAX_BATCH
+from rmq._slots.audit import Audit
+from rmq._slots.each import checked_slots
+from rmq._slots.slots import NACK_BATCH
+from rmq._slots.stream_slots import StreamWriter
+from rmq._transport.connections import Connections
+from rmq.errors import InvalidValueError, RmqError
 
 LOOK_EVERY_S = 1.0
 """How often a reader of the tail looks by itself, since hints may get lost."""
@@ -76,6 +77,7 @@ class StreamTopic(StreamView):
 
     def audit(self, limit: int = 50) -> list[AuditLine]:
         """Return who steered groups and their dead, removed consumers, deleted or trimmed by hand; newest first."""
+        check_whole("limit", limit, MAX_BATCH)
         return audit_of(self._connections, self.topic, limit, [0])
 
     def _pause(self, group: str, paused: bool, actor: str | None) -> int:
@@ -99,14 +101,13 @@ class StreamTopic(StreamView):
             timeout: End when nothing has arrived for so long, in seconds or as a `timedelta`; never by default.
             slots: Only these slots; all by default.
         """
-        wanted = self._wanted(slots)
+        wanted, longest_s = checked_slots(self.topic, slots), None if timeout is None else seconds(timeout, "timeout")
         if start is None:  # now, and not when the first entry is asked for
-            ends = {slot: self._connections.run(stream_calls.stats(self.topic, slot)).last_id for slot in wanted}
+            ends = {slot: self._connections.run(streams.stats(self.topic, slot)).last_id for slot in wanted}
             after = {slot: f"({last}" if last else "-" for slot, last in ends.items()}
         else:
             place = position(start, "start")
             after = dict.fromkeys(wanted, f"({place}" if isinstance(start, str) else place)
-        longest_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         return self._follow(after, longest_s)
 
     def delete(self, *ids: str, slot: int | None = None, actor: str | None = None) -> int:
@@ -124,10 +125,12 @@ class StreamTopic(StreamView):
         Guarantee: safe to repeat. A group that has one of them pending finds out, acks it and counts it as lost.
         """
         for entry_id in ids:
+            if not isinstance(entry_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise InvalidValueError(f"id is {entry_id!r}; it must be an entry's id")
             position(entry_id, "id")
         if not ids:
             return 0
-        deleted, wanted = 0, self._wanted(None if slot is None else [slot])
+        deleted, wanted = 0, checked_slots(self.topic, None if slot is None else [slot])
         if len(wanted) > 1:
             self._refuse_ambiguous(ids)
         what = f"{ids[0] if len(ids) == 1 else f'{len(ids)} ids'} on {'all slots' if slot is None else f'slot {slot}'}"
@@ -140,9 +143,7 @@ class StreamTopic(StreamView):
     def _refuse_ambiguous(self, ids: Iterable[str]) -> None:
         for entry_id in ids:
             whole = entry_id if "-" in entry_id else f"{entry_id}-0"
-            found = self._each(
-                lambda slot, id_=whole: stream_calls.read_range(self.topic, slot, id_, id_, 1, down=False)
-            )
+            found = self._each(lambda slot, id_=whole: streams.read_range(self.topic, slot, id_, id_, 1, down=False))
             slots = [str(entries[0].slot) for entries in found if entries]
             if len(slots) > 1:
                 name = self.topic.name
@@ -230,7 +231,7 @@ class StreamTopic(StreamView):
         gone = [consumer.name for consumer in self.consumers(group, idle_s) if consumer.gone]
         if not gone:
             return []
-        longest_s = 2 * self.topic.lease_s if idle_s is None else idle_s
+        longest_s = 2 * self.topic.lease_s if idle_s is None else seconds(idle_s, "idle_s")
         audit = Audit(self._connections, self.topic, actor)
         with audit.step("remove consumer", f"group {group}: those gone, {len(gone)}") as note:
             for number, name in enumerate(gone, 1):
@@ -272,7 +273,7 @@ class StreamTopic(StreamView):
             hints.close()
 
     def _page_after(self, slot: int, after: dict[int, str]) -> list[StreamEntry]:
-        page = self._connections.run(stream_calls.read_range(self.topic, slot, after[slot], "+", PAGE, down=False))
+        page = self._connections.run(streams.read_range(self.topic, slot, after[slot], "+", PAGE, down=False))
         if page:
             after[slot] = f"({page[-1].id}"
         return page

@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 from itertools import islice
-from typing import Any, TypeVar
 
-from rmq import stream_calls
-from rmq.calls import MAX_BATCH, Call
-from rmq.connections import Connections
+from rmq._model.entries import WAITING, PendingEntry, Position, StreamEntry, checked_group, id_key, position
+from rmq._model.figures import ConsumerStats, GroupStats, StreamStats
+from rmq._model.times import most, seconds
+from rmq._model.topics import Topic, TopicType
+from rmq._scripts import streams
+from rmq._scripts.claiming import MAX_BATCH
+from rmq._slots.each import call_each, checked_slots
+from rmq._transport.call import Call, T
+from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError
-from rmq.exchange import raise_first
-from rmq.stream_values import (
-    WAITING,
-    ConsumerStats,
-    GroupStats,
-    PendingEntry,
-    Position,
-    StreamEntry,
-    StreamStats,
-    checked_group,
-    id_key,
-    position,
-)
-from rmq.topics import Topic, TopicType
-
-T = TypeVar("T")
 
 PAGE = 500
 """Entries read in one call."""
-
-_ROUND = 64
-"""Slots asked in one round trip."""
 
 
 class StreamView:
@@ -75,10 +61,11 @@ class StreamView:
         """
         low = "-" if first is None else position(first, "first")
         high = "+" if last is None else position(last, "last")
-        size = PAGE if limit is None else max(1, min(PAGE, limit))
-        pages = [self._pages(slot, low, high, size, newest_first) for slot in self._wanted(slots)]
+        left = most(limit, "limit")
+        size = max(1, min(PAGE, left))
+        pages = [self._pages(slot, low, high, size, newest_first) for slot in checked_slots(self.topic, slots)]
         merged = pages[0] if len(pages) == 1 else merge(*pages, key=lambda each: id_key(each.id), reverse=newest_first)
-        return islice(merged, limit)
+        return islice(merged, left)
 
     def get(self, entry_id: str, slot: int | None = None) -> StreamEntry | None:
         """Return the entry with an id; `None` where there is none.
@@ -97,27 +84,35 @@ class StreamView:
             limit: Most entries; no bound by default.
             slots: Only these slots; all by default.
         """
-        size = PAGE if limit is None else max(1, min(PAGE, limit))
+        left = most(limit, "limit")
+        size = max(1, min(PAGE, left))
         places = {slot.slot: slot.last_id for slot in self.group(group).slots}
-        pages = [
-            self._pages(slot, f"({places[slot]}", "+", size, down=False) for slot in self._wanted(slots) if places[slot]
-        ]
+        wanted = [slot for slot in checked_slots(self.topic, slots) if places[slot]]
+        pages = [self._pages(slot, f"({places[slot]}", "+", size, down=False) for slot in wanted]
         merged = merge(*pages, key=lambda each: id_key(each.id))
-        return islice((entry for entry in merged if entry.only_group in (None, group)), limit)
+        return islice((entry for entry in merged if entry.only_group in (None, group)), left)
 
     def stats(self, slots: Iterable[int] | None = None) -> StreamStats:
         """Return length, ends and groups of the given slots; of all by default."""
-        found = self._each(lambda slot: stream_calls.stats(self.topic, slot), slots)
+        found = self._each(lambda slot: streams.stats(self.topic, slot), slots)
         return StreamStats(self.topic, tuple(found))
 
     def groups(self) -> list[GroupStats]:
         """Return what each group has done and has left to do."""
-        return [self.group(name) for name in self.stats().groups]
+        return self.with_groups()[1]
+
+    def with_groups(self) -> tuple[StreamStats, list[GroupStats]]:
+        """Return the figures of the topic, and those of each of its groups."""
+        stats = self.stats()
+        places = [(name, slot) for name in stats.groups for slot in range(self.topic.slots)]
+        found = call_each(self._connections, places, lambda place: streams.group_stats(self.topic, place[1], place[0]))
+        parts = [tuple(found[first : first + self.topic.slots]) for first in range(0, len(found), self.topic.slots)]
+        return stats, [GroupStats(name, part) for name, part in zip(stats.groups, parts, strict=True)]
 
     def group(self, name: str) -> GroupStats:
         """Return what one group has done and has left to do; all zero where it is not registered."""
         checked_group(name)
-        slots = self._each(lambda slot: stream_calls.group_stats(self.topic, slot, name))
+        slots = self._each(lambda slot: streams.group_stats(self.topic, slot, name))
         return GroupStats(name, tuple(slots))
 
     def consumers(self, group: str, idle_s: float | None = None) -> list[ConsumerStats]:
@@ -130,11 +125,11 @@ class StreamView:
         """
         checked_group(group)
         found: dict[str, tuple[int, int]] = {}
-        for rows in self._each(lambda slot: stream_calls.consumers(self.topic, slot, group)):
+        for rows in self._each(lambda slot: streams.consumers(self.topic, slot, group)):
             for name, pending, idle_ms in rows:
                 before = found.get(name, (0, idle_ms))
                 found[name] = before[0] + pending, min(before[1], idle_ms)
-        longest_ms = 2_000 * self.topic.lease_s if idle_s is None else idle_s * 1_000
+        longest_ms = 2_000 * self.topic.lease_s if idle_s is None else seconds(idle_s, "idle_s") * 1_000
         return [
             ConsumerStats(group, name, pending, idle_ms, idle_ms >= longest_ms)
             for name, (pending, idle_ms) in sorted(found.items())
@@ -152,28 +147,19 @@ class StreamView:
             slots: Only these slots; all by default.
         """
         checked_group(group)
-        for slot in self._wanted(slots):
+        for slot in checked_slots(self.topic, slots):
             after: str | None = None
             while page := self._connections.run(
-                stream_calls.pending(self.topic, slot, group, after, MAX_BATCH, consumer or "")
+                streams.pending(self.topic, slot, group, after, MAX_BATCH, consumer or "")
             ):
                 yield from page
                 after = page[-1].id
 
-    def _wanted(self, slots: Iterable[int] | None) -> Sequence[int]:
-        wanted = list(range(self.topic.slots) if slots is None else slots)
-        for slot in wanted:
-            if type(slot) is not int or not 0 <= slot < self.topic.slots:
-                raise InvalidValueError(
-                    f"slot {slot!r} is not one of topic {self.topic.name}: 0 to {self.topic.slots - 1}"
-                )
-        return wanted
-
     def _pages(self, slot: int, low: str, high: str, size: int, down: bool) -> Iterator[StreamEntry]:
         while True:
-            page = self._connections.run(stream_calls.read_range(self.topic, slot, low, high, size, down=down))
+            page = self._connections.run(streams.read_range(self.topic, slot, low, high, size, down=down))
             yield from page
-            if len(page) < size:
+            if not page:  # a short one may have been cut by its bytes
                 return
             if down:
                 high = f"({page[-1].id}"
@@ -181,11 +167,4 @@ class StreamView:
                 low = f"({page[-1].id}"
 
     def _each(self, build: Callable[[int], Call[T]], slots: Iterable[int] | None = None) -> list[T]:
-        wanted = self._wanted(slots)
-        found: list[Any] = []
-        for first in range(0, len(wanted), _ROUND):
-            part = [build(slot) for slot in wanted[first : first + _ROUND]]
-            answers = self._connections.run_many(part)
-            raise_first(answers)
-            found += answers
-        return found
+        return call_each(self._connections, checked_slots(self.topic, slots), build)

@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-import logging
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, cast
 
-from rmq.calls import MAX_BATCH
-from rmq.claimer import Claimer
-from rmq.clock import monotonic_s
-from rmq.connections import Connections
-from rmq.delivery import ACKED, RELEASED, Delivery, Outcome, Verb
-from rmq.errors import InvalidValueError, ReplyLostError, RmqError, ScriptFailedError
-from rmq.settlements import Settlements, nack_of
-from rmq.slot import NACK_BATCH, SlotWriter
-from rmq.stream_slot import GroupSlots
-from rmq.topics import Topic
-from rmq.wakeups import HintReader
+from rmq._claiming.claim_executor import LATE_S, ClaimExecutor
+from rmq._claiming.claimer import Claimer
+from rmq._claiming.leftovers import Leftovers
+from rmq._claiming.settler import Settled, Settler
+from rmq._claiming.wake_hints import HintReader
+from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome
+from rmq._model.entries import StreamDelivery
+from rmq._model.reports import reporter
+from rmq._model.times import monotonic_s, seconds
+from rmq._model.topics import Topic
+from rmq._slots.each import checked_slots
+from rmq._slots.slots import SlotWriter
+from rmq._slots.source import Source
+from rmq._transport.connections import Connections
+from rmq.errors import (
+    ClientClosedError,
+    InvalidValueError,
+    RedisUnavailableError,
+    ScriptFailedError,
+)
 
-log = logging.getLogger("rmq.consumer")
+log = reporter("rmq.consumer")
 
 LOOK_EVERY_S = 1.0
 """How often an idle consumer looks by itself, since hints may get lost."""
 
-WHOLE_FROM, NAME_FOR_S = 8, 1.0
-"""So many deliveries of a slot are acked without naming each, where that is possible; where it was not, it is tried
-again after so many seconds."""
+POLL_BYTES = 16 * 1_048_576
+"""A poll returns once it has so many bytes of contents and bodies: they have to fit into memory and into a lease."""
 
 MAX_POLL = 10_000
 """Most messages in one poll."""
-
-_Done = tuple[Sequence[Delivery], set[bytes]]
-"""What one call to Redis has settled, and the names of those among them that were no longer ours."""
 
 
 class Consumer:
@@ -55,24 +58,27 @@ class Consumer:
         connections: Connections,
         topic: Topic,
         slots: Iterable[int] | None = None,
-        source: GroupSlots | None = None,
+        source: Source[Any] | None = None,
     ) -> None:
         self.topic = topic
-        self.slots = tuple(range(topic.slots)) if slots is None else tuple(dict.fromkeys(slots))
-        for slot in self.slots:
-            if type(slot) is not int or not 0 <= slot < topic.slots:
-                raise InvalidValueError(f"slot {slot!r} is not one of topic {topic.name}: 0 to {topic.slots - 1}")
-        self._writer = source or SlotWriter(connections, topic)
+        self.slots = checked_slots(topic, slots)
+        self._writer: Source[Any] = source or SlotWriter(connections, topic)
+        self._settler = Settler(connections, self._writer)
         self._claimer = Claimer(connections, topic, self.slots, source=self._writer)
+        self._claims = ClaimExecutor(self._claimer, self)
         self._hints = HintReader(connections, topic.name, self.slots)
         self._next_look_s = 0.0
-        self._name_until_s = 0.0
+        self._connections = connections
+        self._left = Leftovers(connections.blocking, topic, self.release)
+        """What a server gave later than asked for, and a poll did not want."""
+        self._closed = False
 
     def poll(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> list[Delivery]:
         """Claim due messages; wait for the first one if there is none.
 
         Args:
-            max_messages: Most messages, 1 to 10,000, taken fairly from the slots.
+            max_messages: Most messages, 1 to 10,000, taken fairly from the slots; fewer where they have more
+                than 16 MiB.
             timeout: How long to wait for the first one, in seconds or as a `timedelta`; 0 does not wait.
 
         Returns:
@@ -81,83 +87,108 @@ class Consumer:
         Raises:
             InvalidValueError: `max_messages` or `timeout` out of range.
             RedisUnavailableError: No answer from Redis until the client's deadline.
+            ClientClosedError: It is closed, or another thread has closed it in the meantime.
 
         Guarantee: returns as soon as there is a message, without busy polling. If a claim's reply gets lost, its
         messages come back when their lease ends.
         """
-        timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        timeout_s = seconds(timeout, "timeout")
         if type(max_messages) is not int or not 1 <= max_messages <= MAX_POLL:
             raise InvalidValueError(f"max_messages is {max_messages!r}; it must be a whole number from 1 to {MAX_POLL}")
-        if not timeout_s >= 0:
-            raise InvalidValueError(f"timeout is {timeout!r}; it must be 0 or more seconds")
-        deadline_s = monotonic_s() + timeout_s
+        started_s = monotonic_s()
+        deadline_s = started_s + timeout_s
         if not timeout_s:
             self._next_look_s = 0.0  # who never waits for hints has to ask
         while True:
+            if self._closed:
+                raise ClientClosedError(f"this consumer of {self.topic.name} is closed", topic=self.topic.name)
             if timeout_s:
                 self._listen(0)
             # also while some slots keep us busy: the hint of another one may be lost
             self._look_now_and_then(at_all=not timeout_s)
             if found := self._claim_due(max_messages):
                 return found
+            owed = bool(self._claims.owed())
             left_s = deadline_s - monotonic_s()
             if left_s <= 0:
-                return []
-            self._listen(self._claimer.wait_s(min(left_s, LOOK_EVERY_S)))
+                if not (self._claimer.all_silent() or (owed and not timeout_s)):
+                    return []
+                left_s = started_s + self._connections.deadline_s - monotonic_s()
+                if left_s <= 0:
+                    raise RedisUnavailableError(f"no answer from Redis for topic {self.topic.name}")
+            self._listen(self._claimer.wait_s(min(left_s, LATE_S if owed else LOOK_EVERY_S)))
 
     def ack(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Ack several deliveries, one call per slot.
+        """Ack several deliveries, one call per slot; one that is named twice is acked once.
 
         Returns:
             Those whose lease was lost before: nothing changed for them.
 
         Raises:
-            AlreadySettledError: One of them was settled before.
+            AlreadySettledError: One of them was settled before; nothing was acked.
+            InvalidValueError: One of them is of another topic or group; nothing was acked.
             RmqError: A slot did not answer, or refused; the others are acked all the same. Those of that slot may be
                 acked again, unless the reply was lost (`ReplyLostError`): then their leases settle it.
+
+        Guarantee: all slots are called at once. In a cluster, a node that sends nothing is waited for no longer than a
+        sixth of the lease once others have answered, and never longer than the client's `timeout_s`.
         """
-        return self._settle_by_slot(deliveries, ACKED)
+        return self._settle_all(deliveries, ACKED)
 
     def release(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Give back several deliveries that were not begun, one call per slot. Returns and raises like `ack`."""
-        return self._settle_by_slot(deliveries, RELEASED)
+        return self._settle_all(deliveries, RELEASED)
 
-    def _settle_by_slot(self, deliveries: Iterable[Delivery], outcome: Outcome) -> list[Delivery]:
-        stale: list[Delivery] = []
-        trouble: RmqError | None = None
-        for slot, part in self._open_by_slot(deliveries, outcome).items():
-            carried_out: set[int] = set()
-            try:
-                for done, gone in self._carry_out(slot, part, outcome):
-                    carried_out.update(map(id, done))
-                    stale += [delivery for delivery in done if delivery.name in gone]
-            except RmqError as error:
-                trouble = trouble or error
-                if not isinstance(error, ReplyLostError):
-                    for delivery in part:
-                        if id(delivery) not in carried_out:
-                            delivery.outcome = None
-            if carried_out:
-                self._claimer.expect(slot)
-        if trouble is not None:
-            _mark_lost(stale)
-            raise trouble
-        return _mark_lost(stale)
+    def _settle_all(self, deliveries: Iterable[Delivery], outcome: Outcome) -> list[Delivery]:
+        wanted = self._each_once(deliveries)
+        for delivery in wanted:
+            if delivery.outcome is not None:
+                delivery.refuse_if_settled()  # before any is marked
+        for delivery in wanted:
+            delivery.outcome = outcome
+        settled = Settled()
+        try:
+            self._settler.settle(wanted, outcome, settled)
+        finally:
+            for delivery in settled.untried:
+                delivery.outcome = None
+        for slot in settled.slots:
+            self._claimer.expect(slot)
+        _mark_lost(settled.stale)
+        if settled.trouble is not None:
+            raise settled.trouble
+        return settled.stale
 
     def extend(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Renew the leases of several deliveries: they count from now.
 
         Returns:
             Those whose lease was lost before.
+
+        Raises:
+            InvalidValueError: One of them is of another topic or group; nothing was renewed.
+            RmqError: A slot did not answer, or refused; the leases in the others are renewed all the same.
         """
-        by_slot: dict[int, list[Delivery]] = defaultdict(list)
-        for delivery in deliveries:
-            by_slot[delivery.slot].append(delivery)
-        return _mark_lost([lost for slot, part in by_slot.items() for lost in self._extend(slot, part)])
+        lost, trouble = self._settler.extend(self._each_once(deliveries))
+        _mark_lost(lost)
+        if trouble is not None:
+            raise trouble
+        return lost
 
     def close(self) -> None:
-        """Stop listening to hints. Open deliveries stay claimed until settled or their lease ends."""
+        """Stop listening to hints, and give back what was claimed and no poll has returned.
+
+        Deliveries that were returned stay claimed until settled or their lease ends.
+        From any thread: a `poll` that waits ends with `ClientClosedError`.
+        """
+        self._closed = True
         self._hints.close()
+        self._claimer.wake_all()
+        try:
+            self._left.keep(self._claim_late())
+        except Exception as error:
+            log.warning("topic %s: messages of a late reply come back with their leases: %s", self.topic.name, error)
+        self._left.close()
 
     def __enter__(self) -> Self:
         return self
@@ -177,98 +208,94 @@ class Consumer:
 
     def _claim_due(self, most: int) -> list[Delivery]:
         found: list[Delivery] = []
-        while len(found) < most and self._claimer.wait_s(1) == 0:
-            try:
-                found += self._claimer.claim(most - len(found), self).deliveries
-            except RmqError as error:
-                if not found:
-                    raise
-                log.warning("%s", error)  # it comes again with the next poll; what is claimed must not get lost over it
-                break
-        return found
+        try:
+            found += self._left.take()
+            self._claim_up_to(most, found)
+        except BaseException:
+            self._left.keep(found)  # for the next poll
+            raise
+        if len(found) <= most:
+            return found
+        self._left.keep(found[most:])
+        return found[:most]
+
+    def _claim_up_to(self, most: int, found: list[Delivery]) -> None:
+        """Add what has come late, then new claims, to what is found; raise only where nothing is found."""
+        try:
+            found += self._claim_late()
+            weighed = size_bytes = 0
+            while len(found) < most and self._claimer.wait_s(1) == 0:
+                if found:  # mostly the first claim brings all
+                    size_bytes += _bytes_of(found[weighed:])
+                    weighed = len(found)
+                    if size_bytes >= POLL_BYTES:
+                        break
+                found += self._claims.claim(most - len(found)).deliveries
+        except Exception as error:
+            if not found:
+                raise
+            log.warning("%s", error)  # it comes again with the next poll; what is claimed must not get lost over it
+
+    def _claim_late(self) -> list[Delivery]:
+        """Return what earlier claims have brought since; claims nothing."""
+        return self._claims.claim(0).deliveries if self._claims.has_earlier else []
 
     def _listen(self, timeout_s: float) -> None:
         hints = self._hints.read(timeout_s)
         self._claimer.take_hints(hints)
         if hints.missed:
             self._next_look_s = 0.0
-        elif timeout_s and not self._hints.connected:
+        elif timeout_s and not self._hints.connected and not self._closed:
             self._claimer.wait(timeout_s)
 
     def settle(self, delivery: Delivery, outcome: Outcome) -> bool:
         """Carry out one delivery's outcome; for `Delivery`."""
-        stale = any([gone for _, gone in self._carry_out(delivery.slot, [delivery], outcome)])
+        settled = Settled()
+        self._settler.settle([delivery], outcome, settled)
+        if settled.trouble is not None:
+            raise settled.trouble
         self._claimer.expect(delivery.slot)
-        _mark_lost([delivery] if stale else [])
-        return not stale
-
-    def _carry_out(self, slot: int, deliveries: Sequence[Delivery], outcome: Outcome) -> Iterator[_Done]:
-        """Settle deliveries of a slot, call by call."""
-        if outcome.verb is Verb.ACK:
-            yield from self._ack(slot, deliveries)
-            return
-        for first in range(0, len(deliveries), NACK_BATCH):
-            part = deliveries[first : first + NACK_BATCH]
-            yield part, set(self._writer.nack(slot, [nack_of(delivery, outcome) for delivery in part]))
-
-    def _ack(self, slot: int, deliveries: Sequence[Delivery]) -> Iterator[_Done]:
-        """Ack deliveries of a slot, claims of which nothing else is open without naming what they hold.
-
-        Whether something is open shows in Redis; if so, or if there are bodies to delete, naming them is tried next.
-        """
-        writer = self._writer
-        if len(deliveries) >= WHOLE_FROM and monotonic_s() >= self._name_until_s and isinstance(writer, SlotWriter):
-            settlements = Settlements()
-            for delivery in deliveries:
-                settlements.add(delivery)
-            whole = settlements.acks()[1]
-            unmatched = writer.ack_whole(slot, whole)
-            if unmatched:
-                self._name_until_s = monotonic_s() + NAME_FOR_S
-            done = {claim_score for claim_score, _, _ in whole}.difference(unmatched)
-            yield settlements.of_claims(done), set[bytes]()
-            deliveries = [delivery for delivery in deliveries if delivery.claim_score not in done]
-        for first in range(0, len(deliveries), MAX_BATCH):
-            part = deliveries[first : first + MAX_BATCH]
-            yield part, set(writer.ack(slot, [(delivery.name, delivery.claim_score) for delivery in part]))
+        _mark_lost(settled.stale)
+        return not settled.stale
 
     def still_owner(self, delivery: Delivery) -> bool:
         """Return True: without ZooKeeper the lease alone decides; for `Delivery`."""
         del delivery
         return True
 
-    def _extend(self, slot: int, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        lost: list[Delivery] = []
-        for first in range(0, len(deliveries), MAX_BATCH):
-            part = deliveries[first : first + MAX_BATCH]
-            started_s = monotonic_s()
-            try:
-                reply = self._writer.extend(slot, [(delivery.name, delivery.claim_score) for delivery in part])
-            except RmqError:
-                for delivery in part:
-                    delivery.by_name = True  # renewed or not: its score may no longer be the one we know
-                raise
-            for delivery, claim_score in zip(part, reply.claim_scores, strict=True):
-                if claim_score is None:
-                    lost.append(delivery)
-                else:
-                    delivery.claim_score = claim_score
-                    delivery.lease_until_s = started_s + self.topic.lease_s
-        return lost
-
-    @staticmethod
-    def _open_by_slot(deliveries: Iterable[Delivery], outcome: Outcome) -> dict[int, list[Delivery]]:
-        by_slot: dict[int, list[Delivery]] = defaultdict(list)
+    def _each_once(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
+        """Return deliveries, those named twice once; refuse those of another topic or group."""
         wanted = list(deliveries)
-        for delivery in wanted:
-            delivery.refuse_if_settled()
-        for delivery in wanted:
-            delivery.mark(outcome)
-            by_slot[delivery.slot].append(delivery)
-        return by_slot
+        if (number := len(wanted)) > 1 and len(set(map(id, wanted))) < number:
+            wanted = list({id(delivery): delivery for delivery in wanted}.values())
+        source = (self.topic.name, self._writer.group)
+        # mostly all are of one type and from here: then nobody looks at each
+        kinds = set(map(type, wanted))
+        if kinds == {StreamDelivery}:
+            mixed = {(each.topic.name, each.group) for each in cast("list[StreamDelivery]", wanted)} != {source}
+        else:
+            mixed = source[1] is not None or kinds != {Delivery} or {each.topic.name for each in wanted} != {source[0]}
+        if mixed:
+            for delivery in wanted:
+                _refuse_foreign(delivery, *source)
+        return wanted
+
+
+def _refuse_foreign(delivery: Delivery, topic: str, group: str | None) -> None:
+    if not isinstance(delivery, Delivery):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidValueError(f"{delivery!r} is not a delivery")
+    if delivery.topic.name != topic or getattr(delivery, "group", None) != group:
+        raise InvalidValueError(
+            f"{delivery!r} was not claimed from topic {topic}" + (f", group {group}" if group else "")
+        )
 
 
 def _mark_lost(deliveries: list[Delivery]) -> list[Delivery]:
     for delivery in deliveries:
         delivery.lost = True
     return deliveries
+
+
+def _bytes_of(deliveries: Sequence[Delivery]) -> int:
+    bodies = [delivery.body for delivery in deliveries if delivery.body is not None]
+    return sum(map(len, [delivery.content for delivery in deliveries])) + sum(map(len, bodies))

@@ -1,15 +1,17 @@
-"""Looks when each slot is due, beside hints and what claims say: catches what these have missed."""
+"""Polls when each slot is due, beside hints and what claims say: catches what these have missed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from rmq.blocking import Condition
-from rmq.clock import monotonic_s
-from rmq.connections import Connections
-from rmq.errors import RmqError, ScriptFailedError
-from rmq.rounds import PATIENCE_S, Source
-from rmq.schedule import Schedule
+from rmq._claiming.claim_round import PATIENCE_S
+from rmq._claiming.due_slots import DueSlots
+from rmq._model.times import monotonic_s
+from rmq._scripts.keys import slot_keys
+from rmq._slots.source import Source
+from rmq._transport.connections import Connections
+from rmq.errors import RedisUnavailableError, RmqError, ScriptFailedError
 
 LOOK_SLOTS = 256
 """Slots looked at in one script call."""
@@ -18,25 +20,23 @@ ROTATED_SLOTS = 8
 """Slots of a cluster looked at in turn, while hints arrive: an idle consumer of any number of slots stays quiet."""
 
 
-class Looker:
-    """Asks Redis when each slot is due, and tells the schedule.
+class DuePoller:
+    """Asks Redis when each slot is due.
 
     Args:
         connections: Where the topic is.
         source: Its slots.
-        schedule: What is known of them.
-        changed: Held while the schedule is told, and notified then.
+        due: Learns when they are due.
 
     Attributes:
         missed: Whether hints may have been missed since the last look at all slots.
     """
 
-    def __init__(self, connections: Connections, source: Source, schedule: Schedule, changed: Condition) -> None:
+    def __init__(self, connections: Connections, source: Source[Any], due: DueSlots) -> None:
         self.missed = True
         self._connections = connections
         self._source = source
-        self._schedule = schedule
-        self._changed = changed
+        self._due = due
         self._next = 0
 
     def look(self, at_all: bool) -> None:
@@ -58,7 +58,7 @@ class Looker:
             raise failed[0]
 
     def _slots_to_look_at(self, at_all: bool) -> list[int]:
-        slots = self._schedule.slots
+        slots = self._due.schedule.slots
         if at_all or self.missed or self._connections.multi_slot_scripts:
             self.missed = False
             return slots
@@ -66,8 +66,16 @@ class Looker:
         return (slots[first:] + slots[:first])[:ROTATED_SLOTS]
 
     def _look_one_by_one(self, slots: Sequence[int]) -> list[RmqError]:
-        """Look at slots of a cluster; return the errors of those whose node is down."""
+        """Look at slots of a cluster; return the errors of those whose node is down, if none of them answers.
+
+        Those of a node that does not answer are passed over: they are looked at once it does.
+        """
         failed: list[RmqError] = []
+        if self._connections.some_silent:
+            topic = self._source.topic.name
+            loud = [slot for slot in slots if not self._connections.silent(slot_keys(topic, slot).store)]
+            self.missed = self.missed or len(loud) < len(slots)
+            slots = loud
         asked_s = monotonic_s()
         answers = self._connections.run_many([self._source.look_call([slot]) for slot in slots], PATIENCE_S)
         for slot, answer in zip(slots, answers, strict=True):
@@ -75,13 +83,11 @@ class Looker:
                 failed.append(answer)
             else:
                 self._take([slot], answer, asked_s)
+        if len(failed) < len(slots) and all(isinstance(error, RedisUnavailableError) for error in failed):
+            self.missed = self.missed or bool(failed)
+            return []
         return failed
 
     def _take(self, slots: Sequence[int], answer: tuple[int, list[int]], asked_s: float) -> None:
         now_ms, times = answer
-        with self._changed:
-            self._schedule.sync_clock(now_ms, monotonic_s(), asked_s)
-            for slot, due_ms in zip(slots, times, strict=True):
-                if due_ms:
-                    self._schedule.hint(slot, due_ms)
-            self._changed.notify_all()
+        self._due.looked(slots, times, now_ms, asked_s)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import logging
+import os
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from rmq.blocking import Blocking
-from rmq.clock import monotonic_s
-from rmq.consumer import Consumer
-from rmq.delivery import Delivery
-from rmq.errors import RedisUnavailableError, RmqError
-from rmq.pace import AHEAD_S, Pace
+from rmq._claiming.consumer import Consumer
+from rmq._claiming.leaving import EXIT_S, has_left, leave_at_exit
+from rmq._claiming.prefetch_size import PREFETCH_S, PrefetchSize
+from rmq._io.backend import Blocking
+from rmq._model.deliveries import Delivery
+from rmq._model.reports import reporter
+from rmq._model.times import monotonic_s
+from rmq.errors import ClientClosedError, RedisUnavailableError
 
-log = logging.getLogger("rmq.ahead")
+log = reporter("rmq.ahead")
 
 FOREVER_S = 3600.0
 """Who waits without an end waits in turns of so long."""
@@ -23,10 +25,13 @@ HOLD_S = 0.5
 """What nobody has taken for so long, or for a tenth of the lease if that is shorter, goes back to the others."""
 
 SETTLE_EVERY_S = 0.05
-"""How long an ack waits for its neighbours."""
+"""How long an ack waits: for its neighbours, and until its value is in its taker's hands."""
+
+CLOSE_S = 3.0
+"""So long `close` waits for the one that waits at Redis, which looks once a second whether it should."""
 
 
-class Ahead:
+class Prefetch:
     """Hands deliveries out one by one. Thread-safe; one of its threads waits at Redis at a time.
 
     It claims as many as are taken in a tenth of a second, so one at a time for those who are slow.
@@ -43,19 +48,25 @@ class Ahead:
         self._turn = blocking.lock(long=True)  # held by the one that waits at Redis
         self._ready: deque[Delivery] = deque()
         self._taken: list[Delivery] = []
-        self._pace = Pace()
+        self._prefetch = PrefetchSize()
         self._handed_s: float | None = None
         self._claimed_s = 0.0
         self._hold_s = min(HOLD_S, consumer.topic.lease_s / 10)
         self._looked_after = False
+        self._idle = blocking.event()
+        self._closed = self._ending = False
+        self._pid = os.getpid()
 
     def next(self, until_s: float | None) -> Delivery | None:
         """Wait for a delivery and return it, open; `None` where nothing was due in time.
 
         Args:
             until_s: Wait until then, on the clock of `monotonic_s`; `None` for ever.
+
+        Raises:
+            ClientClosedError: It is closed, or was closed in the meantime.
         """
-        self._note_pace()
+        self._note_speed()
         while True:
             if delivery := self._pop():
                 return delivery
@@ -68,14 +79,27 @@ class Ahead:
                 return None
 
     def take(self, until_s: float | None) -> Delivery | None:
-        """Wait for a delivery, and return it as one that is done: its ack goes out with those of its neighbours."""
-        while delivery := self.next(until_s):
+        """Wait for a delivery, and return it as one that is done: its ack goes out a moment later."""
+        delivery = self.next(until_s)
+        if delivery is not None:
+            self.done(delivery)
+        return delivery
+
+    def done(self, delivery: Delivery) -> None:
+        """Ack a delivery a moment later, together with its neighbours. Does not wait.
+
+        Not at once: whoever is interrupted before the value is in its hands shall not lose it.
+        """
+        try:
             with self._lock:
                 self._taken.append(delivery)
-                alone = not self._ready
-            if not alone or delivery not in self._settle():  # else somebody else has it by now
-                return delivery
-        return None
+            self._look_after()
+        except BaseException:
+            with self._lock:
+                if delivery in self._taken:
+                    self._taken.remove(delivery)
+                    self._ready.appendleft(delivery)
+            raise
 
     def contents(self) -> list[bytes]:
         """Return what is claimed and nobody has taken yet."""
@@ -92,25 +116,40 @@ class Ahead:
         return found.ack()
 
     def close(self) -> None:
-        """Send the last acks, and give back what nobody has taken."""
-        try:
-            self._settle()
-            self._give_back()
-        except RmqError as error:
-            log.warning(
-                "topic %s: what was claimed ahead comes back with its lease: %s", self._consumer.topic.name, error
-            )
+        """Send the last acks, and give back what nobody has taken. Who waits meets `ClientClosedError`."""
+        self._closed = True
         self._consumer.close()
+        mine = self._turn.acquire(timeout=CLOSE_S)
+        try:
+            for step in (self._settle, self._give_back):
+                try:
+                    step()
+                except Exception as error:
+                    log.warning(
+                        "topic %s: prefetched messages come back with their leases: %s",
+                        self._consumer.topic.name,
+                        error,
+                    )
+        finally:
+            if mine:
+                self._turn.release()
 
-    def _note_pace(self) -> None:
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise ClientClosedError(
+                f"this queue on {self._consumer.topic.name} is closed; make a new one", topic=self._consumer.topic.name
+            )
+
+    def _note_speed(self) -> None:
         with self._lock:
             if self._handed_s is not None:  # a long pause says no more than one that claims nothing ahead
-                self._pace.note(1, min(monotonic_s() - self._handed_s, AHEAD_S))
+                self._prefetch.note(1, min(monotonic_s() - self._handed_s, PREFETCH_S))
             self._handed_s = None
 
     def _pop(self) -> Delivery | None:
         now_s = monotonic_s()
         with self._lock:
+            self._refuse_closed()
             while self._ready:
                 delivery = self._ready.popleft()
                 if now_s < delivery.lease_until_s:
@@ -120,12 +159,15 @@ class Ahead:
 
     def _claim(self, until_s: float | None) -> Delivery | None:
         left_s = FOREVER_S if until_s is None else max(0.0, until_s - monotonic_s())
-        found = self._consumer.poll(self._pace.ahead(), min(left_s, FOREVER_S))
+        found = self._consumer.poll(self._prefetch.messages(), min(left_s, FOREVER_S))
         if not found:
             return None
         with self._lock:
             self._ready.extend(found[1:])
             self._handed_s = self._claimed_s = monotonic_s()
+            if self._closed:  # `close` waits, and gives it back
+                self._ready.append(found[0])
+            self._refuse_closed()
         if len(found) > 1:
             self._look_after()
         return found[0]
@@ -139,14 +181,14 @@ class Ahead:
             if mine:
                 self._turn.release()
 
-    def _settle(self) -> list[Delivery]:
-        """Ack what was taken; return what was no longer ours."""
+    def _settle(self) -> None:
+        """Ack what was taken."""
         with self._lock:
             taken, self._taken = self._taken, []
         if not taken:
-            return []
+            return
         try:
-            return self._consumer.ack(taken)
+            self._consumer.ack(taken)
         except RedisUnavailableError as error:  # acked or not: they are in hand, and at worst come once more
             log.warning("topic %s: %s", self._consumer.topic.name, error)
             now_s = monotonic_s()
@@ -155,7 +197,6 @@ class Ahead:
                 self._taken += again
             if again:
                 self._look_after()
-            return []
 
     def _give_back(self) -> None:
         with self._lock:
@@ -165,23 +206,64 @@ class Ahead:
             self._consumer.release(left)
 
     def _look_after(self) -> None:
-        """Have somebody look after what is claimed ahead, until there is nothing more of it."""
+        """Have somebody look after what is claimed ahead or taken, until there is nothing more of it."""
         with self._lock:
             if self._looked_after:
                 return
             self._looked_after = True
-        self._blocking.job(self._until_none_is_left, f"rmq-ahead-{self._consumer.topic.name}").start()
+            self._idle.clear()
+        try:
+            if self._blocking.outlives_main:
+                leave_at_exit(self)
+            self._blocking.job(self._until_none_is_left, f"rmq-ahead-{self._consumer.topic.name}").start()
+        except BaseException as error:
+            self._is_idle()
+            if not isinstance(error, RuntimeError):
+                raise
+            self._settle()  # no more threads: the program ends, or has too many
 
     def _until_none_is_left(self) -> None:
-        while True:
-            self._blocking.sleep(SETTLE_EVERY_S)
-            try:
-                self._settle()
-                if monotonic_s() - self._claimed_s > self._hold_s:
-                    self._give_back()
-            except RmqError as error:
-                log.warning("topic %s: %s", self._consumer.topic.name, error)
-            with self._lock:
-                if not self._ready and not self._taken:
-                    self._looked_after = False
+        try:
+            while True:
+                self._blocking.sleep(SETTLE_EVERY_S)
+                if self._tidy():
                     return
+        except self._blocking.interruptions:
+            self._blocking.last_words(self._leave, EXIT_S)
+            raise
+        except BaseException:
+            self._is_idle()
+            raise
+
+    def _tidy(self) -> bool:
+        """Ack, and give back what is held for too long; return whether nothing is left to look after."""
+        try:
+            self._settle()
+            if self._ending or monotonic_s() - self._claimed_s > self._hold_s:
+                self._give_back()
+        except ClientClosedError:
+            with self._lock:
+                self._ready.clear()  # it comes back with its lease
+                self._taken.clear()
+        except Exception as error:
+            log.warning("topic %s: %s", self._consumer.topic.name, error)
+        return self._is_idle(unless_busy=not self._ending)
+
+    def _leave(self) -> None:
+        self._ending = True
+        self._tidy()
+
+    def _is_idle(self, *, unless_busy: bool = False) -> bool:
+        with self._lock:
+            if unless_busy and (self._ready or self._taken):
+                return False
+            self._looked_after = False
+            self._idle.set()
+        has_left(self)
+        return True
+
+    def leave(self, until_s: float) -> None:
+        """Have the last acks sent, and the rest given back, by whoever looks after it; wait for that until then."""
+        if os.getpid() == self._pid:  # after a fork nobody does, and a lock may be held for ever
+            self._ending = True
+            self._idle.wait(max(0.0, until_s - monotonic_s()))

@@ -5,42 +5,23 @@ The bucket lies in a key of its own, in a cluster on another server than the slo
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
-
-from rmq.calls import Call
-from rmq.clock import monotonic_s
-from rmq.connections import Connections
+from rmq._model.reports import reporter
+from rmq._model.times import monotonic_s
+from rmq._model.topics import Topic
+from rmq._scripts.keys import rate_key
+from rmq._scripts.limits import Tokens, take_tokens
+from rmq._slots.registry import Registry
+from rmq._transport.connections import Connections
+from rmq._transport.dispatch import CONNECT_PATIENCE_S
 from rmq.errors import RmqError
-from rmq.keys import rate_key
-from rmq.registry import Registry
-from rmq.topics import Topic
-from rmq.wire import ReplyError
 
-log = logging.getLogger("rmq.throttle")
+log = reporter("rmq.throttle")
 
 FOLLOW_EVERY_S = 5.0
 """How soon a running process notices that a topic without a limit has got one; a changed one counts at once."""
 
 LONGEST_WAIT_S = 1.0
 TROUBLE_PAUSE_S = 0.2
-
-Tokens = tuple[int, float, float, bool]
-"""How many were granted, seconds until it is worth asking again, the rate (0: no limit), whether the bucket is new."""
-
-
-def take_tokens(topic: Topic, wanted: int) -> Call[Tokens]:
-    """Build the taking of tokens of a topic's limit, or, with a number below 0, their giving back."""
-    return take_from(rate_key(topic.name), topic, wanted, topic.max_rate or 0, topic.rate_burst)
-
-
-def take_from(key: str, topic: Topic, wanted: int, per_second: float, burst: int) -> Call[Tokens]:
-    """Build the taking of tokens from any bucket; rate and burst count where it does not exist yet."""
-
-    def parse(reply: Sequence[bytes]) -> Tokens:
-        return int(reply[0]), int(reply[1]) / 1000, float(reply[2]), reply[3] == b"1"
-
-    return Call("take_tokens", (key,), [wanted, repr(per_second), burst], parse, False, topic.name, 0)
 
 
 class Throttle:
@@ -93,11 +74,16 @@ class Throttle:
             return
         self._next_look_s = monotonic_s() + FOLLOW_EVERY_S
         try:
-            rate: bytes | None = self._connections.command("HGET", rate_key(self._topic.name), "rate")
-        except (RmqError, ReplyError) as error:  # a user without rights to the key can have no limit
+            rate: bytes | None = self._connections.command(
+                "HGET", rate_key(self._topic.name), "rate", patience_s=CONNECT_PATIENCE_S
+            )
+        except RmqError as error:  # a user without rights to the key can have no limit
             log.debug("topic %s: its rate limit is not known: %s", self._topic.name, error)
             return
-        self._learn(float(rate or 0))
+        try:
+            self._learn(float(rate or 0))
+        except ValueError:  # not of RMQ: the next taking makes the bucket anew
+            self._learn(1.0)
 
     def _ask(self, wanted: int) -> Tokens | None:
         try:
@@ -106,7 +92,7 @@ class Throttle:
             if tokens[3] and Registry(self._connections).mend_bucket(self._topic):
                 tokens = self._connections.run(take_tokens(self._topic, wanted))
             return tokens
-        except (RmqError, ReplyError) as error:
+        except RmqError as error:
             log.warning("topic %s: no tokens of its rate limit: %s", self._topic.name, error)
             return None
 

@@ -106,6 +106,14 @@ class Schedule:
             heappush(queue, entry)
         return [slot for _, slot in found]
 
+    def picked(self, slots: Iterable[int]) -> None:
+        """Note that slots are claimed from now: not due until somebody says when, and behind the others then."""
+        for slot in slots:
+            if slot in self._due_ms:
+                self._due_ms[slot] = 0
+                self._ready.discard(slot)
+                self._turn[slot] = next(self._turns)
+
     def served(self, slots: Iterable[int]) -> None:
         """Note that these slots had their turn: the others go first next time."""
         for slot in slots:

@@ -5,19 +5,19 @@ A hint only: it may get lost, and losing it costs time, never a message. Consume
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmq.clock import monotonic_s
-from rmq.connections import Connections
-from rmq.exchange import not_executed
-from rmq.keys import slot_keys
-from rmq.topologies import Node
-from rmq.wire import ReplyError, Wire, WireBrokenError, pack
+from rmq._io.wire import ReplyError, Wire, WireBrokenError, pack
+from rmq._model.reports import reporter
+from rmq._model.times import monotonic_s
+from rmq._scripts.keys import slot_keys
+from rmq._transport.connections import Connections
+from rmq._transport.exchange import not_executed
+from rmq._transport.make_router import Node
 
-log = logging.getLogger("rmq.wakeups")
+log = reporter("rmq.wakeups")
 
 RECONNECT_S = 0.5
 """Shortest time between two attempts to subscribe."""
@@ -31,6 +31,9 @@ CONFIRM_S = 0.5
 PING_S, PONG_S = 10.0, 5.0
 """After so long a silence a connection is tried, and after so long without an answer it is dead: else a server that
 vanished without a word would look like one that has nothing to tell."""
+
+MOST_DIGITS = 16
+"""Digits of the latest due time, 2^53 - 1."""
 
 MOST_HINTS = 1_000
 """Hints taken in one reading, so that a flood of them does not keep the reader from its work."""
@@ -62,7 +65,9 @@ class _Line:
 
 
 class HintReader:
-    """Subscribes to the wake channels of a topic's slots, in a cluster on each node to its own. For one thread.
+    """Subscribes to the wake channels of a topic's slots, in a cluster on each node to its own.
+
+    One thread reads; any may close it.
 
     Args:
         connections: Where the topic is.
@@ -77,24 +82,37 @@ class HintReader:
         self._lines: dict[Node, _Line] = {}
         self._layout = -1
         self._next_attempt_s = 0.0
-        self._missed = False
+        self._missed = self._closing = False
+        self._reading = connections.blocking.lock()
 
     def read(self, timeout_s: float) -> Hints:
         """Wait up to `timeout_s` for a hint and return all that have arrived.
 
         Returns:
-            No hints after the timeout, or at once where the connection is broken: then `missed` tells.
+            No hints after the timeout, or at once where the connection is broken or closed: then `missed` tells.
         """
+        self._closing = False
+        try:
+            with self._reading:
+                return self._read(timeout_s)
+        finally:
+            if self._closing:
+                self.close()
+
+    def _read(self, timeout_s: float) -> Hints:
         self._missed = False
         found: list[tuple[int, int]] = []
         try:
             self._subscribe()
             until_s = monotonic_s() + timeout_s
-            while self._lines:
+            while self._lines and not self._closing:
                 if self._take_all(found) and len(found) < MOST_HINTS:
                     continue
                 now_s = monotonic_s()
-                confirmed_s = max(line.asked_s + CONFIRM_S if line.asked else 0.0 for line in self._lines.values())
+                confirmed_s = 0.0
+                for line in self._lines.values():
+                    if line.asked:
+                        confirmed_s = max(confirmed_s, line.asked_s + CONFIRM_S)
                 if len(found) >= MOST_HINTS or ((found or self._missed) and confirmed_s <= now_s):
                     break
                 wait_s = max(until_s, confirmed_s) - now_s
@@ -103,7 +121,7 @@ class HintReader:
                 self._wait(wait_s)
             self._ping()
         except BaseException:
-            self.close()
+            self._hang_up()
             raise
         return Hints(tuple(found), self._missed)
 
@@ -113,7 +131,18 @@ class HintReader:
         return bool(self._lines)
 
     def close(self) -> None:
-        """Unsubscribe by closing the connections; reading again subscribes anew."""
+        """Unsubscribe by closing the connections; reading again subscribes anew. A reading under way ends."""
+        self._closing = True
+        if self._reading.acquire(blocking=False):
+            try:
+                self._hang_up()
+            finally:
+                self._reading.release()
+            return
+        for line in list(self._lines.values()):  # whoever reads closes them
+            line.wire.interrupt()
+
+    def _hang_up(self) -> None:
         for line in self._lines.values():
             line.wire.close()
         self._lines.clear()
@@ -142,14 +171,16 @@ class HintReader:
             try:
                 wanted.setdefault(self._connections.hint_node(channel), set()).add(channel)
             except WireBrokenError as error:
-                log.debug("nobody to hear %r from: %s", channel, error)
+                log.debug("no server to subscribe to %r at: %s", channel, error)
         return wanted
 
     def _subscribe_at(self, node: Node, channels: set[bytes]) -> None:
+        if node.silent and node not in self._lines:
+            return
         try:
             line = self._lines.get(node)
             if line is None:
-                line = self._lines[node] = _Line(node.checkout(), monotonic_s())
+                line = self._lines[node] = _Line(node.checkout(CONFIRM_S), monotonic_s())
             line.heard &= channels
             line.asked &= channels
             new = channels - line.heard - line.asked
@@ -194,7 +225,8 @@ class HintReader:
 
     def _note(self, line: _Line, kind: bytes, channel: bytes, rest: list[Any], found: list[tuple[int, int]]) -> None:
         if kind in (b"message", b"smessage") and channel in self._slots:
-            found.append((self._slots[channel], int(rest[0])))
+            if (due_ms := _due_ms(rest)) is not None:
+                found.append((self._slots[channel], due_ms))
         elif kind in (b"subscribe", b"ssubscribe"):
             line.asked.discard(channel)
             line.heard.add(channel)
@@ -211,7 +243,7 @@ class HintReader:
             return
         # no right to these channels, for one: then looking has to do
         self._next_attempt_s = monotonic_s() + REFUSED_S
-        log.warning("topic %s goes without wake hints, messages are found by looking: %s", self._topic, error)
+        log.warning("topic %s gets no wake hints, so its consumers poll: %s", self._topic, error)
         self._drop(node)
 
     def _drop(self, node: Node) -> None:
@@ -241,3 +273,11 @@ class HintReader:
     def _wait(self, wait_s: float) -> None:
         """Wait until something arrives."""
         self._connections.blocking.wait_readable([line.wire for line in self._lines.values()], wait_s)
+
+
+def _due_ms(rest: list[Any]) -> int | None:
+    """Return what a hint says; `None` for what is none: anybody with the right to may publish there."""
+    said = rest[0] if len(rest) == 1 else None
+    if not isinstance(said, bytes) or not said.isdigit() or len(said) > MOST_DIGITS:
+        return None
+    return int(said)

@@ -12,9 +12,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
-from rmq.wire import Wire, wire_factory
+from rmq._io.wire import Wire, wire_factory
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -93,7 +93,15 @@ class Job(Protocol):
 
 
 class Blocking(Protocol):
-    """How to wait."""
+    """How to wait.
+
+    Attributes:
+        interruptions: What a wait of a job raises where its program ends, and the job may still call Redis.
+        outlives_main: Whether jobs still run when the program's last functions are called (`atexit`).
+    """
+
+    interruptions: tuple[type[BaseException], ...]
+    outlives_main: bool
 
     def sleep(self, seconds: float) -> None:
         """Do nothing for so long."""
@@ -120,6 +128,10 @@ class Blocking(Protocol):
         """Return a new job; the program's end does not wait for it."""
         ...
 
+    def last_words(self, action: Callable[[], object], longest_s: float) -> None:
+        """Do something in a job that was interrupted, for so long at most."""
+        ...
+
     def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call what waits by means of its own, such as ZooKeeper's client."""
         ...
@@ -128,13 +140,23 @@ class Blocking(Protocol):
         """Wait until one of some wires has something to read, or has ended."""
         ...
 
+    def wait_progress(self, wires: Iterable[Wire], timeout_s: float) -> None:
+        """Wait until more arrives over one of some wires, or one takes more of what was posted.
+
+        What has arrived and was not a whole reply does not count: ask each wire's `take` first.
+        """
+        ...
+
     def wire_factory(self, url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
-        """Return what makes unconnected wires to a server; see `rmq.wire.wire_factory`."""
+        """Return what makes unconnected wires to a server; see `rmq._io.wire.wire_factory`."""
         ...
 
 
 class Threads:
     """Waits in threads."""
+
+    interruptions: tuple[type[BaseException], ...] = ()
+    outlives_main = True
 
     def sleep(self, seconds: float) -> None:
         """Do nothing for so long."""
@@ -142,8 +164,7 @@ class Threads:
 
     def lock(self, *, long: bool = False) -> Lock:
         """Return a new lock."""
-        del long
-        return threading.Lock()
+        return _LongLock() if long else threading.Lock()
 
     def condition(self) -> Condition:
         """Return a new condition."""
@@ -157,6 +178,11 @@ class Threads:
         """Return a new daemon thread."""
         return threading.Thread(target=run, name=name, daemon=True)
 
+    def last_words(self, action: Callable[[], object], longest_s: float) -> None:
+        """Do it: a thread is never interrupted."""
+        del longest_s
+        action()
+
     def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call it."""
         return action(*args, **kwargs)
@@ -168,9 +194,42 @@ class Threads:
             poller.register(wire.fileno(), select.POLLIN)
         poller.poll(timeout_s * 1000)
 
+    def wait_progress(self, wires: Iterable[Wire], timeout_s: float) -> None:
+        """Wait until more arrives over one of some wires, or one takes more of what was posted."""
+        poller = select.poll()
+        for wire in wires:
+            poller.register(wire.fileno(), select.POLLIN | select.POLLOUT if wire.unsent else select.POLLIN)
+        poller.poll(timeout_s * 1000)
+
     def wire_factory(self, url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
-        """Return what makes unconnected wires to a server; see `rmq.wire.wire_factory`."""
+        """Return what makes unconnected wires to a server; see `rmq._io.wire.wire_factory`."""
         return wire_factory(url, timeout_s, connect_s)
+
+
+class _LongLock:
+    """A lock that nobody keeps who was interrupted while asking for it: a signal may come right after it was given."""
+
+    def __init__(self) -> None:
+        self._lock: Any = threading.RLock()  # knows whose it is; nobody takes it twice
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        try:
+            return self._lock.acquire(blocking, timeout)
+        except BaseException:
+            if self._lock._is_owned():
+                self._lock.release()
+            raise
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self.release()
 
 
 THREADS = Threads()
@@ -196,8 +255,9 @@ class Background(ABC):
         self._job.start()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end."""
-        self._job.join(timeout)
+        """Wait for its end; not where it was never begun, or is the caller itself: a handler may stop its client."""
+        if self._job.is_alive() and self._job is not threading.current_thread():
+            self._job.join(timeout)
 
     def is_alive(self) -> bool:
         """Return whether it has begun and not ended."""

@@ -6,8 +6,10 @@ Everything that redis-py leaves untyped or renames stays in this module.
 from __future__ import annotations
 
 import select
+import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 import hiredis
@@ -16,7 +18,6 @@ from redis import exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from rmq.calls import Argument
 from rmq.errors import InvalidUrlError, RmqError
 
 _CODES: tuple[tuple[type[Exception], str], ...] = (
@@ -33,14 +34,23 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.AuthenticationError, "WRONGPASS"),
 )
 
-_NOTHING = object()
-_READ_BYTES = 65_536
+NOTHING = object()
+"""Stands for a reply that has not arrived."""
 
-_pack_command = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
+_READ_BYTES = 65_536
+_PIECE_BYTES = 131_072
+"""Sent at once: the timeout is for each piece, so that a large request gets through a slow line."""
+
+packed = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
+"""Returns a command in the protocol\'s form."""
 
 
 class WireBrokenError(RmqError):
     """The connection can't be made, was cut, or did not answer in time. Inside the library only."""
+
+
+class WireSilentError(WireBrokenError):
+    """The server did not answer in time. Inside the library only."""
 
 
 class ReplyError(RmqError):
@@ -54,13 +64,18 @@ class Wire:
 
     Args:
         connection: redis-py's connection, not yet connected.
+
+    Attributes:
+        received: Bytes that have arrived; of replies in full or in part.
     """
 
     def __init__(self, connection: redis.Connection) -> None:
+        self.received = 0
         self._connection: Any = connection
         self._socket: Any = None
         self._reader: Any = None
         self._poller: Any = None
+        self._unsent = memoryview(b"")
 
     def connect(self) -> None:
         """Connect and log in.
@@ -71,16 +86,42 @@ class Wire:
         """
         self._guarded(self._connection.connect)
         self._socket = self._connection._sock
-        self._reader = hiredis.Reader(replyError=ReplyError, notEnoughData=_NOTHING)
+        self._reader = hiredis.Reader(replyError=ReplyError, notEnoughData=NOTHING)
         self._poller = select.poll()
         self._poller.register(self._socket, select.POLLIN)
 
     def send(self, request: bytes) -> None:
-        """Send a packed request."""
+        """Send a packed request; the server has to take some of it within each timeout."""
         try:
-            self._socket.sendall(request)
+            if (size := len(request)) <= _PIECE_BYTES:
+                sent = self._socket.send(request)
+                if sent == size:
+                    return
+            else:
+                sent = 0
+            rest = memoryview(request)[sent:]
+            while rest:
+                rest = rest[self._socket.send(rest[:_PIECE_BYTES]) :]
         except OSError as error:  # a timeout is one, too
-            raise WireBrokenError(_trouble(error)) from error
+            raise _broken(error) from error
+
+    def post(self, request: bytes) -> None:
+        """Send of a packed request what goes without waiting; `push` sends the rest."""
+        self._unsent = memoryview(request)
+        self.push()
+
+    @property
+    def unsent(self) -> bool:
+        """Whether something posted is still to be sent."""
+        return bool(self._unsent)
+
+    def push(self) -> None:
+        """Send what was posted, as far as it goes without waiting; raises as `send`."""
+        try:
+            while self._unsent and self._ready(select.POLLOUT):
+                self._unsent = self._unsent[self._at_once(self._socket.send, self._unsent[:_PIECE_BYTES]) or 0 :]
+        except OSError as error:
+            raise _broken(error) from error
 
     def send_command(self, *args: Argument) -> None:
         """Send one command."""
@@ -95,13 +136,33 @@ class Wire:
         """
         reader = self._reader
         try:
-            while (reply := reader.gets()) is _NOTHING:
+            while (reply := reader.gets()) is NOTHING:
                 data = self._socket.recv(_READ_BYTES)
                 if not data:
                     raise WireBrokenError("the connection was closed")
+                self.received += len(data)
                 reader.feed(data)
         except OSError as error:
-            raise WireBrokenError(_trouble(error)) from error
+            raise _broken(error) from error
+        except hiredis.ProtocolError as error:
+            raise WireBrokenError(str(error)) from error
+        if type(reply) is ReplyError:
+            raise reply
+        return reply
+
+    def take(self) -> Any:
+        """Return the next reply if it has arrived, else `NOTHING`; raises as `read`."""
+        reader = self._reader
+        try:
+            while (reply := reader.gets()) is NOTHING:
+                if not self._ready(select.POLLIN) or (data := self._at_once(self._socket.recv, _READ_BYTES)) is None:
+                    return NOTHING
+                if not data:
+                    raise WireBrokenError("the connection was closed")
+                self.received += len(data)
+                reader.feed(data)
+        except OSError as error:
+            raise _broken(error) from error
         except hiredis.ProtocolError as error:
             raise WireBrokenError(str(error)) from error
         if type(reply) is ReplyError:
@@ -119,6 +180,11 @@ class Wire:
             return True
         return bool(self._poller.poll(timeout_s * 1000))
 
+    def interrupt(self) -> None:
+        """Let whoever waits for something to read find that it has ended; from any thread."""
+        with suppress(OSError, AttributeError):  # closed, or not yet connected
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # of TLS, too: its own would touch what is read
+
     def fileno(self) -> int:
         """Return the socket's number, for `select`; -1 when closed. Ask `can_read` first: some may be read already."""
         return cast("int", self._socket.fileno())
@@ -126,6 +192,29 @@ class Wire:
     def close(self) -> None:
         """Close it; what is still on its way is dropped."""
         self._connection.disconnect()
+
+    def _ready(self, event: int) -> bool:
+        """Return whether the socket can be read from, or written to, without waiting."""
+        if isinstance(self._socket, ssl.SSLSocket):
+            return True
+        if event == select.POLLIN:
+            return bool(self._poller.poll(0))
+        poller = select.poll()
+        poller.register(self._socket, event)
+        return bool(poller.poll(0))
+
+    def _at_once(self, action: Callable[[Any], Any], argument: Any) -> Any:
+        """Call a method of the socket that is ready; `None` where TLS has to wait for more all the same."""
+        if not isinstance(self._socket, ssl.SSLSocket):
+            return action(argument)
+        timeout_s = self._socket.gettimeout()
+        self._socket.settimeout(0)
+        try:
+            return action(argument)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+        finally:
+            self._socket.settimeout(timeout_s)
 
     @staticmethod
     def _guarded(action: Callable[[], Any]) -> Any:
@@ -135,7 +224,8 @@ class Wire:
             # these two are errors of the server that redis-py files under lost connections
             if isinstance(error, exceptions.BusyLoadingError | exceptions.AuthenticationError):
                 raise ReplyError(_text(error)) from None
-            raise WireBrokenError(str(error)) from error
+            silent = isinstance(error, exceptions.TimeoutError)
+            raise (WireSilentError if silent else WireBrokenError)(str(error)) from error
         except exceptions.ResponseError as error:
             raise ReplyError(_text(error)) from None
 
@@ -154,26 +244,47 @@ def wire_factory(url: str, timeout_s: float, connect_s: float | None = None) -> 
     try:
         pool = redis.ConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType]
             url,
-            protocol=2,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s if connect_s is None else connect_s,
-            retry=Retry(NoBackoff(), 0),  # redis-py must repeat nothing by itself
-            health_check_interval=0,
         )
-    except (ValueError, TypeError) as error:
+        # not pool.make_connection: it counts all that were ever made, and refuses the 101st
+        make = checked_maker(pool, Retry(NoBackoff(), 0))
+    except UNUSABLE as error:
         raise InvalidUrlError(f"this Redis URL cannot be used: {error}") from None
-    # not pool.make_connection: it counts all that were ever made, and refuses the 101st
-    make, options = pool.connection_class, pool.connection_kwargs
-    return lambda: Wire(make(**options))
+    return lambda: Wire(make())
+
+
+UNUSABLE = (ValueError, TypeError, AttributeError, exceptions.RedisError)
+"""How redis-py refuses a URL, or an option in it."""
+
+
+def checked_maker(pool: Any, retry: Any) -> Callable[[], Any]:
+    """Return what makes a pool's connections; one is made now, since redis-py looks at a URL's options only then.
+
+    Options of the URL win over those of the pool, except for what RMQ relies on.
+    """
+    make, options = pool.connection_class, dict(pool.connection_kwargs)
+    if objects := sorted(_OBJECTS & options.keys()):
+        raise ValueError(f"option {objects[0]} is not text")
+    # redis-py must repeat nothing by itself
+    options |= {"protocol": 2, "retry": retry, "health_check_interval": 0}
+    make(**options)
+    return lambda: make(**options)
+
+
+_OBJECTS = frozenset(
+    "credential_provider command_packer encoder_class event_dispatcher parser_class redis_connect_func"
+    " retry_on_error".split()
+)
 
 
 def pack(*args: Argument) -> bytes:
     """Return a command in the protocol's form."""
-    return _pack_command(args)
+    return packed(args)
 
 
-def _trouble(error: OSError) -> str:
-    return "no reply in time" if isinstance(error, TimeoutError) else str(error)
+def _broken(error: OSError) -> WireBrokenError:
+    return WireSilentError("no reply in time") if isinstance(error, TimeoutError) else WireBrokenError(str(error))
 
 
 def _text(error: Exception) -> str:
@@ -182,3 +293,6 @@ def _text(error: Exception) -> str:
         if isinstance(error, kind):
             return f"{code} {error}"
     return str(error)
+
+
+Argument = bytes | str | int

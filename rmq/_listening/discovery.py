@@ -10,61 +10,26 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import TypeVar, cast
+from typing import Unpack, cast
 
-from rmq.adaptive import Adaptive
-from rmq.delivery import Delivery
+from rmq._listening.listener import HandlerT, Listener, ListenerOptions, decorator
+from rmq._model.topics import Topic
 from rmq.errors import InvalidValueError
-from rmq.topics import Topic
-from rmq.worker import Handler, Listener
-
-HandlerT = TypeVar("HandlerT", bound=Handler)
 
 MARK = "__rmq_listeners__"
 """Attribute of a decorated function: its listeners, a tuple."""
 
 
-def listener(
-    topic: Topic,
-    *,
-    batch: int | None = None,
-    threads: int = 1,
-    on_lost: Callable[[Delivery], None] | None = None,
-    group: str | None = None,
-    start: str = "new",
-    adaptive: Adaptive | None = None,
-    weight: float = 1.0,
-) -> Callable[[HandlerT], HandlerT]:
-    """Mark a function as a handler, for `scan` to find; `RmqClient.listener` without a client.
-
-    Args:
-        topic: What to consume.
-        batch: As for `RmqClient.listener`.
-        threads: As for `RmqClient.listener`.
-        on_lost: As for `RmqClient.listener`.
-        group: As for `RmqClient.listener`.
-        start: As for `RmqClient.listener`.
-        adaptive: As for `RmqClient.listener`.
-        weight: As for `RmqClient.listener`.
+def listener(topic: Topic, **options: Unpack[ListenerOptions]) -> Callable[[HandlerT], HandlerT]:
+    """Mark a function as a handler, for `scan` to find; takes what `RmqClient.listener` takes.
 
     Returns:
         A decorator that returns the function itself; several may be stacked.
 
     Raises:
-        InvalidValueError: `batch`, `threads` or `weight` out of range.
+        InvalidValueError: As `RmqClient.listener`.
     """
-
-    def decorate(handler: HandlerT) -> HandlerT:
-        made = Listener(topic, handler, batch, threads, on_lost, group, start, adaptive, weight)
-        try:
-            setattr(handler, MARK, (*_marked(handler), made))
-        except AttributeError:
-            raise InvalidValueError(f"{handler!r} cannot be marked as a listener; wrap it in a function") from None
-        return handler
-
-    # a wrong value shows in the line where it stands
-    Listener(topic, decorate, batch, threads, None, group, start, adaptive, weight)
-    return decorate
+    return decorator(_mark, topic, **options)
 
 
 def scan(package: str | ModuleType) -> list[Listener]:
@@ -85,6 +50,13 @@ def scan(package: str | ModuleType) -> list[Listener]:
         for member in list(vars(module).values()):
             found |= {id(each): each for each in _marked(member)}
     return list(found.values())
+
+
+def _mark(made: Listener) -> None:
+    try:
+        setattr(made.handler, MARK, (*_marked(made.handler), made))
+    except AttributeError:
+        raise InvalidValueError(f"{made.handler!r} cannot be marked as a listener; wrap it in a function") from None
 
 
 def _modules(module: ModuleType) -> Iterator[ModuleType]:

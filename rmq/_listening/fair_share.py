@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-class Share:
+class FairShare:
     """A listener's part of what is shared. Times are those of one monotonic clock, in seconds.
 
     Args:
@@ -48,12 +48,14 @@ class Share:
         self._used_s += max(0.0, now_s - began_s) / self._weight
 
 
-def least_used_s(shares: Sequence[Share], now_s: float) -> float:
+def least_used_s(shares: Sequence[FairShare], now_s: float) -> float:
     """Return how much the active one that used least has used; 0 with none active."""
     return min((share.used_s(now_s) for share in shares if share.active), default=0.0)
 
 
-def next_share(shares: Sequence[Share], allowed: Sequence[int], handlers: int | None, now_s: float) -> Share | None:
+def next_share(
+    shares: Sequence[FairShare], allowed: Sequence[int], handlers: int | None, now_s: float
+) -> FairShare | None:
     """Return whose turn it is to begin one more; `None` while nobody may.
 
     Args:

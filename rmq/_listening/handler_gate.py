@@ -1,4 +1,4 @@
-"""Turns for a process's worker threads: who may claim and handle now, where there is a limit to it."""
+"""Turns for a process's listener threads: who may claim and handle now, where there is a limit to it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from bisect import insort
 from collections.abc import Sequence
 from itertools import count
 
-from rmq.adaptive import Adaptive, AdaptiveLimit
-from rmq.blocking import Blocking
-from rmq.clock import monotonic_s
+from rmq._io.backend import Blocking
+from rmq._listening.adaptive_limit import Adaptive, AdaptiveLimit
+from rmq._listening.fair_share import FairShare, least_used_s, next_share
+from rmq._model.times import monotonic_s
 from rmq.errors import InvalidValueError
-from rmq.shares import Share, least_used_s, next_share
 
 
-class Turns:
+class HandlerPool:
     """The handlers of a process, shared by its listeners. Thread-safe.
 
     Args:
@@ -30,19 +30,19 @@ class Turns:
         self.changed = blocking.condition()
         self.shared = handlers is not None
         self._handlers = handlers
-        self.gates: list[Gate] = []
+        self.gates: list[HandlerGate] = []
 
-    def gate(self, weight: float, adaptive: Adaptive | None, threads: int) -> Gate:
+    def gate(self, weight: float, adaptive: Adaptive | None, threads: int) -> HandlerGate:
         """Return the gate of one more listener."""
         limit = None if adaptive is None else AdaptiveLimit(adaptive, threads, monotonic_s())
-        gate = Gate(self, weight, limit, threads)
+        gate = HandlerGate(self, weight, limit, threads)
         self.gates.append(gate)
         return gate
 
     def hand_out(self) -> None:
         """Give turns to those who wait, as long as somebody may; the lock is held."""
         now_s = monotonic_s()
-        shares: Sequence[Share] = [gate.share for gate in self.gates]
+        shares: Sequence[FairShare] = [gate.share for gate in self.gates]
         told = False
         while (
             share := next_share(shares, [gate.allowed(now_s) for gate in self.gates], self._handlers, now_s)
@@ -52,7 +52,7 @@ class Turns:
         if told:
             self.changed.notify_all()
 
-    def catch_up(self, share: Share) -> None:
+    def catch_up(self, share: FairShare) -> None:
         """Let one that comes back after a while begin where the others are; the lock is held."""
         if not share.active:
             share.catch_up(least_used_s([gate.share for gate in self.gates], monotonic_s()))
@@ -61,27 +61,27 @@ class Turns:
 class Ticket:
     """One thread's wish to begin; the lowest number goes first."""
 
-    __slots__ = ("began_s", "number", "worker")
+    __slots__ = ("began_s", "number", "thread")
 
-    def __init__(self, worker: int, number: int) -> None:
-        self.worker = worker
+    def __init__(self, thread: int, number: int) -> None:
+        self.thread = thread
         self.number = number
         self.began_s: float | None = None
 
 
-class Gate:
+class HandlerGate:
     """Where the threads of one listener wait for their turns.
 
     Args:
-        turns: What all listeners of the process share.
+        pool: What all listeners of the process share.
         weight: This listener's part.
         limit: Finds the number of its handlers; `None`: as many as there are threads.
         threads: How many threads it has.
     """
 
-    def __init__(self, turns: Turns, weight: float, limit: AdaptiveLimit | None, threads: int) -> None:
-        self.share = Share(weight)
-        self._turns = turns
+    def __init__(self, pool: HandlerPool, weight: float, limit: AdaptiveLimit | None, threads: int) -> None:
+        self.share = FairShare(weight)
+        self._pool = pool
         self._limit = limit
         self._threads = threads
         self._queue: list[Ticket] = []
@@ -103,23 +103,23 @@ class Gate:
         """Whether nothing may be begun now."""
         return self._limit is not None and not self._limit.allowed(monotonic_s())
 
-    def begin(self, longest_s: float, worker: int) -> float | None:
+    def begin(self, longest_s: float, thread: int) -> float | None:
         """Wait for a turn; return when it began, to be handed to `end`, or `None` where there was none in time.
 
         Who asks again keeps its place: with ZooKeeper a slot has but one thread, which must not always come last.
         """
-        with self._turns.changed:
-            number = self._places.get(worker)
+        with self._pool.changed:
+            number = self._places.get(thread)
             if number is None:
-                number = self._places[worker] = next(self._numbers)
-            ticket = Ticket(worker, number)
-            self._turns.catch_up(self.share)
+                number = self._places[thread] = next(self._numbers)
+            ticket = Ticket(thread, number)
+            self._pool.catch_up(self.share)
             insort(self._queue, ticket, key=lambda each: each.number)
             self.share.waiting += 1
-            self._turns.hand_out()
+            self._pool.hand_out()
             until_s = monotonic_s() + longest_s
             while ticket.began_s is None and (left_s := until_s - monotonic_s()) > 0:
-                self._turns.changed.wait(left_s)
+                self._pool.changed.wait(left_s)
             if ticket.began_s is None:
                 self._queue.remove(ticket)
                 self.share.waiting -= 1
@@ -127,30 +127,30 @@ class Gate:
 
     def end(self, began_s: float) -> None:
         """Give back a turn."""
-        with self._turns.changed:
+        with self._pool.changed:
             self.share.end(began_s, monotonic_s())
-            self._turns.hand_out()
+            self._pool.hand_out()
 
     def admit(self, now_s: float) -> None:
         """Give a turn to the one that waits longest; the lock is held."""
         ticket = self._queue.pop(0)
         ticket.began_s = now_s
-        del self._places[ticket.worker]
+        del self._places[ticket.thread]
         self.share.waiting -= 1
         self.share.begin(now_s)
 
-    def handling(self, worker: int) -> None:
+    def handling(self, thread: int) -> None:
         """Note that a thread's handler begins."""
         if self._limit is not None:
-            with self._turns.changed:
-                self._handling[worker] = monotonic_s()
-                self._limit.began(len(self._handling))
+            with self._pool.changed:
+                self._limit.began(len(self._handling) + 1)
+                self._handling[thread] = monotonic_s()
 
-    def handled(self, worker: int, messages: int, failed: bool) -> None:
+    def handled(self, thread: int, messages: int, failed: bool) -> None:
         """Note that it has ended."""
         if self._limit is not None:
-            with self._turns.changed:
-                elapsed_s = monotonic_s() - self._handling.pop(worker)
+            with self._pool.changed:
+                elapsed_s = monotonic_s() - self._handling.pop(thread)
                 self._limit.ended(elapsed_s / messages, failed)
                 if self._limit.careful:
                     self._limit.decide(monotonic_s())
@@ -158,7 +158,7 @@ class Gate:
     def decide(self) -> None:
         """Look whether the number of handlers has to change; to be called several times a second."""
         if self._limit is not None:
-            with self._turns.changed:
+            with self._pool.changed:
                 now_s = monotonic_s()
                 self._limit.decide(now_s, [now_s - began_s for began_s in self._handling.values()])
-                self._turns.hand_out()
+                self._pool.hand_out()

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import socket
 import time
 from collections.abc import Sequence
 
-from rmq import view_calls
-from rmq.blocking import Background
-from rmq.clock import monotonic_s
-from rmq.connections import Connections
+from rmq._io.backend import Background
+from rmq._listening.runtime import ListenerRuntime
+from rmq._model.reports import reporter
+from rmq._model.times import monotonic_s
+from rmq._model.workers import ListenerInfo, WorkerInfo, process_name
+from rmq._scripts import workers
+from rmq._transport.connections import Connections
 from rmq.errors import RmqError
-from rmq.findings import ListenerInfo, WorkerInfo
-from rmq.runtime import ListenerRuntime
 
-log = logging.getLogger("rmq.census")
+log = reporter("rmq.census")
 
 BEAT_S = 5.0
 FORGET_MS = 60_000
@@ -29,7 +29,7 @@ PATIENCE_S = 2.0
 _MOST_BUSY = 1_000
 
 
-class Census(Background):
+class Heartbeat(Background):
     """Reports the listeners of this process until it is stopped.
 
     Args:
@@ -45,7 +45,7 @@ class Census(Background):
         self._zookeeper = zookeeper
         self._stopping = connections.blocking.event()
         self._host, self._pid, self._started_ms = socket.gethostname(), os.getpid(), int(time.time() * 1000)
-        self.worker = f"{self._host}:{self._pid}:{secrets.token_hex(3)}"
+        self.worker = process_name()
         """The name under which this process reports."""
         self._failing = False
         self._before = [(monotonic_s(), 0, 0) for _ in runtimes]
@@ -75,7 +75,7 @@ class Census(Background):
             log.debug("worker %s cannot leave the registry: %s", self.worker, error)
 
     def _beat(self, info: str) -> None:
-        answer = self._connections.run_many([view_calls.worker_beat(self.worker, info, FORGET_MS)], None, PATIENCE_S)[0]
+        answer = self._connections.run_many([workers.worker_beat(self.worker, info, FORGET_MS)], None, PATIENCE_S)[0]
         if isinstance(answer, RmqError):
             raise answer
 
@@ -84,7 +84,7 @@ class Census(Background):
         return WorkerInfo(self.worker, self._host, self._pid, self._started_ms, 0, 0, self._zookeeper, listeners)
 
     def _listener(self, number: int, runtime: ListenerRuntime) -> ListenerInfo:
-        seen = runtime.census()
+        seen = runtime.counts()
         now_s, (before_s, handled, failed) = monotonic_s(), self._before[number]
         self._before[number] = now_s, seen.handled, seen.failed
         seconds = max(now_s - before_s, 0.001)

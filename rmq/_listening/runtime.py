@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
-from rmq.blocking import Background, Blocking
-from rmq.claimer import Claimer
-from rmq.clock import monotonic_s
-from rmq.connections import Connections
-from rmq.coordination import Coordinator
-from rmq.delivery import Delivery
-from rmq.errors import InvalidValueError, TopicMismatchError
-from rmq.leases import LeaseKeeper
-from rmq.observing import Observers
-from rmq.ownership import Owner, spread_slots
-from rmq.slot import SlotWriter
-from rmq.stream_consumer import join_group
-from rmq.stream_slot import GroupSlots, StreamWriter
-from rmq.topics import Topic
-from rmq.turns import Gate, Turns
-from rmq.upkeep import Upkeep
-from rmq.wakeups import HintReader
-from rmq.worker import LOOK_EVERY_S, TROUBLE_PAUSE_S, Listener, Worker
+from rmq._claiming.claimer import Claimer
+from rmq._claiming.leases import LeaseKeeper, LostCalls
+from rmq._claiming.wake_hints import HintReader
+from rmq._listening.handler_calls import ListenerSetup
+from rmq._listening.handler_gate import HandlerGate, HandlerPool
+from rmq._listening.listener import Listener
+from rmq._listening.listener_thread import LOOK_EVERY_S, TROUBLE_PAUSE_S, Handlers, HandlersInTurn, ListenerThread
+from rmq._listening.stream_janitor import StreamJanitor
+from rmq._model.deliveries import Delivery
+from rmq._model.observers import Observers
+from rmq._model.owner import Owner
+from rmq._model.reports import reporter
+from rmq._model.times import monotonic_s
+from rmq._ownership import Coordinator
+from rmq._ownership.assignment import spread_slots
+from rmq._slots.slots import SlotWriter
+from rmq._slots.source import Source
+from rmq._slots.stream_slots import StreamWriter, join_group
+from rmq._transport.connections import Connections
 
-log = logging.getLogger("rmq.runtime")
+log = reporter("rmq.runtime")
 
 FOLLOW_EVERY_S = 0.2
 """How often the ownership is looked at without being told of a change; also how soon a drained slot is handed over."""
 
 
-class Counts(NamedTuple):
+class ListenerCounts(NamedTuple):
     """What a listener does at the moment: its slots, those it holds something of, how much, and its totals."""
 
     slots: Collection[int]
@@ -43,7 +42,7 @@ class Counts(NamedTuple):
 
 
 class ListenerRuntime:
-    """A listener at work: its worker threads, a watcher for hints, and a keeper for leases.
+    """A listener at work: its threads, a watcher for hints, and a keeper for leases.
 
     Without ZooKeeper the threads share all slots. With it, they share the slots that this process owns, each slot in
     one thread: its messages run one after the other.
@@ -52,78 +51,80 @@ class ListenerRuntime:
         connections: Where the topic is.
         listener: What to run.
         coordinator: This process as a worker in ZooKeeper; `None` without.
+        pool: Limits how many handlers of this process run at once.
+        observers: Watch the handlers.
+        handlers: How the handlers run.
     """
 
-    def __init__(self, connections: Connections, listener: Listener, coordinator: Coordinator | None = None) -> None:
-        topic = listener.topic
+    def __init__(
+        self,
+        connections: Connections,
+        listener: Listener,
+        coordinator: Coordinator | None,
+        pool: HandlerPool,
+        observers: Observers,
+        handlers: type[Handlers] = HandlersInTurn,
+    ) -> None:
+        topic, blocking = listener.topic, connections.blocking
         self.listener = listener
-        blocking = connections.blocking
         self.stopping = blocking.event()
         self._coordinator = coordinator
-        self._upkeep: Upkeep | None = None
-        source: SlotWriter | GroupSlots
+        self._janitor: StreamJanitor | None = None
+        source: Source[Any]
         if listener.group is None:
             source = SlotWriter(connections, topic)
         else:
-            source = join_group(connections, topic, listener.group, listener.start)
-            self._upkeep = Upkeep(
+            source = join_group(connections, topic, listener.group, listener.start, resume_as=listener.resume_as)
+            self._janitor = StreamJanitor(
                 StreamWriter(connections, topic), listener.group, self._slots, self.stopping, blocking
             )
-        workers = self._workers_wanted()
+        self._lost_calls = LostCalls(topic.name, listener.on_lost or (lambda delivery: None), blocking)
+        self._gate = self._new_gate(pool)
+        setup = ListenerSetup(listener, self.stopping, coordinator, self._gate, observers, self._lost_calls.tell)
+        threads = handlers.threads_of(listener)
         if coordinator is None:
             self._claimers = [Claimer(connections, topic, range(topic.slots), source=source)]
-            shared = self._claimers * workers
+            shared = self._claimers * threads
         else:
-            shared = self._claimers = [Claimer(connections, topic, (), self._may_claim, source) for _ in range(workers)]
-        self._workers = [self._new_worker(claimer, number) for number, claimer in enumerate(shared)]
-        self._gate: Gate | None = None
+            shared = self._claimers = [
+                Claimer(connections, topic, (), self._may_claim, source, coordinator.fenced) for _ in range(threads)
+            ]
+        self._threads = [ListenerThread(setup, claimer, number, handlers) for number, claimer in enumerate(shared)]
         self._spread: dict[int, int] = {}
-        self._keeper = LeaseKeeper(source, [worker.held for worker in self._workers], self._lost, blocking)
+        self._keeper = LeaseKeeper(source, [thread.held for thread in self._threads], self._lost_calls.tell, blocking)
         self._watcher = blocking.job(self._watch, f"rmq-watch-{topic.name}")
         self._releaser = blocking.job(self._release, f"rmq-release-{topic.name}")
         self._hints = HintReader(connections, topic.name, range(topic.slots))
 
-    def take_turns(self, turns: Turns) -> None:
-        """Let the threads wait for turns, if their number is limited; before `start`."""
-        listener = self.listener
-        if turns.shared or listener.adaptive is not None:
-            self._gate = turns.gate(listener.weight, listener.adaptive, listener.threads)
-            for worker in self._workers:
-                worker.gate = self._gate
-
-    def observe(self, observers: Observers) -> None:
-        """Let others watch the handlers; before `start`."""
-        for worker in self._workers:
-            worker.observers = observers
-
     def start(self) -> None:
         """Start claiming."""
-        for thread in (self._watcher, self._keeper, *self._workers):
+        for thread in (self._watcher, self._keeper, self._lost_calls, *self._threads):
             thread.start()
-        if self._upkeep is not None:
-            self._upkeep.start()
+        if self._janitor is not None:
+            self._janitor.start()
 
-    def _workers_wanted(self) -> int:
-        return self.listener.threads
-
-    def _new_worker(self, claimer: Claimer, number: int) -> Worker:
-        return Worker(self.listener, claimer, self.stopping, self._coordinator, number)
+    def _new_gate(self, pool: HandlerPool) -> HandlerGate | None:
+        """Return where the threads wait for their turns; `None` where their number is not limited."""
+        listener = self.listener
+        if not pool.shared and listener.adaptive is None:
+            return None
+        return pool.gate(listener.weight, listener.adaptive, listener.threads)
 
     def _slots(self) -> Collection[int]:
         """Return the slots to look after: those that this process owns, without ZooKeeper all."""
         if self._coordinator is None:
             return range(self.listener.topic.slots)
-        return [slot for place, slot in self._coordinator.owned() if place == self.listener.place]
+        return [slot for place, slot in self._coordinator.owned() if place == self.listener.ownership_name]
 
-    def census(self) -> Counts:
+    def counts(self) -> ListenerCounts:
         """Return what it does at the moment."""
-        held = [delivery for worker in self._workers for delivery in worker.held.all()]
-        return Counts(
+        held = [delivery for thread in self._threads for delivery in thread.held.all()]
+        return ListenerCounts(
             self._slots(),
             {delivery.slot for delivery in held},
             len(held),
-            sum(worker.handled for worker in self._workers),
-            sum(worker.failed for worker in self._workers),
+            sum(thread.calls.handled for thread in self._threads),
+            sum(thread.calls.failed for thread in self._threads),
         )
 
     def request_stop(self) -> None:
@@ -139,30 +140,27 @@ class ListenerRuntime:
         Returns:
             The deliveries whose handlers still run; they stay claimed until their lease ends.
         """
-        upkeep = [] if self._upkeep is None else [self._upkeep]
-        for thread in (self._releaser, *self._workers, self._watcher, *upkeep):
-            thread.join(max(0.0, until_s - monotonic_s()))
+        janitors = [] if self._janitor is None else [self._janitor]
+        for thread in (self._releaser, *self._threads, self._watcher, *janitors):
+            if thread.is_alive():
+                thread.join(max(0.0, until_s - monotonic_s()))
         self._keeper.stop()
-        return [delivery for worker in self._workers if worker.is_alive() for delivery in worker.held.all()]
+        self._lost_calls.stop()
+        return [delivery for thread in self._threads if thread.is_alive() for delivery in thread.held.all()]
 
     def _release(self) -> None:
         """Give back what was not begun; a thread of its own, since Redis may keep it waiting longer than a stop may."""
-        for worker in self._workers:
-            worker.release_waiting()
-
-    def _lost(self, delivery: Delivery) -> None:
-        if self.listener.on_lost is not None:
-            try:
-                self.listener.on_lost(delivery)
-            except Exception:
-                log.exception("on_lost of topic %s failed", self.listener.topic.name)
+        for thread in self._threads:  # before the first call: the others would begin more messages meanwhile
+            thread.begin_no_more()
+        for thread in self._threads:
+            thread.release_waiting()
 
     def refresh_ownership(self) -> None:
         """Claim from exactly the slots that this process owns now, and hand over those that are asked back."""
         coordinator = self._coordinator
         if coordinator is None:
             return
-        name = self.listener.place
+        name = self.listener.ownership_name
         owned = {
             slot: Owner(ownership.epoch, ownership.ensemble)
             for (topic, slot), ownership in coordinator.owned().items()
@@ -174,7 +172,7 @@ class ListenerRuntime:
         for number, claimer in enumerate(self._claimers):
             claimer.set_owned({slot: owner for slot, owner in owned.items() if self._spread[slot] == number})
         for slot in revoking:
-            if self._workers[self._spread[slot]].has_left(slot):
+            if self._threads[self._spread[slot]].has_left(slot):
                 coordinator.drained(name, slot)
 
     def _lingering(self, present: Collection[int]) -> set[int]:
@@ -184,13 +182,13 @@ class ListenerRuntime:
         later, and another thread would then run beside the one that is still at it.
         """
         gone = {slot: number for slot, number in self._spread.items() if slot not in present}
-        busy = {number: self._workers[number].slots_held() for number in set(gone.values())}
+        busy = {number: self._threads[number].slots_held() for number in set(gone.values())}
         return {slot for slot, number in gone.items() if slot in busy[number]}
 
     def _may_claim(self, slot: int, owner: Owner) -> bool:
         if self._coordinator is None:
             return True
-        ownership = self._coordinator.owned().get((self.listener.place, slot))
+        ownership = self._coordinator.owned().get((self.listener.ownership_name, slot))
         return ownership is not None and ownership.epoch == owner.epoch
 
     def _watch(self) -> None:
@@ -201,8 +199,8 @@ class ListenerRuntime:
                 hints = self._hints.read(0.25)
                 if self._gate is not None:
                     self._gate.decide()
-                for worker in self._workers:
-                    worker.relieve()
+                for thread in self._threads:
+                    thread.relieve()
                 for claimer in self._claimers:
                     claimer.take_hints(hints)
                 if hints.missed or monotonic_s() >= next_look_s:
@@ -215,85 +213,3 @@ class ListenerRuntime:
                 log.warning("topic %s: looking for work failed: %s", self.listener.topic.name, error)
                 self.stopping.wait(TROUBLE_PAUSE_S)
         self._hints.close()
-
-
-class Coordination(Background):
-    """Keeps the runtimes of one process in line with what it owns.
-
-    Args:
-        coordinator: This process as a worker in ZooKeeper.
-        runtimes: Its listeners at work.
-        blocking: How to wait.
-
-    Level-triggered: it acts on every change that the coordinator reports, and looks by itself several times a second.
-    """
-
-    def __init__(self, coordinator: Coordinator, runtimes: Sequence[ListenerRuntime], blocking: Blocking) -> None:
-        super().__init__(blocking, "rmq-ownership")
-        self._blocking = blocking
-        self._coordinator = coordinator
-        self._runtimes = list(runtimes)
-        self._changed = blocking.event()
-        self._stop_requested = blocking.event()
-
-    @property
-    def ensemble(self) -> str:
-        """Identity of the ensemble; empty until it was read."""
-        return self._coordinator.ensemble or ""
-
-    def start(self) -> None:
-        """Join the cluster, then follow what it gives us.
-
-        Raises:
-            CoordinationError: ZooKeeper does not answer, or the login is refused.
-            TopicMismatchError: A topic is registered there with another type or number of slots.
-            InvalidValueError: Two listeners of one topic.
-        """
-        for name, number in Counter(runtime.listener.place for runtime in self._runtimes).items():
-            if number > 1:
-                raise InvalidValueError(
-                    f"topic {name} has {number} listeners; with ZooKeeper each slot belongs to one thread, so give one "
-                    "listener more threads",
-                    topic=name,
-                )
-        self._coordinator.on_change = self._changed.set
-        self._blocking.call(self._coordinator.start)
-        try:
-            for runtime in self._runtimes:
-                self._enter(runtime.listener.place, runtime.listener.topic)
-        except BaseException:
-            self._blocking.call(self._coordinator.stop, drain=False)
-            raise
-        super().start()
-
-    def run(self) -> None:
-        """Follow every change until `stop`."""
-        while not self._stop_requested.is_set():
-            self._changed.clear()
-            for runtime in self._runtimes:
-                try:
-                    runtime.refresh_ownership()
-                except Exception:  # whatever it is, the next round comes
-                    log.exception("topic %s: following the ownership failed", runtime.listener.topic.name)
-            self._changed.wait(FOLLOW_EVERY_S)
-
-    def leave(self) -> None:
-        """Begin to hand over the slots, so that others need not wait for the longest handler here. Does not wait."""
-        self._coordinator.leave()
-
-    def stop(self) -> None:
-        """Give up all slots and leave the cluster. The runtimes have stopped before, or have used up their time."""
-        self._stop_requested.set()
-        self._changed.set()
-        self.join()
-        self._blocking.call(self._coordinator.stop, drain=False)
-
-    def _enter(self, place: str, topic: Topic) -> None:
-        registered = Topic.from_json(self._blocking.call(self._coordinator.register_topic, place, topic.to_json()))
-        if (registered.type, registered.slots) != (topic.type, topic.slots):
-            raise TopicMismatchError(
-                f"topic {topic.name} is registered in ZooKeeper as {registered.type.name} with {registered.slots} "
-                f"slots, not as {topic.type.name} with {topic.slots}; type and slots can't be changed",
-                topic=topic.name,
-            )
-        self._coordinator.consume(place, topic.slots)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Collection
 
-from rmq.blocking import Background, Blocking, Event
+from rmq._io.backend import Background, Blocking, Event
+from rmq._model.reports import reporter
+from rmq._slots.stream_slots import StreamWriter
 from rmq.errors import RmqError
-from rmq.stream_slot import StreamWriter
 
-log = logging.getLogger("rmq.upkeep")
+log = reporter("rmq.upkeep")
 
 LONGEST_PAUSE_S = 60.0
 GONE_LEASES, GONE_S = 10, 600
 """A consumer that holds nothing is forgotten after so many leases, but not before so many seconds."""
 
 
-class Upkeep(Background):
+class StreamJanitor(Background):
     """Trims the slots of a stream topic when it is time, and forgets consumers that are gone.
 
     Every process that listens looks; the script that trims knows when it was done last, so one of them does it.

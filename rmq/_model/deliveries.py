@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from rmq.clock import monotonic_s
-from rmq.durations import Duration, duration_ms
-from rmq.envelope import unwrap
+from rmq._model.envelope import unwrap
+from rmq._model.owner import NO_OWNER, Owner
+from rmq._model.replies import Claimed, StreamClaimed
+from rmq._model.scores import retries_left_of
+from rmq._model.times import Duration, duration_ms, monotonic_s
+from rmq._model.topics import Topic
 from rmq.errors import AlreadySettledError, LeaseLostError, ReplyLostError, RmqError
-from rmq.ownership import NO_OWNER, Owner
-from rmq.results import Claimed
-from rmq.scores import retries_left_of
-from rmq.topics import Topic
 
 MAX_ERROR_CHARACTERS = 1_000
 
@@ -49,10 +49,14 @@ RELEASED = Outcome(Verb.RELEASE)
 
 
 class Holder(Protocol):
-    """Whoever claimed a delivery: carries out its outcome, and knows whether it is still theirs."""
+    """Whoever claimed a delivery, and knows whether it is still theirs."""
 
-    def settle(self, delivery: Delivery, outcome: Outcome) -> bool:
-        """Carry out an outcome, or note it for later; False where the claim was stale."""
+    @property
+    def settle(self) -> Callable[[Delivery, Outcome], bool] | None:
+        """Carries out an outcome at once, and returns False where the claim was stale.
+
+        `None` where the delivery's note of it is enough: a listener's thread settles with its next claim.
+        """
         ...
 
     def still_owner(self, delivery: Delivery) -> bool:
@@ -71,24 +75,25 @@ class Delivery:
         store_score: Score it had in store: due ms, priority, or, after a rollback, retries left.
         claim_score: The token that ack, nack and extend compare.
         claimed_ms: Redis' time of the claim, epoch ms.
-        lease_until_s: When the lease ends at the earliest, on the clock of `rmq.clock.monotonic_s`.
+        lease_until_s: When the lease ends at the earliest, on the clock of `rmq._model.times.monotonic_s`.
         owner: Epoch and ensemble under which it was claimed.
         lost: True once the lease is known to be lost: someone else may have the message.
         outcome: How it was settled; `None` while it is open.
-        by_name: Whether its ack has to name it: Redis could not ack its claim as a whole.
-        trace: The W3C traceparent that came with it, empty for none; see `rmq.envelope`.
+        ack_individually: Whether its ack has to name it: Redis could not ack its claim as a whole.
+        under_way: Whether its claim score is on the way to Redis, in a renewal or an ack that was not answered yet.
+        trace: The W3C traceparent that came with it, empty for none; see `rmq._model.envelope`.
     """
 
     __slots__ = (
-        "_holder", "body", "by_name", "claim_score", "claimed_ms", "content", "lease_until_s", "lost", "outcome",
-        "owner", "slot", "store_score", "topic", "trace",
+        "_holder", "ack_individually", "body", "claim_score", "claimed_ms", "content", "lease_until_s", "lost",
+        "outcome", "owner", "slot", "store_score", "topic", "trace", "under_way",
     )  # fmt: skip
 
     def __init__(
         self,
         topic: Topic,
         slot: int,
-        claimed: Claimed,
+        claimed: Claimed | StreamClaimed,
         claimed_ms: int,
         lease_until_s: float,
         holder: Holder,
@@ -97,13 +102,13 @@ class Delivery:
         self.topic = topic
         self.slot = slot
         self.content = claimed.content
-        self.body, self.trace = unwrap(claimed.body)
+        self.body, self.trace = (None, "") if claimed.body is None else unwrap(claimed.body)
         self.store_score = claimed.store_score
         self.claim_score = claimed.claim_score
         self.claimed_ms = claimed_ms
         self.lease_until_s = lease_until_s
         self.lost = False
-        self.by_name = False
+        self.ack_individually = self.under_way = False
         self.outcome: Outcome | None = None
         self.owner = owner
         self._holder = holder
@@ -225,8 +230,11 @@ class Delivery:
 
     def _end(self, outcome: Outcome) -> bool:
         self.mark(outcome)
+        settle = self._holder.settle
+        if settle is None:
+            return True
         try:
-            return self._holder.settle(self, outcome)
+            return settle(self, outcome)
         except RmqError as error:
             if not isinstance(error, ReplyLostError):
                 self.outcome = None  # it was certainly not carried out, and may be tried again
@@ -237,6 +245,21 @@ class Delivery:
 
 
 def describe(error: BaseException | str) -> tuple[str, str]:
-    """Return an error's type and text as they are kept: text that UTF-8 can hold, at most 1,000 characters."""
-    kind, text = ("", error) if isinstance(error, str) else (type(error).__name__, str(error))
-    return kind, text[:MAX_ERROR_CHARACTERS].encode(errors="backslashreplace").decode()
+    """Return an error's type and text as they are kept: text that UTF-8 can hold, at most 1,000 characters.
+
+    Raises nothing, whatever the error's own methods do: else its delivery would have no outcome.
+    """
+    kind = "" if issubclass(type(error), str) else _name_of(error)
+    try:
+        return kind, _kept(str.__str__(str(error)))
+    except BaseException as trouble:  # SystemExit, too
+        return kind, f"(the error's text cannot be read: {_name_of(trouble)})"
+
+
+def _name_of(error: object) -> str:
+    name: str = type.__dict__["__name__"].__get__(type(error))  # a metaclass may have another one
+    return _kept(name)
+
+
+def _kept(text: str) -> str:
+    return text[:MAX_ERROR_CHARACTERS].encode(errors="backslashreplace").decode()[:MAX_ERROR_CHARACTERS]

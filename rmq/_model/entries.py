@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple, cast
 
-from rmq.delivery import Delivery, Holder
-from rmq.durations import instant_ms
+from rmq._model.deliveries import Delivery, Holder
+from rmq._model.owner import NO_OWNER, Owner
+from rmq._model.replies import Flat, StreamClaimed
+from rmq._model.times import instant_ms
+from rmq._model.topics import Topic, TopicType
+from rmq._model.whereabouts import DeadMessage
 from rmq.errors import InvalidValueError
-from rmq.ownership import NO_OWNER, Owner
-from rmq.results import Claimed, DeadMessage
-from rmq.topics import Topic, TopicType
 
 CONTENT, BODY = b"content", b"body"
 """The fields of an entry that was sent with a content."""
@@ -22,18 +22,13 @@ CONTENT, BODY = b"content", b"body"
 ONLY_GROUP = b"rmq:group"
 """First field of a copy that was redriven into one group; its value is the group's name."""
 
-RESERVED = b"rmq:"
-"""Names of fields that begin so are ours."""
-
 WAITING = "(waiting)"
 """The consumer, which nobody can be, that holds a group's entries while they wait for a retry."""
 
 _NAME = re.compile(r"[A-Za-z0-9._:@-]{1,128}")
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_ID = re.compile(r"(\d{1,20})(?:-(\d{1,20}))?")
-
-Flat = Sequence[bytes]
-"""Field, value, field, value ... as Redis hands them over."""
+_ID = re.compile(r"([0-9]{1,20})(?:-([0-9]{1,20}))?")
+_LAST = 2**64 - 1
 
 Position = str | int | datetime
 """A place in a stream: an entry's id, epoch ms, or an aware `datetime`."""
@@ -67,20 +62,24 @@ def checked_start(start: str) -> str:
     Raises:
         InvalidValueError: Neither of them.
     """
-    if start not in ("new", "all") and not _ID.fullmatch(start):
+    if start not in ("new", "all") and not _is_id(start):
         raise InvalidValueError(f"start is {start!r}; it must be 'new', 'all' or an entry's id")
     return start
 
 
-def check_group(topic: Topic, group: str | None, start: str) -> None:
+def check_group(topic: Topic, group: str | None, start: str, resume_as: str | None = None) -> None:
     """Check that a group is given where the topic has groups, and only there.
 
     Raises:
-        InvalidValueError: It is missing, not allowed, or its name or start breaks a rule.
+        InvalidValueError: It is missing, not allowed, or its name or start, or the consumer's name, breaks a rule.
     """
+    if resume_as is not None:
+        checked_consumer(resume_as)
+        if topic.type is not TopicType.STREAM:
+            raise InvalidValueError(f"topic {topic.name} is {topic.type.name}; only consumers of STREAM topics resume")
     if topic.type is TopicType.STREAM:
         if group is None:
-            raise InvalidValueError(f"topic {topic.name} is STREAM: say for which group")
+            raise InvalidValueError(f"topic {topic.name} is STREAM: name a group")
         checked_group(group)
         checked_start(start)
     elif group is not None:
@@ -94,10 +93,16 @@ def position(place: Position, name: str) -> str:
         InvalidValueError: Neither an id nor a time.
     """
     if isinstance(place, str):
-        if not _ID.fullmatch(place):
+        if not _is_id(place):
             raise InvalidValueError(f"{name} is {place!r}; it must be an entry's id, epoch ms or an aware datetime")
         return place
     return str(instant_ms(place, name))
+
+
+def _is_id(text: object) -> bool:
+    """Return whether it is an entry's id: two numbers that Redis can hold."""
+    found = _ID.fullmatch(text) if isinstance(text, str) else None
+    return found is not None and all(int(number or 0) <= _LAST for number in found.groups())
 
 
 def id_key(entry_id: str) -> tuple[int, int]:
@@ -179,26 +184,6 @@ def body_of(flat: Flat) -> bytes | None:
     return fields.get("body") if "content" in fields else None
 
 
-class StreamClaimed(NamedTuple):
-    """An entry as a claim hands it over: a `Claimed` with its id and fields.
-
-    Attributes:
-        content: The content.
-        store_score: How often it was delivered, this time included.
-        claim_score: The same: the token that ack, nack and extend compare.
-        body: The body, or `None`.
-        id: Its id.
-        flat: Its fields.
-    """
-
-    content: bytes
-    store_score: int
-    claim_score: int
-    body: bytes | None
-    id: bytes
-    flat: Flat
-
-
 class StreamDelivery(Delivery):
     """A delivery of a stream topic: acked, nacked and renewed for one group.
 
@@ -219,11 +204,11 @@ class StreamDelivery(Delivery):
         owner: Owner = NO_OWNER,
         group: str = "",
     ) -> None:
-        super().__init__(topic, slot, cast("Claimed", claimed), claimed_ms, lease_until_s, holder, owner)
+        super().__init__(topic, slot, claimed, claimed_ms, lease_until_s, holder, owner)
         self._id = claimed.id
         self.group = group
         self._flat = claimed.flat
-        self.by_name = True  # there are no whole claims: the count of deliveries, and not the time, is the token
+        self.ack_individually = True  # no whole claims: the count of deliveries is the token
 
     @property
     def name(self) -> bytes:
@@ -288,194 +273,6 @@ class DeadEntry(DeadMessage):
     def fields(self) -> dict[str, bytes]:
         """Its fields by name."""
         return fields_of(self.flat)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSlot:
-    """A group on one slot at one instant.
-
-    Attributes:
-        topic: Topic name.
-        slot: Slot number.
-        group: The group.
-        last_id: The last entry that was delivered for the first time; empty where the group is not registered.
-        pending: Entries delivered and not acked: in flight, or waiting for a retry.
-        waiting: Those of them that wait for a retry.
-        dead: Its dead.
-        lag: Entries that it has not had yet; `None` where nobody can tell (before Redis 7.0 for a group that began at
-            an id).
-        epoch: Epoch of its last owner here, 0 without ZooKeeper.
-        paused: Whether claims are paused.
-        oldest_id: The oldest entry delivered and not acked; empty for none.
-        totals: Counters: fresh (delivered for the first time), delivered, acked, retried, expired, released, buried,
-            lost (trimmed or deleted before they were acked), redriven, resent, skipped, purged, trimmed.
-    """
-
-    topic: str
-    slot: int
-    group: str
-    last_id: str
-    pending: int
-    waiting: int
-    dead: int
-    lag: int | None
-    epoch: int
-    paused: bool
-    oldest_id: str
-    totals: Mapping[str, int] = field(default_factory=dict[str, int])
-
-    @property
-    def in_flight(self) -> int:
-        """Entries in handlers' hands."""
-        return max(0, self.pending - self.waiting)
-
-    @property
-    def unaccounted(self) -> int:
-        """0, always: what was delivered for the first time is acked, pending, dead, or was taken out on purpose."""
-        total = self.totals.get
-        gone = sum(total(name, 0) for name in ("acked", "lost", "resent", "purged", "trimmed"))
-        return total("fresh", 0) - self.pending - self.dead - gone
-
-
-@dataclass(frozen=True, slots=True)
-class GroupStats:
-    """A group as the sum of its slots, each read at one instant of its own.
-
-    Attributes:
-        group: Its name.
-        slots: It on each slot.
-    """
-
-    group: str
-    slots: tuple[GroupSlot, ...]
-
-    @property
-    def lag(self) -> int | None:
-        """Entries that it has not had yet; `None` where nobody can tell."""
-        lags = [slot.lag for slot in self.slots if slot.last_id]
-        return None if None in lags else sum(lag or 0 for lag in lags)
-
-    @property
-    def pending(self) -> int:
-        """Entries delivered and not acked."""
-        return sum(slot.pending for slot in self.slots)
-
-    @property
-    def in_flight(self) -> int:
-        """Entries in handlers' hands."""
-        return sum(slot.in_flight for slot in self.slots)
-
-    @property
-    def waiting(self) -> int:
-        """Entries that wait for a retry."""
-        return sum(slot.waiting for slot in self.slots)
-
-    @property
-    def dead(self) -> int:
-        """Its dead."""
-        return sum(slot.dead for slot in self.slots)
-
-    @property
-    def unaccounted(self) -> int:
-        """0, always; see `GroupSlot.unaccounted`."""
-        return sum(slot.unaccounted for slot in self.slots)
-
-    def total(self, name: str) -> int:
-        """Return a counter summed over the slots; see `GroupSlot.totals`."""
-        return sum(slot.totals.get(name, 0) for slot in self.slots)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamSlot:
-    """The stream of one slot at one instant.
-
-    Attributes:
-        topic: Topic name.
-        slot: Slot number.
-        now_ms: Redis' time of the reading, epoch ms.
-        length: Entries in it, acked ones too.
-        first_id: Its oldest entry; empty for none.
-        last_id: Its newest entry; empty for none.
-        groups: Names of its groups.
-        totals: Counters: accepted (sent), copied (redriven into one group), trimmed, deleted.
-    """
-
-    topic: str
-    slot: int
-    now_ms: int
-    length: int
-    first_id: str
-    last_id: str
-    groups: tuple[str, ...]
-    totals: Mapping[str, int] = field(default_factory=dict[str, int])
-
-    @property
-    def unaccounted(self) -> int:
-        """0, always: what was sent is there, or was trimmed or deleted."""
-        total = self.totals.get
-        return total("accepted", 0) + total("copied", 0) - self.length - total("trimmed", 0) - total("deleted", 0)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamStats:
-    """A stream topic as the sum of its slots, each read at one instant of its own.
-
-    Attributes:
-        topic: The definition.
-        slots: Its slots' streams.
-    """
-
-    topic: Topic
-    slots: tuple[StreamSlot, ...]
-
-    @property
-    def length(self) -> int:
-        """Entries in the topic, acked ones too."""
-        return sum(slot.length for slot in self.slots)
-
-    @property
-    def first_id(self) -> str:
-        """The oldest entry; empty for none."""
-        return min((slot.first_id for slot in self.slots if slot.first_id), key=id_key, default="")
-
-    @property
-    def last_id(self) -> str:
-        """The newest entry; empty for none."""
-        return max((slot.last_id for slot in self.slots if slot.last_id), key=id_key, default="")
-
-    @property
-    def groups(self) -> tuple[str, ...]:
-        """Names of all groups, sorted."""
-        return tuple(sorted({name for slot in self.slots for name in slot.groups}))
-
-    @property
-    def unaccounted(self) -> int:
-        """0, always; see `StreamSlot.unaccounted`."""
-        return sum(slot.unaccounted for slot in self.slots)
-
-    def total(self, name: str) -> int:
-        """Return a counter summed over the slots; see `StreamSlot.totals`."""
-        return sum(slot.totals.get(name, 0) for slot in self.slots)
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerStats:
-    """A consumer of a group.
-
-    Attributes:
-        group: Its group.
-        name: Its name.
-        pending: Entries that it holds, on all slots.
-        idle_ms: How long it has not claimed, renewed or been given anything, ms.
-        gone: Whether it holds something and has not renewed it within a lease, or holds nothing and has been idle for
-            long: nobody of that name is at work.
-    """
-
-    group: str
-    name: str
-    pending: int
-    idle_ms: int
-    gone: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, TypeAlias, cast
 
-from rmq.durations import MAX_SCORE, Duration, Instant, duration_ms, instant_ms
-from rmq.envelope import MARK, wrap
+from rmq._model.envelope import MARK, wrap
+from rmq._model.times import MAX_SCORE, Duration, Instant, duration_ms, instant_ms
+from rmq._model.topics import Topic, TopicType, slot_of
 from rmq.errors import InvalidMessageError, InvalidValueError
-from rmq.slots import slot_of
-from rmq.topics import Topic, TopicType
 
 Payload: TypeAlias = str | bytes
 """Content, slot basis or body: text is sent as UTF-8."""
@@ -135,7 +135,7 @@ class StreamMessage:
         for name, value in self.content.items():
             flat.append(payload_bytes(name, "name of a field"))
             if not flat[-1] or flat[-1].startswith(b"rmq:"):
-                raise InvalidMessageError(f"field {name!r:.80} must have a name, and none that begins with 'rmq:'")
+                raise InvalidMessageError(f"field {name!r:.80} must have a name that does not begin with 'rmq:'")
             flat.append(payload_bytes(value, f"field {name!r:.80}"))
         return tuple(flat)
 
@@ -198,6 +198,12 @@ class Encoded(NamedTuple):
     flat: tuple[bytes, ...] = ()
 
 
+_encoded = cast(
+    "Callable[[tuple[int, bytes, int, bytes | None, tuple[bytes, ...]]], Encoded]",
+    partial(tuple.__new__, Encoded),  # pyright: ignore[reportUnknownMemberType] - costs half of a call of the class
+)
+
+
 def encode(topic: Topic, message: Message) -> Encoded:
     """Check a message against its topic and turn it into what the send script takes.
 
@@ -232,7 +238,7 @@ def encode(topic: Topic, message: Message) -> Encoded:
         score = message.score_ms()
     basis = content if message.slot_basis is None else payload_bytes(message.slot_basis, "slot_basis")
     body = None if message.body is None else _checked_body(topic, content, message.body)
-    return Encoded(slot_of(basis, topic.slots), content, score, body)
+    return _encoded((slot_of(basis, topic.slots), content, score, body, ()))
 
 
 def _checked_body(topic: Topic, content: bytes, payload: Payload | None) -> bytes | None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import TypeVar
 
-from rmq.delivery import Delivery
-from rmq.topics import Topic
+from rmq._model.deliveries import Delivery
+from rmq._model.reports import passes_over, reporter, traced
+from rmq._model.topics import Topic
 
-log = logging.getLogger("rmq.observing")
+log = reporter("rmq.observing")
 T = TypeVar("T")
 
 
@@ -43,15 +44,15 @@ class Observers:
     def sending(self, topic: Topic, messages: int) -> Generator[str]:
         """Let all of them stand around a send; the last context given goes along."""
         with ExitStack() as stack:
-            traces = [stack.enter_context(_harmless(each.sending(topic, messages), "")) for each in self.all]
-            yield next((trace for trace in reversed(traces) if trace), "")
+            traces = [stack.enter_context(_harmless(partial(each.sending, topic, messages), "")) for each in self.all]
+            yield next((trace for trace in reversed(traces) if trace and isinstance(trace, str)), "")  # pyright: ignore[reportUnnecessaryIsInstance]
 
     @contextmanager
     def handling(self, deliveries: Sequence[Delivery]) -> Generator[None]:
         """Let all of them stand around a handler."""
         with ExitStack() as stack:
             for each in self.all:
-                stack.enter_context(_harmless(each.handling(deliveries), None))
+                stack.enter_context(_harmless(partial(each.handling, deliveries), None))
             yield
 
     def settled(self, deliveries: Sequence[Delivery]) -> None:
@@ -59,31 +60,42 @@ class Observers:
         for each in self.all:
             try:
                 each.settled(deliveries)
-            except Exception:
-                log.exception("an observer failed")
+            except BaseException as error:
+                _report(error)
 
 
 @contextmanager
-def _harmless(watched: AbstractContextManager[T], otherwise: T) -> Generator[T]:
+def _harmless(watching: Callable[[], AbstractContextManager[T]], otherwise: T) -> Generator[T]:
     """Stand around something as an observer does; of exceptions only that of what is watched passes."""
-    entered, value = False, otherwise
+    entered: AbstractContextManager[T] | None = None
+    value = otherwise
     try:
-        value, entered = watched.__enter__(), True
-    except Exception:
-        log.exception("an observer failed")
+        watched = watching()
+        value, entered = watched.__enter__(), watched
+    except BaseException as error:
+        _report(error)
     try:
         yield value
     except BaseException as error:
-        if entered:
-            _leave(watched, error)
+        if entered is not None:
+            _leave(entered, error)
         raise
-    if entered:
-        _leave(watched, None)
+    if entered is not None:
+        _leave(entered, None)
 
 
 def _leave(watched: AbstractContextManager[object], error: BaseException | None) -> None:
     try:
-        watched.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
-    except Exception as other:
+        if error is None:
+            watched.__exit__(None, None, None)
+        else:
+            watched.__exit__(*traced(error))
+    except BaseException as other:
         if other is not error:
-            log.exception("an observer failed")
+            _report(other)
+
+
+def _report(error: BaseException) -> None:
+    if not passes_over(error):
+        raise error
+    log.error("an observer failed", exc_info=traced(error))

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
+
+Flat = Sequence[bytes]
+"""The fields of an entry: name, value, name, value ... as Redis hands them over."""
+
+M = TypeVar("M")
+"""What a claim hands over: `Claimed` or `StreamClaimed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +72,29 @@ class Claimed(NamedTuple):
     body: bytes | None
 
 
+class StreamClaimed(NamedTuple):
+    """An entry as a claim hands it over: a `Claimed` with its id and fields.
+
+    Attributes:
+        content: The content.
+        store_score: How often it was delivered, this time included.
+        claim_score: The same: the token that ack, nack and extend compare.
+        body: The body, or `None`.
+        id: Its id.
+        flat: Its fields.
+    """
+
+    content: bytes
+    store_score: int
+    claim_score: int
+    body: bytes | None
+    id: bytes
+    flat: Flat
+
+
 @dataclass(frozen=True, slots=True)
-class ClaimReply:
-    """What a claim answers.
+class ClaimReply(Generic[M]):
+    """What a claim answers: messages, or entries of a stream.
 
     Attributes:
         now_ms: Redis' time, epoch ms.
@@ -77,6 +104,7 @@ class ClaimReply:
         stale: Contents among the settled ones whose claim was no longer ours; nothing changed for them.
         messages: The messages claimed, in the order of delivery.
         unmatched: Claim scores of whole claims that were not acked: their deliveries have to be named.
+        lost: Stream topics: ids of entries that were trimmed or deleted before the group had acked them.
     """
 
     now_ms: int
@@ -84,8 +112,9 @@ class ClaimReply:
     resume: int
     swept: int
     stale: tuple[bytes, ...]
-    messages: tuple[Claimed, ...]
+    messages: tuple[M, ...]
     unmatched: tuple[int, ...] = ()
+    lost: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,86 +128,3 @@ class ExtendReply:
 
     now_ms: int
     claim_scores: tuple[int | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DeadMessage:
-    """A dead message and why it died.
-
-    Attributes:
-        topic: Topic name.
-        slot: Slot number.
-        content: The content.
-        body: The body, or `None`.
-        died_ms: Time of death, epoch ms.
-        error_type: Type of the last error, e.g. `ValueError`, or `LeaseExpired`.
-        error_message: The last error's text, cut to 1,000 characters.
-        attempts: Deliveries it had.
-        first_failed_ms: Time of its first failure, epoch ms.
-        last_failed_ms: Time of its last failure, epoch ms.
-    """
-
-    topic: str
-    slot: int
-    content: bytes
-    body: bytes | None
-    died_ms: int
-    error_type: str
-    error_message: str
-    attempts: int
-    first_failed_ms: int
-    last_failed_ms: int
-
-    @property
-    def text(self) -> str:
-        """The content as text; bytes that are not UTF-8 show as backslash escapes."""
-        return self.content.decode(errors="backslashreplace")
-
-
-@dataclass(frozen=True, slots=True)
-class SlotStats:
-    """One slot at one instant, read by one script.
-
-    Attributes:
-        topic: Topic name.
-        slot: Slot number.
-        now_ms: Redis' time of the reading, epoch ms.
-        backlog: Messages in store.
-        due_now: Those of them that may be delivered now.
-        in_flight: Messages in prepare.
-        waiting: Messages in retry.
-        dead: Messages in dead.
-        oldest_due_ms: Due time of the earliest message in store, epoch ms; for PRIORITY and rollbacks
-            `now_ms`; `None` with an empty store.
-        next_due_ms: When the slot next has something to do, epoch ms; 0 for never.
-        epoch: Epoch of the last owner, 0 without ZooKeeper.
-        paused: Whether claims are paused.
-        totals: Counters since the topic began: accepted, merged, delivered, acked, retried, expired, released,
-            exhausted, buried, redriven, cancelled, purged, trimmed, dropped (too much for the backlog), ttl_expired
-            (too old, went to the dead). Those that never moved are absent.
-    """
-
-    topic: str
-    slot: int
-    now_ms: int
-    backlog: int
-    due_now: int
-    in_flight: int
-    waiting: int
-    dead: int
-    oldest_due_ms: int | None
-    next_due_ms: int
-    epoch: int
-    paused: bool
-    totals: dict[str, int]
-
-    @property
-    def unaccounted(self) -> int:
-        """0, always: what was accepted and not merged is in one place or was taken out on purpose.
-
-        store + prepare + retry + dead + acked + cancelled + purged + trimmed + dropped = accepted - merged.
-        """
-        total = self.totals.get
-        present = self.backlog + self.in_flight + self.waiting + self.dead
-        gone = sum(total(name, 0) for name in ("acked", "cancelled", "purged", "trimmed", "dropped"))
-        return total("accepted", 0) - total("merged", 0) - present - gone

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from rmq.durations import Duration, duration_ms
+from rmq._model.times import Duration, duration_ms
 from rmq.errors import InvalidValueError
 
 
@@ -34,8 +34,13 @@ class Retention:
     unacked: bool = False
 
     def __post_init__(self) -> None:
-        if self.max_length is not None and (type(self.max_length) is not int or self.max_length < 0):
-            raise InvalidValueError(f"max_length is {self.max_length!r}; it must be a whole number from 0, or None")
+        if self.max_length is not None and (type(self.max_length) is not int or not 0 <= self.max_length < 2**53):
+            raise InvalidValueError(
+                f"max_length is {self.max_length!r}; it must be a whole number from 0 to 2^53 - 1, or None"
+            )
+        for name in ("shrink", "approximate", "unacked"):
+            if type(value := getattr(self, name)) is not bool:
+                raise InvalidValueError(f"{name} is {value!r}; it must be True or False")
         if self.max_age is not None:
             object.__setattr__(self, "max_age", timedelta(milliseconds=duration_ms(self.max_age, "max_age")))
         every_ms = duration_ms(self.every, "every")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, cast
 
-from rmq.durations import MAX_DURATION_MS, Duration, duration_ms
+from rmq._model.times import MAX_DURATION_MS, Duration, duration_ms
 from rmq.errors import InvalidValueError
 
 LADDER_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)

@@ -1,8 +1,15 @@
-"""Durations and instants as callers write them, turned into whole milliseconds."""
+"""Durations and instants as callers write them, turned into whole milliseconds; and the local clock."""
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from functools import partial
+from math import ceil
+from numbers import Real
 
 from rmq.errors import InvalidValueError
 
@@ -15,11 +22,24 @@ Instant = int | float | datetime
 MAX_DURATION_MS = 100 * 366 * 24 * 3600 * 1000
 """A hundred years: anything longer is a mistake in units."""
 
+DURATION_RULE = "a duration such as 250ms, 5s, 1m30s, 2h or 7d"
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_PART = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(ms|s|min|m|h|d)", re.ASCII)
+_DURATION = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
+
 MAX_SCORE = 2**53 - 1
 """The largest whole number a ZSET score holds exactly (an IEEE 754 double)."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ONE_MS = timedelta(milliseconds=1)
+_BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+
+monotonic_s: Callable[[], float] = time.monotonic if _BOOTTIME is None else partial(time.clock_gettime, _BOOTTIME)
+"""Returns seconds since some fixed moment, on a clock that never jumps and, where the system has one, also runs while
+the machine sleeps. Only differences mean something; only Redis' clock decides on dates.
+
+It is called for each message: a function around it would cost more than the clock.
+"""
 
 
 def duration_ms(value: Duration, name: str) -> int:
@@ -33,12 +53,52 @@ def duration_ms(value: Duration, name: str) -> int:
         InvalidValueError: Not a duration, negative, not finite, or over 100 years.
     """
     if isinstance(value, timedelta):
-        milliseconds = _ceil_ms(value)
+        whole, rest = divmod(value, _ONE_MS)  # -(-value // ms) would overflow at timedelta.max
+        milliseconds = whole + bool(rest)
     else:
         milliseconds = _whole(value, name, "a timedelta or a number of milliseconds")
     if not 0 <= milliseconds <= MAX_DURATION_MS:
         raise InvalidValueError(f"{name} is {value!r}; it must lie between 0 and 100 years")
     return milliseconds
+
+
+def check_day(name: str, value: object, lowest: float) -> None:
+    """Refuse what is no number of seconds from `lowest` to a day, with `InvalidValueError`."""
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else -1.0
+    if not lowest <= number <= 86_400:  # nan is refused, too: no time would ever be beyond it
+        raise InvalidValueError(f"{name} is {value!r}; it must be seconds, from {lowest:g} to 86400")
+
+
+def seconds(value: float | timedelta, name: str) -> float:
+    """Turn a time to wait into seconds: at most 100 years, which is what "for ever" comes to.
+
+    Args:
+        value: A number of seconds, infinite for ever, or a `timedelta`; 0 or more.
+        name: What to call the value in an error.
+
+    Raises:
+        InvalidValueError: Not a number, or negative.
+    """
+    if type(value) is float and 0.0 <= value <= MAX_DURATION_MS / 1000:
+        return value
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if not isinstance(value, Real) or isinstance(value, bool) or not value >= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidValueError(f"{name} is {value!r}; it must be 0 or more seconds")
+    return float(min(value, MAX_DURATION_MS / 1000))
+
+
+def most(value: int | None, name: str) -> int:
+    """Return an upper bound: `None` bounds nothing.
+
+    Raises:
+        InvalidValueError: Not a whole number, or negative.
+    """
+    if value is None:
+        return MAX_SCORE
+    if type(value) is not int or value < 0:
+        raise InvalidValueError(f"{name} is {value!r}; it must be a whole number from 0, or None")
+    return min(value, MAX_SCORE)
 
 
 def instant_ms(value: Instant, name: str) -> int:
@@ -54,17 +114,13 @@ def instant_ms(value: Instant, name: str) -> int:
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             raise InvalidValueError(f"{name} is {value!r}, which has no time zone; use an aware datetime")
-        milliseconds = _ceil_ms(value - _EPOCH)
+        whole, rest = divmod(value - _EPOCH, _ONE_MS)
+        milliseconds = whole + bool(rest)
     else:
         milliseconds = _whole(value, name, "an aware datetime or epoch milliseconds")
     if not 0 < milliseconds <= MAX_SCORE:
         raise InvalidValueError(f"{name} is {value!r}; epoch milliseconds must lie between 1 and 2^53 - 1")
     return milliseconds
-
-
-def _ceil_ms(value: timedelta) -> int:
-    whole, rest = divmod(value, _ONE_MS)  # -(-value // ms) would overflow at timedelta.max
-    return whole + bool(rest)
 
 
 def _whole(value: object, name: str, expected: str) -> int:
@@ -75,3 +131,23 @@ def _whole(value: object, name: str, expected: str) -> int:
             raise InvalidValueError(f"{name} is {value!r}; it must be finite")
         return -int(-value // 1)
     raise InvalidValueError(f"{name} is {value!r}; it must be {expected}")
+
+
+def is_duration(text: str) -> bool:
+    """Return whether a text is a duration as `parse_duration_ms` reads it."""
+    return text == "0" or _DURATION.fullmatch(text) is not None
+
+
+def parse_duration_ms(text: str, name: str) -> int:
+    """Return a duration such as `5s`, `1m30s`, `250ms` or `0` in ms, rounded up.
+
+    Raises:
+        InvalidValueError: Not a duration, or over 100 years.
+    """
+    if not is_duration(text):
+        raise InvalidValueError(f"{name} is {text!r}; it must be {DURATION_RULE}")
+    exact = sum(Fraction(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text))
+    try:
+        return duration_ms(ceil(exact), name)
+    except InvalidValueError:
+        raise InvalidValueError(f"{name} is {text!r}; it must lie between 0 and 100 years") from None

@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from enum import Enum
 from typing import Any, cast
+from zlib import crc32
 
-from rmq.durations import Duration, duration_ms
-from rmq.errors import InvalidTopicError, InvalidValueError
-from rmq.retention import Retention
-from rmq.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy, retry_from_json
-from rmq.scores import STAMP
-from rmq.slots import MAX_SLOTS, slot_of
+from rmq._model.retention import Retention
+from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy, retry_from_json
+from rmq._model.schema import SCHEMA_VERSION, Document, new_document, read_document
+from rmq._model.scores import STAMP
+from rmq._model.times import Duration, duration_ms
+from rmq.errors import InvalidTopicError, InvalidValueError, UnreadableDocumentError, UnreadableTopicError
+
+MAX_SLOTS = 16_384
+"""As many as Redis Cluster has hash slots: more would not spread any further."""
 
 _S, _MS = timedelta(seconds=1), timedelta(milliseconds=1)
+_FULL_TIMEOUT_MS = 10_000
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+def slot_of(basis: bytes, slots: int) -> int:
+    """Return the slot, 0 to `slots` - 1, of a message.
+
+    Args:
+        basis: The message's slot basis, or its content where none was given.
+        slots: The topic's number of slots, a power of two.
+
+    Source: CRC-32/ISO-HDLC, the value of `zlib.crc32`, Java's `java.util.zip.CRC32` and Spark SQL's `crc32`.
+    """
+    return crc32(basis) & (slots - 1)
+
+
+def is_name(value: object) -> bool:
+    """Return whether a value can be a topic's name."""
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
 class TopicType(Enum):
@@ -95,13 +116,15 @@ class Topic:
     max_dead_age: Duration = timedelta(days=30)
     retention: Retention | None = None
     when_full: WhenFull = WhenFull.REFUSE
-    full_timeout: Duration = timedelta(seconds=10)
+    full_timeout: Duration = timedelta(milliseconds=_FULL_TIMEOUT_MS)
     ttl: Duration | None = None
     max_rate: float | None = None
     max_burst: int | None = None
+    changes: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
+    """Names of the settings that `changed` has changed: `RmqClient.change_topic` puts only these."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_name(self.name):
             raise InvalidTopicError(f"topic name {self.name!r} must be 1 to 128 of A-Z a-z 0-9 . _ -")
         if not isinstance(self.type, TopicType):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidTopicError(f"type of topic {self.name} is {self.type!r}; it must be a TopicType")
@@ -135,6 +158,8 @@ class Topic:
         object.__setattr__(self, "max_dead_age", timedelta(milliseconds=age_ms))
 
     def _check_retention(self) -> None:
+        if self.retention is not None and not isinstance(self.retention, Retention):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidTopicError(f"retention of topic {self.name} is {self.retention!r}; it must be a Retention")
         if self.type is TopicType.STREAM:
             object.__setattr__(self, "retention", self.retention or Retention())
         elif self.retention is not None:
@@ -146,10 +171,10 @@ class Topic:
         if self.type is TopicType.STREAM and (self.when_full is not WhenFull.REFUSE or self.ttl is not None):
             raise InvalidTopicError(f"topic {self.name} is STREAM: its retention bounds it, not when_full and ttl")
         for name, value in (("full_timeout", self.full_timeout), ("ttl", self.ttl)):
-            if value is None:
+            if value is None and name == "ttl":
                 continue
             try:
-                value_ms = duration_ms(value, name)
+                value_ms = duration_ms(cast("Duration", value), name)
             except InvalidValueError as error:
                 raise InvalidTopicError(f"topic {self.name}: {error}", topic=self.name) from None
             if value_ms < 1 or (name == "full_timeout" and value_ms > 86_400_000):
@@ -176,6 +201,11 @@ class Topic:
     def lease_s(self) -> int:
         """The lease in whole seconds."""
         return self.lease // _S
+
+    @property
+    def lease_ms(self) -> int:
+        """The lease, ms."""
+        return self.lease // _MS
 
     @property
     def max_backlog_per_slot(self) -> int:
@@ -221,36 +251,45 @@ class Topic:
         for fixed in ("name", "type", "slots"):
             if fixed in settings:
                 raise InvalidTopicError(f"{fixed} of topic {self.name} is part of its identity and can't be changed")
-        return replace(self, **settings)
+        known = [each.name for each in fields(self) if each.init]
+        for name in settings:
+            if name not in known:
+                raise InvalidTopicError(f"{name} is not a setting of a topic; the settings are {', '.join(known[3:])}")
+        changed = replace(self, **settings)
+        object.__setattr__(changed, "changes", self.changes | settings.keys())
+        return changed
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the definition as JSON values, without the version of the document."""
+        retention = {} if self.retention is None else {"retention": self.retention.to_json()}
+        return {
+            "name": self.name,
+            "type": self.type.value,
+            "slots": self.slots,
+            "max_retries": self.max_retries,
+            "lease_s": self.lease_s,
+            "retry": self.retry.to_json(),
+            "max_content_bytes": self.max_content_bytes,
+            "max_body_bytes": self.max_body_bytes,
+            "max_backlog": self.max_backlog,
+            "max_dead": self.max_dead,
+            "max_dead_age_ms": self.max_dead_age_ms,
+            **retention,
+            **self._limits_json(),
+        }
 
     def to_json(self) -> str:
-        """Return the definition as JSON, the form in which it is registered."""
-        retention = {} if self.retention is None else {"retention": self.retention.to_json()}
-        return json.dumps(
-            {
-                "name": self.name,
-                "type": self.type.value,
-                "slots": self.slots,
-                "max_retries": self.max_retries,
-                "lease_s": self.lease_s,
-                "retry": self.retry.to_json(),
-                "max_content_bytes": self.max_content_bytes,
-                "max_body_bytes": self.max_body_bytes,
-                "max_backlog": self.max_backlog,
-                "max_dead": self.max_dead,
-                "max_dead_age_ms": self.max_dead_age_ms,
-                **retention,
-                **self._limits_json(),
-            },
-            separators=(",", ":"),
-        )
+        """Return the definition as a document of this version, the form in which it is registered."""
+        return new_document(self.to_fields()).to_json()
 
     def _limits_json(self) -> dict[str, Any]:
         """What differs from the defaults: earlier versions of RMQ read a definition without them."""
         limits: dict[str, Any] = {}
+        full_timeout_ms = duration_ms(self.full_timeout, "full_timeout")
         if self.when_full is not WhenFull.REFUSE:
             limits["when_full"] = self.when_full.value
-            limits["full_timeout_ms"] = duration_ms(self.full_timeout, "full_timeout")
+        if self.when_full is not WhenFull.REFUSE or full_timeout_ms != _FULL_TIMEOUT_MS:
+            limits["full_timeout_ms"] = full_timeout_ms
         if self.ttl is not None:
             limits["ttl_ms"] = self.ttl_ms
         if self.max_rate is not None:
@@ -263,10 +302,24 @@ class Topic:
         """Rebuild a registered definition.
 
         Raises:
-            InvalidTopicError: Not a definition, or one of a later version of RMQ.
+            UnreadableTopicError: Not a definition, or one that is for newer versions of RMQ only.
         """
         try:
-            value: dict[str, Any] = json.loads(text)
+            return cls.from_document(read_document(text, "the registered definition"))
+        except UnreadableTopicError:
+            raise
+        except UnreadableDocumentError as error:
+            raise UnreadableTopicError(str(error), version=error.version, min_reader=error.min_reader) from None
+
+    @classmethod
+    def from_document(cls, document: Document) -> Topic:
+        """Rebuild a registered definition from its document.
+
+        Raises:
+            UnreadableTopicError: It lacks a setting, or has a value that this version does not know.
+        """
+        value = document.fields
+        try:
             return cls(
                 value["name"],
                 TopicType(value["type"]),
@@ -281,10 +334,18 @@ class Topic:
                 max_dead_age=value["max_dead_age_ms"],
                 retention=Retention.from_json(value["retention"]) if "retention" in value else None,
                 when_full=WhenFull(value.get("when_full", "REFUSE")),
-                full_timeout=value.get("full_timeout_ms", 10_000),
+                full_timeout=value.get("full_timeout_ms", _FULL_TIMEOUT_MS),
                 ttl=value.get("ttl_ms"),
                 max_rate=value.get("max_rate"),
                 max_burst=value.get("max_burst"),
             )
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-            raise InvalidTopicError(f"registered definition {text!r:.200} cannot be read: {error!r}") from error
+        except KeyError as error:
+            trouble = f"it has no {error}"
+        except (AttributeError, OverflowError, TypeError, ValueError) as error:
+            trouble = str(error)
+        raise UnreadableTopicError(
+            f"the registered definition cannot be read: {trouble:.300} (schema version {document.version} wrote it, "
+            f"this RMQ has version {SCHEMA_VERSION})",
+            version=document.version,
+            min_reader=document.min_reader,
+        )

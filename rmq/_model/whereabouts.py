@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
 
-from rmq.results import DeadMessage
-from rmq.scores import lease_end_second, retries_left_of, second_of
-from rmq.topics import Topic
+from rmq._model.scores import lease_end_ms, retries_left_of, second_of
+from rmq._model.topics import Topic
 
 Place = Literal["store", "prepare", "retry"]
 AnyPlace = Literal["store", "prepare", "retry", "dead"]
 PLACES: tuple[AnyPlace, ...] = ("store", "prepare", "retry", "dead")
-
-STALE_MS = 15_000
-"""A worker that was silent for longer may be gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +55,11 @@ class PeekedMessage:
 def meaning_of(topic: Topic, place: Place, score: int) -> tuple[int | None, int | None]:
     """Return what a score says: when something happens (see `PeekedMessage.due_ms`), and the retries left."""
     if place == "prepare":
-        return lease_end_second(second_of(score), topic.lease_s) * 1000, retries_left_of(score)
+        return lease_end_ms(score, topic.lease_ms), min(retries_left_of(score), topic.max_retries)
     if place == "retry":
-        return second_of(score) * 1000, retries_left_of(score)
+        return second_of(score) * 1000, min(retries_left_of(score), topic.max_retries)
     if score <= topic.max_retries:
-        return None, score - 1
+        return None, max(0, score - 1)
     return (score if topic.type.timed else None), None
 
 
@@ -224,174 +219,34 @@ class AuditLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
-    """What happened per second between two looks.
-
-    Attributes:
-        seconds: Between the looks.
-        sent: Messages accepted, the merged ones included.
-        merged: Of these, merged.
-        delivered: Handed to handlers.
-        acked: Done.
-        retried: Failed and rolled back.
-        buried: Died of failures.
-        expired: Died of age (`ttl_expired`).
-        dropped: Dropped because of a full backlog.
-    """
-
-    seconds: float
-    sent: float
-    merged: float
-    delivered: float
-    acked: float
-    retried: float
-    buried: float
-    expired: float
-    dropped: float
-
-
-_RATES = ("accepted", "merged", "delivered", "acked", "retried", "buried", "ttl_expired", "dropped")
-
-
-def rates_between(earlier: Mapping[str, int], later: Mapping[str, int], ms: int) -> Rates:
-    """Return rates from totals at two times, `ms` apart; all zero where no time lies between them.
-
-    A total that went back, as after a restore of Redis, counts as still.
-    """
-    seconds = max(0, ms) / 1000
-
-    def rate(name: str) -> float:
-        return max(0, later.get(name, 0) - earlier.get(name, 0)) / seconds if seconds else 0.0
-
-    return Rates(seconds, *map(rate, _RATES))
-
-
-@dataclass(frozen=True, slots=True)
-class ListenerInfo:
-    """A listener of a worker.
+class DeadMessage:
+    """A dead message and why it died.
 
     Attributes:
         topic: Topic name.
-        group: Stream topics: the group.
-        threads: Handlers in parallel.
-        slots: Slots that it owns; without ZooKeeper all.
-        busy_slots: Those of which it holds something, at most 1,000.
-        in_flight: Messages that it holds.
-        handled: Messages handled since it began, the failed ones included.
-        failed: Messages whose handler failed.
-        handled_per_s: Since the heartbeat before.
-        failed_per_s: Since the heartbeat before.
+        slot: Slot number.
+        content: The content.
+        body: The body, or `None`.
+        died_ms: Time of death, epoch ms.
+        error_type: Type of the last error, e.g. `ValueError`, or `LeaseExpired`.
+        error_message: The last error's text, cut to 1,000 characters.
+        attempts: Deliveries it had.
+        first_failed_ms: Time of its first failure, epoch ms.
+        last_failed_ms: Time of its last failure, epoch ms.
     """
 
     topic: str
-    group: str | None
-    threads: int
-    slots: tuple[int, ...]
-    busy_slots: tuple[int, ...]
-    in_flight: int
-    handled: int
-    failed: int
-    handled_per_s: float
-    failed_per_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerInfo:
-    """A process with running listeners, as it last reported.
-
-    Attributes:
-        name: `host:pid:random`.
-        host: Name of its machine.
-        pid: Its process id.
-        started_ms: When its listeners started, by its own clock, epoch ms.
-        seen_ms: Its last sign of life, epoch ms.
-        now_ms: Redis' time of the reading, epoch ms.
-        zookeeper: Whether it owns slots through ZooKeeper.
-        listeners: What it runs.
-    """
-
-    name: str
-    host: str
-    pid: int
-    started_ms: int
-    seen_ms: int
-    now_ms: int
-    zookeeper: bool
-    listeners: tuple[ListenerInfo, ...]
+    slot: int
+    content: bytes
+    body: bytes | None
+    died_ms: int
+    error_type: str
+    error_message: str
+    attempts: int
+    first_failed_ms: int
+    last_failed_ms: int
 
     @property
-    def silent_ms(self) -> int:
-        """How long ago it gave its last sign of life, ms."""
-        return max(0, self.now_ms - self.seen_ms)
-
-    @property
-    def stale(self) -> bool:
-        """Whether it may be gone: silent for more than 15 s."""
-        return self.silent_ms > STALE_MS
-
-    def to_json(self) -> str:
-        """Return it as it is kept in Redis: without what the registry knows by itself."""
-        own = {name: getattr(self, name) for name in ("host", "pid", "started_ms", "zookeeper")}
-        listeners = [
-            asdict(each) | {"slots": _as_ranges(each.slots), "busy_slots": _as_ranges(each.busy_slots)}
-            for each in self.listeners
-        ]
-        return json.dumps({**own, "listeners": listeners}, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: bytes, name: str, seen_ms: int, now_ms: int) -> WorkerInfo | None:
-        """Rebuild it; `None` where another version of RMQ has written what this one can't read."""
-        try:
-            return cls._rebuilt(json.loads(text), name, seen_ms, now_ms)
-        except (AttributeError, KeyError, TypeError, ValueError):
-            return None
-
-    @classmethod
-    def _rebuilt(cls, value: dict[str, Any], name: str, seen_ms: int, now_ms: int) -> WorkerInfo:
-        listeners = tuple(
-            ListenerInfo(
-                **each | {"slots": _from_ranges(each["slots"]), "busy_slots": _from_ranges(each["busy_slots"])}
-            )
-            for each in value["listeners"]
-        )
-        return cls(
-            name, value["host"], value["pid"], value["started_ms"], seen_ms, now_ms, value["zookeeper"], listeners
-        )
-
-
-def _as_ranges(slots: Collection[int]) -> str:
-    """Return slots as `0-7,9`."""
-    parts: list[list[int]] = []
-    for slot in sorted(slots):
-        if parts and parts[-1][1] == slot - 1:
-            parts[-1][1] = slot
-        else:
-            parts.append([slot, slot])
-    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in parts)
-
-
-def _from_ranges(text: str) -> tuple[int, ...]:
-    slots: list[int] = []
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        slots += range(int(first), int(last or first) + 1)
-    return tuple(slots)
-
-
-@dataclass(frozen=True, slots=True)
-class ServerMemory:
-    """What a Redis server uses.
-
-    Attributes:
-        used_bytes: Memory in use.
-        limit_bytes: Its `maxmemory`, 0 for none.
-    """
-
-    used_bytes: int
-    limit_bytes: int
-
-    @classmethod
-    def from_info(cls, info: bytes) -> ServerMemory:
-        """Read the section `memory` of INFO."""
-        values = dict(line.split(b":", 1) for line in info.splitlines() if b":" in line)
-        return cls(int(values.get(b"used_memory", 0)), int(values.get(b"maxmemory", 0)))
+    def text(self) -> str:
+        """The content as text; bytes that are not UTF-8 show as backslash escapes."""
+        return self.content.decode(errors="backslashreplace")

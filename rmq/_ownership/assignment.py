@@ -10,7 +10,8 @@ Controlled Rounding", JASA 82, 1987; it is a flow with whole capacities). `_even
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -59,15 +60,6 @@ def assign(
     if sum(bool(table.remainder) for table in tables) > 1:
         _even_out(tables, loads)
     return {table.name: table.deal() for table in tables}
-
-
-def moves(before: Mapping[str, Sequence[str | None]], after: Mapping[str, Sequence[str | None]]) -> int:
-    """Return how many slots have another owner in `after` than in `before`; a slot that had none does not count."""
-    return sum(
-        old is not None and old != new
-        for topic, owners in before.items()
-        for old, new in zip(owners, after.get(topic, (None,) * len(owners)), strict=False)
-    )
 
 
 @dataclass(slots=True)
@@ -178,3 +170,25 @@ def _unwind(seen: Mapping[str, tuple[_Table, str] | None], goal: str, *, giving:
         path.append((table, here, there) if giving else (table, there, here))
         step, there = seen[here], here
     return path
+
+
+def spread_slots(slots: Collection[int], threads: int, before: Mapping[int, int]) -> dict[int, int]:
+    """Give each slot to one thread: evenly, and without moving a slot that has one.
+
+    Args:
+        slots: The slots that this process owns.
+        threads: How many threads share them, from 1.
+        before: Thread of each slot until now.
+
+    Returns:
+        Slot -> thread, 0 to `threads` - 1. A slot never moves while it is owned, so that its messages stay in one
+        thread; the next ones even the load out.
+    """
+    spread = {slot: before[slot] for slot in slots if slot in before}
+    load = Counter(spread.values())
+    for slot in sorted(slots):
+        if slot not in spread:
+            thread = min(range(threads), key=lambda number: (load[number], number))
+            spread[slot] = thread
+            load[thread] += 1
+    return spread

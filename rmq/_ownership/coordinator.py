@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import os
 import re
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING
-from uuid import uuid4
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
-from rmq.coordination.documents import WorkerDocument, owners_path, topic_path
-from rmq.coordination.machine import WorkerMachine
-from rmq.coordination.requests import UNKNOWN, Create, Get, Put, Release, Reply, Request
-from rmq.coordination.rounds import Member
-from rmq.coordination.values import DigestAuth, Ownership, SaslAuth, SlotKey, Tls
-from rmq.coordination.view import OwnershipView, monotonic_s
-from rmq.coordination.zk import ZooKeeperClient
-from rmq.errors import CoordinationError, ForkedClientError, InvalidValueError
+from rmq._model.reports import reporter
+from rmq._model.times import monotonic_s
+from rmq._model.workers import process_name
+from rmq._ownership.capacity import SESSION_BYTES, SessionBudget
+from rmq._ownership.documents import WORKERS, WorkerDocument, owners_path, topic_path, worker_path
+from rmq._ownership.machine import WorkerMachine
+from rmq._ownership.member import Member
+from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Put, Release, Reply, Request
+from rmq._ownership.values import DigestAuth, Ownership, SaslAuth, SlotKey, Tls
+from rmq._ownership.view import OwnershipView
+from rmq.errors import CoordinationError, ForkedClientError, InvalidValueError, UnreadableDocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-_LOG = logging.getLogger("rmq.coordination")
-_NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,128}")
+    from rmq._ownership.counting import ConnectionKey
+    from rmq._ownership.zookeeper import ZooKeeperClient
+
+_LOG = reporter("rmq.coordination")
+_NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._:-]{1,128}")
 _CHROOT = re.compile(r"(/(?!\.+(/|$))[A-Za-z0-9._-]+)+")
+DRAIN_S = 30.0
+"""How long running handlers may finish, unless the client or the coordinator says otherwise."""
+
 _GATHER_S = 0.02
 """How long a wake-up waits for others: one change in ZooKeeper usually brings several."""
 
@@ -46,7 +55,11 @@ class Coordinator:
         weight: Capacity against the other workers', a whole number from 1.
         auth: Login; then every node is open to this login only.
         tls: Certificates; None for plain TCP.
-        drain_timeout_s: How long a revoked slot waits for its last handler before it is handed over all the same.
+        drain_timeout_s: How long a revoked slot waits for its last handler before it is handed over all the same. None
+            for the drain time that the client runs with, 30 s without one. Who leaves says by `leave` how long.
+        session_bytes: What the paths of this session's nodes may take, from 1,000. ZooKeeper writes them all down when
+            the session ends; what exceeds `jute.maxbuffer` takes the whole ensemble down. Raise it only after
+            `jute.maxbuffer` on all servers, and stay a tenth below that.
         on_change: Called, from the background thread, after every change of `owned` or `revoking`; must not block.
 
     Raises:
@@ -65,21 +78,28 @@ class Coordinator:
         weight: int = 1,
         auth: DigestAuth | SaslAuth | None = None,
         tls: Tls | None = None,
-        drain_timeout_s: float = 30.0,
+        drain_timeout_s: float | None = None,
+        session_bytes: int = SESSION_BYTES,
         on_change: Callable[[], None] | None = None,
     ) -> None:
-        host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64]
-        self.worker_id = worker_id or f"{host}-{os.getpid()}-{uuid4().hex[:8]}"
+        self.worker_id = worker_id or process_name()
         named = bool(_NAME.fullmatch(self.worker_id))
-        _check(named, f"worker_id {self.worker_id!r} must be 1 to 128 of A-Z a-z 0-9 . _ -")
+        _check(named, f"worker_id {self.worker_id!r} must be 1 to 128 of A-Z a-z 0-9 . _ : -")
         _check(bool(_CHROOT.fullmatch(chroot)), f"chroot {chroot!r} must be like /rmq")
         _check(
             type(weight) is int and 1 <= weight <= 1000, f"weight is {weight!r}; it must be a whole number, 1 to 1000"
         )
         _check(session_timeout_s > 0, f"session_timeout_s is {session_timeout_s!r}; it must be above 0")
-        _check(drain_timeout_s >= 0, f"drain_timeout_s is {drain_timeout_s!r}; it must not be below 0")
+        _check(
+            drain_timeout_s is None or drain_timeout_s >= 0,
+            f"drain_timeout_s is {drain_timeout_s!r}; it must not be below 0",
+        )
+        _check(
+            type(session_bytes) is int and session_bytes >= 1000,
+            f"session_bytes is {session_bytes!r}; it must be a whole number from 1000",
+        )
         self.on_change = on_change
-        self._connect: Callable[[tuple[int, bytes] | None], ZooKeeperClient] = lambda identity: ZooKeeperClient(
+        self._connect: Callable[[tuple[int, bytes] | None], ZooKeeperClient] = lambda identity: _client_class()(
             hosts,
             chroot,
             session_timeout_s,
@@ -95,10 +115,16 @@ class Coordinator:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._drain_at_end = True
+        self._drain_given = drain_timeout_s is not None
+        self._leave_within_s: float | None = None
         self._first_round = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rmq-coordinator", daemon=True)
-        self._machine = WorkerMachine(session_timeout_s, drain_timeout_s)
-        document = WorkerDocument({}, weight, host, self._pid)
+        _, slash, above = hosts.partition("/")
+        self._budget = SessionBudget(session_bytes, self.worker_id, slash + above + chroot)
+        self._machine = WorkerMachine(
+            session_timeout_s, DRAIN_S if drain_timeout_s is None else drain_timeout_s, budget=self._budget
+        )
+        document = WorkerDocument({}, weight, socket.gethostname(), self._pid, self._budget.room)
         self._member = Member(self.worker_id, document, self._machine, monotonic_s)
         self._client: ZooKeeperClient = self._connect(None)
         self._identity: tuple[int, bytes] | None = None
@@ -141,6 +167,17 @@ class Coordinator:
         return self._member.ensemble
 
     @property
+    def drain_timeout_s(self) -> float:
+        """How long a revoked slot waits for its last handler, in seconds."""
+        return self._machine.drain_timeout_s
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What keeps slots from being owned or served at the moment, in words; each was logged, too."""
+        with self._lock:
+            return self._member.troubles.current()
+
+    @property
     def connected(self) -> bool:
         """Whether there is a connection to ZooKeeper."""
         return self._client.session is not None
@@ -167,19 +204,31 @@ class Coordinator:
         self._thread.start()
         if not self._first_round.wait(timeout_s):
             failure = self._failure
+            reason = failure or self._client.refusal or "connections are made, and nothing comes back"
             self.stop(drain=False)
-            raise CoordinationError(f"No ZooKeeper server has answered within {timeout_s:g} s: {failure}") from failure
+            raise CoordinationError(f"No ZooKeeper server has answered within {timeout_s:g} s ({reason})") from failure
         if self._failure is not None:
             failure = self._failure
             self.stop(drain=False)
             raise failure
 
-    def leave(self) -> None:
+    def drain_within(self, drain_s: float) -> None:
+        """Let a revoked slot wait so long for its last handler, in seconds, unless `drain_timeout_s` was given."""
+        if not self._drain_given:
+            with self._lock:
+                self._machine.drain_timeout_s = drain_s
+
+    def leave(self, drain_s: float | None = None) -> None:
         """Begin to hand over all slots, each once `drained` says so, and return at once; `stop` waits for the end.
 
-        Guarantee: May be called again.
+        Args:
+            drain_s: How long, in seconds, a slot may wait for its last handler from now on; by default as before.
+
+        Guarantee: May be called again; the first call's time counts.
         """
         self._check_process()
+        if not self._stopping.is_set():
+            self._leave_within_s = drain_s
         self._stopping.set()
         self._wake.set()
 
@@ -222,6 +271,8 @@ class Coordinator:
         node = replies[2]
         if not isinstance(node, tuple):
             raise CoordinationError("ZooKeeper lost the topic's definition while it was registered", topic=name)
+        with self._lock:
+            self._member.definitions[name] = node[0]
         return node[0].decode()
 
     def consume(self, topic: str, slots: int) -> None:
@@ -238,10 +289,89 @@ class Coordinator:
             if self._stopping.is_set():
                 return
             document = self._member.document
-            self._member.document = WorkerDocument(
-                {**document.topics, topic: slots}, document.weight, document.host, document.pid
+            topics = {**document.topics, topic: slots}
+            self._member.document = replace(document, topics=topics)
+        needed = self._budget.workers_needed(topics)
+        if needed > 1 and topics != document.topics:
+            _LOG.warning(
+                "The %d slots of %d topics take %d workers at least: the paths of one session's nodes may take"
+                " session_bytes=%d",
+                sum(topics.values()),
+                len(topics),
+                needed,
+                self._budget.limit,
             )
         self._wake.set()
+
+    def others(self) -> dict[str, WorkerDocument]:
+        """Return what the other live workers say of themselves; those whose nodes can't be read are left out.
+
+        Raises:
+            CoordinationError: ZooKeeper does not answer.
+        """
+        (listed,) = self._ask([Children(WORKERS)])
+        names = [name for name in cast("list[str] | None", listed) or () if name != self.worker_id]
+        found: dict[str, WorkerDocument] = {}
+        for name, node in zip(names, self._ask([Get(worker_path(name)) for name in names]), strict=True):
+            with contextlib.suppress(UnreadableDocumentError):
+                if isinstance(node, tuple):
+                    found[name] = WorkerDocument.from_json(node[0])
+        return found
+
+    # --- what binds it to Redis
+
+    def belong_to(self, redis: str) -> None:
+        """Say which Redis this worker serves; empty for unknown."""
+        with self._lock:
+            if self._member.document.redis != redis:
+                self._member.document = replace(self._member.document, redis=redis)
+                self._wake.set()
+
+    def expect_marks(self) -> None:
+        """Take slots over a new connection only after `give_marks`; before `start`."""
+        self._member.counting.gated = True
+
+    @property
+    def awaited_marks(self) -> ConnectionKey | None:
+        """The connection that waits for `give_marks`, None if none does."""
+        with self._lock:
+            return self._member.counting.awaits
+
+    def give_marks(self, connection: ConnectionKey, marks: Mapping[str, int]) -> None:
+        """Say how far ensembles have counted, by their identities: a ZooKeeper that stands lower was restored.
+
+        Args:
+            connection: What `awaited_marks` said before the marks were read.
+            marks: Identity of an ensemble → its highest epoch that was ever used.
+        """
+        with self._lock:
+            self._member.counting.give(connection, marks)
+        self._wake.set()
+
+    def fenced(self, epoch: int) -> None:
+        """Say that Redis has a higher epoch of this ensemble: a ZooKeeper that has not counted so far was restored."""
+        with self._lock:
+            self._member.counting.note(self._member.ensemble or "", epoch)
+        self._wake.set()
+
+    def verified(self, marks: Mapping[str, int], timeout_s: float = 15.0) -> str:
+        """Return the ensemble's identity once it is certain that it has counted as far as `marks` say.
+
+        Raises:
+            CoordinationError: ZooKeeper does not answer.
+        """
+        with self._lock:
+            for ensemble, epoch in marks.items():
+                self._member.counting.note(ensemble, epoch)
+        deadline_s = monotonic_s() + timeout_s
+        while monotonic_s() < deadline_s:
+            self._wake.set()
+            with self._lock:
+                identity = self._member.ensemble
+                if identity is not None and self._member.counting.reached(identity):
+                    return identity
+            time.sleep(0.05)
+        raise CoordinationError(f"ZooKeeper has not answered within {timeout_s:g} s")
 
     def _ask(self, requests: Sequence[Request], timeout_s: float = 15.0) -> list[Reply]:
         """Carry out requests that may be repeated, until all have a reply."""
@@ -283,8 +413,10 @@ class Coordinator:
     def _begin_to_leave(self) -> float:
         with self._lock:
             document = self._member.document
-            self._member.document = WorkerDocument({}, document.weight, document.host, document.pid)
-        return monotonic_s() + self._machine.drain_timeout_s + 2.0
+            self._member.document = replace(document, topics={})
+            drain_s = self._machine.drain_timeout_s if self._leave_within_s is None else self._leave_within_s
+            self._machine.leave(monotonic_s(), drain_s)
+        return monotonic_s() + drain_s + 2.0
 
     def _pause_s(self) -> float:
         """Return how long to wait for a wake-up: a sixth of the session timeout, or until something is due before."""
@@ -322,7 +454,7 @@ class Coordinator:
             self._first_round.set()
 
     def _round(self, session: int, breaks: int) -> bool:
-        steps = self._member.round(session)
+        steps = self._member.round(session, breaks)
         replies: Sequence[Reply] | None = None
         while True:
             with self._lock:
@@ -334,6 +466,10 @@ class Coordinator:
             self._publish(breaks)
             replies = self._carry_out(session, requests)
         self._publish(breaks)
+        if not finished:
+            self._chroot_seen = None  # it may be gone, with all below
+        for text in self._member.troubles.news():
+            _LOG.warning("%s", text)
         if self._member.blocked_by is not None:
             _LOG.warning(
                 "The worker node of %s belongs to session 0x%x; waiting until it ends. If it never does, two live"
@@ -390,3 +526,9 @@ class Coordinator:
 def _check(good: bool, message: str) -> None:
     if not good:
         raise InvalidValueError(message)
+
+
+def _client_class() -> type[ZooKeeperClient]:
+    from rmq._ownership.zookeeper import ZooKeeperClient  # with kazoo: only who has a ZooKeeper pays for it
+
+    return ZooKeeperClient

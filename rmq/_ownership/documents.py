@@ -6,22 +6,25 @@
 /leader                 ephemeral: the worker that writes the assignment
 /assignment             who shall own what; the node's version is the assignment's
 /owners/<topic>/<slot>  ephemeral: who owns it; the node's czxid is the epoch
+
+Documents say their schema version (`_model/schema.py`). Who can't read one passes over that one alone: a topic whose
+definition is unreadable gets no new owners, a worker with an unreadable node no slots, and an unreadable assignment
+leaves everything as it is until the leader writes one in the version of the oldest live worker.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from rmq.errors import CoordinationError
+from rmq._model.schema import SCHEMA_VERSION, new_document, read_document
+from rmq.errors import UnreadableDocumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-    from rmq.assignment import Owners
-    from rmq.coordination.values import SlotKey
+    from rmq._ownership.values import SlotKey
 
 ENSEMBLE = "/ensemble"
 WORKERS = "/workers"
@@ -29,9 +32,6 @@ TOPICS = "/topics"
 LEADER = "/leader"
 ASSIGNMENT = "/assignment"
 OWNERS = "/owners"
-
-MAX_NODE_BYTES = 1_000_000
-"""ZooKeeper refuses more than 1 MiB (`jute.maxbuffer`)."""
 
 
 def node_name(topic: str) -> str:
@@ -73,108 +73,55 @@ class WorkerDocument:
         weight: Its capacity against the others', from 1.
         host: Name of its machine.
         pid: Its process id there.
+        room: Bytes that the paths of its owner nodes may take; None where it knows no limit (before version 2).
+        version: The schema version of what it writes and reads.
+        redis: Identity of the Redis whose messages it handles; empty where it does not know (before version 2).
     """
 
     topics: Mapping[str, int]
     weight: int = 1
     host: str = ""
     pid: int = 0
+    room: int | None = None
+    version: int = SCHEMA_VERSION
+    redis: str = ""
 
     def to_json(self) -> bytes:
         """Return the contents of the worker's node."""
-        return _dump({"host": self.host, "pid": self.pid, "weight": self.weight, "topics": dict(self.topics)})
+        fields: dict[str, Any] = {"host": self.host, "pid": self.pid, "weight": self.weight, "topics": {**self.topics}}
+        if self.room is not None:
+            fields["room"] = self.room
+        if self.redis:
+            fields["redis"] = self.redis
+        return new_document(fields).to_json().encode()
 
     @classmethod
     @lru_cache(maxsize=1024)  # read in every round, changed rarely
-    def from_json(cls, data: bytes) -> WorkerDocument | None:
-        """Read a worker's node; None if it is not one, so that one bad node stops nobody else."""
-        try:
-            fields = json.loads(data)
-            topics = {str(name): int(slots) for name, slots in fields["topics"].items()}
-            return cls(topics, max(1, int(fields["weight"])), str(fields["host"]), int(fields["pid"]))
-        except (ValueError, TypeError, KeyError, AttributeError):
-            return None
-
-
-def slots_from_definition(data: bytes) -> int | None:
-    """Return the number of slots in a topic's registered definition, None if it says none."""
-    try:
-        slots = json.loads(data)["slots"]
-    except (ValueError, TypeError, KeyError):
-        return None
-    return slots if type(slots) is int and slots > 0 else None
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """Who shall own what: topic → owner by slot number."""
-
-    topics: Mapping[str, Owners] = field(default_factory=dict[str, "Owners"])
-
-    def of(self, worker: str, topics: Iterable[str]) -> frozenset[SlotKey]:
-        """Return the slots of these topics that `worker` shall own."""
-        return frozenset(
-            (topic, slot)
-            for topic in topics
-            for slot, owner in enumerate(self.topics.get(topic, ()))
-            if owner == worker
-        )
-
-    def to_json(self) -> bytes:
-        """Return the contents of the node: per topic and worker the slots as ranges, at most six bytes a slot.
+    def from_json(cls, data: bytes) -> WorkerDocument:
+        """Read a worker's node.
 
         Raises:
-            CoordinationError: Longer than a node may be.
+            UnreadableDocumentError: It is for newer readers, or no such document: it stops nobody else.
         """
-        data = _dump(
-            {
-                "topics": {
-                    name: {"slots": len(owners), "owners": _ranges_by_owner(owners)}
-                    for name, owners in sorted(self.topics.items())
-                }
-            }
-        )
-        if len(data) > MAX_NODE_BYTES:
-            raise CoordinationError(
-                f"the assignment of {len(self.topics)} topics takes {len(data)} bytes, a ZooKeeper node holds"
-                f" {MAX_NODE_BYTES}; use fewer slots, or give the topics to several chroots"
-            )
-        return data
-
-    @classmethod
-    @lru_cache(maxsize=4)
-    def from_json(cls, data: bytes) -> Assignment | None:
-        """Read the node; None if its contents are not an assignment."""
+        document = read_document(data, "a worker's node in ZooKeeper")
         try:
-            topics: dict[str, Owners] = {}
-            for name, entry in json.loads(data)["topics"].items():
-                owners: list[str | None] = [None] * int(entry["slots"])
-                for worker, ranges in entry["owners"].items():
-                    for low, high in _parse_ranges(ranges):
-                        owners[low : high + 1] = [str(worker)] * (high + 1 - low)
-                topics[str(name)] = tuple(owners)
-            return cls(topics)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            return None
+            fields = document.fields
+            topics = {str(name): int(slots) for name, slots in fields["topics"].items()}
+            weight, host, pid = max(1, int(fields["weight"])), str(fields["host"]), int(fields["pid"])
+            room = fields.get("room")
+            redis = str(fields.get("redis", ""))
+            return cls(topics, weight, host, pid, None if room is None else int(room), document.version, redis)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            raise UnreadableDocumentError(f"a worker's node in ZooKeeper cannot be read: {error!r:.200}") from None
 
 
-def _ranges_by_owner(owners: Owners) -> dict[str, str]:
-    """`("a", "a", "b", "a")` → `{"a": "0-1,3", "b": "2"}`."""
-    ranges: dict[str, list[str]] = {}
-    start = 0
-    for slot, owner in enumerate(owners):
-        if slot + 1 == len(owners) or owners[slot + 1] != owner:
-            if owner is not None:
-                ranges.setdefault(owner, []).append(f"{start}-{slot}" if slot > start else f"{slot}")
-            start = slot + 1
-    return {owner: ",".join(parts) for owner, parts in sorted(ranges.items())}
+def slots_from_definition(data: bytes) -> int:
+    """Return the number of slots in a topic's registered definition.
 
-
-def _parse_ranges(text: str) -> Iterable[tuple[int, int]]:
-    for part in text.split(","):
-        low, _, high = part.partition("-")
-        yield int(low), int(high or low)
-
-
-def _dump(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(cast("dict[str, Any]", document), separators=(",", ":")).encode()
+    Raises:
+        UnreadableDocumentError: It is for newer readers, or says none.
+    """
+    slots = read_document(data, "a topic's definition in ZooKeeper").fields.get("slots")
+    if type(slots) is not int or not 0 < slots <= 1_000_000:
+        raise UnreadableDocumentError(f"a topic's definition in ZooKeeper cannot be read: its slots are {slots!r:.50}")
+    return slots

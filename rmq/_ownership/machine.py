@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Set
 
-    from rmq.coordination.values import SlotKey, Stat
+    from rmq._ownership.capacity import SessionBudget
+    from rmq._ownership.values import SlotKey, Stat
 
 WATCHDOG_SHARE = 2 / 3
 
@@ -54,11 +55,20 @@ class WorkerMachine:
         session_timeout_s: The session timeout that ZooKeeper granted.
         drain_timeout_s: How long a revoked slot may wait for its last handler.
         sample: How many nodes are looked at in a round without a reason.
+        budget: What the paths of one session may take; None for no limit.
     """
 
-    def __init__(self, session_timeout_s: float, drain_timeout_s: float, sample: int = 16) -> None:
+    def __init__(
+        self,
+        session_timeout_s: float,
+        drain_timeout_s: float,
+        sample: int = 16,
+        budget: SessionBudget | None = None,
+    ) -> None:
         self.session_timeout_s = session_timeout_s
         self.drain_timeout_s = drain_timeout_s
+        self.budget = budget
+        self.left_out = 0  # assigned slots for which the session had no room when the last plan was made
         self._sample = sample
         self.revision = 0  # changes with every change of what `owned`, `epochs` or `revoking` return
         self._session: int | None = None
@@ -189,13 +199,25 @@ class WorkerMachine:
         if held and held.revoked_s is not None:
             held.drained = True
 
+    def leave(self, now_s: float, drain_timeout_s: float) -> None:
+        """This worker leaves: from now on each slot, also one asked back before, has so long for its last handler."""
+        self.drain_timeout_s = drain_timeout_s
+        for held in self._held.values():
+            if held.revoked_s is not None:
+                held.revoked_s = now_s
+
     # --- decisions
 
-    def plan(self, now_s: float) -> Plan:
+    def plan(self, now_s: float, *, may_acquire: bool = True) -> Plan:
         """Return what to do next. What is in it counts as begun: its result is unknown until it is reported."""
         if not self._claims(now_s):
             return Plan()
-        acquire = tuple(sorted(key for key in self._assigned if key not in self._present and key not in self._held))
+        wanted = self._assigned if may_acquire else ()
+        free = [key for key in wanted if key not in self._present and key not in self._held]
+        acquire = (
+            tuple(sorted(free)) if self.budget is None else self.budget.fit(self._suspects | self._held.keys(), free)
+        )
+        self.left_out = len(free) - len(acquire)
         release = tuple(sorted(key for key, held in self._held.items() if self._may_go(held, now_s)))
         self._suspects.update(acquire)
         for key in release:

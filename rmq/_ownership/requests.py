@@ -7,10 +7,12 @@ repeated, a change was carried out or not.
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
-from rmq.coordination.values import Stat
+from rmq._ownership.values import Stat
 
 
 class Unknown(Enum):
@@ -45,7 +47,7 @@ class Get:
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """List a node's children. Reply: their names, none if there is no such node."""
+    """List a node's children. Reply: their names, None if there is no such node."""
 
     path: str
     watch: bool = False
@@ -83,3 +85,28 @@ class Release:
 
 Request = Sync | Look | Get | Children | Create | Put | Release
 Reply = bool | Stat | tuple[bytes, Stat] | list[str] | Unknown | None
+
+Node = tuple[bytes, Stat] | None
+"""The reply to `Get`."""
+
+T = TypeVar("T")
+Steps = Generator[Sequence[Request], Sequence[Reply], T]
+"""Yields batches of requests, is sent their replies."""
+
+
+class BrokenOffError(Exception):
+    """A read of this round got no reply: the rest of the round makes no sense."""
+
+
+def read(*requests: Request) -> Steps[Sequence[Reply]]:
+    """Carry out requests without which the round makes no sense.
+
+    Raises:
+        BrokenOffError: One got no reply.
+    """
+    if not requests:
+        return ()
+    replies = yield requests
+    if any(reply is UNKNOWN for reply in replies):
+        raise BrokenOffError
+    return replies

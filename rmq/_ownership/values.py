@@ -33,11 +33,13 @@ class Stat:
         czxid: Transaction that created it.
         version: How often its data were set.
         session: Id of the session that an ephemeral node lives with (`ephemeralOwner`), else 0.
+        mzxid: Transaction that has set its data last.
     """
 
     czxid: int
     version: int
     session: int
+    mzxid: int = 0
 
 
 @dataclass(frozen=True, slots=True)

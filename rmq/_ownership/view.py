@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from rmq.coordination.values import Ownership, SlotKey
+from rmq._model.times import monotonic_s
+from rmq._ownership.values import Ownership, SlotKey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rmq.coordination.machine import WorkerMachine
+    from rmq._ownership.machine import WorkerMachine
 
 _NONE: Mapping[SlotKey, Ownership] = MappingProxyType({})
-_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
-
-
-def monotonic_s() -> float:
-    """Return seconds on a clock that never jumps and, where there is one, also runs while the machine sleeps."""
-    return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +35,7 @@ class OwnershipView:
         self.deadline_s = float("-inf")
         self._breaks = 0
         self._view = _View()
-        self._published: tuple[int, int] | None = None
+        self._published: tuple[int, int, str] | None = None
 
     @property
     def breaks(self) -> int:
@@ -84,9 +78,9 @@ class OwnershipView:
             Whether `owned` or `revoking` has changed.
         """
         self.deadline_s = machine.deadline_s
-        if (machine.revision, breaks) == self._published:
+        if (machine.revision, breaks, ensemble) == self._published:
             return False
-        self._published = machine.revision, breaks
+        self._published = machine.revision, breaks, ensemble
         owned = {key: Ownership(*key, epoch, ensemble) for key, epoch in machine.owned(monotonic_s()).items()}
         before = self._view
         self._view = _View(MappingProxyType(owned), machine.epochs(), machine.revoking(), breaks, ensemble)

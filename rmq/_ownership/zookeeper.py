@@ -37,19 +37,8 @@ from kazoo.handlers.threading import (  # pyright: ignore[reportMissingTypeStubs
 from kazoo.protocol.states import KeeperState  # pyright: ignore[reportMissingTypeStubs]
 from kazoo.security import CREATOR_ALL_ACL  # pyright: ignore[reportMissingTypeStubs]
 
-from rmq.coordination.requests import (
-    UNKNOWN,
-    Children,
-    Create,
-    Get,
-    Look,
-    Put,
-    Release,
-    Reply,
-    Request,
-    Sync,
-)
-from rmq.coordination.values import DigestAuth, SaslAuth, Stat, Tls
+from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Look, Put, Release, Reply, Request, Sync
+from rmq._ownership.values import DigestAuth, SaslAuth, Stat, Tls
 from rmq.errors import CoordinationError
 
 if TYPE_CHECKING:
@@ -67,12 +56,17 @@ class _Handler(SequentialThreadingHandler):
     """Kazoo's handler; it bounds the wait for a connection, and remembers it, so that we can hang up."""
 
     connect_timeout_s = 5.0
+    refusal: str | None = None  # why the last connection did not come about
     _current: socket.socket | None = None
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         kwargs["timeout"] = min(kwargs.get("timeout", self.connect_timeout_s), self.connect_timeout_s)
-        connection = cast("Any", super()).create_connection(*args, **kwargs)
-        self._current = connection
+        try:
+            connection = cast("Any", super()).create_connection(*args, **kwargs)
+        except Exception as error:  # kazoo tries the next server, and tells nobody why
+            self.refusal = f"{_address(kwargs.get('address', args[0] if args else None))}: {error!s:.300}"
+            raise
+        self._current, self.refusal = connection, None
         return connection
 
     def hang_up(self) -> None:
@@ -162,6 +156,11 @@ class ZooKeeperClient:
         """Id of the session; None while there is no connection."""
         identity = self.identity
         return identity[0] if identity else None
+
+    @property
+    def refusal(self) -> str | None:
+        """Which server did not take the last connection, and why; None where it did, or none was tried."""
+        return self._handler.refusal
 
     @property
     def refused(self) -> bool:
@@ -285,13 +284,18 @@ class ZooKeeperClient:
             raise CoordinationError(f"ZooKeeper refuses: {error!r}") from error
 
 
+def _address(server: Any) -> str:
+    """Return a server's address for a message."""
+    return f"{server[0]}:{server[1]}" if isinstance(server, tuple) else "a server"
+
+
 def _stat(stat: Any) -> Stat:
-    return Stat(stat.czxid, stat.version, stat.ephemeralOwner)
+    return Stat(stat.czxid, stat.version, stat.ephemeralOwner, stat.mzxid)
 
 
 def _refused(request: Request) -> Reply:
     """The reply to a request that ZooKeeper answers with no such node, node exists or another version."""
-    return [] if type(request) is Children else False if type(request) in (Put, Release) else None
+    return False if type(request) in (Put, Release) else None
 
 
 def _released(results: Iterable[Any]) -> bool:

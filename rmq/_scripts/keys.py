@@ -18,6 +18,12 @@ WORKERS_KEY = "rmq:{workers}"
 WORKER_INFOS_KEY = "rmq:{workers}:info"
 """HASH: worker -> what it does, JSON."""
 
+REDIS_KEY = "rmq:{workers}:redis"
+"""STRING: identity of this Redis, a random UUID; workers with ZooKeeper tell it to one another."""
+
+ENSEMBLES_KEY = "rmq:{workers}:ensembles"
+"""ZSET: identity of a ZooKeeper ensemble -> the highest epoch of its that was used here."""
+
 HISTORY_TURN_KEY = "rmq:history-turn"
 """STRING: the last minute whose figures somebody has set out to record."""
 
@@ -57,9 +63,12 @@ class SlotKeys:
 
 @dataclass(frozen=True, slots=True)
 class GroupKeys:
-    """The keys of one group on one slot of a stream topic.
+    """The keys of one group on one slot of a stream topic, and those of the slot that its scripts take, too.
 
     Attributes:
+        store: STREAM: the entries.
+        meta: HASH: the slot's totals.
+        wake: channel: as of any slot.
         group: HASH: owner's epoch and ensemble, paused, state of the pass over the pending list, totals.
         retry: ZSET padded id -> due ms: entries waiting out a delay.
         dead: ZSET id -> time of death, ms.
@@ -68,6 +77,9 @@ class GroupKeys:
         dead_body: HASH id -> packed fields of a dead entry.
     """
 
+    store: str
+    meta: str
+    wake: str
     group: str
     retry: str
     dead: str
@@ -124,8 +136,12 @@ def group_keys(topic: str, slot: int, group: str) -> GroupKeys:
         slot: Number of the slot, from 0.
         group: A valid group name: no colon in it.
     """
-    tag = f"{{{topic}_{slot}}}"
+    store = f"{topic}_{slot}"
+    tag = f"{{{store}}}"
     return GroupKeys(
+        store=store,
+        meta=f"meta{tag}",
+        wake=f"wake{tag}",
         group=f"group:{group}{tag}",
         retry=f"retry:{group}{tag}",
         dead=f"dead:{group}{tag}",

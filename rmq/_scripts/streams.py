@@ -1,36 +1,56 @@
-"""Builds the script calls of stream topics and parses their replies. No I/O: the sync and the asyncio side share it."""
+"""The scripts of stream topics."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
-from rmq.calls import Ack, Argument, Call, Nack, ack_args, nack_args
-from rmq.keys import GroupKeys, group_keys, sizes_key, slot_keys
-from rmq.messages import Encoded
-from rmq.ownership import NO_OWNER, Owner
-from rmq.results import Claimed, ClaimReply, ExtendReply, Redriven, SendResult
-from rmq.retention import Retention
-from rmq.stream_values import (
+from rmq._io.wire import Argument
+from rmq._model.entries import (
     BODY,
     CONTENT,
     WAITING,
     DeadEntry,
-    GroupSlot,
     PendingEntry,
-    StreamClaimed,
     StreamEntry,
-    StreamSlot,
     Trimmed,
     body_of,
     content_of,
 )
-from rmq.topics import Topic
+from rmq._model.failures import read_failure
+from rmq._model.figures import GroupSlot, StreamSlot
+from rmq._model.messages import Encoded
+from rmq._model.owner import NO_OWNER, Owner
+from rmq._model.replies import ClaimReply, ExtendReply, Redriven, SendResult, StreamClaimed
+from rmq._model.retention import Retention
+from rmq._model.topics import Topic
+from rmq._scripts.binding import Bound
+from rmq._scripts.claiming import CLAIM_BYTES, Ack, Nack, ack_args, nack_args
+from rmq._scripts.keys import group_keys, sizes_key
+from rmq._transport.call import Call
+from rmq.errors import RmqError, TooManyGroupsError
+
+_SEND, _CLAIM, _EXTEND, _LOOK = (Bound(f"stream_{verb}") for verb in "send claim extend look".split())
+_RESUME, _FORGET, _DROP_GROUP = (Bound(f"stream_{verb}") for verb in "resume forget drop_group".split())
+_TRIM, _DELETE, _RANGE, _PENDING = (Bound(f"stream_{verb}") for verb in "trim delete range pending".split())
+_STATS, _GROUP, _CONSUMERS = (Bound(f"stream_{verb}") for verb in "stats group consumers".split())
+_LIST_DEAD, _REDRIVE, _PURGE_DEAD = Bound("stream_list_dead"), Bound("stream_redrive"), Bound("purge_dead")
+
+
+def _too_many_groups(call: Call[Any], detail: Sequence[str]) -> RmqError:
+    text = f"{call.place} has {detail[0]} groups already; remove one, see `RmqClient.stream`"
+    return TooManyGroupsError(text, topic=call.topic, slot=call.slot)
+
+
+_JOIN = Bound("stream_join", {"RMQ_GROUPS": _too_many_groups})
 
 MAX_GROUPS = 100
 """Most groups on one topic: each keeps a place, a pending list and its dead in every slot."""
+
+FIRST_BYTES = 9 * 1_048_576
+"""So much a claim may read at most before it knows how large entries are: that many of the topic's largest."""
 
 SCAN_LIMIT = 256
 """Pending entries that one claim looks at for leases that have run out."""
@@ -54,21 +74,24 @@ class Member:
     consumer: str
 
 
-@dataclass(frozen=True, slots=True)
-class StreamClaimReply(ClaimReply):
-    """What a claim on a stream answers.
-
-    Attributes:
-        lost: Ids of entries that were trimmed or deleted before the group had acked them.
-    """
-
-    lost: tuple[bytes, ...] = ()
-
-
-def send(topic: Topic, slot: int, messages: Sequence[Encoded], publish: str, detailed: bool) -> Call[SendResult]:
+def send(topic: Topic, slot: int, messages: Sequence[Encoded], detailed: bool = False) -> Call[SendResult]:
     """Build the sending of up to `MAX_BATCH` entries of one slot, in their order."""
-    keys = slot_keys(topic.name, slot)
-    args: list[Argument] = [publish, topic.max_backlog_per_slot, int(detailed), len(messages)]
+    number = len(messages)
+    args = _SEND.args(
+        max_backlog=topic.max_backlog_per_slot, detailed=int(detailed), number=number, messages=entry_args(messages)
+    )
+
+    def parse(reply: list[bytes]) -> SendResult:
+        if not detailed:
+            return SendResult(number, 0)
+        return SendResult(number, 0, (True,) * number, tuple(entry_id.decode() for entry_id in reply))
+
+    return _SEND.call(topic, slot, parse, args, repeatable=True, durable=True)
+
+
+def entry_args(messages: Iterable[Encoded]) -> list[Argument]:
+    """Return entries as append_entries takes them."""
+    args: list[Argument] = []
     for message in messages:
         if message.flat:
             args.append(len(message.flat))
@@ -77,22 +100,14 @@ def send(topic: Topic, slot: int, messages: Sequence[Encoded], publish: str, det
             args += (2, CONTENT, message.content)
         else:
             args += (4, CONTENT, message.content, BODY, message.body)
-    number = len(messages)
-
-    def parse(reply: list[bytes]) -> SendResult:
-        if not detailed:
-            return SendResult(number, 0)
-        return SendResult(number, 0, (True,) * number, tuple(entry_id.decode() for entry_id in reply))
-
-    names = (keys.store, keys.meta, keys.wake)
-    return Call("stream_send", names, args, parse, True, topic.name, slot, durable=True)
+    return args
 
 
 def join(topic: Topic, slot: int, group: str, start: str) -> Call[bool]:
     """Build the registration of a group; answers whether it is new."""
-    keys = slot_keys(topic.name, slot)
-    names = (keys.store, keys.meta, group_keys(topic.name, slot, group).group)
-    return Call("stream_join", names, [group, start, MAX_GROUPS], _flag, True, topic.name, slot)
+    keys = _JOIN.keys(group_keys(topic.name, slot, group))
+    args = _JOIN.args(group=group, start=start, max_groups=MAX_GROUPS)
+    return _JOIN.call(topic, slot, _flag, args, repeatable=True, keys=keys)
 
 
 def claim(
@@ -100,39 +115,51 @@ def claim(
     slot: int,
     member: Member,
     limit: int,
-    publish: str,
     *,
     owner: Owner = NO_OWNER,
     acks: Iterable[Ack] = (),
     nacks: Sequence[Nack] = (),
     scan_limit: int = SCAN_LIMIT,
-) -> Call[ClaimReply]:
+    most_bytes: int = CLAIM_BYTES,
+) -> Call[ClaimReply[StreamClaimed]]:
     """Build the claim of up to `limit` entries (0 to `MAX_BATCH`), which first settles earlier deliveries."""
-    keys, group = slot_keys(topic.name, slot), group_keys(topic.name, slot, member.group)
-    args: list[Argument] = [owner.epoch, owner.ensemble, member.group, member.consumer, topic.lease_s * 1000]
-    args += [topic.max_retries, limit, scan_limit, topic.max_dead_age_ms, topic.max_dead_per_slot, publish]
-    args += nack_args(nacks)
-    args += ack_args(acks)
-    names = (keys.store, group.group, group.retry, group.dead, group.error, group.reason, group.dead_body, keys.wake)
-    return Call("stream_claim", names, args, _parse_claim, False, topic.name, slot)
+    args = _CLAIM.args(
+        epoch=owner.epoch,
+        ensemble=owner.ensemble,
+        group=member.group,
+        consumer=member.consumer,
+        lease_ms=topic.lease_s * 1000,
+        max_retries=topic.max_retries,
+        limit=limit,
+        scan_limit=scan_limit,
+        max_dead_age_ms=topic.max_dead_age_ms,
+        max_dead=topic.max_dead_per_slot,
+        most_bytes=most_bytes,
+        piece=max(1, FIRST_BYTES // (topic.max_content_bytes + topic.max_body_bytes)),
+        settlements=nack_args(nacks) + ack_args(acks),
+    )
+    keys = _CLAIM.keys(group_keys(topic.name, slot, member.group))
+    return _CLAIM.call(topic, slot, _parse_claim, args, repeatable=False, keys=keys)
 
 
 def extend(
     topic: Topic, slot: int, member: Member, claims: Sequence[Ack], owner: Owner = NO_OWNER
 ) -> Call[ExtendReply]:
     """Build the renewal of leases; the delivery counts, which are the tokens, stay."""
-    keys, group = slot_keys(topic.name, slot), group_keys(topic.name, slot, member.group)
-    args: list[Argument] = [owner.epoch, owner.ensemble, member.group, member.consumer]
+    pairs: list[Argument] = []
     for entry_id, deliveries in claims:
-        args += (deliveries, entry_id)
+        pairs += (deliveries, entry_id)
+    args = _EXTEND.args(
+        epoch=owner.epoch, ensemble=owner.ensemble, group=member.group, consumer=member.consumer, claims=pairs
+    )
     counts = [deliveries for _, deliveries in claims]
 
     def parse(reply: list[bytes]) -> ExtendReply:
         flags = zip(reply[1], counts, strict=True)
         return ExtendReply(int(reply[0]), tuple(deliveries if flag == 49 else None for flag, deliveries in flags))
 
-    names = (keys.store, group.group, group.retry, group.error)
-    return Call("stream_extend", names, args, parse, False, topic.name, slot)
+    keys = _EXTEND.keys(group_keys(topic.name, slot, member.group))
+    return _EXTEND.call(topic, slot, parse, args, repeatable=False, keys=keys)
 
 
 def look(topic: Topic, slots: Sequence[int], group: str) -> Call[tuple[int, list[int]]]:
@@ -140,33 +167,37 @@ def look(topic: Topic, slots: Sequence[int], group: str) -> Call[tuple[int, list
     names: list[str] = []
     for slot in slots:
         keys = group_keys(topic.name, slot, group)
-        names += (slot_keys(topic.name, slot).store, keys.group, keys.retry)
+        names += (keys.store, keys.group, keys.retry)
 
     def parse(reply: list[bytes]) -> tuple[int, list[int]]:
         return int(reply[0]), [int(due) for due in reply[1:]]
 
-    return Call("stream_look", tuple(names), [group], parse, True, topic.name, slots[0])
+    args, keys = _LOOK.args(group=group, lease_ms=topic.lease_s * 1000), _LOOK.names(slots=names)
+    return _LOOK.call(topic, slots[0], parse, args, repeatable=True, keys=keys)
 
 
 def trim(topic: Topic, slot: int, retention: Retention, *, now: bool = False) -> Call[Trimmed]:
     """Build a clean-up: where it is time for one, or `now`."""
-    keys = slot_keys(topic.name, slot)
     length, age_ms = retention.max_length_of_slot(topic.slots), retention.max_age_ms
-    args: list[Argument] = [0 if now else retention.every_ms, -1 if length is None else length]
-    args += [-1 if age_ms is None else age_ms, int(retention.shrink), int(retention.approximate)]
-    args.append(int(retention.unacked))
+    args = _TRIM.args(
+        every_ms=0 if now else retention.every_ms,
+        max_length=-1 if length is None else length,
+        max_age_ms=-1 if age_ms is None else age_ms,
+        shrink=int(retention.shrink),
+        approximate=int(retention.approximate),
+        unacked=int(retention.unacked),
+    )
 
     def parse(reply: list[bytes]) -> Trimmed:
         return Trimmed(slot, reply[0] == b"1", int(reply[1]), reply[2] == b"1", int(reply[3]))
 
-    names = (keys.store, keys.meta, sizes_key(topic.name, slot))
-    return Call("stream_trim", names, args, parse, True, topic.name, slot)
+    keys = _TRIM.keys_with(topic, slot, sizes=sizes_key(topic.name, slot))
+    return _TRIM.call(topic, slot, parse, args, repeatable=True, keys=keys)
 
 
 def delete(topic: Topic, slot: int, ids: Sequence[str]) -> Call[int]:
     """Build the deletion of up to `MAX_BATCH` entries."""
-    keys = slot_keys(topic.name, slot)
-    return Call("stream_delete", (keys.store, keys.meta), list(ids), int, True, topic.name, slot)
+    return _DELETE.call(topic, slot, int, _DELETE.args(ids=ids), repeatable=True)
 
 
 def read_range(topic: Topic, slot: int, first: str, last: str, limit: int, *, down: bool) -> Call[list[StreamEntry]]:
@@ -175,13 +206,12 @@ def read_range(topic: Topic, slot: int, first: str, last: str, limit: int, *, do
     def parse(reply: list[Any]) -> list[StreamEntry]:
         return [StreamEntry(topic.name, slot, entry_id.decode(), tuple(flat)) for entry_id, flat in reply]
 
-    args: list[Argument] = [first, last, limit, "down" if down else "up"]
-    return Call("stream_range", (slot_keys(topic.name, slot).store,), args, parse, True, topic.name, slot)
+    args = _RANGE.args(first=first, last=last, limit=limit, order="down" if down else "up")
+    return _RANGE.call(topic, slot, parse, args, repeatable=True)
 
 
 def stats(topic: Topic, slot: int) -> Call[StreamSlot]:
     """Build the reading of a slot's length, ends, groups and totals."""
-    keys = slot_keys(topic.name, slot)
 
     def parse(reply: list[Any]) -> StreamSlot:
         now_ms, length, first, last, totals, groups = reply
@@ -189,12 +219,11 @@ def stats(topic: Topic, slot: int) -> Call[StreamSlot]:
         numbers = _totals(STREAM_TOTALS, totals)
         return StreamSlot(topic.name, slot, int(now_ms), int(length), first.decode(), last.decode(), names, numbers)
 
-    return Call("stream_stats", (keys.store, keys.meta), list(STREAM_TOTALS), parse, True, topic.name, slot)
+    return _STATS.call(topic, slot, parse, _STATS.args(totals=STREAM_TOTALS), repeatable=True)
 
 
 def group_stats(topic: Topic, slot: int, group: str) -> Call[GroupSlot]:
     """Build the reading of what a group has done and has left to do in one slot."""
-    keys, own = slot_keys(topic.name, slot), group_keys(topic.name, slot, group)
 
     def parse(reply: list[Any]) -> GroupSlot:
         last_id, pending, waiting, dead, lag, epoch, paused, oldest, totals = reply
@@ -204,8 +233,8 @@ def group_stats(topic: Topic, slot: int, group: str) -> Call[GroupSlot]:
             _totals(GROUP_TOTALS, totals),
         )  # fmt: skip
 
-    names = (keys.store, keys.meta, own.group, own.retry, own.dead)
-    return Call("stream_group", names, [group, *GROUP_TOTALS], parse, True, topic.name, slot)
+    keys = _GROUP.keys(group_keys(topic.name, slot, group))
+    return _GROUP.call(topic, slot, parse, _GROUP.args(group=group, totals=GROUP_TOTALS), repeatable=True, keys=keys)
 
 
 def consumers(topic: Topic, slot: int, group: str) -> Call[list[tuple[str, int, int]]]:
@@ -214,7 +243,7 @@ def consumers(topic: Topic, slot: int, group: str) -> Call[list[tuple[str, int, 
     def parse(reply: list[Any]) -> list[tuple[str, int, int]]:
         return [(row[1].decode(errors="backslashreplace"), row[3], row[5]) for row in reply]
 
-    return Call("stream_consumers", (slot_keys(topic.name, slot).store,), [group], parse, True, topic.name, slot)
+    return _CONSUMERS.call(topic, slot, parse, _CONSUMERS.args(group=group), repeatable=True)
 
 
 def pending(
@@ -226,61 +255,76 @@ def pending(
         rows = [(row[0].decode(), row[1].decode(errors="backslashreplace"), row[2], row[3]) for row in reply]
         return [PendingEntry(slot, id_, None if name == WAITING else name, idle, n) for id_, name, idle, n in rows]
 
-    args: list[Argument] = [group, "-" if after is None else f"({after}", limit, consumer]
-    return Call("stream_pending", (slot_keys(topic.name, slot).store,), args, parse, True, topic.name, slot)
+    first = "-" if after is None else f"({after}"
+    args = _PENDING.args(group=group, first=first, limit=limit, consumer=consumer)
+    return _PENDING.call(topic, slot, parse, args, repeatable=True)
 
 
-def forget(
-    topic: Topic, slot: int, group: str, consumer: str, idle_ms: int, limit: int, publish: str
-) -> Call[tuple[int, int]]:
+def forget(topic: Topic, slot: int, group: str, consumer: str, idle_ms: int, limit: int) -> Call[tuple[int, int]]:
     """Build the removal of consumers: how many were removed, and how many deliveries were given back."""
-    keys, own = slot_keys(topic.name, slot), group_keys(topic.name, slot, group)
 
     def parse(reply: list[int]) -> tuple[int, int]:
         return reply[0], reply[1]
 
-    names = (keys.store, own.group, own.retry, own.error, keys.wake)
-    return Call("stream_forget", names, [group, consumer, idle_ms, limit, publish], parse, True, topic.name, slot)
+    args = _FORGET.args(group=group, consumer=consumer, idle_ms=idle_ms, limit=limit)
+    keys = _FORGET.keys(group_keys(topic.name, slot, group))
+    return _FORGET.call(topic, slot, parse, args, repeatable=True, keys=keys)
+
+
+def resume(topic: Topic, slot: int, member: Member, after: str, limit: int) -> Call[tuple[str, int, tuple[bytes, ...]]]:
+    """Build the giving back of what an earlier process of this name held.
+
+    The answer: after what the next call goes on, `""` at the end; entries met; ids of those that had vanished.
+    """
+    args = _RESUME.args(
+        group=member.group,
+        consumer=member.consumer,
+        first=after,
+        limit=limit,
+        max_retries=topic.max_retries,
+        max_dead_age_ms=topic.max_dead_age_ms,
+        max_dead=topic.max_dead_per_slot,
+    )
+
+    def parse(reply: list[Any]) -> tuple[str, int, tuple[bytes, ...]]:
+        return reply[0].decode(), reply[1], tuple(reply[2])
+
+    keys = _RESUME.keys(group_keys(topic.name, slot, member.group))
+    return _RESUME.call(topic, slot, parse, args, repeatable=True, keys=keys)
 
 
 def drop_group(topic: Topic, slot: int, group: str) -> Call[bool]:
     """Build the removal of a group with all that it has; answers whether it was there."""
-    own = group_keys(topic.name, slot, group)
-    names = (slot_keys(topic.name, slot).store, *_all_of(own))
-    return Call("stream_drop_group", names, [group], _flag, True, topic.name, slot)
+    keys = _DROP_GROUP.keys(group_keys(topic.name, slot, group))
+    return _DROP_GROUP.call(topic, slot, _flag, _DROP_GROUP.args(group=group), repeatable=True, keys=keys)
 
 
 def list_dead(topic: Topic, slot: int, group: str, start: int, limit: int) -> Call[list[DeadEntry]]:
     """Build the reading of a page of a group's dead, the longest dead first."""
-    own = group_keys(topic.name, slot, group)
 
     def parse(reply: list[Any]) -> list[DeadEntry]:
         return [_dead_entry(topic.name, slot, group, *row) for row in reply]
 
-    names = (own.dead, own.reason, own.dead_body)
-    return Call("stream_list_dead", names, [start, limit], parse, True, topic.name, slot)
+    keys = _LIST_DEAD.keys(group_keys(topic.name, slot, group))
+    return _LIST_DEAD.call(topic, slot, parse, _LIST_DEAD.args(start=start, limit=limit), repeatable=True, keys=keys)
 
 
-def redrive(topic: Topic, slot: int, group: str, ids: Sequence[str], publish: str) -> Call[list[Redriven]]:
+def redrive(topic: Topic, slot: int, group: str, ids: Sequence[str]) -> Call[list[Redriven]]:
     """Build the redrive of dead entries into the group in which they died."""
-    keys, own = slot_keys(topic.name, slot), group_keys(topic.name, slot, group)
-    names = (keys.store, keys.meta, own.group, own.retry, own.dead, own.reason, own.dead_body, keys.wake)
 
     def parse(reply: list[bytes]) -> list[Redriven]:
         return [Redriven(answer.decode()) for answer in reply]
 
-    return Call("stream_redrive", names, [group, publish, *ids], parse, True, topic.name, slot)
+    keys = _REDRIVE.keys(group_keys(topic.name, slot, group))
+    return _REDRIVE.call(topic, slot, parse, _REDRIVE.args(group=group, ids=ids), repeatable=True, keys=keys)
 
 
 def purge_dead(topic: Topic, slot: int, group: str, ids: Sequence[str]) -> Call[int]:
     """Build the purge of dead entries."""
     own = group_keys(topic.name, slot, group)
-    names = (own.dead, own.group, own.reason, own.dead_body, slot_keys(topic.name, slot).audit)
-    return Call("purge_dead", names, ["+inf", 0, "", *ids], int, True, topic.name, slot)
-
-
-def _all_of(keys: GroupKeys) -> tuple[str, ...]:
-    return keys.group, keys.retry, keys.dead, keys.error, keys.reason, keys.dead_body
+    keys = _PURGE_DEAD.keys_with(topic, slot, dead=own.dead, meta=own.group, reason=own.reason, dead_body=own.dead_body)
+    args = _PURGE_DEAD.args(before_ms="+inf", limit=0, actor="", contents=ids)
+    return _PURGE_DEAD.call(topic, slot, int, args, repeatable=True, keys=keys)
 
 
 def _flag(reply: bytes) -> bool:
@@ -291,7 +335,13 @@ def _totals(names: Sequence[str], values: Sequence[bytes | None]) -> dict[str, i
     return {name: int(value) for name, value in zip(names, values, strict=True) if value is not None}
 
 
-def _parse_claim(reply: list[Any]) -> ClaimReply:
+_claimed = cast(
+    "Callable[[tuple[bytes, int, int, bytes | None, bytes, Any]], StreamClaimed]",
+    partial(tuple.__new__, StreamClaimed),  # pyright: ignore[reportUnknownMemberType] - see `rmq._scripts.claiming`
+)
+
+
+def _parse_claim(reply: list[Any]) -> ClaimReply[StreamClaimed]:
     now_ms, next_due_ms, swept, stale, items, lost = reply
     messages: list[StreamClaimed] = []
     at = 0
@@ -299,28 +349,27 @@ def _parse_claim(reply: list[Any]) -> ClaimReply:
         deliveries, first = items[at + 1], at + 3
         last = first + items[at + 2]
         flat = items[first:last]
-        messages.append(StreamClaimed(content_of(flat), deliveries, deliveries, body_of(flat), items[at], flat))
+        messages.append(_claimed((content_of(flat), deliveries, deliveries, body_of(flat), items[at], flat)))
         at = last
-    claimed = cast("tuple[Claimed, ...]", tuple(messages))
-    return StreamClaimReply(int(now_ms), int(next_due_ms), 0, int(swept), tuple(stale), claimed, (), tuple(lost))
+    return ClaimReply(int(now_ms), int(next_due_ms), 0, int(swept), tuple(stale), tuple(messages), (), tuple(lost))
 
 
 def _dead_entry(
     topic: str, slot: int, group: str, entry_id: bytes, died: bytes, reason: bytes, flat: list[bytes]
 ) -> DeadEntry:
     died_ms = int(died)
-    record: dict[str, Any] = json.loads(reason.decode(errors="replace")) if reason else {}
+    record = read_failure(reason)
     return DeadEntry(
         topic,
         slot,
         content_of(flat),
         body_of(flat),
         died_ms,
-        error_type=record.get("type", ""),
-        error_message=record.get("message", ""),
-        attempts=int(record.get("attempts", 0)),
-        first_failed_ms=int(record.get("first_ms", died_ms)),
-        last_failed_ms=int(record.get("last_ms", died_ms)),
+        error_type=record.type,
+        error_message=record.message,
+        attempts=record.attempts,
+        first_failed_ms=died_ms if record.first_ms is None else record.first_ms,
+        last_failed_ms=died_ms if record.last_ms is None else record.last_ms,
         id=entry_id.decode(),
         group=group,
         flat=tuple(flat),

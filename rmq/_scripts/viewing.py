@@ -1,15 +1,16 @@
-"""Builds the calls that only look, beside those in `calls`, and those of the workers' registry."""
+"""The scripts that only look at messages, and at what has been done to them."""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from rmq.calls import Argument, Call, dead_message
-from rmq.envelope import unwrap
-from rmq.findings import (
+from rmq._model.envelope import unwrap
+from rmq._model.failures import read_failure
+from rmq._model.figures import TOTALS, SlotStats
+from rmq._model.scores import score_of
+from rmq._model.topics import Topic
+from rmq._model.whereabouts import (
     PLACES,
     AuditLine,
     Failure,
@@ -17,25 +18,31 @@ from rmq.findings import (
     PeekedMessage,
     Place,
     Whereabouts,
-    WorkerInfo,
     meaning_of,
 )
-from rmq.keys import WORKER_INFOS_KEY, WORKERS_KEY, slot_keys
-from rmq.topics import Topic
+from rmq._scripts.binding import Bound
+from rmq._scripts.claiming import order_of
+from rmq._scripts.dead import dead_message
+from rmq._scripts.keys import slot_keys
+from rmq._transport.call import Call
+
+_FIND, _SEARCH, _PEEK, _STATS = Bound("find"), Bound("search"), Bound("peek"), Bound("stats")
+_RANGE = Bound("stream_range")
 
 MOST_BODY_BYTES = 1_024
 """So much of a body a search hands over."""
 
-MOST_WORKERS = 1_000
+
+MOST_REASONS = 500
+"""Dead of one slot that are looked at for a sample."""
 
 
 def find(topic: Topic, slot: int, content: bytes) -> Call[Whereabouts]:
     """Build the reading of where a content is."""
-    keys = slot_keys(topic.name, slot)
 
     def parse(reply: list[Any]) -> Whereabouts:
         now_ms = int(reply[0])
-        scores = [int(found[0]) if found else None for found in reply[1:5]]
+        scores = [score_of(found[0]) if found else None for found in reply[1:5]]
         body, error, reason, dead_body = (found[0] if found else None for found in reply[5:9])
         body = unwrap(body)[0]
 
@@ -61,10 +68,7 @@ def find(topic: Topic, slot: int, content: bytes) -> Call[Whereabouts]:
             _failure(error),
         )
 
-    names = (
-        keys.store, keys.prepare, keys.retry, keys.dead, keys.body, keys.error, keys.reason, keys.dead_body,
-    )  # fmt: skip
-    return Call("find", names, [content], parse, True, topic.name, slot)
+    return _FIND.call(topic, slot, parse, _FIND.args(content=content), repeatable=True)
 
 
 SearchReply = tuple[tuple[str, ...], list[FoundMessage]]
@@ -73,27 +77,15 @@ SearchReply = tuple[tuple[str, ...], list[FoundMessage]]
 
 def search(topic: Topic, slot: int, pattern: bytes, count: int, cursors: Sequence[str]) -> Call[SearchReply]:
     """Build the next step of a search in one slot. `cursors`: one for each of `PLACES`, empty to leave it out."""
-    keys = slot_keys(topic.name, slot)
 
     def parse(reply: list[Any]) -> SearchReply:
         now_ms, nexts, flat = reply
         rows = zip(*(flat[column::6] for column in range(6)), strict=True)
         return tuple(each.decode() for each in nexts), [_found(topic, slot, int(now_ms), *row) for row in rows]
 
-    names = (keys.store, keys.prepare, keys.retry, keys.dead, keys.body, keys.dead_body, keys.reason)
-    args: list[Argument] = [pattern, count, MOST_BODY_BYTES, *cursors]
-    return Call("search", names, args, parse, True, topic.name, slot)
-
-
-def dead_reasons(topic: Topic, slot: int, sample: int) -> Call[tuple[int, Counter[str]]]:
-    """Build counting a slot's dead by type of error: how many there are, and the counts of the sample."""
-    keys = slot_keys(topic.name, slot)
-
-    def parse(reply: list[bytes]) -> tuple[int, Counter[str]]:
-        pairs = zip(reply[1::2], reply[2::2], strict=True)
-        return int(reply[0]), Counter({kind.decode(errors="backslashreplace"): int(number) for kind, number in pairs})
-
-    return Call("dead_reasons", (keys.dead, keys.reason), [sample], parse, True, topic.name, slot)
+    of_place = {f"{place}_cursor": cursor for place, cursor in zip(PLACES, cursors, strict=True)}
+    args = _SEARCH.args(pattern=pattern, count=count, most_body=MOST_BODY_BYTES, **of_place)
+    return _SEARCH.call(topic, slot, parse, args, repeatable=True)
 
 
 def audit_lines(topic: Topic, slot: int, limit: int) -> Call[list[AuditLine]]:
@@ -102,57 +94,78 @@ def audit_lines(topic: Topic, slot: int, limit: int) -> Call[list[AuditLine]]:
     def parse(reply: list[Any]) -> list[AuditLine]:
         return [_audit_line(topic.name, slot, entry_id.decode(), flat) for entry_id, flat in reply]
 
-    key = slot_keys(topic.name, slot).audit
-    return Call("stream_range", (key,), ["-", "+", limit, "down"], parse, True, topic.name, slot)
-
-
-def worker_beat(name: str, info: str, forget_ms: int) -> Call[None]:
-    """Build a worker's sign of life; an empty `info`: it has left."""
-    args: list[Argument] = [name, info, forget_ms, MOST_WORKERS]
-    return Call("worker_beat", (WORKERS_KEY, WORKER_INFOS_KEY), args, _nothing, True, WORKERS_KEY, 0)
-
-
-def workers() -> Call[list[WorkerInfo]]:
-    """Build the reading of the workers, by name."""
-
-    def parse(reply: list[bytes]) -> list[WorkerInfo]:
-        rows = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
-        found = [WorkerInfo.from_json(info, name.decode(), int(seen), int(reply[0])) for name, seen, info in rows]
-        return sorted((each for each in found if each is not None), key=lambda worker: worker.name)
-
-    return Call("workers", (WORKERS_KEY, WORKER_INFOS_KEY), [MOST_WORKERS], parse, True, WORKERS_KEY, 0)
+    keys = _RANGE.keys_with(topic, slot, store=slot_keys(topic.name, slot).audit)
+    args = _RANGE.args(first="-", last="+", limit=limit, order="down")
+    return _RANGE.call(topic, slot, parse, args, repeatable=True, keys=keys)
 
 
 def _found(
     topic: Topic, slot: int, now_ms: int, place: bytes, content: bytes, score: bytes, size: bytes, body: bytes,
     reason: bytes | None,
 ) -> FoundMessage:  # fmt: skip
-    where, value = PLACES[int(place) - 1], int(score)
+    where, value = PLACES[int(place) - 1], score_of(score)
     begin = None if int(size) < 0 else unwrap(body)[0]
     length = int(size) - len(body) + len(begin or b"")
     due_ms, left = (value, None) if where == "dead" else meaning_of(topic, where, value)
-    record: dict[str, Any] = json.loads(reason.decode(errors="replace")) if reason else {}
+    record = read_failure(reason)
     return FoundMessage(
-        topic.name, slot, content, where, value, due_ms, left, record.get("type", ""), record.get("message", ""),
-        begin, max(0, length), now_ms,
+        topic.name, slot, content, where, value, due_ms, left, record.type, record.message, begin,
+        max(0, length), now_ms,
     )  # fmt: skip
 
 
 def _failure(error: bytes | None) -> Failure | None:
     if error is None:
         return None
-    record: dict[str, Any] = json.loads(error.decode(errors="replace"))
-    return Failure(record["type"], record["message"], int(record["first_ms"]), int(record["last_ms"]))
+    record = read_failure(error)
+    return Failure(record.type, record.message, record.first_ms or 0, record.last_ms or 0)
 
 
 def _audit_line(topic: str, slot: int, entry_id: str, flat: list[bytes]) -> AuditLine:
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     actor, action, detail, outcome = (
-        fields[name].decode(errors="backslashreplace") for name in (b"actor", b"action", b"detail", b"outcome")
+        fields.get(name, b"").decode(errors="backslashreplace") for name in (b"actor", b"action", b"detail", b"outcome")
     )
-    content, time_ms = fields[b"content"] or None, int(entry_id.partition("-")[0])
+    content, time_ms = fields.get(b"content") or None, int(entry_id.partition("-")[0])
     return AuditLine(topic, slot, entry_id, time_ms, actor, action, content, detail, outcome)
 
 
-def _nothing(reply: object) -> None:
-    del reply
+def peek(
+    topic: Topic, slot: int, place: str, start: int, limit: int
+) -> Call[tuple[int, list[tuple[bytes, int, bytes | None]], bool]]:
+    """Build the reading of a page of `store`, `prepare` or `retry`.
+
+    It answers Redis' time, (content, score, body) of each, and whether the page has more, since these are large.
+    """
+    keys = slot_keys(topic.name, slot)
+    zset = {"store": keys.store, "prepare": keys.prepare, "retry": keys.retry}[place]
+    order = order_of(topic) if place == "store" else "low"
+
+    def parse(reply: list[Any]) -> tuple[int, list[tuple[bytes, int, bytes | None]], bool]:
+        now_ms, page, bodies, more = reply
+        contents, scores = page[::2], page[1::2]
+        rows = zip(contents, scores, bodies or [None] * len(contents), strict=True)
+        return int(now_ms), [(content, score_of(score), unwrap(body)[0]) for content, score, body in rows], more == b"1"
+
+    args = _PEEK.args(order=order, start=start, limit=limit)
+    return _PEEK.call(topic, slot, parse, args, repeatable=True, keys=_PEEK.keys_with(topic, slot, zset=zset))
+
+
+def stats(topic: Topic, slot: int) -> Call[SlotStats]:
+    """Build the reading of a slot's sizes and totals."""
+
+    def parse(reply: list[Any]) -> SlotStats:
+        now_ms, backlog, due_now, in_flight, waiting, dead, lowest, next_due_ms, epoch = map(_whole, reply[:9])
+        oldest = None
+        if backlog:
+            oldest = lowest if topic.type.timed and lowest > topic.max_retries else now_ms
+        totals = {name: int(value) for name, value in zip(TOTALS, reply[10], strict=True) if value is not None}
+        sizes = (backlog, due_now, in_flight, waiting, dead)
+        return SlotStats(topic.name, slot, now_ms, *sizes, oldest, next_due_ms, epoch, reply[9] == b"1", totals)
+
+    args = _STATS.args(order=order_of(topic), lease_ms=topic.lease_ms, totals=TOTALS)
+    return _STATS.call(topic, slot, parse, args, repeatable=True)
+
+
+def _whole(text: bytes) -> int:
+    return score_of(text) if text else 0

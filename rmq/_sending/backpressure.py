@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rmq.clock import monotonic_s
+from rmq._model.messages import Encoded
+from rmq._model.replies import SendResult
+from rmq._model.times import monotonic_s
+from rmq._model.topics import Topic, WhenFull
+from rmq._slots.slots import SlotWriter
 from rmq.errors import BacklogFullError, RmqError
-from rmq.messages import Encoded
-from rmq.results import SendResult
-from rmq.slot import SlotWriter
-from rmq.topics import Topic, WhenFull
 
 Sleep = Callable[[float], None]
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
@@ -69,6 +69,6 @@ def add_up(first: SendResult, second: SendResult) -> SendResult:
 
 
 def _timed_out(full: BacklogFullError, timeout_s: float) -> BacklogFullError:
-    error = BacklogFullError(f"no room for {timeout_s:g} s: {full}", topic=full.topic, slot=full.slot)
+    error = BacklogFullError(f"no room within {timeout_s:g} s: {full}", topic=full.topic, slot=full.slot)
     error.room = full.room
     return error

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain
 
-from rmq.backpressure import blocks, send_patiently
-from rmq.connections import Connections
-from rmq.envelope import unwrap, wrap
+from rmq._model.envelope import unwrap, wrap
+from rmq._model.messages import Encoded, Message, encode
+from rmq._model.observers import Observers
+from rmq._model.replies import SendResult
+from rmq._model.topics import Topic, TopicType
+from rmq._scripts.claiming import MAX_BATCH
+from rmq._sending.backpressure import blocks, send_patiently
+from rmq._sending.pipeline import BATCH_BYTES, Pipeline, RoundSize
+from rmq._slots.slots import SlotWriter
+from rmq._transport.call import Call
+from rmq._transport.connections import Connections
 from rmq.errors import (
     BacklogFullError,
     DurabilityError,
@@ -18,23 +26,20 @@ from rmq.errors import (
     RmqError,
     SendError,
 )
-from rmq.messages import Encoded, Message, encode
-from rmq.observing import Observers
-from rmq.results import SendResult
-from rmq.slot import SlotWriter
-from rmq.topics import Topic, TopicType
 
 BATCH = 500
-"""Messages per script call."""
-
-BATCH_BYTES = 1_048_576
-"""A batch is sent before it grows beyond this."""
+"""Messages per script call; more where a topic has few slots, see `batch_size`."""
 
 CALLS_IN_FLIGHT = 4
-"""Script calls per round trip; while one round is under way, the next is put together."""
+"""Most script calls per round trip, each to another slot; while one is under way, the next is put together."""
+
+BUFFERED_BYTES = 64 * BATCH_BYTES
+"""Most bytes of contents and bodies held back to fill batches."""
 
 BUFFERED = 20_000
 """Most messages held back to fill batches, over all slots."""
+
+ROUND = RoundSize(CALLS_IN_FLIGHT * BATCH, CALLS_IN_FLIGHT * BATCH_BYTES)
 
 
 class Producer:
@@ -44,13 +49,21 @@ class Producer:
         connections: Where the topic is.
         topic: The registered definition.
         observers: Who watches.
+        slots: The slots themselves; those of the topic by default.
     """
 
-    def __init__(self, connections: Connections, topic: Topic, observers: Observers | None = None) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        topic: Topic,
+        observers: Observers | None = None,
+        slots: SlotWriter | None = None,
+    ) -> None:
         self._observers = observers or Observers()
         self._connections = connections
-        self._slots = SlotWriter(connections, topic)
+        self._slots = slots or SlotWriter(connections, topic)
         self._blocks = blocks(topic)
+        self._appends = topic.type is TopicType.STREAM
         self.topic = topic
 
     def send(self, message: Message) -> SendResult:
@@ -81,7 +94,7 @@ class Producer:
                 if error is not None:
                     raise error
                 return result
-            return self._slots.send(encoded.slot, (encoded,), self.topic.type is TopicType.STREAM)
+            return self._connections.run(self._slots.send_call(encoded.slot, (encoded,), self._appends))
         except DurabilityError as error:
             raise _with_details(error, 0, (), (message,)) from None
         except SendError as error:
@@ -103,7 +116,8 @@ class Producer:
             SendError: Messages were refused, or their reply was lost (`unknown`).
             DurabilityError: Messages are stored, but not as safe as the client asked for (`unknown`).
 
-        Guarantee: atomic per call of up to 500 messages of one slot. The order within a slot is kept.
+        Guarantee: atomic per call of up to 1,000 messages of one slot. The order within a slot is kept, also where
+            calls are refused and repeated; nothing is stored behind a call of its slot that failed.
         """
         if not self._observers.all:
             return self._send_stream(messages, outcomes)
@@ -134,8 +148,17 @@ class Producer:
 
 @dataclass(slots=True)
 class _Batch:
-    """Messages of one slot on their way into one call."""
+    """Messages of one slot on their way into one call.
 
+    Attributes:
+        slot: Number of the slot.
+        encoded: The messages.
+        messages: The messages as the user gave them.
+        positions: Their positions in the stream, where outcomes are asked for.
+        size_bytes: Size of their contents and bodies.
+    """
+
+    slot: int
     encoded: list[Encoded] = field(default_factory=list["Encoded"])
     messages: list[Message] = field(default_factory=list["Message"])
     positions: list[int] = field(default_factory=list[int])
@@ -150,33 +173,45 @@ class _Stream:
         self._slots = slots
         self._detailed = outcomes
         self._blocks = blocks
+        self._round_size = min(CALLS_IN_FLIGHT, slots.topic.slots)
+        self._pipeline = Pipeline[_Batch](connections, slots.topic, ROUND, self._call, self._settle)
+        self._batch_size = batch_size(slots.topic)
         self._open: dict[int, _Batch] = {}
-        self._ready: list[tuple[int, _Batch]] = []
-        self._under_way: tuple[list[tuple[int, _Batch]], Callable[[], list[Any]]] | None = None
-        self._taken = self._buffered = self._new = self._stored = self._dropped = 0
+        self._taken = self._buffered = self._buffered_bytes = self._new = self._stored = self._dropped = 0
         self._outcomes: dict[int, bool] = {}
         self._ids: dict[int, str] = {}
         self._not_stored: list[Message] = []
         self._unknown: list[Message] = []
         self._error: RmqError | None = None
+        self.collect = self._pipeline.collect
 
     def add(self, encoded: Encoded, message: Message) -> None:
         batch = self._open.get(encoded.slot)
         if batch is None:
-            batch = self._open[encoded.slot] = _Batch()
+            batch = self._open[encoded.slot] = _Batch(encoded.slot)
         batch.encoded.append(encoded)
         batch.messages.append(message)
         if self._detailed:
             batch.positions.append(self._taken)
-        batch.size_bytes += len(encoded.content) + len(encoded.body or b"")
+        size_bytes = len(encoded.content)
+        if encoded.body is not None:
+            size_bytes += len(encoded.body)
+        batch.size_bytes += size_bytes
+        self._buffered_bytes += size_bytes
         self._taken += 1
         self._buffered += 1
-        if len(batch.encoded) == BATCH or batch.size_bytes >= BATCH_BYTES:
-            self._ready.append((encoded.slot, self._open.pop(encoded.slot)))
-            if len(self._ready) == CALLS_IN_FLIGHT:
-                self._send_ready()
-        elif self._buffered >= BUFFERED:
+        if len(batch.encoded) == self._batch_size or batch.size_bytes >= BATCH_BYTES:
+            lane = self._pipeline.queue(self._open.pop(encoded.slot))
+            self._buffered -= len(batch.encoded)
+            self._buffered_bytes -= batch.size_bytes
+            if lane.number >= self._round_size:
+                self._pipeline.send(lane)
+        elif self._buffered >= BUFFERED or self._buffered_bytes >= BUFFERED_BYTES:
             self._flush()
+        if self._error is not None:
+            self._flush()  # what others than the server that has failed can store
+            self.collect()
+            self._raise_error()
 
     def finish(self) -> SendResult:
         self._flush()
@@ -189,78 +224,70 @@ class _Stream:
     def abandoned(self, error: InvalidMessageError, message: Message) -> InvalidBatchError:
         """Stop before an invalid message and say what was stored."""
         self.collect()
-        for batch in [*(batch for _, batch in self._ready), *self._open.values()]:
-            self._not_stored += batch.messages
         return InvalidBatchError(
             f"message {self._taken + 1} of send_many: {error}",
             topic=self._slots.topic.name,
             stored=self._stored,
-            not_stored=(*self._not_stored, message),
+            not_stored=(*self._not_stored, *self._left(), message),
             unknown=tuple(self._unknown),
         )
 
     def _flush(self) -> None:
-        self._ready += self._open.items()
+        for batch in self._open.values():
+            self._pipeline.queue(batch)
         self._open = {}
-        while self._ready:
-            self._send_ready()
+        self._buffered = self._buffered_bytes = 0
+        self._pipeline.flush()
 
-    def _send_ready(self) -> None:
-        size = self._apart() if self._blocks else CALLS_IN_FLIGHT
-        round_, self._ready = self._ready[:size], self._ready[size:]
-        self._buffered -= sum(len(batch.encoded) for _, batch in round_)
-        calls = [self._slots.send_call(slot, batch.encoded, self._detailed) for slot, batch in round_]
-        self.collect()  # only now: Redis worked while these batches were put together, and the order is kept
-        if self._error is not None:
-            self._ready = round_ + self._ready
-            self._raise_error()
-        self._under_way = (round_, self._connections.submit(calls))
+    def _call(self, batch: _Batch) -> Call[SendResult]:
+        return self._slots.send_call(batch.slot, batch.encoded, self._detailed)
 
-    def _apart(self) -> int:
-        """Return how many of the next batches go to slots of their own: one that waits must not be overtaken."""
-        slots: set[int] = set()
-        for slot, _ in self._ready[:CALLS_IN_FLIGHT]:
-            if slot in slots:
-                break
-            slots.add(slot)
-        return len(slots)
+    def _settle(self, batch: _Batch, result: SendResult | RmqError) -> bool:
+        if isinstance(result, SendResult):
+            return self._book(batch, result)
+        if not self._blocks or not isinstance(result, BacklogFullError):
+            return self._fail(result, batch.messages)
+        stored, error = send_patiently(
+            self._slots, batch.slot, batch.encoded, self._connections.blocking.sleep, self._detailed
+        )
+        self._book(batch, stored)
+        return error is None or self._fail(error, batch.messages[stored.accepted :])
 
-    def collect(self) -> None:
-        """Wait for the round under way and book what it stored."""
-        if self._under_way is None:
-            return
-        (round_, results), self._under_way = self._under_way, None
-        for (slot, batch), result in zip(round_, results(), strict=True):
-            if isinstance(result, SendResult):
-                self._book(batch, result)
-            elif self._blocks and isinstance(result, BacklogFullError):
-                stored, error = send_patiently(
-                    self._slots, slot, batch.encoded, self._connections.blocking.sleep, self._detailed
-                )
-                self._book(batch, stored)
-                if error is not None:
-                    self._fail(error, batch.messages[stored.accepted :])
-            else:
-                self._fail(result, batch.messages)
-
-    def _book(self, batch: _Batch, result: SendResult) -> None:
+    def _book(self, batch: _Batch, result: SendResult) -> bool:
         self._stored += result.accepted
         self._new += result.new
         self._dropped += result.dropped
         self._outcomes.update(zip(batch.positions, result.outcomes, strict=False))
         self._ids.update(zip(batch.positions, result.ids, strict=False))
+        return True
 
-    def _fail(self, error: RmqError, messages: list[Message]) -> None:
+    def _fail(self, error: RmqError, messages: list[Message]) -> bool:
         self._error = self._error or error
         unknown = isinstance(error, RedisUnavailableError | DurabilityError)
         (self._unknown if unknown else self._not_stored).extend(messages)
+        return False
+
+    def _left(self) -> Iterator[Message]:
+        """Yield what was taken and not sent."""
+        for batch in chain(self._pipeline.unsent(), self._open.values()):
+            yield from batch.messages
 
     def _raise_error(self) -> None:
         if self._error is None:
             return
-        for batch in [*(batch for _, batch in self._ready), *self._open.values()]:
-            self._not_stored += batch.messages
+        self._not_stored += self._left()
         raise _with_details(self._error, self._stored, tuple(self._not_stored), tuple(self._unknown)) from self._error
+
+
+def batch_size(topic: Topic) -> int:
+    """Return how many messages go into one script call.
+
+    Of each slot one call is under way. Where a topic has few slots, calls are larger, to keep its server at work.
+    A bounded backlog refuses a call as a whole, so there they are not.
+    """
+    if topic.max_backlog_per_slot:
+        return BATCH
+    return max(BATCH, min(MAX_BATCH, BATCH * CALLS_IN_FLIGHT // topic.slots))
 
 
 def _with_details(

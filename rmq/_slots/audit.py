@@ -1,21 +1,21 @@
-"""Who steered what: a line in Redis beside the change itself, and one for the logger `rmq.audit`."""
+"""Who steered what: a line in Redis beside the change itself, and one for the logger `rmq._slots.audit`."""
 
 from __future__ import annotations
 
 import getpass
-import logging
 import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cache
 
-from rmq import control_calls
-from rmq.connections import Connections
+from rmq._model.display import shown
+from rmq._model.reports import reporter
+from rmq._model.topics import Topic
+from rmq._scripts import steering
+from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError
-from rmq.shown import shown
-from rmq.topics import Topic
 
-log = logging.getLogger("rmq.audit")
+log = reporter("rmq.audit")
 
 _MOST_CHARACTERS = 256
 
@@ -28,6 +28,12 @@ def default_actor() -> str:
     except (KeyError, OSError):  # a container may run under a number that has no name
         user = "unknown"
     return f"{user}@{socket.gethostname()}"[:_MOST_CHARACTERS]
+
+
+def _is_actor(actor: object) -> bool:
+    if not isinstance(actor, str) or not 1 <= len(actor) <= _MOST_CHARACTERS:
+        return False
+    return not any("\ud800" <= character <= "\udfff" for character in actor)  # half a pair can't be sent
 
 
 class Audit:
@@ -43,7 +49,7 @@ class Audit:
     """
 
     def __init__(self, connections: Connections, topic: Topic, actor: str | None) -> None:
-        if actor is not None and not 1 <= len(actor) <= _MOST_CHARACTERS:
+        if actor is not None and not _is_actor(actor):
             raise InvalidValueError(f"actor is {actor!r:.300}; it must have 1 to {_MOST_CHARACTERS} characters")
         self._connections = connections
         self._topic = topic
@@ -77,4 +83,4 @@ class Audit:
 
     def _write(self, action: str, detail: str, outcome: str) -> None:
         self.report(action, outcome, detail=detail)
-        self._connections.run(control_calls.audit(self._topic, 0, self.actor, action, detail, outcome))
+        self._connections.run(steering.audit(self._topic, 0, self.actor, action, detail, outcome))

@@ -1,29 +1,33 @@
-"""One slot of one topic: the only caller of scripts that write.
+"""The slots of a topic that is no stream: every call that changes what is in them.
 
-Every change of a slot goes through here, so this is where to look for what may happen to a message.
+Other modules write, too: `stream_slots` the slots of a stream topic, `rmq.spark.slots` the batches of a query,
+`registry` definitions, `audit` its lines, the heartbeat the list of workers, the rate limit a bucket, the history
+a ring.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rmq import calls, control_calls, stream_calls
-from rmq.calls import MAX_BATCH, RENEWAL_PATIENCE_S, Ack, Adopted, Call, Nack, Renewal, WholeClaim
-from rmq.connections import Connections
-from rmq.delivery import Delivery, Holder
-from rmq.errors import RmqError
-from rmq.exchange import raise_first
-from rmq.messages import Encoded
-from rmq.ownership import NO_OWNER, Owner
-from rmq.results import ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
-from rmq.topics import Topic, TopicType
+from rmq._model.deliveries import Delivery, Holder
+from rmq._model.messages import Encoded
+from rmq._model.owner import NO_OWNER, Owner
+from rmq._model.replies import Claimed, ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
+from rmq._model.topics import Topic
+from rmq._scripts import claiming, dead, steering
+from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH, Ack, Nack, Renewal, WholeClaim
+from rmq._scripts.sending import send_calls
+from rmq._scripts.steering import Adopted
+from rmq._slots.each import call_each
+from rmq._transport.call import Call
+from rmq._transport.connections import Connections
+from rmq._transport.dispatch import Dispatch
 
-PAUSE_ROUND = 64
-"""Slots paused in one round trip."""
-
-NACK_BATCH = 256
+NACK_BATCH = 100
 """Most nacks, and most redrives or purges, in one call: each costs the server several commands."""
 
+PIGGYBACKED_NACKS = 64
+"""Most nacks in a slot that go along with a claim, which has other work to do."""
 
 WHOLE_BATCH = 256
 """Most whole claims acked in one call, for the same reason."""
@@ -35,24 +39,25 @@ class SlotWriter:
     Args:
         connections: Where the slots are.
         topic: The registered definition.
+        delayed: Messages are sent with delays, in ms, as their scores: Redis' clock makes times of them.
+
+    Attributes:
+        send_call: Builds a send of up to `MAX_BATCH` messages of one slot, for callers that keep several in flight.
     """
 
     awaits_owners = False
     joins_claims = True
+    acks_whole = True
+    group: str | None = None
 
-    def __init__(self, connections: Connections, topic: Topic) -> None:
+    def __init__(self, connections: Connections, topic: Topic, *, delayed: bool = False) -> None:
         self._connections = connections
         self.topic = topic
+        self.send_call = send_calls(topic, delayed=delayed)
 
     def send(self, slot: int, messages: Sequence[Encoded], detailed: bool = False) -> SendResult:
         """Store up to `MAX_BATCH` messages of one slot. Atomic; safe to repeat."""
         return self._connections.run(self.send_call(slot, messages, detailed))
-
-    def send_call(self, slot: int, messages: Sequence[Encoded], detailed: bool = False) -> Call[SendResult]:
-        """Build a send, for callers that keep several in flight."""
-        if self.topic.type is TopicType.STREAM:
-            return stream_calls.send(self.topic, slot, messages, self._connections.publish, detailed)
-        return calls.send(self.topic, slot, messages, self._connections.publish, detailed)
 
     def claim_call(
         self,
@@ -64,60 +69,52 @@ class SlotWriter:
         acks: Iterable[Ack] = (),
         nacks: Sequence[Nack] = (),
         whole: Sequence[WholeClaim] = (),
-    ) -> Call[ClaimReply]:
+        most_bytes: int = CLAIM_BYTES,
+    ) -> Call[ClaimReply[Claimed]]:
         """Build a claim that first settles earlier deliveries, for callers that claim from several slots at once."""
-        return calls.claim(self.topic, slot, limit, owner=owner, start=start, acks=acks, nacks=nacks, whole=whole)
+        return claiming.claim(
+            self.topic,
+            slot,
+            limit,
+            owner=owner,
+            start=start,
+            acks=acks,
+            nacks=nacks,
+            whole=whole,
+            most_bytes=most_bytes,
+        )
 
     def look_call(self, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
         """Build the reading of when each slot next has something to do."""
-        return calls.look(self.topic, slots)
+        return claiming.look(self.topic, slots)
 
     def deliveries(
-        self, slot: int, reply: ClaimReply, lease_until_s: float, holder: Holder, owner: Owner
+        self, slot: int, reply: ClaimReply[Claimed], lease_until_s: float, holder: Holder, owner: Owner
     ) -> list[Delivery]:
         """Return what a claim brought, for handlers."""
         topic, now_ms = self.topic, reply.now_ms
         return [Delivery(topic, slot, claimed, now_ms, lease_until_s, holder, owner) for claimed in reply.messages]
 
-    def ack(self, slot: int, acks: Sequence[Ack], owner: Owner = NO_OWNER) -> list[bytes]:
-        """Ack deliveries; return the contents whose claim was stale."""
-        stale: list[bytes] = []
-        for first in range(0, len(acks), MAX_BATCH):
-            stale += self._connections.run(calls.ack(self.topic, slot, acks[first : first + MAX_BATCH], owner))
-        return stale
+    def ack_call(self, slot: int, acks: Sequence[Ack]) -> Call[tuple[bytes, ...]]:
+        """Build the ack of up to `MAX_BATCH` deliveries; answers the contents whose claim was stale."""
+        return claiming.ack(self.topic, slot, acks)
 
-    def ack_whole(self, slot: int, claims: Sequence[WholeClaim], owner: Owner = NO_OWNER) -> Sequence[int]:
-        """Ack claims of which every delivery is done; return the claim scores of those that have to be acked by name.
+    def nack_call(self, slot: int, nacks: Sequence[Nack]) -> Call[tuple[bytes, ...]]:
+        """Build the nack of up to `NACK_BATCH` deliveries; answers the contents whose claim was stale."""
+        return claiming.nack(self.topic, slot, nacks)
 
-        Guarantee: a claim is acked only if its count and its witness show that it is the one that is meant, whoever
-        else claimed in the same second; else nothing changes for it.
-        """
-        unmatched: list[int] = []
-        for first in range(0, len(claims), WHOLE_BATCH):
-            part = claims[first : first + WHOLE_BATCH]
-            unmatched += self._connections.run(calls.claim(self.topic, slot, 0, owner=owner, whole=part)).unmatched
-        return unmatched
+    def extend_call(self, slot: int, claims: Sequence[Ack]) -> Call[ExtendReply]:
+        """Build the renewal of up to `RENEWALS` leases; answers the new claim scores, `None` where one was lost."""
+        return claiming.extend(self.topic, slot, claims)
 
-    def nack(self, slot: int, nacks: Sequence[Nack], owner: Owner = NO_OWNER) -> list[bytes]:
-        """Nack deliveries; return the contents whose claim was stale."""
-        stale: list[bytes] = []
-        for first in range(0, len(nacks), NACK_BATCH):
-            part = nacks[first : first + NACK_BATCH]
-            stale += self._connections.run(calls.nack(self.topic, slot, part, self._connections.publish, owner))
-        return stale
-
-    def extend(self, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> ExtendReply:
-        """Renew up to `MAX_BATCH` leases; the reply has the new claim scores, `None` where one was lost."""
-        return self._connections.run(calls.extend(self.topic, slot, claims, owner))
-
-    def extend_many(self, renewals: Sequence[Renewal]) -> list[ExtendReply | RmqError]:
-        """Renew leases in several slots at once; a server that is down does not hold up the others for long."""
-        parts = [calls.extend(self.topic, slot, claims, owner) for slot, claims, owner in renewals]
-        return self._connections.run_many(parts, RENEWAL_PATIENCE_S, self.topic.lease_s / 6)
+    def begin_extend(self, renewals: Sequence[Renewal]) -> Dispatch:
+        """Send renewals of leases in several slots at once; a server that is down does not hold up the others."""
+        parts = [claiming.extend(self.topic, slot, claims, owner) for slot, claims, owner in renewals]
+        return self._connections.dispatch(parts, self.topic.lease_s / 6)
 
     def cancel(self, slot: int, contents: Sequence[bytes], actor: str = "") -> list[ControlResult]:
-        """Take contents out of the backlog; at most `MAX_BATCH`. Without `actor`, here and below, no audit line."""
-        return self._connections.run(calls.cancel(self.topic, slot, contents, actor))
+        """Take contents out of the backlog; at most `STEERED`. Without `actor`, here and below, no audit line."""
+        return self._connections.run(steering.cancel(self.topic, slot, contents, actor))
 
     def reschedule(
         self,
@@ -128,35 +125,25 @@ class SlotWriter:
         actor: str = "",
         action: str = "reschedule",
     ) -> list[ControlResult]:
-        """Give contents another due time (`after` ms, `at` epoch ms) or `priority`; at most `MAX_BATCH`."""
-        publish = self._connections.publish
-        return self._connections.run(calls.reschedule(self.topic, slot, contents, kind, value, publish, actor, action))
+        """Give contents another due time (`after` ms, `at` epoch ms) or `priority`; at most `STEERED`."""
+        return self._connections.run(steering.reschedule(self.topic, slot, contents, kind, value, actor, action))
 
     def promote(self, slot: int, contents: Sequence[bytes], actor: str = "") -> list[ControlResult]:
-        """Make contents due now; at most `MAX_BATCH`."""
-        return self._connections.run(
-            control_calls.promote(self.topic, slot, contents, self._connections.publish, actor)
-        )
+        """Make contents due now; at most `STEERED`."""
+        return self._connections.run(steering.promote(self.topic, slot, contents, actor))
 
     def pause_many(self, slots: Sequence[int], paused: bool, actor: str = "", detail: str = "") -> list[bool]:
         """Pause or resume slots; say of each whether that changed it. The audit line stands with the first one."""
-        found: list[bool | RmqError] = []
-        for first in range(0, len(slots), PAUSE_ROUND):
-            part = slots[first : first + PAUSE_ROUND]
-            found += self._connections.run_many(
-                [
-                    control_calls.pause(
-                        self.topic, slot, paused, self._connections.publish, actor if slot == slots[0] else "", detail
-                    )
-                    for slot in part
-                ]
-            )
-        raise_first(found)
-        return [each is True for each in found]
+
+        def build(slot: int) -> Call[bool]:
+            by = actor if slot == slots[0] else ""
+            return steering.pause(self.topic, slot, paused, by, detail)
+
+        return call_each(self._connections, slots, build, to_the_end=True)
 
     def purge_backlog(self, slot: int, place: str, limit: int) -> int:
         """Drop up to `limit` messages of `store` or `retry` for good; return how many."""
-        return self._connections.run(control_calls.purge_backlog(self.topic, slot, place, min(limit, MAX_BATCH)))
+        return self._connections.run(steering.purge_backlog(self.topic, slot, place, min(limit, MAX_BATCH)))
 
     def redrive(
         self,
@@ -172,21 +159,25 @@ class SlotWriter:
     ) -> list[Redriven]:
         """Send the named dead, or the `limit` longest dead, again; at most `NACK_BATCH`.
 
-        With `died_ms`, the named ones only if they died then.
+        With `died_ms`, the named ones only if they died then. Named ones with large bodies take several calls.
         """
-        call = calls.redrive(
-            self.topic,
-            slot,
-            kind,
-            value,
-            overwrite=overwrite,
-            limit=min(limit, NACK_BATCH),
-            publish=self._connections.publish,
-            contents=contents,
-            died_ms=died_ms,
-            actor=actor,
-        )
-        return self._connections.run(call)
+        answers: list[Redriven] = []
+        while True:
+            done = len(answers)
+            call = dead.redrive(
+                self.topic,
+                slot,
+                kind,
+                value,
+                overwrite=overwrite,
+                limit=min(limit, NACK_BATCH),
+                contents=contents[done:],
+                died_ms=None if died_ms is None else died_ms[done:],
+                actor=actor,
+            )
+            answers += self._connections.run(call)
+            if not done < len(answers) < len(contents):
+                return answers
 
     def purge_dead(
         self,
@@ -199,9 +190,9 @@ class SlotWriter:
     ) -> int:
         """Drop the named dead, or the `limit` longest dead, for good; return how many."""
         return self._connections.run(
-            calls.purge_dead(self.topic, slot, before_ms=before_ms, limit=limit, contents=contents, actor=actor)
+            dead.purge_dead(self.topic, slot, before_ms=before_ms, limit=limit, contents=contents, actor=actor)
         )
 
     def adopt(self, slot: int, from_ensemble: str, to_ensemble: str, group: str | None = None) -> Adopted:
         """Move a slot, or a group's part of it, to another ensemble or to none (empty). Atomic; safe to repeat."""
-        return self._connections.run(calls.adopt(self.topic, slot, from_ensemble, to_ensemble, group))
+        return self._connections.run(steering.adopt(self.topic, slot, from_ensemble, to_ensemble, group))

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
-from typing import cast
+from functools import partial
 
-from rmq import control_calls, stream_calls
-from rmq.calls import MAX_BATCH, RENEWAL_PATIENCE_S, Ack, Call, Nack, Renewal, WholeClaim
-from rmq.connections import Connections
-from rmq.delivery import Delivery, Holder
-from rmq.errors import RmqError
-from rmq.exchange import raise_first
-from rmq.ownership import NO_OWNER, Owner
-from rmq.results import ClaimReply, ExtendReply, Redriven
-from rmq.slot import NACK_BATCH
-from rmq.stream_calls import Member, StreamClaimReply
-from rmq.stream_values import StreamClaimed, StreamDelivery, Trimmed
-from rmq.topics import Topic
+from rmq._model.deliveries import Delivery, Holder
+from rmq._model.entries import StreamDelivery, Trimmed, checked_consumer
+from rmq._model.owner import NO_OWNER, Owner
+from rmq._model.replies import ClaimReply, ExtendReply, Redriven, StreamClaimed
+from rmq._model.reports import reporter
+from rmq._model.topics import Topic
+from rmq._model.workers import process_name
+from rmq._scripts import steering, streams
+from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH, Ack, Nack, Renewal, WholeClaim
+from rmq._scripts.streams import Member
+from rmq._slots.each import call_each, checked_slots
+from rmq._slots.slots import NACK_BATCH
+from rmq._transport.call import Call
+from rmq._transport.connections import Connections
+from rmq._transport.dispatch import Dispatch
+from rmq.errors import InvalidValueError
 
-log = logging.getLogger("rmq.streams")
-
-SLOTS_PER_ROUND = 256
-"""Slots asked in one round trip."""
+log = reporter("rmq.streams")
 
 SHOWN_IDS = 10
+
+RESUME_BATCH = 128
+"""Entries of an earlier process that one call gives back."""
 
 
 class StreamWriter:
@@ -45,68 +48,74 @@ class StreamWriter:
         Raises:
             TooManyGroupsError: The topic has its most groups.
         """
-        wanted = list(range(self.topic.slots) if slots is None else slots)
-        for first in range(0, len(wanted), SLOTS_PER_ROUND):
-            part = wanted[first : first + SLOTS_PER_ROUND]
-            joins = [stream_calls.join(self.topic, slot, group, start) for slot in part]
-            raise_first(self._connections.run_many(joins))
+        wanted = checked_slots(self.topic, slots)
+        call_each(self._connections, wanted, lambda slot: streams.join(self.topic, slot, group, start))
+
+    def resume(self, member: Member, slots: Iterable[int] | None = None) -> int:
+        """Give back what an earlier process of this name held, on all slots or the given ones; return how many.
+
+        Guarantee: atomic per call of up to `RESUME_BATCH` entries; safe to repeat until the new process claims.
+        """
+
+        def build(each: tuple[int, str]) -> Call[tuple[str, int, tuple[bytes, ...]]]:
+            return streams.resume(self.topic, each[0], member, each[1], RESUME_BATCH)
+
+        after: dict[int, str] = dict.fromkeys(checked_slots(self.topic, slots), "-")
+        number = 0
+        while after:
+            replies = call_each(self._connections, list(after.items()), build)
+            for slot, (place, met, lost) in zip(list(after), replies, strict=True):
+                log_lost(self.topic, slot, member.group, lost)
+                number += met
+                after[slot] = place
+            after = {slot: place for slot, place in after.items() if place}
+        return number
 
     def drop_group(self, group: str) -> bool:
         """Remove a group with all that it has; return whether it was there."""
-        found = False
-        for first in range(0, self.topic.slots, SLOTS_PER_ROUND):
-            last = min(first + SLOTS_PER_ROUND, self.topic.slots)
-            answers = self._connections.run_many(
-                [stream_calls.drop_group(self.topic, slot, group) for slot in range(first, last)]
-            )
-            raise_first(answers)
-            found = found or any(answers)
-        return found
+        slots = range(self.topic.slots)
+        return any(call_each(self._connections, slots, lambda slot: streams.drop_group(self.topic, slot, group)))
 
     def pause(self, group: str, paused: bool, actor: str, detail: str) -> int:
         """Pause or resume a group on all slots; return on how many that changed it. Atomic per slot; safe to repeat."""
-        changed = 0
-        for first in range(0, self.topic.slots, SLOTS_PER_ROUND):
-            part = range(first, min(first + SLOTS_PER_ROUND, self.topic.slots))
-            answers = self._connections.run_many(
-                [
-                    control_calls.pause(
-                        self.topic, slot, paused, self._connections.publish, "" if slot else actor, detail, group
-                    )
-                    for slot in part
-                ]
-            )
-            raise_first(answers)
-            changed += sum(answers)
-        return changed
+
+        def build(slot: int) -> Call[bool]:
+            by = "" if slot else actor
+            return steering.pause(self.topic, slot, paused, by, detail, group)
+
+        return sum(call_each(self._connections, range(self.topic.slots), build, to_the_end=True))
 
     def trim(self, slot: int, *, now: bool = False) -> Trimmed:
         """Clean up a slot as far as one call may: where it is time for it, or `now`. Atomic; safe to repeat."""
         retention = self.topic.retention
         if retention is None or not retention.bounded:
             return Trimmed(slot, False, 0, False, 0)
-        return self._connections.run(stream_calls.trim(self.topic, slot, retention, now=now))
+        return self._connections.run(streams.trim(self.topic, slot, retention, now=now))
 
     def delete(self, slot: int, ids: Sequence[str]) -> int:
         """Delete entries, whoever may still need them; return how many were there."""
         deleted = 0
         for first in range(0, len(ids), MAX_BATCH):
-            deleted += self._connections.run(stream_calls.delete(self.topic, slot, ids[first : first + MAX_BATCH]))
+            deleted += self._connections.run(streams.delete(self.topic, slot, ids[first : first + MAX_BATCH]))
         return deleted
 
     def forget(self, slot: int, group: str, consumer: str, idle_ms: int, limit: int = NACK_BATCH) -> tuple[int, int]:
         """Remove a consumer, or all that hold nothing: how many, and how many deliveries were given back."""
-        return self._connections.run(
-            stream_calls.forget(self.topic, slot, group, consumer, idle_ms, limit, self._connections.publish)
-        )
+        return self._connections.run(streams.forget(self.topic, slot, group, consumer, idle_ms, limit))
 
     def redrive(self, slot: int, group: str, ids: Sequence[str]) -> list[Redriven]:
         """Deliver dead entries again, to this group only; at most `NACK_BATCH`."""
-        return self._connections.run(stream_calls.redrive(self.topic, slot, group, ids, self._connections.publish))
+        answers: list[Redriven] = []
+        while True:  # large ones take several calls
+            done = len(answers)
+            call = streams.redrive(self.topic, slot, group, ids[done:])
+            answers += self._connections.run(call)
+            if not done < len(answers) < len(ids):
+                return answers
 
     def purge_dead(self, slot: int, group: str, ids: Sequence[str]) -> int:
         """Drop dead entries for good; return how many."""
-        return self._connections.run(stream_calls.purge_dead(self.topic, slot, group, ids))
+        return self._connections.run(streams.purge_dead(self.topic, slot, group, ids))
 
 
 class GroupSlots:
@@ -120,11 +129,13 @@ class GroupSlots:
 
     awaits_owners = True
     joins_claims = False
+    acks_whole = False
 
     def __init__(self, connections: Connections, topic: Topic, member: Member) -> None:
         self._connections = connections
         self.topic = topic
         self.member = member
+        self.group: str | None = member.group
 
     def claim_call(
         self,
@@ -136,67 +147,110 @@ class GroupSlots:
         acks: Iterable[Ack] = (),
         nacks: Sequence[Nack] = (),
         whole: Sequence[WholeClaim] = (),
-    ) -> Call[ClaimReply]:
+        most_bytes: int = CLAIM_BYTES,
+    ) -> Call[ClaimReply[StreamClaimed]]:
         """Build a claim that first settles earlier deliveries."""
         del start, whole  # a stream has no ranks, and its claims are named
-        return stream_calls.claim(
-            self.topic, slot, self.member, limit, self._connections.publish, owner=owner, acks=acks, nacks=nacks
+        return streams.claim(
+            self.topic,
+            slot,
+            self.member,
+            limit,
+            owner=owner,
+            acks=acks,
+            nacks=nacks,
+            most_bytes=most_bytes,
         )
 
     def look_call(self, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
         """Build the reading of when each slot next has something to do."""
-        return stream_calls.look(self.topic, slots, self.member.group)
+        return streams.look(self.topic, slots, self.member.group)
 
     def deliveries(
-        self, slot: int, reply: ClaimReply, lease_until_s: float, holder: Holder, owner: Owner
+        self, slot: int, reply: ClaimReply[StreamClaimed], lease_until_s: float, holder: Holder, owner: Owner
     ) -> list[Delivery]:
         """Return what a claim brought, for handlers; report what had vanished."""
-        self.report_lost(slot, reply)
-        now_ms, group = reply.now_ms, self.member.group
+        topic, now_ms, group = self.topic, reply.now_ms, self.member.group
+        log_lost(topic, slot, group, reply.lost)
         return [
-            StreamDelivery(
-                self.topic, slot, cast("StreamClaimed", claimed), now_ms, lease_until_s, holder, owner, group
-            )
+            StreamDelivery(topic, slot, claimed, now_ms, lease_until_s, holder, owner, group)
             for claimed in reply.messages
         ]
 
-    def report_lost(self, slot: int, reply: ClaimReply) -> None:
-        """Log entries that were trimmed or deleted before the group had acked them."""
-        lost = cast("StreamClaimReply", reply).lost
-        if lost:
-            log.warning(
-                "topic %s, slot %d, group %s: %d entries were trimmed or deleted before they were acked: %s%s",
-                self.topic.name,
-                slot,
-                self.member.group,
-                len(lost),
-                ", ".join(entry_id.decode() for entry_id in lost[:SHOWN_IDS]),
-                " …" if len(lost) > SHOWN_IDS else "",
-            )
+    def ack_call(self, slot: int, acks: Sequence[Ack]) -> Call[tuple[bytes, ...]]:
+        """Build the ack of up to `MAX_BATCH` deliveries; answers the ids whose claim was stale."""
+        return self.claim_call(slot, 0, acks=acks).then(partial(self._stale_of, slot))
 
-    def ack(self, slot: int, acks: Sequence[Ack], owner: Owner = NO_OWNER) -> list[bytes]:
-        """Ack deliveries; return the ids whose claim was stale."""
-        stale: list[bytes] = []
-        for first in range(0, len(acks), MAX_BATCH):
-            reply = self._connections.run(self.claim_call(slot, 0, owner=owner, acks=acks[first : first + MAX_BATCH]))
-            stale += reply.stale
-        return stale
+    def nack_call(self, slot: int, nacks: Sequence[Nack]) -> Call[tuple[bytes, ...]]:
+        """Build the nack of up to `NACK_BATCH` deliveries; answers the ids whose claim was stale."""
+        return self.claim_call(slot, 0, nacks=nacks).then(partial(self._stale_of, slot))
 
-    def nack(self, slot: int, nacks: Sequence[Nack], owner: Owner = NO_OWNER) -> list[bytes]:
-        """Nack deliveries; return the ids whose claim was stale."""
-        stale: list[bytes] = []
-        for first in range(0, len(nacks), NACK_BATCH):
-            part = nacks[first : first + NACK_BATCH]
-            reply = self._connections.run(self.claim_call(slot, 0, owner=owner, nacks=part))
-            self.report_lost(slot, reply)
-            stale += reply.stale
-        return stale
+    def _stale_of(self, slot: int, reply: ClaimReply[StreamClaimed]) -> tuple[bytes, ...]:
+        log_lost(self.topic, slot, self.member.group, reply.lost)
+        return reply.stale
 
-    def extend(self, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> ExtendReply:
-        """Renew up to `MAX_BATCH` leases; the reply has the delivery counts, `None` where a lease was lost."""
-        return self._connections.run(stream_calls.extend(self.topic, slot, self.member, claims, owner))
+    def extend_call(self, slot: int, claims: Sequence[Ack]) -> Call[ExtendReply]:
+        """Build the renewal of up to `RENEWALS` leases; answers the delivery counts, `None` where one was lost."""
+        return streams.extend(self.topic, slot, self.member, claims)
 
-    def extend_many(self, renewals: Sequence[Renewal]) -> list[ExtendReply | RmqError]:
-        """Renew leases in several slots at once; a server that is down does not hold up the others for long."""
-        parts = [stream_calls.extend(self.topic, slot, self.member, claims, owner) for slot, claims, owner in renewals]
-        return self._connections.run_many(parts, RENEWAL_PATIENCE_S, self.topic.lease_s / 6)
+    def begin_extend(self, renewals: Sequence[Renewal]) -> Dispatch:
+        """Send renewals of leases in several slots at once; a server that is down does not hold up the others."""
+        parts = [streams.extend(self.topic, slot, self.member, claims, owner) for slot, claims, owner in renewals]
+        return self._connections.dispatch(parts, self.topic.lease_s / 6)
+
+
+def join_group(
+    connections: Connections,
+    topic: Topic,
+    group: str,
+    start: str,
+    name: str | None = None,
+    slots: Iterable[int] | None = None,
+    resume_as: str | None = None,
+) -> GroupSlots:
+    """Register a group where it is new, and return the slots in the eyes of one of its consumers.
+
+    Args:
+        connections: Where the topic is.
+        topic: The registered definition.
+        group: Name of the group.
+        start: Where it begins if it is new: `new`, `all`, or after an id.
+        name: Name of the consumer; one that nobody else has by default.
+        slots: Only on these slots; all by default.
+        resume_as: Name of the consumer, instead of `name`; the process that had it is gone. What that one held on
+            these slots is given back first.
+
+    Raises:
+        InvalidValueError: A name breaks its rule, or both names are given.
+        TooManyGroupsError: The topic has its most groups.
+    """
+    if name is not None and resume_as is not None:
+        raise InvalidValueError("name and resume_as cannot be combined", topic=topic.name)
+    chosen = name if resume_as is None else resume_as
+    member = Member(group, process_name() if chosen is None else checked_consumer(chosen))
+    wanted = None if slots is None else tuple(slots)
+    writer = StreamWriter(connections, topic)
+    writer.join(group, start, wanted)
+    if resume_as is not None and (number := writer.resume(member, wanted)):
+        log.info(
+            "topic %s, group %s: %d entries that an earlier %s held are delivered again",
+            topic.name,
+            group,
+            number,
+            resume_as,
+        )
+    return GroupSlots(connections, topic, member)
+
+
+def log_lost(topic: Topic, slot: int, group: str, lost: Sequence[bytes]) -> None:
+    """Log entries, if any, that were trimmed or deleted before the group had acked them."""
+    if lost:
+        log.warning(
+            "topic %s, slot %d, group %s: %d entries were trimmed or deleted before they were acked: %s%s",
+            topic.name,
+            slot,
+            group,
+            len(lost),
+            ", ".join(entry_id.decode() for entry_id in lost[:SHOWN_IDS]),
+            " …" if len(lost) > SHOWN_IDS else "",
+        )

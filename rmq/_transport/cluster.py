@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from rmq.clock import monotonic_s
-from rmq.errors import InvalidUrlError, RedisUnavailableError
-from rmq.retry import draw_jitter
-from rmq.slot_map import Redirect, SlotMap, hash_slot, parse_slot_map
-from rmq.topologies.node import Node, NodeFactory
-from rmq.urls import Address, RedisUrl
-from rmq.wire import ReplyError, WireBrokenError
+from rmq._io.backend import Event
+from rmq._io.wire import ReplyError, WireBrokenError, WireSilentError
+from rmq._model.reports import reporter
+from rmq._model.retry import draw_jitter
+from rmq._model.times import monotonic_s
+from rmq._transport.cluster_map import Redirect, SlotMap, hash_slot, parse_slot_map
+from rmq._transport.exchange import not_executed
+from rmq._transport.node import Node, NodeFactory
+from rmq._transport.urls import Address, RedisUrl
+from rmq.errors import InvalidUrlError, RedisUnavailableError, RmqError
 
-log = logging.getLogger("rmq.connections")
+log = reporter("rmq.connections")
 
 REFRESH_S = 30.0
 """So often the map is read even if all is well."""
 
 DOUBT_S = 0.1
 """Shortest time between two readings when something is wrong."""
+
+READ_PATIENCE_S = 0.25
+"""How long a call waits for a new map where it has one: the node that is asked may be the one that does not answer."""
+
+FIRST_PATIENCE_S = 0.5
+"""How long one node is waited for where another one may be asked: for the first map, and for its version."""
 
 SHARDED_VERSION = (7, 0)
 """From here on there is sharded pub/sub."""
@@ -50,6 +58,7 @@ class ClusterRouter:
         self._hint_address: Address | None = None
         self._hint_chosen_s = 0.0
         self.layout = 0
+        self.node_at(url.hosts[0])  # refuses a URL with an unknown option now, not with the first call
 
     @property
     def sharded_hints(self) -> bool:
@@ -60,11 +69,24 @@ class ClusterRouter:
         """Read the slot map where it is unknown, in doubt, or old."""
         if not self._read_now() or not self._lock.acquire(blocking=not self._map.masters):
             return
+        if self._map.masters:
+            read = self._factory.blocking.event()
+            try:
+                self._factory.blocking.job(lambda: self._read_beside(read), "rmq-slot-map").start()
+            except RuntimeError:  # no more threads: else the lock would stay taken
+                self._read_beside(read)
+            read.wait(READ_PATIENCE_S)
+            return
         try:
             if self._read_now():
                 self._read()
         finally:
             self._lock.release()
+
+    @property
+    def silent(self) -> Collection[Node]:
+        """The nodes that do not answer at the moment."""
+        return self._factory.beside.silent
 
     def node_for(self, key: str | bytes) -> Node:
         """Return the master that holds a key's hash slot."""
@@ -79,7 +101,7 @@ class ClusterRouter:
         node = self._nodes.get(address)
         if node is None:
             with self._nodes_lock:
-                node = self._nodes.setdefault(address, self._factory.server(address))
+                node = self._nodes.setdefault(address, self._factory.member(address))
         return node
 
     def hint_node(self, channel: str | bytes) -> Node:
@@ -122,16 +144,31 @@ class ClusterRouter:
             return True
         return monotonic_s() - self._read_s > (DOUBT_S if self._doubted else REFRESH_S)
 
+    def _read_beside(self, read: Event) -> None:
+        """Read the map while calls go on with the old one."""
+        try:
+            if self._read_now():
+                self._read()
+        except RmqError as error:
+            log.warning("the slot map of the cluster was not read: %s", error)
+        finally:
+            self._lock.release()
+            read.set()
+
     def _read(self) -> None:
         """Read the map from the first node that answers, asking those last that failed last."""
         self._doubted = False
         troubles: list[str] = []
         known = dict.fromkeys((*self._map.masters, *self._map.replicas, *self._url.hosts))
-        for address in sorted(known, key=lambda address: (self.node_at(address).failed_s, draw_jitter())):
+        nodes = {address: self.node_at(address) for address in known}
+        patience_s = FIRST_PATIENCE_S if len(known) > 1 else None
+        for address in sorted(known, key=lambda each: (nodes[each].silent, nodes[each].failed_s, draw_jitter())):
             try:
-                found = self._map_of(self.node_at(address))
+                found = self._map_of(nodes[address], patience_s)
             except WireBrokenError as error:
-                self.node_at(address).failed_s = monotonic_s()
+                nodes[address].failed_s = monotonic_s()
+                if isinstance(error, WireSilentError):
+                    nodes[address].note_silence()
                 troubles.append(f"{address}: {error}")
                 continue
             self._read_s = monotonic_s()
@@ -141,22 +178,32 @@ class ClusterRouter:
         if not self._map.masters:
             raise WireBrokenError(f"no node of the cluster answers ({'; '.join(troubles)})")
 
-    def _map_of(self, node: Node) -> SlotMap:
-        wire = node.checkout()
+    def _map_of(self, node: Node, patience_s: float | None) -> SlotMap:
+        wire = node.checkout(patience_s)
         try:
-            reply = wire.call("CLUSTER", "SLOTS")
+            wire.send_command("CLUSTER", "SLOTS")
+            if patience_s is not None and not wire.can_read(patience_s):
+                raise WireSilentError("no reply in time")
+            reply = wire.read()
         except ReplyError as error:
             wire.close()
             if "cluster support disabled" in str(error):
-                raise InvalidUrlError(f"Redis at {node.address} is no cluster; write redis://{node.address}") from None
-            raise RedisUnavailableError(f"Redis at {node.address} does not tell its slot map: {error}") from error
+                raise InvalidUrlError(
+                    f"Redis at {node.address} is not a cluster; write redis://{node.address}"
+                ) from None
+            if not_executed(str(error)):  # it loads its data, for example: another one is asked
+                raise WireBrokenError(str(error)) from None
+            raise RedisUnavailableError(f"Redis at {node.address} does not return its slot map: {error}") from error
         except BaseException:
             wire.close()
             raise
         node.give_back(wire)
         if not reply:
             raise WireBrokenError("it is not part of a cluster yet")
-        return parse_slot_map(reply, node.address)
+        try:
+            return parse_slot_map(reply, node.address)
+        except ValueError as error:
+            raise WireBrokenError(f"it returns no slot map: {error!s:.200}") from None
 
     def _take(self, found: SlotMap) -> None:
         if self._sharded is None:
@@ -172,11 +219,11 @@ class ClusterRouter:
             self.close()
 
     def _all_sharded(self, found: SlotMap) -> bool:
-        """Ask every master that can be reached for its version."""
+        """Ask every master that answers soon for its version."""
         for address in found.masters:
             node = self.node_at(address)
             try:
-                node.give_back(node.checkout())
+                node.give_back(node.checkout(FIRST_PATIENCE_S))
             except WireBrokenError as error:
                 log.warning("the cluster's node at %s can't be reached: %s", address, error)
         versions = [node.version for node in map(self.node_at, found.masters) if node.version is not None]

@@ -7,12 +7,12 @@ Source: Redis Cluster specification (key hash tags, redirections), CLUSTER SLOTS
 from __future__ import annotations
 
 from binascii import crc_hqx
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
-from rmq.urls import Address
+from rmq._transport.urls import Address, told_address
 
 HASH_SLOTS = 16_384
 
@@ -56,9 +56,12 @@ def parse_redirect(message: str, asked: Address) -> Redirect | None:
         return None
     number, _, place = rest.partition(" ")
     host, _, port = place.rpartition(":")
-    if not (number.isdecimal() and port.isdecimal()):
+    try:
+        address = told_address(host.strip("[]?") or asked.host, port.encode())
+        moved = int(number)
+    except ValueError:
         return None
-    return Redirect(int(number), Address(host.strip("[]") or asked.host, int(port)), code == "ASK")
+    return Redirect(moved, address, code == "ASK") if 0 <= moved < HASH_SLOTS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +86,20 @@ class SlotMap:
         return SlotMap(tuple(owners), masters, self.replicas)
 
 
-def parse_slot_map(reply: Sequence[Sequence[Any]], asked: Address) -> SlotMap:
+def parse_slot_map(reply: object, asked: Address) -> SlotMap:
     """Understand the reply of CLUSTER SLOTS.
 
     Args:
         reply: Per range: first and last hash slot, the master, its replicas; each with host and port in front.
         asked: Who sent it: a missing host means the same.
+
+    Raises:
+        ValueError: That is no slot map.
     """
     owners: list[Address | None] = [None] * HASH_SLOTS
     masters: set[Address] = set()
     replicas: set[Address] = set()
-    for first, last, master, *others in reply:
+    for first, last, master, *others in _ranges(reply):
         address = _address(master, asked)
         masters.add(address)
         replicas.update(_address(other, asked) for other in others)
@@ -101,6 +107,20 @@ def parse_slot_map(reply: Sequence[Sequence[Any]], asked: Address) -> SlotMap:
     return SlotMap(tuple(owners), tuple(sorted(masters)), tuple(sorted(replicas - masters)))
 
 
-def _address(node: Sequence[Any], asked: Address) -> Address:
-    host: bytes | None = node[0]
-    return Address(host.decode() if host and host != b"?" else asked.host, int(node[1]))
+def _ranges(reply: object) -> Iterator[list[Any]]:
+    for each in _list(reply):
+        first, last, *nodes = _list(each)
+        if type(first) is not int or type(last) is not int or not 0 <= first <= last < HASH_SLOTS or not nodes:
+            raise ValueError(f"{each!r:.100} is not a range of hash slots")
+        yield [first, last, *nodes]
+
+
+def _address(node: object, asked: Address) -> Address:
+    host, port, *_ = _list(node)
+    return told_address(host if host and host != b"?" else asked.host, port)
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r:.100} is not a list")
+    return cast("list[Any]", value)

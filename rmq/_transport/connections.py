@@ -5,26 +5,30 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
 from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakSet
 
-from rmq.blocking import THREADS, Blocking
-from rmq.calls import Argument, Call
-from rmq.durability import Durability
-from rmq.errors import ClientClosedError, ForkedClientError, RedisUnavailableError
-from rmq.exchange import Confirmation, Exchange, Flight, not_executed, request
-from rmq.retry import draw_jitter
-from rmq.scripts import ScriptLibrary, default_scripts
-from rmq.slot_map import parse_redirect
-from rmq.topologies import Node, make_router
-from rmq.urls import Address, RedisUrl
-from rmq.wire import ReplyError, Wire, WireBrokenError
+from rmq._io.backend import THREADS, Blocking
+from rmq._io.wire import Argument, ReplyError, WireBrokenError, WireSilentError
+from rmq._model.retry import draw_jitter
+from rmq._model.times import monotonic_s
+from rmq._transport.call import Call, plain
+from rmq._transport.dispatch import AWAITED, FIRST_PAUSE_S, LONGEST_PAUSE_S, Dispatch
+from rmq._transport.durability import Durability
+from rmq._transport.exchange import Confirmation, Exchange, not_executed
+from rmq._transport.make_router import Node, make_router
+from rmq._transport.refusals import UNREADABLE, error_of, unreadable
+from rmq._transport.script_library import ScriptLibrary, default_scripts
+from rmq._transport.urls import Address, RedisUrl
+from rmq.errors import ClientClosedError, ForkedClientError, RedisUnavailableError, RmqError
 
 T = TypeVar("T")
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
 MEMORY = Durability()
+
+AT_ONCE_S = 0.001
+"""Deadline of a call that is not repeated."""
 
 
 class Closable(Protocol):
@@ -33,15 +37,6 @@ class Closable(Protocol):
     def close(self) -> None:
         """Send it; may be called twice."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class _UnderWay:
-    """A request that was sent to one node."""
-
-    flight: Flight
-    node: Node
-    wire: Wire
 
 
 class Connections:
@@ -69,6 +64,7 @@ class Connections:
         self.url = url
         self.blocking = blocking
         self._scripts = scripts or default_scripts()
+        self._timeout_s = timeout_s
         self._deadline_s = deadline_s
         self._pid = os.getpid()
         self._closed = False
@@ -76,17 +72,14 @@ class Connections:
         self._router = make_router(url, timeout_s, durability, blocking)
         # half of what we wait for a reply: the server has to give up first, or its answer would be lost
         command = durability.confirmation(max(1, int(timeout_s * 500)))
-        self._confirmation = None if command is None else Confirmation(command, durability.shortfall)
-
-    @property
-    def publish(self) -> str:
-        """Command for wake hints: SPUBLISH where every server has sharded pub/sub."""
-        return "SPUBLISH" if self._sharded() else "PUBLISH"
+        self._confirmation = None if command is None else Confirmation(command, durability.shortfall, hurry=self.apart)
 
     @property
     def subscribe(self) -> str:
-        """Command to hear wake hints."""
-        return "SSUBSCRIBE" if self._sharded() else "SUBSCRIBE"
+        """Command to hear wake hints: SSUBSCRIBE where every server has sharded pub/sub."""
+        if not self._router.multi_slot_scripts and not self._router.layout:
+            self._until_deadline(lambda: None)  # a cluster whose servers are not known yet
+        return "SSUBSCRIBE" if self._router.sharded_hints else "SUBSCRIBE"
 
     @property
     def multi_slot_scripts(self) -> bool:
@@ -94,9 +87,43 @@ class Connections:
         return self._router.multi_slot_scripts
 
     @property
+    def confirms(self) -> bool:
+        """Whether a durable call counts only once replicas, or a disk, have confirmed it."""
+        return self._confirmation is not None
+
+    @property
     def layout(self) -> int:
         """Changes whenever slots have moved to another server."""
         return self._router.layout
+
+    @property
+    def deadline_s(self) -> float:
+        """How long what may be repeated is repeated."""
+        return self._deadline_s
+
+    @property
+    def apart(self) -> bool:
+        """Whether there are several servers, of which one may fail while the others work."""
+        return not self._router.multi_slot_scripts
+
+    @property
+    def some_silent(self) -> bool:
+        """Whether a server does not answer at the moment; then `silent` tells whose slots those are."""
+        return bool(self._router.silent)
+
+    def silent(self, key: str) -> bool:
+        """Return whether the server that holds a key does not answer at the moment. Asks nobody."""
+        try:
+            return self._router.node_for(key).silent
+        except WireBrokenError:
+            return False
+
+    def server_of(self, key: str) -> Address | None:
+        """Return the server that holds a key, as far as is known. Asks nobody."""
+        try:
+            return self._router.node_for(key).address
+        except WireBrokenError:
+            return None
 
     def run(self, call: Call[T]) -> T:
         """Carry out one call and return its parsed reply.
@@ -107,13 +134,19 @@ class Connections:
         """
         if self._confirmation is not None and call.durable:
             return cast("T", _only(self.submit([call])()))
-        self._refuse_misuse()
-        started = time.monotonic()
+        if self._closed or os.getpid() != self._pid:
+            self._refuse_misuse()
+        started_s = monotonic_s()
         reply = self._try_alone(call)
         if not isinstance(reply, Exchange):
-            return call.parse(reply)
-        self._finish(reply, [], None, self._deadline_s, started)
-        return cast("T", _only(reply.results))
+            try:
+                return call.parse(reply)
+            except UNREADABLE as error:
+                raise unreadable(call, error) from error
+        deadline_s = self._deadline_s
+        if self.some_silent and not self._may_wait(call):
+            deadline_s = min(deadline_s, self._timeout_s)
+        return cast("T", _only(self._dispatch(reply, deadline_s, started_s).results()))
 
     def run_many(
         self, calls: Sequence[Call[Any]], patience_s: float | None = None, deadline_s: float | None = None
@@ -122,69 +155,61 @@ class Connections:
 
         Args:
             calls: Any number, on any slots.
-            patience_s: Once some calls have a result, wait no longer than this for the others: a server that is down
-                shall not hold up the work on the rest. By default until the deadline.
+            patience_s: Once some calls have a result, wait no longer than this for servers that send nothing: one that
+                is down shall not hold up the work on the rest. By default until the deadline.
             deadline_s: How long to repeat what may be repeated; the client's deadline by default.
 
         Returns:
             Per call its parsed reply or the `RmqError` it met.
         """
-        return self.submit(calls, patience_s, deadline_s)()
+        if len(calls) == 1 and deadline_s is None and patience_s is not None and not self.apart:
+            try:
+                return [self.run(calls[0])]  # one server: whoever is patient waits for it all the same
+            except (ClientClosedError, ForkedClientError):
+                raise
+            except RmqError as error:
+                return [error]
+        if deadline_s is None and patience_s is not None and self.some_silent and not any(map(self._may_wait, calls)):
+            deadline_s = min(self._deadline_s, self._timeout_s)
+        return self.dispatch(calls, deadline_s).results(patience_s)
 
-    def submit(
-        self, calls: Sequence[Call[Any]], patience_s: float | None = None, deadline_s: float | None = None
-    ) -> Callable[[], list[Any]]:
+    def submit(self, calls: Sequence[Call[Any]]) -> Callable[[], list[Any]]:
         """Send calls without waiting; the function returned waits for the results, as `run_many` returns them.
 
         The caller must call it once: until then connections are taken.
         """
+        return self.dispatch(calls).results
+
+    def dispatch(self, calls: Sequence[Call[Any]], deadline_s: float | None = None) -> Dispatch:
+        """Send calls without waiting for replies; the caller must ask for all results, or close it."""
         self._refuse_misuse()
-        exchange = Exchange(calls, self._scripts, self._confirmation)
-        under_way = self._send(exchange)
+        dispatch = self._dispatch(Exchange(calls, self._scripts, self._confirmation), deadline_s or self._deadline_s)
+        dispatch.send()
+        return dispatch
 
-        def results() -> list[Any]:
-            self._finish(exchange, under_way, patience_s, deadline_s or self._deadline_s, time.monotonic())
-            return exchange.results
-
-        return results
-
-    def command(self, *args: Argument, key: str | bytes | None = None) -> Any:
+    def command(self, *args: Argument, key: str | bytes | None = None, patience_s: float | None = None) -> Any:
         """Carry out one plain command that may be repeated, and return its reply.
 
         Args:
             args: The command.
             key: The key that decides where it goes; by default the first argument after the command's name.
+            patience_s: Where there are several servers, try once, and wait no longer than this. By default repeat it
+                until the deadline.
 
         Raises:
             RedisUnavailableError: No answer until the deadline.
-            ReplyError: The server's refusal.
+            ScriptFailedError: The server refused it.
+            MemoryFullError: Redis is at its maxmemory.
         """
-        self._refuse_misuse()
-        place = key if key is not None else _text_or_bytes(args[1]) if len(args) > 1 else ""
-        asked: Address | None = None
-
-        def attempt() -> Any:
-            nonlocal asked
-            node = self._router.node_for(place) if asked is None else self._router.node_at(asked)
-            once, asked = asked is not None, None
-            wire = node.checkout()
-            try:
-                if once:
-                    wire.call("ASKING")
-                reply = wire.call(*args)
-            except ReplyError as error:
-                node.give_back(wire)
-                if (redirect := parse_redirect(str(error), node.address)) is not None:
-                    asked = redirect.address if redirect.once else None
-                    self._router.learn([] if redirect.once else [redirect])
-                raise
-            except BaseException:
-                wire.close()
-                raise
-            node.give_back(wire)
-            return reply
-
-        return self._until_deadline(attempt)
+        call = plain(*args, key=key)
+        if patience_s is None or not self.apart:
+            return self.run(call)
+        once = self.dispatch([call], AT_ONCE_S)
+        [found] = once.results(patience_s, leave=True)
+        if found is AWAITED:
+            once.close()
+            found = RedisUnavailableError(f"no answer from Redis at {self.url.shown} within {patience_s:g} s")
+        return _only([found])
 
     def hint_node(self, channel: str | bytes) -> Node:
         """Return the server to hear a wake channel from; raises as `checkout`."""
@@ -216,25 +241,19 @@ class Connections:
 
         Raises:
             RedisUnavailableError: No answer until the deadline.
-            ReplyError: A server's refusal.
+            ScriptFailedError: A server's refusal.
         """
         self._refuse_misuse()
         found: dict[str, Any] = {}
 
         def ask() -> None:
             for node in self._router.masters():
-                wire = node.checkout()
-                try:
-                    found[":".join(map(str, node.address))] = wire.call(*args)
-                except ReplyError:
-                    node.give_back(wire)
-                    raise
-                except BaseException:
-                    wire.close()
-                    raise
-                node.give_back(wire)
+                found[":".join(map(str, node.address))] = node.ask(*args)
 
-        self._until_deadline(ask)
+        try:
+            self._until_deadline(ask)
+        except ReplyError as error:
+            raise error_of(plain(*args), str(error)) from error
         return found
 
     def close_with_us(self, user: Closable) -> None:
@@ -246,11 +265,13 @@ class Connections:
 
         Calls after it fail with `ClientClosedError`.
         """
-        for user in list(self._closed_with_us):
-            user.close()
-        self._closed_with_us.clear()
-        self._closed = True
-        self._router.close()
+        try:
+            with ExitStack() as users:  # each of them, whatever one raises
+                while self._closed_with_us:
+                    users.callback(self._closed_with_us.pop().close)
+        finally:
+            self._closed = True
+            self._router.close()
 
     def _refuse_misuse(self) -> None:
         if self._closed:
@@ -258,14 +279,10 @@ class Connections:
         if os.getpid() != self._pid:
             raise ForkedClientError("this client was made before a fork; make one in the process that uses it")
 
-    def _sharded(self) -> bool:
-        if not self._router.multi_slot_scripts and not self._router.layout:
-            self._until_deadline(lambda: None)  # a cluster whose servers are not known yet
-        return self._router.sharded_hints
-
-    def _until_deadline(self, attempt: Callable[[], T]) -> T:
+    def _until_deadline(self, attempt: Callable[[], T], deadline_s: float | None = None) -> T:
         """Repeat what executes nothing when it fails, or may be executed twice."""
-        deadline = time.monotonic() + self._deadline_s
+        deadline_s = self._deadline_s if deadline_s is None else deadline_s
+        deadline = time.monotonic() + deadline_s
         pause_s = FIRST_PAUSE_S
         while True:
             try:
@@ -280,7 +297,7 @@ class Connections:
             self._router.doubt()
             if time.monotonic() + pause_s > deadline:
                 raise RedisUnavailableError(
-                    f"no answer from Redis at {self.url.shown} within {self._deadline_s:g} s ({trouble})"
+                    f"no answer from Redis at {self.url.shown} within {deadline_s:g} s ({trouble})"
                 ) from trouble
             pause_s = self._pause(pause_s)
 
@@ -293,13 +310,15 @@ class Connections:
         try:
             self._router.refresh()
             node = self._router.node_for(call.keys[0])
+            if node.silent:
+                raise WireSilentError(f"Redis at {node.address} does not answer")
             wire = node.checkout()
         except WireBrokenError as error:
             exchange = Exchange([call], self._scripts)
             exchange.not_sent([index for index, _, _ in exchange.take_open()], str(error))
             return exchange
         try:
-            wire.send(request(call, self._scripts))
+            wire.send(self._scripts.request(call, sharded=self._router.sharded_hints))
             reply = wire.read()
         except ReplyError as error:
             node.give_back(wire)
@@ -308,6 +327,8 @@ class Connections:
             return exchange
         except WireBrokenError as error:
             wire.close()
+            if isinstance(error, WireSilentError):
+                node.note_silence()
             exchange = Exchange([call], self._scripts)
             exchange.first_flight(node.address).lost(str(error))
             return exchange
@@ -317,56 +338,13 @@ class Connections:
         node.give_back(wire)
         return reply
 
-    def _send(self, exchange: Exchange) -> list[_UnderWay]:
-        """Send what is open, to each node its part."""
-        try:
-            self._router.refresh()
-        except WireBrokenError as error:
-            exchange.not_sent([index for index, _, _ in exchange.take_open()], str(error))
-            return []
-        parts: dict[Node, list[int]] = {}
-        for index, call, asked in exchange.take_open():
-            try:
-                node = self._router.node_for(call.keys[0]) if asked is None else self._router.node_at(asked)
-            except WireBrokenError as error:
-                exchange.not_sent([index], str(error))
-            else:
-                parts.setdefault(node, []).append(index)
-        under_way: list[_UnderWay] = []
-        try:
-            for node, indices in parts.items():
-                if (sent := _send_part(exchange, node, indices)) is not None:
-                    under_way.append(sent)
-        except BaseException:
-            _close_all(under_way)
-            raise
-        return under_way
+    def _dispatch(self, exchange: Exchange, deadline_s: float, started_s: float | None = None) -> Dispatch:
+        server = f"Redis at {self.url.shown}"
+        return Dispatch(exchange, self._router, self.blocking, self._timeout_s, deadline_s, started_s, server)
 
-    def _finish(
-        self,
-        exchange: Exchange,
-        under_way: list[_UnderWay],
-        patience_s: float | None,
-        deadline_s: float,
-        started: float,
-    ) -> None:
-        pause_s = FIRST_PAUSE_S
-        while True:
-            _receive(under_way)
-            self._router.learn(exchange.take_moved())
-            if exchange.done:
-                return
-            longest_s = deadline_s
-            if patience_s is not None and exchange.partly_done:
-                longest_s = min(longest_s, patience_s)
-            if exchange.pause_needed:
-                self._router.doubt()
-            if time.monotonic() + pause_s > started + longest_s:
-                exchange.give_up(longest_s)
-                return
-            if exchange.pause_needed:
-                pause_s = self._pause(pause_s)
-            under_way = self._send(exchange)
+    def _may_wait(self, call: Call[Any]) -> bool:
+        """Return whether a call may take until the deadline; one that is not repeated no longer than for a reply."""
+        return call.repeatable or not self.silent(call.keys[0])
 
     def _pause(self, pause_s: float) -> float:
         self.blocking.sleep(pause_s * (0.5 + draw_jitter() / 2))
@@ -377,56 +355,3 @@ def _only(results: list[Any]) -> Any:
     if isinstance(results[0], Exception):
         raise results[0]
     return results[0]
-
-
-def _send_part(exchange: Exchange, node: Node, indices: list[int]) -> _UnderWay | None:
-    try:
-        wire = node.checkout()
-    except WireBrokenError as error:
-        exchange.not_sent(indices, str(error))
-        return None
-    flight = exchange.flight(indices, node.address)
-    try:
-        wire.send(flight.request)
-    except WireBrokenError as error:
-        wire.close()
-        flight.lost(str(error))
-        return None
-    except BaseException:
-        wire.close()
-        raise
-    return _UnderWay(flight, node, wire)
-
-
-def _receive(under_way: list[_UnderWay]) -> None:
-    """Read all replies, node after node: all of them work meanwhile."""
-    left = list(under_way)
-    try:
-        while left:
-            part = left[0]
-            try:
-                while part.flight.awaited:
-                    try:
-                        reply = part.wire.read()
-                    except ReplyError as error:
-                        part.flight.take_error(str(error))
-                    else:
-                        part.flight.take_reply(reply)
-            except WireBrokenError as error:
-                part.wire.close()
-                part.flight.lost(str(error))
-            else:
-                part.node.give_back(part.wire)
-            del left[0]
-    except BaseException:  # a reply left behind would be read by the next caller
-        _close_all(left)
-        raise
-
-
-def _close_all(under_way: list[_UnderWay]) -> None:
-    for part in under_way:
-        part.wire.close()
-
-
-def _text_or_bytes(value: Argument) -> str | bytes:
-    return str(value) if isinstance(value, int) else value

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from rmq.calls import Call, error_of
-from rmq.errors import DurabilityError, RedisUnavailableError, ReplyLostError, RmqError
-from rmq.scripts import ScriptLibrary
-from rmq.slot_map import Redirect, parse_redirect
-from rmq.urls import Address
-from rmq.wire import pack
+from rmq._io.wire import pack
+from rmq._model.times import monotonic_s
+from rmq._transport.call import Call
+from rmq._transport.cluster_map import Redirect, parse_redirect
+from rmq._transport.refusals import AOF_TROUBLE, error_of, parsed, reply_lost
+from rmq._transport.script_library import ScriptLibrary
+from rmq._transport.urls import Address
+from rmq.errors import DurabilityError, RedisUnavailableError, RmqError
 
 _NOT_EXECUTED = (
     "NOSCRIPT", "LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "NOREPLICAS", "MISCONF",
     "MOVED ", "ASK ",
 )  # fmt: skip
-_IN_SCRIPT = (": -READONLY ", ": -NOREPLICAS ", ": -MISCONF ")
-"""How Redis 6.2 puts them when it is the script's first write that is refused."""
+_IN_SCRIPT = (": -READONLY ", ": -NOREPLICAS ", ": -MISCONF Redis is configured to save RDB ")
+"""How Redis 6.2 puts them within a script: none of them begins in the midst of one, so the first write was refused."""
 
 FREE_HOPS = 4
 """So many redirections are followed without a pause."""
@@ -32,25 +33,43 @@ FREE_HOPS = 4
 
 def not_executed(message: str) -> bool:
     """Return whether an error reply says that the server did not begin: repeating is safe for every call."""
+    if AOF_TROUBLE in message:  # returned by a script that tried one write first, and not raised in the midst of one
+        return message.startswith("@user_script")
     return message.startswith(_NOT_EXECUTED) or any(code in message for code in _IN_SCRIPT)
 
 
-def request(call: Call[Any], scripts: ScriptLibrary) -> bytes:
-    """Return a call in the protocol's form."""
-    return pack("EVALSHA", scripts[call.script].sha, len(call.keys), *call.keys, *call.args)
+SHORT_OF_S, HURRIED_MS = 10.0, 100
+"""A server whose replicas did not confirm in time is waited for no longer than so many ms, for so many seconds."""
 
 
-@dataclass(frozen=True, slots=True)
 class Confirmation:
-    """A command that waits until earlier sends of its connection are safe.
+    """A command that waits until earlier sends of its connection are safe. Thread-safe.
 
-    Attributes:
-        command: The command.
+    Args:
+        command: The command; its last part is how long the server waits, in ms.
         shortfall: Says what its reply lacks; empty when all is well.
+        hurry: Whether there are other servers, which one whose replicas do not confirm shall not hold up.
     """
 
-    command: tuple[str | int, ...]
-    shortfall: Callable[[Any], str]
+    def __init__(self, command: tuple[str | int, ...], shortfall: Callable[[Any], str], *, hurry: bool = False) -> None:
+        self._command = command
+        self._hurried = (*command[:-1], min(int(command[-1]), HURRIED_MS)) if hurry else command
+        self._shortfall = shortfall
+        self._short_s: dict[Address, float] = {}  # when a server fell short, by its address
+
+    def command(self, address: Address) -> tuple[str | int, ...]:
+        """Return the command for a server."""
+        short_s = self._short_s.get(address)
+        return self._command if short_s is None or monotonic_s() - short_s > SHORT_OF_S else self._hurried
+
+    def shortfall(self, address: Address, reply: Any) -> str:
+        """Return what a server's reply lacks, in words; empty when all is well."""
+        missing = self._shortfall(reply)
+        if not missing:
+            self._short_s.pop(address, None)
+        elif self.command(address) is self._command:  # a hurried one says nothing new
+            self._short_s[address] = monotonic_s()
+        return missing
 
 
 class _Kind(Enum):
@@ -80,6 +99,7 @@ class Exchange:
         self._unloaded: set[int] = set()
         self._unheard: set[int] = set()  # sent, the reply lost, to be sent again: carried out or not
         self._asked: dict[int, Address] = {}
+        self._asking: set[int] = set()  # sent with ASKING
         self._hops_left = FREE_HOPS
         self._redirected = False
         self.results: list[Any] = [None] * len(calls)
@@ -96,9 +116,14 @@ class Exchange:
         return not self._open and not self._under_way
 
     @property
+    def open(self) -> bool:
+        """Whether some calls are to be sent."""
+        return bool(self._open)
+
+    @property
     def partly_done(self) -> bool:
         """Whether some calls have a result and others have not."""
-        return bool(self._open) and len(self._open) < len(self._calls)
+        return 0 < len(self._open) + self._under_way < len(self._calls)
 
     def take_open(self) -> Iterator[tuple[int, Call[Any], Address | None]]:
         """Yield the open calls, each with the address that it was sent to by an ASK, if any; none is open then."""
@@ -114,10 +139,10 @@ class Exchange:
         moved, self._moved = self._moved, []
         return moved
 
-    def flight(self, indices: Sequence[int], address: Address) -> Flight:
-        """Put taken calls together for one node."""
+    def flight(self, indices: Sequence[int], address: Address, *, sharded: bool = False) -> Flight:
+        """Put taken calls together for one node; `sharded`: hints go by sharded pub/sub."""
         self._under_way += len(indices)
-        return Flight(self, indices, address)
+        return Flight(self, indices, address, sharded)
 
     def first_flight(self, address: Address) -> Flight:
         """Put all calls together for one node, as they were sent there already; what came of it is still to be told."""
@@ -131,20 +156,25 @@ class Exchange:
         self.last_trouble = trouble
         self.pause_needed = True
 
-    def give_up(self, deadline_s: float) -> None:
+    def refuse(self, indices: Sequence[int], error: RmqError) -> None:
+        """Note that a server refuses us, so that taken calls can't be sent there."""
+        for index in indices:
+            self.results[index] = error
+
+    def give_up(self, deadline_s: float, server: str = "Redis") -> None:
         """Note that the deadline has passed: what is open fails."""
-        trouble = f"no answer from Redis within {deadline_s:g} s ({self.last_trouble})"
+        trouble = f"no answer from {server} within {deadline_s:g} s ({self.last_trouble})"
         for index in self._open:
             call = self._calls[index]
             if index in self._unheard:
-                self.results[index] = self._reply_lost(index, trouble)
+                self.results[index] = reply_lost(call, trouble)
             else:
                 self.results[index] = RedisUnavailableError(trouble, topic=call.topic, slot=call.slot)
         self._open = []
 
     # for flights
 
-    def pack(self, indices: Sequence[int]) -> tuple[bytes, deque[tuple[_Kind, int]]]:
+    def pack(self, indices: Sequence[int], address: Address, sharded: bool) -> tuple[bytes, deque[tuple[_Kind, int]]]:
         """Return the request for these calls, and what its replies will be about, in order."""
         parts: list[bytes] = []
         awaited: deque[tuple[_Kind, int]] = deque()
@@ -158,13 +188,15 @@ class Exchange:
             self._unloaded.discard(index)
         for index in indices:
             call = self._calls[index]
+            self._asking.discard(index)
             if self._asked.pop(index, None) is not None:
+                self._asking.add(index)
                 parts.append(pack("ASKING"))
                 awaited.append((_Kind.ASKING, index))
-            parts.append(request(call, self._scripts))
+            parts.append(self._scripts.request(call, sharded=sharded))
             awaited.append((_Kind.CALL, index))
         if self._confirmation is not None and any(self._calls[index].durable for index in indices):
-            parts.append(pack(*self._confirmation.command))
+            parts.append(pack(*self._confirmation.command(address)))
             awaited.append((_Kind.CONFIRM, -1))
         return b"".join(parts), awaited
 
@@ -180,6 +212,8 @@ class Exchange:
         self.last_trouble = message
         if message.startswith("NOSCRIPT"):
             self._unloaded.add(index)
+            if index in self._asking:  # the script is missing there, not where the hash slot comes from
+                self._asked[index] = address
             return
         redirect = parse_redirect(message, address)
         if redirect is None or self._hops_left < 1:
@@ -202,45 +236,43 @@ class Exchange:
             self._open.append(index)
             self._unheard.add(index)
             return
-        self.settle(index, self._reply_lost(index, f"{trouble}; if it was carried out, the lease settles it"))
+        self.settle(index, reply_lost(call, f"{trouble}; if it was carried out, the lease settles it"))
 
     def answer(self, index: int, reply: Any) -> Any:
-        """Parse the reply to a call."""
-        return self._calls[index].parse(reply)
+        """Return the value of the reply to a call, or the error that it is."""
+        try:
+            return parsed(self._calls[index], reply)
+        except RmqError as error:
+            return error
 
     def refusal(self, index: int, message: str) -> RmqError:
         """Turn an error reply to a call into the error that the caller sees.
 
         The first sending of a repeated call may have been carried out all the same: a fixed time was still ahead then.
         """
-        error = error_of(self._calls[index], message)
-        return self._reply_lost(index, f"sent again, it was refused: {error}") if index in self._unheard else error
-
-    def _reply_lost(self, index: int, trouble: str) -> ReplyLostError:
         call = self._calls[index]
-        return ReplyLostError(
-            f"the reply to {call.script} on slot {call.slot} of topic {call.topic} was lost ({trouble})",
-            topic=call.topic,
-            slot=call.slot,
-        )
+        error = error_of(call, message)
+        return reply_lost(call, f"sent again, it was refused: {error}") if index in self._unheard else error
 
     def durable(self, index: int) -> bool:
         """Return whether a call's result counts only with a confirmation."""
         return self._confirmation is not None and self._calls[index].durable
 
-    def shortfall(self, reply: Any) -> str:
-        """Return what the reply to the confirmation lacks, in words; empty when all is well."""
-        return "" if self._confirmation is None else self._confirmation.shortfall(reply)
+    def shortfall(self, address: Address, reply: Any) -> str:
+        """Return what a server's reply to the confirmation lacks, in words; empty when all is well."""
+        return "" if self._confirmation is None else self._confirmation.shortfall(address, reply)
 
     def unconfirmed(self, index: int, missing: str) -> DurabilityError:
         """Return the error for a durable call that lacks something."""
         call = self._calls[index]
-        return DurabilityError(
+        error = DurabilityError(
             f"messages in slot {call.slot} of topic {call.topic} are stored on the master, but not confirmed: "
             f"{missing}; they may get lost if it fails now. Sending them again is safe",
             topic=call.topic,
             slot=call.slot,
         )
+        error.missing = missing
+        return error
 
 
 class Flight:
@@ -250,29 +282,41 @@ class Flight:
         exchange: What they belong to.
         indices: Which calls.
         address: Where they go.
+        sharded: Whether wake hints go by sharded pub/sub.
 
     Attributes:
         request: What to send.
     """
 
-    def __init__(self, exchange: Exchange, indices: Sequence[int], address: Address) -> None:
+    def __init__(self, exchange: Exchange, indices: Sequence[int], address: Address, sharded: bool) -> None:
         self._exchange = exchange
         self._indices = indices
         self._address = address
         self._unloadable = ""
         self._unconfirmed: list[tuple[int, Any]] = []
-        self.request, self._awaited = exchange.pack(indices)
+        self.request, self._awaited = exchange.pack(indices, address, sharded)
 
     @property
     def awaited(self) -> int:
         """How many replies are still to come."""
         return len(self._awaited)
 
+    @property
+    def confirming(self) -> bool:
+        """Whether nothing is still to come but the confirmation, which takes its time."""
+        return len(self._awaited) == 1 and self._awaited[0][0] is _Kind.CONFIRM
+
+    @property
+    def owed(self) -> list[int]:
+        """The calls that have no result yet."""
+        calls = [index for kind, index in self._awaited if kind is _Kind.CALL]
+        return calls + [index for index, _ in self._unconfirmed]
+
     def take_reply(self, reply: Any) -> None:
         """Take the next reply in order."""
         kind, index = self._awaited.popleft()
         if kind is _Kind.CONFIRM:
-            self._confirm(self._exchange.shortfall(reply))
+            self._confirm(self._exchange.shortfall(self._address, reply))
         elif kind is _Kind.CALL:
             self._settle(index, self._exchange.answer(index, reply))
 
@@ -288,6 +332,8 @@ class Flight:
                 message = f"it cannot be loaded: {self._unloadable}"
             if not_executed(message):
                 self._exchange.reopen(index, message, self._address)
+            elif AOF_TROUBLE in message:
+                self._exchange.lost(index, message)
             else:
                 self._exchange.settle(index, self._exchange.refusal(index, message))
 

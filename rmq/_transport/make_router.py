@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from rmq.blocking import Blocking
-from rmq.durability import Durability
-from rmq.topologies.cluster import ClusterRouter
-from rmq.topologies.node import Node, NodeFactory
-from rmq.topologies.router import Router
-from rmq.topologies.sentinel import SentinelRouter
-from rmq.topologies.standalone import StandaloneRouter
-from rmq.urls import RedisUrl, Topology
+from rmq._io.backend import Blocking
+from rmq._transport.cluster import ClusterRouter
+from rmq._transport.durability import Durability
+from rmq._transport.node import Node, NodeFactory
+from rmq._transport.router import Router
+from rmq._transport.sentinel import SentinelRouter
+from rmq._transport.standalone import StandaloneRouter
+from rmq._transport.urls import RedisUrl, Topology
 
 __all__ = ["Node", "Router", "make_router"]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
-from rmq.slot_map import Redirect
-from rmq.topologies.node import Node
-from rmq.urls import Address
+from rmq._transport.cluster_map import Redirect
+from rmq._transport.node import Node
+from rmq._transport.urls import Address
 
 
 class Router(Protocol):
@@ -18,6 +18,11 @@ class Router(Protocol):
 
     multi_slot_scripts: bool
     """Whether one script may touch several slots of a topic: not where their keys may lie on different nodes."""
+
+    @property
+    def silent(self) -> Collection[Node]:
+        """The servers that do not answer at the moment; none where there is only one."""
+        ...
 
     @property
     def sharded_hints(self) -> bool:

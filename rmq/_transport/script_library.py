@@ -1,6 +1,9 @@
 """Loads the Lua scripts, puts their includes in place, and knows their SHA-1.
 
-The files stand in `lua/` at the top of the repository and in the wheel as `rmq/lua/`.
+An include may include others; each stands once in a script, before the first that needs it. An indented include is
+local to its block, which alone pays for the definition: what is rare stands in the block that needs it.
+
+The files stand in folders of `lua/` at the top of the repository, and in the wheel as `rmq/lua/`.
 """
 
 from __future__ import annotations
@@ -13,8 +16,13 @@ from hashlib import sha1
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
 
-_INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
+from rmq._io.wire import packed
+from rmq._transport.call import PUBLISH, SHARDED_PUBLISH, Call
+from rmq._transport.contract import Names, contract_of
+
+_INCLUDE = re.compile(r"^( *)-- @include (\w+)\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +33,15 @@ class Script:
         name: Its file's name without `.lua`.
         text: Its text, includes in place.
         sha: SHA-1 of the text in hexadecimal digits, as EVALSHA takes it.
+        keys: What its header calls its keys.
+        args: What its header calls its arguments.
     """
 
     name: str
     text: str
     sha: str
+    keys: Names
+    args: Names
 
 
 class ScriptLibrary:
@@ -40,12 +52,17 @@ class ScriptLibrary:
 
     Raises:
         FileNotFoundError: A script names an include that does not exist, or the package lacks its scripts.
+        ValueError: The header of a script does not say in order what it takes.
     """
 
     def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
         root = _lua_folder()
         self._includes = _texts(root / "includes") | dict(overrides or {})
-        self._scripts = {name: self._build(name, text) for name, text in _texts(root).items()}
+        folders = [folder for folder in root.iterdir() if folder.is_dir() and folder.name != "includes"]
+        texts = {name: text for folder in folders for name, text in _texts(folder).items()}
+        self._scripts = {name: self._build(name, text) for name, text in texts.items()}
+        if not self._scripts:
+            raise FileNotFoundError(f"no Lua scripts in {root}")
 
     def names(self) -> list[str]:
         """Return the names of all scripts, sorted."""
@@ -58,15 +75,50 @@ class ScriptLibrary:
     def __getitem__(self, name: str) -> Script:
         return self._scripts[name]
 
-    def _build(self, name: str, text: str) -> Script:
-        def include(match: re.Match[str]) -> str:
-            try:
-                return self._includes[match[1]].rstrip()
-            except KeyError:
-                raise FileNotFoundError(f"lua/{name}.lua includes {match[1]}, which is not in lua/includes") from None
+    def request(self, call: Call[Any], *, sharded: bool) -> bytes:
+        """Return a call in the protocol's form.
 
-        full = _INCLUDE.sub(include, text)
-        return Script(name, full, sha1(full.encode(), usedforsecurity=False).hexdigest())
+        Args:
+            call: The call.
+            sharded: Whether wake hints go by sharded pub/sub.
+        """
+        if not call.script:
+            return packed(tuple(call.args))
+        script = self._scripts[call.script]
+        parts = ["EVALSHA", script.sha, len(call.keys), *call.keys, *call.args]
+        if sharded and "publish" in script.args.required:
+            at = 3 + len(call.keys) + script.args.required.index("publish")
+            if parts[at] == PUBLISH:
+                parts[at] = SHARDED_PUBLISH
+        return packed(tuple(parts))
+
+    def _build(self, name: str, text: str) -> Script:
+        try:
+            full = with_includes(text, self._includes)
+        except KeyError as error:
+            raise FileNotFoundError(f"script {name} includes {error.args[0]}, which is not in lua/includes") from None
+        return Script(name, full, sha1(full.encode(), usedforsecurity=False).hexdigest(), *contract_of(name, text))
+
+
+def with_includes(text: str, includes: Mapping[str, str]) -> str:
+    """Return a script's text with its includes in place.
+
+    Raises:
+        KeyError: An include that does not exist, by its name.
+    """
+
+    def placed_in(text: str, placed: set[str]) -> str:
+        def include(match: re.Match[str]) -> str:
+            indent, wanted = match.groups()
+            if wanted in placed:
+                return ""
+            known = {*placed} if indent else placed  # what a block defines ends with it
+            known.add(wanted)
+            return placed_in(includes[wanted], known)
+
+        return _INCLUDE.sub(include, text)
+
+    return placed_in(text, set())
 
 
 @cache
@@ -77,11 +129,15 @@ def default_scripts() -> ScriptLibrary:
 
 def _lua_folder() -> Traversable:
     packaged = files("rmq") / "lua"
-    return packaged if packaged.is_dir() else Path(__file__).resolve().parent.parent / "lua"
+    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[2] / "lua"
 
 
 def _texts(folder: Traversable) -> dict[str, str]:
-    found = {item.name[:-4]: item.read_text("utf-8") for item in folder.iterdir() if item.name.endswith(".lua")}
-    if not found:
-        raise FileNotFoundError(f"no Lua scripts in {folder}")
+    """Return what a folder has, below it too: name -> text. Names are unique in the whole tree."""
+    found: dict[str, str] = {}
+    for item in folder.iterdir():
+        if item.is_dir():
+            found |= _texts(item)
+        elif item.name.endswith(".lua"):
+            found[item.name[:-4]] = item.read_text("utf-8")
     return found

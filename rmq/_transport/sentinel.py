@@ -5,17 +5,19 @@ Source: Redis documentation, "Guidelines for Redis clients with support for Redi
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from rmq.clock import monotonic_s
-from rmq.slot_map import Redirect
-from rmq.topologies.node import Node, NodeFactory
-from rmq.urls import Address, RedisUrl
-from rmq.wire import ReplyError, Wire, WireBrokenError
+from rmq._io.wire import ReplyError, Wire, WireBrokenError
+from rmq._model.reports import reporter
+from rmq._model.times import monotonic_s
+from rmq._transport.cluster_map import Redirect
+from rmq._transport.node import CONNECT_S, Node, NodeFactory
+from rmq._transport.panel import DOUBT_REST_S, QUICK_S, REST_S, Panel
+from rmq._transport.urls import Address, RedisUrl, told_address
+from rmq.errors import RedisUnavailableError
 
-log = logging.getLogger("rmq.connections")
+log = reporter("rmq.connections")
 
 REFRESH_S = 5.0
 """So often the Sentinels are asked even if all is well: an old master that they have given up may go on answering."""
@@ -34,11 +36,13 @@ class SentinelRouter:
 
     multi_slot_scripts = True
     sharded_hints = False
+    silent: Collection[Node] = ()
 
     def __init__(self, url: RedisUrl, nodes: NodeFactory) -> None:
         self._url = url
         self._nodes = nodes
-        self._sentinels = [nodes.sentinel(address) for address in url.hosts]
+        self._sentinels = Panel(nodes.sentinel)
+        nodes.sentinel(url.hosts[0], CONNECT_S)  # refuses a URL with an unknown option now, not with the first call
         self._master: Node | None = None
         self._lock = nodes.blocking.lock()
         self._doubted = False
@@ -86,7 +90,8 @@ class SentinelRouter:
     def close(self) -> None:
         """Close all idle connections."""
         self._closed = True
-        for node in (*self._sentinels, *self.masters()):
+        self._sentinels.close()
+        for node in self.masters():
             node.close()
 
     def _ask_now(self) -> bool:
@@ -95,23 +100,49 @@ class SentinelRouter:
         return monotonic_s() - self._asked_s > (DOUBT_S if self._doubted else REFRESH_S)
 
     def _ask(self) -> None:
-        """Ask one Sentinel after the other, those that failed last at the end."""
+        """Ask one Sentinel after the other until one names a master that is one.
+
+        A Sentinel may have been cut off from the others, and name a master of long ago.
+        """
+        doubted, self._doubted = self._doubted, False
+        named: list[Address] = []
         troubles: list[str] = []
-        self._doubted = False
-        for sentinel in sorted(self._sentinels, key=lambda node: node.failed_s):
-            try:
-                address = self._answer_of(sentinel)
-            except (WireBrokenError, ReplyError) as error:
-                sentinel.failed_s = monotonic_s()
-                troubles.append(f"{sentinel.address}: {error}")
-                continue
+        rest_s = 0.0 if self._master is None else DOUBT_REST_S if doubted else REST_S
+        try:
+            for sentinel, address in self._sentinels.ask(self._url.hosts, self._answer_of, rest_s=rest_s):
+                trouble = "" if self._trusted(address, doubted) else self._trouble_with(address, named)
+                if not trouble:
+                    self._set_master(address)
+                    return
+                named.append(address)
+                self._sentinels.distrust(sentinel)
+                troubles.append(f"{sentinel} names {address}: {trouble}")
+        finally:
             self._asked_s = monotonic_s()
-            self._set_master(address)
-            return
-        self._asked_s = monotonic_s()
-        if self._master is None:
+        troubles += self._sentinels.troubles
+        if named:  # what most of them say
+            self._set_master(max(named, key=named.count))
+        elif self._master is None:
             raise WireBrokenError(f"no Sentinel names a master of {self._url.service} ({'; '.join(troubles)})")
-        log.warning("no Sentinel answers; going on with the master at %s: %s", self._master.address, troubles)
+        elif troubles:
+            log.warning("no Sentinel answers; going on with the master at %s: %s", self._master.address, troubles)
+
+    def _trusted(self, address: Address, doubted: bool) -> bool:
+        """Return whether a server is the one that we work with, and nothing is wrong with it."""
+        return not doubted and self._master is not None and self._master.address == address
+
+    def _trouble_with(self, address: Address, named: Sequence[Address]) -> str:
+        """Look whether a server can be reached and is a master; return why not."""
+        if address in named:
+            return "looked at already"
+        server = self._nodes.informant(address, QUICK_S, _require_master)
+        try:
+            server.give_back(server.checkout())
+        except (WireBrokenError, RedisUnavailableError) as error:
+            return str(error)
+        finally:
+            server.close()
+        return ""
 
     def _answer_of(self, sentinel: Node) -> Address:
         wire = sentinel.checkout()
@@ -123,7 +154,11 @@ class SentinelRouter:
         sentinel.give_back(wire)
         if reply is None:
             raise WireBrokenError(f"it watches no master named {self._url.service}")
-        return Address(reply[0].decode(), int(reply[1]))
+        try:
+            host, port = reply
+            return told_address(host, port)
+        except (TypeError, ValueError) as error:
+            raise WireBrokenError(f"it names a master with an invalid address: {error!s:.200}") from None
 
     def _set_master(self, address: Address) -> None:
         old = self._master

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import cast
 
-from rmq.durability import Durability, DurabilityLevel
+from rmq._io.wire import ReplyError, Wire
+from rmq._model.reports import reporter
+from rmq._transport.durability import Durability, DurabilityLevel
 from rmq.errors import UnsafeRedisError
-from rmq.wire import ReplyError, Wire
 
-log = logging.getLogger("rmq.connections")
+log = reporter("rmq.connections")
 
 Version = tuple[int, int]
 OLDEST_VERSION = (6, 2)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from rmq.slot_map import Redirect
-from rmq.topologies.node import Node, NodeFactory
-from rmq.urls import Address
+from rmq._transport.cluster_map import Redirect
+from rmq._transport.node import Node, NodeFactory
+from rmq._transport.urls import Address
 
 
 class StandaloneRouter:
@@ -18,6 +18,7 @@ class StandaloneRouter:
 
     multi_slot_scripts = True
     sharded_hints = False
+    silent: Collection[Node] = ()
     layout = 0
 
     def __init__(self, nodes: NodeFactory) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 from enum import Enum
+from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
@@ -37,6 +38,10 @@ _SCHEMES = {
 }
 
 
+_HOST_NAME = re.compile(r"([A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?")
+_ENCODE = "a password with / ? # or @ must be percent-encoded"
+
+
 class Address(NamedTuple):
     """Where a server listens."""
 
@@ -46,6 +51,25 @@ class Address(NamedTuple):
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+
+def told_address(host: object, port: object) -> Address:
+    """Return the address that a server has told; it may have told anything.
+
+    Raises:
+        ValueError: That is no address.
+    """
+    if isinstance(host, bytes):
+        host = host.decode(errors="replace")
+    if isinstance(port, bytes) and len(port) <= 5 and port.isdigit():
+        port = int(port)
+    if not isinstance(host, str) or not isinstance(port, int) or not 0 < port < 65_536:
+        raise ValueError(f"{host!r:.100} with port {port!r:.100} is not an address")
+    if ":" in host:
+        ip_address(host)
+    elif len(host) > 253 or not _HOST_NAME.fullmatch(host):
+        raise ValueError(f"{host!r:.100} is not a host")
+    return Address(host, port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +134,14 @@ def parse_url(url: str | None) -> RedisUrl:
     shown = _without_password(url)
     try:
         parts = _split(url)
-    except ValueError as error:
-        raise InvalidUrlError(f"URL {shown!r} cannot be read: {error}") from None
+    except ValueError:  # its text may quote a password
+        raise InvalidUrlError(f"URL {shown!r} cannot be read; {_ENCODE}") from None
     topology = _SCHEMES.get(parts.scheme)
     if topology is None:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
         raise InvalidUrlError(f"URL {shown!r} has the unknown scheme {parts.scheme!r}; known are {known}")
+    if topology is not Topology.EMBEDDED and _cut_short(parts):
+        raise InvalidUrlError(f"URL {shown!r} has an @ behind its host; {_ENCODE}")
     if topology is Topology.SENTINEL:
         return _sentinel(url, parts)
     if topology is Topology.CLUSTER:
@@ -123,18 +149,26 @@ def parse_url(url: str | None) -> RedisUrl:
             raise InvalidUrlError(f"URL {shown!r} names a database; a Redis Cluster has only database 0")
         return RedisUrl(url, topology, hosts=_hosts(url, parts, REDIS_PORT))
     if topology is Topology.STANDALONE:
-        try:
-            _ = parts.port
-        except ValueError:  # its text may quote a password with a slash in it
-            raise InvalidUrlError(
-                f"URL {shown!r} has an invalid port; a password with / ? # or @ must be percent-encoded"
-            ) from None
-        if parts.scheme == "unix" and not parts.path:
-            raise InvalidUrlError(f"URL {shown!r} names no socket; write unix:///path/to/redis.sock")
-        return RedisUrl(url, topology)
+        return _standalone(url, parts)
     if parts.netloc or parts.query:
         raise InvalidUrlError(f"URL {shown!r} must be embedded:// (temporary) or embedded:///folder (kept)")
     return RedisUrl(url, topology, Path(unquote(parts.path)) if parts.path else None)
+
+
+def _standalone(url: str, parts: SplitResult) -> RedisUrl:
+    try:
+        _ = parts.port
+    except ValueError:  # its text may quote a password with a slash in it
+        raise InvalidUrlError(f"URL {_without_password(url)!r} has an invalid port; {_ENCODE}") from None
+    if parts.scheme == "unix" and not parts.path:
+        raise InvalidUrlError(f"URL {_without_password(url)!r} names no socket; write unix:///path/to/redis.sock")
+    return RedisUrl(url, Topology.STANDALONE)
+
+
+def _cut_short(parts: SplitResult) -> bool:
+    """Return whether a sign in a password seems to have ended the part of a URL that names the host."""
+    path = "" if parts.scheme == "unix" else parts.path
+    return "@" in path + parts.fragment or ("@" in parts.query and parts.netloc.startswith(":"))
 
 
 def _sentinel(url: str, parts: SplitResult) -> RedisUrl:
@@ -158,8 +192,8 @@ def _hosts(url: str, parts: SplitResult, default_port: int) -> tuple[Address, ..
         try:
             one = urlsplit(f"//{item}")
             found.append(Address(one.hostname or "", one.port or default_port))
-        except ValueError as error:
-            raise InvalidUrlError(f"URL {_without_password(url)!r} has an invalid host: {error}") from None
+        except ValueError:  # its text may quote a password
+            raise InvalidUrlError(f"URL {_without_password(url)!r} has an invalid host or port; {_ENCODE}") from None
         if not found[-1].host:
             raise InvalidUrlError(f"URL {_without_password(url)!r} lacks a host; write host1:port,host2:port")
     return tuple(found)
@@ -168,4 +202,5 @@ def _hosts(url: str, parts: SplitResult, default_port: int) -> tuple[Address, ..
 def _without_password(url: str) -> str:
     """Hide passwords by the text alone: also in what is no proper URL, since errors quote it."""
     hidden = re.sub(r"(//[^:@/]*:).*@", r"\1***@", url)
+    hidden = re.sub(r"(//[^:@/\[]*:)(?=[^/?#@,]*[^\d/?#@,])[^/?#@]*", r"\1***", hidden)  # no port: a host is missing
     return re.sub(r"([?&](?:sentinel_)?password=)[^&#]*", r"\1***", hidden)

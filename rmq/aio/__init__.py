@@ -1,12 +1,12 @@
 """The asyncio side: the same names and behaviour, and whatever may talk to Redis is awaited.
 
-The logic is that of the plain classes, run in greenlets; see docs/asyncio.md.
+The logic is that of the plain classes, run in greenlets; see docs/guide/asyncio.md.
 """
 
 from rmq.aio.client import RmqClient
 from rmq.aio.delayed import DelayedQueue
 from rmq.aio.delivery import Delivery, StreamDelivery
-from rmq.aio.topics import Consumer, Control, DeadLetters, GroupDead, History, Inspection, Producer, StreamTopic
+from rmq.aio.facades import Consumer, Control, DeadLetters, GroupDead, History, Inspection, Producer, StreamTopic
 
 __all__ = [
     "Consumer",

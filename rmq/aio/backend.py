@@ -1,4 +1,4 @@
-"""How the library's logic waits in an event loop: the counterpart of `rmq.blocking.Threads`."""
+"""How the library's logic waits in an event loop: the counterpart of `rmq._io.backend.Threads`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
+from rmq._io.backend import Condition, Event, Job, Lock
+from rmq._io.wire import Wire
 from rmq.aio.greenlets import Driver, wait
 from rmq.aio.wire import AsyncWire, async_wire_factory
-from rmq.blocking import Condition, Event, Job, Lock
-from rmq.wire import Wire
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,6 +24,9 @@ MOST_CALLS = 64
 
 class EventLoop:
     """Waits in the running event loop; only its thread may use it, but for events."""
+
+    interruptions: tuple[type[BaseException], ...] = (asyncio.CancelledError,)
+    outlives_main = False
 
     def __init__(self) -> None:
         self._jobs: set[asyncio.Task[Any]] = set()
@@ -56,6 +59,16 @@ class EventLoop:
         """Return a new job, a task."""
         return _Job(run, name, self._jobs)
 
+    def last_words(self, action: Callable[[], object], longest_s: float) -> None:
+        """Do something in a task that was cancelled; cancelled once more after so long."""
+        task = asyncio.current_task()
+        timer = None if task is None else task.get_loop().call_later(longest_s, task.cancel)
+        try:
+            action()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
     def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call it in a thread."""
         return wait(asyncio.to_thread(action, *args, **kwargs))
@@ -68,6 +81,18 @@ class EventLoop:
             wire.watch(news)
         try:
             wait_until(news, timeout_s, breakable=True)
+        finally:
+            for wire in watched:
+                wire.unwatch(news)
+
+    def wait_progress(self, wires: Iterable[Wire], timeout_s: float) -> None:
+        """Wait until more arrives over one of some wires, or one takes more of what was posted."""
+        news = asyncio.get_running_loop().create_future()
+        watched = [cast("AsyncWire", wire) for wire in wires]
+        for wire in watched:
+            wire.watch_arrivals(news)
+        try:
+            wait_until(news, timeout_s)
         finally:
             for wire in watched:
                 wire.unwatch(news)

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from weakref import WeakSet
 
 from rmq import client as plain
-from rmq.aio.blocking import EventLoop, gate
+from rmq._claiming.consumer import Consumer as PlainConsumer
+from rmq._listening.listener import Listener, decorator
+from rmq._model.handlers import check_async
+from rmq._model.topics import Topic
+from rmq._ownership import Coordinator
+from rmq.aio.backend import EventLoop, gate
 from rmq.aio.delivery import Delivery, faced_all
+from rmq.aio.facades import Consumer, Control, DeadLetters, History, Inspection, Producer, StreamTopic
 from rmq.aio.greenlets import Tasks
-from rmq.aio.listening import AsyncHandler, TaskRuntime, checked_handler, plain_listener
-from rmq.aio.topics import Consumer, Control, DeadLetters, History, Inspection, Producer, StreamTopic
+from rmq.aio.listener import AsyncHandler, HandlersInTasks, plain_listener
+from rmq.aio.mirror import awaited
 from rmq.client import DRAIN_S
-from rmq.consumer import Consumer as PlainConsumer
-from rmq.coordination import Coordinator
 from rmq.errors import ClientClosedError, RmqError
-from rmq.topics import Topic
-from rmq.worker import Listener
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,7 +33,7 @@ AsyncHandlerT = TypeVar("AsyncHandlerT", bound=AsyncHandler)
 class PlainClient(plain.RmqClient):
     """The plain client, which waits in an event loop: for calls that `Tasks` runs."""
 
-    _runtime_of = TaskRuntime
+    _handlers = HandlersInTasks
 
     def __init__(self, loop: EventLoop, *args: Any, **options: Any) -> None:
         self._blocking = loop
@@ -73,24 +75,6 @@ class Opened:
         finally:
             await self.run(PlainClient.close)
             await self.blocking.cancel_jobs()
-
-
-class of_client(Generic[P, T]):
-    """A method of the plain client, to be awaited."""
-
-    def __init__(self, method: Callable[Concatenate[Any, P], T]) -> None:
-        self._method = method
-        self.__doc__ = method.__doc__
-
-    def __get__(self, instance: RmqClient, owner: Any) -> Callable[P, Coroutine[Any, Any, T]]:
-        if instance is None:  # pyright: ignore[reportUnnecessaryComparison] - asked of the class
-            return self  # pyright: ignore[reportReturnType]
-
-        async def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            opened = await instance.opened()
-            return await opened.run(self._method, *args, **kwargs)
-
-        return call
 
 
 class RmqClient:
@@ -157,10 +141,13 @@ class RmqClient:
         group: str | None = None,
         name: str | None = None,
         start: str = "new",
+        resume_as: str | None = None,
     ) -> Consumer:
         """Return a consumer of all slots, or of the given ones. Takes and raises what `rmq.RmqClient.consumer` does."""
         opened = await self._open()
-        plain_one = await opened.run(PlainClient.consumer, topic, slots, group=group, name=name, start=start)
+        plain_one = await opened.run(
+            PlainClient.consumer, topic, slots, group=group, name=name, start=start, resume_as=resume_as
+        )
         opened.consumers.add(plain_one)
         return Consumer(plain_one, opened.tasks, opened.blocking.lock(long=True))
 
@@ -173,6 +160,7 @@ class RmqClient:
         on_lost: Callable[[Delivery], None] | None = None,
         group: str | None = None,
         start: str = "new",
+        resume_as: str | None = None,
     ) -> Callable[[AsyncHandlerT], AsyncHandlerT]:
         """Decorate an async handler: it runs after `start` or `run`. Return means ack, an exception means nack.
 
@@ -180,36 +168,41 @@ class RmqClient:
             topic: What to consume.
             batch: As for `rmq.RmqClient.listener`.
             concurrency: How many handlers run at the same time, 1 to 1,000. One task claims and settles for all.
-            on_lost: Called, not awaited, with a delivery whose lease was lost while it was held.
+            on_lost: Called, not awaited, with each delivery whose lease was lost while it was held.
             group: As for `rmq.RmqClient.listener`.
             start: As for `rmq.RmqClient.listener`.
+            resume_as: As for `rmq.RmqClient.listener`.
 
         Raises:
             InvalidValueError: `batch` or `concurrency` out of range, or a handler that is no async function.
 
         Guarantee: leases are renewed while a handler runs, unless it blocks the event loop.
         """
-        Listener(topic, checked_handler, batch, concurrency, None, group, start)
-
-        def decorate(handler: AsyncHandlerT) -> AsyncHandlerT:
-            self.add(Listener(topic, handler, batch, concurrency, on_lost, group, start))  # pyright: ignore
-            return handler
-
-        return decorate
+        return decorator(
+            self.add,
+            topic,
+            batch=batch,
+            threads=concurrency,
+            on_lost=on_lost,  # pyright: ignore[reportArgumentType] - it is called with the awaited face
+            group=group,
+            start=start,
+            resume_as=resume_as,
+        )
 
     def add(self, *listeners: Listener) -> None:
         """Add listeners that were made elsewhere; their `threads` is the concurrency. Raises as `listener`."""
         if self._started:
             raise RmqError("the listeners of this client are running already; add all of them before")
         for each in listeners:
-            checked_handler(each.handler)
+            check_async(each.handler)
         self._listeners += listeners
 
-    async def start(self, concurrency: int | None = None) -> None:
+    async def start(self, concurrency: int | None = None, drain_s: float = DRAIN_S) -> None:
         """Start all listeners in tasks of their own.
 
         Args:
             concurrency: How many handlers of each listener run at the same time; `None` for as many as it says itself.
+            drain_s: As for `rmq.RmqClient.start`.
 
         Raises:
             RmqError: As `rmq.RmqClient.start`.
@@ -218,7 +211,7 @@ class RmqClient:
         if not self._started:
             opened.plain.add(*(plain_listener(each, opened.tasks) for each in self._listeners))
         self._started = bool(self._listeners)
-        await opened.run(PlainClient.start, concurrency)
+        await opened.run(PlainClient.start, concurrency, None, drain_s)
 
     async def stop(self, drain_s: float = DRAIN_S) -> list[Delivery]:
         """Stop all listeners: no new claims, what was not begun goes back at once, running handlers may finish.
@@ -253,7 +246,7 @@ class RmqClient:
                 "run() handles signals and so needs the main thread; use start() and stop() elsewhere"
             ) from None
         try:
-            await self.start(concurrency)
+            await self.start(concurrency, drain_s)
             await ended.wait()
             return await self.stop(drain_s)
         finally:
@@ -286,20 +279,15 @@ class RmqClient:
         opened = await self._open()
         return History(opened.plain.history(), opened.tasks)
 
-    cancel = of_client(PlainClient.cancel)
-    promote = of_client(PlainClient.promote)
-    reprioritise = of_client(PlainClient.reprioritise)
-    pause = of_client(PlainClient.pause)
-    resume = of_client(PlainClient.resume)
-    workers = of_client(PlainClient.workers)
-    server_memory = of_client(PlainClient.server_memory)
-    record_history = of_client(PlainClient.record_history)
-    reschedule = of_client(PlainClient.reschedule)
-    topics = of_client(PlainClient.topics)
-    topic = of_client(PlainClient.topic)
-    change_topic = of_client(PlainClient.change_topic)
-    adopt = of_client(PlainClient.adopt)
-    registered = of_client(PlainClient.registered)
+    workers = awaited(PlainClient.workers)
+    server_memory = awaited(PlainClient.server_memory)
+    record_history = awaited(PlainClient.record_history)
+    topics = awaited(PlainClient.topics)
+    topic = awaited(PlainClient.topic)
+    definitions = awaited(PlainClient.definitions)
+    change_topic = awaited(PlainClient.change_topic)
+    update_topic = awaited(PlainClient.update_topic)
+    adopt = awaited(PlainClient.adopt)
 
     async def close(self) -> None:
         """Stop listeners that still run, wait for what was begun, close all connections, end a temporary Redis."""
@@ -317,9 +305,8 @@ class RmqClient:
     ) -> None:
         await self.close()
 
-    async def opened(self) -> Opened:
-        """Return what belongs to this event loop; opens it where need be. For what builds on a client."""
-        return await self._open()
+    async def _run(self, method: Callable[Concatenate[PlainClient, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await (await self._open()).run(method, *args, **kwargs)
 
     async def _open(self) -> Opened:
         if self._opened is not None:
@@ -332,8 +319,3 @@ class RmqClient:
                 loop, tasks = EventLoop(), Tasks(gate())
                 self._opened = Opened(await tasks.run(self._new_plain, loop), tasks, loop)
         return self._opened
-
-
-for _name in dir(PlainClient):
-    if not _name.startswith("_") and not hasattr(RmqClient, _name):  # what has no line of its own yet
-        setattr(RmqClient, _name, of_client(getattr(PlainClient, _name)))

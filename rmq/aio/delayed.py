@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Concatenate, ParamSpec, Self, TypeVar, overload
 
 from rmq import delayed as plain
+from rmq._model.deliveries import Delivery as PlainDelivery
+from rmq._model.messages import Payload
+from rmq._model.replies import SendResult
+from rmq._model.times import Duration
+from rmq._model.topics import Topic
 from rmq.aio.client import Opened, RmqClient
-from rmq.aio.mirror import each
-from rmq.durations import Duration
+from rmq.aio.facades import gone_through
+from rmq.aio.mirror import awaited, each
 from rmq.errors import RmqError
-from rmq.messages import Payload
-from rmq.topics import Topic
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -55,21 +59,25 @@ class DelayedQueue:
         await self._open()
         return self
 
-    async def offer(self, value: Payload, delay: Duration) -> None:
-        """Put a value into the queue; see `rmq.DelayedQueue.offer`."""
-        queue, opened = await self._open()
-        await opened.tasks.run(queue.offer, value, delay)
+    offer = awaited(plain.DelayedQueue.offer)
+
+    async def offer_many(
+        self, values: Iterable[tuple[Payload, Duration]] | AsyncIterable[tuple[Payload, Duration]]
+    ) -> SendResult:
+        """Put any number of values into the queue; see `rmq.DelayedQueue.offer_many`. Takes an async iterable, too."""
+        plain_values = gone_through(values) if isinstance(values, AsyncIterable) else values
+        return await self._run(plain.DelayedQueue.offer_many, plain_values)
 
     async def take(self, timeout: float | timedelta | None = None) -> bytes:
         """Wait for a value, take it out of the queue for good, and return it; see `rmq.DelayedQueue.take`.
 
-        Guarantee: cancelled, it loses nothing: what it has taken by then is offered again at once.
+        Guarantee: cancelled, it loses nothing: what it has claimed by then goes back at once.
         """
-        return await self._finish(lambda queue: queue.take(timeout), _offer_again)
+        return await self._kept(lambda queue: queue.claim(timeout))
 
     async def poll(self, timeout: float | timedelta = 0.0) -> bytes | None:
         """Like `take`, with `None` where nothing became due in time; 0 does not wait."""
-        return await self._finish(lambda queue: queue.poll(timeout), _offer_again)
+        return await self._kept(lambda queue: queue.claim_soon(timeout))
 
     @asynccontextmanager
     async def taking(self, timeout: float | timedelta | None = None) -> AsyncGenerator[bytes]:
@@ -78,7 +86,7 @@ class DelayedQueue:
         Guarantee: at least once. Cancelled while it waits, it gives back what it has claimed; a block that is cancelled
             puts its value back, as with any error.
         """
-        delivery = await self._finish(lambda queue: queue.claim(timeout), lambda queue, claimed: claimed.release())
+        delivery = await self._finish(lambda queue: queue.claim(timeout), _give_back)
         try:
             queue, _ = await self._open()
             yield queue.value_of(delivery)
@@ -87,15 +95,8 @@ class DelayedQueue:
             raise
         await self._finish(partial(plain.DelayedQueue.finish, delivery=delivery))
 
-    async def remove(self, value: Payload) -> bool:
-        """Take a value out before it is due or taken; see `rmq.DelayedQueue.remove`."""
-        queue, opened = await self._open()
-        return await opened.tasks.run(queue.remove, value)
-
-    async def size(self) -> int:
-        """Return how many values are in the queue; see `rmq.DelayedQueue.size`."""
-        queue, opened = await self._open()
-        return await opened.tasks.run(queue.size)
+    remove = awaited(plain.DelayedQueue.remove)
+    size = awaited(plain.DelayedQueue.size)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield the values in the queue without taking them; see `rmq.DelayedQueue.__iter__`."""
@@ -124,6 +125,24 @@ class DelayedQueue:
             raise RmqError("this queue is not open yet; use it with `async with`, or await its `open`")
         return self._ready[0].topic
 
+    @overload
+    async def _kept(self, claim: Callable[[plain.DelayedQueue], PlainDelivery]) -> bytes: ...
+    @overload
+    async def _kept(self, claim: Callable[[plain.DelayedQueue], PlainDelivery | None]) -> bytes | None: ...
+    async def _kept(self, claim: Callable[[plain.DelayedQueue], PlainDelivery | None]) -> bytes | None:
+        queue, _ = await self._open()
+        delivery = await self._finish(claim, _give_back)
+        if delivery is None:
+            return None
+        queue.keep(delivery)  # only now: nothing is awaited between this and the caller's next step
+        return queue.value_of(delivery)
+
+    async def _run(
+        self, method: Callable[Concatenate[plain.DelayedQueue, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        queue, opened = await self._open()
+        return await opened.tasks.run(method, queue, *args, **kwargs)
+
     async def _finish(
         self,
         action: Callable[[plain.DelayedQueue], T],
@@ -135,12 +154,13 @@ class DelayedQueue:
 
     async def _open(self) -> tuple[plain.DelayedQueue, Opened]:
         if self._ready is None:
-            opened = await self._client.opened()
+            opened = await self._client._open()  # pyright: ignore[reportPrivateUsage]
             queue = await opened.tasks.run(self._new_plain, opened.plain)
             self._ready = self._ready or (queue, opened)  # two tasks may have been here at once
         return self._ready
 
 
-def _offer_again(queue: plain.DelayedQueue, value: bytes | None) -> None:
-    if value is not None:
-        queue.offer(value, 0)
+def _give_back(queue: plain.DelayedQueue, claimed: PlainDelivery | None) -> None:
+    del queue
+    if claimed is not None:
+        claimed.release()

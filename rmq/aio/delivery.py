@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rmq import delivery as plain
+from rmq._model import deliveries as plain
+from rmq._model.entries import StreamDelivery as PlainStreamDelivery
 from rmq.aio.greenlets import Tasks
 from rmq.aio.mirror import finished
-from rmq.stream_values import StreamDelivery as PlainStreamDelivery
 
 if TYPE_CHECKING:
-    from rmq.delivery import Outcome
-    from rmq.ownership import Owner
-    from rmq.topics import Topic
+    from rmq._model.deliveries import Outcome
+    from rmq._model.owner import Owner
+    from rmq._model.topics import Topic
 
 
 class Delivery:
@@ -29,6 +29,7 @@ class Delivery:
         slot: int
         content: bytes
         body: bytes | None
+        trace: str
         text: str
         name: bytes
         retries_left: int
@@ -82,6 +83,7 @@ class StreamDelivery(Delivery):
     if TYPE_CHECKING:
         group: str
         id: str
+        time_ms: int
         fields: Mapping[str, bytes]
 
 

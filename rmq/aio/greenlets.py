@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import Any, ParamSpec, TypeVar, cast
 
-from rmq.blocking import Lock
+from rmq._io.backend import Lock
+from rmq._model.reports import reporter
 from rmq.errors import ClientClosedError, RmqError
 
 try:
@@ -22,7 +22,7 @@ try:
 except ImportError as error:  # pragma: no cover - the tests have it
     raise ImportError("rmq.aio needs greenlet; install rmq[aio]") from error
 
-log = logging.getLogger("rmq.aio")
+log = reporter("rmq.aio")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,11 +58,13 @@ class Driver:
     def __init__(self, action: Callable[[], Any]) -> None:
         self._action = action
         self._task: asyncio.Task[Any] | None = None
+        self._driven_in: asyncio.Task[Any] | None = None
         self._broken = self._breakable = False
 
     async def drive(self) -> Any:
         """Run it to its end, and return or raise what it does. A cancellation goes to where it waits."""
         here = getcurrent()  # not where this was made: that may be a greenlet, too
+        self._driven_in = _current_task()
         logic = _Logic(self._action, here)
         logic.gr_context = here.gr_context
         step: Any = logic.switch()
@@ -75,16 +77,21 @@ class Driver:
                     raise asyncio.CancelledError
                 self._breakable = breakable
                 value = await awaitable
-            except GeneratorExit:  # the loop is gone: nothing can be waited for any more
-                logic.throw(GreenletExit)
-                raise
             except BaseException as error:
+                if issubclass(type(error), GeneratorExit) and not self._is_driven():
+                    logic.throw(GreenletExit)
+                    raise
                 self._breakable = False
                 step = logic.throw(error)
             else:
                 self._breakable = False
                 step = logic.switch(value)
         return step
+
+    def _is_driven(self) -> bool:
+        """Return whether the loop is at this; else the loop is gone, and nothing can be waited for any more."""
+        task = _current_task()
+        return task is not None and task is self._driven_in
 
     def start(self, name: str) -> asyncio.Task[Any]:
         """Run it in a task of its own."""
@@ -162,6 +169,13 @@ class Tasks:
         return task
 
 
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no loop runs
+        return None
+
+
 def _log_failure(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("what a cancelled call had claimed comes back with its lease: %s", error)
+        log.warning("messages of a cancelled call come back with their leases: %s", error)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
+from rmq._model.topics import Topic
 from rmq.aio.greenlets import Tasks
 
 P = ParamSpec("P")
@@ -21,23 +22,32 @@ class Mirror(Generic[PlainT]):
     Args:
         plain: The plain object.
         tasks: Runs its methods.
-
-    A subclass says what it is the face `of`; methods that it does not name itself are awaited, or iterated where the
-    plain one returns an iterator.
     """
 
     def __init__(self, plain: PlainT, tasks: Tasks) -> None:
         self._plain = plain
         self._tasks = tasks
 
-    def __init_subclass__(cls, of: type[Any] | None = None) -> None:
-        for name in () if of is None else dir(of):
-            method = getattr(of, name)
-            if name.startswith("_") or hasattr(cls, name) or not callable(method):
-                continue
-            returned = str(getattr(method, "__annotations__", {}).get("return", ""))
-            face: Any = iterated if returned.startswith("Iterator") else awaited
-            setattr(cls, name, face(method))
+    async def _run(self, method: Callable[Concatenate[PlainT, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._tasks.run(method, self._plain, *args, **kwargs)
+
+
+class HasTopic(Protocol):
+    """A plain object that works on one topic."""
+
+    topic: Topic
+
+
+OfTopicT = TypeVar("OfTopicT", bound=HasTopic)
+
+
+class TopicMirror(Mirror[OfTopicT]):
+    """The awaited face of what works on one topic."""
+
+    @property
+    def topic(self) -> Topic:
+        """The registered definition."""
+        return self._plain.topic
 
 
 class _Face(Generic[P, T]):
@@ -49,7 +59,10 @@ class _Face(Generic[P, T]):
 
 
 class awaited(_Face[P, T]):
-    """To be awaited. Cancelled, it ends where it waits; what was sent may have been carried out."""
+    """To be awaited; its object's `_run` runs it.
+
+    Cancelled, it ends where it waits; what was sent may have been carried out.
+    """
 
     @overload
     def __get__(self, instance: None, owner: Any) -> awaited[P, T]: ...
@@ -58,7 +71,7 @@ class awaited(_Face[P, T]):
     def __get__(self, instance: Any, owner: Any) -> Any:
         if instance is None:
             return self
-        return functools.partial(instance._tasks.run, self.method, instance._plain)
+        return functools.partial(instance._run, self.method)
 
 
 class finished(_Face[P, T]):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import hiredis
@@ -15,23 +15,23 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from rmq._io.wire import NOTHING, UNUSABLE, ReplyError, Wire, WireBrokenError, WireSilentError, checked_maker
 from rmq.aio.greenlets import wait
 from rmq.errors import InvalidUrlError
-from rmq.wire import ReplyError, Wire, WireBrokenError
-
-_NOTHING = object()
 
 
 class _Replies(asyncio.Protocol):
     """What has arrived over one connection, and who waits for it."""
 
     def __init__(self) -> None:
-        self._reader: Any = hiredis.Reader(replyError=ReplyError, notEnoughData=_NOTHING)
+        self._reader: Any = hiredis.Reader(replyError=ReplyError, notEnoughData=NOTHING)
         self._told: set[asyncio.Future[bool]] = set()
         self.writable = True
         self.ended = ""
+        self.received = 0
 
     def data_received(self, data: bytes) -> None:
+        self.received += len(data)
         self._reader.feed(data)
         self._tell()
 
@@ -47,7 +47,7 @@ class _Replies(asyncio.Protocol):
         self._tell()
 
     def take(self) -> Any:
-        """Return the next reply, `_NOTHING` if it is not complete."""
+        """Return the next reply, `NOTHING` if it is not complete."""
         return self._reader.gets()
 
     def any(self) -> bool:
@@ -85,7 +85,7 @@ class AsyncWire(Wire):
 
     def connect(self) -> None:
         """Connect and log in; raises as `Wire.connect`."""
-        self._guarded(lambda: wait(self._connection.connect()))
+        self._guarded(lambda: wait(_cancellable(self._connection.connect())))
         connection = self._connection
         reader, writer = self._streams = connection._reader, connection._writer
         connection._reader = connection._writer = None
@@ -95,20 +95,52 @@ class AsyncWire(Wire):
             self._replies.connection_lost(reader.exception())
 
     def send(self, request: bytes) -> None:
-        """Send a packed request."""
-        replies = self._replies
-        if not replies.ended:
+        """Send a packed request; the server has to take some of it within each timeout."""
+        self.post(request)
+        left = self._buffered()
+        while self.unsent:
+            try:
+                self._wait("Redis does not take what is sent")
+            except WireSilentError:
+                if self._buffered() >= left:
+                    raise
+            left = self._buffered()
+            self.push()
+
+    def post(self, request: bytes) -> None:
+        """Hand over a packed request, to be sent without waiting."""
+        if not self._replies.ended:
             self._transport.write(request)
-        while not replies.writable and not replies.ended:
-            self._wait("Redis does not take what is sent")
-        if replies.ended:
-            raise WireBrokenError(replies.ended)
+        self.push()
+
+    @property
+    def unsent(self) -> bool:
+        """Whether so much is still to be sent that more should wait."""
+        return not self._replies.writable and not self._replies.ended
+
+    def push(self) -> None:
+        """Raise `WireBrokenError` once the connection has ended; what was posted is sent by itself."""
+        if self._replies.ended:
+            raise WireBrokenError(self._replies.ended)
+
+    def take(self) -> Any:
+        """Return the next reply if it has arrived, else `NOTHING`; raises as `Wire.read`."""
+        self.received = self._replies.received
+        try:
+            reply = self._replies.take()
+        except hiredis.ProtocolError as error:
+            raise WireBrokenError(str(error)) from error
+        if isinstance(reply, ReplyError):
+            raise reply
+        if reply is NOTHING:
+            self.push()
+        return reply
 
     def read(self) -> Any:
         """Read one reply; raises as `Wire.read`."""
         replies = self._replies
         try:
-            while (reply := replies.take()) is _NOTHING:
+            while (reply := replies.take()) is NOTHING:
                 if replies.ended:
                     raise WireBrokenError(replies.ended)
                 self._wait("no reply in time")
@@ -125,6 +157,10 @@ class AsyncWire(Wire):
                 self._wait("", timeout_s)
         return self._replies.any()
 
+    def watch_arrivals(self, told: asyncio.Future[bool]) -> None:
+        """Tell when something has happened from now on; what has arrived before does not count."""
+        self._replies.watch(told)
+
     def watch(self, told: asyncio.Future[bool]) -> None:
         """Tell when there is something to read."""
         self._replies.watch(told)
@@ -134,6 +170,10 @@ class AsyncWire(Wire):
     def unwatch(self, told: asyncio.Future[bool]) -> None:
         """Tell no more."""
         self._replies.unwatch(told)
+
+    def interrupt(self) -> None:
+        """Let whoever waits for something to read find that it has ended."""
+        self._replies.connection_lost(None)
 
     def fileno(self) -> int:
         """Return -1: in an event loop, `watch` it."""
@@ -147,33 +187,52 @@ class AsyncWire(Wire):
             self._connection._writer.transport.abort()
             self._connection._reader = self._connection._writer = None
 
+    def _buffered(self) -> int:
+        return self._transport.get_write_buffer_size()
+
     def _wait(self, trouble: str, timeout_s: float | None = None) -> None:
         told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         timer = told.get_loop().call_later(self._timeout_s if timeout_s is None else timeout_s, _give_up, told)
         self._replies.watch(told)
         try:
             if not wait(told):
-                raise WireBrokenError(trouble)
+                raise WireSilentError(trouble)
         finally:
             timer.cancel()
             self._replies.unwatch(told)
 
 
 def async_wire_factory(url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
-    """Return what makes unconnected wires to a standalone server; see `rmq.wire.wire_factory`."""
+    """Return what makes unconnected wires to a standalone server; see `rmq._io.wire.wire_factory`."""
     try:
         pool: Any = redis.asyncio.ConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType]
             url,
-            protocol=2,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s if connect_s is None else connect_s,
-            retry=Retry(NoBackoff(), 0),  # redis-py must repeat nothing by itself
-            health_check_interval=0,
         )
-    except (ValueError, TypeError) as error:
+        make = checked_maker(pool, Retry(NoBackoff(), 0))
+    except UNUSABLE as error:
         raise InvalidUrlError(f"this Redis URL cannot be used: {error}") from None
-    make, options = pool.connection_class, pool.connection_kwargs
-    return lambda: AsyncWire(make(**options), timeout_s)
+    return lambda: AsyncWire(make(), timeout_s)
+
+
+async def _cancellable(connecting: Coroutine[Any, Any, object]) -> None:
+    """Connect; raise a cancellation even where `asyncio.wait_for`, which redis-py calls, drops it.
+
+    That of Python 3.11 drops one which comes in the turn of the loop in which the inner task has ended. A job that is
+    cancelled only once, such as those that `asyncio.run` cancels at its end, would go on for ever.
+    """
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
+    failed: Exception | None = None
+    try:
+        await connecting
+    except Exception as error:
+        failed = error
+    if task is not None and task.cancelling() > before:
+        raise asyncio.CancelledError
+    if failed is not None:
+        raise failed
 
 
 def _give_up(told: asyncio.Future[bool]) -> None:

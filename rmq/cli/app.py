@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from rmq import __version__
-from rmq.cli import (
+from rmq.cli.commands import (
     adopt,
     bench,
     consume,
@@ -26,9 +27,9 @@ from rmq.cli import (
     topics,
     worker,
 )
-from rmq.cli.cluster import cluster_app
-from rmq.cli.session import GlobalOptions, Json, Session, Url, Verbose, command
-from rmq.cli.spark import spark_app
+from rmq.cli.commands.cluster import cluster_app
+from rmq.cli.commands.spark.app import spark_app
+from rmq.cli.console import GlobalOptions, Json, Session, Url, Verbose, command
 
 _EPILOG = "Exit codes: 0 done, 1 it did not work, 2 wrong usage or input, 130 ended by Ctrl-C."
 _SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
@@ -84,49 +85,27 @@ def demo(
         raise typer.Exit(code)
 
 
-command(app, "send")(send.send)
-command(app, "consume")(consume.consume)
-command(app, "stats")(stats.stats)
-command(app, "peek")(messages.peek)
+def _register(group: typer.Typer, *functions: Callable[..., None], **named: Callable[..., None]) -> None:
+    """Register commands: under the functions' names, with dashes, or under the names given."""
+    for name, function in [*((each.__name__.replace("_", "-"), each) for each in functions), *named.items()]:
+        command(group, name)(function)
+
+
+_register(app, send.send, consume.consume, stats.stats, messages.peek, messages.cancel, messages.reschedule)
+_register(app, steer.reprioritise, steer.promote, find.find, find.search, steer.pause, steer.resume, steer.purge)
+_register(app, steer.audit, steer.workers, worker.worker, metrics.metrics, adopt.adopt, dashboard.dashboard, demo)
+_register(app, bench.bench)
+_register(dead_app, list=dead.list_dead, redrive=dead.redrive, purge=dead.purge)
+_register(stream_app, streams.groups, streams.add_group, streams.remove_group, streams.consumers)
+_register(stream_app, streams.remove_consumer, streams.pending, range=entries.show_range)
+_register(stream_app, entries.tail, entries.delete, entries.trim)
+command(topics_app, None)(topics.list_topics)
+_register(topics_app, list=topics.list_topics, show=topics.show_topic, change=topics.change_topic)
 app.add_typer(dead_app, name="dead")
-command(dead_app, "list")(dead.list_dead)
-command(dead_app, "redrive")(dead.redrive)
-command(dead_app, "purge")(dead.purge)
-command(app, "cancel")(messages.cancel)
-command(app, "reschedule")(messages.reschedule)
-command(app, "reprioritise")(steer.reprioritise)
-command(app, "promote")(steer.promote)
-command(app, "find")(find.find)
-command(app, "search")(find.search)
-command(app, "pause")(steer.pause)
-command(app, "resume")(steer.resume)
-command(app, "purge")(steer.purge)
-command(app, "audit")(steer.audit)
-command(app, "workers")(steer.workers)
 app.add_typer(stream_app, name="stream")
-command(stream_app, "groups")(streams.groups)
-command(stream_app, "add-group")(streams.add_group)
-command(stream_app, "remove-group")(streams.remove_group)
-command(stream_app, "consumers")(streams.consumers)
-command(stream_app, "remove-consumer")(streams.remove_consumer)
-command(stream_app, "pending")(streams.pending)
-command(stream_app, "range")(entries.show_range)
-command(stream_app, "tail")(entries.tail)
-command(stream_app, "delete")(entries.delete)
-command(stream_app, "trim")(entries.trim)
 app.add_typer(cluster_app, name="cluster")
 app.add_typer(spark_app, name="spark")
 app.add_typer(topics_app, name="topics")
-command(topics_app, None)(topics.list_topics)
-command(topics_app, "list")(topics.list_topics)
-command(topics_app, "show")(topics.show_topic)
-command(topics_app, "change")(topics.change_topic)
-command(app, "worker")(worker.worker)
-command(app, "metrics")(metrics.metrics)
-command(app, "adopt")(adopt.adopt)
-command(app, "dashboard")(dashboard.dashboard)
-command(app, "demo")(demo)
-command(app, "bench")(bench.bench)
 
 
 def main() -> None:

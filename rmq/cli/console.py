@@ -10,8 +10,8 @@ import sys
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Annotated, Any, Concatenate, ParamSpec, TextIO, cast
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Annotated, Any, Concatenate, ParamSpec, TextIO, cast, get_args, get_origin
 
 import typer
 from rich.console import Console
@@ -19,12 +19,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table, box
 from rich.text import Text
 
-from rmq.cli.shown import safe_lines, shown
+from rmq._model.display import safe_lines, shown
+from rmq._model.topics import Topic, TopicType
+from rmq._transport.urls import Topology, parse_url
+from rmq.cli.options import Typed
 from rmq.client import RmqClient
 from rmq.errors import InvalidValueError, RmqError
 from rmq.logs import JsonFormatter
-from rmq.topics import Topic, TopicType
-from rmq.urls import Topology, parse_url
 
 FAILED, BAD_INPUT = 1, 2
 """Exit codes: it did not work; it was asked for wrongly."""
@@ -120,6 +121,9 @@ def command(
 ) -> Callable[[Callable[Concatenate[Session, P], None]], Callable[Concatenate[Session, P], None]]:
     """Register a function as a command: it gets the global options, and an `RmqError` ends it with one line.
 
+    A parameter that is `Typed` is an option of text; one whose type is a dataclass stands for the options that are the
+    fields of the dataclass.
+
     Args:
         app: Where to register it.
         name: The command; `None` for what a group does without a command.
@@ -136,12 +140,19 @@ def command(
                 return
             session = Session(options)
             try:
+                own |= {name: parse(own[name]) for name, parse in parsers.items()}
+                for name, kind in groups.items():
+                    own[name] = kind(**{field.name: own.pop(field.name) for field in fields(kind)})
                 cast("Callable[..., None]", function)(session, **own)
             except RmqError as error:
                 raise session.fail(error) from None
 
         shared = inspect.signature(call, eval_str=True).parameters
-        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        taken = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        groups: dict[str, Any] = {each.name: each.annotation for each in taken if is_dataclass(each.annotation)}
+        own = [part for each in taken for part in (_parts(each.annotation) if each.name in groups else [each])]
+        parsers = {each.name: _parser(each) for each in own if _typed(each)}
+        own = [_as_text(each) if each.name in parsers else each for each in own]
         parameters = [shared["ctx"], *own, *(shared[each] for each in ("url", "json", "verbose"))]
         functools.update_wrapper(call, function)
         keyword_only = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
@@ -152,6 +163,42 @@ def command(
         return function
 
     return register
+
+
+def _parts(kind: Any) -> list[inspect.Parameter]:
+    return list(inspect.signature(kind, eval_str=True).parameters.values())
+
+
+def _typed(parameter: inspect.Parameter) -> Typed | None:
+    return next((each for each in getattr(parameter.annotation, "__metadata__", ()) if isinstance(each, Typed)), None)
+
+
+def _described(parameter: inspect.Parameter) -> Any:
+    [described] = [each for each in parameter.annotation.__metadata__ if not isinstance(each, Typed)]
+    return described
+
+
+def _takes_many(parameter: inspect.Parameter) -> bool:
+    kind = parameter.annotation.__origin__
+    return any(get_origin(each) is list for each in (kind, *get_args(kind)))
+
+
+def _as_text(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return a `Typed` parameter as typer takes it."""
+    kind: Any = list[str] if _takes_many(parameter) else str
+    optional = parameter.default is not inspect.Parameter.empty
+    return parameter.replace(annotation=Annotated[kind | None if optional else kind, _described(parameter)])
+
+
+def _parser(parameter: inspect.Parameter) -> Callable[[Any], Any]:
+    """Return what turns the text of a `Typed` parameter into the command's value; `None` stays `None`."""
+    parse, described = cast("Typed", _typed(parameter)).parse, _described(parameter)
+    declared = (described.default, *(described.param_decls or ()))  # typer takes the first name for a default
+    names = [each for each in declared if isinstance(each, str) and each.startswith("--")]
+    name = names[0] if names else f"--{parameter.name.replace('_', '-')}"
+    if _takes_many(parameter):
+        return lambda texts: texts and [parse(text, name) for text in texts]
+    return lambda text: None if text is None else parse(text, name)
 
 
 def log_to_stderr(level: str, as_json: bool = False) -> None:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, cast
 
-from rmq.cli.values import dashed, parse_duration_ms, parse_instant_ms, typed_bytes
+from rmq._model.messages import FixedTimeMessage, Message, PriorityMessage, RangeMergeMessage, StreamMessage
+from rmq._model.times import parse_duration_ms
+from rmq._model.topics import Topic, TopicType
+from rmq.cli.parsing import dashed, parse_instant_ms, typed_bytes
 from rmq.errors import InvalidValueError
-from rmq.messages import FixedTimeMessage, Message, PriorityMessage, RangeMergeMessage, StreamMessage
-from rmq.topics import Topic, TopicType
 
 MOST_LINE_BYTES = 128 * 1_048_576
 """A longer line is no message: the largest body, every byte of it as a six-character escape, still fits."""
@@ -147,7 +148,7 @@ def _payload(value: object, key: str) -> bytes:
         try:
             return base64.b64decode(cast("dict[str, Any]", value)["base64"], validate=True)
         except (binascii.Error, TypeError, ValueError) as error:
-            raise InvalidValueError(f"{key} is no base64: {error}") from None
+            raise InvalidValueError(f"{key} is not base64: {error}") from None
     raise InvalidValueError(f'{key} is {value!r:.80}; it must be a string or {{"base64": "..."}}')
 
 

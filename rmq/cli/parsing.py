@@ -5,41 +5,18 @@ from __future__ import annotations
 import os
 import re
 from datetime import date, datetime
-from fractions import Fraction
-from math import ceil
 
-from rmq.durations import duration_ms, instant_ms
+from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
+from rmq._model.times import instant_ms, is_duration, parse_duration_ms
+from rmq._model.topics import Topic, TopicType, WhenFull
 from rmq.errors import InvalidValueError
-from rmq.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
-from rmq.topics import Topic, TopicType, WhenFull
 
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_PART = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(ms|s|m|h|d)", re.ASCII)
-_DURATION = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(?:/(s|m|h))?", re.ASCII)
 _PER_S = {"s": 1, "m": 60, "h": 3_600}
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _EPOCH_MS = re.compile(r"\d{12,16}", re.ASCII)
 
-DURATION_RULE = "a duration such as 250ms, 5s, 1m30s, 2h or 7d"
 TIME_RULE = "a time with its zone such as 2026-01-31T14:30:00+01:00 or ...Z, or epoch ms"
-
-
-def parse_duration_ms(text: str, name: str) -> int:
-    """Return a duration such as `5s`, `1m30s`, `250ms` or `0` in ms, rounded up.
-
-    Raises:
-        InvalidValueError: Not a duration, or over 100 years.
-    """
-    if text == "0":
-        return 0
-    if not _DURATION.fullmatch(text):
-        raise InvalidValueError(f"{name} is {text!r}; it must be {DURATION_RULE}")
-    exact = sum(Fraction(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text))
-    try:
-        return duration_ms(ceil(exact), name)
-    except InvalidValueError:
-        raise InvalidValueError(f"{name} is {text!r}; it must lie between 0 and 100 years") from None
 
 
 def parse_instant_ms(text: str, name: str) -> int:
@@ -65,7 +42,7 @@ def parse_past_ms(text: str, name: str, now_ms: int) -> int:
     Raises:
         InvalidValueError: Neither a time nor an age.
     """
-    if _DURATION.fullmatch(text) or text == "0":
+    if is_duration(text):
         return max(1, now_ms - parse_duration_ms(text, name))
     try:
         return parse_instant_ms(text, name)
@@ -100,7 +77,7 @@ def parse_day(text: str, name: str) -> date:
         raise InvalidValueError(f"{name} is {text!r}; it must be a day such as 2026-11-20") from None
 
 
-def parse_type(text: str) -> TopicType:
+def parse_type(text: str, name: str) -> TopicType:
     """Return a topic type from its name in any case, with - or _.
 
     Raises:
@@ -110,7 +87,7 @@ def parse_type(text: str) -> TopicType:
         return TopicType[text.upper().replace("-", "_")]
     except KeyError:
         known = ", ".join(dashed(kind) for kind in TopicType)
-        raise InvalidValueError(f"--type is {text!r}; it must be one of {known}") from None
+        raise InvalidValueError(f"{name} is {text!r}; it must be one of {known}") from None
 
 
 def dashed(kind: TopicType) -> str:
@@ -118,14 +95,14 @@ def dashed(kind: TopicType) -> str:
     return kind.value.lower().replace("_", "-")
 
 
-def parse_retry(text: str) -> RetryPolicy:
+def parse_retry(text: str, name: str) -> RetryPolicy:
     """Return a policy from `immediate`, `exponential[:BASE,CAP]` or `ladder[:STEP,STEP,...]`.
 
     Raises:
         InvalidValueError: None of these, or a wait that breaks its rule.
     """
     policy, colon, rest = text.partition(":")
-    waits_ms = [parse_duration_ms(part, "--retry") for part in rest.split(",")] if colon else []
+    waits_ms = [parse_duration_ms(part, name) for part in rest.split(",")] if colon else []
     match policy, waits_ms:
         case "immediate", []:
             return ImmediateRetry()
@@ -137,11 +114,11 @@ def parse_retry(text: str) -> RetryPolicy:
             return LadderRetry()
         case "ladder", steps_ms:
             if any(step_ms % 1000 for step_ms in steps_ms):
-                raise InvalidValueError(f"--retry is {text!r}; the steps of a ladder must be whole seconds")
+                raise InvalidValueError(f"{name} is {text!r}; the steps of a ladder must be whole seconds")
             return LadderRetry(tuple(step_ms // 1000 for step_ms in steps_ms))
         case _:
             rule = "immediate, exponential, exponential:BASE,CAP (as in 1s,10m), ladder or ladder:STEP,STEP,..."
-            raise InvalidValueError(f"--retry is {text!r}; it must be {rule}")
+            raise InvalidValueError(f"{name} is {text!r}; it must be {rule}")
 
 
 def parse_count_or_none(text: str, name: str) -> int | None:
@@ -174,9 +151,9 @@ def typed_bytes(text: str) -> bytes:
     return os.fsencode(text)
 
 
-def parse_when_full(text: str) -> WhenFull:
+def parse_when_full(text: str, name: str) -> WhenFull:
     """Return what a send meets at `max_backlog`: `refuse`, `block` or `drop`."""
     try:
         return WhenFull(text.upper())
     except ValueError:
-        raise InvalidValueError(f"--when-full is {text!r}; it must be refuse, block or drop") from None
+        raise InvalidValueError(f"{name} is {text!r}; it must be refuse, block or drop") from None

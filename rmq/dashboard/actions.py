@@ -12,15 +12,15 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from rmq.dashboard.jobs import Jobs
+from rmq._admin.dead_letters import DeadFilter
+from rmq._model.display import shown
+from rmq._model.replies import ControlResult, Redriven
+from rmq._model.topics import Topic, TopicType
+from rmq.dashboard.background import Jobs
 from rmq.dashboard.pages import from_hex, slot_basis, whole_number
-from rmq.dashboard.reading import Reader
-from rmq.dashboard.web import Pages
-from rmq.dead import DeadFilter
+from rmq.dashboard.queries import Reader
+from rmq.dashboard.rendering import Pages
 from rmq.errors import InvalidValueError, RmqError
-from rmq.results import ControlResult, Redriven
-from rmq.shown import shown
-from rmq.topics import Topic, TopicType
 
 Form = Mapping[str, str]
 Done = tuple[str, str]
@@ -28,11 +28,11 @@ Done = tuple[str, str]
 
 WORDS = {
     ControlResult.DONE: ("good", "done"),
-    ControlResult.IN_FLIGHT: ("bad", "not touched: it is in a handler's hands"),
-    ControlResult.ABSENT: ("bad", "nothing done: it is neither in the backlog nor waiting"),
+    ControlResult.IN_FLIGHT: ("bad", "not touched: a handler has it"),
+    ControlResult.ABSENT: ("bad", "nothing done: the message is neither in the backlog nor waiting"),
     Redriven.DONE: ("good", "sent again"),
     Redriven.MERGED: ("good", "merged with a fresh copy in the backlog"),
-    Redriven.ABSENT: ("bad", "nothing done: it is not dead any more"),
+    Redriven.ABSENT: ("bad", "nothing done: the message is not dead any more"),
 }
 
 
@@ -172,7 +172,9 @@ class Actions:
         """Drop one dead message for good."""
         topic, content, basis = self._message(form)
         there = self._reader.client.control(topic, actor=actor).purge_dead(content, slot_basis=basis)
-        return ("good", "purge: dropped for good") if there else ("bad", "nothing done: it is not dead any more")
+        return (
+            ("good", "purge: dropped for good") if there else ("bad", "nothing done: the message is not dead any more")
+        )
 
     def redrive_all(self, form: Form, actor: str) -> Done:
         """Send all dead messages that match again, in the background."""
@@ -229,8 +231,8 @@ class Actions:
 
     def _in_background(self, topic: Topic, what: str, work: Callable[[Callable[[int], None]], str]) -> Done:
         if not self._jobs.start(topic.name, what, work):
-            return "bad", "several of these are running already; wait until one has ended"
-        return "good", f"{what} has begun; see below how far it is"
+            return "bad", "too many jobs are running; wait until one has ended"
+        return "good", f"{what} has begun; its progress is shown below"
 
     def _topic(self, form: Form) -> Topic:
         return self._reader.topic(_field(form, "topic"))

@@ -12,12 +12,12 @@ from starlette.types import ASGIApp
 
 from rmq.client import RmqClient
 from rmq.dashboard.actions import Actions
-from rmq.dashboard.jobs import Jobs
+from rmq.dashboard.background import Jobs
 from rmq.dashboard.pages import Views
-from rmq.dashboard.reading import Reader
+from rmq.dashboard.queries import Reader
+from rmq.dashboard.rendering import Pages
 from rmq.dashboard.security import Forms, Gate
 from rmq.dashboard.settings import Settings
-from rmq.dashboard.web import Pages
 from rmq.errors import RmqError
 
 
@@ -37,7 +37,10 @@ def make_app(client: RmqClient, settings: Settings | None = None) -> ASGIApp:
         if isinstance(error, RmqError):
             return pages.failed(request, error)
         status = error.status_code if isinstance(error, HTTPException) else 500
-        texts = {404: "There is no such page.", 405: "This is done by a form only.", 500: "The log says more."}
+        texts = {
+            404: "There is no such page.", 405: "This address takes forms only.", 413: "This form is too large.",
+            500: "See the dashboard's log.",
+        }  # fmt: skip
         return pages.render(request, "error.html", status, heading=str(status), text=texts.get(status, ""))
 
     routes = [

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
-from rmq.clock import monotonic_s
+from rmq._model.times import monotonic_s
 
 log = logging.getLogger("rmq.dashboard")
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class Cache:
             try:
                 with entry.lock:
                     _read(entry, read)
-            except Exception as error:  # whatever it is, the next one who looks reads it himself and is told
+            except Exception as error:  # the next request reads again, and gets the error
                 log.debug("reading again failed: %s", error)
                 entry.read_s = None
             finally:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rmq.shown import span
+from rmq._model.display import span
 
 WIDTH, HEIGHT = 600, 120
 MOST_POINTS = 360

@@ -10,14 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rmq.dashboard.jobs import Jobs
-from rmq.dashboard.reading import RANGES, Reader, basis_for, digest
-from rmq.dashboard.web import Pages
+from rmq._model.figures import SlotStats, TopicStats
+from rmq._model.topics import Topic, TopicType
+from rmq._model.whereabouts import PLACES, AnyPlace
+from rmq.dashboard.background import Jobs
+from rmq.dashboard.queries import RANGES, Reader, basis_for, digest
+from rmq.dashboard.rendering import Pages
 from rmq.errors import InvalidValueError
-from rmq.findings import PLACES, AnyPlace
-from rmq.inspection import TopicStats
-from rmq.results import SlotStats
-from rmq.topics import Topic, TopicType
 
 PAGE = 50
 BUDGET = 5_000

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
+from typing import TypeVar
 
+from rmq._admin.history import Minute, minute_of, minute_of_stream, sum_of
+from rmq._model.definitions import Definitions, UnreadableTopic
+from rmq._model.display import span
+from rmq._model.figures import ConsumerStats, GroupStats, StreamStats, TopicStats
+from rmq._model.topics import Topic, TopicType
+from rmq._model.whereabouts import AuditLine, DeadReasons
+from rmq._model.workers import WorkerInfo
 from rmq.client import RmqClient
 from rmq.dashboard.cache import Cache
 from rmq.dashboard.charts import Chart, Line, draw, short
 from rmq.errors import RedisUnavailableError, RmqError
-from rmq.findings import AuditLine, DeadReasons, WorkerInfo
-from rmq.history import Minute, minute_of, minute_of_stream, sum_of
-from rmq.inspection import TopicStats
-from rmq.shown import span
-from rmq.stream_values import ConsumerStats, GroupStats, StreamStats
-from rmq.topics import Topic, TopicType
+
+log = logging.getLogger("rmq.dashboard")
+T = TypeVar("T")
 
 RANGES = {"15m": 15, "1h": 60, "6h": 360, "24h": 1_440}
 """What a chart can show, minutes."""
@@ -69,6 +75,7 @@ class Overview:
     topics: tuple[TopicNow, ...]
     figures: Minute
     rates: Mapping[str, float]
+    unreadable: tuple[UnreadableTopic, ...] = ()
 
 
 class Samples:
@@ -111,15 +118,20 @@ class Reader:
         self._samples: dict[str | None, Samples] = {}
         self._lock = threading.Lock()
 
-    def topics(self) -> list[Topic]:
-        """Return all registered topics, by name."""
-        return self.cache.get("topics", self.client.topics)
+    def definitions(self) -> Definitions:
+        """Return all registered topics, and those that can't be read."""
+        return self.cache.get("topics", self.client.definitions)
+
+    def topics(self) -> Sequence[Topic]:
+        """Return the registered topics that can be read, by name."""
+        return self.definitions().topics
 
     def topic(self, name: str) -> Topic:
         """Return a topic's definition.
 
         Raises:
             UnknownTopicError: Not registered.
+            UnreadableTopicError: Its definition can't be read.
         """
         found = next((topic for topic in self.topics() if topic.name == name), None)
         return self.client.topic(name) if found is None else found
@@ -135,7 +147,7 @@ class Reader:
 
     def workers(self) -> Sequence[WorkerInfo]:
         """Return the processes with running listeners, by name."""
-        return self.cache.get("workers", self.client.workers)
+        return self.cache.get("workers", lambda: _read_or_nothing("the workers", self.client.workers))
 
     def listening(self, topic: Topic) -> bool:
         """Return whether a worker that was heard of late listens to a topic."""
@@ -181,7 +193,7 @@ class Reader:
             chosen: One of `RANGES`.
         """
         minutes = RANGES.get(chosen, RANGES["1h"])
-        recorded = self.cache.get(("history", topic), lambda: self.client.history().last(topic))
+        recorded = self.cache.get(("history", topic), lambda: self._recorded(topic))
         last_ms = recorded[-1].minute * 60_000 + 5_000 if recorded else 0
         younger = self._samples_of(topic).since(last_ms)
         end_ms = max([time.time_ns() // 1_000_000 if not younger else younger[-1].time_ms, last_ms])
@@ -200,12 +212,16 @@ class Reader:
             _sizes("deaths", "Dead", points, ["dead"], first_ms, end_ms),
         ]  # fmt: skip
 
+    def _recorded(self, topic: str | None) -> Sequence[Minute]:
+        return _read_or_nothing("the history", lambda: self.client.history().last(topic))
+
     def _samples_of(self, topic: str | None) -> Samples:
         with self._lock:
             return self._samples.setdefault(topic, Samples())
 
     def _read_overview(self) -> Overview:
-        found = [self._read_or_say(topic) for topic in self.topics()]
+        definitions = self.definitions()
+        found = [self._read_or_say(topic) for topic in definitions.topics]
         minutes = [each.figures for each in found if not each.trouble]
         figures = sum_of(minutes[0].minute if minutes else 0, minutes)
         samples = self._samples_of(None)
@@ -213,7 +229,7 @@ class Reader:
         with self._lock:
             for name in self._samples.keys() - {None, *(each.topic.name for each in found)}:
                 del self._samples[name]
-        return Overview(tuple(found), figures, samples.rates())
+        return Overview(tuple(found), figures, samples.rates(), definitions.unreadable)
 
     def _read_or_say(self, topic: Topic) -> TopicNow:
         try:
@@ -227,16 +243,26 @@ class Reader:
         now_ms = time.time_ns() // 1_000_000
         samples = self._samples_of(topic.name)
         if topic.type is TopicType.STREAM:
-            view = self.client.stream(topic)
-            figures = minute_of_stream(view, now_ms // 60_000)
+            stream, groups = self.client.stream(topic).with_groups()
+            figures = minute_of_stream(stream, groups, now_ms // 60_000)
             samples.add(Sample(now_ms, figures))
-            groups = tuple(view.groups())
             paused = sum(slot.paused for group in groups for slot in group.slots)
-            return TopicNow(topic, figures, samples.rates(), paused, None, view.stats(), groups)
+            return TopicNow(topic, figures, samples.rates(), paused, None, stream, tuple(groups))
         stats = self.client.inspect(topic).stats()
         figures = minute_of(stats, now_ms // 60_000)
         samples.add(Sample(now_ms, figures))
         return TopicNow(topic, figures, samples.rates(), sum(slot.paused for slot in stats.slots), stats)
+
+
+def _read_or_nothing(what: str, read: Callable[[], Sequence[T]]) -> Sequence[T]:
+    """Read what all topics share; where somebody else has written there, the topics are still worth seeing."""
+    try:
+        return read()
+    except RedisUnavailableError:
+        raise
+    except RmqError as error:
+        log.warning("%s cannot be read: %s", what, error)
+        return ()
 
 
 @lru_cache(maxsize=1_024)

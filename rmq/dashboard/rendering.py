@@ -12,8 +12,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from rmq import __version__
+from rmq._model.display import from_now, safe_lines, shown, span, when
+from rmq._model.topics import Topic
 from rmq.dashboard.charts import short
-from rmq.dashboard.reading import Reader, digest
+from rmq.dashboard.queries import Reader, digest
 from rmq.dashboard.security import NOTE_COOKIE, Forms
 from rmq.dashboard.settings import Settings
 from rmq.errors import (
@@ -22,8 +24,6 @@ from rmq.errors import (
     RmqError,
     UnknownTopicError,
 )
-from rmq.shown import from_now, safe_lines, shown, span, when
-from rmq.topics import Topic
 
 REFRESH_MS = 3_000
 LONGEST_LINK_BYTES = 1_024
@@ -143,7 +143,7 @@ class Pages:
         return response
 
     def failed(self, request: Request, error: RmqError) -> Response:
-        """Return the page that tells of an error."""
+        """Return the page for an error."""
         status = 500
         if isinstance(error, UnknownTopicError):
             status = 404
@@ -151,9 +151,7 @@ class Pages:
             status = 400
         elif isinstance(error, RedisUnavailableError):
             status = 503
-        heading = {404: "Not there", 400: "That does not go", 503: "Redis does not answer"}.get(
-            status, "It did not work"
-        )
+        heading = {404: "Not found", 400: "Bad request", 503: "Redis does not answer"}.get(status, "Failed")
         return self.render(request, "error.html", status, heading=heading, text=str(error))
 
 

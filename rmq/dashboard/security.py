@@ -11,16 +11,20 @@ from urllib.parse import urlsplit
 
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rmq.clock import monotonic_s
+from rmq._model.times import monotonic_s
 from rmq.dashboard.settings import Credentials, Settings
 
 log = logging.getLogger("rmq.dashboard")
 
 MOST_BODY_BYTES = 262_144
+MOST_DROPPED_BYTES = 4_194_304
+"""So much of a form that is too large is read and dropped before it is answered; then the connection is cut."""
+
 TOKEN_AGE_S = 12 * 3_600
 MOST_WRONG, WRONG_S, MOST_ADDRESSES = 20, 60.0, 10_000
 SESSION_COOKIE, NOTE_COOKIE = "rmq_session", "rmq_note"
@@ -87,15 +91,18 @@ class Gate:
                 if given:
                     self._attempts.wrong(address, monotonic_s())
                 challenge = {"www-authenticate": 'Basic realm="RMQ", charset="UTF-8"'}
-                return PlainTextResponse("Who are you?\n", 401, challenge)
+                return PlainTextResponse("Authentication required.\n", 401, challenge)
             scope["rmq_user"] = user
-        if int(headers.get("content-length", "0") or 0) > MOST_BODY_BYTES:
+        length = headers.get("content-length", "") or "0"
+        if not length.isascii() or not length.isdecimal():
+            return PlainTextResponse("content-length must be a whole number.\n", 400)
+        if len(length) > 16 or int(length) > MOST_BODY_BYTES:
             return PlainTextResponse("Too large.\n", 413)
         return None
 
 
 class Attempts:
-    """Wrong logins by address, in bounded memory: who has guessed too often is not listened to for a while."""
+    """Wrong logins by address, in bounded memory: an address with too many is refused for a while."""
 
     def __init__(self) -> None:
         self._wrong: dict[str, tuple[float, int]] = {}
@@ -126,7 +133,12 @@ def _bounded(receive: Receive) -> Receive:
         nonlocal left
         message = await receive()
         left -= len(message.get("body", b""))
-        return message if left >= 0 else {"type": "http.disconnect"}
+        while -MOST_DROPPED_BYTES < left < 0 and message.get("more_body"):  # whoever is still sending hears no answer
+            message = await receive()
+            left -= len(message.get("body", b""))
+        if left < 0:  # a body in chunks has no content-length
+            raise HTTPException(413)
+        return message
 
     return bounded
 
@@ -175,7 +187,7 @@ class Forms:
         except BadSignature:
             signed = None
         if not session or not isinstance(signed, str) or not secrets.compare_digest(signed.encode(), session.encode()):
-            return "This form is too old, or not from here. Go back, load the page again, and repeat."
+            return "This form has expired, or is not of this dashboard. Go back, reload the page, and repeat."
         return None
 
     def set_session(self, response: Response, session: str) -> None:

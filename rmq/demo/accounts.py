@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 
-from rmq.inspection import TopicStats
+from rmq._model.figures import TopicStats
 
 
 @dataclass(frozen=True, slots=True)

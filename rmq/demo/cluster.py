@@ -1,7 +1,7 @@
 """The work of the demo cluster: prices change, pictures are drawn, each item by one worker at a time.
 
-    python -m rmq.cluster_demo                     # the producer
-    rmq worker rmq.cluster_demo:client             # a worker
+    python -m rmq.demo.cluster                     # the producer
+    rmq worker rmq.demo.cluster:client             # a worker
 
 Both find Redis by RMQ_URL and ZooKeeper, if there is one, by RMQ_ZOOKEEPER.
 """
@@ -11,16 +11,15 @@ from __future__ import annotations
 import logging
 import os
 import random
-import signal
 import threading
 from datetime import timedelta
-from types import FrameType
 
+from rmq._model.deliveries import Delivery
+from rmq._model.messages import RangeMergeMessage
+from rmq._model.topics import Topic, TopicType
+from rmq._processes.signals import until_signal
 from rmq.client import RmqClient
-from rmq.delivery import Delivery
 from rmq.errors import RmqError
-from rmq.messages import RangeMergeMessage
-from rmq.topics import Topic, TopicType
 
 log = logging.getLogger("rmq.cluster_demo")
 
@@ -64,15 +63,8 @@ def _replicated() -> bool:
 def main() -> None:
     """Run the producer until SIGTERM or SIGINT."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    stop = threading.Event()
-
-    def end(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
-    produce(stop)
+    with until_signal() as stop:
+        produce(stop)
 
 
 if __name__ == "__main__":

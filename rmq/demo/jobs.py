@@ -43,7 +43,7 @@ TOPICS = (PRICE_PICTURE, CUSTOMER_PICTURE, CLOSE_ORDER)
 
 
 class Tier(Enum):
-    """How much a customer has spent today; the value is the priority of the customer's pictures."""
+    """How large a customer is; the value is the priority of the customer's messages."""
 
     BRONZE = 1_000
     SILVER = 2_000

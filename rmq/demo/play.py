@@ -130,7 +130,7 @@ class Player(threading.Thread):
 
     def _pay(self, invoice: str) -> None:
         content = f"order:{invoice}"
-        if self._client.cancel(CLOSE_ORDER, content) is ControlResult.DONE:
+        if self._client.control(CLOSE_ORDER).cancel(content) is ControlResult.DONE:
             self.last_sent_s.pop((CLOSE_ORDER.name, content), None)
         else:
             self.too_late += 1

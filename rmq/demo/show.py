@@ -63,7 +63,7 @@ def run(
     else:
         console.print(report.summary(finished))
         console.print("\nOn a Redis of your own: rmq demo --url redis://localhost, then rmq stats.", style="dim")
-        console.print("How it works: docs/demo.md. What RMQ is for: README.md.", style="dim")
+        console.print("How it works: docs/guide/demo.md. What RMQ is for: README.md.", style="dim")
     return finished.exit_code
 
 

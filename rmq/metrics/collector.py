@@ -10,21 +10,19 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from rmq.calls import TOTALS
+from rmq._model.figures import TOTALS, TopicStats
+from rmq._model.times import monotonic_s
+from rmq._model.topics import Topic, TopicType
+from rmq._model.workers import WorkerInfo
 from rmq.client import RmqClient
-from rmq.clock import monotonic_s
-from rmq.errors import RmqError
-from rmq.findings import WorkerInfo
-from rmq.inspection import TopicStats
-from rmq.topics import Topic, TopicType
-from rmq.wire import ReplyError
+from rmq.errors import RedisUnavailableError, RmqError
 
 log = logging.getLogger("rmq.metrics")
 
 KEEP_S = 2.0
 """Several Prometheus servers that ask at the same time cost Redis one reading."""
 
-TROUBLE = (RmqError, ReplyError)
+TROUBLE = RmqError
 
 
 class TopicsCollector(Collector):
@@ -59,11 +57,13 @@ class TopicsCollector(Collector):
     def _read(self) -> list[Metric]:
         figures = Figures()
         try:
-            topics = self._client.topics()
-            workers = [worker for worker in self._client.workers() if not worker.stale]
-            for topic in topics:
+            definitions = self._client.definitions()
+            figures.unreadable.add_metric([], len(definitions.unreadable))
+            workers = self._workers()
+            for topic in definitions.topics:
                 self._read_topic(figures, topic, workers)
-            figures.workers.add_metric([], len(workers))
+            if workers is not None:
+                figures.workers.add_metric([], len(workers))
             self._read_memory(figures)
         except TROUBLE as error:
             log.warning("metrics are not complete: %s", error)
@@ -72,14 +72,25 @@ class TopicsCollector(Collector):
             figures.up.add_metric([], 1)
         return figures.all
 
-    def _read_topic(self, figures: Figures, topic: Topic, workers: Iterable[WorkerInfo]) -> None:
+    def _workers(self) -> list[WorkerInfo] | None:
+        """Return who works; `None` where something else than RMQ has written where they report."""
+        try:
+            return [worker for worker in self._client.workers() if not worker.stale]
+        except RedisUnavailableError:
+            raise
+        except TROUBLE as error:
+            log.warning("the workers cannot be read: %s", error)
+            return None
+
+    def _read_topic(self, figures: Figures, topic: Topic, workers: Iterable[WorkerInfo] | None) -> None:
         try:
             if topic.type is TopicType.STREAM:
                 self._read_stream(figures, topic)
             else:
                 stats = self._client.inspect(topic).stats()
                 figures.take(stats)
-                count_unowned(figures, stats, workers)
+                if workers is not None:
+                    count_unowned(figures, stats, workers)
         except TROUBLE as error:
             log.warning("no metrics of topic %s: %s", topic.name, error)
             figures.errors.add_metric([topic.name], 1)
@@ -111,6 +122,8 @@ class Figures:
         topic, group, server = ["topic"], ["topic", "group"], ["server"]
         self.up = GaugeMetricFamily("rmq_up", "1 where Redis answered all questions, else 0.", labels=[])
         self.errors = GaugeMetricFamily("rmq_topic_unreadable", "1 for a topic that could not be read.", labels=topic)
+        self.unreadable = GaugeMetricFamily("rmq_definitions_unreadable", "Registered definitions that this version of "
+                                            "RMQ cannot read.", labels=[])  # fmt: skip
         self.backlog = GaugeMetricFamily("rmq_backlog", "Messages in store.", labels=topic)
         self.due = GaugeMetricFamily("rmq_due", "Messages in store that may be delivered now.", labels=topic)
         self.in_flight = GaugeMetricFamily("rmq_in_flight", "Claimed messages.", labels=topic)
@@ -162,8 +175,7 @@ class Figures:
 
 def count_unowned(figures: Figures, stats: TopicStats, workers: Iterable[WorkerInfo]) -> None:
     """Only where ZooKeeper gives the slots to owners: without it every worker claims from all of them."""
-    owned_before = {slot.slot for slot in stats.slots if slot.epoch}
-    if owned_before:
+    if any(slot.epoch for slot in stats.slots):  # then all have owners, also those that nobody has owned so far
         here = {slot for worker in workers for each in worker.listeners
                 if each.topic == stats.topic.name for slot in each.slots}  # fmt: skip
-        figures.unowned.add_metric([stats.topic.name], len(owned_before - here))
+        figures.unowned.add_metric([stats.topic.name], len({slot.slot for slot in stats.slots} - here))

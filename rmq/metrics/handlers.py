@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from rmq.clock import monotonic_s
-from rmq.delivery import Delivery, Verb
-from rmq.observing import Observer
+from rmq._model.deliveries import Delivery, Verb
+from rmq._model.observers import Observer
+from rmq._model.times import monotonic_s
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 

@@ -73,12 +73,16 @@ def serve_handlers(client: RmqClient, host: str = "127.0.0.1", port: int = PORT)
 
 
 def _listen(registry: CollectorRegistry, host: str, port: int, tries: int) -> Server:
-    trouble: OSError | None = None
+    if not host:  # it would stand for all addresses
+        raise InvalidValueError("the host to listen on is empty; name an address, 0.0.0.0 for all")
+    trouble: Exception | None = None
     for number in range(port, port + tries):
         try:
             return Server(registry, host, number)
-        except (OSError, OverflowError) as error:
-            trouble = error if isinstance(error, OSError) else OSError(f"there is no port {number}")
+        except OverflowError:
+            trouble = OSError(f"there is no port {number}")
+        except (OSError, ValueError) as error:  # the latter: what can't be a host's name
+            trouble = error
     raise InvalidValueError(f"cannot listen on {host}:{port}: {trouble}")
 
 

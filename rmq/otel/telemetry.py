@@ -11,10 +11,10 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from rmq.clock import monotonic_s
-from rmq.delivery import Delivery
-from rmq.observing import Observer
-from rmq.topics import Topic
+from rmq._model.deliveries import Delivery
+from rmq._model.observers import Observer
+from rmq._model.times import monotonic_s
+from rmq._model.topics import Topic
 
 _HEADER = "traceparent"
 

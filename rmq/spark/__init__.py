@@ -6,8 +6,6 @@ Needs the extra `rmq[spark]` on driver and executors (a cluster brings its own p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
-
 try:
     import pyarrow as _pyarrow  # pyright: ignore[reportMissingTypeStubs]
     import pyspark as _pyspark
@@ -22,18 +20,8 @@ if tuple(int(part) for part in _pyspark.__version__.split(".")[:2]) < (4, 2):
 
 from rmq.spark.datasource import RmqDataSource
 from rmq.spark.folding import merged, with_slot
+from rmq.spark.session import open_session, register
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["RmqDataSource", "merged", "register", "with_slot"]
+__all__ = ["RmqDataSource", "merged", "open_session", "register", "with_slot"]
 
 del _pyarrow, _pyspark
-
-
-def register(spark: SparkSession) -> None:
-    """Make `format("rmq")` known to a session, classic or Spark Connect, and to this Python thread. Safe to repeat."""
-    spark.dataSource.register(RmqDataSource)
-    if type(spark).getActiveSession() is None and hasattr(spark, "sparkContext"):
-        # a write looks the format up in the session of its thread, and a new thread has none until a call like this
-        cast("Any", spark).createDataFrame([], "none int")

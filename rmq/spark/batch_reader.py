@@ -21,21 +21,20 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rmq.calls import dead_message
-from rmq.connections import Connections
-from rmq.errors import InvalidValueError
-from rmq.findings import AnyPlace, meaning_of
-from rmq.keys import slot_keys
-from rmq.registry import Registry
+from rmq._model.topics import Topic, TopicType
+from rmq._model.whereabouts import AnyPlace, meaning_of
+from rmq._scripts.claiming import MAX_BATCH
+from rmq._scripts.dead import dead_message
+from rmq._scripts.keys import slot_keys
+from rmq._slots.registry import Registry
+from rmq._transport.connections import Connections
+from rmq._transport.urls import parse_url
+from rmq.errors import InvalidValueError, ScriptFailedError
 from rmq.spark.arrow import pa, spark_types
+from rmq.spark.calls import Page, read_named, read_place
 from rmq.spark.options import Options
-from rmq.spark_calls import Page, read_place
-from rmq.topics import Topic, TopicType
-from rmq.urls import parse_url
-from rmq.wire import ReplyError
 
 PLACES: dict[str, AnyPlace] = {"backlog": "store", "inflight": "prepare", "waiting": "retry", "dead": "dead"}
-MOST_PARTITIONS = 200
 
 
 @dataclass
@@ -77,8 +76,9 @@ class RmqReader(DataSourceReader):
         if topic.type is TopicType.STREAM:
             raise InvalidValueError(f"topic {topic.name} is STREAM: spark.read reads the other three types")
         slots = [slot for slot in range(topic.slots) if all(allows(each, slot) for each in self._filters)]
-        most = self._options.max_partitions or max(MOST_PARTITIONS, self._options.min_partitions or 1)
-        number = max(1, min(len(slots), most))  # Spark wants one at least, be it without a slot
+        number = max(
+            1, min(len(slots), self._options.task_numbers[1])
+        )  # Spark wants one at least, be it without a slot
         return [SlotsPartition(topic, tuple(slots[first::number])) for first in range(number)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -100,8 +100,8 @@ class RmqReader(DataSourceReader):
             if page.size > options.atomic_limit:
                 raise InvalidValueError(
                     f"slot {slot} of topic {topic.name} holds {page.size} messages, and snapshot=atomic reads up to "
-                    f"atomicLimit, {options.atomic_limit}, in a call that keeps Redis from all else: raise it, or "
-                    "take snapshot=scan"
+                    f"atomicLimit, {options.atomic_limit}, in one call that blocks Redis: raise atomicLimit, or "
+                    "use snapshot=scan"
                 )
             yield page
             return
@@ -148,10 +148,17 @@ def _scan(connections: Connections, topic: Topic, slot: int, place: AnyPlace, mo
         cursor = "0"
         while cursor:
             page = connections.run(read_place(topic, slot, place, "scan", cursor, most))
-            cursor = page.cursor
+            cursor, rest = page.cursor, page.rest
             fresh = {row[0]: row for row in page.rows if row[0] not in seen}
             seen.update(fresh)
             yield page._replace(rows=list(fresh.values()))
+            left = [content for content in rest if content not in seen]
+            while left:
+                part = left[:MAX_BATCH]
+                named = connections.run(read_named(topic, slot, place, part))
+                seen.update(row[0] for row in named.rows)
+                yield named._replace(cursor=cursor)
+                left = [*named.rest, *left[MAX_BATCH:]]
 
     first = next(pages())
     yield first
@@ -168,7 +175,7 @@ def _server_of(connections: Connections, key: str) -> bytes:
     """Return what names the run of the server that has a key; empty where this user may not ask."""
     try:
         found = re.search(rb"run_id:(\w+)", connections.command("INFO", "server", key=key))
-    except ReplyError:
+    except ScriptFailedError:
         return b""
     return found[1] if found else b""
 

@@ -1,4 +1,4 @@
-"""Builds the calls of streaming queries: the same batch read again, and not sent again. No I/O; see `rmq.calls`."""
+"""The scripts of streaming queries: the same batch read again, and not sent again."""
 
 from __future__ import annotations
 
@@ -8,13 +8,59 @@ from hashlib import blake2b
 from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
-from rmq import calls, stream_calls
-from rmq.calls import MAX_BATCH, Argument, Call, all_keys, order_of
-from rmq.envelope import unwrap
-from rmq.findings import AnyPlace
-from rmq.keys import query_keys, sent_key, slot_keys
-from rmq.messages import Encoded
-from rmq.topics import Topic, TopicType
+from rmq._model.envelope import unwrap
+from rmq._model.messages import Encoded
+from rmq._model.scores import score_of
+from rmq._model.topics import Topic, TopicType
+from rmq._model.whereabouts import AnyPlace
+from rmq._scripts import sending, streams
+from rmq._scripts.binding import Bound
+from rmq._scripts.claiming import MAX_BATCH, order_of
+from rmq._scripts.keys import query_keys, sent_key, slot_keys
+from rmq._transport.call import Call
+from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError, RmqError
+
+
+def _acked(call: Call[Any], detail: Sequence[str]) -> RmqError:
+    return BatchAckedError(
+        f"{call.place}: this query's batches are acked up to {detail[0]}; a reader of an earlier batch "
+        "comes too late, or works from an old copy of the checkpoint",
+        topic=call.topic,
+        slot=call.slot,
+    )
+
+
+def _copies_lost(call: Call[Any], detail: Sequence[str]) -> RmqError:
+    return BatchLostError(
+        f"{call.place}: Redis has dropped copies of bodies of {detail[0]} messages of this batch, as it does at "
+        "maxmemory under a volatile-* policy; set maxmemory-policy to noeviction and restart the query: they come "
+        "again after their leases",
+        topic=call.topic,
+        slot=call.slot,
+    )
+
+
+def _replaced(call: Call[Any], detail: Sequence[str]) -> RmqError:
+    return DriverReplacedError(
+        f"{call.place}: a newer driver ({detail[0]}) runs this query; only one may run from a checkpoint or "
+        "a copy of it",
+        topic=call.topic,
+        slot=call.slot,
+    )
+
+
+def _lost(call: Call[Any], detail: Sequence[str]) -> RmqError:
+    return BatchLostError(
+        f"{call.place}: the leases of {detail[0]} messages ran out while their batch ran, and others took them; "
+        "restart the query, or set failOnLeaseLost to false to go on without them",
+        topic=call.topic,
+        slot=call.slot,
+    )
+
+
+_REFUSALS = {"RMQ_ACKED": _acked, "RMQ_COPIES": _copies_lost, "RMQ_DRIVER": _replaced, "RMQ_LOST": _lost}
+_ENTER, _READ, _SETTLE = Bound("spark_enter"), Bound("spark_read", _REFUSALS), Bound("spark_settle", _REFUSALS)
+_SEND, _SCAN = Bound("spark_send"), Bound("spark_scan")
 
 CHUNK = MAX_BATCH
 """Most messages in a chunk, the part of a batch that one call reads, acks or renews."""
@@ -171,24 +217,29 @@ class Once(NamedTuple):
     skipped: int
 
 
-def send_once(topic: Topic, slot: int, messages: Sequence[Encoded], publish: str, mark: Mark) -> Call[Once]:
+def send_once(topic: Topic, slot: int, messages: Sequence[Encoded], mark: Mark) -> Call[Once]:
     """Build the send of a chunk of up to `MAX_BATCH` messages, which does nothing where its mark stands already."""
-    keys, stream = slot_keys(topic.name, slot), topic.type is TopicType.STREAM
-    build = stream_calls.send if stream else calls.send
-    plain = build(topic, slot, messages, publish, False)
-    lowest = plain.args[4] if topic.type.timed else 0
-    args: list[Argument] = [publish, lowest, topic.max_backlog_per_slot, len(messages), topic.type.value]
-    args += [f"{mark.partition}:{mark.chunk}", mark.batch, mark.digest, mark.keep_s]
-    args += plain.args[5 if topic.type.timed else 4 :]
     number = len(messages)
+    flat = streams.entry_args(messages) if topic.type is TopicType.STREAM else sending.message_args(messages)
+    args = _SEND.args(
+        lowest=sending.lowest_of(flat, number) if topic.type.timed else 0,
+        max_backlog=topic.max_backlog_per_slot,
+        number=number,
+        kind=topic.type.value,
+        chunk=f"{mark.partition}:{mark.chunk}",
+        batch=mark.batch,
+        digest=mark.digest,
+        keep_s=mark.keep_s,
+        messages=flat,
+    )
 
     def parse(reply: list[bytes]) -> Once:
         if reply[0] == b"0":
             return Once(0, 0, number)
         return Once(int(reply[1]), number - int(reply[1]), 0)
 
-    names = (keys.store, keys.prepare, keys.body, keys.meta, keys.wake, sent_key(topic.name, slot, mark.query))
-    return Call("spark_send", names, args, parse, True, topic.name, slot, durable=True)
+    keys = _SEND.keys_with(topic, slot, sent=sent_key(topic.name, slot, mark.query))
+    return _SEND.call(topic, slot, parse, args, repeatable=True, keys=keys, durable=True)
 
 
 class Page(NamedTuple):
@@ -199,32 +250,44 @@ class Page(NamedTuple):
         cursor: Where the next part begins; empty at the end.
         size: Messages in the place.
         rows: (content, score, body, reason) each; the reason only of the dead.
+        rest: Contents of this part that are still to be read by `read_named`, since they are large.
     """
 
     now_ms: int
     cursor: str
     size: int
     rows: list[tuple[bytes, int, bytes | None, bytes | None]]
+    rest: Sequence[bytes] = ()
 
 
 def read_place(
     topic: Topic, slot: int, place: AnyPlace, how: Literal["scan", "all"], cursor: str, most: int
 ) -> Call[Page]:
     """Build the reading of a place: about `most` from a cursor on (`scan`), or `all` of up to `most` at one instant."""
-    keys = slot_keys(topic.name, slot)
-    zset = {"store": keys.store, "prepare": keys.prepare, "retry": keys.retry, "dead": keys.dead}[place]
-    dead = place == "dead"
+    return _read_place(topic, slot, place, how, cursor, most)
+
+
+def read_named(topic: Topic, slot: int, place: AnyPlace, contents: Sequence[bytes]) -> Call[Page]:
+    """Build the reading of up to `MAX_BATCH` contents of a place; those that have left it meanwhile are left out."""
+    return _read_place(topic, slot, place, "named", "0", 0, contents[:MAX_BATCH])
+
+
+def _read_place(
+    topic: Topic, slot: int, place: AnyPlace, how: str, cursor: str, most: int, contents: Sequence[bytes] = ()
+) -> Call[Page]:
+    keys, dead = slot_keys(topic.name, slot), place == "dead"
 
     def parse(reply: list[Any]) -> Page:
-        now_ms, following, size, items, bodies, reasons = reply
-        contents, scores = items[::2], [int(float(score)) for score in items[1::2]]
+        now_ms, following, size, items, bodies, reasons, rest = reply
+        contents, scores = items[::2], [score_of(score) for score in items[1::2]]
         sent = [unwrap(body)[0] for body in bodies] or repeat(None)
         why: Iterable[bytes | None] = reasons or repeat(None)
         rows = list(zip(contents, scores, sent, why, strict=False))
-        return Page(int(now_ms), "" if following == b"0" else following.decode(), int(size), rows)
+        return Page(int(now_ms), "" if following == b"0" else following.decode(), int(size), rows, rest)
 
-    names = (zset, keys.dead_body if dead else keys.body, keys.reason)
-    return Call("spark_scan", names, [how, cursor, most, int(dead)], parse, True, topic.name, slot)
+    names = _SCAN.keys_with(topic, slot, zset=getattr(keys, place), body=keys.dead_body if dead else keys.body)
+    args = _SCAN.args(how=how, cursor=cursor, most=most, dead=int(dead), contents=contents)
+    return _SCAN.call(topic, slot, parse, args, repeatable=True, keys=names)
 
 
 def enter(topic: Topic, query: str, *, needed: bool = False) -> Call[Entered]:
@@ -233,8 +296,9 @@ def enter(topic: Topic, query: str, *, needed: bool = False) -> Call[Entered]:
     def parse(reply: list[bytes]) -> Entered:
         return Entered(int(reply[0]), int(reply[1]), reply[2] == b"1")
 
-    key = query_keys(topic.name, 0, query).query
-    return Call("spark_enter", (key,), [KEEP_S, int(needed)], parse, True, topic.name, 0)
+    keys = _ENTER.names(query=query_keys(topic.name, 0, query).query)
+    args = _ENTER.args(keep_s=KEEP_S, needed=int(needed))
+    return _ENTER.call(topic, 0, parse, args, repeatable=True, keys=keys)
 
 
 def read(
@@ -264,28 +328,42 @@ def read(
         max_replays: After so many replays the batch is halved with each further one.
         strict: Refuse where this driver lost messages of the chunk.
     """
-    keys, own = slot_keys(topic.name, slot), query_keys(topic.name, slot, driver.query)
-    args: list[Argument] = [driver.generation, seq, chunk, limit, before, limit if size is None else size]
-    args += [order_of(topic), topic.max_retries, max_replays, int(strict), KEEP_S]
+    args = _READ.args(
+        generation=driver.generation,
+        seq=seq,
+        chunk=chunk,
+        limit=limit,
+        before=before,
+        size=limit if size is None else size,
+        order=order_of(topic),
+        max_retries=topic.max_retries,
+        max_replays=max_replays,
+        strict=int(strict),
+        keep_s=KEEP_S,
+        lease_ms=topic.lease_ms,
+    )
 
     def parse(reply: list[Any]) -> Chunk:
         claimed, left_out, buried, items, bodies = reply
-        scores, sent = list(map(int, items[1::2])), [unwrap(body)[0] for body in bodies] or None
+        scores, sent = list(map(score_of, items[1::2])), [unwrap(body)[0] for body in bodies] or None
         return Chunk(int(claimed), int(left_out), int(buried), items[::2], scores, sent)
 
-    names = (*all_keys(keys), own.query, own.body)
-    return Call("spark_read", names, args, parse, True, topic.name, slot)
+    own = query_keys(topic.name, slot, driver.query)
+    keys = _READ.keys_with(topic, slot, query=own.query, query_body=own.body)
+    return _READ.call(topic, slot, parse, args, repeatable=True, keys=keys)
 
 
 def settle(
     topic: Topic, slot: int, driver: Driver, seq: int, chunk: int, verb: Literal["ack", "renew"]
 ) -> Call[Settled]:
     """Build the ack of a chunk, or the renewal of its leases; chunk -1: only note that the batch is acked."""
-    keys, own = slot_keys(topic.name, slot), query_keys(topic.name, slot, driver.query)
 
     def parse(reply: list[bytes]) -> Settled:
         return Settled(*map(int, reply))
 
-    names = (keys.store, keys.prepare, keys.body, keys.meta, keys.error, own.query, own.body)
-    args: list[Argument] = [driver.generation, seq, chunk, verb, KEEP_S]
-    return Call("spark_settle", names, args, parse, True, topic.name, slot)
+    args = _SETTLE.args(
+        generation=driver.generation, seq=seq, chunk=chunk, verb=verb, keep_s=KEEP_S, lease_ms=topic.lease_ms
+    )
+    own = query_keys(topic.name, slot, driver.query)
+    keys = _SETTLE.keys_with(topic, slot, query=own.query, query_body=own.body)
+    return _SETTLE.call(topic, slot, parse, args, repeatable=True, keys=keys)

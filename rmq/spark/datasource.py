@@ -46,13 +46,13 @@ class RmqDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader; only under `pushdown` one that Spark may hand filters to."""
-        from rmq.spark.reader import PruningReader, RmqReader
+        from rmq.spark.batch_reader import PruningReader, RmqReader
 
         return (PruningReader if self._parsed.pushdown else RmqReader)(schema, self._parsed)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the streaming source."""
-        from rmq.spark.source import RmqStreamReader
+        from rmq.spark.source.reader import RmqStreamReader
 
         return RmqStreamReader(schema, self._parsed)
 
@@ -64,8 +64,8 @@ class RmqDataSource(DataSource):
         """
         if overwrite:
             raise InvalidValueError('mode("overwrite") would empty a live queue; write with mode("append")')
-        from rmq.spark.redriving import RedriveWriter
-        from rmq.spark.sink import BatchWriter
+        from rmq.spark.sink.redrive_writer import RedriveWriter
+        from rmq.spark.sink.writer import BatchWriter
 
         return (RedriveWriter if self._parsed.redrive else BatchWriter)(schema, self._parsed)
 
@@ -78,7 +78,7 @@ class RmqDataSource(DataSource):
         if overwrite:
             raise InvalidValueError('outputMode("complete") would empty a live queue; write with "append" or "update"')
         if self._parsed.redrive:
-            raise InvalidValueError("redrive is for write: what is dead is read by spark.read")
-        from rmq.spark.sink import StreamWriter
+            raise InvalidValueError("redrive works with write only: read the dead with spark.read")
+        from rmq.spark.sink.writer import StreamWriter
 
         return StreamWriter(schema, self._parsed)

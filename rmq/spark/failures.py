@@ -23,7 +23,7 @@ SPARK_ERRORS = _spark_errors()
 """What Spark's own calls raise."""
 
 # as the last line of a Python traceback names it
-_OURS = re.compile(r"^(?:rmq\.errors\.)(\w+): (.*)", re.MULTILINE)
+_OURS = re.compile(r"^rmq\.(\w+): (.*)", re.MULTILINE)
 _LAST_PYTHON = re.compile(r"^([\w.]+(?:Error|Exception)): (.*)", re.MULTILINE)
 # of a Java exception that Spark has no class of its own for: first the call that failed, which says nothing
 _JAVA = re.compile(r"An error occurred while calling [^\n]*\n: (?:([\w.$]+)(?:: |$))?(.*)", re.MULTILINE)

@@ -6,8 +6,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DayTimeIntervalType
 
+from rmq._model.topics import TopicType
 from rmq.errors import InvalidValueError
-from rmq.topics import TopicType
 
 
 def with_slot(frame: DataFrame, slots: int) -> DataFrame:

@@ -7,99 +7,196 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, cast
 
-from rmq.durability import parse_durability
+from rmq._model.times import parse_duration_ms
+from rmq._model.topics import MAX_SLOTS, Topic, TopicType
+from rmq._transport.durability import parse_durability
+from rmq._transport.urls import Topology, parse_url
 from rmq.errors import InvalidUrlError, InvalidValueError
-from rmq.slots import MAX_SLOTS
-from rmq.topics import Topic, TopicType
-from rmq.urls import Topology, parse_url
 
 _OF_SPARK = frozenset(
     "path paths checkpointlocation queryname outputmode header provider maxrecordsperfile recursivefilelookup".split()
 )
 """Options that Spark itself adds, or that other sources share with us."""
 
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 MAX_RATE = 1_000_000
+"""Largest `maxRate`, messages a second."""
+
 MOST_MESSAGES = 10**9
 """Most messages of a micro-batch."""
 
-_DURATION = re.compile(r"([0-9]+) ?([a-z]*)")
+MOST_PARTITIONS = 200
+"""Most partitions of a read where no option says how many."""
+
+Convert = Callable[[str, str], Any]
+"""Turns the text of an option into its value; the second argument is the option's name, for errors."""
+
+
+def _text(text: str, name: str) -> str:
+    if not text:
+        raise InvalidValueError(f"{name} is empty")
+    return text
+
+
+def _flag(text: str, name: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InvalidValueError(f"{name} is {text!r}; it must be true or false")
+    return text.lower() == "true"
+
+
+def _whole(low: int, high: int) -> Convert:
+    def convert(text: str, name: str) -> int:
+        if not re.fullmatch("[0-9]{1,18}", text) or not low <= int(text) <= high:
+            raise InvalidValueError(f"{name} is {text!r}; it must be a whole number from {low} to {high}")
+        return int(text)
+
+    return convert
+
+
+def _duration_ms(text: str, name: str) -> int:
+    """Return a duration in ms: `5s`, `500 ms`, `2h`, or a plain number of ms."""
+    return parse_duration_ms(f"{text}ms" if text.isdecimal() else text.replace(" ", "", 1), name)
+
+
+def _seconds(low: int, high: int) -> Convert:
+    """Seconds as a plain number, or with a unit."""
+    whole = _whole(low, high)
+
+    def convert(text: str, name: str) -> int:
+        return whole(str(_duration_ms(text, name) // 1000) if text[-1:].isalpha() else text, name)
+
+    return convert
+
+
+def _rate(text: str, name: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not 0.001 <= rate <= MAX_RATE:
+        raise InvalidValueError(f"{name} is {text!r}; it must be a number of messages a second, 0.001 to {MAX_RATE:,}")
+    return rate
+
+
+def _time_range(text: str, name: str) -> int:
+    time_range_ms = _duration_ms(text, name)
+    if time_range_ms == 0:
+        raise InvalidValueError(f"{name} is {text!r}; it must be more than 0")
+    return time_range_ms
+
+
+def _choice(*choices: str) -> Convert:
+    def convert(text: str, name: str) -> str:
+        if text.lower() not in choices:
+            raise InvalidValueError(f"{name} is {text!r}; it must be one of {', '.join(choices)}")
+        return text.lower()
+
+    return convert
+
+
+def _merge(text: str, name: str) -> str:
+    if text.lower() == "all":
+        raise InvalidValueError(
+            "merge is 'all': a sink cannot move rows between partitions; write rmq.spark.merged(frame, type, order_by) "
+            "with merge=none"
+        )
+    return _choice("partition", "none")(text, name)
+
+
+def _topic_type(text: str, name: str) -> TopicType:
+    try:
+        return TopicType[text.upper().replace("-", "_")]
+    except KeyError:
+        names = ", ".join(kind.name for kind in TopicType)
+        raise InvalidValueError(f"{name} is {text!r}; it must be one of {names}") from None
+
+
+def _messages(text: str, name: str) -> int:
+    return MOST_MESSAGES if text.lower() == "all" else _whole(1, MOST_MESSAGES)(text, name)
+
+
+class Option(NamedTuple):
+    """An option as users write it.
+
+    Attributes:
+        name: Its name in the documentation.
+        convert: Turns its text into its value.
+        doc: What it says.
+    """
+
+    name: str
+    convert: Convert
+    doc: str
+
+
+def _option(name: str, convert: Convert, default: Any, doc: str) -> Any:
+    return field(default=default, metadata={"option": Option(name, convert, doc)})
 
 
 @dataclass(frozen=True)
 class Options:
-    """All options; which of them count depends on what is read or written.
+    """All options; which of them count depends on what is read or written."""
 
-    Attributes:
-        url: Where Redis is; by default `RMQ_URL` of the driver.
-        zookeeper: Taken by none of the four, and refused by each in words of its own.
-        topic: Topic name; a column `topic` says nothing to a sink.
-        type: Type of a topic that nobody has registered yet.
-        slots: Number of slots of such a topic.
-        durability: `memory`, `replicated` or `fsync`, as for `RmqClient`.
-        replicas: How many replicas have to confirm.
-        deadline_s: How long to repeat what may be repeated before a task fails, seconds.
-        queue: What the reader reads: `backlog`, `inflight`, `waiting` or `dead`.
-        snapshot: `scan`, or `atomic`: each slot at one instant.
-        atomic_limit: Most messages of a slot that `atomic` reads in its one call.
-        pushdown: Take filters on `slot` into account when partitions are planned.
-        min_partitions: Least partitions of a read, as far as there are slots.
-        max_partitions: Most partitions of a read; a partition then reads several slots.
-        max_messages_per_trigger: Most messages of a micro-batch; a million by default.
-        lease_s: Lease of the source's claims, seconds; the topic's by default.
-        fail_on_lease_lost: Whether a micro-batch fails when a lease was lost before it was read.
-        fail_on_data_loss: Whether a restart fails when claims of its batch are gone.
-        max_replays: After how many replays of a batch it is halved with each further one.
-        time_range_ms: Merge window of all rows; beats the column.
-        priority: Priority of all rows; beats the column.
-        chunk_size: Messages in one script call.
-        pipeline_depth: Script calls in one round trip.
-        merge: `partition`: fold equal contents of a task before they are sent; `none`.
-        merge_rows: How many messages a task holds back to fold them.
-        idempotent: Leave a mark with each chunk, so that a replayed one is not sent again.
-        mark_ttl_s: How long marks are kept after a topic's last write, seconds.
-        redrive: Move rows that were read from the dead back into the backlog.
-        trust_slot: Take the column `slot` as it is.
-        max_rate: Most messages a second of all tasks together; `None` for no limit.
-        bad_rows: `fail`, or `collect`: put rows that break a rule aside.
-        bad_rows_path: Folder for those, as Parquet.
-    """
-
-    url: str = ""
-    zookeeper: str | None = None
-    topic: str | None = None
-    type: TopicType | None = None
-    slots: int | None = None
-    durability: str = "memory"
-    replicas: int | None = None
-    deadline_s: int = 60
-    queue: str = "backlog"
-    snapshot: str = "scan"
-    atomic_limit: int = 100_000
-    pushdown: bool = False
-    min_partitions: int | None = None
-    max_partitions: int | None = None
-    max_messages_per_trigger: int | None = None
-    lease_s: int | None = None
-    fail_on_lease_lost: bool = True
-    fail_on_data_loss: bool = True
-    max_replays: int | None = None
-    time_range_ms: int | None = None
-    priority: int | None = None
-    chunk_size: int = 1_000
-    pipeline_depth: int = 4
-    merge: str | None = None
-    merge_rows: int = 50_000
-    idempotent: bool = False
-    mark_ttl_s: int = 7 * 86_400
-    redrive: bool = False
-    trust_slot: bool = False
-    max_rate: float | None = None
-    bad_rows: str = "fail"
-    bad_rows_path: str | None = None
+    url: str = _option("url", _text, "", "Address of Redis; by default `RMQ_URL` of the driver.")
+    zookeeper: str | None = _option(
+        "zookeeper", _text, None, "Refused by reader, source and sinks, by each with the reason."
+    )
+    topic: str | None = _option("topic", _text, None, "Topic name; a sink ignores a column `topic`.")
+    type: TopicType | None = _option("type", _topic_type, None, "Type of a topic that is not registered yet.")  # noqa: RUF009 - a field
+    slots: int | None = _option("slots", _whole(1, MAX_SLOTS), None, "Number of slots of such a topic.")
+    durability: str = _option("durability", _choice("memory", "replicated", "fsync"), "memory", "As for `RmqClient`.")
+    replicas: int | None = _option("replicas", _whole(0, 100), None, "How many replicas have to confirm.")
+    deadline_s: int = _option(
+        "deadlineSeconds", _seconds(1, 86_400), 60, "Time to repeat what may be repeated, before a task fails."
+    )
+    queue: str = _option(
+        "queue", _choice("backlog", "inflight", "waiting", "dead"), "backlog", "What the reader reads."
+    )
+    snapshot: str = _option("snapshot", _choice("scan", "atomic"), "scan", "`atomic` reads each slot at one instant.")
+    atomic_limit: int = _option(
+        "atomicLimit", _whole(1, 10_000_000), 100_000, "Most messages of a slot in one atomic call."
+    )
+    pushdown: bool = _option("pushdown", _flag, False, "Use filters on `slot` when partitions are planned.")
+    min_partitions: int | None = _option(
+        "minPartitions", _whole(1, MAX_SLOTS), None, "Fewest partitions of a read, if there are as many slots."
+    )
+    max_partitions: int | None = _option(
+        "maxPartitions", _whole(1, MAX_SLOTS), None, "Most partitions of a read; one then reads several slots."
+    )
+    max_messages: int = _option("maxMessagesPerTrigger", _messages, 1_000_000, "Most messages of a micro-batch.")
+    lease_s: int | None = _option(
+        "leaseSeconds", _seconds(1, 86_400), None, "Refused by the source: the topic's lease counts."
+    )
+    fail_on_lease_lost: bool = _option(
+        "failOnLeaseLost", _flag, True, "Fail a batch that lost a lease before it was read."
+    )
+    fail_on_data_loss: bool = _option("failOnDataLoss", _flag, True, "Fail a restart whose query Redis has forgotten.")
+    max_replays: int | None = _option(
+        "maxReplays", _whole(0, 999), None, "Replays of a whole batch; each further one halves it."
+    )
+    time_range_ms: int | None = _option(
+        "time_range", _time_range, None, "Merge window of all rows; replaces the column."
+    )
+    priority: int | None = _option("priority", _whole(1, 2**53 - 1), None, "Priority of all rows; replaces the column.")
+    chunk_size: int = _option("chunkSize", _whole(1, 1_000), 1_000, "Most messages in one script call.")
+    pipeline_depth: int = _option("pipelineDepth", _whole(1, 64), 4, "Most script calls in one round trip to a server.")
+    merge: str | None = _option("merge", _merge, None, "`partition` folds equal contents of a task; `none` does not.")
+    merge_rows: int = _option(
+        "mergeRows", _whole(1, 10_000_000), 50_000, "Most messages that a task holds back to fold them."
+    )
+    idempotent: bool = _option("idempotent", _flag, False, "Mark each chunk, so that a replay does not send it again.")
+    mark_ttl_s: int = _option(
+        "markTtlSeconds", _seconds(60, 365 * 86_400), 7 * 86_400, "Lifetime of marks after the last write."
+    )
+    redrive: bool = _option("redrive", _flag, False, "Move rows that were read from the dead into the backlog.")
+    trust_slot: bool = _option("trustSlot", _flag, False, "Take the column `slot` without checking it.")
+    max_rate: float | None = _option("maxRate", _rate, None, "Most messages a second of all tasks together.")
+    bad_rows: str = _option(
+        "badRows", _choice("fail", "collect"), "fail", "`collect` puts rows that break a rule aside."
+    )
+    bad_rows_path: str | None = _option("badRowsPath", _text, None, "Folder for those rows, as Parquet.")
 
     def new_topic(self) -> Topic | None:
         """Return the definition of the topic as the options give it; `None` when they only name it.
@@ -123,6 +220,22 @@ class Options:
             raise InvalidValueError('option `topic` is missing: .option("topic", "name")')
         return self.topic
 
+    @property
+    def task_numbers(self) -> tuple[int, int]:
+        """Fewest and most tasks of a read."""
+        fewest = self.min_partitions or 1
+        return fewest, self.max_partitions or max(MOST_PARTITIONS, fewest)
+
+
+_OPTIONS: dict[str, tuple[str, Option]] = {
+    option.name.lower(): (each.name, option)
+    for each in fields(Options)
+    for option in [cast("Option", each.metadata["option"])]
+}
+
+OPTION_NAMES = tuple(option.name for _, option in _OPTIONS.values())
+"""All options as they are written in the documentation."""
+
 
 def parse_options(options: Mapping[str, str]) -> Options:
     """Read options as Spark hands them over.
@@ -134,11 +247,11 @@ def parse_options(options: Mapping[str, str]) -> Options:
     for key, text in options.items():
         found = _OPTIONS.get(key.lower())
         if found is not None:
-            attribute, name, convert = found
-            values[attribute] = convert(name, text.strip())
+            attribute, option = found
+            values[attribute] = option.convert(text.strip(), option.name)
         elif key.lower() not in _OF_SPARK:
             near = difflib.get_close_matches(key.lower(), _OPTIONS, 1)
-            hint = f"; did you mean {_OPTIONS[near[0]][1]}?" if near else ""
+            hint = f"; did you mean {_OPTIONS[near[0]][1].name}?" if near else ""
             raise InvalidValueError(f"format rmq has no option {key}{hint}")
     values["url"] = _url(values.get("url"))
     parsed = Options(**values)
@@ -151,19 +264,6 @@ def parse_options(options: Mapping[str, str]) -> Options:
             f"minPartitions is {least} and maxPartitions {most}; the least must not exceed the most"
         )
     return parsed
-
-
-def duration_option_ms(name: str, text: str) -> int:
-    """Return a duration in ms: `5s`, `500 ms`, `2h`, or a plain number of ms.
-
-    Raises:
-        InvalidValueError: Not a duration.
-    """
-    match = _DURATION.fullmatch(text)
-    unit = _UNITS_MS.get(match[2] or "ms") if match else None
-    if match is None or unit is None:
-        raise InvalidValueError(f"{name} is {text!r}; it must be like 500 (ms), 500ms, 5s, 2m, 1h or 1d")
-    return int(match[1]) * unit
 
 
 def _url(given: str | None) -> str:
@@ -179,129 +279,18 @@ def _url(given: str | None) -> str:
     return url
 
 
-def _text(name: str, text: str) -> str:
-    if not text:
-        raise InvalidValueError(f"{name} is empty")
-    return text
-
-
-def _flag(name: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise InvalidValueError(f"{name} is {text!r}; it must be true or false")
-    return text.lower() == "true"
-
-
-def _whole(low: int, high: int) -> Callable[[str, str], int]:
-    def convert(name: str, text: str) -> int:
-        if not re.fullmatch("[0-9]{1,18}", text) or not low <= int(text) <= high:
-            raise InvalidValueError(f"{name} is {text!r}; it must be a whole number from {low} to {high}")
-        return int(text)
-
-    return convert
-
-
-def _seconds(low: int, high: int) -> Callable[[str, str], int]:
-    """Seconds as a plain number, or with a unit."""
-    whole = _whole(low, high)
-
-    def convert(name: str, text: str) -> int:
-        return whole(name, str(duration_option_ms(name, text) // 1000) if text[-1:].isalpha() else text)
-
-    return convert
-
-
-def rate_option(name: str, text: str) -> float:
-    """Return a number of messages a second: `500`, `0.5`.
+def check_source(options: Options) -> None:
+    """Refuse what the streaming source cannot do.
 
     Raises:
-        InvalidValueError: Not a number, or out of range.
+        InvalidValueError: An option that it does not take, or the topic is missing.
     """
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = math.nan
-    if not 0.001 <= rate <= MAX_RATE:
-        raise InvalidValueError(f"{name} is {text!r}; it must be a number of messages a second, 0.001 to {MAX_RATE:,}")
-    return rate
-
-
-def _time_range(name: str, text: str) -> int:
-    time_range_ms = duration_option_ms(name, text)
-    if time_range_ms == 0:
-        raise InvalidValueError(f"{name} is {text!r}; it must be more than 0")
-    return time_range_ms
-
-
-def _choice(*choices: str) -> Callable[[str, str], str]:
-    def convert(name: str, text: str) -> str:
-        if text.lower() not in choices:
-            raise InvalidValueError(f"{name} is {text!r}; it must be one of {', '.join(choices)}")
-        return text.lower()
-
-    return convert
-
-
-def _merge(name: str, text: str) -> str:
-    if text.lower() == "all":
+    if options.zookeeper:
         raise InvalidValueError(
-            "merge is 'all': a sink cannot move rows between partitions; write rmq.spark.merged(frame, type, order_by) "
-            "with merge=none"
+            "readStream takes no zookeeper: a query shares no slots with workers; read a topic that has no owners"
         )
-    return _choice("partition", "none")(name, text)
-
-
-def _topic_type(name: str, text: str) -> TopicType:
-    try:
-        return TopicType[text.upper().replace("-", "_")]
-    except KeyError:
-        names = ", ".join(kind.name for kind in TopicType)
-        raise InvalidValueError(f"{name} is {text!r}; it must be one of {names}") from None
-
-
-def _messages(name: str, text: str) -> int:
-    return MOST_MESSAGES if text.lower() == "all" else _whole(1, MOST_MESSAGES)(name, text)
-
-
-_OPTIONS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
-    name.lower(): (attribute, name, convert)
-    for attribute, name, convert in (
-        ("url", "url", _text),
-        ("zookeeper", "zookeeper", _text),
-        ("topic", "topic", _text),
-        ("type", "type", _topic_type),
-        ("slots", "slots", _whole(1, MAX_SLOTS)),
-        ("durability", "durability", _choice("memory", "replicated", "fsync")),
-        ("replicas", "replicas", _whole(0, 100)),
-        ("deadline_s", "deadlineSeconds", _seconds(1, 86_400)),
-        ("queue", "queue", _choice("backlog", "inflight", "waiting", "dead")),
-        ("snapshot", "snapshot", _choice("scan", "atomic")),
-        ("atomic_limit", "atomicLimit", _whole(1, 10_000_000)),
-        ("pushdown", "pushdown", _flag),
-        ("min_partitions", "minPartitions", _whole(1, MAX_SLOTS)),
-        ("max_partitions", "maxPartitions", _whole(1, MAX_SLOTS)),
-        ("max_messages_per_trigger", "maxMessagesPerTrigger", _messages),
-        ("lease_s", "leaseSeconds", _seconds(1, 86_400)),
-        ("fail_on_lease_lost", "failOnLeaseLost", _flag),
-        ("fail_on_data_loss", "failOnDataLoss", _flag),
-        ("max_replays", "maxReplays", _whole(0, 999)),
-        ("time_range_ms", "time_range", _time_range),
-        ("priority", "priority", _whole(1, 2**53 - 1)),
-        ("chunk_size", "chunkSize", _whole(1, 1_000)),
-        ("pipeline_depth", "pipelineDepth", _whole(1, 64)),
-        ("merge", "merge", _merge),
-        ("merge_rows", "mergeRows", _whole(1, 10_000_000)),
-        ("idempotent", "idempotent", _flag),
-        ("mark_ttl_s", "markTtlSeconds", _seconds(60, 365 * 86_400)),
-        ("redrive", "redrive", _flag),
-        ("trust_slot", "trustSlot", _flag),
-        ("max_rate", "maxRate", rate_option),
-        ("bad_rows", "badRows", _choice("fail", "collect")),
-        ("bad_rows_path", "badRowsPath", _text),
-    )
-}
-
-OPTION_NAMES = tuple(name for _, name, _ in _OPTIONS.values())
-"""All options as they are written in the documentation."""
-
-if {attribute for attribute, _, _ in _OPTIONS.values()} != {field.name for field in fields(Options)}:
-    raise AssertionError("an option is parsed that does not exist, or the other way round")
+    if options.lease_s is not None:
+        raise InvalidValueError("readStream takes no leaseSeconds: the topic's lease counts, and the driver renews it")
+    if options.queue != "backlog":
+        raise InvalidValueError(f"readStream drains the backlog, not {options.queue}; spark.read reads that")
+    options.needed_topic()

@@ -1,4 +1,4 @@
-"""How far a session's work is: tasks done and begun, for a bar."""
+"""How far a session's work is: a thread looks at it from time to time while it runs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,41 @@ from contextlib import contextmanager, suppress
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-_LOOK_EVERY_S = 0.5
+_TASKS_EVERY_S = 0.5
+
+
+@contextmanager
+def watching(look: Callable[[], None], every_s: float) -> Generator[None]:
+    """Call a function again and again in a thread of its own; errors of the function are ignored.
+
+    Args:
+        look: Looks at the progress and shows it.
+        every_s: Pause before each call, seconds.
+    """
+    stopped = threading.Event()
+
+    def run() -> None:
+        while not stopped.wait(every_s):
+            with suppress(Exception):  # progress that cannot be shown ends no job
+                look()
+
+    thread = threading.Thread(target=run, name="rmq-spark-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
 
 
 @contextmanager
 def watch_tasks(session: SparkSession, show: Callable[[int, int], None]) -> Generator[None]:
-    """Tell how many tasks of the running stages are done, every half second, by a thread of its own.
+    """Show how many tasks of the running stages are done, every half second.
 
     Args:
-        session: The session; nothing is told of one that is remote (Spark Connect).
-        show: Gets the tasks done and the tasks in all; called only while something runs.
+        session: The session; a remote one (Spark Connect) shows nothing.
+        show: Gets the tasks done and the tasks in all; called only while a stage runs.
     """
-    stopped = threading.Event()
     try:
         tracker = session.sparkContext.statusTracker()
     except PySparkException:
@@ -28,17 +51,10 @@ def watch_tasks(session: SparkSession, show: Callable[[int, int], None]) -> Gene
         return
 
     def look() -> None:
-        while not stopped.wait(_LOOK_EVERY_S):
-            with suppress(Exception):  # a bar ends no job
-                stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
-                running = [stage for stage in stages if stage is not None]
-                if running:
-                    show(sum(each.numCompletedTasks for each in running), sum(each.numTasks for each in running))
+        stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+        running = [stage for stage in stages if stage is not None]
+        if running:
+            show(sum(each.numCompletedTasks for each in running), sum(each.numTasks for each in running))
 
-    thread = threading.Thread(target=look, name="rmq-spark-progress", daemon=True)
-    thread.start()
-    try:
+    with watching(look, _TASKS_EVERY_S):
         yield
-    finally:
-        stopped.set()
-        thread.join()

@@ -8,14 +8,14 @@ import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from rmq._processes.java import java_home_for_spark
 from rmq.errors import RmqError
-from rmq.java import java_home_for_spark
-from rmq.spark import register
+from rmq.spark.datasource import RmqDataSource
 
 LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
@@ -31,6 +31,14 @@ LOCAL_SETTINGS: Mapping[str, str] = {
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
+def register(spark: SparkSession) -> None:
+    """Make `format("rmq")` known to a session, classic or Spark Connect, and to this Python thread. Safe to repeat."""
+    spark.dataSource.register(RmqDataSource)
+    if type(spark).getActiveSession() is None and hasattr(spark, "sparkContext"):
+        # a write looks the format up in the session of its thread, and a new thread has none until a call like this
+        cast("Any", spark).createDataFrame([], "none int")
+
+
 @contextmanager
 def open_session(
     name: str, *, master: str = "local[*]", settings: Mapping[str, str] | None = None, quiet: bool = False
@@ -38,8 +46,8 @@ def open_session(
     """Give a session that knows `format("rmq")`.
 
     One that is there already, whichever thread made it, is used as it is and stays open. Under `spark-submit`, or with
-    `SPARK_REMOTE` set, what they say rules. Else a local one is started: Java found as `rmq.java` does it, tasks in
-    this Python, in UTC; it logs errors only.
+    `SPARK_REMOTE` set, what they say rules. Else a local one is started: Java found as `_processes.java` does it, tasks
+    in this Python, in UTC; it logs errors only.
 
     Args:
         name: The application's name.

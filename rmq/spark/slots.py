@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from rmq import calls, spark_calls
-from rmq.calls import Call
-from rmq.connections import Connections
-from rmq.errors import RmqError
-from rmq.messages import Encoded
-from rmq.spark_calls import Chunk, Driver, Entered, Mark, Once
-from rmq.topics import Topic
+from rmq._model.messages import Encoded
+from rmq._model.topics import Topic
+from rmq._scripts import claiming
+from rmq._transport.call import Call
+from rmq._transport.connections import Connections
+from rmq._transport.dispatch import CONNECT_PATIENCE_S
+from rmq.errors import RedisUnavailableError, RmqError
+from rmq.spark import calls as spark_calls
+from rmq.spark.calls import Chunk, Driver, Entered, Mark, Once
 
 T = TypeVar("T")
 
@@ -104,21 +106,37 @@ class QuerySlots:
         Raises:
             FencedError: A slot has an owner through ZooKeeper.
         """
-        for _ in self._each(calls.claim(self.topic, slot, 0) for slot in range(self.topic.slots)):
+        for _ in self._each(claiming.claim(self.topic, slot, 0) for slot in range(self.topic.slots)):
             pass
 
     def _each(self, parts: Iterable[Call[T]]) -> Iterator[tuple[Call[T], T]]:
+        """Carry out calls window by window, those for a server that does not answer after all others."""
         rest = iter(parts)
+        later: list[Call[T]] = []
         error: Exception | None = None
         while window := list(islice(rest, self._window)):
-            results: list[Any] = self._connections.run_many(window)
-            for call, result in zip(window, results, strict=True):
+            for call, result in self._carried_out(window, CONNECT_PATIENCE_S):
+                if isinstance(result, RedisUnavailableError) and call.repeatable:
+                    later.append(call)
+                elif isinstance(result, Exception):
+                    error = error or result
+                else:
+                    yield call, result
+        for first in range(0, len(later), self._window):
+            window = later[first : first + self._window]
+            down = isinstance(error, RedisUnavailableError)  # it was waited for once
+            for call, result in self._carried_out(window, CONNECT_PATIENCE_S if down else None):
                 if isinstance(result, Exception):
                     error = error or result
                 else:
                     yield call, result
         if error is not None:
             raise error
+
+    def _carried_out(self, window: Sequence[Call[T]], patience_s: float | None) -> Iterator[tuple[Call[T], Any]]:
+        if not all(call.repeatable for call in window):
+            patience_s = None
+        return zip(window, self._connections.run_many(window, patience_s), strict=True)
 
 
 class MarkedWriter:
@@ -135,4 +153,4 @@ class MarkedWriter:
 
     def send_call(self, slot: int, messages: Sequence[Encoded], mark: Mark) -> Call[Once]:
         """Build the send of a chunk, for callers that keep several in flight."""
-        return spark_calls.send_once(self.topic, slot, messages, self._connections.publish, mark)
+        return spark_calls.send_once(self.topic, slot, messages, mark)

@@ -4,14 +4,42 @@
 -- first two messages tell whether more than one is due, and when the next one will be; so `peek` mostly is all of store
 -- that has to be read. `oldest` is the claim score whose lease ends first, false without claims. `rules.joined`: the
 -- caller has written. Limit -1: a quiet slot is settled, no more; the reply says when its first message is due, since
--- that one may have been passed over by others as long as its twin was in flight.
+-- that one may have been passed over by others as long as its twin was in flight. Where `rules.room` is used up, what
+-- is
+-- due stays, and the reply says that it is due at once. Who settles only, and gives something back that is due, tells
+-- the others: the channel's name is that of the slot's. `rules.budget` is what a call may do beside: `work`, messages
+-- that are swept, expired or nacked, and `bytes` of bodies that are moved. Where it is used up, each slot sweeps one
+-- more,
+-- as long as there are bytes; who does much of that takes few new ones. What is left is due at once.
+-- @include settle_nacks
+-- @include settle_whole
+-- @include settle_acks
+-- @include measure
+-- @include write_totals
+-- @include begin_write
+-- @include check_fence
+-- @include hint
+-- @include note_stamp
+-- @include slot_clock
+-- @include next_due
+-- @include take_fresh
+-- @include fits
+-- @include note_bound
+-- @include whole
+-- @include fields_of
+-- @include sweep
+local function share_of_work(budget, limit)
+  return budget.bytes > 0 and math.min(limit, math.max(1, budget.work)) or 0
+end
+
 local function claim_slot(slot, rules, turn, now_ms, now_s)
-  local highest_first, limit, start, lease_s = rules.highest_first, turn.limit, turn.start, rules.lease_s
+  local highest_first, limit, start = rules.highest_first, turn.limit, turn.start
   local max_retries, sweep_limit = rules.max_retries, rules.sweep_limit
-  local refusal, newer, paused = check_fence(slot.meta, turn.epoch, turn.ensemble)
+  local refusal, newer, paused, stored = check_fence(slot.meta, turn.epoch, turn.ensemble, true)
   if refusal then
     return refusal
   end
+  local clock = read_slot_clock(stored[4], stored[5], now_ms, rules.lease_ms)
   local settle_only = limit < 0 and ARGV[turn.at] == '0'
   limit = math.max(0, limit)
   local sizes = measure(slot, true)
@@ -22,76 +50,114 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
   local peek, first_due = nil, 0
   if settle_only and slot.quiet then
     slot.oldest = false -- leases are left to the next claim
-    first_due = next_due(slot, highest_first, paused and 'none' or 'all', now_ms, lease_s)
+    first_due = next_due(slot, highest_first, paused and 'none' or 'all', now_ms, clock)
   elseif sizes.quiet then -- whatever becomes of it, store has been found to be what it should be
     peek = redis.call(highest_first and 'ZREVRANGE' or 'ZRANGE', slot.store, 0, 1, 'WITHSCORES')
   end
 
-  local totals, stale, unmatched = {}, {}, {}
+  begin_room(slot, rules.room, sizes.body, stored[8])
+  slot.piece = peek and peek[1] and #peek[1] > 1024 and 64 or 256
+  slot.budget = rules.budget
+  local budget, totals, stale, unmatched = rules.budget, {}, {}, {}
+  if newer then
+    redis.call('ZCARD', slot.prepare) -- all that follows reads it before it writes to it
+  end
   if newer or not rules.joined then
-    redis.call('ZCARD', slot.prepare)
     begin_write(slot, newer, turn.epoch, turn.ensemble)
   end
-  local at = settle_nacks(slot, turn.at, now_ms, max_retries, totals, stale)
+  local at, back = settle_nacks(slot, turn.at, now_ms, max_retries, totals, stale)
+  budget.work = budget.work - tonumber(ARGV[turn.at])
   at = settle_acks(slot, at, totals, stale)
   local plain = sizes.body == 0 and sizes.error == 0
-  for i = at + 1, at + 3 * tonumber(ARGV[at]), 3 do
-    if not settle_whole(slot, ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], now_s, lease_s, plain, totals) then
+  for i = at + 1, at + 2 * tonumber(ARGV[at]), 2 do
+    if not settle_whole(slot, ARGV[i], tonumber(ARGV[i + 1]), plain, totals) then
       unmatched[#unmatched + 1] = ARGV[i]
     end
   end
-  at = at + 3 * tonumber(ARGV[at]) + 1
+  at = at + 2 * tonumber(ARGV[at]) + 1
   if settle_only and slot.quiet then
     write_totals(slot.meta, totals)
-    return { whole(now_ms), whole(first_due), '0', '0', stale, {}, {}, unmatched }
+    return { whole(now_ms), whole(first_due), '0', '0', stale, {}, {}, unmatched, '0' }
   end
   slot.oldest = tonumber(redis.call('ZRANGE', slot.prepare, 0, 0, 'WITHSCORES')[2]) or false
   slot.unheld = not slot.oldest
-  local swept, more = sweep(slot, now_ms, now_s, lease_s, max_retries, sweep_limit, totals)
+  if clock.odd then
+    -- @include settle_clock
+    settle_clock(slot, clock, now_ms)
+  end
+  sweep_limit = share_of_work(budget, sweep_limit)
+  local swept, more = sweep(slot, clock, now_ms, now_s, max_retries, sweep_limit, totals)
+  budget.work = budget.work - swept
   local more_outlived = false
   if at <= turn.last then
+    -- @include expire
     slot.quiet = false
+    sweep_limit = share_of_work(budget, sweep_limit)
     start, more_outlived = expire(slot, start, now_ms, tonumber(ARGV[at]), max_retries, sweep_limit, totals)
+    budget.work = budget.work - (totals.ttl_expired or 0)
+  end
+  if budget.work <= budget.most / 2 then
+    limit = math.min(limit, 250)
   end
   if not slot.quiet then
+    -- @include trim_dead
     trim_dead(slot, now_ms, rules.max_dead_age, rules.max_dead, totals)
   end
 
+  local stamp = now_ms
+  if clock.odd or now_ms <= clock.last then
+    -- @include next_stamp
+    stamp = next_stamp(slot, clock, now_ms)
+  end
   local items, resume, searched = {}, 0, false
-  if not paused and not more_outlived then
+  if not paused and not more_outlived and has_room(slot) then
     local fresh, passed, ended
     if start == 0 then
       peek = slot.quiet and peek or nil -- else what it saw may have changed
-      fresh, passed, ended = take_fresh(slot, highest_first, limit, now_ms, now_s, max_retries, totals, false, peek)
+      fresh, passed, ended = take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries, totals, peek)
     end
     items, searched = fresh or items, ended or false
     local wanted, from = limit - #items / 2, passed or start
-    if wanted > 0 and not ended then
+    if wanted > 0 and not ended and not (slot.cut and #items > 0) and has_room(slot) then
+      -- @include take
       local others
-      others, resume, searched = take(slot, highest_first, wanted, from, now_ms, now_s, max_retries, totals)
+      others, resume, searched = take(slot, highest_first, wanted, from, now_ms, stamp, max_retries, totals)
       for i = 1, #others do
         items[#items + 1] = others[i]
       end
     end
   end
-  write_totals(slot.meta, totals)
-  slot.claimed = #items > 0 and now_s * 1000
-
-  local due = now_ms
-  if not more and not more_outlived and resume == 0 then
-    local backlog = paused and 'none' or searched and 'later' or 'all'
-    due = next_due(slot, highest_first, backlog, now_ms, lease_s)
-  end
-  local bodies = {}
-  if #items > 0 and (slot.born or not slot.quiet and redis.call('HLEN', slot.body) > 0) then
+  local bodies, as_measured = {}, at == turn.at + 3 and swept == 0 and not totals.ttl_expired
+  local bodied = sizes.body > 0 and (as_measured or redis.call('HLEN', slot.body) > 0)
+  if #items > 0 and (slot.born or bodied) then
     local names = {}
     for i = 1, #items, 2 do
       names[#names + 1] = items[i]
     end
-    bodies = redis.call('HMGET', slot.body, unpack(names))
+    -- @include read_bodies
+    bodies = read_bodies(slot, names)
     if slot.born then
       redis.call('ZREM', slot.born, unpack(names))
     end
   end
-  return { whole(now_ms), whole(due), whole(resume), whole(swept), stale, items, bodies, unmatched }
+  if #bodies == 0 and #slot.assumed > 0 then -- nothing of what was assumed is handed over
+    slot.room.left = slot.room.left + slot.body_bound * #slot.assumed
+  end
+  if #items > 0 or clock.changed then
+    local fields = fields_of(totals, stored)
+    note_bound(slot, sizes.body, fields)
+    note_stamp(slot, clock, #items > 0 and stamp or nil, now_ms, fields)
+  end
+  write_totals(slot.meta, totals)
+  slot.claimed = #items > 0 and stamp * 1000
+
+  local due = now_ms
+  if not more and not more_outlived and resume == 0 then
+    local backlog = paused and 'none' or searched and 'later' or 'all'
+    due = next_due(slot, highest_first, backlog, now_ms, clock)
+  end
+  if back > 0 and turn.limit <= 0 then
+    hint(rules.publish, 'wake{' .. slot.store .. '}', '0')
+  end
+  return { whole(now_ms), whole(due), whole(resume), whole(swept), stale, items, bodies, unmatched, whole(stamp) }
 end

@@ -1,11 +1,18 @@
 -- When a slot next has something to do, epoch ms, 0 for never: a message due, a retry due, a lease running out.
--- `backlog` says which messages in store count: `all`, `later` (all that are due now are in flight) or `none`. What the
--- caller knows it puts in `slot`: `upcoming` (the first due time that lies ahead), `oldest` (first claim score), false
--- for none; `claimed` (claim score of what it claimed itself).
-local function next_due(slot, highest_first, backlog, now_ms, lease_s)
+-- `backlog` says which messages in store count: `all`, `later` (all that are due now are in flight) or `none`. What
+-- the caller knows it puts in `slot`: `upcoming` (the first due time that lies ahead), `first` (the first score in
+-- store), `oldest` (first claim score), false for none; `claimed` (claim score of what it claimed itself).
+-- @include whole
+-- @include lease_end
+local function next_due(slot, highest_first, backlog, now_ms, clock)
   local soonest = nil
   if backlog == 'later' and slot.upcoming ~= nil then
     soonest = not highest_first and slot.upcoming or nil
+  elseif backlog == 'all' and slot.first ~= nil then
+    if slot.first and highest_first then
+      return now_ms
+    end
+    soonest = slot.first or nil
   elseif backlog ~= 'none' and not highest_first then
     local from = backlog == 'later' and '(' .. whole(now_ms) or '-inf'
     soonest = tonumber(redis.call('ZRANGEBYSCORE', slot.store, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
@@ -19,11 +26,16 @@ local function next_due(slot, highest_first, backlog, now_ms, lease_s)
   end
   local claim = slot.oldest or slot.claimed
   if slot.oldest == nil then
-    claim = redis.call('ZRANGE', slot.prepare, 0, 0, 'WITHSCORES')[2]
+    claim = tonumber(redis.call('ZRANGE', slot.prepare, 0, 0, 'WITHSCORES')[2])
   end
-  if claim then
-    local ends = (math.floor(tonumber(claim) / 1000) + lease_s + 1) * 1000
+  if claim and claim < 1e14 then -- of a release before: others may end earlier
+    local ends = lease_end(claim, clock, now_ms)
+    soonest = math.min(ends, soonest or ends)
+    claim = slot.claimed or redis.call('ZRANGEBYSCORE', slot.prepare, '1e14', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  end
+  if claim then -- a clock that was set back stands still until a claim notes it
+    local ends = clock.changed and now_ms or lease_end(tonumber(claim), clock, now_ms)
     soonest = math.min(ends, soonest or ends)
   end
-  return soonest or 0
+  return soonest and math.max(1, math.min(soonest, 9007199254740991)) or 0
 end

@@ -1,29 +1,37 @@
--- Claims up to `limit` due messages: lowest due time first, or highest priority first. What is in prepare is
--- skipped: one content is never in two hands; the search goes on behind it, over up to 4,096 entries from rank
--- `start`. Returns contents and store scores (alternating), the rank where a bound ended the search (0 if none did),
--- and whether all that is due was seen.
-local function take(slot, highest_first, limit, start, now_ms, now_s, max_retries, totals)
+-- Claims up to `limit` due messages: lowest due time first, or highest priority first. What is in prepare is skipped:
+-- one content is never in two hands; the search goes on behind it, over up to about 2,000 entries from rank `start`, or
+-- 8 MiB of contents, and as far as `fits` allows. Returns contents and store scores (alternating), the rank where a
+-- bound
+-- ended the search (0 if none did), and whether all that is due was seen.
+-- @include count
+-- @include whole
+-- @include fits
+-- @include read_page
+local function take(slot, highest_first, limit, start, now_ms, stamp, max_retries, totals)
   local items, contents = {}, {}
+  slot.cut = false
   local in_flight = redis.call('ZCARD', slot.prepare) > 0
   local rank, skipped, ended = start, 0, false
+  local piece, left_bytes = slot.piece, 8388608
   local upto = string.format('%.0f', now_ms)
-  while #contents < limit and rank - start < 4096 do
-    local size = math.min(skipped > 0 and 1000 or limit - #contents, 1000)
-    local page
-    if highest_first then
-      page = redis.call('ZREVRANGE', slot.store, rank, rank + size - 1, 'WITHSCORES')
-    else
-      page = redis.call('ZRANGEBYSCORE', slot.store, '-inf', upto, 'WITHSCORES', 'LIMIT', rank, size)
-    end
-    local names = {}
+  while #contents < limit and rank - start < 1000 and left_bytes > 0 do
+    local size = math.min(skipped > 0 and 1000 or limit - #contents, piece)
+    local page = read_page(slot, highest_first, rank, size, upto)
+    local names, bytes = {}, 0
     for i = 1, #page, 2 do
       names[#names + 1] = page[i]
+      bytes = bytes + #page[i]
     end
+    left_bytes, piece = left_bytes - bytes, bytes > 1024 * #names and 64 or 256
     local held = in_flight and #names > 0 and redis.call('ZMSCORE', slot.prepare, unpack(names))
     local seen = 0
     while seen < #names and #contents < limit do
-      seen = seen + 1
-      local i = seen
+      local i = seen + 1
+      if not (held and held[i]) and not fits(slot, names[i]) then
+        slot.cut = true
+        break
+      end
+      seen = i
       rank = rank + 1
       if held and held[i] then
         skipped = skipped + 1
@@ -33,19 +41,20 @@ local function take(slot, highest_first, limit, start, now_ms, now_s, max_retrie
         items[#items + 1] = page[2 * i]
       end
     end
-    if #names < size and seen == #names then
-      ended = true
+    ended = #names < size and seen == #names
+    if ended or slot.cut then
       break
     end
   end
-  local fresh = string.format('%.0f', now_s * 1000 + max_retries)
+  local fresh = whole(stamp * 1000 + max_retries)
   local has_retries = not slot.quiet and redis.call('ZCARD', slot.retry) > 0
   for first = 1, #contents, 1000 do
     local last = math.min(first + 999, #contents)
     local claims = {}
     for i = first, last do
       local score = tonumber(items[2 * i])
-      claims[#claims + 1] = score > max_retries and fresh or string.format('%.0f', now_s * 1000 + score - 1)
+      local left = math.max(0, math.ceil(score) - 1) -- of a score put in by hand, too
+      claims[#claims + 1] = score > max_retries and fresh or whole(stamp * 1000 + left)
       claims[#claims + 1] = contents[i]
     end
     redis.call('ZADD', slot.prepare, unpack(claims))
@@ -64,5 +73,6 @@ local function take(slot, highest_first, limit, start, now_ms, now_s, max_retrie
     end
   end
   count(totals, 'delivered', #contents)
-  return items, (ended or #contents == limit) and 0 or rank - #contents, ended
+  local done = ended or #contents == limit or (slot.cut and #contents > 0)
+  return items, done and 0 or rank - #contents, ended
 end

@@ -1,14 +1,19 @@
--- The common case of `take`, at the server's lowest price: what is due was never rolled back, and nothing was claimed
--- in this slot in this second, so that one ZADD NX both claims and finds out whether something is in flight. Else only
--- `look` goes on: it finds that out before. Returns contents and store scores, alternating, how many entries were
--- passed over because they are in flight, and whether all that is due was seen; nothing at all, with nothing written,
--- where the case is another. `peek`: the first two entries of store, where they are known; if that is all that matters,
--- `slot.upcoming` then is the due time of the first one that is not due yet, false for none.
-local function take_fresh(slot, highest_first, limit, now_ms, now_s, max_retries, totals, look, peek)
+-- The common case of `take`, at the server's lowest price: what is due was never rolled back. Since nothing in prepare
+-- can have this stamp yet, one ZADD NX both claims and finds out whether something is in flight. Returns contents and
+-- store scores, alternating, how many entries were passed over because they are in flight, and whether all that is due
+-- was seen; nothing at all, with nothing written, where the case is another. How large contents are shows only once
+-- they are read: so no more than `slot.piece` are read before it is known whether they fit. `peek`: the first two
+-- entries of store, where they are known; if that is all that matters, `slot.upcoming` then is the due time of the
+-- first one that is not due yet, and `slot.first` the score of what is the first in store afterwards; false for none.
+-- @include count
+-- @include fits
+-- @include read_page
+local function take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries, totals, peek)
   if limit == 0 then
     return nil
   end
-  local page
+  local page, wanted, ended
+  local upto = string.format('%.0f', now_ms)
   local second = peek and peek[4]
   if peek and not (second and (highest_first or tonumber(second) <= now_ms)) then
     if peek[1] and (highest_first or tonumber(peek[2]) <= now_ms) then
@@ -16,34 +21,41 @@ local function take_fresh(slot, highest_first, limit, now_ms, now_s, max_retries
     else
       page, slot.upcoming = {}, tonumber(peek[2]) or false
     end
-  elseif highest_first then
-    page = redis.call('ZREVRANGE', slot.store, 0, limit - 1, 'WITHSCORES')
+    ended = #page < 2 * limit
+  elseif peek and limit == 1 then
+    page = { peek[1], peek[2] }
   else
-    local upto = string.format('%.0f', now_ms)
-    page = redis.call('ZRANGEBYSCORE', slot.store, '-inf', upto, 'WITHSCORES', 'LIMIT', 0, limit)
+    wanted = math.min(limit, slot.piece)
+    page = read_page(slot, highest_first, 0, wanted, upto)
+    ended = #page < 2 * wanted
   end
-  local size = #page / 2
-  if size == 0 then
+  if #page == 0 then
     return page, 0, true
   end
-  if tonumber(page[highest_first and 2 * size or 2]) <= max_retries then
+  if tonumber(page[highest_first and #page or 2]) <= max_retries then
     return nil
   end
-  local fresh = string.format('%.0f', now_s * 1000 + max_retries)
-  local unclear = not slot.unheld and redis.call('ZCOUNT', slot.prepare, fresh, fresh) > 0
-  if unclear and not look then
-    return nil
+  local fresh = string.format('%.0f', stamp * 1000 + max_retries)
+  local read = #page / 2
+  local size = fitting(slot, page)
+  while wanted and size == read and read < limit and not ended do
+    wanted = math.min(limit - read, slot.piece)
+    local more = read_page(slot, highest_first, read, wanted, upto)
+    if highest_first and #more > 0 and tonumber(more[#more]) <= max_retries then
+      break -- these are for `take`
+    end
+    ended = #more < 2 * wanted
+    for i = 1, #more do
+      page[2 * read + i] = more[i]
+    end
+    read, size = read + #more / 2, size + fitting(slot, more)
   end
-  if unclear then
-    local names = {}
-    for i = 1, size do
-      names[i] = page[2 * i - 1]
-    end
-    for _, held in ipairs(redis.call('ZMSCORE', slot.prepare, unpack(names))) do
-      if held then
-        return nil
-      end
-    end
+  for i = 2 * read, 2 * size + 1, -1 do
+    page[i] = nil
+  end
+  slot.cut = size < read
+  if size == 0 then
+    return page, 0, false
   end
   local claims = {}
   for i = 1, 2 * size, 2 do
@@ -75,6 +87,12 @@ local function take_fresh(slot, highest_first, limit, now_ms, now_s, max_retries
   else
     redis.call('ZREMRANGEBYRANK', slot.store, 0, size - 1)
   end
+  if peek and limit == 1 and taken == 1 then
+    slot.first = second and tonumber(second) or false
+  end
   count(totals, 'delivered', taken)
-  return items, size - taken, size < limit
+  if slot.cut and taken == 0 then
+    slot.room.first = true -- all of it is in flight: the search goes on
+  end
+  return items, size - taken, ended and not slot.cut
 end

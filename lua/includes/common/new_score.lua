@@ -5,7 +5,7 @@ local function new_score(kind, value, now_ms)
     return now_ms + value
   end
   if kind == 'at' and value <= now_ms then
-    return nil, redis.error_reply('RMQ_PAST ' .. string.format('%.0f', now_ms))
+    return nil, redis.error_reply(string.format('RMQ_PAST %.0f %.0f', now_ms, value))
   end
   return value
 end

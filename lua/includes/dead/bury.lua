@@ -1,21 +1,21 @@
--- A claimed message has used up its retries, or was rejected: prepare -> dead, with reason and body. Beside a fresh
--- copy in store nothing is left to bury: it is counted, and the fresh copy has all its retries.
-local function bury(slot, content, attempts, now_ms, totals)
+-- A claimed message has used up its retries, or was rejected: prepare -> dead, with its last `failure` as the reason,
+-- and its body. Beside a fresh copy in store nothing is left to bury: it is counted, and the fresh copy has all its
+-- retries. Returns how many bytes of body it has moved.
+-- @include count
+local function bury(slot, content, failure, attempts, now_ms, totals)
   if redis.call('ZSCORE', slot.store, content) then
     count(totals, 'exhausted', 1)
     count(totals, 'merged', 1)
     redis.call('HDEL', slot.error, content)
     redis.call('ZREM', slot.prepare, content)
-    return
+    return 0
   end
   if redis.call('ZADD', slot.dead, string.format('%.0f', now_ms), content) == 0 then
     count(totals, 'merged', 1)
   end
   count(totals, 'buried', 1)
-  local failure = redis.call('HGET', slot.error, content)
-  local reason = failure and cjson.decode(failure) or {}
-  reason.attempts = attempts
-  redis.call('HSET', slot.reason, content, cjson.encode(reason))
+  failure.attempts = attempts
+  redis.call('HSET', slot.reason, content, cjson.encode(failure))
   local body = redis.call('HGET', slot.body, content)
   if body then
     redis.call('HSET', slot.dead_body, content, body)
@@ -25,4 +25,5 @@ local function bury(slot, content, attempts, now_ms, totals)
   end
   redis.call('HDEL', slot.error, content)
   redis.call('ZREM', slot.prepare, content)
+  return body and #body or 0
 end

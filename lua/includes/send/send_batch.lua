@@ -3,6 +3,11 @@
 -- much as storing it: what is not there is not asked for, and the first write is also the check of its key.
 -- Consumers get a hint where nothing was due as early as `lowest`. A due one may be hidden by its twin in flight, and
 -- while few are in store, all of them: then only a later one counts, or none.
+-- @include whole
+-- @include hint
+-- @include store_batch
+-- @include store_each
+-- @include check_backlog
 local function send_batch(slot, publish, max_backlog, detailed, number, at, keep_first, lowest, now_ms)
   local in_flight, had_bodies = 0, false
   if redis.call('EXISTS', slot.prepare, slot.body) > 0 then
@@ -22,11 +27,14 @@ local function send_batch(slot, publish, max_backlog, detailed, number, at, keep
       return refusal
     end
   end
-  redis.call('HINCRBY', slot.meta, 'accepted', number)
+  local accepted, with_bodies = redis.call('HINCRBY', slot.meta, 'accepted', number), #ARGV >= at + 2 * number
+  if with_bodies and accepted == number and not had_bodies then
+    redis.call('HSET', slot.meta, 'body_bound', '4096') -- the slot's first messages: no body is older
+  end
   local new
   local outcomes = ''
-  if detailed or had_bodies or #ARGV >= at + 2 * number then
-    new, outcomes = store_each(slot.store, slot.body, keep_first, at, number)
+  if detailed or had_bodies or with_bodies then
+    new, outcomes = store_each(slot, keep_first, at, number)
   else
     new = store_batch(slot.store, keep_first, at, number)
   end
@@ -34,7 +42,7 @@ local function send_batch(slot, publish, max_backlog, detailed, number, at, keep
     redis.call('HINCRBY', slot.meta, 'merged', number - new)
   end
   if waited_for == 0 and (new > 0 or not keep_first) then
-    redis.call(publish, slot.wake, lowest)
+    hint(publish, slot.wake, lowest)
   end
   return { new, outcomes }
 end

@@ -1,5 +1,6 @@
 -- A claimed message goes back: to store with its retries left as score, or to retry until due_ms (0: at once). A
 -- fresh copy in store stands as it is, with its own time or priority and all its retries.
+-- @include count
 local function roll_back(slot, content, retries_left, due_ms, totals)
   if redis.call('ZSCORE', slot.store, content) then
     count(totals, 'merged', 1)

@@ -1,11 +1,13 @@
 -- Acks: ARGV[at] groups, each a claim score, a number, and so many contents. Compare-and-set on the claim score: the
 -- others go into `stale` and nothing changes for them. Returns the position after the last group.
+-- @include count
 local function settle_acks(slot, at, totals, stale)
   local groups = tonumber(ARGV[at])
   at = at + 1
   if groups == 0 then
     return at
   end
+  -- @include drop_bodies
   local has_errors = not slot.quiet and redis.call('HLEN', slot.error) > 0
   local has_bodies = not slot.quiet and redis.call('HLEN', slot.body) > 0
   for _ = 1, groups do

@@ -1,10 +1,19 @@
 -- Nacks: ARGV[at] messages, each six values: content, claim score, verb, number, error type, error message. Verbs:
 -- `retry` (number = delay in ms, 0 for at once), `bury`, `release` (never begun: back as it was, number = its store
 -- score, no retry used up; a time to live that `slot.born` keeps begins anew). Compare-and-set on the claim score.
--- Returns the position after the last one and how many went back to store.
+-- The bodies of those that die are taken off `slot.budget`; the caller bounds them. Returns the position after the last
+-- one and how many went back to store.
+-- @include count
 local function settle_nacks(slot, at, now_ms, max_retries, totals, stale)
   local last = at + 6 * tonumber(ARGV[at])
   local back = 0
+  if last == at then
+    return last + 1, back
+  end
+  -- @include roll_back
+  -- @include bury
+  -- @include left_of
+  -- @include record_failure
   for i = at + 1, last, 6 do
     local content, claim_score, verb, number = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
     if redis.call('ZSCORE', slot.prepare, content) ~= claim_score then
@@ -20,11 +29,13 @@ local function settle_nacks(slot, at, now_ms, max_retries, totals, stale)
       redis.call('ZREM', slot.prepare, content)
       back = back + 1
     else
-      local left = tonumber(claim_score) % 1000
-      record_failure(slot, content, left == max_retries, now_ms, ARGV[i + 4], ARGV[i + 5])
+      local left = left_of(tonumber(claim_score), max_retries)
+      local failure = failure_of(slot, content, left == max_retries, now_ms, ARGV[i + 4], ARGV[i + 5])
       if verb == 'bury' or left == 0 then
-        bury(slot, content, max_retries - left + 1, now_ms, totals)
+        local bytes = bury(slot, content, failure, max_retries - left + 1, now_ms, totals)
+        slot.budget.bytes = slot.budget.bytes - bytes
       else
+        record_failure(slot, content, failure)
         roll_back(slot, content, left, number > 0 and now_ms + number or 0, totals)
         back = back + (number > 0 and 0 or 1)
       end

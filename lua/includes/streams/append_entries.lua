@@ -1,15 +1,25 @@
 -- Appends `number` entries to a stream; from ARGV[at] on, for each: how many values follow, then field, value, ...
--- Returns their ids if `detailed`, else an empty table.
+-- Who reads many at a time has to know how large they may be: of entries above 16 KiB `largest` in meta keeps the size.
+-- `sized` in meta says that it was kept from the first entry on. Returns their ids if `detailed`, else an empty table.
 local function append_entries(store, meta, at, number, detailed)
-  local ids = {}
+  local ids, largest = {}, 16384
   for _ = 1, number do
-    local last = at + tonumber(ARGV[at])
+    local last, bytes = at + tonumber(ARGV[at]), 0
     local id = redis.call('XADD', store, '*', unpack(ARGV, at + 1, last))
+    for i = at + 1, last do
+      bytes = bytes + #ARGV[i]
+    end
+    largest = math.max(largest, bytes)
     if detailed then
       ids[#ids + 1] = id
     end
     at = last + 1
   end
-  write_totals(meta, { accepted = number })
+  if largest > 16384 and largest > tonumber(redis.call('HGET', meta, 'largest') or 0) then
+    redis.call('HSET', meta, 'largest', largest)
+  end
+  if redis.call('HINCRBY', meta, 'accepted', number) == number then
+    redis.call('HSET', meta, 'sized', '1')
+  end
   return ids
 end

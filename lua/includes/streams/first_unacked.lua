@@ -1,4 +1,5 @@
 -- The first id that some group still needs: from there on it has entries unread or unacked. nil where no group is.
+-- @include entry_ids
 local function first_unacked(store)
   local lowest
   local groups = redis.pcall('XINFO', 'GROUPS', store)

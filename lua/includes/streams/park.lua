@@ -1,5 +1,6 @@
 -- Sets a pending entry aside until due_ms (0: at once, before all others): it stays in the group's pending list, in the
 -- name of `(waiting)`, which no consumer can have, with this delivery count.
+-- @include lose_entry
 local function park(slot, id, deliveries, due_ms, totals, lost)
   redis.call('ZADD', slot.retry, string.format('%.0f', due_ms), padded_id(id))
   local kept =

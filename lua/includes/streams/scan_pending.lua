@@ -3,9 +3,13 @@
 -- can end: the next pass begins then, and each entry is met about once a lease however many there are. A long pass that
 -- finds nothing takes its time, so that new entries need not wait for it. `pass`: at (when the next step is due, false:
 -- unknown), cursor (last id met, '' between passes), start, first (earliest end of a lease met), pause (ms between
--- steps that find nothing). Returns how many it moved.
-local function scan_pending(slot, pass, now_ms, lease_ms, max_retries, quota, most, entries, counts, totals, lost)
-  if quota <= 0 or not pass.at or now_ms < pass.at then
+-- steps that find nothing). A step moves 64 at most, and no more than `out.work` has left, but one: each costs several
+-- commands. What is handed over or buried counts into the bytes of `out`. Returns how many it moved.
+-- @include record_failure
+-- @include bury_entry
+-- @include take_over
+local function scan_pending(slot, pass, now_ms, lease_ms, max_retries, quota, most, out, totals, lost)
+  if quota <= 0 or is_full(out) or not pass.at or now_ms < pass.at then
     return 0
   end
   if pass.cursor == '' then
@@ -13,7 +17,8 @@ local function scan_pending(slot, pass, now_ms, lease_ms, max_retries, quota, mo
   end
   local from = pass.cursor == '' and '-' or '(' .. pass.cursor
   local rows = redis.call('XPENDING', slot.store, slot.group, from, '+', most)
-  local none, moved, full = pass.cursor == '' and #rows == 0, 0, false
+  local room = math.min(64, math.max(1, out.work))
+  local none, moved, buried, full = pass.cursor == '' and #rows == 0, 0, 0, false
   for _, row in ipairs(rows) do
     local id, holder, idle_ms, deliveries = row[1], row[2], row[3], row[4]
     if holder == '(waiting)' then
@@ -22,19 +27,23 @@ local function scan_pending(slot, pass, now_ms, lease_ms, max_retries, quota, mo
       end
     elseif idle_ms < lease_ms then
       pass.first = math.min(pass.first, now_ms - idle_ms + lease_ms)
-    elseif moved >= quota and deliveries <= max_retries then
+    elseif out.left <= 0 and (out.number > 0 or buried > 0) or moved >= quota and deliveries <= max_retries
+      or moved + buried >= room then
       full = true
       break
     else
-      record_failure(slot, id, deliveries == 1, now_ms, 'LeaseExpired',
+      local failure = failure_of(slot, id, deliveries == 1, now_ms, 'LeaseExpired',
         'delivery ' .. deliveries .. ' was neither acked nor nacked within its lease')
       if deliveries > max_retries then
-        bury_entry(slot, id, deliveries, now_ms, totals, lost)
+        out.left = out.left - bury_entry(slot, id, failure, deliveries, now_ms, totals, lost)
+        buried = buried + 1
       else
-        take_over(slot, id, deliveries, entries, counts, totals, lost)
+        record_failure(slot, id, failure)
+        take_over(slot, id, deliveries, out, totals, lost)
         moved = moved + 1
       end
       count(totals, 'expired', 1)
+      out.work = out.work - 1
     end
     pass.cursor = id
   end

@@ -1,6 +1,10 @@
 -- Nacks and acks of a group, in the form of settle_nacks and settle_acks: the id stands for the content, the delivery
 -- count for the claim score. Compare-and-set on consumer and count: the others go into `stale` and nothing changes for
--- them. Returns how many came back that are due at once.
+-- them. `slot.plain`: no entry of the group has failed before. Returns how many came back that are due at once.
+-- @include record_failure
+-- @include bury_entry
+-- @include held_counts
+-- @include park
 local function settle_entries(slot, at, now_ms, max_retries, totals, stale, lost)
   local last, back = at + 6 * tonumber(ARGV[at]), 0
   for i = at + 1, last, 6 do
@@ -13,10 +17,11 @@ local function settle_entries(slot, at, now_ms, max_retries, totals, stale, lost
       count(totals, 'released', 1)
       back = back + 1
     else
-      record_failure(slot, id, deliveries == 1, now_ms, ARGV[i + 4], ARGV[i + 5])
+      local failure = failure_of(slot, id, deliveries == 1, now_ms, ARGV[i + 4], ARGV[i + 5])
       if verb == 'bury' or deliveries > max_retries then
-        bury_entry(slot, id, deliveries, now_ms, totals, lost)
+        bury_entry(slot, id, failure, deliveries, now_ms, totals, lost)
       else
+        record_failure(slot, id, failure)
         park(slot, id, deliveries, number > 0 and now_ms + number or 0, totals, lost)
         count(totals, 'retried', 1)
         back = back + (number > 0 and 0 or 1)
@@ -24,7 +29,7 @@ local function settle_entries(slot, at, now_ms, max_retries, totals, stale, lost
     end
   end
   at = last + 2
-  local has_errors = redis.call('HLEN', slot.error) > 0
+  local has_errors = not slot.plain and redis.call('HLEN', slot.error) > 0
   for _ = 1, tonumber(ARGV[last + 1]) do
     local deliveries, stop = tonumber(ARGV[at]), at + 1 + tonumber(ARGV[at + 1])
     for first = at + 2, stop, 1000 do

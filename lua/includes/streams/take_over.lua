@@ -1,11 +1,12 @@
 -- Gives a pending entry to this consumer as its next delivery; one that is gone from the stream is accounted for.
-local function take_over(slot, id, deliveries, entries, counts, totals, lost)
+-- @include hand_over
+-- @include lose_entry
+local function take_over(slot, id, deliveries, out, totals, lost)
   local entry = redis.call('XCLAIM', slot.store, slot.group, slot.consumer, 0, id, 'RETRYCOUNT', deliveries + 1)[1]
   if not entry then
     lose_entry(slot, id, totals, lost)
     return
   end
-  entries[#entries + 1] = entry
-  counts[#counts + 1] = deliveries + 1
+  hand_over(out, entry, deliveries + 1)
   count(totals, 'delivered', 1)
 end

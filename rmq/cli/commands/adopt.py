@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from rmq.adoption import Adoption
-from rmq.cli.session import DEADLINE_S, Session, new_table
+from rmq._admin.adopt import Adoption
+from rmq._ownership import Coordinator, DigestAuth, Tls
+from rmq.cli.console import DEADLINE_S, Session, new_table
 from rmq.client import RmqClient
-from rmq.coordination import Coordinator
 from rmq.errors import InvalidValueError
 
 
@@ -18,10 +19,21 @@ def adopt(
     session: Session,
     topic: Annotated[str, typer.Argument(help="Name of the topic.")],
     zookeeper: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT,...", help="The ensemble that the slots shall belong to.")
+        str | None, typer.Option(metavar="HOST:PORT,...", help="The ensemble that gets the slots.")
     ] = None,
-    chroot: Annotated[str, typer.Option(metavar="PATH", help="The path below which RMQ's nodes lie there.")] = "/rmq",
-    no_zookeeper: Annotated[bool, typer.Option(help="The slots shall belong to consumers without ZooKeeper.")] = False,
+    chroot: Annotated[str, typer.Option(metavar="PATH", help="Path of RMQ's nodes in the ensemble.")] = "/rmq",
+    zookeeper_user: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Login; the password is read from RMQ_ZOOKEEPER_PASSWORD."),
+    ] = None,
+    zookeeper_ca: Annotated[
+        str | None, typer.Option(metavar="FILE", help="TLS: certificates that sign the servers'; `system` for yours.")
+    ] = None,
+    zookeeper_cert: Annotated[str | None, typer.Option(metavar="FILE", help="TLS: our certificate.")] = None,
+    zookeeper_key: Annotated[
+        str | None, typer.Option(metavar="FILE", help="TLS: our key; its password from RMQ_ZOOKEEPER_KEY_PASSWORD.")
+    ] = None,
+    no_zookeeper: Annotated[bool, typer.Option(help="Consumers without ZooKeeper get the slots.")] = False,
     from_ensemble: Annotated[
         str | None,
         typer.Option("--from", metavar="ENSEMBLE", help="The ensemble to take them from. Without, nothing is changed."),
@@ -29,8 +41,10 @@ def adopt(
 ) -> None:
     """Show which ZooKeeper ensemble a topic's slots belong to, or move them to another one."""
     if from_ensemble is not None and (zookeeper is None) is not no_zookeeper:
-        raise InvalidValueError("say where the slots shall go: either --zookeeper HOST:PORT,... or --no-zookeeper")
-    coordinator = None if zookeeper is None else Coordinator(zookeeper, chroot=chroot)
+        raise InvalidValueError("name the new owner of the slots: either --zookeeper HOST:PORT,... or --no-zookeeper")
+    auth = _login(zookeeper_user)
+    tls = _encryption(zookeeper_ca, zookeeper_cert, zookeeper_key)
+    coordinator = None if zookeeper is None else Coordinator(zookeeper, chroot=chroot, auth=auth, tls=tls)
     with RmqClient(session.options.url, zookeeper=coordinator, deadline_s=DEADLINE_S) as client:
         adoption = client.adopt(topic, from_ensemble)
     if session.json:
@@ -42,6 +56,26 @@ def adopt(
         session.line(f"{adoption.moved:,} of {sum(adoption.stored.values()):,} slots moved to {there}")
 
 
+def _login(user: str | None) -> DigestAuth | None:
+    if user is None:
+        return None
+    password = os.environ.get("RMQ_ZOOKEEPER_PASSWORD")
+    if password is None:
+        raise InvalidValueError("--zookeeper-user needs the password in the variable RMQ_ZOOKEEPER_PASSWORD")
+    return DigestAuth(user, password)
+
+
+def _encryption(ca: str | None, cert: str | None, key: str | None) -> Tls | None:
+    if (cert is None) is not (key is None):
+        raise InvalidValueError("--zookeeper-cert and --zookeeper-key go together")
+    if ca is None and cert is None:
+        return None
+    for path in (ca, cert, key):
+        if path not in (None, "system") and not os.path.isfile(path):
+            raise InvalidValueError(f"there is no file {path}")
+    return Tls(None if ca == "system" else ca, cert, key, os.environ.get("RMQ_ZOOKEEPER_KEY_PASSWORD"))
+
+
 def _show(session: Session, adoption: Adoption, *, to_zookeeper: bool) -> None:
     table = new_table("ensemble", ">slots")
     for ensemble, slots in sorted(adoption.stored.items()):
@@ -49,3 +83,7 @@ def _show(session: Session, adoption: Adoption, *, to_zookeeper: bool) -> None:
     session.out.print(table)
     if to_zookeeper:
         session.note(f"the ensemble at --zookeeper is {adoption.ensemble}; --from ENSEMBLE moves the slots over to it")
+    if to_zookeeper and adoption.ensemble in adoption.stored:
+        session.note(
+            "the ensemble owns slots already; if it was restored from a backup, --from first gives it a new identity"
+        )

@@ -12,29 +12,25 @@ from typing import Annotated
 import typer
 
 import rmq
-from rmq.cli.session import Session
+from rmq.cli.console import Session
 from rmq.errors import InvalidValueError
-
-_HELPERS = frozenset(
-    "__init__ children dashboard_pictures harness hotspots loads meters native".split()
-    + "probe rendering report servers spark_work suite".split()
-)
-"""Modules of `benchmarks` that measure nothing by themselves, or are not run from here."""
 
 
 def bench(
     session: Session,
-    name: Annotated[str | None, typer.Argument(help="Which one; without, they are listed.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of the benchmark; by default they are listed.")] = None,
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- OPTIONS]", help="Its options, such as -- --number 1000.")
+        list[str] | None,
+        typer.Argument(metavar="[-- OPTIONS]", help="Options of the benchmark, such as -- --number 1000."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes and fewer repeats, for a first look.")] = False,
 ) -> None:
     """Measure speed: from a checkout only, with the extra `bench` installed."""
     names = benchmark_names()
     if name is None:
+        width = max(map(len, names)) + 2
         for each in names:
-            session.line((f"{each:<12}", "bold"), _subject(each))
+            session.line((f"{each:<{width}}", "bold"), _subject(each))
         return
     if name not in names:
         raise InvalidValueError(f"there is no benchmark {name!r}; there are {', '.join(names)}")
@@ -58,7 +54,7 @@ def benchmark_names() -> list[str]:
         InvalidValueError: RMQ was installed as a package, which has none.
     """
     folder = _folder()
-    if not (folder / "harness.py").is_file():
+    if not (folder / "support").is_dir():
         raise InvalidValueError(
             "the benchmarks are not part of the installed package: clone the repository, install it with "
             "`pip install -e '.[bench]'`, and run this there"
@@ -66,7 +62,7 @@ def benchmark_names() -> list[str]:
     if str(folder.parent) not in sys.path:
         sys.path.insert(0, str(folder.parent))
     modules = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__main__.py")}
-    return sorted(modules - _HELPERS)
+    return sorted(modules - {"__init__"})
 
 
 def _folder() -> Path:

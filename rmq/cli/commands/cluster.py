@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from rmq import deployment, local_cluster
-from rmq.cli.session import Session, command
-from rmq.cli.shown import shown
+from rmq._model.display import shown
+from rmq._processes import deployment, local_cluster
+from rmq._processes.cluster_state import State
+from rmq.cli.console import Session, command
 from rmq.errors import InvalidValueError
 
 Folder = Annotated[Path, typer.Option("--folder", metavar="FOLDER", help="Where the cluster keeps its state.")]
@@ -62,7 +63,7 @@ def status(session: Session, folder: Folder = DEFAULT_FOLDER) -> None:
         raise typer.Exit(1)
 
 
-def _show(session: Session, folder: Path, state: local_cluster.State) -> None:
+def _show(session: Session, folder: Path, state: State) -> None:
     rows: list[dict[str, Any]] = [
         {"name": each.name, "pid": each.pid, "address": each.address, "starts": each.starts}
         for each in sorted(state.processes, key=lambda process: process.name)

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from enum import Enum
-from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from rmq.cli.entries import Group, Start, entry_as_json
-from rmq.cli.session import Session
-from rmq.cli.shown import json_payload, shown, span, when
-from rmq.consumer import Consumer
-from rmq.delivery import Delivery
+from rmq._claiming.consumer import Consumer
+from rmq._model.deliveries import Delivery
+from rmq._model.display import shown, span, when
+from rmq._model.entries import StreamDelivery
+from rmq._processes.signals import until_signal
+from rmq.cli import documents
+from rmq.cli.console import Session
+from rmq.cli.options import Group, Start, TopicName
 from rmq.errors import InvalidValueError, ReplyLostError
-from rmq.stream_values import StreamDelivery
 
 _SLICE_S = 0.25
-"""A wait is cut into such slices: a signal is heard between them, and never tears a claim from its reply."""
+"""Length of one poll, seconds: a signal takes effect between two polls, never between a claim and its reply."""
 
 _BATCH = 100
 _NACKED = "rmq consume --settle nack"
@@ -40,11 +39,13 @@ class Settle(Enum):
 
 def consume(
     session: Session,
-    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
-    most: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after so many messages.")] = None,
+    topic: TopicName,
+    most: Annotated[
+        int | None, typer.Option("--max", min=1, metavar="N", help="Stop after this many messages.")
+    ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option(min=0, metavar="S", help="Stop when nothing came for so many seconds.  \\[default: 1]"),
+        typer.Option(min=0, metavar="S", help="Stop when nothing came for this many seconds.  \\[default: 1]"),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for messages until Ctrl-C.")] = False,
     ack: Annotated[
@@ -65,7 +66,7 @@ def consume(
     """Claim due messages, print them, and ack them. Ctrl-C ends it cleanly."""
     then = _chosen(ack, settle)
     if follow and then is Settle.RELEASE:
-        raise InvalidValueError("--follow cannot release: what goes back at once would come again at once")
+        raise InvalidValueError("--follow cannot release: a released message would come again at once")
     if group is None and (start or name):
         raise InvalidValueError("--start and --name belong to a --group")
     if follow and timeout is not None:
@@ -74,7 +75,7 @@ def consume(
     with (
         session.client() as client,
         client.consumer(client.topic(topic), group=group, name=name, start=start or "new") as consumer,
-        _stop_by_signal() as stop,
+        until_signal() as stop,
     ):
         printer = _Printer(session, consumer, then)
         try:
@@ -166,12 +167,14 @@ class _Printer:
 
     def _warn(self, lost: Sequence[Delivery], what: str) -> None:
         if lost:
-            self._session.warn(f"{len(lost):,} messages could not be {what}: their leases had ended, they come again")
+            self._session.warn(
+                f"{len(lost):,} messages could not be {what}: their leases had ended, so they are delivered again"
+            )
 
     def _print(self, delivery: Delivery) -> None:
         late_ms = None if delivery.due_ms is None else max(0, delivery.claimed_ms - delivery.due_ms)
         if self._session.json:
-            self._session.document(_as_json(delivery, late_ms))
+            self._session.document(documents.delivery(delivery, late_ms))
             return
         facts = [f"slot {delivery.slot}", f"attempt {delivery.attempt}"]
         if isinstance(delivery, StreamDelivery):
@@ -184,46 +187,3 @@ class _Printer:
         self._session.line((f"  {', '.join(facts)}", "dim"))
         if delivery.body is not None:
             self._session.line(("  body ", "dim"), shown(delivery.body))
-
-
-def _as_json(delivery: Delivery, late_ms: int | None) -> dict[str, Any]:
-    if isinstance(delivery, StreamDelivery):
-        return {
-            **entry_as_json(delivery.topic, delivery),
-            "group": delivery.group,
-            "attempt": delivery.attempt,
-            "retries_left": delivery.retries_left,
-            "claimed_ms": delivery.claimed_ms,
-        }
-    return {
-        "topic": delivery.topic.name,
-        "slot": delivery.slot,
-        "content": json_payload(delivery.content),
-        "body": json_payload(delivery.body),
-        "attempt": delivery.attempt,
-        "retries_left": delivery.retries_left,
-        "due_ms": delivery.due_ms,
-        "priority": delivery.priority,
-        "claimed_ms": delivery.claimed_ms,
-        "late_ms": late_ms,
-    }
-
-
-@contextmanager
-def _stop_by_signal() -> Generator[threading.Event]:
-    """Turn the first SIGINT or SIGTERM into an event; the second one acts as usual."""
-    stop = threading.Event()
-    previous: dict[signal.Signals, Callable[[int, FrameType | None], Any] | int | None] = {}
-
-    def note(number: int, frame: FrameType | None) -> None:
-        del frame
-        signal.signal(number, previous[signal.Signals(number)])
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        previous[number] = signal.signal(number, note)
-    try:
-        yield stop
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmq.cli.session import Session
+from rmq.cli.console import Session
 from rmq.errors import InvalidValueError, RmqError
 
 if TYPE_CHECKING:
@@ -23,15 +23,15 @@ def dashboard(
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, metavar="PORT", help="0 for any that is free.")] = 8642,
     user: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who may see it.  \\[default: RMQ_DASHBOARD_USER]")
+        str | None, typer.Option(metavar="NAME", help="User who may log in.  \\[default: RMQ_DASHBOARD_USER]")
     ] = None,
     password_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Holds the password.  \\[default: the one in RMQ_DASHBOARD_PASSWORD]"),
+        typer.Option(metavar="FILE", help="File with the password.  \\[default: the one in RMQ_DASHBOARD_PASSWORD]"),
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Show everything, change nothing.")] = False,
     allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Host name it is asked for under; repeatable.")
+        list[str] | None, typer.Option(metavar="NAME", help="Host name that browsers use for it; repeatable.")
     ] = None,
 ) -> None:
     """Show queues, workers and dead letters in the browser, and steer them. Ends with Ctrl-C."""
@@ -52,7 +52,7 @@ def _say_where(session: Session, address: str, server: str) -> None:
     if session.json:
         session.document({"address": address, "redis": server})
     else:
-        session.line(f"{address} shows {server}; Ctrl-C ends it")
+        session.line(f"{address} shows {server}; Ctrl-C stops it")
 
 
 def _credentials(user: str | None, password_file: Path | None) -> Credentials | None:

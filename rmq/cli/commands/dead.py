@@ -4,51 +4,73 @@ from __future__ import annotations
 
 import itertools
 import sys
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from rmq.cli.entries import Group
-from rmq.cli.session import FAILED, Session, cut, is_terminal, new_table, redis_now_ms
-from rmq.cli.shown import from_now, json_payload, shown
-from rmq.cli.values import parse_duration_ms, parse_past_ms, typed_bytes
+from rmq._admin.dead_letters import DeadFilter, DeadLetters
+from rmq._admin.group_dead import GroupDead
+from rmq._model.display import from_now, shown
+from rmq._model.entries import check_group
+from rmq._model.topics import Topic
+from rmq._model.whereabouts import DeadMessage
+from rmq.cli import documents
+from rmq.cli.console import FAILED, Session, cut, is_terminal, new_table, redis_now_ms
+from rmq.cli.options import DueIn, Group, Limit, NewPriority, TopicName, Typed, Yes, payload
+from rmq.cli.parsing import parse_past_ms
 from rmq.client import RmqClient
-from rmq.dead import DeadFilter, DeadLetters
 from rmq.errors import InvalidValueError
-from rmq.results import DeadMessage
-from rmq.stream_dead import GroupDead
-from rmq.stream_values import DeadEntry, check_group
-from rmq.topics import Topic
 
 _MOST_ERROR_CHARACTERS = 120
-"""Wrapped, not cut to a line: why it died is what one looks for."""
+"""An error is wrapped, not cut to a line: people look for the cause of death."""
 
-TopicName = Annotated[str, typer.Argument(help="Name of the topic.")]
-Contents = Annotated[
-    list[str] | None, typer.Option("--content", metavar="CONTENT", help="Only this content; repeatable.")
-]
-Matching = Annotated[
-    str | None, typer.Option("--matching", metavar="PATTERN", help="Only contents that match, with * ? and \\[...].")
-]
-ErrorType = Annotated[
-    str | None, typer.Option("--error", metavar="TYPE", help="Only with this error type, such as ValueError.")
-]
-After = Annotated[
-    str | None, typer.Option("--after", metavar="TIME|AGE", help="Only dead since then, such as 2h (ago).")
-]
-Before = Annotated[str | None, typer.Option("--before", metavar="TIME|AGE", help="Only dead before then.")]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Most messages.")]
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Options that choose among the dead.
+
+    Attributes:
+        contents: Only these contents.
+        matching: Only contents that match this pattern.
+        error: Only with this error type.
+        after: Only dead since then: a time or an age.
+        before: Only dead before then: a time or an age.
+    """
+
+    contents: Annotated[
+        list[bytes] | None,
+        Typed(payload),
+        typer.Option("--content", metavar="CONTENT", help="Only this content; repeatable."),
+    ] = None
+    matching: Annotated[
+        str | None,
+        typer.Option("--matching", metavar="PATTERN", help="Only contents that match, with * ? and \\[...]."),
+    ] = None
+    error: Annotated[
+        str | None, typer.Option("--error", metavar="TYPE", help="Only with this error type, such as ValueError.")
+    ] = None
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="TIME|AGE", help="Only dead since then, such as 2h (ago).")
+    ] = None
+    before: Annotated[str | None, typer.Option("--before", metavar="TIME|AGE", help="Only dead before then.")] = None
+
+    def filter(self, now_ms: int) -> DeadFilter:
+        """Return the choice as the library takes it; an age counts back from `now_ms`."""
+        return DeadFilter(
+            contents=frozenset(self.contents) if self.contents else None,
+            matching=self.matching,
+            error_type=self.error,
+            died_after=None if self.after is None else parse_past_ms(self.after, "--after", now_ms),
+            died_before=None if self.before is None else parse_past_ms(self.before, "--before", now_ms),
+        )
 
 
 def list_dead(
     session: Session,
     topic: TopicName,
-    contents: Contents = None,
-    matching: Matching = None,
-    error: ErrorType = None,
-    after: After = None,
-    before: Before = None,
+    chosen: Chosen,
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="Most messages; 0 for all.")] = 50,
     group: Group = None,
 ) -> None:
@@ -56,11 +78,11 @@ def list_dead(
     with session.client() as client:
         definition = client.topic(topic)
         now_ms = redis_now_ms(client, definition)
-        where = _filter(now_ms, contents, matching, error, after, before)
+        where = chosen.filter(now_ms)
         found = _dead(client, definition, group).list(where, limit + 1 if limit else None)
         if session.json:
             for message in itertools.islice(found, limit or None):
-                session.document(_as_json(message))
+                session.document(documents.dead_message(message))
             more = limit and next(found, None) is not None
         else:
             messages = list(found)
@@ -87,43 +109,19 @@ def _print(session: Session, messages: list[DeadMessage], now_ms: int) -> None:
     session.out.print(table)
 
 
-def _as_json(message: DeadMessage) -> dict[str, Any]:
-    entry = {"id": message.id, "group": message.group} if isinstance(message, DeadEntry) else {}
-    return {
-        "topic": message.topic,
-        "slot": message.slot,
-        **entry,
-        "content": json_payload(message.content),
-        "body": json_payload(message.body),
-        "died_ms": message.died_ms,
-        "error_type": message.error_type,
-        "error_message": message.error_message,
-        "attempts": message.attempts,
-        "first_failed_ms": message.first_failed_ms,
-        "last_failed_ms": message.last_failed_ms,
-    }
-
-
 def redrive(
     session: Session,
     topic: TopicName,
-    contents: Contents = None,
-    matching: Matching = None,
-    error: ErrorType = None,
-    after: After = None,
-    before: Before = None,
+    chosen: Chosen,
     limit: Limit = None,
     rate: Annotated[float | None, typer.Option(metavar="N", help="Most messages a second.")] = None,
-    priority: Annotated[int | None, typer.Option(help="priority: their new priority; the lowest by default.")] = None,
-    due_in: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Time topics: due so long after now; at once by default.")
-    ] = None,
+    priority: NewPriority = None,
+    due_in: DueIn = None,
     group: Group = None,
 ) -> None:
     """Send dead messages again, as fresh ones with their bodies and all retries. All of them without a filter."""
     with session.client() as client:
-        dead, where = _chosen(client, topic, group, contents, matching, error, after, before)
-        due_in_ms = None if due_in is None else parse_duration_ms(due_in, "--due-in")
+        dead, where = _chosen(client, topic, group, chosen)
         with session.progress("redriven", _total(session, client, dead, where, limit)) as moved:
             if isinstance(dead, GroupDead):
                 if (rate, priority, due_in) != (None, None, None):
@@ -131,7 +129,7 @@ def redrive(
                 result = dead.redrive(where, limit=limit, progress=moved)
             else:
                 result = dead.redrive(
-                    where, limit=limit, per_second=rate, priority=priority, due_in=due_in_ms, progress=moved
+                    where, limit=limit, per_second=rate, priority=priority, due_in=due_in, progress=moved
                 )
     if session.json:
         session.document({"redriven": result.redriven, "merged": result.merged, "absent": result.absent})
@@ -144,20 +142,16 @@ def redrive(
 def purge(
     session: Session,
     topic: TopicName,
-    contents: Contents = None,
-    matching: Matching = None,
-    error: ErrorType = None,
-    after: After = None,
-    before: Before = None,
+    chosen: Chosen,
     limit: Limit = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     group: Group = None,
 ) -> None:
     """Drop dead messages for good. Asks first; all of them without a filter."""
     if not yes and not is_terminal(sys.stdin):
-        raise InvalidValueError("purge drops messages for good and nobody can be asked here: say --yes")
+        raise InvalidValueError("purge drops messages for good and cannot ask without a terminal: add --yes")
     with session.client() as client:
-        dead, where = _chosen(client, topic, group, contents, matching, error, after, before)
+        dead, where = _chosen(client, topic, group, chosen)
         count = _count(client, dead, where, limit) if not yes else _total(session, client, dead, where, limit)
         if not yes and count and not typer.confirm(f"Drop {count:,} dead messages of {topic} for good?", err=True):
             session.note("nothing was dropped")
@@ -171,39 +165,15 @@ def purge(
 
 
 def _chosen(
-    client: RmqClient,
-    name: str,
-    group: str | None,
-    contents: list[str] | None,
-    matching: str | None,
-    error: str | None,
-    after: str | None,
-    before: str | None,
+    client: RmqClient, name: str, group: str | None, chosen: Chosen
 ) -> tuple[DeadLetters | GroupDead, DeadFilter]:
     topic = client.topic(name)
-    return _dead(client, topic, group), _filter(redis_now_ms(client, topic), contents, matching, error, after, before)
+    return _dead(client, topic, group), chosen.filter(redis_now_ms(client, topic))
 
 
 def _dead(client: RmqClient, topic: Topic, group: str | None) -> DeadLetters | GroupDead:
     check_group(topic, group, "new")
     return client.dead(topic) if group is None else client.stream(topic).dead(group)
-
-
-def _filter(
-    now_ms: int,
-    contents: list[str] | None,
-    matching: str | None,
-    error: str | None,
-    after: str | None,
-    before: str | None,
-) -> DeadFilter:
-    return DeadFilter(
-        contents=frozenset(map(typed_bytes, contents)) if contents else None,
-        matching=matching,
-        error_type=error,
-        died_after=None if after is None else parse_past_ms(after, "--after", now_ms),
-        died_before=None if before is None else parse_past_ms(before, "--before", now_ms),
-    )
 
 
 def _total(

@@ -5,35 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from rmq.cli.session import FAILED, Session, cut, new_table, redis_now_ms
-from rmq.cli.shown import json_payload, shown, when
-from rmq.cli.values import checked_slots, parse_past_ms
-from rmq.stream_values import Position, StreamDelivery, StreamEntry
-from rmq.topics import Topic
-
-TopicName = Annotated[str, typer.Argument(help="Name of the stream topic.")]
-Group = Annotated[str | None, typer.Option(metavar="NAME", help="stream: for this group.")]
-GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")]
-Start = Annotated[
-    str | None,
-    typer.Option(metavar="new|all|ID", help="stream: where a group that is new begins.  \\[default: new]"),
-]
-Slots = Annotated[list[int] | None, typer.Option("--slot", metavar="N", help="Only this slot; repeatable.")]
+from rmq._model.display import shown, when
+from rmq._model.entries import Position, StreamEntry
+from rmq._model.topics import Topic
+from rmq.cli import documents
+from rmq.cli.console import FAILED, Session, cut, new_table, redis_now_ms
+from rmq.cli.options import Slots, StreamName
+from rmq.cli.parsing import checked_slots, parse_past_ms
 
 _ID = re.compile(r"\d{1,20}-\d{1,20}", re.ASCII)
-_PLACE = "ID|TIME|AGE"
+_POSITION = "ID|TIME|AGE"
 
 
 def show_range(
     session: Session,
-    topic: TopicName,
-    first: Annotated[str | None, typer.Option("--from", metavar=_PLACE, help="The oldest by default.")] = None,
+    topic: StreamName,
+    first: Annotated[str | None, typer.Option("--from", metavar=_POSITION, help="The oldest by default.")] = None,
     last: Annotated[
-        str | None, typer.Option("--to", metavar=_PLACE, help="Up to this one; the newest by default.")
+        str | None, typer.Option("--to", metavar=_POSITION, help="Up to this one; the newest by default.")
     ] = None,
     newest: Annotated[bool, typer.Option("--newest", help="The newest first.")] = False,
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="Most entries; 0 for all.")] = 50,
@@ -45,8 +38,8 @@ def show_range(
         view = client.stream(definition)
         now_ms = redis_now_ms(client, definition)
         found = view.range(
-            _place(first, "--from", now_ms),
-            _place(last, "--to", now_ms),
+            _position(first, "--from", now_ms),
+            _position(last, "--to", now_ms),
             newest_first=newest,
             slots=checked_slots(definition, slots),
         )
@@ -56,13 +49,14 @@ def show_range(
 
 def tail(
     session: Session,
-    topic: TopicName,
+    topic: StreamName,
     start: Annotated[
-        str | None, typer.Option("--from", metavar=_PLACE, help="After this id, or from this time on; now by default.")
+        str | None,
+        typer.Option("--from", metavar=_POSITION, help="After this id, or from this time on; now by default."),
     ] = None,
-    most: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after so many entries.")] = None,
+    most: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after this many entries.")] = None,
     timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="S", help="Stop when nothing came for so many seconds.")
+        float | None, typer.Option(min=0, metavar="S", help="Stop when nothing came for this many seconds.")
     ] = None,
     slots: Slots = None,
 ) -> None:
@@ -71,7 +65,7 @@ def tail(
         definition = client.topic(topic)
         view = client.stream(definition)
         now_ms = redis_now_ms(client, definition)
-        found = view.tail(_place(start, "--from", now_ms), timeout, checked_slots(definition, slots))
+        found = view.tail(_position(start, "--from", now_ms), timeout, checked_slots(definition, slots))
         try:
             for entry in islice(found, most):
                 print_entry(session, definition, entry)
@@ -81,7 +75,7 @@ def tail(
 
 def delete(
     session: Session,
-    topic: TopicName,
+    topic: StreamName,
     ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of entries.")],
     slot: Annotated[
         int | None,
@@ -101,7 +95,7 @@ def delete(
         raise typer.Exit(FAILED)
 
 
-def trim(session: Session, topic: TopicName) -> None:
+def trim(session: Session, topic: StreamName) -> None:
     """Clean up now, as the topic's retention says; listeners do it by themselves."""
     with session.client() as client:
         definition = client.topic(topic)
@@ -122,7 +116,7 @@ def print_entries(session: Session, topic: Topic, entries: Iterable[StreamEntry]
     if session.json:
         for entry in found:
             count += 1
-            session.document(entry_as_json(topic, entry))
+            session.document(documents.entry(topic, entry))
         return count
     table = new_table("id", "~content", ">slot", ">sent")
     for entry in found:
@@ -138,7 +132,7 @@ def print_entries(session: Session, topic: Topic, entries: Iterable[StreamEntry]
 def print_entry(session: Session, topic: Topic, entry: StreamEntry) -> None:
     """Print one entry."""
     if session.json:
-        session.document(entry_as_json(topic, entry))
+        session.document(documents.entry(topic, entry))
         return
     session.line((shown(entry.content), "bold"))
     session.line((f"  id {entry.id}, slot {entry.slot}, sent {when(entry.time_ms)}", "dim"))
@@ -146,21 +140,6 @@ def print_entry(session: Session, topic: Topic, entry: StreamEntry) -> None:
         session.line(("  body ", "dim"), shown(entry.body))
 
 
-def entry_as_json(topic: Topic, entry: StreamEntry | StreamDelivery) -> dict[str, Any]:
-    """Return what is known of an entry; `fields` only of one that was sent as fields."""
-    fields = entry.fields
-    plain = "content" in fields and fields.keys() <= {"content", "body"}
-    return {
-        "topic": topic.name,
-        "slot": entry.slot,
-        "id": entry.id,
-        "time_ms": entry.time_ms,
-        "content": json_payload(entry.content) if plain else None,
-        "body": json_payload(entry.body) if plain else None,
-        "fields": None if plain else {name: json_payload(value) for name, value in fields.items()},
-    }
-
-
-def _place(text: str | None, name: str, now_ms: int) -> Position | None:
-    """Return a place in a stream: an id, a time, or an age counted back from `now_ms`."""
+def _position(text: str | None, name: str, now_ms: int) -> Position | None:
+    """Return a position in a stream: an id, a time, or an age counted back from `now_ms`."""
     return text if text is None or _ID.fullmatch(text) else parse_past_ms(text, name, now_ms)

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from enum import Enum
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from rmq.cli.entries import Group, print_entries
-from rmq.cli.session import FAILED, Session, cut, new_table, redis_now_ms
-from rmq.cli.shown import from_now, json_payload, shown
-from rmq.cli.streams import print_pending
-from rmq.cli.values import checked_slots, parse_duration_ms, parse_instant_ms, typed_bytes
-from rmq.inspection import PeekedMessage, Place
-from rmq.results import ControlResult
-from rmq.stream_topic import StreamTopic
-from rmq.stream_values import check_group
-from rmq.topics import Topic
-
-TopicName = Annotated[str, typer.Argument(help="Name of the topic.")]
-Content = Annotated[str, typer.Argument(help="Content of the message.")]
-SlotBasis = Annotated[
-    str | None, typer.Option("--slot-basis", metavar="TEXT", help="Slot basis that it was sent with, if any.")
-]
+from rmq._admin.inspection import PeekedMessage, Place
+from rmq._admin.stream_topic import StreamTopic
+from rmq._model.display import from_now, json_payload, shown
+from rmq._model.entries import check_group
+from rmq._model.replies import ControlResult
+from rmq._model.times import parse_duration_ms
+from rmq._model.topics import Topic
+from rmq.cli import documents
+from rmq.cli.commands.entries import print_entries
+from rmq.cli.commands.streams import print_pending
+from rmq.cli.console import FAILED, Session, cut, new_table, redis_now_ms
+from rmq.cli.options import Content, Group, SlotBasis, Slots, TopicName, Typed
+from rmq.cli.parsing import checked_slots, parse_instant_ms
 
 
 class Where(Enum):
@@ -45,7 +42,7 @@ def peek(
         Where.STORE
     ),
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Most messages.")] = 20,
-    slots: Annotated[list[int] | None, typer.Option("--slot", metavar="N", help="Only this slot; repeatable.")] = None,
+    slots: Slots = None,
     group: Group = None,
 ) -> None:
     """Show the next messages without claiming them; of a stream topic those of a group."""
@@ -59,7 +56,7 @@ def peek(
         found.sort(key=lambda message: _next_first(definition, message))
         if session.json:
             for message in found[:limit]:
-                session.document(_as_json(message))
+                session.document(documents.peeked_message(message))
             return
         if not found:
             session.note(f"nothing in {place.value} of topic {topic}")
@@ -105,25 +102,10 @@ def _print(session: Session, topic: Topic, found: list[PeekedMessage], due: str,
     session.out.print(table)
 
 
-def _as_json(message: PeekedMessage) -> dict[str, Any]:
-    fresh = message.place == "store" and message.retries_left is None
-    return {
-        "topic": message.topic,
-        "slot": message.slot,
-        "place": {"prepare": "in-flight"}.get(message.place, message.place),
-        "content": json_payload(message.content),
-        "body": json_payload(message.body),
-        "due_ms": message.due_ms,
-        "priority": message.score if fresh and message.due_ms is None else None,
-        "retries_left": message.retries_left,
-    }
-
-
 def cancel(session: Session, topic: TopicName, content: Content, slot_basis: SlotBasis = None) -> None:
     """Take a message out of the backlog, or out of its wait for a retry. Exit code 1 where it was not there."""
     with session.client() as client:
-        basis = None if slot_basis is None else typed_bytes(slot_basis)
-        report(session, topic, content, client.cancel(topic, typed_bytes(content), slot_basis=basis), "cancelled")
+        report(session, topic, content, client.control(topic).cancel(content, slot_basis), "cancelled")
 
 
 def reschedule(
@@ -131,35 +113,33 @@ def reschedule(
     topic: TopicName,
     content: Content,
     due_in: Annotated[
-        str | None, typer.Option("--in", metavar="DURATION", help="Due so long after now; 0 for at once.")
+        int | None,
+        Typed(parse_duration_ms),
+        typer.Option("--in", metavar="DURATION", help="Due this long after now; 0 for at once."),
     ] = None,
-    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Due at this time.")] = None,
+    at: Annotated[
+        int | None, Typed(parse_instant_ms), typer.Option("--at", metavar="TIME", help="Due at this time.")
+    ] = None,
     priority: Annotated[int | None, typer.Option(help="The new priority.")] = None,
     slot_basis: SlotBasis = None,
 ) -> None:
     """Give a message another due time or priority. Exit code 1 where it was not there."""
     with session.client() as client:
-        result = client.reschedule(
-            topic,
-            typed_bytes(content),
-            due_in=None if due_in is None else parse_duration_ms(due_in, "--in"),
-            fixed_time=None if at is None else parse_instant_ms(at, "--at"),
-            priority=priority,
-            slot_basis=None if slot_basis is None else typed_bytes(slot_basis),
+        result = client.control(topic).reschedule(
+            content, due_in=due_in, fixed_time=at, priority=priority, slot_basis=slot_basis
         )
         report(session, topic, content, result, "rescheduled")
 
 
-def report(session: Session, topic: str, content: str, result: ControlResult, done: str) -> None:
+def report(session: Session, topic: str, content: bytes, result: ControlResult, done: str) -> None:
     """Print what became of a request by content; end with exit code 1 where it was not done."""
-    name = shown(typed_bytes(content))
+    name = shown(content)
     if session.json:
-        document = {"topic": topic, "content": json_payload(typed_bytes(content)), "result": result.value}
-        session.document(document)
+        session.document({"topic": topic, "content": json_payload(content), "result": result.value})
     elif result is ControlResult.DONE:
         session.line(f"{done}: {name}")
     elif result is ControlResult.IN_FLIGHT:
-        session.warn(f"in a handler's hands at the moment, not touched: {name}")
+        session.warn(f"a handler has it at the moment; not touched: {name}")
     else:
         session.warn(f"neither in the backlog nor waiting for a retry: {name}")
     if result is not ControlResult.DONE:

@@ -13,14 +13,15 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from rmq.cli.rows import Row, parse_fields, parse_row, read_lines
-from rmq.cli.session import Session, is_terminal, redis_now_ms
-from rmq.cli.values import parse_duration_ms, parse_instant_ms, parse_type, typed_bytes
+from rmq._model.messages import Message, encode
+from rmq._model.times import monotonic_s, parse_duration_ms
+from rmq._model.topics import Topic, TopicType
+from rmq.cli.console import Session, is_terminal, redis_now_ms
+from rmq.cli.input_rows import Row, parse_fields, parse_row, read_lines
+from rmq.cli.options import TopicName, Typed, payload
+from rmq.cli.parsing import parse_instant_ms, parse_type
 from rmq.client import RmqClient
-from rmq.clock import monotonic_s
 from rmq.errors import InvalidValueError, UnknownTopicError
-from rmq.messages import Message, encode
-from rmq.topics import Topic, TopicType
 
 _PATIENCE_S = 30.0
 """How long a stream of messages waits for a Redis that went away: a restart should not end an import."""
@@ -33,9 +34,10 @@ Numbered = tuple[str, Row]
 
 def send(
     session: Session,
-    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
+    topic: TopicName,
     contents: Annotated[
-        list[str] | None,
+        list[bytes] | None,
+        Typed(payload),
         typer.Argument(metavar="CONTENT", help="Contents; without any, one is read from each line of stdin."),
     ] = None,
     file: Annotated[
@@ -49,14 +51,20 @@ def send(
         ),
     ] = False,
     time_range: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="range-merge: the merge window, such as 5s.")
+        int | None,
+        Typed(parse_duration_ms),
+        typer.Option(metavar="DURATION", help="range-merge: the merge window, such as 5s."),
     ] = None,
     priority: Annotated[int | None, typer.Option(help="priority: larger first; above max_retries.")] = None,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="TIME", help="fixed-time: when, such as 2026-01-31T14:30:00Z.")
+        int | None,
+        Typed(parse_instant_ms),
+        typer.Option("--at", metavar="TIME", help="fixed-time: when, such as 2026-01-31T14:30:00Z."),
     ] = None,
     due_in: Annotated[
-        str | None, typer.Option("--in", metavar="DURATION", help="fixed-time: so long after now, by Redis' clock.")
+        int | None,
+        Typed(parse_duration_ms),
+        typer.Option("--in", metavar="DURATION", help="fixed-time: this long after now, by Redis' clock."),
     ] = None,
     fields: Annotated[
         list[str] | None,
@@ -64,12 +72,17 @@ def send(
             "--field", metavar="NAME=VALUE", help="stream: a field of one entry, in place of CONTENT; repeatable."
         ),
     ] = None,
-    body: Annotated[str | None, typer.Option(metavar="TEXT", help="A payload beside the content.")] = None,
+    body: Annotated[
+        bytes | None, Typed(payload), typer.Option(metavar="TEXT", help="A payload beside the content.")
+    ] = None,
     slot_basis: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What the slot is computed from instead of the content.")
+        bytes | None,
+        Typed(payload),
+        typer.Option(metavar="TEXT", help="What the slot is computed from instead of the content."),
     ] = None,
     kind: Annotated[
-        str | None,
+        TopicType | None,
+        Typed(parse_type),
         typer.Option("--type", metavar="TYPE", help="For a new topic: range-merge, priority, fixed-time or stream."),
     ] = None,
     slots: Annotated[int | None, typer.Option(help="For a new topic: a power of two.  \\[default: 1]")] = None,
@@ -82,19 +95,12 @@ def send(
     if not contents and not fields and file is None and is_terminal(sys.stdin):
         raise InvalidValueError("nothing to send: give contents, --file, or lines on stdin")
     defaults = Row(
-        content=b"",
-        body=None if body is None else typed_bytes(body),
-        slot_basis=None if slot_basis is None else typed_bytes(slot_basis),
-        time_range_ms=None if time_range is None else parse_duration_ms(time_range, "--time-range"),
-        priority=priority,
-        fixed_time_ms=None if at is None else parse_instant_ms(at, "--at"),
-        due_in_ms=None if due_in is None else parse_duration_ms(due_in, "--in"),
-        fields=parse_fields(fields) if fields else None,
+        b"", body, slot_basis, time_range, priority, at, due_in, fields=parse_fields(fields) if fields else None
     )
     with session.client(_PATIENCE_S) as client:
         definition = _definition(client, topic, kind, slots)
         if contents:
-            rows = [(repr(text), replace(defaults, content=typed_bytes(text))) for text in contents]
+            rows = [(repr(os.fsdecode(each)), replace(defaults, content=each)) for each in contents]
             _send_rows(session, client, definition, rows, None)
         elif fields:
             _send_rows(session, client, definition, [("the entry", defaults)], None)
@@ -104,8 +110,8 @@ def send(
                 _send_rows(session, client, definition, rows, stream)
 
 
-def _definition(client: RmqClient, name: str, kind: str | None, slots: int | None) -> Topic:
-    """Return the registered definition, or a new one. What was said of one that exists must fit it."""
+def _definition(client: RmqClient, name: str, kind: TopicType | None, slots: int | None) -> Topic:
+    """Return the registered definition, or a new one; options that describe a registered topic must fit it."""
     try:
         known = client.topic(name)
     except UnknownTopicError:
@@ -113,10 +119,10 @@ def _definition(client: RmqClient, name: str, kind: str | None, slots: int | Non
             raise InvalidValueError(
                 f"topic {name!r} is not registered yet: give it a --type (and --slots, 1 by default)"
             ) from None
-        return Topic(name, parse_type(kind), slots=1 if slots is None else slots)
+        return Topic(name, kind, slots=1 if slots is None else slots)
     if kind is None and slots is None:
         return known
-    said = Topic(name, parse_type(kind) if kind else known.type, slots=known.slots if slots is None else slots)
+    said = Topic(name, kind or known.type, slots=known.slots if slots is None else slots)
     return client.producer(said).topic
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
@@ -12,19 +13,37 @@ from rich.live import Live
 from rich.padding import Padding
 from rich.text import Text
 
-from rmq.cli.session import Session, new_table
-from rmq.cli.shown import span
-from rmq.cli.stream_stats import StreamFigures, figures_as_json, read_figures, stream_parts
+from rmq._model.definitions import UnreadableTopic
+from rmq._model.display import span, when
+from rmq._model.entries import check_group, id_key
+from rmq._model.figures import ConsumerStats, GroupStats, SlotStats, StreamStats, TopicStats
+from rmq._model.topics import Topic, TopicType
+from rmq.cli import documents
+from rmq.cli.commands.streams import consumers_table, group_tables
+from rmq.cli.commands.topics import report_unreadable
+from rmq.cli.console import Session, new_table
 from rmq.client import RmqClient
-from rmq.errors import InvalidValueError
-from rmq.inspection import TopicStats
-from rmq.results import SlotStats
-from rmq.stream_values import check_group
-from rmq.topics import Topic, TopicType
+from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
 
 _TOTALS = ("accepted", "merged", "delivered", "acked", "retried", "buried")
-_RARE = ("expired", "released", "exhausted", "redriven", "cancelled", "purged", "trimmed", "dropped", "ttl_expired")
+_RARE = [name for name in documents.SLOT_TOTALS if name not in _TOTALS]
 _RED = "bold red"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFigures:
+    """A stream topic with its groups.
+
+    Attributes:
+        stats: The topic.
+        groups: Its groups, or the one asked for.
+        consumers: The consumers of the group asked for; `None` where none was.
+    """
+
+    stats: StreamStats
+    groups: Sequence[GroupStats]
+    consumers: list[ConsumerStats] | None
+
 
 Figures = TopicStats | StreamFigures
 
@@ -36,7 +55,7 @@ def stats(
     ] = None,
     slots: Annotated[bool, typer.Option("--slots", help="Also show every slot that was ever used.")] = False,
     watch: Annotated[
-        float | None, typer.Option(min=0.1, metavar="S", help="Show it again every so many seconds, until Ctrl-C.")
+        float | None, typer.Option(min=0.1, metavar="S", help="Show it again at this interval, until Ctrl-C.")
     ] = None,
     group: Annotated[
         str | None, typer.Option(metavar="NAME", help="stream: only this group, with its consumers.")
@@ -62,23 +81,62 @@ def stats(
             return
 
 
-def _read(client: RmqClient, topics: Sequence[Topic] | None, group: str | None) -> list[Figures]:
-    return [
-        read_figures(client, topic, group) if topic.type is TopicType.STREAM else client.inspect(topic).stats()
-        for topic in (client.topics() if topics is None else topics)
-    ]
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was read: the figures of topics, and the definitions that cannot be read."""
+
+    figures: list[Figures]
+    unreadable: tuple[UnreadableTopic, ...] = ()
 
 
-def _show(session: Session, found: Sequence[Figures], slots: bool) -> None:
+def _read(client: RmqClient, topics: Sequence[Topic] | None, group: str | None) -> _Found:
+    if topics is not None:
+        return _Found([_figures(client, topic, group) for topic in topics])
+    definitions = client.definitions()
+    found: list[Figures] = []
+    unreadable = list(definitions.unreadable)
+    for topic in definitions.topics:
+        try:
+            found.append(_figures(client, topic, group))
+        except RedisUnavailableError:
+            raise
+        except RmqError as error:  # the other topics are still worth seeing
+            unreadable.append(UnreadableTopic(topic.name, f"topic {topic.name}: {error}"))
+    return _Found(found, tuple(unreadable))
+
+
+def _figures(client: RmqClient, topic: Topic, group: str | None) -> Figures:
+    return _stream_figures(client, topic, group) if topic.type is TopicType.STREAM else client.inspect(topic).stats()
+
+
+def _stream_figures(client: RmqClient, topic: Topic, group: str | None) -> StreamFigures:
+    """Read a topic with all its groups, or with one group and its consumers."""
+    view = client.stream(topic)
+    stats = view.stats()
+    if group is None:
+        return StreamFigures(stats, [view.group(name) for name in stats.groups], None)
+    return StreamFigures(stats, [view.group(group)], view.consumers(group))
+
+
+def _show(session: Session, found: _Found, slots: bool) -> None:
     if session.json:
-        session.document({"topics": [_as_json(each, slots) for each in found]})
-    elif found:
+        topics = [_document(each, slots) for each in found.figures]
+        session.document({"topics": topics, **documents.unreadable_topics(found.unreadable)})
+        return
+    report_unreadable(session, found.unreadable)
+    if found.figures:
         session.out.print(_view(found, slots))
     else:
         session.note("no topics: the first send or consumer registers one")
 
 
-def _watch(session: Session, read: Callable[[], list[Figures]], slots: bool, every_s: float) -> None:
+def _document(found: Figures, slots: bool) -> documents.Document:
+    if isinstance(found, TopicStats):
+        return documents.topic_stats(found, slots)
+    return documents.stream_stats(found.stats, found.groups, found.consumers, slots)
+
+
+def _watch(session: Session, read: Callable[[], _Found], slots: bool, every_s: float) -> None:
     if session.json or not session.out.is_terminal:
         while True:
             _show(session, read(), slots)
@@ -89,12 +147,12 @@ def _watch(session: Session, read: Callable[[], list[Figures]], slots: bool, eve
             time.sleep(every_s)
 
 
-def _view(found: Sequence[Figures], slots: bool) -> RenderableType:
-    plain = [each for each in found if isinstance(each, TopicStats)]
+def _view(found: _Found, slots: bool) -> RenderableType:
+    plain = [each for each in found.figures if isinstance(each, TopicStats)]
     parts = [_now_table(plain), _totals_table(plain), Group(*_remarks(plain))] if plain else []
     if slots:
         parts += [_slot_table(each) for each in plain]
-    parts += stream_parts([each for each in found if isinstance(each, StreamFigures)], slots)
+    parts += _stream_parts([each for each in found.figures if isinstance(each, StreamFigures)], slots)
     return Group(*(Padding(part, (0, 0, 1, 0), expand=False) for part in parts))
 
 
@@ -106,7 +164,7 @@ def _now_table(found: Sequence[TopicStats]) -> RenderableType:
 
 
 def _sizes(each: TopicStats | SlotStats) -> list[Text]:
-    late_ms = each.lateness_ms if isinstance(each, TopicStats) else _slot_lateness_ms(each)
+    late_ms = each.lateness_ms if isinstance(each, TopicStats) else documents.slot_lateness_ms(each)
     return [
         Text(f"{each.backlog:,}"),
         Text(f"{each.due_now:,}"),
@@ -115,10 +173,6 @@ def _sizes(each: TopicStats | SlotStats) -> list[Text]:
         Text(f"{each.waiting:,}"),
         Text(f"{each.dead:,}", style="red" if each.dead else ""),
     ]
-
-
-def _slot_lateness_ms(slot: SlotStats) -> int:
-    return 0 if slot.oldest_due_ms is None else max(0, slot.now_ms - slot.oldest_due_ms)
 
 
 def _totals_table(found: Sequence[TopicStats]) -> RenderableType:
@@ -162,40 +216,57 @@ def _was_used(slot: SlotStats) -> bool:
     return any(slot.totals.values()) or bool(slot.backlog + slot.in_flight + slot.waiting + slot.dead)
 
 
-def _as_json(found: Figures, slots: bool) -> dict[str, Any]:
-    if isinstance(found, StreamFigures):
-        return figures_as_json(found, slots)
-    names = (*_TOTALS, *_RARE)
-    document: dict[str, Any] = {
-        "topic": found.topic.name,
-        "type": found.topic.type.value,
-        "slots": found.topic.slots,
-        **_sizes_as_json(found, found.lateness_ms),
-        "totals": {name: found.total(name) for name in names},
-    }
-    if slots:
-        document["per_slot"] = [
-            {
-                "slot": slot.slot,
-                **_sizes_as_json(slot, _slot_lateness_ms(slot)),
-                "next_due_ms": slot.next_due_ms,
-                "epoch": slot.epoch,
-                "paused": slot.paused,
-                "totals": {name: slot.totals.get(name, 0) for name in names},
-            }
-            for slot in found.slots
-        ]
-    return document
+def _stream_parts(found: Sequence[StreamFigures], slots: bool) -> Iterable[RenderableType]:
+    """Yield what is to be shown of stream topics."""
+    if not found:
+        return
+    table = new_table("topic", ">length", "oldest", "newest", ">accepted", ">trimmed", ">deleted", title="Streams")
+    for each in found:
+        totals = (f"{each.stats.total(name):,}" for name in ("accepted", "trimmed", "deleted"))
+        ends = (_sent(each.stats.first_id), _sent(each.stats.last_id))
+        table.add_row(each.stats.topic.name, f"{each.stats.length:,}", *ends, *totals)
+    yield table
+    rows = [(each.stats.topic.name, group) for each in found for group in each.groups]
+    if rows:
+        yield group_tables(rows)
+    for each in found:
+        if each.consumers is not None:
+            yield consumers_table(each.consumers, f"Consumers of group {each.groups[0].group}")
+        if slots:
+            yield _stream_slot_table(each)
+        yield from _stream_remarks(each)
 
 
-def _sizes_as_json(each: TopicStats | SlotStats, late_ms: int) -> dict[str, Any]:
-    return {
-        "backlog": each.backlog,
-        "due_now": each.due_now,
-        "oldest_due_ms": each.oldest_due_ms,
-        "late_ms": late_ms,
-        "in_flight": each.in_flight,
-        "waiting": each.waiting,
-        "dead": each.dead,
-        "unaccounted": each.unaccounted,
-    }
+def _sent(entry_id: str) -> str:
+    return when(id_key(entry_id)[0]) if entry_id else "-"
+
+
+def _stream_slot_table(found: StreamFigures) -> RenderableType:
+    table = new_table(
+        ">slot", ">length", "group", ">lag", ">in flight", ">waiting", ">dead", ">epoch", ">oldest open",
+        title=found.stats.topic.name,
+    )  # fmt: skip
+    for slot in found.stats.slots:
+        here = [group.slots[slot.slot] for group in found.groups]
+        for each in here:
+            lag = "unknown" if each.lag is None else f"{each.lag:,}"
+            sizes = (f"{size:,}" for size in (each.in_flight, each.waiting, each.dead, each.epoch))
+            style = "yellow" if each.paused else None
+            age = span(max(0, slot.now_ms - id_key(each.oldest_id)[0])) if each.oldest_id else "-"
+            table.add_row(str(slot.slot), f"{slot.length:,}", each.group, lag, *sizes, age, style=style)
+        if not here:
+            table.add_row(str(slot.slot), f"{slot.length:,}")
+    return table
+
+
+def _stream_remarks(found: StreamFigures) -> Iterable[Text]:
+    name = found.stats.topic.name
+    if found.stats.unaccounted:
+        yield Text(f"{name}: {found.stats.unaccounted:,} entries unaccounted for", style="bold red")
+    for group in found.groups:
+        if group.unaccounted:
+            yield Text(f"{name}, group {group.group}: {group.unaccounted:,} entries unaccounted for", style="bold red")
+        if paused := sum(slot.paused for slot in group.slots):
+            yield Text(f"{name}, group {group.group}: {paused:,} slots are paused", style="yellow")
+        if any(slot.last_id for slot in group.slots) is False:
+            yield Text(f"{name} has no group {group.group}", style="yellow")

@@ -1,24 +1,22 @@
-"""`rmq promote`, `reprioritise`, `pause`, `resume`, `purge`; `rmq audit`: who did; `rmq workers`: who works."""
+"""`rmq promote`, `reprioritise`, `pause`, `resume`, `purge`; `rmq audit` and `rmq workers`."""
 
 from __future__ import annotations
 
 import sys
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from rmq.cli.messages import Content, SlotBasis, TopicName, report
-from rmq.cli.session import FAILED, Session, cut, is_terminal, new_table
-from rmq.cli.shown import from_now, json_payload, shown, span, when
-from rmq.cli.values import checked_slots, typed_bytes
+from rmq._model.display import from_now, shown, span, when
+from rmq._model.topics import TopicType
+from rmq.cli import documents
+from rmq.cli.commands.messages import report
+from rmq.cli.console import FAILED, Session, cut, is_terminal, new_table
+from rmq.cli.options import Content, Group, Limit, SlotBasis, Slots, TopicName, Yes
+from rmq.cli.parsing import checked_slots
 from rmq.client import RmqClient
 from rmq.errors import InvalidValueError
-from rmq.findings import AuditLine, WorkerInfo
-from rmq.topics import TopicType
-
-Slots = Annotated[list[int] | None, typer.Option("--slot", metavar="N", help="Only this slot; repeatable.")]
-Group = Annotated[str | None, typer.Option("--group", metavar="NAME", help="Stream topics: the group.")]
 
 
 class Purgeable(Enum):
@@ -31,8 +29,7 @@ class Purgeable(Enum):
 def promote(session: Session, topic: TopicName, content: Content, slot_basis: SlotBasis = None) -> None:
     """Make a message due now; with priorities, put it before all others of its slot. Exit code 1: it was not there."""
     with session.client() as client:
-        basis = None if slot_basis is None else typed_bytes(slot_basis)
-        report(session, topic, content, client.promote(topic, typed_bytes(content), slot_basis=basis), "promoted")
+        report(session, topic, content, client.control(topic).promote(content, slot_basis), "promoted")
 
 
 def reprioritise(
@@ -44,8 +41,7 @@ def reprioritise(
 ) -> None:
     """Give a message another priority. Exit code 1: it was not there."""
     with session.client() as client:
-        basis = None if slot_basis is None else typed_bytes(slot_basis)
-        result = client.reprioritise(topic, typed_bytes(content), priority, slot_basis=basis)
+        result = client.control(topic).reprioritise(content, priority, slot_basis)
         report(session, topic, content, result, "reprioritised")
 
 
@@ -83,12 +79,12 @@ def purge(
     topic: TopicName,
     place: Annotated[Purgeable, typer.Option(help="The backlog, or what waits for a retry.")] = Purgeable.STORE,
     slots: Slots = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Most messages.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    limit: Limit = None,
+    yes: Yes = False,
 ) -> None:
     """Drop the backlog for good. Asks for the topic's name first; the dead: see `rmq dead purge`."""
     if not yes and not is_terminal(sys.stdin):
-        raise InvalidValueError("purge drops messages for good and nobody can be asked here: say --yes")
+        raise InvalidValueError("purge drops messages for good and cannot ask without a terminal: add --yes")
     with session.client() as client:
         definition = client.topic(topic)
         wanted = checked_slots(definition, slots)
@@ -130,9 +126,9 @@ def audit(
             lines = client.inspect(definition).audit(limit, checked_slots(definition, slots))
     if session.json:
         for line in lines:
-            session.document(_line_as_json(line))
+            session.document(documents.picked(line, "topic slot time_ms actor action content detail outcome"))
     elif not lines:
-        session.note(f"nobody has steered topic {topic}")
+        session.note(f"the audit log of topic {topic} is empty")
     else:
         table = new_table("when", "~who", "what", "~on", "~outcome")
         for line in lines:
@@ -141,25 +137,12 @@ def audit(
         session.out.print(table)
 
 
-def _line_as_json(line: AuditLine) -> dict[str, Any]:
-    return {
-        "topic": line.topic,
-        "slot": line.slot,
-        "time_ms": line.time_ms,
-        "actor": line.actor,
-        "action": line.action,
-        "content": json_payload(line.content),
-        "detail": line.detail,
-        "outcome": line.outcome,
-    }
-
-
 def workers(session: Session) -> None:
     """Show the processes that run listeners, as they last reported (every 5 s)."""
     with session.client() as client:
         found = client.workers()
     if session.json:
-        session.document({"workers": [_worker_as_json(each) for each in found]})
+        session.document({"workers": [documents.worker(each) for each in found]})
         return
     if not found:
         session.note("no process with running listeners has reported")
@@ -182,33 +165,4 @@ def workers(session: Session) -> None:
     session.out.print(table)
     if stale := [worker for worker in found if worker.stale]:
         longest = span(max(worker.silent_ms for worker in stale))
-        session.warn(f"{len(stale):,} were silent for up to {longest}: they may be gone")
-
-
-def _worker_as_json(worker: WorkerInfo) -> dict[str, Any]:
-    return {
-        "name": worker.name,
-        "host": worker.host,
-        "pid": worker.pid,
-        "started_ms": worker.started_ms,
-        "seen_ms": worker.seen_ms,
-        "silent_ms": worker.silent_ms,
-        "stale": worker.stale,
-        "zookeeper": worker.zookeeper,
-        "listeners": [
-            {
-                "topic": each.topic,
-                "group": each.group,
-                "threads": each.threads,
-                "slots": len(each.slots),
-                "owned": list(each.slots),
-                "busy": list(each.busy_slots),
-                "in_flight": each.in_flight,
-                "handled": each.handled,
-                "failed": each.failed,
-                "handled_per_s": each.handled_per_s,
-                "failed_per_s": each.failed_per_s,
-            }
-            for each in worker.listeners
-        ],
-    }
+        session.warn(f"{len(stale):,} were silent for up to {longest}: they may have stopped")

@@ -9,30 +9,33 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group, RenderableType
 
-from rmq.cli.entries import GroupName, Slots, Start, TopicName
-from rmq.cli.session import FAILED, Session, new_table
-from rmq.cli.shown import span
-from rmq.cli.values import checked_slots, parse_duration_ms
+from rmq._model.display import span
+from rmq._model.entries import PendingEntry
+from rmq._model.figures import ConsumerStats, GroupStats
+from rmq._model.times import parse_duration_ms
+from rmq.cli import documents
+from rmq.cli.console import FAILED, Session, new_table
+from rmq.cli.options import GroupName, Slots, Start, StreamName
+from rmq.cli.parsing import checked_slots
 from rmq.errors import InvalidValueError
-from rmq.stream_values import ConsumerStats, GroupStats, PendingEntry
 
 GROUP_COUNTS = ("delivered", "acked", "retried", "expired", "buried", "lost")
 """Totals of a group that are always shown."""
 
 
-def groups(session: Session, topic: TopicName) -> None:
+def groups(session: Session, topic: StreamName) -> None:
     """Show a stream topic's groups: what each has before it, in hand and behind it."""
     with session.client() as client:
         found = client.stream(topic).groups()
     if session.json:
-        session.document({"topic": topic, "groups": [group_as_json(each) for each in found]})
+        session.document({"topic": topic, "groups": [documents.group(each) for each in found]})
     elif found:
         session.out.print(group_tables([(topic, each) for each in found]))
     else:
         session.note(f"topic {topic} has no groups: the first consumer of one registers it")
 
 
-def add_group(session: Session, topic: TopicName, group: GroupName, start: Start = None) -> None:
+def add_group(session: Session, topic: StreamName, group: GroupName, start: Start = None) -> None:
     """Register a group before its first consumer comes; where it is registered, it stays where it is."""
     with session.client() as client:
         client.stream(topic).add_group(group, start or "new")
@@ -41,7 +44,7 @@ def add_group(session: Session, topic: TopicName, group: GroupName, start: Start
 
 def remove_group(
     session: Session,
-    topic: TopicName,
+    topic: StreamName,
     group: GroupName,
     force: Annotated[bool, typer.Option("--force", help="Also while a consumer is at work.")] = False,
 ) -> None:
@@ -57,7 +60,7 @@ def remove_group(
         raise typer.Exit(FAILED)
 
 
-def consumers(session: Session, topic: TopicName, group: GroupName) -> None:
+def consumers(session: Session, topic: StreamName, group: GroupName) -> None:
     """Show a group's consumers with what they hold, how long they have been idle, and whether they are gone."""
     with session.client() as client:
         found = client.stream(topic).consumers(group)
@@ -71,12 +74,12 @@ def consumers(session: Session, topic: TopicName, group: GroupName) -> None:
 
 def remove_consumer(
     session: Session,
-    topic: TopicName,
+    topic: StreamName,
     group: GroupName,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of a consumer that is dead.")] = None,
     gone: Annotated[bool, typer.Option("--gone", help="All that are gone, instead of one by name.")] = False,
     idle: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="--gone: idle for so long.  \\[default: two leases]")
+        str | None, typer.Option(metavar="DURATION", help="--gone: idle for this long.  \\[default: two leases]")
     ] = None,
 ) -> None:
     """Remove a consumer that is dead; what it holds goes to the others at once."""
@@ -101,7 +104,7 @@ def remove_consumer(
 
 def pending(
     session: Session,
-    topic: TopicName,
+    topic: StreamName,
     group: GroupName,
     consumer: Annotated[str | None, typer.Option(metavar="NAME", help="Only what this consumer holds.")] = None,
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="Most entries; 0 for all.")] = 50,
@@ -152,21 +155,6 @@ def consumers_table(found: list[ConsumerStats], title: str | None = None) -> Ren
         state = "gone" if each.gone else "at work"
         table.add_row(each.name, f"{each.pending:,}", span(each.idle_ms), state, style="yellow" if each.gone else None)
     return table
-
-
-def group_as_json(group: GroupStats) -> dict[str, Any]:
-    """Return what is known of a group."""
-    names = sorted({name for slot in group.slots for name in slot.totals})
-    return {
-        "group": group.group,
-        "lag": group.lag,
-        "pending": group.pending,
-        "in_flight": group.in_flight,
-        "waiting": group.waiting,
-        "dead": group.dead,
-        "unaccounted": group.unaccounted,
-        "totals": {name: group.total(name) for name in names},
-    }
 
 
 def _done(session: Session, document: dict[str, Any], text: str) -> None:

@@ -2,30 +2,116 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
 
-from rmq.cli.session import Session, new_table
-from rmq.cli.shown import span
-from rmq.cli.values import dashed, parse_count_or_none, parse_duration_ms, parse_retry, parse_when_full
+from rmq._model.definitions import UnreadableTopic
+from rmq._model.display import span
+from rmq._model.retention import Retention
+from rmq._model.retry import ExponentialRetry, LadderRetry, RetryPolicy
+from rmq._model.times import parse_duration_ms
+from rmq._model.topics import Topic, TopicType, WhenFull
+from rmq.cli import documents
+from rmq.cli.console import Session, new_table
+from rmq.cli.options import TopicName
+from rmq.cli.parsing import dashed, parse_count_or_none, parse_retry, parse_when_full
 from rmq.errors import InvalidValueError
-from rmq.retention import Retention
-from rmq.retry import ExponentialRetry, LadderRetry, RetryPolicy
-from rmq.topics import Topic, TopicType, WhenFull
 
-TopicName = Annotated[str, typer.Argument(help="Name of the topic.")]
+MOST_REPORTED = 20
+"""Most definitions that cannot be read and are reported one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting that `change` takes as an option.
+
+    Attributes:
+        name: Its name in the definition; the option's name has dashes.
+        metavar: What to type.
+        help: The option's help.
+        parse: Gets the text and the option's name.
+    """
+
+    name: str
+    metavar: str
+    help: str
+    parse: Callable[[str, str], Any]
+
+    @property
+    def option(self) -> str:
+        """The option's name."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def parameter(self) -> inspect.Parameter:
+        """The option as typer takes it."""
+        kind: Any = int | None if self.parse is _count else str | None
+        annotation = Annotated[kind, typer.Option(self.option, metavar=self.metavar, help=self.help)]
+        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _count(number: Any, name: str) -> int:
+    del name
+    return number
+
+
+def _lease_ms(text: str, name: str) -> int:
+    lease_ms = parse_duration_ms(text, name)
+    if lease_ms % 1000 or not 1_000 <= lease_ms <= 86_400_000:
+        raise InvalidValueError(f"{name} is {text!r}; it must be whole seconds, 1s to 24h")
+    return lease_ms
+
+
+def _duration_or_none(text: str, name: str) -> int | None:
+    return None if text.lower() == "none" else parse_duration_ms(text, name)
+
+
+def _rate_or_none(text: str, name: str) -> float | None:
+    if text.lower() == "none":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidValueError(f"{name} is {text!r}; it must be a number, or none for no limit") from None
+
+
+_RETRY = "immediate, exponential\\[:BASE,CAP] (as in 1s,10m) or ladder\\[:STEP,STEP,...]."
+SETTINGS = (
+    Setting("lease", "DURATION", "Whole seconds, 1s to 24h.", _lease_ms),
+    Setting("max_retries", "N", "0 to 999.", _count),
+    Setting("retry", "POLICY", _RETRY, parse_retry),
+    Setting("max_content_bytes", "N", "1 to 65536.", _count),
+    Setting("max_body_bytes", "N", "0 to 16777216.", _count),
+    Setting("max_backlog", "N", "Most messages in the backlog, or none.", parse_count_or_none),
+    Setting("max_dead", "N", "Most dead messages kept.", _count),
+    Setting("max_dead_age", "DURATION", "How long dead messages are kept.", parse_duration_ms),
+    Setting("when_full", "POLICY", "At max_backlog: refuse, block or drop.", parse_when_full),
+    Setting("full_timeout", "DURATION", "How long a send that blocks waits for room.", parse_duration_ms),
+    Setting("ttl", "DURATION", "Older messages become dead letters; or none.", _duration_or_none),
+    Setting("max_rate", "N", "Most deliveries a second in the whole cluster, or none.", _rate_or_none),
+    Setting("max_burst", "N", "Most at once after a pause, or none for a second's worth.", parse_count_or_none),
+)
+RETENTION = (
+    Setting("max_length", "N", "stream: most entries kept, or none for no bound.", parse_count_or_none),
+    Setting("max_age", "DURATION", "stream: how long entries are kept, or none.", _duration_or_none),
+)
 
 
 def list_topics(session: Session) -> None:
     """List all registered topics."""
     with session.client() as client:
-        topics = client.topics()
+        found = client.definitions()
+    topics = found.topics
     if session.json:
-        session.document({"topics": [_as_json(topic) for topic in topics]})
+        unreadable = documents.unreadable_topics(found.unreadable)
+        session.document({"topics": [json.loads(topic.to_json()) for topic in topics], **unreadable})
         return
+    report_unreadable(session, found.unreadable)
     if not topics:
         session.note("no topics: the first send or consumer registers one")
         return
@@ -37,125 +123,60 @@ def list_topics(session: Session) -> None:
     session.out.print(table)
 
 
+def report_unreadable(session: Session, unreadable: Sequence[UnreadableTopic]) -> None:
+    """Report beside the result which definitions cannot be read, and why."""
+    for each in unreadable[:MOST_REPORTED]:
+        session.warn(f"not shown: {each.reason}")
+    if len(unreadable) > MOST_REPORTED:
+        session.warn(f"not shown either: {len(unreadable) - MOST_REPORTED:,} more definitions that cannot be read")
+
+
 def show_topic(session: Session, topic: TopicName) -> None:
     """Show a topic's definition."""
     with session.client() as client:
         _show(session, client.topic(topic))
 
 
-def change_topic(
-    session: Session,
-    topic: TopicName,
-    lease: Annotated[str | None, typer.Option(metavar="DURATION", help="Whole seconds, 1s to 24h.")] = None,
-    max_retries: Annotated[int | None, typer.Option(metavar="N", help="0 to 999.")] = None,
-    retry: Annotated[
-        str | None,
-        typer.Option(
-            metavar="POLICY", help="immediate, exponential\\[:BASE,CAP] (as in 1s,10m) or ladder\\[:STEP,STEP,...]."
-        ),
-    ] = None,
-    max_content_bytes: Annotated[int | None, typer.Option(metavar="N", help="1 to 65536.")] = None,
-    max_body_bytes: Annotated[int | None, typer.Option(metavar="N", help="0 to 16777216.")] = None,
-    max_backlog: Annotated[str | None, typer.Option(metavar="N", help="Most messages in the backlog, or none.")] = None,
-    max_dead: Annotated[int | None, typer.Option(metavar="N", help="Most dead messages kept.")] = None,
-    max_dead_age: Annotated[str | None, typer.Option(metavar="DURATION", help="How long the dead are kept.")] = None,
-    when_full: Annotated[
-        str | None, typer.Option(metavar="POLICY", help="At max_backlog: refuse, block or drop.")
-    ] = None,
-    full_timeout: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How long a send that blocks waits for room.")
-    ] = None,
-    ttl: Annotated[str | None, typer.Option(metavar="DURATION", help="Older work goes to the dead; or none.")] = None,
-    max_rate: Annotated[
-        str | None, typer.Option(metavar="N", help="Most deliveries a second in the whole cluster, or none.")
-    ] = None,
-    max_burst: Annotated[
-        str | None, typer.Option(metavar="N", help="Most at once after a pause, or none for a second's worth.")
-    ] = None,
-    max_length: Annotated[
-        str | None, typer.Option(metavar="N", help="stream: most entries kept, or none for no bound.")
-    ] = None,
-    max_age: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="stream: how long entries are kept, or none.")
-    ] = None,
-) -> None:
+def change_topic(session: Session, topic: TopicName, **texts: Any) -> None:
     """Change settings of a topic. Processes that run keep theirs until they restart, but for --max-rate."""
-    given: dict[str, Any] = {
-        "lease": None if lease is None else _parse_lease_ms(lease),
-        "max_retries": max_retries,
-        "retry": None if retry is None else parse_retry(retry),
-        "max_content_bytes": max_content_bytes,
-        "max_body_bytes": max_body_bytes,
-        "max_dead": max_dead,
-        "max_dead_age": None if max_dead_age is None else parse_duration_ms(max_dead_age, "--max-dead-age"),
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
-    changes |= _limits(max_backlog, when_full, full_timeout, ttl, max_rate, max_burst)
-    kept: dict[str, Any] = {}
-    if max_length is not None:
-        kept["max_length"] = parse_count_or_none(max_length, "--max-length")
-    if max_age is not None:
-        kept["max_age"] = None if max_age.lower() == "none" else parse_duration_ms(max_age, "--max-age")
+    changes, kept = _parsed(SETTINGS, texts), _parsed(RETENTION, texts)
     if not changes and not kept:
         raise InvalidValueError("nothing to change: give at least one setting, such as --lease 2m")
+    if "max_rate" in changes and changes["max_rate"] is None:
+        changes.setdefault("max_burst", None)
+    before = 0
+
+    def change(registered: Topic) -> Topic:
+        nonlocal before
+        before = registered.max_retries
+        retention = registered.retention or Retention(max_length=None)
+        given = {**changes, "retention": replace(retention, **kept)} if kept else changes
+        return registered.changed(**given)
+
     with session.client() as client:
-        before = client.topic(topic)
-        if kept:
-            changes["retention"] = replace(before.retention or Retention(max_length=None), **kept)
-        after = client.change_topic(before.changed(**changes))
-    if after.type is TopicType.PRIORITY and after.max_retries > before.max_retries:
+        after = client.update_topic(topic, change)
+    if after.type is TopicType.PRIORITY and after.max_retries > before:
         session.warn(f"messages with a priority up to {after.max_retries} that are in the backlog now count as retries")
-    if changes.keys() - {"max_rate", "max_burst"}:
+    if kept or changes.keys() - {"max_rate", "max_burst"}:
         session.note("processes that run keep the old settings until they restart")
     _show(session, after)
 
 
-def _limits(
-    max_backlog: str | None,
-    when_full: str | None,
-    full_timeout: str | None,
-    ttl: str | None,
-    max_rate: str | None,
-    max_burst: str | None,
-) -> dict[str, Any]:
-    """Return the changes of what bounds backlog, age and rate."""
-    changes: dict[str, Any] = {}
-    if when_full is not None:
-        changes["when_full"] = parse_when_full(when_full)
-    if full_timeout is not None:
-        changes["full_timeout"] = parse_duration_ms(full_timeout, "--full-timeout")
-    if ttl is not None:
-        changes["ttl"] = None if ttl == "none" else parse_duration_ms(ttl, "--ttl")
-    if max_backlog is not None:
-        changes["max_backlog"] = parse_count_or_none(max_backlog, "--max-backlog")
-    if max_rate is not None:
-        changes["max_rate"] = _parse_rate(max_rate)
-        if changes["max_rate"] is None:
-            changes["max_burst"] = None
-    if max_burst is not None:
-        changes["max_burst"] = parse_count_or_none(max_burst, "--max-burst")
-    return changes
+_shared = list(inspect.signature(change_topic, eval_str=True).parameters.values())[:-1]
+change_topic.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
+    [*_shared, *(setting.parameter for setting in (*SETTINGS, *RETENTION))]
+)
 
 
-def _parse_rate(text: str) -> float | None:
-    if text.lower() == "none":
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise InvalidValueError(f"--max-rate is {text!r}; it must be a number, or none for no limit") from None
-
-
-def _parse_lease_ms(text: str) -> int:
-    lease_ms = parse_duration_ms(text, "--lease")
-    if lease_ms % 1000 or not 1_000 <= lease_ms <= 86_400_000:
-        raise InvalidValueError(f"--lease is {text!r}; it must be whole seconds, 1s to 24h")
-    return lease_ms
+def _parsed(settings: Sequence[Setting], texts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that were given, by name."""
+    given = ((each, texts[each.name]) for each in settings)
+    return {each.name: each.parse(text, each.option) for each, text in given if text is not None}
 
 
 def _show(session: Session, topic: Topic) -> None:
     if session.json:
-        session.document(_as_json(topic))
+        session.document(json.loads(topic.to_json()))
         return
     rows = {
         "type": dashed(topic.type),
@@ -202,7 +223,3 @@ def _described(retry: RetryPolicy) -> str:
             return f"{policy['policy']}, {', '.join(span(step_s * 1000) for step_s in retry.steps_s)}"
         case _:
             return policy["policy"]
-
-
-def _as_json(topic: Topic) -> dict[str, Any]:
-    return json.loads(topic.to_json())

@@ -8,20 +8,22 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated, cast
 
 import typer
 
-from rmq.cli.metrics import load_metrics
-from rmq.cli.session import Session, log_to_stderr
+from rmq._processes.supervisor import Supervisor, end_with_parent
+from rmq.cli.commands.metrics import load_metrics
+from rmq.cli.console import Session, log_to_stderr
 from rmq.client import DRAIN_S, RmqClient
 from rmq.errors import InvalidValueError, RmqError
 from rmq.logs import LogContext
-from rmq.supervisor import Supervisor, end_with_parent
 
 log = logging.getLogger("rmq.worker")
+
+LOCAL_HOST = "127.0.0.1"
 
 
 class Level(Enum):
@@ -42,23 +44,48 @@ class LogFormat(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a worker runs: its options.
+    """Options that say how a worker runs.
 
     Attributes:
         drain_s: How long running handlers may finish.
-        threads: Threads of each listener; `None`: as it says itself.
+        threads: Threads of each listener; `None`: as the listener says itself.
         handlers: Handlers in parallel over all listeners; `None` for no limit.
         log_level: What is logged.
-        log_format: How it is logged.
-        metrics_port: Where Prometheus is answered; `None`: nowhere.
+        log_format: Form of the log's lines.
+        metrics_port: Port of the figures for Prometheus; `None` for none.
+        metrics_host: Address of that port; `None` for this machine only.
     """
 
-    drain_s: float = DRAIN_S
-    threads: int | None = None
-    handlers: int | None = None
-    log_level: Level = Level.INFO
-    log_format: LogFormat = LogFormat.TEXT
-    metrics_port: int | None = None
+    drain_s: Annotated[
+        float, typer.Option("--drain", min=0, metavar="S", help="How long running handlers may finish.")
+    ] = DRAIN_S
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, max=1_000, metavar="N", help="Threads of each listener, whatever it says itself."),
+    ] = None
+    handlers: Annotated[
+        int | None,
+        typer.Option(min=1, max=10_000, metavar="N", help="Handlers in parallel over all listeners of a process."),
+    ] = None
+    log_level: Annotated[Level, typer.Option(help="What is logged to stderr.")] = Level.INFO
+    log_format: Annotated[LogFormat, typer.Option(help="Lines for people, or one JSON object a line.")] = LogFormat.TEXT
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65_535,
+            metavar="PORT",
+            help="Answer Prometheus there; several processes take ports from it on.",
+        ),
+    ] = None
+    metrics_host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST",
+            help="Address for --metrics-port; 0.0.0.0 for all, such as in a container. There is no login.  "
+            f"\\[default: {LOCAL_HOST}]",
+        ),
+    ] = None
 
 
 def worker(
@@ -66,42 +93,23 @@ def worker(
     target: Annotated[
         str, typer.Argument(metavar="MODULE:CLIENT", help="An RmqClient, or a function without arguments for one.")
     ],
-    drain: Annotated[float, typer.Option(min=0, metavar="S", help="How long running handlers may finish.")] = DRAIN_S,
+    settings: Settings,
     processes: Annotated[
         int | None,
-        typer.Option(min=1, max=1_000, metavar="N", help="Run so many processes; one that crashes is restarted."),
-    ] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(min=1, max=1_000, metavar="N", help="Threads of each listener, whatever it says itself."),
-    ] = None,
-    handlers: Annotated[
-        int | None,
-        typer.Option(min=1, max=10_000, metavar="N", help="Handlers in parallel over all listeners of a process."),
-    ] = None,
-    log_level: Annotated[Level, typer.Option(help="What is logged to stderr.")] = Level.INFO,
-    log_format: Annotated[
-        LogFormat, typer.Option(help="Lines for people, or one JSON object a line.")
-    ] = LogFormat.TEXT,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=65_535,
-            metavar="PORT",
-            help="Answer Prometheus there, on 127.0.0.1; several processes take ports from it on.",
-        ),
+        typer.Option(min=1, max=1_000, metavar="N", help="Number of processes; one that crashes is restarted."),
     ] = None,
     supervised: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Run the listeners of MODULE:CLIENT until SIGTERM or Ctrl-C, then let running handlers finish."""
-    log_level = Level.DEBUG if session.options.verbose else log_level
-    log_to_stderr(log_level.name, log_format is LogFormat.JSON)
-    settings = Settings(drain, threads, handlers, log_level, log_format, metrics_port)
+    if session.options.verbose:
+        settings = replace(settings, log_level=Level.DEBUG)
+    log_to_stderr(settings.log_level.name, settings.log_format is LogFormat.JSON)
+    if settings.metrics_host is not None and settings.metrics_port is None:
+        raise InvalidValueError(f"--metrics-host {settings.metrics_host!r} needs a --metrics-port")
     if session.options.url is not None:
         os.environ["RMQ_URL"] = session.options.url  # for a client that names no URL of its own
     if processes is not None:
-        code = Supervisor(_command(target, settings), processes, drain).run()
+        code = Supervisor(_command(target, settings), processes, settings.drain_s).run()
         raise typer.Exit(code)
     if supervised:
         end_with_parent()
@@ -112,7 +120,7 @@ def _command(target: str, settings: Settings) -> list[str]:
     """Return the command line of one process of several."""
     options = ["--supervised", f"--drain={settings.drain_s}", f"--log-level={settings.log_level.value}"]
     options.append(f"--log-format={settings.log_format.value}")
-    for name in ("threads", "handlers", "metrics_port"):
+    for name in ("threads", "handlers", "metrics_port", "metrics_host"):
         if (value := getattr(settings, name)) is not None:
             options.append(f"--{name.replace('_', '-')}={value}")
     return [sys.executable, "-c", "from rmq.cli import main; main()", "worker", *options, "--", target]
@@ -130,14 +138,16 @@ def run_one(target: str, settings: Settings) -> None:
     if settings.log_format is LogFormat.JSON:
         client.observers.all.append(LogContext())
     if settings.metrics_port is not None:
-        server = load_metrics().serve_handlers(client, port=settings.metrics_port)
-        log.info("metrics on http://127.0.0.1:%d/metrics", server.port)
+        host = settings.metrics_host or LOCAL_HOST
+        server = load_metrics().serve_handlers(client, host, settings.metrics_port)
+        log.info("metrics on http://%s:%d/metrics", host, server.port)
     unfinished = client.run(settings.drain_s, settings.threads, settings.handlers)
     log.info("%s has stopped", target)
     if unfinished:
         number = len(unfinished)
         raise RmqError(
-            f"{number} messages were still being handled after {settings.drain_s:g} s; their leases settle it"
+            f"{number} messages were still being handled after {settings.drain_s:g} s; "
+            "they come again when their leases end"
         )
 
 

@@ -20,23 +20,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from rmq._admin.inspection import Inspection
+from rmq._model.topics import Topic, TopicType
 from rmq.client import RmqClient
-from rmq.errors import InvalidValueError
-from rmq.inspection import Inspection
-from rmq.spark.counted import write_counted
+from rmq.demo.spark.audience_report import AudienceReport
+from rmq.demo.spark.audience_rules import DEFAULT_RULES, check_rules
+from rmq.demo.spark.customers import SOURCES, changes, latest
+from rmq.demo.spark.evaluating import Evaluator, Say
+from rmq.demo.spark.order_lines import read_lines
+from rmq.demo.spark.rival import Rival
+from rmq.demo.spark.serial import disorder
+from rmq.errors import InvalidValueError, UnknownTopicError
 from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors
 from rmq.spark.jobs import nothing
-from rmq.spark.jobs.audience_report import AudienceReport
-from rmq.spark.jobs.audience_rules import DEFAULT_RULES, check_rules
-from rmq.spark.jobs.customers import SOURCES, changes, latest
-from rmq.spark.jobs.evaluating import Evaluator, Say
-from rmq.spark.jobs.order_lines import read_lines
-from rmq.spark.jobs.rival import Rival
-from rmq.spark.jobs.serial import disorder
 from rmq.spark.options import MOST_MESSAGES, parse_options
-from rmq.spark.sending import Counts
-from rmq.spark.sink import BatchWriter
-from rmq.topics import Topic, TopicType
+from rmq.spark.sink.counted import write_counted
+from rmq.spark.sink.sender import Counts
+from rmq.spark.sink.writer import BatchWriter
 
 _LOOK_EVERY_S = 0.2
 
@@ -75,7 +75,7 @@ class AudienceSettings:
     def __post_init__(self) -> None:
         for name in self.sources:
             if name not in SOURCES:
-                raise InvalidValueError(f"source {name!r} is none of {', '.join(SOURCES)}")
+                raise InvalidValueError(f"source is {name!r}; it must be one of {', '.join(SOURCES)}")
         for name in ("window_ms", "batch"):
             if getattr(self, name) < 1:
                 raise InvalidValueError(f"{name} is {getattr(self, name)}; it must be 1 or more")
@@ -132,7 +132,11 @@ def current_segments(spark: SparkSession, out: str) -> DataFrame:
 
 def _check_folder(spark: SparkSession, client: RmqClient, settings: AudienceSettings) -> None:
     """Refuse a checkpoint that Redis can't know, before all changes are sent to a query that then fails."""
-    if settings.topic in {topic.name for topic in client.topics()}:
+    try:
+        client.topic(settings.topic)
+    except UnknownTopicError:
+        pass
+    else:
         return
     try:
         current_segments(spark, settings.out)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rmq.spark.jobs.serial import Disorder
-from rmq.spark.sending import Counts
+from rmq.demo.spark.serial import Disorder
+from rmq.spark.sink.sender import Counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def read_rules(path: str | Path) -> dict[str, str]:
         else:
             raise InvalidValueError(f"rules file {str(path)!r} must end in .toml or .json")
     except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
-        raise InvalidValueError(f"rules file {str(path)!r} is no {path.suffix[1:].upper()}: {error}") from None
+        raise InvalidValueError(f"rules file {str(path)!r} is not valid {path.suffix[1:].upper()}: {error}") from None
     if not isinstance(found, dict):
         raise InvalidValueError(f"rules file {str(path)!r} must be one table of name -> condition")
     rules = cast("dict[str, object]", found)
@@ -93,7 +93,9 @@ def check_rules(spark: SparkSession, rules: Mapping[str, str]) -> None:
             trials.where(condition).collect()
         except SPARK_ERRORS as error:
             reason = one_line(error)
-            raise InvalidValueError(f"rule {name!r}: {condition!r:.200} is no condition: {reason:.300}") from None
+            raise InvalidValueError(
+                f"rule {name!r}: {condition!r:.200} is not a valid condition: {reason:.300}"
+            ) from None
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:

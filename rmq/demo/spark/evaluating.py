@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 
 from pyspark.sql import DataFrame
 
+from rmq._admin.inspection import Inspection
+from rmq.demo.spark.customers import customers_of, figures, with_segments
+from rmq.demo.spark.order_lines import read_lines
 from rmq.errors import RmqError
-from rmq.inspection import Inspection
-from rmq.spark.jobs.customers import customers_of, figures, with_segments
-from rmq.spark.jobs.order_lines import read_lines
 
 Say = Callable[[str], None]
 """Gets a line when a step begins."""

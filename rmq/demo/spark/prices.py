@@ -11,21 +11,21 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from enum import Enum
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from rmq._model.topics import Topic, TopicType
+from rmq.demo.jobs import Tier
+from rmq.demo.spark.order_lines import read_lines
 from rmq.errors import InvalidValueError
-from rmq.spark.counted import write_counted
 from rmq.spark.failures import plain_errors
 from rmq.spark.folding import merged
 from rmq.spark.jobs import nothing
-from rmq.spark.jobs.order_lines import read_lines
 from rmq.spark.options import parse_options
-from rmq.spark.sink import BatchWriter
-from rmq.topics import Topic, TopicType
+from rmq.spark.sink.counted import write_counted
+from rmq.spark.sink.writer import BatchWriter
 
 MERGES = ("partition", "all", "none")
 
@@ -35,14 +35,6 @@ _BOUGHT = "unit_price > 0 AND quantity <> 0 AND customer_id IS NOT NULL"
 _WORTH = "CAST(unit_price AS DECIMAL(18,4)) * quantity"
 
 
-class Tier(Enum):
-    """How large a customer is; the value is the priority of the customer's messages."""
-
-    GOLD = 3_000
-    SILVER = 2_000
-    BRONZE = 1_000
-
-
 @dataclass(frozen=True)
 class PriceSettings:
     """What the job is to do.
@@ -50,7 +42,7 @@ class PriceSettings:
     Attributes:
         lines: Order lines: Parquet or CSV, as Spark's processes reach it.
         url: Where Redis is, as driver and executors reach it; no `embedded://`.
-        time_range_ms: In which time the changes of an item merge.
+        time_range_ms: Window in which an item's changes merge.
         merge: Where Spark folds equal contents before they are sent: `partition`: in each task; `all`: over all of
             them, which costs a shuffle; `none`: nowhere, so that Redis does it all.
         pictures: Name of the topic of items.
@@ -241,7 +233,7 @@ def _tier_reports(tiers: DataFrame) -> tuple[TierReport, ...]:
         tiers.groupBy("tier").agg(F.count(F.lit(1)).alias("customers"), F.sum("turnover").alias("turnover")).collect()
     )
     found = {row["tier"]: (row["customers"], round(row["turnover"])) for row in rows}
-    return tuple(TierReport(tier.name, tier.value, *found.get(tier.name, (0, 0))) for tier in Tier)
+    return tuple(TierReport(tier.name, tier.value, *found.get(tier.name, (0, 0))) for tier in reversed(Tier))
 
 
 class _Sending:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 
+from rmq._claiming.consumer import Consumer
+from rmq._model.messages import RangeMergeMessage
+from rmq._model.topics import Topic
 from rmq.client import RmqClient
-from rmq.consumer import Consumer
+from rmq.demo.spark.serial import Held
 from rmq.errors import RmqError
-from rmq.messages import RangeMergeMessage
-from rmq.spark.jobs.serial import Held
-from rmq.topics import Topic
 
 _AT_ONCE = 20
 _HOLD_S = 0.2

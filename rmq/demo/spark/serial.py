@@ -9,7 +9,7 @@ from typing import Any, cast
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from rmq.spark.jobs.customers import PREFIX
+from rmq.demo.spark.customers import PREFIX
 
 
 @dataclass(frozen=True, slots=True)

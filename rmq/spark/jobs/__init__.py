@@ -2,7 +2,7 @@
 
 A job is `run(session, settings, say=nothing) -> Report`. Its settings and its report are frozen dataclasses; `say` gets
 a line when a step begins. It knows nothing of the command line, and does not start or stop Spark. Its command is
-`rmq/cli/spark_<job>.py`, its program for `spark-submit` is `examples/spark_<job>.py`; see `rmq/cli/spark.py`.
+`rmq/cli/commands/spark/<job>.py`, its program for `spark-submit` is `examples/spark_<job>.py`.
 """
 
 from __future__ import annotations

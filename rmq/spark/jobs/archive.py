@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from rmq.durations import MAX_SCORE
+from rmq._model.times import MAX_SCORE
+from rmq._model.topics import Topic, TopicType
 from rmq.errors import InvalidValueError
 from rmq.spark.failures import SPARK_ERRORS, one_line
 from rmq.spark.folding import with_slot
 from rmq.spark.jobs.redrive import Again
-from rmq.topics import Topic, TopicType
 
 _PAYLOAD = ("string", "binary")
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
@@ -29,7 +29,7 @@ class Archive:
 
     Attributes:
         frame: All rows and columns.
-        time: Name of the column that tells when.
+        time: Name of the column with the time.
     """
 
     frame: DataFrame
@@ -109,7 +109,7 @@ def open_archive(spark: SparkSession, path: str, time_column: str | None = None)
     if time_column is None:
         if len(times) != 1:
             there = ", ".join(times) or "none"
-            raise InvalidValueError(f"archive {path!r}: which column tells the day? Timestamps are: {there}; name one")
+            raise InvalidValueError(f"archive {path!r}: name the column with the time; its timestamps are: {there}")
         time_column = times[0]
     elif types.get(time_column) not in ("timestamp", "bigint"):
         kind = types.get(time_column, "missing")

@@ -14,12 +14,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from rmq._model.topics import Topic
 from rmq.errors import InvalidValueError
 from rmq.spark.failures import one_line, plain_errors
 from rmq.spark.jobs import nothing
 from rmq.spark.jobs.redrive import Again, Redriver, connected, dead_of, in_utc, known_topic, utc
-from rmq.spark.sending import Counts
-from rmq.topics import Topic
+from rmq.spark.sink.sender import Counts
 
 MOST_ROWS = 100_000
 """Most rows of a table: types of errors times hours or slots; the largest counts stay."""
@@ -32,7 +32,7 @@ class DeadAuditSettings:
     """What the job is to do.
 
     Attributes:
-        topics: Whose dead.
+        topics: Topics whose dead to read.
         url: Where Redis is, as driver and executors reach it.
         where: Spark SQL condition over the columns of the batch reader's `queue=dead` and `text`, the content as text;
             `None` for all. Times are UTC.
@@ -197,7 +197,7 @@ def _chosen(frame: DataFrame, where: str | None) -> DataFrame:
     try:
         return named.where(where)
     except PySparkException as error:
-        raise InvalidValueError(f"condition {where!r:.200} is none: {one_line(error)}") from None
+        raise InvalidValueError(f"{where!r:.200} is not a valid condition: {one_line(error)}") from None
 
 
 def _report(frame: DataFrame, kept: DataFrame, settings: DeadAuditSettings) -> DeadReport:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -10,18 +9,19 @@ from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
-from rmq.audit import Audit
-from rmq.connections import Connections
+from rmq._model.topics import Topic, TopicType
+from rmq._slots.audit import Audit
+from rmq._slots.registry import Registry
+from rmq._transport.connections import Connections
+from rmq._transport.urls import parse_url
 from rmq.errors import InvalidValueError
-from rmq.registry import Registry
-from rmq.spark.counted import write_counted
 from rmq.spark.failures import plain_errors
 from rmq.spark.options import MAX_RATE, parse_options
-from rmq.spark.pacing import Limit, sent_so_far
-from rmq.spark.redriving import RedriveWriter
-from rmq.spark.sending import Counts
-from rmq.topics import Topic, TopicType
-from rmq.urls import parse_url
+from rmq.spark.progress import watching
+from rmq.spark.sink.counted import write_counted
+from rmq.spark.sink.pacing import Limit, sent_so_far
+from rmq.spark.sink.redrive_writer import RedriveWriter
+from rmq.spark.sink.sender import Counts
 
 LOOK_EVERY_S = 2.0
 DEADLINE_S = 60.0
@@ -88,7 +88,7 @@ class Redriver:
         writer = RedriveWriter(rows.schema, self._options, self._limit)
         with (
             self._audit.step("redrive", meaning) as note,
-            telling(self._connections, self._topic, self._limit, total, say),
+            reporting(self._connections, self._topic, self._limit, total, say),
             plain_errors(),
         ):
             counts = write_counted(rows, writer)
@@ -110,28 +110,22 @@ def limit_for(again: Again, chunk: int = 10) -> Limit | None:
 
 
 @contextmanager
-def telling(connections: Connections, topic: Topic, limit: Limit | None, total: int, say: Say) -> Generator[None]:
-    """Tell every few seconds how many messages are done, if it changed; only where a limit counts them."""
-    stopped = threading.Event()
+def reporting(connections: Connections, topic: Topic, limit: Limit | None, total: int, say: Say) -> Generator[None]:
+    """Report every few seconds how many messages are done, if the number changed; only a limit counts them."""
+    if limit is None:
+        yield
+        return
+    reported = 0
 
     def look() -> None:
-        told = 0
-        while limit is not None and not stopped.wait(LOOK_EVERY_S):
-            with suppress(Exception):  # a line of progress ends no job
-                done = sent_so_far(connections, topic, limit)
-                if done != told:
-                    told = done
-                    say(f"topic {topic.name}: {done:,} of {total:,} done")
+        nonlocal reported
+        done = sent_so_far(connections, topic, limit)
+        if done != reported:
+            reported = done
+            say(f"topic {topic.name}: {done:,} of {total:,} done")
 
-    thread = threading.Thread(target=look, name="rmq-spark-telling", daemon=True)
-    if limit is not None:
-        thread.start()
-    try:
+    with watching(look, LOOK_EVERY_S):
         yield
-    finally:
-        stopped.set()
-        if limit is not None:
-            thread.join()
 
 
 @contextmanager

@@ -18,10 +18,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from rmq.connections import Connections
+from rmq._model.topics import Topic
+from rmq._slots.registry import Registry
+from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, UnknownTopicError
-from rmq.registry import Registry
-from rmq.spark.counted import write_counted
+from rmq.spark.calls import Mark
 from rmq.spark.failures import plain_errors
 from rmq.spark.jobs import nothing
 from rmq.spark.jobs.archive import Archive, open_archive
@@ -33,14 +34,13 @@ from rmq.spark.jobs.redrive import (
     in_utc,
     known_topic,
     limit_for,
-    telling,
+    reporting,
 )
 from rmq.spark.options import Options, parse_options
-from rmq.spark.pacing import Limit
-from rmq.spark.sending import Counts, Sending
-from rmq.spark.sink import BatchWriter, takes_marks, task_context
-from rmq.spark_calls import Mark
-from rmq.topics import Topic
+from rmq.spark.sink.counted import write_counted
+from rmq.spark.sink.pacing import Limit
+from rmq.spark.sink.sender import Counts, Sending
+from rmq.spark.sink.writer import BatchWriter, takes_marks, task_context
 
 CHUNK = 10
 """Messages in a call. Always the same, so that a later run finds the marks of an earlier one, whatever its rate."""
@@ -61,7 +61,7 @@ class ReplaySettings:
         url: Where Redis is, as driver and executors reach it.
         again: How they are sent again; `rate` is needed.
         archive: Parquet, as Spark's processes reach it; `None`: the topic's dead, by their time of death.
-        time_column: Column of the archive that tells the day: a timestamp, or epoch ms; by default its only timestamp.
+        time_column: Column of the archive with the time: a timestamp, or epoch ms; by default its only timestamp.
         from_topic: Of an archive with a column `topic`: whose messages; by default those of `topic`.
         fixed_time_ms: An archive's messages on a FIXED_TIME topic: when they are due, epoch ms.
         run: Another name sends once more what a replay has sent before.
@@ -218,7 +218,7 @@ class _ArchiveReplay:
         if settings.dry_run or not found:
             return ReplayReport(found, resumable=self._resumable)
         began_s, total = time.monotonic(), Counts()
-        with telling(self._connections, self._topic, self._limit, found, self._say), plain_errors():
+        with reporting(self._connections, self._topic, self._limit, found, self._say), plain_errors():
             for hour in sorted(hours):
                 self._say(f"hour {hour:02d}: {hours[hour]:,} messages")
                 total.add(self._send(rows, hour))

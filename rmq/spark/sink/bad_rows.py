@@ -6,10 +6,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rmq._model.messages import Encoded
 from rmq.errors import InvalidMessageError
-from rmq.messages import Encoded
 from rmq.spark.arrow import fs, pa, parquet
-from rmq.spark.columns import Layout
+from rmq.spark.sink.columns import Layout
 
 REASON = "reason"
 

@@ -18,11 +18,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from rmq.durations import MAX_DURATION_MS, MAX_SCORE
+from rmq._model.times import MAX_DURATION_MS, MAX_SCORE
+from rmq._model.topics import Topic, TopicType
 from rmq.errors import InvalidValueError
 from rmq.spark.options import Options
 from rmq.spark.schema import DEAD, QUEUE
-from rmq.topics import Topic, TopicType
 
 _TEXT = (StringType, BinaryType)
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
@@ -95,12 +95,12 @@ def layout_of(schema: StructType, topic: Topic, options: Options) -> Layout:
             _check_type(name, kind, wanted[name], topic)
         elif name not in _OF_READS:
             raise InvalidValueError(
-                f"column {name!r} says nothing to topic {topic.name}, which is {topic.type.name} and takes "
+                f"column {name!r} is not a column of topic {topic.name}, which is {topic.type.name} and takes "
                 f"{', '.join(wanted)}; rename or drop it"
             )
     has_fields = topic.type is TopicType.STREAM and "fields" in types
     if has_fields and ("content" in types or "body" in types):
-        raise InvalidValueError("an entry made of fields has no content and no body beside them: drop those columns")
+        raise InvalidValueError("an entry made of fields has neither content nor body: drop these columns")
     if not has_fields and "content" not in types:
         raise InvalidValueError(f"column content is missing; there are {', '.join(types)}")
     constant = {"time_range": options.time_range_ms, "priority": options.priority}.get(value or "")

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.datasource import WriterCommitMessage
 
 from rmq.spark.arrow import pa
-from rmq.spark.sending import Counts
-from rmq.spark.sink import Written
+from rmq.spark.sink.sender import Counts
+from rmq.spark.sink.writer import Written
 
 _COLUMNS = ", ".join(f"{field.name} bigint" for field in fields(Counts))
 

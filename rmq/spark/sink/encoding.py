@@ -7,11 +7,11 @@ from itertools import repeat
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from rmq.envelope import MARK, wrap
+from rmq._model.envelope import MARK, wrap
+from rmq._model.messages import Encoded, StreamMessage, encode
 from rmq.errors import InvalidMessageError, InvalidValueError
-from rmq.messages import Encoded, StreamMessage, encode
 from rmq.spark.arrow import pa, pc
-from rmq.spark.columns import Layout
+from rmq.spark.sink.columns import Layout
 
 SAMPLED = 1_000
 """Rows of each task whose slots are computed once more."""

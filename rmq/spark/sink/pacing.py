@@ -5,12 +5,13 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field
 
-from rmq.clock import monotonic_s
-from rmq.connections import Connections
+from rmq._claiming.rate_limit import LONGEST_WAIT_S, TROUBLE_PAUSE_S
+from rmq._model.times import monotonic_s
+from rmq._model.topics import Topic
+from rmq._scripts.keys import write_rate_key
+from rmq._scripts.limits import take_from
+from rmq._transport.connections import Connections
 from rmq.errors import ReplyLostError
-from rmq.keys import write_rate_key
-from rmq.throttle import LONGEST_WAIT_S, TROUBLE_PAUSE_S, take_from
-from rmq.topics import Topic
 
 KEEP_S = 3_600
 """A bucket is forgotten so long after its write has ended, seconds."""

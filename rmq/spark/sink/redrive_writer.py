@@ -9,19 +9,19 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, ByteType, IntegerType, LongType, ShortType, StringType, StructType
 
-from rmq.connections import Connections
-from rmq.dead import new_score
+from rmq._admin.dead_letters import new_score
+from rmq._model.replies import Redriven
+from rmq._model.topics import Topic, TopicType
+from rmq._slots.registry import Registry
+from rmq._slots.slots import NACK_BATCH, SlotWriter
+from rmq._transport.connections import Connections
 from rmq.errors import InvalidMessageError, InvalidValueError
-from rmq.registry import Registry
-from rmq.results import Redriven
-from rmq.slot import NACK_BATCH, SlotWriter
 from rmq.spark.arrow import pa
 from rmq.spark.options import Options
-from rmq.spark.pacing import Limit, TaskPace, limit_of
 from rmq.spark.schema import DEAD
-from rmq.spark.sending import Counts
-from rmq.spark.sink import Written, sink_connections
-from rmq.topics import Topic, TopicType
+from rmq.spark.sink.pacing import Limit, TaskPace, limit_of
+from rmq.spark.sink.sender import Counts
+from rmq.spark.sink.writer import Written, sink_connections
 
 log = logging.getLogger("rmq.spark")
 
@@ -50,7 +50,7 @@ class RedriveWriter(DataSourceArrowWriter):
             raise InvalidValueError("a redrive takes no zookeeper: it needs no ownership; leave the option out")
         if options.idempotent or options.merge or options.trust_slot or options.bad_rows != "fail":
             raise InvalidValueError(
-                "redrive moves what is dead as it is: it goes not with idempotent, merge, trustSlot or badRows"
+                "redrive cannot be combined with idempotent, merge, trustSlot or badRows: it moves the dead unchanged"
             )
         self._options = options
         connections = sink_connections(options)
@@ -148,7 +148,7 @@ def _by_slot(topic: Topic, batch: Any) -> dict[int, list[tuple[bytes, int]]]:
     for row in zip(content, slot, died_us, topics, strict=True):
         if None in row or not 0 <= row[1] < topic.slots or row[3] != topic.name:
             raise InvalidMessageError(
-                f"row (content, slot, died in us, topic) {row!r:.400} is no dead message of this topic, which has "
+                f"row (content, slot, died in us, topic) {row!r:.400} is not a dead message of this topic, which has "
                 f"slots 0 to {topic.slots - 1}",
                 topic=topic.name,
             )

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rmq.backpressure import blocks, send_patiently
-from rmq.connections import Connections
-from rmq.errors import BacklogFullError, FixedTimePassedError
-from rmq.keys import sent_key, slot_keys
-from rmq.messages import Encoded
-from rmq.producer import BATCH_BYTES
-from rmq.results import SendResult
-from rmq.slot import SlotWriter
-from rmq.spark.bad_rows import BadRows
-from rmq.spark.pacing import TaskPace
-from rmq.spark_calls import Mark, Once
-from rmq.spark_slot import MarkedWriter
-from rmq.topics import Topic, TopicType
+from rmq._model.messages import Encoded
+from rmq._model.replies import SendResult
+from rmq._model.topics import Topic, TopicType
+from rmq._scripts.keys import sent_key, slot_keys
+from rmq._sending.backpressure import blocks, send_patiently
+from rmq._sending.pipeline import BATCH_BYTES, Pipeline, RoundSize
+from rmq._slots.slots import SlotWriter
+from rmq._transport.call import Call
+from rmq._transport.connections import Connections
+from rmq.errors import BacklogFullError, FixedTimePassedError, RmqError
+from rmq.spark.calls import Mark, Once
+from rmq.spark.sink.bad_rows import BadRows
+from rmq.spark.sink.pacing import TaskPace
+from rmq.spark.slots import MarkedWriter
 
 log = logging.getLogger("rmq.spark")
 
@@ -61,7 +63,7 @@ class Sending:
         fold: Whether equal contents of a slot are folded.
         hold: Most messages that are held back, to fold them and to fill chunks.
         chunk: Most messages in a call.
-        depth: Calls in a round trip.
+        depth: Most calls in a round trip, each to another slot.
     """
 
     fold: bool
@@ -70,12 +72,13 @@ class Sending:
     depth: int
 
 
-@dataclass
+@dataclass(slots=True)
 class _Part:
     """A chunk on its way; `number` counts those of its slot."""
 
     slot: int
-    rows: Sequence[Encoded]
+    encoded: Sequence[Encoded]
+    size_bytes: int
     number: int
 
 
@@ -107,10 +110,11 @@ class TaskSender:
         self._held: dict[int, list[Encoded]] = {}
         self._folded: dict[int, dict[bytes, Encoded]] = {}
         self._number = self._bytes = 0
-        self._chunks: dict[int, int] = {}
-        self._under_way: tuple[list[_Part], Callable[[], list[Any]]] | None = None
-        # one that waits for room must not be overtaken by the next of its slot
-        self._depth = 1 if blocks(topic) or pace is not None else sending.depth
+        self._chunks: Counter[int] = Counter()
+        depth = 1 if pace is not None else sending.depth
+        size = RoundSize(depth * sending.chunk, depth * BATCH_BYTES, depth)
+        wait = None if pace is None else pace.wait
+        self._pipeline = Pipeline[_Part](connections, topic, size, self._call, self._settle, wait)
         self.counts = Counts()
 
     def add(self, rows: Sequence[Encoded], size_bytes: int) -> None:
@@ -127,27 +131,25 @@ class TaskSender:
 
     def flush(self) -> None:
         """Send all that is held back."""
-        round_: list[_Part] = []
-        for part in self._parts():
-            round_.append(part)
-            if len(round_) == self._depth:
-                self._submit(round_)
-                round_ = []
-        if round_:
-            self._submit(round_)
+        held, self._held = self._held, {}
+        folded, self._folded = self._folded, {}
+        held.update((slot, list(rows.values())) for slot, rows in folded.items())
+        for slot, rows in held.items():
+            for part, size_bytes in cut(rows, self._sending.chunk):
+                self._pipeline.queue(_Part(slot, part, size_bytes, self._chunks[slot]))
+                self._chunks[slot] += 1
         self._number = self._bytes = 0
+        self._pipeline.flush()
 
     def finish(self) -> Counts:
         """Send the rest, wait for all answers, and return the counts."""
         self.flush()
-        self._collect()
+        self._pipeline.collect()
         return self.counts
 
     def close(self) -> None:
         """Leave no answer behind, whatever ended the task."""
-        if self._under_way is not None:
-            (_, answers), self._under_way = self._under_way, None
-            answers()
+        self._pipeline.close()
 
     def _hold_back(self, rows: Sequence[Encoded]) -> None:
         before = self._number
@@ -167,64 +169,44 @@ class TaskSender:
             slot[row.content] = row
         self.counts.folded += len(rows) - (self._number - before)
 
-    def _parts(self) -> Iterator[_Part]:
-        held, self._held = self._held, {}
-        folded, self._folded = self._folded, {}
-        held.update((slot, list(rows.values())) for slot, rows in folded.items())
-        for slot, rows in held.items():
-            for chunk in cut(rows, self._sending.chunk):
-                number = self._chunks.get(slot, 0)
-                self._chunks[slot] = number + 1
-                yield _Part(slot, chunk, number)
-
-    def _submit(self, round_: list[_Part]) -> None:
-        calls = [self._call(part) for part in round_]
-        self._collect()  # only now: Redis worked while these were put together
-        if self._pace is not None:
-            self._pace.wait(sum(len(part.rows) for part in round_))
-        self._under_way = round_, self._connections.submit(calls)
-
-    def _call(self, part: _Part) -> Any:
+    def _call(self, part: _Part) -> Call[Any]:
         if self._mark is None:
-            return self._writer.send_call(part.slot, part.rows)
-        return self._marked.send_call(part.slot, part.rows, self._mark.of(part.number, part.rows))
+            return self._writer.send_call(part.slot, part.encoded)
+        return self._marked.send_call(part.slot, part.encoded, self._mark.of(part.number, part.encoded))
 
-    def _collect(self) -> None:
-        if self._under_way is None:
-            return
-        (round_, answers), self._under_way = self._under_way, None
-        for part, answer in zip(round_, answers(), strict=True):
-            if isinstance(answer, FixedTimePassedError) and self._bad_rows.collecting:
-                self._without_passed(part)
-            elif isinstance(answer, BacklogFullError) and blocks(self._topic):
-                result, error = send_patiently(self._writer, part.slot, part.rows, self._connections.blocking.sleep)
-                if error is not None:
-                    raise error
-                self._book(result)
-            elif isinstance(answer, Exception):
-                raise answer
-            else:
-                self._book(answer)
+    def _settle(self, part: _Part, answer: SendResult | Once | RmqError) -> bool:
+        if not isinstance(answer, RmqError):
+            self._book(answer)
+        elif isinstance(answer, FixedTimePassedError) and self._bad_rows.collecting:
+            self._without_passed(part)
+        elif isinstance(answer, BacklogFullError) and blocks(self._topic):
+            result, error = send_patiently(self._writer, part.slot, part.encoded, self._connections.blocking.sleep)
+            if error is not None:
+                raise error
+            self._book(result)
+        else:
+            raise answer
+        return True
 
     def _without_passed(self, part: _Part) -> None:
         """Put those aside whose time has passed by the server's clock, and send the others.
 
         Those that were sent by an earlier run of the batch stay sent, whatever the time is now.
         """
-        mark = None if self._mark is None else self._mark.of(part.number, part.rows)
+        mark = None if self._mark is None else self._mark.of(part.number, part.encoded)
         passed = [] if mark is None else self._passed_before(part, mark)
         if passed:
             self._put_aside(part, passed, "fixed_time did not lie ahead of Redis' time when it was first sent")
-            self._book(Once(0, 0, len(part.rows) - len(passed)))
+            self._book(Once(0, 0, len(part.encoded) - len(passed)))
             return
-        while len(passed) < len(part.rows):
+        while len(passed) < len(part.encoded):
             key = slot_keys(self._topic.name, part.slot).store
             seconds, us = self._connections.command("TIME", key=key)
             now_ms = int(seconds) * 1_000 + int(us) // 1_000
-            late = [index for index, row in enumerate(part.rows) if row.score <= now_ms and index not in passed]
+            late = [index for index, row in enumerate(part.encoded) if row.score <= now_ms and index not in passed]
             self._put_aside(part, late, f"fixed_time does not lie ahead of Redis' time, {now_ms} ms")
             passed += late
-            rows = [row for row in part.rows if row.score > now_ms]
+            rows = [row for row in part.encoded if row.score > now_ms]
             try:
                 if rows and mark is None:
                     self._book(self._connections.run(self._writer.send_call(part.slot, rows)))
@@ -240,7 +222,7 @@ class TaskSender:
 
     def _put_aside(self, part: _Part, indices: Sequence[int], reason: str) -> None:
         if indices:
-            self._bad_rows.take_encoded([part.rows[index] for index in indices], reason)
+            self._bad_rows.take_encoded([part.encoded[index] for index in indices], reason)
 
     def _book(self, result: SendResult | Once) -> None:
         self.counts.new += result.new
@@ -251,23 +233,23 @@ class TaskSender:
                 self._pace.give_back(result.skipped)
 
 
-def cut(rows: Sequence[Encoded], most: int) -> Iterator[Sequence[Encoded]]:
-    """Cut messages into chunks of at most `most`, and of at most `BATCH_BYTES` unless one alone is larger."""
+def cut(rows: Sequence[Encoded], most: int) -> Iterator[tuple[Sequence[Encoded], int]]:
+    """Yield chunks and their bytes: of at most `most` messages, and `BATCH_BYTES` unless one alone is larger."""
     for first in range(0, len(rows), most):
         part = rows[first : first + most]
         size = sum([len(row.content) for row in part]) + sum([len(row.body) for row in part if row.body])
         if size <= BATCH_BYTES:
-            yield part
+            yield part, size
         else:
             yield from _cut_by_size(part)
 
 
-def _cut_by_size(rows: Sequence[Encoded]) -> Iterator[Sequence[Encoded]]:
+def _cut_by_size(rows: Sequence[Encoded]) -> Iterator[tuple[Sequence[Encoded], int]]:
     first = size = 0
     for index, row in enumerate(rows):
         length = len(row.content) + len(row.body or b"")
         if index > first and size + length > BATCH_BYTES:
-            yield rows[first:index]
+            yield rows[first:index], size
             first, size = index, 0
         size += length
-    yield rows[first:]
+    yield rows[first:], size

@@ -11,27 +11,27 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from rmq.backpressure import blocks
-from rmq.connections import Connections
-from rmq.durability import parse_durability
+from rmq._model.topics import Topic, TopicType
+from rmq._sending.backpressure import blocks
+from rmq._slots.registry import Registry
+from rmq._transport.connections import Connections
+from rmq._transport.durability import parse_durability
+from rmq._transport.urls import parse_url
 from rmq.errors import InvalidValueError
-from rmq.registry import Registry
-from rmq.spark.bad_rows import BadRows
-from rmq.spark.columns import layout_of
+from rmq.spark.calls import Mark
 from rmq.spark.options import Options
-from rmq.spark.pacing import Limit, TaskPace, limit_of
-from rmq.spark.rows_in import encode_rows
-from rmq.spark.sending import Counts, Sending, TaskSender
-from rmq.spark_calls import Mark
-from rmq.topics import Topic, TopicType
-from rmq.urls import parse_url
+from rmq.spark.sink.bad_rows import BadRows
+from rmq.spark.sink.columns import layout_of
+from rmq.spark.sink.encoding import encode_rows
+from rmq.spark.sink.pacing import Limit, TaskPace, limit_of
+from rmq.spark.sink.sender import Counts, Sending, TaskSender
 
 log = logging.getLogger("rmq.spark")
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The counts that a task reports to the driver."""
 
     counts: Counts
 
@@ -128,8 +128,8 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
         topic = self._layout.topic
         if options.idempotent and not takes_marks(topic):
             raise InvalidValueError(
-                f"topic {topic.name} waits for room, drops what is too much, or is PRIORITY with a ttl: that goes not "
-                "with idempotent"
+                f"topic {topic.name} waits for room, drops what is too much, or is PRIORITY with a ttl: it cannot be "
+                "combined with idempotent"
             )
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -192,5 +192,5 @@ def task_context() -> TaskContext:
     """
     context = TaskContext.get()
     if context is None:
-        raise InvalidValueError("a sink writes in tasks of Spark only")
+        raise InvalidValueError("a sink can write only in a task of Spark")
     return context

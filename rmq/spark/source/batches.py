@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from rmq.errors import InvalidValueError
-from rmq.spark_calls import CHUNK
+from rmq.spark.calls import CHUNK
 
 VERSION = 1
 
@@ -51,7 +51,9 @@ class Batch:
             quotas = {int(slot): int(quota) for slot, quota in offset["q"].items()}
             return cls(str(offset["qid"]), int(offset["seq"]), quotas, bool(offset.get("wary")))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InvalidValueError(f"the checkpoint's offset {offset!r:.200} is none of RMQ's: {error!r}") from error
+            raise InvalidValueError(
+                f"the checkpoint's offset {offset!r:.200} was not written by RMQ: {error!r}"
+            ) from error
 
     def next(self, quotas: Mapping[int, int], *, wary: bool = False) -> Batch:
         """Return the batch that follows this one."""

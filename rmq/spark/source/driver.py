@@ -6,7 +6,11 @@ import logging
 import threading
 from dataclasses import dataclass
 
-from rmq.connections import Connections
+from rmq._admin.inspection import Inspection
+from rmq._model.topics import Topic, TopicType
+from rmq._slots.registry import Registry
+from rmq._transport.connections import Connections
+from rmq._transport.urls import parse_url
 from rmq.errors import (
     BatchAckedError,
     BatchError,
@@ -17,13 +21,9 @@ from rmq.errors import (
     RmqError,
     UnknownTopicError,
 )
-from rmq.inspection import Inspection
-from rmq.registry import Registry
-from rmq.spark.batches import Batch, share
-from rmq.spark_calls import Driver
-from rmq.spark_slot import QuerySlots
-from rmq.topics import Topic, TopicType
-from rmq.urls import parse_url
+from rmq.spark.calls import Driver
+from rmq.spark.slots import QuerySlots
+from rmq.spark.source.batches import Batch, share
 
 log = logging.getLogger("rmq.spark")
 
@@ -82,7 +82,11 @@ class QueryDriver:
 
     def __init__(self, url: str | None, topic: str, *, deadline_s: float, fail_on_data_loss: bool) -> None:
         self._connections = Connections(parse_url(url), deadline_s=deadline_s)
-        self.topic = open_topic(self._connections, topic)
+        try:
+            self.topic = open_topic(self._connections, topic)
+        except BaseException:
+            self._connections.close()  # nobody has this driver to close it
+            raise
         self._slots = QuerySlots(self._connections, self.topic)
         timeout_s = min(5.0, max(1.0, self.topic.lease_s / 6))
         self._renewing = Connections(parse_url(url), timeout_s=timeout_s, deadline_s=RENEW_DEADLINE_S)

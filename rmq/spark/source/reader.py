@@ -19,16 +19,15 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rmq.connections import Connections
-from rmq.spark.batches import Batch, Part, cut, default_replays
-from rmq.spark.options import Options
-from rmq.spark.query_driver import QueryDriver
-from rmq.spark.source_options import SourceSettings, source_settings
-from rmq.spark.source_rows import ArrowRows
-from rmq.spark_calls import Chunk, Driver
-from rmq.spark_slot import QuerySlots
-from rmq.topics import Topic
-from rmq.urls import parse_url
+from rmq._model.topics import Topic
+from rmq._transport.connections import Connections
+from rmq._transport.urls import parse_url
+from rmq.spark.calls import Chunk, Driver
+from rmq.spark.options import Options, check_source
+from rmq.spark.slots import QuerySlots
+from rmq.spark.source.batches import Batch, Part, cut, default_replays
+from rmq.spark.source.driver import QueryDriver
+from rmq.spark.source.rows import ArrowRows
 
 AHEAD = 4
 """Chunks that a task asks for at once, while Spark works on those before."""
@@ -69,7 +68,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, schema: StructType, options: Options) -> None:
-        self._schema, self._settings = schema, source_settings(options)
+        check_source(options)
+        self._schema, self._options = schema, options
         self._driver: QueryDriver | None = None
 
     def initialOffset(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that `maxMessagesPerTrigger` sets."""
-        return ReadMaxRows(self._settings.max_messages)
+        return ReadMaxRows(self._options.max_messages)
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Ack the batch that ends at `start`, which Spark has committed, and plan the next; claims nothing."""
@@ -104,19 +104,19 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if batch.seq == Batch.from_offset(start).seq:
             return []
         driver = query.open(batch)
-        settings = self._settings
-        cuts = cut(batch, settings.min_partitions, settings.max_partitions)
-        given = default_replays(query.topic.max_retries) if settings.max_replays is None else settings.max_replays
+        cuts = cut(batch, *self._options.task_numbers)
+        given = self._options.max_replays
+        given = default_replays(query.topic.max_retries) if given is None else given
         replays = 0 if batch.wary else given
         return [BatchPartition(query.topic, driver, batch.seq, batch.size, replays, parts) for parts in cuts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Claim, or claim again, one part of a batch, a chunk at a time."""
         partition = cast(BatchPartition, partition)
-        connections = Connections(parse_url(self._settings.url), deadline_s=float(self._settings.deadline_s))
+        connections = Connections(parse_url(self._options.url), deadline_s=float(self._options.deadline_s))
         try:
             rows = ArrowRows(self._schema, partition.topic)
-            for chunks in _chunks(connections, partition, self._settings):
+            for chunks in _chunks(connections, partition, self._options):
                 batch = rows.batch(chunks)
                 if batch.num_rows:
                     yield batch
@@ -134,12 +134,12 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _query(self) -> QueryDriver:
         if self._driver is None:
-            settings = self._settings
+            options = self._options
             self._driver = QueryDriver(
-                settings.url,
-                settings.topic,
-                deadline_s=float(settings.deadline_s),
-                fail_on_data_loss=settings.fail_on_data_loss,
+                options.url,
+                options.needed_topic(),
+                deadline_s=float(options.deadline_s),
+                fail_on_data_loss=options.fail_on_data_loss,
             )
         return self._driver
 
@@ -147,9 +147,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return limit.max_rows if isinstance(limit, ReadMaxRows) else None
 
 
-def _chunks(
-    connections: Connections, partition: BatchPartition, settings: SourceSettings
-) -> Iterator[list[tuple[int, Chunk]]]:
+def _chunks(connections: Connections, partition: BatchPartition, options: Options) -> Iterator[list[tuple[int, Chunk]]]:
     """Read a partition's chunks, some at a time, each with its slot; the next ones are on their way meanwhile."""
     slots = QuerySlots(connections, partition.topic)
     parts = partition.parts
@@ -161,7 +159,7 @@ def _chunks(
             parts[first : first + AHEAD],
             size=partition.size,
             max_replays=partition.max_replays,
-            strict=settings.fail_on_lease_lost,
+            strict=options.fail_on_lease_lost,
         )
 
     answers = ask(0)

@@ -8,9 +8,9 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
+from rmq._model.topics import Topic
 from rmq.spark.arrow import pa, pc, spark_types
-from rmq.spark_calls import Chunk
-from rmq.topics import Topic
+from rmq.spark.calls import Chunk
 
 
 class ArrowRows:

@@ -1,17 +1,16 @@
 """`rmq spark`: the jobs of `rmq.spark.jobs` as commands.
 
-A command lives in a module of its own, `rmq/cli/spark_<name>.py`: a function whose first parameter is the `Session`,
-as for all commands. Its body imports the job inside `needs_spark`, checks the settings, and runs the job inside
-`spark_running`, which starts Spark and makes one line of its errors: `spark_prices.py` shows it. To add one, import its
-module here and add a line at the end.
+A command lives in a module of its own in this package: a function whose first parameter is the `Session`. Its body
+imports the job inside `needs_spark`, checks the settings, and runs the job inside `spark_running`, which starts Spark
+and turns an error into one line; see `prices.py`. To add a command, import its module here and register it at the end.
 """
 
 from __future__ import annotations
 
 import typer
 
-from rmq.cli import spark_audience, spark_dead, spark_demo, spark_prices, spark_replay
-from rmq.cli.session import command
+from rmq.cli.commands.spark import audience, dead, demo, prices, replay
+from rmq.cli.console import command
 
 spark_app = typer.Typer(
     help="Jobs that run in Spark, on this machine or under spark-submit. Needs the extra spark-local.",
@@ -26,8 +25,8 @@ spark_app = typer.Typer(
 def _group() -> None: ...  # pyright: ignore[reportUnusedFunction] - makes a group of one command, too
 
 
-command(spark_app, "audience")(spark_audience.audience)
-command(spark_app, "dead")(spark_dead.dead)
-command(spark_app, "demo")(spark_demo.demo)
-command(spark_app, "prices")(spark_prices.prices)
-command(spark_app, "replay")(spark_replay.replay)
+command(spark_app, "audience")(audience.audience)
+command(spark_app, "dead")(dead.dead)
+command(spark_app, "demo")(demo.demo)
+command(spark_app, "prices")(prices.prices)
+command(spark_app, "replay")(replay.replay)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from rmq.cli.session import FAILED, Session, cut, new_table
-from rmq.cli.spark_session import LOCAL, Master, spark_running
-from rmq.cli.values import parse_duration_ms
+from rmq._model.times import parse_duration_ms
+from rmq._processes.signals import until_signal
+from rmq.cli.commands.spark.session import LOCAL, Master, spark_running
+from rmq.cli.console import FAILED, Session, cut, new_table
 from rmq.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from rmq.spark.jobs.audience_report import AudienceReport
+    from rmq.demo.spark.audience_report import AudienceReport
 
 
 def audience(
@@ -30,7 +27,7 @@ def audience(
     ] = None,
     topic: Annotated[str, typer.Option("--topic", help="Name of the topic.")] = "audience",
     slots: Annotated[int, typer.Option("--slots", help="Its number of slots.")] = 8,
-    window: Annotated[str, typer.Option("--window", help="In which time a customer's changes merge.")] = "2s",
+    window: Annotated[str, typer.Option("--window", help="Window in which a customer's changes merge.")] = "2s",
     batch: Annotated[int, typer.Option("--batch", help="Most customers in a batch.")] = 1_000,
     sources: Annotated[
         list[str] | None,
@@ -47,11 +44,11 @@ def audience(
 ) -> None:
     """Send changes of customers from order lines, and evaluate rules for those who changed."""
     if no_send and sources:
-        raise InvalidValueError(f"--no-send goes not with --source {sources[0]}")
+        raise InvalidValueError(f"--no-send cannot be combined with --source {sources[0]}")
     window_ms = parse_duration_ms(window, "--window")
     with spark_running(session, "audience", master) as running:
-        from rmq.spark.jobs.audience import SOURCES, AudienceSettings, run
-        from rmq.spark.jobs.audience_rules import DEFAULT_RULES, read_rules
+        from rmq.demo.spark.audience import SOURCES, AudienceSettings, run
+        from rmq.demo.spark.audience_rules import DEFAULT_RULES, read_rules
 
         chosen = DEFAULT_RULES if rules is None else read_rules(rules)
         settings = AudienceSettings(
@@ -67,7 +64,7 @@ def audience(
             until_empty=not run_on,
             rival=rival,
         )
-        with _stopped_by_signals() as stop:
+        with until_signal() as stop:
             report = run(running.spark, settings, running.say, stop)
     if session.json:
         session.document(report.to_json())
@@ -75,26 +72,6 @@ def audience(
         show_audience(session, report, chosen)
     if not report.serial:
         raise typer.Exit(FAILED)
-
-
-@contextmanager
-def _stopped_by_signals() -> Generator[threading.Event]:
-    """Give an event that Ctrl-C and SIGTERM set, while it lasts, so that a batch is finished. A second one ends it."""
-    stop = threading.Event()
-
-    def end(number: int, frame: FrameType | None) -> None:
-        stop.set()
-        restore()
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        restore()
 
 
 def show_audience(session: Session, report: AudienceReport, rules: Mapping[str, str]) -> None:
@@ -127,7 +104,7 @@ def show_audience(session: Session, report: AudienceReport, rules: Mapping[str, 
     if report.died:
         session.warn(f"{report.died:,} messages died and were not evaluated: see rmq dead list")
     if report.passed_over:
-        session.warn(f"{report.passed_over:,} messages named no customer and were passed over")
+        session.warn(f"{report.passed_over:,} messages named no customer and were skipped")
 
 
 def _checks(report: AudienceReport) -> list[tuple[bool, str]]:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from rmq.cli.session import Session, cut, new_table
-from rmq.cli.shown import json_payload, shown
-from rmq.cli.spark_session import LOCAL, Master, spark_running
-from rmq.cli.values import parse_duration_ms, parse_rate
+from rmq._model.display import shown
+from rmq.cli.commands.spark.session import LOCAL, Master, spark_running
+from rmq.cli.console import Session, cut, new_table
+from rmq.cli.documents import picked
+from rmq.cli.options import DueIn, NewPriority, Typed
+from rmq.cli.parsing import parse_rate
 from rmq.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -20,23 +22,10 @@ if TYPE_CHECKING:
 _MOST_LINES = 20
 _BAR = 30
 
-Rate = Annotated[
-    str | None, typer.Option("--rate", metavar="N/s", help="Most messages a second (or N/m, N/h) in the whole cluster.")
-]
-Priority = Annotated[
-    int | None, typer.Option("--priority", help="PRIORITY topics: their new priority; the lowest by default.")
-]
-DueIn = Annotated[
-    str | None,
-    typer.Option(
-        "--due-in", metavar="DURATION", help="Time topics: due so long after they are sent; at once by default."
-    ),
-]
-
 
 def dead(
     session: Session,
-    topics: Annotated[list[str], typer.Argument(help="Whose dead.")],
+    topics: Annotated[list[str], typer.Argument(help="Topics whose dead to read.")],
     where: Annotated[
         str | None,
         typer.Option(
@@ -56,14 +45,16 @@ def dead(
     ] = None,
     redrive: Annotated[bool, typer.Option("--redrive", help="Send them again. Needs --where; 'true' is all.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what a redrive would take.")] = False,
-    rate: Rate = None,
-    priority: Priority = None,
+    rate: Annotated[
+        float | None,
+        Typed(parse_rate),
+        typer.Option(metavar="N/s", help="Most messages a second (or N/m, N/h) in the whole cluster."),
+    ] = None,
+    priority: NewPriority = None,
     due_in: DueIn = None,
     master: Master = LOCAL,
 ) -> None:
     """Count the dead of topics by reason, hour and slot, draw it, and send those that are chosen again."""
-    per_second = None if rate is None else parse_rate(rate, "--rate")
-    due_in_ms = None if due_in is None else parse_duration_ms(due_in, "--due-in") or None
     if (redrive or dry_run) and where is None:
         raise InvalidValueError("--redrive and --dry-run need --where, a condition; --where true takes all the dead")
     if not redrive and not dry_run and (rate, priority, due_in) != (None, None, None):
@@ -75,7 +66,7 @@ def dead(
 
         if out is not None:
             check_files(form, out)
-        again = Again(priority, due_in_ms, per_second)
+        again = Again(priority, due_in or None, rate)
         settings = DeadAuditSettings(tuple(topics), running.url, where, rows, redrive, dry_run, again)
         files: list[str] = []
 
@@ -166,26 +157,11 @@ def _as_json(report: DeadReport, files: list[str], dry_run: bool) -> dict[str, A
         "chosen": report.chosen,
         **would,
         "reasons": [
-            {
-                "topic": row.topic,
-                "error_type": row.error_type,
-                "dead": row.dead,
-                "attempts": row.attempts,
-                "first_died": row.first_died.isoformat(),
-                "last_died": row.last_died.isoformat(),
-                "example": row.example,
-            }
-            for row in report.reasons
+            picked(row, "topic error_type dead attempts first_died last_died example") for row in report.reasons
         ],
-        "hours": [
-            {"topic": row.topic, "hour": row.hour.isoformat(), "error_type": row.error_type, "dead": row.dead}
-            for row in report.hours
-        ],
+        "hours": [picked(row, "topic hour error_type dead") for row in report.hours],
         "slots": [vars(row) for row in report.slots],
-        "examples": [
-            {"topic": row.topic, "slot": row.slot, "content": json_payload(row.content), "died": row.died.isoformat()}
-            for row in report.examples
-        ],
+        "examples": [picked(row, "topic slot content died") for row in report.examples],
         "redriven": {
             topic: {"redriven": counts.new, "merged": counts.merged, "absent": counts.skipped}
             for topic, counts in report.redriven.items()

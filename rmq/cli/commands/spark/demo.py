@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from rmq.cli.session import FAILED, Session
-from rmq.cli.shown import shown
-from rmq.cli.spark_audience import show_audience
-from rmq.cli.spark_prices import show_prices
-from rmq.cli.spark_session import LOCAL, Master, needs_spark, spark_running
+from rmq._model.display import shown
+from rmq.cli.commands.spark.audience import show_audience
+from rmq.cli.commands.spark.prices import show_prices
+from rmq.cli.commands.spark.session import LOCAL, Master, needs_spark, spark_running
+from rmq.cli.console import FAILED, Session
 
 RIVALS = 20
 """Customers that a plain consumer takes while Spark drains, to show that no two have one at once."""
@@ -36,12 +36,12 @@ def demo(
     # not RMQ_URL: whoever works for a live queue has that set
     session = Session(replace(session.options, url=session.options.url or "embedded://"))
     with needs_spark():
-        from rmq.spark.jobs import audience, prices
-        from rmq.spark.jobs.order_lines import slice_path, whole_path
+        from rmq.demo.spark import audience, prices
+        from rmq.demo.spark.order_lines import slice_path, whole_path
     whole = orders or whole_path()
     lines = whole or slice_path()
     if whole is None:
-        session.warn("the whole data set is not here (RMQ_DATA names it): this is one day of it, 4,940 order lines")
+        session.warn("the whole data set was not found (RMQ_DATA names it): these are 4,940 order lines of one day")
     session.note(f"order lines: {lines}")
     with (
         tempfile.TemporaryDirectory(prefix="rmq-spark-demo-") as out,

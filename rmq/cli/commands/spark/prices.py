@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmq.cli.session import Session, new_table
-from rmq.cli.shown import shown
-from rmq.cli.spark_session import LOCAL, Master, needs_spark, spark_running
-from rmq.cli.values import parse_duration_ms
+from rmq._model.display import shown
+from rmq._model.times import parse_duration_ms
+from rmq.cli.commands.spark.session import LOCAL, Master, needs_spark, spark_running
+from rmq.cli.console import Session, new_table
 from rmq.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from rmq.spark.jobs.prices import PriceReport
+    from rmq.demo.spark.prices import PriceReport
 
 
 def prices(
@@ -23,16 +23,16 @@ def prices(
         str | None, typer.Argument(help="Order lines, Parquet or CSV.  \\[default: the day that RMQ carries]")
     ] = None,
     time_range: Annotated[
-        str, typer.Option(metavar="DURATION", help="In which time the changes of an item merge.")
+        str, typer.Option(metavar="DURATION", help="Window in which an item's changes merge.")
     ] = "1h",
     merge: Annotated[
-        str, typer.Option(metavar="WHERE", help="Where Spark folds first: partition, all or none.")
+        str, typer.Option(metavar="WHERE", help="Where Spark folds messages: partition, all or none.")
     ] = "partition",
     pictures: Annotated[str, typer.Option(metavar="TOPIC", help="The topic of items.")] = "price-picture",
     customers: Annotated[str, typer.Option(metavar="TOPIC", help="The topic of customers.")] = "customer-tier",
     slots: Annotated[int, typer.Option(metavar="N", help="Slots of both, a power of two.")] = 8,
     gold: Annotated[float, typer.Option(metavar="PERCENT", help="Customers that are gold.")] = 10.0,
-    silver: Annotated[float, typer.Option(metavar="PERCENT", help="Customers that come next.")] = 30.0,
+    silver: Annotated[float, typer.Option(metavar="PERCENT", help="Customers that are silver.")] = 30.0,
     master: Master = LOCAL,
 ) -> None:
     """Send new prices of items to a merge topic, and customers by their turnover to a priority topic."""
@@ -40,8 +40,8 @@ def prices(
     if not window_ms:
         raise InvalidValueError("--time-range is 0; changes merge in a window of 1ms or more")
     with needs_spark():
-        from rmq.spark.jobs.order_lines import slice_path
-        from rmq.spark.jobs.prices import PriceSettings, run
+        from rmq.demo.spark.order_lines import slice_path
+        from rmq.demo.spark.prices import PriceSettings, run
     lines = slice_path() if orders is None else orders
     settings = PriceSettings(lines, "", window_ms, merge, pictures, customers, slots, gold / 100, silver / 100)
     with spark_running(session, "prices", master) as running:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Annotated
 
 import typer
 
-from rmq.cli.session import Session
-from rmq.cli.shown import shown
-from rmq.cli.spark_dead import DueIn, Priority
-from rmq.cli.spark_session import LOCAL, Master, spark_running
-from rmq.cli.values import parse_day, parse_duration_ms, parse_instant_ms, parse_rate
+from rmq._model.display import shown
+from rmq.cli.commands.spark.session import LOCAL, Master, spark_running
+from rmq.cli.console import Session
+from rmq.cli.options import DueIn, NewPriority, Typed
+from rmq.cli.parsing import parse_day, parse_instant_ms, parse_rate
 
 
 def replay(
     session: Session,
     topic: Annotated[str, typer.Argument(help="Where the messages go.")],
-    day: Annotated[str, typer.Option("--day", metavar="DAY", help="Which day, such as 2026-11-20, in UTC.")],
+    day: Annotated[
+        date, Typed(parse_day), typer.Option("--day", metavar="DAY", help="Day in UTC, such as 2026-11-20.")
+    ],
     rate: Annotated[
-        str, typer.Option("--rate", metavar="N/s", help="Most messages a second (or N/m, N/h) in the whole cluster.")
+        float,
+        Typed(parse_rate),
+        typer.Option(metavar="N/s", help="Most messages a second (or N/m, N/h) in the whole cluster."),
     ],
     archive: Annotated[
         str | None,
@@ -26,39 +31,41 @@ def replay(
     ] = None,
     time_column: Annotated[
         str | None,
-        typer.Option("--time-column", metavar="NAME", help="Archive: what tells the day.  \\[default: its timestamp]"),
+        typer.Option(
+            "--time-column", metavar="NAME", help="Archive: column with the time.  \\[default: its timestamp]"
+        ),
     ] = None,
     from_topic: Annotated[
-        str | None, typer.Option("--from-topic", metavar="NAME", help="Archive: whose messages, if not this topic's.")
+        str | None,
+        typer.Option("--from-topic", metavar="NAME", help="Archive: topic of its messages, if not this one."),
     ] = None,
-    priority: Priority = None,
+    priority: NewPriority = None,
     due_in: DueIn = None,
     fixed_time: Annotated[
-        str | None, typer.Option("--fixed-time", metavar="TIME", help="Archive to a FIXED_TIME topic: when all is due.")
+        int | None,
+        Typed(parse_instant_ms),
+        typer.Option(metavar="TIME", help="Archive to a FIXED_TIME topic: when all is due."),
     ] = None,
     run_name: Annotated[
-        str, typer.Option("--run", metavar="NAME", help="Archive: a new name sends once more what was sent.")
+        str, typer.Option("--run", metavar="NAME", help="Archive: a new name sends sent messages once more.")
     ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     master: Master = LOCAL,
 ) -> None:
     """Send a day's messages again at a limited rate: those that died then, or those of an archive."""
-    per_second, chosen_day = parse_rate(rate, "--rate"), parse_day(day, "--day")
-    due_in_ms = None if due_in is None else parse_duration_ms(due_in, "--due-in") or None
-    fixed_time_ms = None if fixed_time is None else parse_instant_ms(fixed_time, "--fixed-time")
     with spark_running(session, "replay", master) as running:
         from rmq.spark.jobs.redrive import Again
         from rmq.spark.jobs.replay import ReplaySettings, run
 
         settings = ReplaySettings(
             topic,
-            chosen_day,
+            day,
             running.url,
-            Again(priority, due_in_ms, per_second),
+            Again(priority, due_in or None, rate),
             archive,
             time_column,
             from_topic,
-            fixed_time_ms,
+            fixed_time,
             run_name,
             dry_run,
         )
@@ -67,7 +74,7 @@ def replay(
         session.document({**vars(report), "sent": report.sent, "per_second": round(report.per_second, 1)})
         return
     source = "dead" if archive is None else "archive"
-    session.line(f"{report.found:,} messages of {chosen_day} in the {source} of topic {shown(topic, 60)}")
+    session.line(f"{report.found:,} messages of {day} in the {source} of topic {shown(topic, 60)}")
     if dry_run or not report.found:
         return
     session.line(
@@ -76,6 +83,6 @@ def replay(
     )
     if report.skipped:
         why = "not dead any more" if archive is None else "sent by an earlier run; --run NAME sends them once more"
-        session.line(f"{report.skipped:,} passed over: {why}")
+        session.line(f"{report.skipped:,} skipped: {why}")
     if not report.resumable:
-        session.note("this topic waits for room, drops or has a ttl: another run would send all of it again")
+        session.note("this topic waits for room, drops or has a ttl: another run would send all messages again")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from rmq.cli.session import Session
-from rmq.cli.shown import shown
+from rmq._model.display import shown
+from rmq.cli.console import Session
 from rmq.errors import RmqError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def spark_running(session: Session, name: str, master: str = LOCAL) -> Generator
         from rmq.spark.progress import watch_tasks
         from rmq.spark.session import open_session
     with session.client() as client, plain_errors():
-        client.topics()  # a Redis that does not answer is told now, and not by Spark's tasks
+        client.topics()  # so that a Redis that does not answer fails here, and not in Spark's tasks
         session.note("Spark starts ...")
         with open_session(f"rmq {name}", master=master, quiet=not session.options.verbose) as spark:
             if not session.err.is_terminal:
@@ -85,5 +85,5 @@ def needs_spark() -> Generator[None]:
     """
     try:
         yield
-    except ImportError as error:  # it says itself what is missing
+    except ImportError as error:  # the error names what is missing
         raise RmqError(str(error)) from None

@@ -1,0 +1,96 @@
+-- Whether a message fits into what its call may still hand over, and takes it off: `slot.room` has `left`, bytes of
+-- contents and bodies, and `first`, true until something is handed over, since one message may have any size. One that
+-- does not fit uses all of it up: to look for smaller ones elsewhere would be to read large ones in vain.
+-- `slot.bodied`: the slot has bodies. `slot.body_bound`: none of them is larger, in bytes; nil where that is not known.
+-- To ask for the size of each body would cost a command a message. So a body counts as large as the bound while there
+-- is room for that, and its content stands in `slot.assumed` until the body is read.
+
+-- Begins a claim: nothing is assumed yet. `slot.bodies`: bodies that were read before the claim was decided, false for
+-- none. `slot.weighed`: contents whose bodies were asked for their sizes, their number and the largest size.
+local function begin_room(slot, room, number_of_bodies, bound)
+  slot.room, slot.bodied, slot.body_bound = room, number_of_bodies > 0, tonumber(bound or nil)
+  slot.assumed, slot.bodies, slot.weighed = {}, {}, { number = 0, largest = 0 }
+end
+
+-- Reads the bodies that were assumed to be as large as may be, and gives back the room that they do not need.
+local function weigh(slot)
+  local names, room = slot.assumed, slot.room
+  if #names == 0 then
+    return
+  end
+  slot.assumed = {}
+  for i, body in ipairs(redis.call('HMGET', slot.body, unpack(names))) do
+    local bytes = body and #body or 0
+    slot.bodies[names[i]] = body
+    room.left = room.left + slot.body_bound - bytes
+    slot.bound_broken = slot.bound_broken or bytes > slot.body_bound
+  end
+end
+
+-- The size of a body that must be known.
+local function body_bytes(slot, content)
+  local bytes, weighed = redis.call('HSTRLEN', slot.body, content), slot.weighed
+  if bytes > 0 and not weighed[content] then
+    weighed[content], weighed.number = true, weighed.number + 1
+    weighed.largest = math.max(weighed.largest, bytes)
+  end
+  return bytes
+end
+
+local function fits(slot, content)
+  local room, bytes, bound = slot.room, #content, slot.body_bound
+  if slot.bodied then
+    if bound and #slot.assumed > 0 and bytes + bound > room.left then
+      weigh(slot)
+    end
+    if bound and bytes + bound <= room.left then
+      slot.assumed[#slot.assumed + 1] = content
+      bytes = bytes + bound
+    else
+      bytes = bytes + body_bytes(slot, content)
+    end
+  end
+  if bytes > room.left and not room.first then
+    room.left = 0
+    return false
+  end
+  room.left, room.first = room.left - bytes, false
+  return true
+end
+
+-- Whether anything may still fit.
+local function has_room(slot)
+  return slot.room.left > 0 or slot.room.first
+end
+
+-- How many messages of a page, from its first one on, fit.
+local function fitting(slot, page)
+  local number, bound = #page / 2, slot.body_bound
+  if slot.bodied and bound and number > 16 and
+    math.max(body_bytes(slot, page[1]), body_bytes(slot, page[#page - 1])) > bound then
+    weigh(slot) -- a release that knows of no bound has stored them: from here on each is asked for its size
+    slot.bound_broken, slot.body_bound = true, nil
+  end
+  if not slot.bodied or slot.body_bound then
+    local bytes = slot.bodied and number * slot.body_bound or 0
+    for i = 1, #page, 2 do
+      bytes = bytes + #page[i]
+    end
+    if bytes <= slot.room.left and bytes > 0 then
+      slot.room.left, slot.room.first = slot.room.left - bytes, false
+      if slot.bodied then
+        local assumed = slot.assumed
+        for i = 1, #page, 2 do
+          assumed[#assumed + 1] = page[i]
+        end
+      end
+      return number
+    end
+  end
+  for n = 1, number do
+    if not fits(slot, page[2 * n - 1]) then
+      return n - 1
+    end
+  end
+  return number
+end

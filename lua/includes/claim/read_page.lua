@@ -1,0 +1,7 @@
+-- Reads a part of what is due, from a rank on, in the order of delivery: contents and store scores, alternating.
+local function read_page(slot, highest_first, rank, size, upto)
+  if highest_first then
+    return redis.call('ZREVRANGE', slot.store, rank, rank + size - 1, 'WITHSCORES')
+  end
+  return redis.call('ZRANGEBYSCORE', slot.store, '-inf', upto, 'WITHSCORES', 'LIMIT', rank, size)
+end

@@ -1,0 +1,16 @@
+-- Deletes the bodies and the last failures of up to 1,000 contents that have left store, unless they are in flight or
+-- wait for a retry.
+local function forget_unused(slot, contents)
+  local held = redis.call('ZMSCORE', slot.prepare, unpack(contents))
+  local waiting = redis.call('ZMSCORE', slot.retry, unpack(contents))
+  local unused = {}
+  for i, content in ipairs(contents) do
+    if not held[i] and not waiting[i] then
+      unused[#unused + 1] = content
+    end
+  end
+  if #unused > 0 then
+    redis.call('HDEL', slot.body, unpack(unused))
+    redis.call('HDEL', slot.error, unpack(unused))
+  end
+end

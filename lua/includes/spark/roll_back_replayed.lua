@@ -1,0 +1,28 @@
+-- Gives up to 1,000 messages of a chunk back to store as they were: flat contents and store scores. A fresh copy in
+-- store stands as it is, as with `roll_back`: all of a replay may go back, so each command takes them all.
+-- @include count
+-- @include contents_of
+local function roll_back_replayed(slot, items, totals)
+  if #items == 0 then
+    return
+  end
+  local contents = contents_of(items)
+  local twins = redis.call('ZMSCORE', slot.store, unpack(contents))
+  local back, merged = {}, {}
+  for n, content in ipairs(contents) do
+    if twins[n] then
+      merged[#merged + 1] = content
+    else
+      back[#back + 1], back[#back + 2] = items[2 * n], content
+    end
+  end
+  count(totals, 'merged', #merged)
+  count(totals, 'retried', #back / 2)
+  if #back > 0 then
+    redis.call('ZADD', slot.store, unpack(back))
+  end
+  if #merged > 0 then
+    redis.call('HDEL', slot.error, unpack(merged))
+  end
+  redis.call('ZREM', slot.prepare, unpack(contents))
+end

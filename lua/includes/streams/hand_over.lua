@@ -1,0 +1,20 @@
+-- Adds an entry to what a claim hands over: `out` has `flat`, the reply's table; `number` of entries; `left`, bytes
+-- that
+-- it may still hand over; `largest`, bytes of the largest entry. Beyond `left` nothing more is taken: see is_full.
+local function hand_over(out, entry, deliveries)
+  local flat, values, bytes = out.flat, entry[2], 0
+  local size = #flat
+  flat[size + 1], flat[size + 2], flat[size + 3] = entry[1], deliveries, #values
+  for j = 1, #values do
+    bytes = bytes + #values[j]
+    flat[size + 3 + j] = values[j]
+  end
+  out.number, out.left = out.number + 1, out.left - bytes
+  if bytes > out.largest then
+    out.largest = bytes
+  end
+end
+
+local function is_full(out)
+  return out.left <= 0 and out.number > 0
+end

@@ -1,0 +1,80 @@
+-- Give back what an earlier process of this name held, without waiting for its leases: it is gone, says whoever calls.
+--
+-- KEYS[1]  store      STREAM
+-- KEYS[2]  group      HASH  epoch, ensemble, paused, state of the pass over the pending list, totals
+-- KEYS[3]  retry      ZSET  padded id -> due ms; 0 for at once
+-- KEYS[4]  dead       ZSET  id -> time of death, ms
+-- KEYS[5]  error      HASH  id -> last failure, JSON
+-- KEYS[6]  reason     HASH  id -> why it died, JSON
+-- KEYS[7]  dead_body  HASH  id -> fields of the dead, packed
+-- KEYS[8]  wake       channel
+-- ARGV[1]  group         its name
+-- ARGV[2]  consumer      the name that both processes have
+-- ARGV[3]  first         `-` for the first, or `(` and the last id of the call before
+-- ARGV[4]  limit         most entries, 1 to 1,000; fewer are met where those that die have more than 4 MiB
+-- ARGV[5]  max_retries   0 to 999
+-- ARGV[6]  max_dead_age_ms  ms
+-- ARGV[7]  max_dead      most dead of the group in this slot
+-- ARGV[8]  publish       command for the wake hint: PUBLISH or SPUBLISH
+-- Returns: { where the next call begins or '' at the end, entries met, ids that were trimmed or deleted before they
+--   were acked }
+-- Errors: none of its own
+-- Complexity: O(n log N)
+-- Notes: each entry counts as a delivery whose lease has run out: it comes again at once, with the next delivery count,
+--   or dies where its retries are used up. So whatever the earlier process still sends is stale: see settle_entries.
+--   Safe to repeat before the new process claims. Where the group is not, there is nothing to do.
+-- @include write_totals
+-- @include read_clock
+-- @include record_failure
+-- @include bury_entry
+-- @include park
+-- @include trim_dead
+-- @include hint
+
+local slot = {
+  store = KEYS[1], meta = KEYS[2], retry = KEYS[3], dead = KEYS[4], error = KEYS[5], reason = KEYS[6],
+  dead_body = KEYS[7], group = ARGV[1], consumer = ARGV[2],
+}
+local wake = KEYS[8]
+local from, limit, max_retries = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local max_dead_age, max_dead, publish = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
+
+local now_ms = read_clock()
+redis.call('XLEN', slot.store)
+redis.call('ZCARD', slot.retry)
+redis.call('ZCARD', slot.dead)
+for _, hash in ipairs({ slot.meta, slot.error, slot.reason, slot.dead_body }) do
+  redis.call('HLEN', hash)
+end
+local rows = redis.pcall('XPENDING', slot.store, slot.group, from, '+', limit, slot.consumer)
+if rows.err then
+  rows = {}
+end
+
+local totals, lost, met, left = {}, {}, 0, 4194304
+redis.call('ZREM', slot.retry, '')
+for _, row in ipairs(rows) do
+  if left <= 0 then
+    break
+  end
+  local id, deliveries = row[1], row[4]
+  local failure = failure_of(slot, id, deliveries == 1, now_ms, 'LeaseExpired',
+    'delivery ' .. deliveries .. ' was neither acked nor nacked before its consumer began anew')
+  if deliveries > max_retries then
+    left = left - bury_entry(slot, id, failure, deliveries, now_ms, totals, lost)
+  else
+    record_failure(slot, id, failure)
+    park(slot, id, deliveries, 0, totals, lost)
+  end
+  count(totals, 'expired', 1)
+  met = met + 1
+end
+if (totals.buried or 0) > 0 then
+  trim_dead(slot, now_ms, max_dead_age, max_dead, totals)
+end
+write_totals(slot.meta, totals)
+if met > 0 then
+  hint(publish, wake, '0')
+end
+local more = met > 0 and (met < #rows or #rows == limit)
+return { more and '(' .. rows[met][1] or '', met, lost }

@@ -1,0 +1,1 @@
+"""Look, search, steer, dead letters, history and streams."""

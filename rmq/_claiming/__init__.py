@@ -1,0 +1,1 @@
+"""When a slot is due, claims, settlements, leases and prefetch."""

@@ -1,0 +1,332 @@
+"""Carries out planned claims: sends outcomes along, and takes what the slots answer."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rmq._claiming.claim_round import PATIENCE_S, ClaimPlan, ClaimRound, Visit, bytes_of_each, groups_of
+from rmq._claiming.claimer import Claimer
+from rmq._claiming.settlements import pack
+from rmq._model.deliveries import Delivery, Holder
+from rmq._model.owner import NO_OWNER, Owner
+from rmq._model.replies import ClaimReply
+from rmq._model.reports import reporter
+from rmq._model.times import monotonic_s
+from rmq._scripts import claiming
+from rmq._slots.slots import PIGGYBACKED_NACKS
+from rmq._transport.call import Call
+from rmq._transport.dispatch import AWAITED, Awaited, Dispatch
+from rmq.errors import CoordinationError, FencedError, ReplyLostError, RmqError, ScriptFailedError
+
+log = reporter("rmq.claimer")
+
+LATE_S = 0.05
+"""How often a holder with nothing else to do looks for a reply that a server owes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """A round of which a server still owes replies: those of visits without a reply."""
+
+    visits: Sequence[Visit]
+    dispatch: Dispatch
+    sent_s: float
+
+
+class ClaimExecutor:
+    """Carries out a claimer's plans for one holder of deliveries, and keeps what servers owe it. For one thread.
+
+    Args:
+        claimer: Plans the claims, and learns from the replies.
+        holder: What the deliveries turn to.
+    """
+
+    def __init__(self, claimer: Claimer, holder: Holder) -> None:
+        self._claimer = claimer
+        self._connections = claimer.connections
+        self._source = claimer.source
+        self._throttle = claimer.throttle
+        self._topic = claimer.topic
+        self._lease_s = claimer.topic.lease_s
+        self._holder = holder
+        self._late: deque[_Late] = deque()
+        self._kept: ClaimRound | None = None  # what came late, when the claim after it failed
+        self._fenced_logged: dict[int, Owner] = {}
+
+    @property
+    def has_earlier(self) -> bool:
+        """Whether earlier claims may have brought something that the holder has not been given."""
+        return bool(self._late) or self._kept is not None
+
+    def owed(self) -> set[int]:
+        """Return the slots of which a server still owes the reply to a claim."""
+        if not self._late:
+            return set()
+        return {visit.slot for late in self._late for visit in late.visits if visit.reply is None}
+
+    def claim(self, limit: int, settled: Sequence[Delivery] = (), held: Sequence[Delivery] | None = None) -> ClaimRound:
+        """Plan a claim of up to `limit` messages, and carry it out; 0 settles only. Raises as `carry_out`."""
+        return self.carry_out(self._claimer.plan(limit, settled), settled, held)
+
+    def carry_out(
+        self, plan: ClaimPlan, settled: Sequence[Delivery] = (), held: Sequence[Delivery] | None = None
+    ) -> ClaimRound:
+        """Claim as planned, and settle on the way, in one round trip.
+
+        Args:
+            plan: What to claim.
+            settled: Deliveries with outcomes to carry out.
+            held: All deliveries that the holder has, the settled ones too; just these by default.
+
+        Returns:
+            The deliveries, and the settled ones that certainly did not reach Redis. In a cluster, what a server owes
+            after `PATIENCE_S` comes with a later claim; the settled ones are `under_way` until then.
+
+        Raises:
+            RedisUnavailableError: No answer until the deadline.
+            CoordinationError: A newer owner has touched a slot.
+
+        An error is only raised where nothing was settled and nothing claimed: else the outcomes and the claims of the
+        other slots would be lost with it. It is logged then.
+        """
+        earlier = self._take_earlier() if self._late or self._kept is not None else None
+        round_: ClaimRound | None = None
+        try:
+            round_ = self._carry_out(plan, settled, held)
+            if plan.tokens:
+                self._throttle.give_back(plan.tokens - len(round_.deliveries) - round_.doubtful)
+        except BaseException:
+            if round_ is not None:  # the holder sends the outcomes again, and gets the deliveries from the next claim
+                _ack_individually(settled)
+                round_ = ClaimRound(round_.deliveries, [])
+            self._kept = _both(earlier, round_)
+            raise
+        if earlier is None:
+            return round_
+        earlier.late = len(earlier.deliveries)
+        earlier.add(round_)
+        return earlier
+
+    def _carry_out(self, plan: ClaimPlan, settled: Sequence[Delivery], held: Sequence[Delivery] | None) -> ClaimRound:
+        waiting: list[Delivery] = []
+        held = settled if held is None else held
+        if self._connections.some_silent:  # what is for servers that do not answer is sent once they do
+            silent = {slot for slot in {delivery.slot for delivery in settled} if self._claimer.is_silent(slot)}
+            waiting = [delivery for delivery in settled if delivery.slot in silent]
+            settled = [delivery for delivery in settled if delivery.slot not in silent]
+        sent_s = monotonic_s()
+        packed, later = pack(settled, held, sent_s, PIGGYBACKED_NACKS)
+        waiting += later
+        settles = bool(packed)
+        for visit in plan.visits:
+            visit.settlements = packed.pop((visit.slot, visit.owner), None)
+        settled_only = [Visit(slot, owner, picked=False, settlements=each) for (slot, owner), each in packed.items()]
+        visits = [*plan.visits, *settled_only]
+        if not visits:
+            return ClaimRound([], waiting)
+        try:
+            round_, trouble = self._send(visits, sent_s)
+        except BaseException:
+            _ack_individually(settled)  # some may have been carried out
+            raise
+        if trouble is not None:
+            if not round_.deliveries and not settles:
+                raise trouble
+            log.warning("%s", trouble)  # no reason to forget what was claimed, or to send again what was settled
+        round_.unsent.extend(waiting)
+        if closed := [visit for visit in plan.visits if not visit.limit and isinstance(visit.reply, ClaimReply)]:
+            self._claimer.take_over(closed)
+        return round_
+
+    def _send(self, visits: Sequence[Visit], sent_s: float) -> tuple[ClaimRound, RmqError | None]:
+        """Send one round, where one script may touch several slots in few calls; return what it brings, and an error.
+
+        In a cluster the replies that a server owes are left for a later round.
+        """
+        most_bytes = bytes_of_each(len([visit for visit in visits if visit.limit]))
+        calls = [self._call(visit, most_bytes) for visit in visits]
+        if self._claimer.joins:
+            return self._take(visits, self._send_joined(visits, calls), sent_s)
+        dispatch = self._connections.dispatch(calls)
+        replies = dispatch.results(PATIENCE_S, leave=True)
+        found, trouble = self._take(visits, replies, sent_s)
+        found.doubtful += self._leave(_Late(visits, dispatch, sent_s))
+        return found, trouble
+
+    def _call(self, visit: Visit, most_bytes: int) -> Call[ClaimReply[Any]]:
+        slot, owner, settlements = visit.slot, visit.owner, visit.settlements
+        claim_call, limit, start = self._source.claim_call, visit.limit, visit.start
+        if settlements is None:
+            return claim_call(slot, limit, owner=owner, start=start, most_bytes=most_bytes)
+        acks, whole = settlements.acks()
+        nacks = settlements.nacks
+        return claim_call(
+            slot, limit, owner=owner, start=start, acks=acks, nacks=nacks, whole=whole, most_bytes=most_bytes
+        )
+
+    def _send_joined(
+        self, visits: Sequence[Visit], calls: Sequence[Call[ClaimReply[Any]]]
+    ) -> list[ClaimReply[Any] | RmqError]:
+        """Carry out claims of slots that share a server; return per claim its reply or its error."""
+        connections = self._connections
+        if len(visits) == 1 and visits[0].picked:
+            return connections.run_many(calls, PATIENCE_S)
+        groups = groups_of(calls, visits)
+        most_bytes = bytes_of_each(len(groups))
+        settle_only = [not visit.picked for visit in visits]
+        many = [claiming.claim_many(calls[first:last], settle_only[first:last], most_bytes) for first, last in groups]
+        replies: list[ClaimReply[Any] | RmqError] = []
+        for (first, last), reply in zip(groups, connections.run_many(many, PATIENCE_S), strict=True):
+            if isinstance(reply, ScriptFailedError):
+                # refused as a whole, before anything was done: no right to one of the slots, for one
+                replies += connections.run_many(calls[first:last], PATIENCE_S)
+            elif isinstance(reply, RmqError):
+                replies += [reply] * (last - first)
+            else:
+                replies += reply
+        return replies
+
+    def _take(
+        self, visits: Sequence[Visit], replies: Sequence[ClaimReply[Any] | RmqError | Awaited], sent_s: float
+    ) -> tuple[ClaimRound, RmqError | None]:
+        """Take the replies that have come; return what they bring, and an error."""
+        answered: list[Visit] = []
+        for visit, reply in zip(visits, replies, strict=True):
+            if visit.reply is None and not isinstance(reply, Awaited):
+                visit.reply = reply
+                answered.append(visit)
+        self._claimer.learn(answered, sent_s)
+        round_ = ClaimRound([], [])
+        trouble: RmqError | None = None
+        lost: dict[int, ReplyLostError] = {}
+        for visit in answered:
+            reply = visit.reply
+            if isinstance(reply, ClaimReply):
+                self._take_claims(visit, reply, sent_s, round_)
+            elif isinstance(reply, ReplyLostError):
+                lost[id(reply)] = reply  # one for all the slots of a call
+                round_.doubtful += visit.limit
+                round_.unconfirmed.extend(visit.settled)
+            elif isinstance(reply, CoordinationError) and visit.owner != NO_OWNER:
+                self._take_fenced(visit, reply, round_)
+            elif reply is not None:
+                trouble = reply
+                round_.unsent.extend(_ack_individually(visit.settled))  # refused, or not sent: nothing was carried out
+        if lost:
+            self._log_lost(lost.values(), round_)
+        return round_, trouble
+
+    def _take_claims(self, visit: Visit, reply: ClaimReply[Any], sent_s: float, round_: ClaimRound) -> None:
+        settlements = visit.settlements
+        if settlements is not None:
+            if reply.stale:
+                self._take_stale(visit, reply.stale, round_)
+            if reply.unmatched:
+                round_.unsent.extend(_ack_individually(settlements.of_claims(reply.unmatched)))
+        lease_until_s = sent_s + self._lease_s
+        round_.deliveries += self._source.deliveries(visit.slot, reply, lease_until_s, self._holder, visit.owner)
+
+    def _take_fenced(self, visit: Visit, error: CoordinationError, round_: ClaimRound) -> None:
+        """A newer owner has touched the slot: nothing that this one does counts. ZooKeeper reports it, too."""
+        slot, owner, settled = visit.slot, visit.owner, visit.settled
+        note_lost(settled, round_)
+        logged = self._fenced_logged.get(slot) == owner and not settled
+        self._fenced_logged[slot] = owner
+        if not logged:  # in every round else: a slot stays fenced until ZooKeeper gives it away
+            log.warning("%s (%d outcomes refused)", error, len(settled))
+        if isinstance(error, FencedError) and self._claimer.on_fenced is not None:
+            self._claimer.on_fenced(error.epoch)
+
+    def _take_stale(self, visit: Visit, stale: Sequence[bytes], round_: ClaimRound) -> None:
+        gone = set(stale)
+        note_lost([delivery for delivery in visit.settled if delivery.name in gone], round_)
+        log.warning(
+            "topic %s, slot %d: %d outcomes came after their lease had been lost; nothing changed for them",
+            self._topic.name,
+            visit.slot,
+            len(gone),
+        )
+
+    def _log_lost(self, errors: Iterable[ReplyLostError], round_: ClaimRound) -> None:
+        for error in errors:
+            log.warning("%s", error)
+        if round_.unconfirmed:
+            log.warning(
+                "topic %s: %d outcomes may not have been carried out; their messages are then delivered again",
+                self._topic.name,
+                len(round_.unconfirmed),
+            )
+
+    def _leave(self, late: _Late) -> int:
+        """Leave the replies that are owed for a later round; what goes along with them is under way until then.
+
+        Returns:
+            How many messages they may bring.
+        """
+        owed = [visit for visit in late.visits if visit.reply is None]
+        for visit in owed:
+            for delivery in visit.settled:
+                delivery.under_way = True
+        if owed:
+            self._late.append(late)
+        return sum(visit.limit for visit in owed)
+
+    def _take_earlier(self) -> ClaimRound | None:
+        """Take what has come of earlier rounds whose replies were owed; what is broken off stays for the next claim."""
+        found, self._kept = self._kept, None
+        try:
+            for _ in range(len(self._late)):
+                late = self._late.popleft()
+                round_, unused = self._take_late(late)
+                found = _both(found, round_)
+                self._leave(late)
+                self._throttle.give_back(unused)
+        except BaseException:
+            self._kept = found
+            raise
+        return found
+
+    def _take_late(self, late: _Late) -> tuple[ClaimRound, int]:
+        """Take what has come of a round; return that, and the tokens of a rate limit that it left unused."""
+        replies = late.dispatch.results(0.0, leave=True)
+        come = [
+            visit
+            for visit, reply in zip(late.visits, replies, strict=True)
+            if visit.reply is None and reply is not AWAITED
+        ]
+        arrived = [delivery for visit in come for delivery in visit.settled]
+        for delivery in arrived:
+            delivery.under_way = False
+        round_, trouble = self._take(late.visits, replies, late.sent_s)
+        if trouble is not None:
+            log.warning("%s", trouble)
+        round_.arrived.extend(arrived)
+        round_.doubtful = 0  # their tokens were counted when they were owed
+        limit = sum(visit.limit for visit in come if not isinstance(visit.reply, ReplyLostError))
+        return round_, limit - len(round_.deliveries)
+
+
+def _both(first: ClaimRound | None, second: ClaimRound | None) -> ClaimRound | None:
+    """Return what two rounds have brought; either may be none."""
+    if first is None or second is None:
+        return first or second
+    first.add(second)
+    return first
+
+
+def note_lost(deliveries: Iterable[Delivery], round_: ClaimRound) -> None:
+    """Note lost leases; those go into `lost` that were not known to be lost."""
+    for delivery in deliveries:
+        if not delivery.lost:
+            delivery.lost = True
+            round_.lost.append(delivery)
+
+
+def _ack_individually(deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+    """Note that these cannot be acked as whole claims: some are gone, or bodies and failures have to go with them."""
+    for delivery in deliveries:
+        delivery.ack_individually = True
+    return deliveries

@@ -1,0 +1,306 @@
+"""Keeps the leases of running handlers alive, and tells a handler when its lease is lost."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Protocol
+
+from rmq._claiming.portions import portions
+from rmq._io.backend import THREADS, Background, Blocking
+from rmq._model.deliveries import ACKED, Delivery
+from rmq._model.handlers import refuse_unfinished
+from rmq._model.owner import Owner
+from rmq._model.replies import ExtendReply
+from rmq._model.reports import passes_over, reporter, traced
+from rmq._model.times import monotonic_s
+from rmq._model.topics import Topic
+from rmq._scripts.claiming import RENEWAL_PATIENCE_S, RENEWALS, Renewal
+from rmq._transport.dispatch import AWAITED
+from rmq.errors import CoordinationError, RmqError
+
+log = reporter("rmq.leases")
+
+
+class HeldDeliveries:
+    """The deliveries that one listener thread holds: claimed, and their outcome not yet in Redis.
+
+    `lock` is held during the worker's claims and settlements. The keeper never takes it: a server may hold up a claim.
+    Instead `marks`, which nobody holds while waiting, guards who sends the claim score of which delivery: the worker
+    those in `settling`, the keeper those marked `under_way`. Neither sends a token that the other is just replacing.
+
+    Those that are acked may wait for a ride, by slot: to settle a slot together with its next claim costs little more
+    than the claim. They are not among `deliveries` then.
+    """
+
+    def __init__(self, blocking: Blocking = THREADS) -> None:
+        self.lock = blocking.lock()
+        self.marks = blocking.lock()
+        self.settling: Sequence[Delivery] = ()
+        self.deliveries: list[Delivery] = []
+        self.deferred: dict[int, list[Delivery]] = {}
+
+    def all(self) -> list[Delivery]:
+        """Return all that is held; for others than the worker without the lock, so what they see may just change."""
+        return [*self.deliveries, *chain.from_iterable(list(self.deferred.values()))]
+
+    def settled(self) -> list[Delivery]:
+        """Return those with an outcome that is to be sent, as far as nobody is just sending their claim scores."""
+        return [each for each in self.deliveries if each.outcome is not None and not each.under_way]
+
+    def begin_settling(self) -> list[Delivery]:
+        """Return what is to be settled now; the keeper leaves it alone while it is in `settling`."""
+        with self.marks:
+            settled = self.settling = self.settled()
+        return settled
+
+    def to_renew(self, before_s: float) -> list[Delivery]:
+        """Mark and return those whose lease ends before a moment of `monotonic_s`, and whose score nobody sends."""
+        with self.marks:
+            settling = set(map(id, self.settling))
+            due = [
+                each
+                for each in self.all()
+                if each.lease_until_s < before_s and not (each.lost or each.under_way or id(each) in settling)
+            ]
+            for each in due:
+                each.under_way = True
+        return due
+
+    def defer_acks(self, since_s: float) -> None:
+        """Let those wait for a ride that are acked and were claimed after a moment of `monotonic_s`."""
+        stay: list[Delivery] = []
+        topic, lease_s, slot, deferred = None, 0, -1, stay
+        for delivery in self.deliveries:
+            if delivery.topic is not topic:
+                topic, lease_s = delivery.topic, delivery.topic.lease_s
+            claimed_s = delivery.lease_until_s - lease_s
+            bound = delivery.ack_individually or delivery.under_way
+            if delivery.outcome is ACKED and claimed_s > since_s and not bound:
+                if delivery.slot != slot:  # those of a claim stand side by side
+                    slot, deferred = delivery.slot, self.deferred.setdefault(delivery.slot, [])
+                deferred.append(delivery)
+            else:
+                stay.append(delivery)
+        self.deliveries = stay
+
+    def take_deferred(self, slots: Iterable[int] | None = None, before_s: float = 0.0) -> list[Delivery]:
+        """Take those of some slots, of all by default, and those claimed before a moment, back among `deliveries`."""
+        wanted = list(self.deferred) if slots is None else [slot for slot in slots if slot in self.deferred]
+        taken = [delivery for slot in wanted for delivery in self.deferred.pop(slot)]
+        while self.deferred:
+            slot, part = next(iter(self.deferred.items()))  # the first one has waited longest
+            if part[0].lease_until_s - part[0].topic.lease_s > before_s:
+                break
+            taken += self.deferred.pop(slot)
+        self.deliveries += taken
+        return taken
+
+
+class Renewals(Protocol):
+    """Renewals on their way."""
+
+    def results(self, patience_s: float | None = None, *, leave: bool = False) -> Sequence[Any]:
+        """Return per renewal its `ExtendReply`, its `RmqError`, or `AWAITED`; see `Dispatch`."""
+        ...
+
+
+class Slots(Protocol):
+    """What the keeper asks of a topic's slots."""
+
+    topic: Topic
+
+    def begin_extend(self, renewals: Sequence[Renewal]) -> Renewals:
+        """Send renewals of leases in several slots at once, each of up to `RENEWALS`."""
+        ...
+
+
+@dataclass(slots=True)
+class _Part:
+    """Leases of one slot that are being renewed."""
+
+    slot: int
+    owner: Owner
+    deliveries: Sequence[Delivery]
+    answered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """Renewals under way."""
+
+    renewals: Renewals
+    parts: Sequence[_Part]
+    started_s: float
+
+
+class LeaseKeeper(Background):
+    """Renews the leases of what the workers hold, each when a third of it has passed: all that are due in one round.
+
+    A server that does not answer holds up no others: what it owes is looked at again in the next rounds.
+
+    Args:
+        slots: The topic's slots.
+        held: What to look after, one per listener thread.
+        on_lost: Called with each delivery whose lease was lost, once. It must not wait: `LostCalls` may be told.
+        blocking: How to wait.
+    """
+
+    def __init__(
+        self,
+        slots: Slots,
+        held: Sequence[HeldDeliveries],
+        on_lost: Callable[[Delivery], None],
+        blocking: Blocking = THREADS,
+    ) -> None:
+        super().__init__(blocking, f"rmq-leases-{slots.topic.name}")
+        self._slots = slots
+        self._held = held
+        self._on_lost = on_lost
+        self._stop_requested = blocking.event()
+        self._lease_s = slots.topic.lease_s
+        self._late: list[_Round] = []
+        self._missed: dict[int, RmqError] = {}
+
+    def run(self) -> None:
+        """Look after the leases until `stop`."""
+        while not self._stop_requested.wait(self._pause_s()):
+            try:
+                self.renew()
+            except Exception:  # whatever it is, the next round comes
+                log.exception("leases of topic %s were not renewed", self._slots.topic.name)
+
+    def stop(self) -> None:
+        """End the thread; leases are no longer renewed."""
+        self._stop_requested.set()
+
+    def renew(self) -> None:
+        """Renew the leases that are due for it, and take what earlier rounds are still owed."""
+        before, self._missed = self._missed, {}
+        late, self._late = self._late, []
+        for round_ in late:
+            self._take(round_, 0.0)
+        if parts := self._parts_due():
+            self._take(self._begun(parts), RENEWAL_PATIENCE_S)
+        if new := self._missed.keys() - before.keys():
+            slots, error = ", ".join(map(str, sorted(new))), self._missed[min(new)]
+            log.warning("leases in slots %s of topic %s were not renewed: %s", slots, self._slots.topic.name, error)
+
+    def _pause_s(self) -> float:
+        """Where a server has failed, look again soon: it may answer before its leases end."""
+        return min(self._lease_s / 30, 1.0) if self._late or self._missed else min(self._lease_s / 6, 5.0)
+
+    def _parts_due(self) -> list[_Part]:
+        soon_s = monotonic_s() + self._lease_s * 2 / 3
+        by_place: dict[tuple[int, Owner], list[Delivery]] = defaultdict(list)
+        for held in self._held:
+            for delivery in held.to_renew(soon_s):
+                by_place[delivery.slot, delivery.owner].append(delivery)
+        return [_Part(slot, owner, part) for (slot, owner), due in by_place.items() for part in portions(due, RENEWALS)]
+
+    def _begun(self, parts: list[_Part]) -> _Round:
+        started_s = monotonic_s()
+        renewals = [
+            (part.slot, [(each.name, each.claim_score) for each in part.deliveries], part.owner) for part in parts
+        ]
+        try:
+            return _Round(self._slots.begin_extend(renewals), parts, started_s)
+        except BaseException:
+            _free(parts)
+            raise
+
+    def _take(self, round_: _Round, patience_s: float) -> None:
+        """Take what has been answered; what has not is looked at again later."""
+        waiting = [part for part in round_.parts if not part.answered]
+        try:
+            replies = round_.renewals.results(patience_s, leave=True)
+        except BaseException:
+            _free(waiting)
+            raise
+        now_s = monotonic_s()
+        lost: list[Delivery] = []
+        for part, reply in zip(round_.parts, replies, strict=True):
+            if part.answered:
+                continue
+            if reply is AWAITED:
+                lost += [each for each in part.deliveries if each.lease_until_s < now_s]
+                continue
+            lost += self._take_reply(part, reply, round_.started_s)
+            part.answered = True
+            _free([part])
+        if not all(part.answered for part in round_.parts):
+            self._late.append(round_)
+        for delivery in lost:
+            if not delivery.lost:
+                delivery.lost = True
+                log.warning("the lease on %r was lost; another consumer may have it", delivery)
+                self._on_lost(delivery)
+
+    def _take_reply(self, part: _Part, reply: ExtendReply | RmqError, started_s: float) -> list[Delivery]:
+        """Note the new claim scores; return the deliveries whose lease is lost."""
+        if not isinstance(reply, ExtendReply):
+            self._missed[part.slot] = reply
+            for delivery in part.deliveries:
+                delivery.ack_individually = True  # renewed or not: its score may no longer be the one we know
+            gone = isinstance(reply, CoordinationError)
+            return [each for each in part.deliveries if gone or each.lease_until_s < monotonic_s()]
+        lost: list[Delivery] = []
+        for delivery, claim_score in zip(part.deliveries, reply.claim_scores, strict=True):
+            if claim_score is None:
+                lost.append(delivery)
+            else:
+                delivery.claim_score = claim_score
+                delivery.lease_until_s = started_s + self._lease_s
+        return lost
+
+
+def _free(parts: Iterable[_Part]) -> None:
+    """Let the workers settle these again."""
+    for part in parts:
+        for delivery in part.deliveries:
+            delivery.under_way = False
+
+
+class LostCalls(Background):
+    """Calls `on_lost`, beside the keeper: a call that takes long must cost the other leases nothing.
+
+    Args:
+        topic: Name of the topic.
+        on_lost: Called with each delivery whose lease was lost, one after the other.
+        blocking: How to wait.
+    """
+
+    def __init__(self, topic: str, on_lost: Callable[[Delivery], object], blocking: Blocking = THREADS) -> None:
+        super().__init__(blocking, f"rmq-lost-{topic}")
+        self._topic = topic
+        self._call = on_lost
+        self._waiting: deque[Delivery] = deque()
+        self._news = blocking.event()
+        self._stop_requested = False
+
+    def tell(self, delivery: Delivery) -> None:
+        """Have it called with a delivery; does not wait."""
+        self._waiting.append(delivery)
+        self._news.set()
+
+    def stop(self) -> None:
+        """End once all that were told of are through."""
+        self._stop_requested = True
+        self._news.set()
+
+    def run(self) -> None:
+        """Call it until `stop`."""
+        while True:
+            self._news.wait()
+            self._news.clear()
+            while self._waiting:
+                try:
+                    refuse_unfinished(self._call(self._waiting.popleft()))
+                except BaseException as error:  # else nobody would be told of the others
+                    if not passes_over(error):
+                        raise
+                    log.error("on_lost of topic %s failed", self._topic, exc_info=traced(error))
+            if self._stop_requested:
+                return

@@ -1,0 +1,173 @@
+"""Carries out what became of a consumer's deliveries, in all slots at once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from rmq._claiming.claim_round import PATIENCE_S
+from rmq._claiming.portions import portions
+from rmq._claiming.settlements import Settlements, nack_of
+from rmq._model.deliveries import Delivery, Outcome, Verb
+from rmq._model.replies import ClaimReply
+from rmq._model.times import monotonic_s
+from rmq._scripts.claiming import MAX_BATCH, RENEWALS, Ack
+from rmq._slots.slots import NACK_BATCH, WHOLE_BATCH
+from rmq._slots.source import Source
+from rmq._transport.call import Call
+from rmq._transport.connections import Connections
+from rmq.errors import ReplyLostError, RmqError
+
+WHOLE_FROM, NAME_FOR_S = 8, 1.0
+"""So many deliveries of a slot are acked without naming each, where that is possible; where it was not, it is tried
+again after so many seconds."""
+
+
+@dataclass(slots=True)
+class Settled:
+    """What came of outcomes.
+
+    Attributes:
+        untried: Deliveries whose outcome certainly did not reach Redis.
+        stale: Those whose lease had been lost.
+        slots: Where something was carried out.
+        trouble: The first error.
+    """
+
+    untried: list[Delivery] = field(default_factory=list[Delivery])
+    stale: list[Delivery] = field(default_factory=list[Delivery])
+    slots: set[int] = field(default_factory=set[int])
+    trouble: RmqError | None = None
+
+
+class _Part(NamedTuple):
+    """Deliveries of a slot that one call settles; `whole`: the call does not name them, and answers claim scores."""
+
+    call: Call[Any]
+    deliveries: Sequence[Delivery]
+    whole: bool = False
+
+
+class Settler:
+    """Settles deliveries, and renews their leases: one round trip for all slots.
+
+    A server that does not answer holds up the others' outcomes not at all, and the caller for a sixth of a lease:
+    other deliveries in the caller's hands wait meanwhile.
+
+    Args:
+        connections: Where the topic is.
+        writer: The topic's slots.
+    """
+
+    def __init__(self, connections: Connections, writer: Source[Any]) -> None:
+        self._connections = connections
+        self._writer = writer
+        self._patience_s = max(PATIENCE_S, writer.topic.lease_s / 6)
+        self._name_until_s = 0.0
+
+    def settle(self, deliveries: Sequence[Delivery], outcome: Outcome, settled: Settled) -> None:
+        """Carry out an outcome, and note what came of it while it does."""
+        settled.untried = list(deliveries)
+        parts = [part for slot, each in _by_slot(deliveries).items() for part in self._parts(slot, each, outcome)]
+        settled.untried = []  # from here on nobody knows, unless a reply tells
+        if unmatched := self._carry_out(parts, settled):
+            self._name_until_s = monotonic_s() + NAME_FOR_S
+            named = [part for slot, each in _by_slot(unmatched).items() for part in self._named(slot, each)]
+            self._carry_out(named, settled)
+
+    def extend(self, deliveries: Sequence[Delivery]) -> tuple[list[Delivery], RmqError | None]:
+        """Renew leases; return those that were lost before, and the first error."""
+        parts = [
+            _Part(self._writer.extend_call(slot, _claims_of(part)), part)
+            for slot, each in _by_slot(deliveries).items()
+            for part in portions(each, RENEWALS)
+        ]
+        started_s = monotonic_s()
+        lost: list[Delivery] = []
+        trouble: RmqError | None = None
+        for part, reply in zip(parts, self._results(parts), strict=True):
+            if isinstance(reply, RmqError):
+                trouble = trouble or reply
+                for delivery in part.deliveries:
+                    delivery.ack_individually = True  # renewed or not: its score may no longer be the one we know
+                continue
+            for delivery, claim_score in zip(part.deliveries, reply.claim_scores, strict=True):
+                if claim_score is None:
+                    lost.append(delivery)
+                else:
+                    delivery.claim_score = claim_score
+                    delivery.lease_until_s = started_s + delivery.topic.lease_s
+        return lost, trouble
+
+    def _parts(self, slot: int, deliveries: Sequence[Delivery], outcome: Outcome) -> Iterator[_Part]:
+        """Yield the calls that settle deliveries of a slot."""
+        if outcome.verb is not Verb.ACK:
+            for part in portions(deliveries, NACK_BATCH, bodies=outcome.verb is not Verb.RELEASE):
+                yield _Part(self._writer.nack_call(slot, [nack_of(each, outcome) for each in part]), part)
+            return
+        writer = self._writer
+        if len(deliveries) >= WHOLE_FROM and monotonic_s() >= self._name_until_s and writer.acks_whole:
+            # whether something of a claim is open shows in Redis; if so, or with bodies, its contents are named next
+            settlements = Settlements()
+            for delivery in deliveries:
+                settlements.add(delivery)
+            whole = settlements.acks()[1]
+            for first in range(0, len(whole), WHOLE_BATCH):
+                claims = whole[first : first + WHOLE_BATCH]
+                claimed = settlements.of_claims(score for score, _ in claims)
+                yield _Part(writer.claim_call(slot, 0, whole=claims).then(_unmatched), claimed, whole=True)
+            scores = {score for score, _ in whole}
+            deliveries = [delivery for delivery in deliveries if delivery.claim_score not in scores]
+        yield from self._named(slot, deliveries)
+
+    def _named(self, slot: int, deliveries: Sequence[Delivery]) -> Iterator[_Part]:
+        for part in portions(deliveries, MAX_BATCH):
+            yield _Part(self._writer.ack_call(slot, _claims_of(part)), part)
+
+    def _carry_out(self, parts: Sequence[_Part], settled: Settled) -> list[Delivery]:
+        """Carry out calls; return the deliveries that have to be named."""
+        unmatched: list[Delivery] = []
+        for part, reply in zip(parts, self._results(parts), strict=True):
+            if isinstance(reply, RmqError):
+                settled.trouble = settled.trouble or reply
+                if not isinstance(reply, ReplyLostError):
+                    settled.untried += part.deliveries
+                continue
+            settled.slots.add(part.call.slot)
+            if not reply:
+                continue
+            if part.whole:
+                scores = set(reply)
+                unmatched += [delivery for delivery in part.deliveries if delivery.claim_score in scores]
+            else:
+                gone = set(reply)
+                settled.stale += [delivery for delivery in part.deliveries if delivery.name in gone]
+        return unmatched
+
+    def _results(self, parts: Sequence[_Part]) -> Sequence[Any]:
+        """Carry out calls; return per call its reply or its error."""
+        if not parts:
+            return []
+        try:
+            if len(parts) == 1:
+                return [self._connections.run(parts[0].call)]
+            return self._connections.run_many([part.call for part in parts], self._patience_s)
+        except RmqError as error:
+            return [error] * len(parts)
+
+
+def _by_slot(deliveries: Iterable[Delivery]) -> dict[int, list[Delivery]]:
+    found: dict[int, list[Delivery]] = defaultdict(list)
+    for delivery in deliveries:
+        found[delivery.slot].append(delivery)
+    return found
+
+
+def _unmatched(reply: ClaimReply[Any]) -> Sequence[int]:
+    return reply.unmatched
+
+
+def _claims_of(deliveries: Iterable[Delivery]) -> list[Ack]:
+    return [(delivery.name, delivery.claim_score) for delivery in deliveries]

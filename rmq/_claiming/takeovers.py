@@ -1,0 +1,65 @@
+"""Slots that came from an earlier owner: claimed from only once nothing that it had in flight is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rmq._claiming.claim_round import PATIENCE_S
+from rmq._claiming.due_slots import DueSlots
+from rmq._claiming.settlements import SlotOwner
+from rmq._model.figures import SlotStats
+from rmq._model.owner import Owner
+from rmq._model.reports import reporter
+from rmq._model.topics import Topic
+from rmq._scripts import viewing
+from rmq._transport.connections import Connections
+
+log = reporter("rmq.claimer")
+
+TROUBLE_PAUSE_S = 0.2
+"""A slot where a claim failed is left alone for so long: it shall neither hold up the others nor strand more messages
+by claims of which nobody hears the reply."""
+
+
+class Takeovers:
+    """Which slots a claimer may claim from after a handover.
+
+    Args:
+        connections: Where the topic is.
+        topic: The registered definition.
+        due: When each slot is due.
+    """
+
+    def __init__(self, connections: Connections, topic: Topic, due: DueSlots) -> None:
+        self._connections = connections
+        self._topic = topic
+        self._due = due
+        self._opened: dict[int, int] = {}  # slot -> epoch in which it was taken over
+        self._awaited: dict[int, int] = {}  # slot -> epoch in which we said that we wait
+
+    def is_open(self, slot: int, owner: Owner) -> bool:
+        """Return whether a slot was taken over in this owner's epoch."""
+        return self._opened.get(slot) == owner.epoch
+
+    def take_over(self, fenced: Sequence[SlotOwner]) -> None:
+        """Open the slots where nothing is in flight any more.
+
+        The owner before may still be at work: paused, cut off, or slower than a handover waits. Our epoch, which the
+        slot has by now, fences what it does to Redis, but not its handler. So we claim only once all that it had in
+        flight is settled or its lease has ended: the messages of a slot run one after the other as long as leases hold.
+        """
+        sizes = self._connections.run_many([viewing.stats(self._topic, slot) for slot, _ in fenced], PATIENCE_S)
+        for (slot, owner), size in zip(fenced, sizes, strict=True):
+            if isinstance(size, SlotStats) and not size.in_flight:
+                self._opened[slot] = owner.epoch
+                self._due.hint([(slot, 0)])
+                continue
+            self._due.postpone(slot, TROUBLE_PAUSE_S)
+            if isinstance(size, SlotStats) and self._awaited.get(slot) != owner.epoch:
+                self._awaited[slot] = owner.epoch
+                log.info(
+                    "slot %d of topic %s waits for %d messages of an earlier owner, or for the end of their leases",
+                    slot,
+                    self._topic.name,
+                    size.in_flight,
+                )

@@ -1,0 +1,1 @@
+"""How to wait, in threads or in an event loop, and one socket."""

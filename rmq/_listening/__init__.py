@@ -1,0 +1,1 @@
+"""Listeners: their threads, who may run, and the heartbeat."""

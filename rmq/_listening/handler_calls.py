@@ -1,0 +1,137 @@
+"""Calls a listener's handler, and notes an outcome for each of its deliveries, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from rmq._claiming.prefetch_size import MOST_PREFETCHED, PrefetchSize
+from rmq._io.backend import Event
+from rmq._listening.handler_gate import HandlerGate
+from rmq._listening.listener import Listener
+from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome, Verb, describe
+from rmq._model.handlers import refuse_unfinished
+from rmq._model.observers import Observers
+from rmq._model.reports import reporter, traced
+from rmq._model.times import monotonic_s
+from rmq._ownership import Coordinator
+from rmq.logs import about
+
+log = reporter("rmq.worker")
+
+NOT_NOTED = Outcome(Verb.NACK, None, "", "what came of the handler could not be noted")
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSetup:
+    """What the threads of a listener have in common.
+
+    Attributes:
+        listener: What to call.
+        stopping: Set when no more messages may be claimed or begun.
+        coordinator: This process as a worker in ZooKeeper; `None` without.
+        gate: Where threads wait for their turns; `None` where their number is not limited.
+        observers: Watch the handlers.
+        on_lost: Called with each delivery whose lease was lost; must not wait.
+    """
+
+    listener: Listener
+    stopping: Event
+    coordinator: Coordinator | None = None
+    gate: HandlerGate | None = None
+    observers: Observers = field(default_factory=Observers)
+    on_lost: Callable[[Delivery], None] = lambda delivery: None
+
+
+class HandlerCalls:
+    """Calls the handler, and learns from it.
+
+    Args:
+        setup: What to call, and who watches.
+
+    Attributes:
+        handled: Messages that were handled.
+        failed: Those of them whose handler raised.
+        prefetch: How many messages to claim at once.
+        began_s: When the handler began that runs, on the clock of `monotonic_s`; `None` while none does.
+    """
+
+    def __init__(self, setup: ListenerSetup) -> None:
+        self.handled = self.failed = 0
+        self.prefetch = PrefetchSize(MOST_PREFETCHED)
+        self.began_s: float | None = None
+        self._listener = setup.listener
+        self._coordinator = setup.coordinator
+        self._gate = setup.gate
+        self._observers = setup.observers
+
+    def handle(self, part: Sequence[Delivery]) -> None:
+        """Call the handler. Whatever happens here, each delivery of the part has an outcome in the end."""
+        outcome = RELEASED  # of what was not begun
+        try:
+            started_s = monotonic_s()
+            ready = self._ready(part, started_s)
+            if not ready:
+                return
+            self.began_s = started_s
+            if self._gate is not None:
+                self._gate.handling(id(self))
+            outcome = NOT_NOTED
+            try:
+                self._call(ready)
+                outcome, error = ACKED, None
+            except (
+                BaseException
+            ) as caught:  # SystemExit, too: it would end this thread alone, without a line in the log
+                outcome, error = Outcome(Verb.NACK, None, *describe(caught)), caught
+        finally:
+            self.began_s = None
+            for delivery in part:
+                if delivery.outcome is None:
+                    delivery.outcome = outcome
+        self._note(ready, error, started_s)
+
+    def _ready(self, part: Sequence[Delivery], now_s: float) -> list[Delivery]:
+        """Return what may begin. What has lost its lease or its slot goes back: somebody else has it, or will."""
+        ready = [delivery for delivery in part if not delivery.lost and now_s < delivery.lease_until_s]
+        if self._coordinator is not None:
+            owned, name = self._coordinator.owned(), self._listener.ownership_name
+            ready = [
+                delivery
+                for delivery in ready
+                if (ownership := owned.get((name, delivery.slot))) is not None and ownership.epoch == delivery.epoch
+            ]
+        if late := len(part) - len(ready):
+            begun = set(ready)
+            for delivery in part:
+                if delivery not in begun:
+                    delivery.outcome = RELEASED
+            log.warning("topic %s: %d messages were not begun in time", self._listener.topic.name, late)
+        return ready
+
+    def _call(self, ready: Sequence[Delivery]) -> None:
+        given = list(ready) if self._listener.batch else ready[0]
+        if not self._observers.all:
+            if (result := self._listener.handler(given)) is not None:
+                refuse_unfinished(result)
+            return
+        with self._observers.handling(ready):
+            if (result := self._listener.handler(given)) is not None:
+                refuse_unfinished(result)
+
+    def _note(self, ready: Sequence[Delivery], error: BaseException | None, started_s: float) -> None:
+        """Log a failure, count, and learn how long it took. What fails here changes no outcome."""
+        number = len(ready)
+        self.handled += number
+        self.failed += 0 if error is None else number
+        try:
+            if self._gate is not None:
+                failed = any(each.outcome is not None and each.outcome.verb is Verb.NACK for each in ready)
+                self._gate.handled(id(self), number, failed)
+            self.prefetch.note(number, monotonic_s() - started_s)
+            if error is not None:
+                name, (kind, said) = self._listener.topic.name, describe(error)
+                seen = traced(error)
+                log.warning("handler of topic %s failed: %s(%r)", name, kind, said, exc_info=seen, extra=about(ready))
+        except BaseException:  # SystemExit, too: a method of the error may raise it while the error is logged
+            log.exception("topic %s: a handler's end was not noted", self._listener.topic.name)

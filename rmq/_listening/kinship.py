@@ -1,0 +1,188 @@
+"""What binds Redis and ZooKeeper together: which Redis a worker serves, and how far each ensemble has counted.
+
+Two Redis behind one ZooKeeper would share slots, and messages would wait in slots that a worker of the other one owns.
+So each Redis has an identity, and slots of a topic go to workers of one Redis only. And a ZooKeeper that was restored
+from a backup gives out epochs twice, so Redis keeps the highest one of each ensemble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+from uuid import uuid4
+
+from rmq._io.backend import Background
+from rmq._model.reports import reporter
+from rmq._model.times import monotonic_s
+from rmq._ownership import Coordinator
+from rmq._scripts.keys import ENSEMBLES_KEY, REDIS_KEY
+from rmq._transport.connections import Connections
+from rmq.errors import CoordinationError, MemoryFullError, RmqError, ScriptFailedError
+
+log = reporter("rmq.kinship")
+
+LOOK_EVERY_S = 0.25
+IDENTIFY_EVERY_S = 10.0
+MEET_EVERY_S = 60.0
+STRANGERS_S = 12.0
+"""Longer than IDENTIFY_EVERY_S: a worker whose Redis was emptied has learned its new identity by then."""
+
+MARKS_PATIENCE_S = 10.0
+"""A Redis that does not say how far ensembles have counted keeps a new connection waiting no longer."""
+
+MOST_ENSEMBLES = 1_000
+PATIENCE_S = 2.0
+"""A stop waits no longer than this."""
+
+
+class Marks:
+    """What Redis remembers for all workers.
+
+    Args:
+        connections: Where.
+    """
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def redis(self, known: str) -> str:
+        """Return the identity of this Redis; one that has none gets `known`, or a new one.
+
+        Raises:
+            RedisUnavailableError: No answer until the deadline.
+            ScriptFailedError: No right to store it.
+            MemoryFullError: Redis is at its maxmemory.
+
+        Guarantee: of two that ask at once both get the same.
+        """
+        found: bytes | None = self._connections.command("GET", REDIS_KEY)
+        if found is None:
+            self._connections.command("SET", REDIS_KEY, known or str(uuid4()), "NX")
+            found = self._connections.command("GET", REDIS_KEY)
+        return "" if found is None else found.decode(errors="replace")
+
+    def counted(self) -> dict[str, int]:
+        """Return how far each ensemble has counted, as far as anybody said."""
+        found: list[Any] = self._connections.command("ZREVRANGE", ENSEMBLES_KEY, 0, MOST_ENSEMBLES - 1, "WITHSCORES")
+        pairs = zip(found[::2], found[1::2], strict=True)
+        return {name.decode(errors="replace"): int(float(score)) for name, score in pairs}
+
+    def count(self, ensemble: str, epoch: int) -> None:
+        """Say that an ensemble has counted so far. Safe to repeat; a lower number changes nothing."""
+        self._connections.command("ZADD", ENSEMBLES_KEY, "GT", epoch, ensemble)
+
+
+class Kinship(Background):
+    """Keeps a coordinator informed of what Redis remembers, and Redis of what the coordinator's ensemble has counted.
+
+    Args:
+        connections: Where Redis is.
+        coordinator: This process as a worker in ZooKeeper.
+        places: What this process consumes.
+    """
+
+    def __init__(self, connections: Connections, coordinator: Coordinator, places: Collection[str]) -> None:
+        super().__init__(connections.blocking, "rmq-kinship")
+        self._marks = Marks(connections)
+        self._call = connections.blocking.call
+        self._shown = connections.url.shown
+        self._coordinator = coordinator
+        self._places = frozenset(places)
+        self._stopping = connections.blocking.event()
+        self._redis = ""
+        self._counted = 0
+        self._identify_s = self._meet_s = 0.0
+        self._awaits_since_s: float | None = None
+        self._said: set[str] = set()
+
+    def begin(self) -> None:
+        """Learn which Redis this is; before the coordinator starts."""
+        self._identify()
+        self._coordinator.expect_marks()
+
+    def refuse_strangers(self) -> None:
+        """Wait a moment for live workers that serve another Redis to find out that it is the same one.
+
+        Raises:
+            CoordinationError: They serve another one: the two would share slots.
+        """
+        until_s = monotonic_s() + STRANGERS_S
+        while text := self._strangers():
+            if monotonic_s() >= until_s:
+                raise CoordinationError(text)
+            self._stopping.wait(0.5)
+            self._identify()
+
+    def run(self) -> None:
+        """Look several times a second, until `stop`."""
+        self._meet_s = monotonic_s() + STRANGERS_S
+        while not self._stopping.wait(LOOK_EVERY_S):
+            for step in (self._give_marks, self._count, self._identify_again, self._meet):
+                try:
+                    step()
+                    self._said.discard(step.__name__)
+                except Exception as error:  # another try comes
+                    if step.__name__ not in self._said:
+                        self._said.add(step.__name__)
+                        log.warning("the identities of Redis and ZooKeeper could not be compared: %s", error)
+
+    def stop(self) -> None:
+        """End."""
+        self._stopping.set()
+        self.join(PATIENCE_S)
+
+    def _give_marks(self) -> None:
+        connection = self._coordinator.awaited_marks
+        if connection is None:
+            self._awaits_since_s = None
+            return
+        if self._awaits_since_s is None:
+            self._awaits_since_s = monotonic_s()
+        try:
+            marks = self._marks.counted()
+        except RmqError:
+            if monotonic_s() - self._awaits_since_s >= MARKS_PATIENCE_S:
+                self._coordinator.give_marks(connection, {})
+            raise
+        self._coordinator.give_marks(connection, marks)
+
+    def _count(self) -> None:
+        highest = max(self._coordinator.owned().values(), key=lambda each: each.epoch, default=None)
+        if highest is not None and highest.epoch > self._counted:
+            self._marks.count(highest.ensemble, highest.epoch)
+            self._counted = highest.epoch
+
+    def _identify(self) -> None:
+        try:
+            self._redis = self._marks.redis(self._redis)
+        except (ScriptFailedError, MemoryFullError) as error:
+            if "identity" not in self._said:
+                self._said.add("identity")
+                log.warning("the identity of this Redis can't be published to other workers: %s", error)
+        self._coordinator.belong_to(self._redis)
+
+    def _identify_again(self) -> None:
+        if monotonic_s() >= self._identify_s:
+            self._identify_s = monotonic_s() + IDENTIFY_EVERY_S
+            self._identify()
+
+    def _meet(self) -> None:
+        if monotonic_s() >= self._meet_s:
+            self._meet_s = monotonic_s() + MEET_EVERY_S
+            if text := self._strangers():
+                log.error("%s", text)
+
+    def _strangers(self) -> str:
+        """Return what to say of live workers of another Redis that consume what we do; empty if there are none."""
+        if not self._redis:
+            return ""
+        for name, other in sorted(self._call(self._coordinator.others).items()):
+            shared = sorted(self._places & other.topics.keys())
+            if shared and other.redis not in ("", self._redis):
+                return (
+                    f"topic {shared[0]} at {self._shown} (Redis {self._redis}) is consumed by worker {name} on host"
+                    f" {other.host}, process {other.pid}, from another Redis ({other.redis}), through the same"
+                    " ZooKeeper and chroot; they would share its slots. Give each Redis a chroot of its own:"
+                    " Coordinator(hosts, chroot=...)"
+                )
+        return ""

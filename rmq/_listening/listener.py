@@ -1,0 +1,90 @@
+"""What a listener is: a handler, and how to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, TypedDict, TypeVar, Unpack
+
+from rmq._listening.adaptive_limit import Adaptive
+from rmq._model.deliveries import Delivery
+from rmq._model.entries import check_group
+from rmq._model.handlers import check_plain
+from rmq._model.topics import Topic
+from rmq.errors import InvalidValueError
+
+Handler = Callable[[Any], Any]
+"""Takes a `Delivery`, or with `batch=N` a list of up to N of them."""
+
+
+HandlerT = TypeVar("HandlerT", bound=Handler)
+
+
+class ListenerOptions(TypedDict, total=False):
+    """What a listener may be told beside its topic. `RmqClient.listener` explains each option."""
+
+    batch: int | None
+    threads: int
+    on_lost: Callable[[Delivery], None] | None
+    group: str | None
+    start: str
+    adaptive: Adaptive | None
+    weight: float
+    resume_as: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A handler of a topic, and how to run it: `RmqClient.listener` explains each option.
+
+    Raises:
+        InvalidValueError: An option is out of range.
+    """
+
+    topic: Topic
+    handler: Handler
+    _: KW_ONLY
+    batch: int | None = None
+    threads: int = 1
+    on_lost: Callable[[Delivery], None] | None = None
+    group: str | None = None
+    start: str = "new"
+    adaptive: Adaptive | None = None
+    weight: float = 1.0
+    resume_as: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight < float("inf"):
+            raise InvalidValueError(f"weight is {self.weight!r}; it must be more than 0")
+        if self.adaptive is not None and not isinstance(self.adaptive, Adaptive):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValueError(f"adaptive is {self.adaptive!r}; it must be a rmq.Adaptive, or None")
+        if self.batch is not None and (type(self.batch) is not int or not 1 <= self.batch <= 10_000):
+            raise InvalidValueError(f"batch is {self.batch!r}; it must be a whole number from 1 to 10,000, or None")
+        if type(self.threads) is not int or not 1 <= self.threads <= 1_000:
+            raise InvalidValueError(f"threads is {self.threads!r}; it must be a whole number from 1 to 1,000")
+        if self.on_lost is not None:
+            check_plain(self.on_lost, "on_lost")
+        check_group(self.topic, self.group, self.start, self.resume_as)
+
+    @property
+    def ownership_name(self) -> str:
+        """The name under which its slots are owned: on a stream topic each group's are owned apart."""
+        return self.topic.name if self.group is None else f"{self.topic.name}@{self.group}"
+
+
+def decorator(
+    take: Callable[[Listener], None], topic: Topic, **options: Unpack[ListenerOptions]
+) -> Callable[[HandlerT], HandlerT]:
+    """Return a decorator that makes a listener of a handler and hands it to `take`. Refuses wrong options at once."""
+    listener = Listener(topic, _no_handler, **options)
+
+    def decorate(handler: HandlerT) -> HandlerT:
+        take(replace(listener, handler=handler))
+        return handler
+
+    return decorate
+
+
+def _no_handler(delivery: object) -> None:
+    """Stand in for the handler until it is decorated."""
+    del delivery

@@ -1,0 +1,346 @@
+"""A thread of a listener: it claims, has the handler called, and settles what came of it with its next claim."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Collection, Sequence
+
+from rmq._claiming.claim_executor import LATE_S, ClaimExecutor, note_lost
+from rmq._claiming.claim_round import ClaimPlan, ClaimRound
+from rmq._claiming.claimer import IDLE_S, Claimer
+from rmq._claiming.leases import HeldDeliveries
+from rmq._io.backend import Background
+from rmq._listening.handler_calls import HandlerCalls, ListenerSetup
+from rmq._listening.handler_gate import HandlerGate
+from rmq._listening.listener import Listener
+from rmq._model.deliveries import RELEASED, Delivery
+from rmq._model.reports import reporter
+from rmq._model.times import monotonic_s
+from rmq._ownership import Ownership
+from rmq.errors import ClientClosedError, RmqError
+
+log = reporter("rmq.worker")
+
+LOOK_EVERY_S = 1.0
+"""How often an idle listener looks by itself, since hints may get lost."""
+
+SETTLE_AFTER_S = 0.1
+"""How long an outcome may wait while more messages wait for the handler; it goes once the handler returns then."""
+
+PIGGYBACK_S = 0.25
+"""How long an ack may wait for the next claim from its slot, which carries it for little. An ack of a message that was
+claimed longer ago does not wait, and none waits in an idle thread. Beside a handler that runs for longer, the watcher
+sends the acks. What a killed process had handled in this time is delivered again."""
+
+SLOW_S = 0.5
+"""What waits behind a handler that runs longer than this goes back to the others."""
+
+TROUBLE_PAUSE_S = 0.2
+
+
+class Handlers(ABC):
+    """How the handlers of a listener run beside its claims.
+
+    Args:
+        thread: The thread that claims.
+    """
+
+    survived: type[BaseException] = BaseException
+    """What does not end the thread: nobody would hear of its end."""
+
+    def __init__(self, thread: ListenerThread) -> None:
+        self.thread = thread
+        self.calls = thread.calls
+        self.batch = thread.setup.listener.batch
+
+    @staticmethod
+    @abstractmethod
+    def threads_of(listener: Listener) -> int:
+        """Return how many threads claim for a listener."""
+
+    @abstractmethod
+    def room(self) -> int | None:
+        """Return how many messages to claim; `None` where a round would bring nothing, not even an outcome."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """Handle, or begin with, what waits in the thread."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Wait until there may be something to do."""
+
+    @abstractmethod
+    def relieve(self) -> None:
+        """Give back what waits behind slow handlers; called from the watcher's thread."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Begin no more, wait until no handler runs, and let the thread finish."""
+
+
+class ListenerThread(Background):
+    """Claims, settles, and holds what it has claimed until the outcome is in Redis.
+
+    Args:
+        setup: What the threads of its listener have in common.
+        claimer: Where to claim; shared by all threads without ZooKeeper, of this thread's own slots with it.
+        number: Which of the listener's threads this is.
+        handlers: How the handlers run.
+    """
+
+    settle = None
+    """A delivery's note of its outcome is enough: it goes out with the next claim. For `Delivery`."""
+
+    def __init__(self, setup: ListenerSetup, claimer: Claimer, number: int, handlers: type[Handlers]) -> None:
+        self.blocking = claimer.connections.blocking
+        super().__init__(self.blocking, f"rmq-{setup.listener.topic.name}-{number}")
+        self.setup = setup
+        self.claimer = claimer
+        self.claims = ClaimExecutor(claimer, self)
+        self.held = HeldDeliveries(self.blocking)
+        self.calls = HandlerCalls(setup)
+        self.waiting: deque[Delivery] = deque()
+        """What is claimed and not begun."""
+        self._topic = setup.listener.topic
+        self._handlers = handlers(self)
+
+    def run(self) -> None:
+        """Work until the listener stops."""
+        stopping, gate = self.setup.stopping, self.setup.gate
+        while not stopping.is_set():
+            try:
+                if not (self._round() if gate is None else self._round_in_turn(gate)):
+                    self._handlers.wait()
+            except self._handlers.survived as error:
+                log.warning("topic %s: %s", self._topic.name, error, exc_info=not isinstance(error, RmqError))
+                stopping.wait(TROUBLE_PAUSE_S)
+        self._handlers.finish()
+
+    def wait(self) -> None:
+        """Wait until something may be claimed, or outcomes have to go."""
+        longest_s = IDLE_S if self.held.deferred else SETTLE_AFTER_S if self._unsettled() else LOOK_EVERY_S
+        self.claimer.wait(min(longest_s, LATE_S) if self.claims.has_earlier else longest_s)
+
+    def take_waiting(self, most: int) -> list[Delivery]:
+        """Take up to so many of what is claimed and not begun."""
+        taken: list[Delivery] = []
+        try:
+            for _ in range(most):
+                taken.append(self.waiting.popleft())
+        except IndexError:  # no more, or the stopping thread was faster
+            pass
+        return taken
+
+    def begin_no_more(self) -> None:
+        """Let what was claimed and not begun go back with the next call. Does not wait; from any thread."""
+        for delivery in self.take_waiting(len(self.waiting)):
+            delivery.outcome = RELEASED
+
+    def release_waiting(self) -> None:
+        """Give back what was claimed and not begun; called from the thread that stops the runtime, too."""
+        self.begin_no_more()
+        try:
+            self.settle_only()
+        except Exception as error:
+            log.warning("topic %s: messages not begun come back with their leases: %s", self._topic.name, error)
+
+    def still_owner(self, delivery: Delivery) -> bool:
+        """Return whether nobody else can own the delivery's slot yet. For `Delivery`."""
+        if self.setup.coordinator is None:
+            return True
+        owner, name = delivery.owner, self.setup.listener.ownership_name
+        return self.setup.coordinator.still_owner(Ownership(name, delivery.slot, owner.epoch, owner.ensemble))
+
+    def has_left(self, slot: int) -> bool:
+        """Settle what is done; return whether nothing of a slot is held any more and no claim is under way."""
+        self.try_to_settle()
+        return slot not in self.slots_held()
+
+    def slots_held(self) -> Collection[int]:
+        """Return the slots of which something is held, or whose server owes a reply; all slots while a claim runs."""
+        if not self.held.lock.acquire(timeout=TROUBLE_PAUSE_S):
+            return range(self._topic.slots)
+        try:
+            return {delivery.slot for delivery in self.held.all()} | self.claims.owed()
+        finally:
+            self.held.lock.release()
+
+    def relieve(self) -> None:
+        """Give back what waits behind slow handlers, and send off what is done; called from the watcher's thread."""
+        self._handlers.relieve()
+
+    def _round_in_turn(self, gate: HandlerGate) -> bool:
+        """Do a round in this thread's turn; return whether there was anything to do."""
+        began_s = gate.begin(0.0, id(self))
+        if began_s is None:
+            self.settle_only()  # what is done does not wait for a turn
+            began_s = gate.begin(LOOK_EVERY_S, id(self))
+        if began_s is None:
+            return True
+        try:
+            return self._round()
+        finally:
+            gate.end(began_s)
+
+    def _round(self) -> bool:
+        """Claim, settle and handle once; return whether there was anything to do."""
+        room = self._handlers.room()
+        if room is None:
+            return False
+        held = self.held
+        with held.lock:
+            if self._topic.slots > 1:
+                held.defer_acks(monotonic_s() - PIGGYBACK_S)
+            plan = self.claimer.plan(room, held.deliveries)
+            held.take_deferred(plan.slots if plan.busy else None, monotonic_s() - PIGGYBACK_S)
+            settled, round_ = self._carry_out(plan)
+        for delivery in round_.lost:
+            self.setup.on_lost(delivery)
+        if self.setup.stopping.is_set():
+            self.release_waiting()
+        self._handlers.run()
+        return bool(round_.deliveries or len(settled) > len(round_.unsent))
+
+    def settle_only(self) -> bool:
+        """Send off what is done; return whether some of it went."""
+        with self.held.lock:
+            self.held.take_deferred()
+            if not self.held.settled() and not self.claims.owed():
+                return False
+            settled, round_ = self._carry_out(ClaimPlan([], False))
+        for delivery in round_.lost:
+            self.setup.on_lost(delivery)
+        return len(settled) > len(round_.unsent)
+
+    def try_to_settle(self) -> None:
+        """Send off what is done; where that fails, it goes later."""
+        try:
+            self.settle_only()
+        except RmqError as error:
+            log.warning("topic %s: outcomes wait for Redis: %s", self._topic.name, error)
+
+    def _carry_out(self, plan: ClaimPlan) -> tuple[Sequence[Delivery], ClaimRound]:
+        """Claim as planned, and settle what is done; return that, and what came of it. The lock is held.
+
+        What is settled while this is under way is not among it.
+        """
+        held = self.held
+        settled = held.begin_settling()
+        try:
+            round_ = self.claims.carry_out(plan, settled, held.deliveries)
+            held.deliveries += round_.deliveries
+            self.waiting.extend(round_.deliveries)
+            self._drop(settled, round_)  # last: it tells observers
+        finally:
+            held.settling = ()
+        return settled, round_
+
+    def _unsettled(self) -> bool:
+        """Return whether an outcome is still to be sent, now or once a server has answered."""
+        return any(delivery.outcome is not None for delivery in self.held.deliveries)
+
+    def _drop(self, settled: Sequence[Delivery], round_: ClaimRound) -> None:
+        """Let go of what is settled; what did not reach Redis is kept and sent again as long as its lease runs.
+
+        Outcomes of which nobody knows whether they were carried out are let go, too: their leases settle it, and
+        observers do not hear of them. Those of which a server still owes the reply stay.
+        """
+        settled = [delivery for delivery in (*round_.arrived, *settled) if not delivery.under_way]
+        gone = set(settled)
+        if round_.unsent:
+            now_s = monotonic_s()
+            gone.difference_update([delivery for delivery in round_.unsent if now_s < delivery.lease_until_s])
+        self.held.deliveries = [delivery for delivery in self.held.deliveries if delivery not in gone]
+        if late := [delivery for delivery in round_.unsent if delivery in gone]:
+            log.warning(
+                "topic %s: %d outcomes did not reach Redis before their leases ended: the messages are delivered again",
+                self._topic.name,
+                len(late),
+            )
+            note_lost(late, round_)
+        if self.setup.observers.all:
+            missed = {*round_.unsent, *round_.unconfirmed}
+            if arrived := [delivery for delivery in settled if delivery not in missed]:
+                self.setup.observers.settled(arrived)
+
+    def finish(self) -> None:
+        """Send the last outcomes, and give back what a server still owes; give up when their leases end."""
+        self.begin_no_more()
+        with self.held.lock:
+            self.held.take_deferred()
+        while self._unfinished():
+            self.begin_no_more()
+            went = False
+            try:
+                went = self.settle_only()
+            except Exception as error:
+                log.warning("topic %s: last outcomes: %s", self._topic.name, error)
+                if isinstance(error, ClientClosedError):  # the leases settle it
+                    return
+            with self.held.lock:
+                settled = self.held.settled()
+                self._drop(settled, ClaimRound([], settled))
+            if not went and self._unfinished():
+                self.blocking.sleep(TROUBLE_PAUSE_S)
+
+    def _unfinished(self) -> bool:
+        return bool(self.waiting or self._unsettled() or self.claims.owed())
+
+
+class HandlersInTurn(Handlers):
+    """Handlers run in the thread that claims, one after the other."""
+
+    def __init__(self, thread: ListenerThread) -> None:
+        super().__init__(thread)
+        self._gate = thread.setup.gate
+
+    @staticmethod
+    def threads_of(listener: Listener) -> int:
+        """Return as many as run in parallel."""
+        return listener.threads
+
+    def room(self) -> int | None:
+        """Return how many messages to claim."""
+        if self._gate is not None and self._gate.careful:
+            return 1
+        return self.batch or self.calls.prefetch.messages()
+
+    def run(self) -> None:
+        """Handle what waits."""
+        thread = self.thread
+        last_settled_s = monotonic_s()
+        while thread.waiting:
+            if thread.setup.stopping.is_set():  # the thread that stops this one may wait for another one's outcomes
+                thread.begin_no_more()
+                return
+            self.calls.handle(thread.take_waiting(self.batch or 1))
+            if self._gate is not None and self._gate.paused:
+                thread.release_waiting()
+            if thread.waiting and monotonic_s() - last_settled_s > SETTLE_AFTER_S:
+                thread.settle_only()
+                last_settled_s = monotonic_s()
+
+    def wait(self) -> None:
+        """Wait until there may be something to do."""
+        self.thread.wait()
+
+    def finish(self) -> None:
+        """Let the thread finish: no handler runs any more."""
+        self.thread.finish()
+
+    def relieve(self) -> None:
+        """Give back what waits behind a slow handler, and send off what is done.
+
+        Else what this thread has claimed would wait as long as that handler runs, while others are idle.
+        """
+        thread, began_s = self.thread, self.calls.began_s
+        running_s = 0.0 if began_s is None else monotonic_s() - began_s
+        if running_s > PIGGYBACK_S and thread.held.deferred:
+            thread.settle_only()
+        if running_s < SLOW_S:
+            return
+        done = any(delivery.outcome is not None for delivery in thread.held.all())
+        if done or thread.waiting or thread.claims.owed():
+            thread.release_waiting()

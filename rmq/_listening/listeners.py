@@ -1,0 +1,107 @@
+"""The listeners of a client: added first, then at work together until they are stopped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rmq._listening.handler_gate import HandlerPool
+from rmq._listening.heartbeat import Heartbeat
+from rmq._listening.listener import Listener
+from rmq._listening.listener_thread import Handlers
+from rmq._listening.ownership import OwnershipFollower
+from rmq._listening.runtime import ListenerRuntime
+from rmq._model.deliveries import Delivery
+from rmq._model.handlers import check_plain
+from rmq._model.observers import Observers
+from rmq._model.reports import reporter
+from rmq._model.times import monotonic_s, seconds
+from rmq._ownership import Coordinator
+from rmq._slots.known_topics import KnownTopics
+from rmq._transport.connections import Connections
+from rmq.errors import RmqError
+
+log = reporter("rmq.client")
+
+
+class Listeners:
+    """The listeners of a client.
+
+    Args:
+        connections: Where their topics are.
+        known: Their topics' definitions.
+        observers: Watch the handlers.
+        handlers: How their handlers run.
+    """
+
+    def __init__(
+        self, connections: Connections, known: KnownTopics, observers: Observers, handlers: type[Handlers]
+    ) -> None:
+        self.runtimes: list[ListenerRuntime] = []
+        """Those at work."""
+        self._connections, self._known = connections, known
+        self._observers = observers
+        self._handlers = handlers
+        self._added: list[Listener] = []
+        self._follower: OwnershipFollower | None = None
+        self._heartbeat: Heartbeat | None = None
+
+    @property
+    def ensemble(self) -> str | None:
+        """Identity of the ZooKeeper ensemble that they take part in; `None` while they do not."""
+        return None if self._follower is None else self._follower.ensemble
+
+    def add(self, *listeners: Listener) -> None:
+        """Add listeners; see `RmqClient.add`."""
+        if self.runtimes:
+            raise RmqError("the listeners of this client are running already; add all of them before")
+        for each in listeners:
+            check_plain(each.handler)
+        self._added += listeners
+
+    def start(
+        self, zookeeper: str | Coordinator | None, threads: int | None, handlers: int | None, drain_s: float
+    ) -> None:
+        """Start all listeners; see `RmqClient.start`."""
+        drain_s = seconds(drain_s, "drain_s")
+        if self.runtimes:
+            raise RmqError("the listeners of this client are running already")
+        if not self._added:
+            raise RmqError("this client has no listener; decorate a handler with @client.listener(topic)")
+        blocking = self._connections.blocking
+        # not in an event loop: the first one imports kazoo
+        coordinator = blocking.call(Coordinator, zookeeper) if isinstance(zookeeper, str) else zookeeper
+        registered = [replace(each, topic=self._known.registered(each.topic)) for each in self._added]
+        listeners = registered if threads is None else [replace(each, threads=threads) for each in registered]
+        pool = HandlerPool(blocking, handlers)
+        runtimes = [
+            ListenerRuntime(self._connections, listener, coordinator, pool, self._observers, self._handlers)
+            for listener in listeners
+        ]
+        if coordinator is not None:
+            follower = OwnershipFollower(coordinator, runtimes, self._connections, drain_s)
+            follower.start()
+            self._follower = follower
+        self.runtimes = runtimes
+        for runtime in runtimes:
+            runtime.start()
+        self._heartbeat = Heartbeat(self._connections, runtimes, coordinator is not None)
+        self._heartbeat.start()
+
+    def stop(self, drain_s: float) -> list[Delivery]:
+        """Stop all listeners; see `RmqClient.stop`."""
+        until_s = monotonic_s() + drain_s
+        runtimes, self.runtimes = self.runtimes, []
+        for runtime in runtimes:
+            runtime.request_stop()
+        if self._follower is not None:
+            self._follower.leave(drain_s)
+        left = [delivery for runtime in runtimes for delivery in runtime.join(until_s)]
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+            self._heartbeat = None
+        if self._follower is not None:
+            self._follower.stop()
+            self._follower = None
+        if left:
+            log.warning("%d deliveries were not finished within %g s; their leases settle them", len(left), drain_s)
+        return left

@@ -1,0 +1,115 @@
+"""Follows which slots this process owns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rmq._io.backend import Background
+from rmq._listening.kinship import Kinship
+from rmq._listening.runtime import FOLLOW_EVERY_S, ListenerRuntime, log
+from rmq._model.topics import Topic
+from rmq._ownership import Coordinator
+from rmq._transport.connections import Connections
+from rmq.errors import InvalidValueError, TopicMismatchError
+
+
+class OwnershipFollower(Background):
+    """Keeps the runtimes of one process in line with what it owns.
+
+    Args:
+        coordinator: This process as a worker in ZooKeeper.
+        runtimes: Its listeners at work.
+        connections: Where Redis is.
+        drain_s: How long a slot that is asked back may wait for its running handler, in seconds.
+
+    Level-triggered: it acts on every change that the coordinator reports, and looks by itself several times a second.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        runtimes: Sequence[ListenerRuntime],
+        connections: Connections,
+        drain_s: float,
+    ) -> None:
+        blocking = connections.blocking
+        super().__init__(blocking, "rmq-ownership")
+        coordinator.drain_within(drain_s)
+        self._blocking = blocking
+        self._coordinator = coordinator
+        self._runtimes = list(runtimes)
+        self._kinship = Kinship(connections, coordinator, {runtime.listener.ownership_name for runtime in runtimes})
+        self._changed = blocking.event()
+        self._stop_requested = blocking.event()
+
+    @property
+    def ensemble(self) -> str:
+        """Identity of the ensemble; empty until it was read."""
+        return self._coordinator.ensemble or ""
+
+    def start(self) -> None:
+        """Join the cluster, then follow what it gives us.
+
+        Raises:
+            CoordinationError: ZooKeeper does not answer, or the login is refused; or live workers of another Redis
+                consume the same topic there.
+            TopicMismatchError: A topic is registered there with another type or number of slots.
+            InvalidValueError: Two listeners of one topic.
+        """
+        for name, number in Counter(runtime.listener.ownership_name for runtime in self._runtimes).items():
+            if number > 1:
+                raise InvalidValueError(
+                    f"topic {name} has {number} listeners; with ZooKeeper each slot belongs to one thread, so give one "
+                    "listener more threads",
+                    topic=name,
+                )
+        self._coordinator.on_change = self._changed.set
+        self._kinship.begin()
+        self._blocking.call(self._coordinator.start)
+        try:
+            self._kinship.refuse_strangers()
+            for runtime in self._runtimes:
+                self._enter(runtime.listener.ownership_name, runtime.listener.topic)
+        except BaseException:
+            self._blocking.call(self._coordinator.stop, drain=False)
+            raise
+        self._kinship.start()
+        super().start()
+
+    def run(self) -> None:
+        """Follow every change until `stop`."""
+        while not self._stop_requested.is_set():
+            self._changed.clear()
+            for runtime in self._runtimes:
+                try:
+                    runtime.refresh_ownership()
+                except Exception:  # whatever it is, the next round comes
+                    log.exception("topic %s: following the ownership failed", runtime.listener.topic.name)
+            self._changed.wait(FOLLOW_EVERY_S)
+
+    def leave(self, drain_s: float) -> None:
+        """Begin to hand over the slots, so that others need not wait for the longest handler here. Does not wait.
+
+        Args:
+            drain_s: How long handlers may finish: so long nobody else gets their slots.
+        """
+        self._coordinator.leave(drain_s)
+
+    def stop(self) -> None:
+        """Give up all slots and leave the cluster. The runtimes have stopped before, or have used up their time."""
+        self._stop_requested.set()
+        self._changed.set()
+        self.join()
+        self._kinship.stop()
+        self._blocking.call(self._coordinator.stop, drain=False)
+
+    def _enter(self, place: str, topic: Topic) -> None:
+        registered = Topic.from_json(self._blocking.call(self._coordinator.register_topic, place, topic.to_json()))
+        if (registered.type, registered.slots) != (topic.type, topic.slots):
+            raise TopicMismatchError(
+                f"topic {topic.name} is registered in ZooKeeper as {registered.type.name} with {registered.slots} "
+                f"slots, not as {topic.type.name} with {topic.slots}; type and slots can't be changed",
+                topic=topic.name,
+            )
+        self._coordinator.consume(place, topic.slots)

@@ -1,0 +1,1 @@
+"""What there is: topics, messages, deliveries, figures. Pure values and decisions."""

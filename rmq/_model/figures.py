@@ -1,0 +1,365 @@
+"""Figures of topics, slots and servers at one instant. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rmq._model.entries import id_key
+from rmq._model.topics import Topic
+
+TOTALS = (
+    "accepted merged delivered acked retried expired released exhausted buried redriven cancelled purged trimmed"
+    " adopted dropped ttl_expired"
+).split()
+"""Names of the counters in a slot's meta."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What happened per second between two looks.
+
+    Attributes:
+        seconds: Between the looks.
+        sent: Messages accepted, the merged ones included.
+        merged: Of these, merged.
+        delivered: Handed to handlers.
+        acked: Done.
+        retried: Failed and rolled back.
+        buried: Died of failures.
+        expired: Died of age (`ttl_expired`).
+        dropped: Dropped because of a full backlog.
+    """
+
+    seconds: float
+    sent: float
+    merged: float
+    delivered: float
+    acked: float
+    retried: float
+    buried: float
+    expired: float
+    dropped: float
+
+
+_RATES = ("accepted", "merged", "delivered", "acked", "retried", "buried", "ttl_expired", "dropped")
+
+
+def rates_between(earlier: Mapping[str, int], later: Mapping[str, int], ms: int) -> Rates:
+    """Return rates from totals at two times, `ms` apart; all zero where no time lies between them.
+
+    A total that went back, as after a restore of Redis, counts as still.
+    """
+    seconds = max(0, ms) / 1000
+
+    def rate(name: str) -> float:
+        return max(0, later.get(name, 0) - earlier.get(name, 0)) / seconds if seconds else 0.0
+
+    return Rates(seconds, *map(rate, _RATES))
+
+
+@dataclass(frozen=True, slots=True)
+class ServerMemory:
+    """What a Redis server uses.
+
+    Attributes:
+        used_bytes: Memory in use.
+        limit_bytes: Its `maxmemory`, 0 for none.
+    """
+
+    used_bytes: int
+    limit_bytes: int
+
+    @classmethod
+    def from_info(cls, info: bytes) -> ServerMemory:
+        """Read the section `memory` of INFO."""
+        values = dict(line.split(b":", 1) for line in info.splitlines() if b":" in line)
+        return cls(int(values.get(b"used_memory", 0)), int(values.get(b"maxmemory", 0)))
+
+
+class _Summed:
+    """A sum over slots, each read at one instant of its own."""
+
+    __slots__ = ()
+    slots: tuple[Any, ...]
+
+    @property
+    def unaccounted(self) -> int:
+        """0, always; see `unaccounted` of its slots."""
+        return sum(slot.unaccounted for slot in self.slots)
+
+    def total(self, name: str) -> int:
+        """Return a counter summed over the slots; see `totals` of its slots."""
+        return sum(slot.totals.get(name, 0) for slot in self.slots)
+
+
+class _HandedOut(_Summed):
+    """A sum over slots whose messages are handed out."""
+
+    __slots__ = ()
+
+    @property
+    def in_flight(self) -> int:
+        """Claimed messages: those in handlers' hands."""
+        return sum(slot.in_flight for slot in self.slots)
+
+    @property
+    def waiting(self) -> int:
+        """Failed messages that wait for their retry."""
+        return sum(slot.waiting for slot in self.slots)
+
+    @property
+    def dead(self) -> int:
+        """Dead messages."""
+        return sum(slot.dead for slot in self.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStats(_HandedOut):
+    """A topic as the sum of its slots, each read at one instant of its own.
+
+    Attributes:
+        topic: The definition.
+        slots: Its slots' figures.
+    """
+
+    topic: Topic
+    slots: tuple[SlotStats, ...]
+
+    @property
+    def backlog(self) -> int:
+        """Messages in store."""
+        return sum(slot.backlog for slot in self.slots)
+
+    @property
+    def due_now(self) -> int:
+        """Messages in store that may be delivered now."""
+        return sum(slot.due_now for slot in self.slots)
+
+    @property
+    def oldest_due_ms(self) -> int | None:
+        """Earliest due time in store, epoch ms; `None` with an empty backlog."""
+        times = [slot.oldest_due_ms for slot in self.slots if slot.oldest_due_ms is not None]
+        return min(times) if times else None
+
+    @property
+    def lateness_ms(self) -> int:
+        """How long the oldest due message has been due, ms; 0 when nothing is due."""
+        late = [slot.now_ms - slot.oldest_due_ms for slot in self.slots if slot.oldest_due_ms is not None]
+        return max([0, *late])
+
+    @property
+    def now_ms(self) -> int:
+        """Redis' time of the reading, epoch ms: of its last slot."""
+        return max((slot.now_ms for slot in self.slots), default=0)
+
+    def rates_since(self, earlier: TopicStats) -> Rates:
+        """Return what happened per second since an earlier look at the same slots."""
+        first, last = (sum((Counter(slot.totals) for slot in each.slots), Counter[str]()) for each in (earlier, self))
+        return rates_between(first, last, self.now_ms - earlier.now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStats:
+    """One slot at one instant, read by one script.
+
+    Attributes:
+        topic: Topic name.
+        slot: Slot number.
+        now_ms: Redis' time of the reading, epoch ms.
+        backlog: Messages in store.
+        due_now: Those of them that may be delivered now.
+        in_flight: Messages in prepare.
+        waiting: Messages in retry.
+        dead: Messages in dead.
+        oldest_due_ms: Due time of the earliest message in store, epoch ms; for PRIORITY and rollbacks
+            `now_ms`; `None` with an empty store.
+        next_due_ms: When the slot next has something to do, epoch ms; 0 for never.
+        epoch: Epoch of the last owner, 0 without ZooKeeper.
+        paused: Whether claims are paused.
+        totals: Counters since the topic began: accepted, merged, delivered, acked, retried, expired, released,
+            exhausted, buried, redriven, cancelled, purged, trimmed, dropped (too much for the backlog), ttl_expired
+            (too old, went to the dead). Those that never moved are absent.
+    """
+
+    topic: str
+    slot: int
+    now_ms: int
+    backlog: int
+    due_now: int
+    in_flight: int
+    waiting: int
+    dead: int
+    oldest_due_ms: int | None
+    next_due_ms: int
+    epoch: int
+    paused: bool
+    totals: dict[str, int]
+
+    @property
+    def unaccounted(self) -> int:
+        """0, always: what was accepted and not merged is in one place or was taken out on purpose.
+
+        store + prepare + retry + dead + acked + cancelled + purged + trimmed + dropped = accepted - merged.
+        """
+        total = self.totals.get
+        present = self.backlog + self.in_flight + self.waiting + self.dead
+        gone = sum(total(name, 0) for name in ("acked", "cancelled", "purged", "trimmed", "dropped"))
+        return total("accepted", 0) - total("merged", 0) - present - gone
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSlot:
+    """A group on one slot at one instant.
+
+    Attributes:
+        topic: Topic name.
+        slot: Slot number.
+        group: The group.
+        last_id: The last entry that was delivered for the first time; empty where the group is not registered.
+        pending: Entries delivered and not acked: in flight, or waiting for a retry.
+        waiting: Those of them that wait for a retry.
+        dead: Its dead.
+        lag: Entries that it has not had yet; `None` where nobody can tell (before Redis 7.0 for a group that began at
+            an id).
+        epoch: Epoch of its last owner here, 0 without ZooKeeper.
+        paused: Whether claims are paused.
+        oldest_id: The oldest entry delivered and not acked; empty for none.
+        totals: Counters: fresh (delivered for the first time), delivered, acked, retried, expired, released, buried,
+            lost (trimmed or deleted before they were acked), redriven, resent, skipped, purged, trimmed.
+    """
+
+    topic: str
+    slot: int
+    group: str
+    last_id: str
+    pending: int
+    waiting: int
+    dead: int
+    lag: int | None
+    epoch: int
+    paused: bool
+    oldest_id: str
+    totals: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def in_flight(self) -> int:
+        """Entries in handlers' hands."""
+        return max(0, self.pending - self.waiting)
+
+    @property
+    def unaccounted(self) -> int:
+        """0, always: what was delivered for the first time is acked, pending, dead, or was taken out on purpose."""
+        total = self.totals.get
+        gone = sum(total(name, 0) for name in ("acked", "lost", "resent", "purged", "trimmed"))
+        return total("fresh", 0) - self.pending - self.dead - gone
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStats(_HandedOut):
+    """A group as the sum of its slots, each read at one instant of its own.
+
+    Attributes:
+        group: Its name.
+        slots: It on each slot.
+    """
+
+    group: str
+    slots: tuple[GroupSlot, ...]
+
+    @property
+    def lag(self) -> int | None:
+        """Entries that it has not had yet; `None` where nobody can tell."""
+        lags = [slot.lag for slot in self.slots if slot.last_id]
+        return None if None in lags else sum(lag or 0 for lag in lags)
+
+    @property
+    def pending(self) -> int:
+        """Entries delivered and not acked."""
+        return sum(slot.pending for slot in self.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSlot:
+    """The stream of one slot at one instant.
+
+    Attributes:
+        topic: Topic name.
+        slot: Slot number.
+        now_ms: Redis' time of the reading, epoch ms.
+        length: Entries in it, acked ones too.
+        first_id: Its oldest entry; empty for none.
+        last_id: Its newest entry; empty for none.
+        groups: Names of its groups.
+        totals: Counters: accepted (sent), copied (redriven into one group), trimmed, deleted.
+    """
+
+    topic: str
+    slot: int
+    now_ms: int
+    length: int
+    first_id: str
+    last_id: str
+    groups: tuple[str, ...]
+    totals: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def unaccounted(self) -> int:
+        """0, always: what was sent is there, or was trimmed or deleted."""
+        total = self.totals.get
+        return total("accepted", 0) + total("copied", 0) - self.length - total("trimmed", 0) - total("deleted", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStats(_Summed):
+    """A stream topic as the sum of its slots, each read at one instant of its own.
+
+    Attributes:
+        topic: The definition.
+        slots: Its slots' streams.
+    """
+
+    topic: Topic
+    slots: tuple[StreamSlot, ...]
+
+    @property
+    def length(self) -> int:
+        """Entries in the topic, acked ones too."""
+        return sum(slot.length for slot in self.slots)
+
+    @property
+    def first_id(self) -> str:
+        """The oldest entry; empty for none."""
+        return min((slot.first_id for slot in self.slots if slot.first_id), key=id_key, default="")
+
+    @property
+    def last_id(self) -> str:
+        """The newest entry; empty for none."""
+        return max((slot.last_id for slot in self.slots if slot.last_id), key=id_key, default="")
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of all groups, sorted."""
+        return tuple(sorted({name for slot in self.slots for name in slot.groups}))
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStats:
+    """A consumer of a group.
+
+    Attributes:
+        group: Its group.
+        name: Its name.
+        pending: Entries that it holds, on all slots.
+        idle_ms: How long it has not claimed, renewed or been given anything, ms.
+        gone: Whether it holds something and has not renewed it within a lease, or holds nothing and has been idle for
+            long: nobody of that name is at work.
+    """
+
+    group: str
+    name: str
+    pending: int
+    idle_ms: int
+    gone: bool

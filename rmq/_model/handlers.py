@@ -1,0 +1,81 @@
+"""Which functions can be handlers, and what a handler may not return. Pure."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any, cast
+
+from rmq.errors import InvalidValueError
+
+ASYNC = "an async function"
+GENERATOR = "a generator function"
+ASYNC_GENERATOR = "an async generator function"
+
+
+def kind_of(handler: object) -> str:
+    """Return `ASYNC`, `GENERATOR` or `ASYNC_GENERATOR` for what does nothing by being called, else nothing.
+
+    Looks through `functools.partial`, methods, and objects with a `__call__` of that kind.
+    """
+    function = _innermost(handler)
+    for each in (function, _innermost(getattr(type(function), "__call__", None))):  # noqa: B004
+        if inspect.iscoroutinefunction(each):
+            return ASYNC
+        if inspect.isasyncgenfunction(each):
+            return ASYNC_GENERATOR
+        if inspect.isgeneratorfunction(each):
+            return GENERATOR
+    return ""
+
+
+def check_plain(handler: object, name: str = "handler") -> None:
+    """Refuse what threads can't call.
+
+    Raises:
+        InvalidValueError: It is not callable, or a call of it would do nothing: async and generator functions.
+    """
+    if not callable(handler):
+        raise InvalidValueError(f"{name} is {handler!r}; it must be a function that takes a delivery")
+    if kind := kind_of(handler):
+        instead = "use rmq.aio.RmqClient for async functions" if kind == ASYNC else "return instead of yield"
+        raise InvalidValueError(f"{name} {handler!r} is {kind}: calling it does nothing; {instead}")
+
+
+def check_async(handler: object) -> None:
+    """Refuse what an event loop can't await.
+
+    Raises:
+        InvalidValueError: It is no async function.
+    """
+    kind = kind_of(handler)
+    if kind in (GENERATOR, ASYNC_GENERATOR):
+        raise InvalidValueError(f"{handler!r} is {kind}, not an async function: calling it does nothing")
+    if not kind:
+        raise InvalidValueError(f"{handler!r} is not an async function; use rmq.RmqClient for handlers in threads")
+
+
+def refuse_unfinished(result: object) -> None:
+    """Refuse work that a handler has returned instead of doing it; a coroutine is closed.
+
+    Raises:
+        InvalidValueError: It is awaitable, or a generator.
+    """
+    if inspect.iscoroutine(result) or inspect.isgenerator(result):
+        cast("Any", result).close()
+    elif not inspect.isasyncgen(result) and not inspect.isawaitable(result):
+        return
+    raise InvalidValueError(
+        f"the handler has returned a {type(result).__name__}, which RMQ does not run: it must do the work itself"
+    )
+
+
+def _innermost(function: object) -> object:
+    """Return what partials, partial methods and bound methods call in the end."""
+    while True:
+        if isinstance(function, functools.partial | functools.partialmethod):
+            function = cast("Any", function).func
+        elif inspect.ismethod(function):
+            function = function.__func__
+        else:
+            return function

@@ -1,0 +1,151 @@
+"""Versions of the JSON documents that RMQ stores in Redis and in ZooKeeper, and who may act on which.
+
+A document carries `version`, its writer's, and `min_reader`, the oldest version that may act on it. A reader whose own
+version is at least `min_reader` reads the document, and keeps the fields that it does not know when it writes the
+document anew. Any other reader passes over that document alone and says so once. A document without a version has
+version 1.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from rmq.errors import UnreadableDocumentError
+
+FIRST_VERSION = 1
+"""Version of a document that names none: RMQ wrote those before it knew versions."""
+
+SCHEMA_VERSION = 2
+"""Version of the documents that this code writes. 2: documents say their version."""
+
+MAX_DOCUMENT_BYTES = 1_000_000
+"""A longer document is not read. Source: ZooKeeper refuses nodes over 1 MiB; a definition takes less than 1 kB."""
+
+MOST_TOLD = 1_000
+"""Names that a `PassedOver` remembers: foreign ones could be without number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A stored document that this version may act on.
+
+    Attributes:
+        fields: What it says, with the fields that this version does not know, without the two versions.
+        version: The writer's.
+        min_reader: The oldest version that may act on it.
+    """
+
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    version: int = FIRST_VERSION
+    min_reader: int = FIRST_VERSION
+
+    def to_json(self) -> str:
+        """Return the text to store."""
+        versions = {"version": self.version, "min_reader": self.min_reader}
+        return json.dumps({**self.fields, **versions}, separators=(",", ":"))
+
+    def amended(self, before: Mapping[str, Any], after: Mapping[str, Any], min_reader: int = FIRST_VERSION) -> Document:
+        """Return this document with a change in it; what the change does not touch stays as it is stored.
+
+        Args:
+            before: The fields as this version would write what it has read.
+            after: The fields as this version would write what shall be there.
+            min_reader: The oldest version that may act on `after`.
+        """
+        fields = _amended(self.fields, before, after)
+        if self.version > SCHEMA_VERSION:  # a field that this version does not know may be why older ones are kept out
+            return Document(fields, self.version, max(min_reader, self.min_reader))
+        return Document(fields, SCHEMA_VERSION, min_reader)
+
+
+def _amended(stored: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the stored fields with the change in them; an object within them may have unknown fields, too."""
+    gone = before.keys() - after.keys()
+    fields = {name: value for name, value in stored.items() if name not in gone}
+    for name, value in after.items():
+        if name in before and before[name] == value:
+            continue
+        was, read = _object_in(stored, name), _object_in(before, name)
+        wanted = _object_in(after, name)
+        fields[name] = value if was is None or read is None or wanted is None else _amended(was, read, wanted)
+    return fields
+
+
+def _object_in(fields: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    value = fields.get(name)
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
+
+
+def new_document(fields: Mapping[str, Any], min_reader: int = FIRST_VERSION) -> Document:
+    """Return a document of this version.
+
+    Args:
+        fields: What it says.
+        min_reader: The oldest version that may act on it: one that knows each field that must not be passed over.
+    """
+    return Document(fields, SCHEMA_VERSION, min_reader)
+
+
+def read_document(data: str | bytes, what: str, reader: int = SCHEMA_VERSION) -> Document:
+    """Read a stored document.
+
+    Args:
+        data: The stored text.
+        what: How an error names the document.
+        reader: The reader's version.
+
+    Raises:
+        UnreadableDocumentError: It is no JSON object, too long, or for newer readers only.
+    """
+    fields = _object(data, what)
+    version = fields.pop("version", FIRST_VERSION)
+    min_reader = fields.pop("min_reader", FIRST_VERSION)
+    for name, value in (("version", version), ("min_reader", min_reader)):
+        if type(value) is not int or not FIRST_VERSION <= value < 2**31:
+            raise UnreadableDocumentError(f"{what} cannot be read: its {name} is {value!r:.50}, no version from 1")
+    if min_reader > reader:
+        raise UnreadableDocumentError(
+            f"{what} is for schema version {min_reader} and newer (version {version} wrote it), "
+            f"and this RMQ has version {reader}; upgrade RMQ here",
+            version=version,
+            min_reader=min_reader,
+        )
+    return Document(fields, version, min_reader)
+
+
+def _object(data: str | bytes, what: str) -> dict[str, Any]:
+    if len(data) > MAX_DOCUMENT_BYTES:
+        raise UnreadableDocumentError(f"{what} cannot be read: its {len(data)} bytes exceed {MAX_DOCUMENT_BYTES}")
+    try:
+        value: Any = json.loads(data)
+    except (ValueError, RecursionError) as error:  # the latter: brackets in brackets by the thousand
+        raise UnreadableDocumentError(f"{what} cannot be read: {data[:100]!r} is not JSON ({error!s:.200})") from None
+    if not isinstance(value, dict):
+        raise UnreadableDocumentError(f"{what} cannot be read: {data[:100]!r} is not a JSON object")
+    return cast("dict[str, Any]", value)
+
+
+class PassedOver:
+    """Logs once for each document why it is passed over, and once more where the reason changes.
+
+    Args:
+        log: Where to.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._told: dict[str, str] = {}
+
+    def tell(self, name: str, error: Exception) -> None:
+        """Log a warning, unless this document was passed over for the same reason before."""
+        reason = str(error)
+        if self._told.get(name) == reason or (name not in self._told and len(self._told) >= MOST_TOLD):
+            return
+        self._told[name] = reason
+        self._log.warning("passed over: %s", reason)
+        if len(self._told) == MOST_TOLD:
+            self._log.warning("%d documents are passed over; further ones are not logged", MOST_TOLD)

@@ -1,0 +1,159 @@
+"""What a worker process is called, and what it says of itself."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import secrets
+import socket
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rmq._model.schema import new_document, read_document
+from rmq._model.topics import MAX_SLOTS
+from rmq.errors import UnreadableDocumentError
+
+STALE_MS = 15_000
+"""A worker that was silent for longer may be gone."""
+
+
+def process_name() -> str:
+    """Return a name that nobody else has, `host:pid:random`: heartbeats, consumers and owners of slots are called so.
+
+    Names of one process differ in their last part only.
+    """
+    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:80]
+    return f"{host}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerInfo:
+    """A listener of a worker.
+
+    Attributes:
+        topic: Topic name.
+        group: Stream topics: the group.
+        threads: Handlers in parallel.
+        slots: Slots that it owns; without ZooKeeper all.
+        busy_slots: Those of which it holds something, at most 1,000.
+        in_flight: Messages that it holds.
+        handled: Messages handled since it began, the failed ones included.
+        failed: Messages whose handler failed.
+        handled_per_s: Since the heartbeat before.
+        failed_per_s: Since the heartbeat before.
+    """
+
+    topic: str
+    group: str | None
+    threads: int
+    slots: tuple[int, ...]
+    busy_slots: tuple[int, ...]
+    in_flight: int
+    handled: int
+    failed: int
+    handled_per_s: float
+    failed_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A process with running listeners, as it last reported.
+
+    Attributes:
+        name: `host:pid:random`.
+        host: Name of its machine.
+        pid: Its process id.
+        started_ms: When its listeners started, by its own clock, epoch ms.
+        seen_ms: Its last sign of life, epoch ms.
+        now_ms: Redis' time of the reading, epoch ms.
+        zookeeper: Whether it owns slots through ZooKeeper.
+        listeners: What it runs.
+    """
+
+    name: str
+    host: str
+    pid: int
+    started_ms: int
+    seen_ms: int
+    now_ms: int
+    zookeeper: bool
+    listeners: tuple[ListenerInfo, ...]
+
+    @property
+    def silent_ms(self) -> int:
+        """How long ago it gave its last sign of life, ms."""
+        return max(0, self.now_ms - self.seen_ms)
+
+    @property
+    def stale(self) -> bool:
+        """Whether it may be gone: silent for more than 15 s."""
+        return self.silent_ms > STALE_MS
+
+    def to_json(self) -> str:
+        """Return it as it is kept in Redis: without what the registry knows by itself."""
+        own = {name: getattr(self, name) for name in ("host", "pid", "started_ms", "zookeeper")}
+        listeners = [
+            asdict(each) | {"slots": _as_ranges(each.slots), "busy_slots": _as_ranges(each.busy_slots)}
+            for each in self.listeners
+        ]
+        return new_document({**own, "listeners": listeners}).to_json()
+
+    @classmethod
+    def from_json(cls, text: bytes, name: str, seen_ms: int, now_ms: int) -> WorkerInfo:
+        """Rebuild it; fields that this version does not know are left out.
+
+        Raises:
+            UnreadableDocumentError: It is for newer versions of RMQ only, or no report of a worker.
+        """
+        value = read_document(text, f"the report of worker {name}").fields
+        try:
+            listeners = tuple(map(_listener, value["listeners"]))
+            host, pid, started_ms = str(value["host"]), int(value["pid"]), int(value["started_ms"])
+            return cls(name, host, pid, started_ms, seen_ms, now_ms, bool(value["zookeeper"]), listeners)
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise UnreadableDocumentError(
+                f"the report of worker {name} cannot be read: {type(error).__name__}: {error!s:.200}"
+            ) from None
+
+
+def _as_ranges(slots: Collection[int]) -> str:
+    """Return slots as `0-7,9`."""
+    parts: list[list[int]] = []
+    for slot in sorted(slots):
+        if parts and parts[-1][1] == slot - 1:
+            parts[-1][1] = slot
+        else:
+            parts.append([slot, slot])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in parts)
+
+
+def _from_ranges(text: str) -> tuple[int, ...]:
+    slots: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        if not 0 <= int(first) <= int(last or first) < MAX_SLOTS or len(slots) >= MAX_SLOTS:
+            raise ValueError(f"{part[:40]!r} are not slots")
+        slots += range(int(first), int(last or first) + 1)
+    return tuple(slots)
+
+
+def _listener(value: dict[str, Any]) -> ListenerInfo:
+    group = value["group"]
+    return ListenerInfo(
+        str(value["topic"]),
+        None if group is None else str(group),
+        int(value["threads"]),
+        _from_ranges(value["slots"]),
+        _from_ranges(value["busy_slots"]),
+        *(int(value[name]) for name in ("in_flight", "handled", "failed")),
+        *(_rate(value[name]) for name in ("handled_per_s", "failed_per_s")),
+    )
+
+
+def _rate(value: Any) -> float:
+    rate = float(value)
+    if not math.isfinite(rate):
+        raise ValueError(f"{rate} is not a rate")
+    return rate

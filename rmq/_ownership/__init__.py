@@ -1,0 +1,6 @@
+"""One owner per slot: workers share the slots of their topics through ZooKeeper."""
+
+from rmq._ownership.coordinator import DRAIN_S, Coordinator
+from rmq._ownership.values import DigestAuth, Ownership, SaslAuth, SlotKey, Tls
+
+__all__ = ["DRAIN_S", "Coordinator", "DigestAuth", "Ownership", "SaslAuth", "SlotKey", "Tls"]

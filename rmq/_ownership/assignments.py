@@ -1,0 +1,188 @@
+"""The assignment as a node of ZooKeeper: who shall own what, in a text that fits.
+
+Version 1 names each owner in each topic. Version 2 has a table of workers and is compressed: a tenth of the length. The
+leader writes the version that all live workers can read. What does not fit even so is left out, topic by topic.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64decode, b64encode
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from rmq._model.schema import FIRST_VERSION, SCHEMA_VERSION, Document, new_document, read_document
+from rmq.errors import UnreadableDocumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from rmq._ownership.assignment import Owners
+    from rmq._ownership.values import SlotKey
+
+COMPRESSED = 2
+"""The first schema version that reads a compressed assignment."""
+
+MAX_NODE_BYTES = 1_000_000
+"""ZooKeeper refuses more than 1 MiB (`jute.maxbuffer`)."""
+
+_MAX_TEXT_BYTES = 64 * 1024 * 1024
+_WHAT = "the assignment in ZooKeeper"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Who shall own what.
+
+    Args:
+        topics: Topic → owner by slot number.
+        partial: Whether topics are left out, since it would grow too long or they can't be read: who owns slots of a
+            topic that is not in here keeps them then, and nobody gets more.
+        version: The schema version in which it is, or was, written.
+    """
+
+    topics: Mapping[str, Owners] = field(default_factory=dict[str, "Owners"])
+    partial: bool = False
+    version: int = field(default=SCHEMA_VERSION, compare=False)
+
+    def of(self, worker: str, topics: Iterable[str]) -> frozenset[SlotKey]:
+        """Return the slots of these topics that `worker` shall own."""
+        return frozenset(
+            (topic, slot)
+            for topic in topics
+            for slot, owner in enumerate(self.topics.get(topic, ()))
+            if owner == worker
+        )
+
+    def to_json(self) -> bytes:
+        """Return the contents of the node."""
+        fields: dict[str, Any] = {"partial": True} if self.partial else {}
+        if self.version < COMPRESSED:
+            fields["topics"] = {
+                name: {"slots": len(owners), "owners": _ranges_by_owner(owners)}
+                for name, owners in sorted(self.topics.items())
+            }
+            return Document(fields).to_json().encode()
+        names = sorted({owner for owners in self.topics.values() for owner in owners if owner is not None})
+        numbers = {name: str(number) for number, name in enumerate(names)}
+        topics = {topic: _runs(owners, numbers) for topic, owners in sorted(self.topics.items())}
+        text = json.dumps({"workers": names, "topics": topics}, separators=(",", ":")).encode()
+        fields["zlib"] = b64encode(zlib.compress(text, 6)).decode()
+        return new_document(fields, min_reader=COMPRESSED).to_json().encode()
+
+    def fitting(self, keep: Collection[str], limit: int = MAX_NODE_BYTES) -> tuple[Assignment, bytes]:
+        """Return the part of this assignment that fits into a node, and the contents of that node.
+
+        Args:
+            keep: Topics of the present assignment: others are left out before they are. Then the longest go first.
+            limit: Bytes of the node.
+        """
+        data = self.to_json()
+        share = 1.0
+        part = self
+        while len(data) > limit:
+            share *= 0.9
+            part = self._part(keep, share * limit)
+            data = part.to_json()
+        return part, data
+
+    def _part(self, keep: Collection[str], limit: float) -> Assignment:
+        names = sorted({owner for owners in self.topics.values() for owner in owners if owner is not None})
+        numbers = {name: str(number) for number, name in enumerate(names)}
+        sizes = {topic: len(topic) + 8 + self._size(owners, numbers) for topic, owners in self.topics.items()}
+        topics: dict[str, Owners] = {}
+        room = limit
+        for topic in sorted(self.topics, key=lambda topic: (topic not in keep, sizes[topic], topic)):
+            room -= sizes[topic]
+            if room < 0:
+                break
+            topics[topic] = self.topics[topic]
+        return Assignment(topics, True, self.version)
+
+    def _size(self, owners: Owners, numbers: Mapping[str, str]) -> int:
+        """Return about how many bytes a topic's owners take."""
+        if self.version < COMPRESSED:
+            return len(json.dumps(_ranges_by_owner(owners))) + 20
+        return len(zlib.compress(_runs(owners, numbers).encode(), 6)) * 4 // 3
+
+    @classmethod
+    @lru_cache(maxsize=4)
+    def from_json(cls, data: bytes) -> Assignment:
+        """Read the node.
+
+        Raises:
+            UnreadableDocumentError: It is for newer readers, or no assignment.
+        """
+        document = read_document(data, _WHAT)
+        try:
+            fields = document.fields
+            topics = _unpacked(fields["zlib"]) if "zlib" in fields else _first_form(fields["topics"])
+            return cls(topics, bool(fields.get("partial")), COMPRESSED if "zlib" in fields else FIRST_VERSION)
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, zlib.error) as error:
+            raise UnreadableDocumentError(f"{_WHAT} cannot be read: {error!r:.200}", version=document.version) from None
+
+
+def _runs(owners: Owners, numbers: Mapping[str, str]) -> str:
+    """`("a", "a", "b", None)` → `"0x2 1 -"`: the worker's number, and how many slots in a row it has."""
+    runs: list[str] = []
+    for owner, group in groupby(owners):
+        length = sum(1 for _ in group)
+        name = "-" if owner is None else numbers[owner]
+        runs.append(name if length == 1 else f"{name}x{length}")
+    return " ".join(runs)
+
+
+def _unpacked(packed: str) -> dict[str, Owners]:
+    unzip = zlib.decompressobj()
+    text = unzip.decompress(b64decode(packed, validate=True), _MAX_TEXT_BYTES)
+    if not unzip.eof:
+        raise ValueError(f"it is cut, or longer than {_MAX_TEXT_BYTES} bytes")
+    fields: Any = json.loads(text)
+    workers = [str(name) for name in fields["workers"]]
+    topics: dict[str, Owners] = {}
+    for topic, runs in fields["topics"].items():
+        owners: list[str | None] = []
+        for run in runs.split():
+            number, _, length = run.partition("x")
+            owner = None if number == "-" else workers[int(number)]
+            owners += [owner] * _checked_slots(int(length or 1))
+        topics[str(topic)] = tuple(owners)
+    return topics
+
+
+def _first_form(entries: Mapping[str, Any]) -> dict[str, Owners]:
+    topics: dict[str, Owners] = {}
+    for name, entry in entries.items():
+        owners: list[str | None] = [None] * _checked_slots(int(entry["slots"]))
+        for worker, ranges in entry["owners"].items():
+            for low, high in _parse_ranges(ranges):
+                owners[low : high + 1] = [str(worker)] * (high + 1 - low)
+        topics[str(name)] = tuple(owners)
+    return topics
+
+
+def _checked_slots(number: int) -> int:
+    if not 0 <= number <= 1_000_000:
+        raise ValueError(f"{number} slots")
+    return number
+
+
+def _ranges_by_owner(owners: Owners) -> dict[str, str]:
+    """`("a", "a", "b", "a")` → `{"a": "0-1,3", "b": "2"}`."""
+    ranges: dict[str, list[str]] = {}
+    start = 0
+    for owner, group in groupby(owners):
+        end = start + sum(1 for _ in group)
+        if owner is not None:
+            ranges.setdefault(owner, []).append(f"{start}-{end - 1}" if end - start > 1 else f"{start}")
+        start = end
+    return {owner: ",".join(parts) for owner, parts in sorted(ranges.items())}
+
+
+def _parse_ranges(text: str) -> Iterable[tuple[int, int]]:
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        yield int(low), _checked_slots(int(high or low))

@@ -1,0 +1,199 @@
+"""How many slots one ZooKeeper session may own: pure.
+
+When a session ends, ZooKeeper writes one transaction with the paths of all its ephemeral nodes. A transaction longer
+than `jute.maxbuffer` plus its extra size can't be read back: no server keeps its quorum then, and none starts again
+(ZOOKEEPER-4306). So a session's paths have a limit in bytes.
+
+Source: ZooKeeper 3.9, `CloseSessionTxn` (a vector of strings, each with four bytes of length in front) and
+`BinaryInputArchive` (what it refuses to read: `jute.maxbuffer`, 1,048,575 bytes by default, plus `extrasize`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rmq._ownership.assignment import assign
+from rmq._ownership.documents import LEADER, owner_path, worker_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from rmq._ownership.assignment import Owners, Share
+    from rmq._ownership.values import SlotKey
+
+SESSION_BYTES = 900_000
+"""Paths of one session by default: fits `jute.maxbuffer` as every ZooKeeper has it, without the extra size."""
+
+_STRING_HEADER = 4
+_TRANSACTION_HEADER = 256
+"""Session, time, type, digest and checksum: about 100 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionBudget:
+    """What the paths of one worker's session may take.
+
+    Args:
+        limit: Bytes of all its paths.
+        worker: Its id.
+        chroot: The path below which all nodes lie, as ZooKeeper knows it.
+    """
+
+    limit: int
+    worker: str
+    chroot: str = ""
+
+    @property
+    def room(self) -> int:
+        """Bytes for owner nodes: the limit without the worker's own nodes."""
+        own = sum(_STRING_HEADER + len(self.chroot) + len(path) for path in (worker_path(self.worker), LEADER))
+        return max(0, self.limit - own - _TRANSACTION_HEADER)
+
+    def slot_bytes(self, key: SlotKey) -> int:
+        """Return what one owned slot takes."""
+        return _STRING_HEADER + len(self.chroot) + len(owner_path(key))
+
+    def topic_bytes(self, topic: str, slots: int) -> int:
+        """Return what the slot with the longest path takes."""
+        return self.slot_bytes((topic, slots - 1))
+
+    def fit(self, held: Iterable[SlotKey], wanted: Iterable[SlotKey]) -> tuple[SlotKey, ...]:
+        """Return those of the wanted slots for which there is room beside the held ones.
+
+        Low slot numbers of all topics come first, so that no topic gets everything.
+        """
+        wanted = sorted(wanted)
+        room = self.room - sum(map(self.slot_bytes, held))
+        if sum(map(self.slot_bytes, wanted)) <= room:
+            return tuple(wanted)
+        fitting: list[SlotKey] = []
+        for key in sorted(wanted, key=lambda key: (key[1], key[0])):
+            room -= self.slot_bytes(key)
+            if room < 0:
+                break
+            fitting.append(key)
+        return tuple(sorted(fitting))
+
+    def full(self, left_out: int) -> str:
+        """Return what to say where `left_out` slots found no room."""
+        return f"{left_out} slots assigned to worker {self.worker} stay without an owner: {self.advice()}"
+
+    def advice(self) -> str:
+        """Return what the limit is and what to do."""
+        return (
+            f"the paths of a session's nodes may take session_bytes={self.limit} (per slot {len(self.chroot) + 13}"
+            " + the topic's name + the slot's digits). Start more workers; or raise jute.maxbuffer on all ZooKeeper"
+            " servers, then Coordinator(session_bytes=...)"
+        )
+
+    def workers_needed(self, topics: Mapping[str, int]) -> int:
+        """Return how many workers with this budget it takes to own all slots of these topics."""
+        needed = sum(self.topic_bytes(topic, slots) * slots for topic, slots in topics.items())
+        return -(-needed // max(1, self.room))
+
+
+def assign_within(
+    topics: Mapping[str, int],
+    workers: Mapping[str, Share],
+    present: Mapping[str, Sequence[str | None]],
+    rooms: Mapping[str, int],
+    slot_bytes: Mapping[str, int],
+) -> dict[str, Owners]:
+    """Return the owner of every slot, as `assign` does, and give nobody more than its session holds.
+
+    Args:
+        topics: Topic → its number of slots.
+        workers: Live worker → its share.
+        present: Topic → the owners so far.
+        rooms: Worker → bytes for its owner nodes. Who is not in it has no limit.
+        slot_bytes: Topic → bytes of one owner node.
+
+    Returns:
+        Topic → owners. None where no worker has room for the slot.
+
+    Who would get too much is full: it keeps what it has as far as there is room, is filled up, and the others share the
+    rest as if it and its slots were not there.
+    """
+    result: dict[str, list[str | None]] = {topic: [None] * slots for topic, slots in topics.items()}
+    open_slots = {topic: list(range(slots)) for topic, slots in topics.items()}
+    live = dict(workers)
+    while True:
+        before = {
+            topic: [owners[slot] if slot < len(owners) else None for slot in open_slots[topic]]
+            for topic, owners in present.items()
+            if topic in open_slots
+        }
+        dealt = assign({topic: len(slots) for topic, slots in open_slots.items()}, live, before)
+        full = _full(dealt, rooms, slot_bytes)
+        if not full:
+            for topic, owners in dealt.items():
+                for slot, owner in zip(open_slots[topic], owners, strict=True):
+                    result[topic][slot] = owner
+            _fill_gaps(result, workers, rooms, slot_bytes)
+            return {topic: tuple(owners) for topic, owners in result.items()}
+        for worker in full:
+            room = rooms[worker]
+            for topic, slot in _keeps(worker, dealt, before, open_slots):
+                room -= slot_bytes[topic]
+                if room < 0:
+                    break
+                result[topic][slot] = worker
+        open_slots = {
+            topic: [slot for slot in slots if result[topic][slot] is None] for topic, slots in open_slots.items()
+        }
+        live = {worker: share for worker, share in live.items() if worker not in full}
+
+
+def _fill_gaps(
+    result: Mapping[str, list[str | None]],
+    workers: Mapping[str, Share],
+    rooms: Mapping[str, int],
+    slot_bytes: Mapping[str, int],
+) -> None:
+    """Give slots without an owner to full workers with a little room left: too little for a longer name's slot."""
+    if not any(None in owners for owners in result.values()):
+        return
+    left = dict(rooms)
+    for topic, owners in result.items():
+        for worker, number in Counter(owners).items():
+            if worker in left:
+                left[worker] -= number * slot_bytes[topic]
+    for topic, owners in sorted(result.items()):
+        takers = [name for name in sorted(left) if name in workers and topic in workers[name].topics]
+        for slot in [slot for slot, owner in enumerate(owners) if owner is None]:
+            taker = max(takers, key=lambda name: left[name], default=None)
+            if taker is None or left[taker] < slot_bytes[topic]:
+                break
+            owners[slot] = taker
+            left[taker] -= slot_bytes[topic]
+
+
+def _full(
+    dealt: Mapping[str, Sequence[str | None]], rooms: Mapping[str, int], slot_bytes: Mapping[str, int]
+) -> set[str]:
+    """Return the workers that were dealt more than they have room for."""
+    loads: Counter[str | None] = Counter()
+    for topic, owners in dealt.items():
+        for worker, number in Counter(owners).items():
+            loads[worker] += number * slot_bytes[topic]
+    return {worker for worker, room in rooms.items() if loads[worker] > room}
+
+
+def _keeps(
+    worker: str,
+    dealt: Mapping[str, Sequence[str | None]],
+    before: Mapping[str, Sequence[str | None]],
+    open_slots: Mapping[str, Sequence[int]],
+) -> list[SlotKey]:
+    """Return the slots that were dealt to `worker`: first those that it has, then low numbers of all topics."""
+    mine: list[tuple[bool, int, str]] = []
+    for topic, owners in dealt.items():
+        had = before.get(topic, ())
+        mine += [
+            (index >= len(had) or had[index] != worker, open_slots[topic][index], topic)
+            for index, owner in enumerate(owners)
+            if owner == worker
+        ]
+    return [(topic, slot) for _, slot, topic in sorted(mine)]

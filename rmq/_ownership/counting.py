@@ -1,0 +1,98 @@
+"""Whether ZooKeeper still counts on from where it was: one restored from a backup gives out the same czxids again.
+
+Redis remembers how far each ensemble has counted (`_listening/kinship.py`). Before a worker takes slots over a new
+connection, it hears from Redis how far that was. Where ZooKeeper stands lower, the ensemble gets a new identity: Redis
+then refuses its epochs until somebody moves the topics over on purpose. So no czxid counts for two owners.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from rmq._ownership.documents import ENSEMBLE
+from rmq._ownership.requests import BrokenOffError, Get, Put, read
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rmq._ownership.requests import Steps
+    from rmq._ownership.troubles import Troubles
+
+ConnectionKey = tuple[int, int]
+"""A session, and how often its connection has broken."""
+
+
+class Counting:
+    """What is known of how far ensembles have counted.
+
+    Args:
+        troubles: Where it says what has happened.
+    """
+
+    def __init__(self, troubles: Troubles) -> None:
+        self.gated = False  # whether slots are taken only once marks were given for the connection
+        self._troubles = troubles
+        self._marks: dict[str, int] = {}
+        self._given: ConnectionKey | None = None
+        self._connection: ConnectionKey | None = None
+        self._reached = 0  # how far ZooKeeper has counted for sure, seen over this connection
+
+    @property
+    def awaits(self) -> ConnectionKey | None:
+        """The connection for which marks are awaited, None if for none."""
+        return self._connection if self.gated and self._given != self._connection else None
+
+    def give(self, connection: ConnectionKey, marks: Mapping[str, int]) -> None:
+        """Say how far ensembles have counted, as read from Redis after this connection was made."""
+        self._given = connection
+        for ensemble, zxid in marks.items():
+            self.note(ensemble, zxid)
+
+    def note(self, ensemble: str, zxid: int) -> None:
+        """Say that an ensemble has counted so far at least."""
+        self._marks[ensemble] = max(zxid, self._marks.get(ensemble, 0))
+
+    def reached(self, ensemble: str) -> bool:
+        """Tell whether ZooKeeper is known to have counted as far as all that was said of this ensemble."""
+        return self._marks.get(ensemble, 0) <= self._reached
+
+    def check(self, connection: ConnectionKey, ensemble: str, path: str) -> Steps[bool]:
+        """Look whether ZooKeeper has gone back; tell whether slots may be taken.
+
+        Args:
+            connection: The connection of this round.
+            ensemble: Identity of the ensemble.
+            path: A node of ours: it is written once, since what a write is numbered is what ZooKeeper has reached.
+
+        Raises:
+            BrokenOffError: It has gone back, and has got a new identity; the next round reads it.
+        """
+        if self._connection != connection:
+            self._connection, self._reached = connection, 0
+        if not self.reached(ensemble):
+            yield from self._look(path)
+        if not self.reached(ensemble):
+            yield from self._begin_anew(ensemble)
+        return self.awaits is None
+
+    def _look(self, path: str) -> Steps[None]:
+        (node,) = yield from read(Get(path))
+        if not isinstance(node, tuple):
+            raise BrokenOffError
+        (written,) = yield from read(Put(path, node[0], node[1].version))
+        (node,) = yield from read(Get(path))
+        if not written or not isinstance(node, tuple):
+            raise BrokenOffError
+        self._reached = node[1].mzxid
+
+    def _begin_anew(self, ensemble: str) -> Steps[None]:
+        (node,) = yield from read(Get(ENSEMBLE))
+        if isinstance(node, tuple) and node[0].decode(errors="replace") == ensemble:
+            yield from read(Put(ENSEMBLE, str(uuid4()).encode(), node[1].version))
+            self._troubles.tell(
+                f"ZooKeeper has gone back: it counts {self._reached}, and Redis has seen epoch"
+                f" {self._marks[ensemble]} of ensemble {ensemble}. It was restored from an older state, whose numbers"
+                " come twice; it gets a new identity"
+            )
+        raise BrokenOffError

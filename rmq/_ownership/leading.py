@@ -1,0 +1,181 @@
+"""What the worker that leads does in a round: who lives, what is registered, who shall own what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, cast
+
+from rmq._model.schema import SCHEMA_VERSION
+from rmq._ownership.assignment import Share
+from rmq._ownership.assignments import MAX_NODE_BYTES, Assignment
+from rmq._ownership.capacity import assign_within
+from rmq._ownership.documents import (
+    ASSIGNMENT,
+    TOPICS,
+    WORKERS,
+    WorkerDocument,
+    slots_from_definition,
+    topic_name,
+    topic_path,
+    worker_path,
+)
+from rmq._ownership.requests import Children, Create, Get, Put, read
+from rmq.errors import UnreadableDocumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rmq._ownership.capacity import SessionBudget
+    from rmq._ownership.requests import Node, Steps
+    from rmq._ownership.troubles import Troubles
+
+
+def decide(
+    workers: Mapping[str, WorkerDocument],
+    slots: Mapping[str, int],
+    current: Assignment | None,
+    budget: SessionBudget | None = None,
+    unreadable: frozenset[str] = frozenset(),
+) -> Assignment:
+    """Return who shall own what, in the version of the oldest live worker.
+
+    Args:
+        workers: The live workers.
+        slots: Registered topic → its number of slots. A worker that knows another number gets none of them.
+        current: The assignment as it is; None if there is none.
+        budget: The leader's, which knows how long the paths are; None for no limit.
+        unreadable: Registered topics that this version can't read: left as they are.
+    """
+    shut_out = strangers(workers, current)
+    shares = {
+        name: Share(
+            frozenset(
+                topic
+                for topic, count in worker.topics.items()
+                if slots.get(topic) == count and name not in shut_out.get(topic, ())
+            ),
+            worker.weight,
+        )
+        for name, worker in workers.items()
+    }
+    wanted = {topic: slots[topic] for share in shares.values() for topic in share.topics}
+    rooms = {name: worker.room for name, worker in workers.items() if worker.room is not None and budget is not None}
+    slot_bytes = {topic: budget.topic_bytes(topic, count) if budget else 0 for topic, count in wanted.items()}
+    present = current.topics if current else Assignment().topics
+    version = min((SCHEMA_VERSION, *(worker.version for worker in workers.values())))
+    return Assignment(assign_within(wanted, shares, present, rooms, slot_bytes), bool(unreadable), version)
+
+
+def strangers(workers: Mapping[str, WorkerDocument], current: Assignment | None) -> dict[str, set[str]]:
+    """Return topic → the workers that consume it from another Redis than those that have it.
+
+    Who has most of its slots has the topic; else the first worker's Redis. A worker that knows no identity fits any.
+    """
+    found: dict[str, set[str]] = {}
+    for topic in sorted({topic for worker in workers.values() for topic in worker.topics}):
+        places = {name: doc.redis for name, doc in sorted(workers.items()) if topic in doc.topics and doc.redis}
+        if len(set(places.values())) > 1:
+            had = Counter(places.get(str(owner)) for owner in (current.topics.get(topic, ()) if current else ()))
+            mine = max(places.values(), key=lambda redis: had[redis])
+            found[topic] = {name for name, redis in places.items() if redis != mine}
+    return found
+
+
+class Leader:
+    """The leader's part of a round.
+
+    Args:
+        troubles: Where it says what is wrong.
+        budget: The leader's own: how long paths are.
+        limit: Bytes of the assignment's node.
+    """
+
+    def __init__(self, troubles: Troubles, budget: SessionBudget | None, limit: int = MAX_NODE_BYTES) -> None:
+        self.limit = limit
+        self._troubles = troubles
+        self._budget = budget
+        self._wanted: list[str] = []
+        self._decided: object = None  # on what the assignment that stands was found to stand
+
+    def lead(self, current: Assignment | None, version: int | None, *, readable: bool) -> Steps[None]:
+        """Write the assignment if another one is due.
+
+        Args:
+            current: The last assignment that could be read.
+            version: The version of its node; None if there is no node.
+            readable: Whether the node as it is can be read.
+        """
+        live = yield from self._live()
+        slots, unreadable = yield from self._registered(live)
+        for topic, names in strangers(live, current).items():
+            text = (
+                f"workers {', '.join(sorted(names)[:10])} get no slots of topic {topic}: they consume it from another"
+            )
+            self._troubles.note(f"redis {topic}", f"{text} Redis than its owners. Give each Redis a chroot of its own")
+        basis = live, slots, unreadable, current
+        if not (readable and basis == self._decided):
+            whole = decide(live, slots, current, self._budget, unreadable)
+            self._wanted = sorted(whole.topics)
+            keep = current.topics if current else ()
+            due, data = whole.fitting(keep, self.limit)
+            if readable and current is not None and due == current and due.version >= current.version:
+                self._decided = basis  # not where it is written: whether it was is seen in the next round
+                due = current
+            elif version is None:
+                yield from read(Create(ASSIGNMENT, data, ephemeral=False))
+            else:
+                yield from read(Put(ASSIGNMENT, data, version))
+            current = due
+        if current is not None:
+            self._tell(current)
+
+    def _live(self) -> Steps[dict[str, WorkerDocument]]:
+        (listed,) = yield from read(Children(WORKERS, watch=True))
+        workers = sorted(cast("list[str] | None", listed) or ())
+        nodes = yield from read(*(Get(worker_path(name), watch=True) for name in workers))
+        live: dict[str, WorkerDocument] = {}
+        for name, node in zip(workers, cast("list[Node]", nodes), strict=True):
+            try:
+                if node is not None:
+                    live[name] = WorkerDocument.from_json(node[0])
+            except UnreadableDocumentError as error:
+                self._troubles.note(f"worker {name}", f"worker {name} gets no slots: {error}")
+        return live
+
+    def _registered(self, live: Mapping[str, WorkerDocument]) -> Steps[tuple[dict[str, int], frozenset[str]]]:
+        """Read the definitions of consumed topics, each time: a topic may be deleted and made anew in between."""
+        (listed,) = yield from read(Children(TOPICS, watch=True))
+        known = {topic_name(node) for node in cast("list[str] | None", listed) or ()}
+        topics = sorted(known & {topic for worker in live.values() for topic in worker.topics})
+        nodes = yield from read(*(Get(topic_path(topic)) for topic in topics))
+        slots: dict[str, int] = {}
+        unreadable: set[str] = set()
+        for topic, node in zip(topics, cast("list[Node]", nodes), strict=True):
+            try:
+                if node is not None:
+                    slots[topic] = slots_from_definition(node[0])
+            except UnreadableDocumentError as error:
+                unreadable.add(topic)
+                self._troubles.note(f"definition {topic}", f"slots of topic {topic} get no new owners: {error}")
+        return slots, frozenset(unreadable)
+
+    def _tell(self, due: Assignment) -> None:
+        """Say which topics do not fit, and how many slots nobody has room for."""
+        long = [topic for topic in self._wanted if topic not in due.topics]
+        if long:
+            names = ", ".join(long[:10]) + (f" and {len(long) - 10} more" if len(long) > 10 else "")
+            self._troubles.note(
+                "long",
+                f"the assignment does not fit into {self.limit} bytes; {len(long)} topics are left out, whose owners"
+                f" keep their slots and whose free slots get none: {names}. Use fewer slots, or give topics to other"
+                " chroots",
+            )
+        if self._budget is None:
+            return
+        homeless = {topic: owners.count(None) for topic, owners in due.topics.items() if None in owners}
+        if homeless:
+            self._troubles.note(
+                "homeless",
+                f"{sum(homeless.values())} slots of {len(homeless)} topics have no owner, {min(homeless)} for one:"
+                f" {self._budget.advice()}",
+            )

@@ -1,0 +1,83 @@
+"""What is wrong at the moment, round by round: told once, not in every round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CHANGED_S = 60.0
+"""A trouble whose text has changed (another number, say) is told again after so long."""
+
+AGAIN_S = 600.0
+"""A trouble that lasts is told again after so long."""
+
+
+@dataclass(slots=True)
+class _Trouble:
+    text: str
+    since_s: float
+    patience_s: float
+    told: str | None = None
+    told_s: float = 0.0
+
+    def is_news(self, now_s: float) -> bool:
+        if now_s - self.since_s < self.patience_s:
+            return False
+        if self.told is None:
+            return True
+        return now_s - self.told_s >= (AGAIN_S if self.told == self.text else CHANGED_S)
+
+
+class Troubles:
+    """Collects what each round finds, and says what is to be told.
+
+    Args:
+        clock: A monotonic clock in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._all: dict[str, _Trouble] = {}
+        self._noted: set[str] = set()
+        self._events: list[str] = []
+
+    def begin(self) -> None:
+        """Begin a round."""
+        self._noted.clear()
+
+    def note(self, name: str, text: str, patience_s: float = 0.0) -> None:
+        """Say that something is wrong in this round.
+
+        Args:
+            name: What it is: the same one in the next round is the same trouble.
+            text: For the log.
+            patience_s: It is told once it has lasted so long.
+        """
+        self._noted.add(name)
+        trouble = self._all.setdefault(name, _Trouble(text, self._clock(), patience_s))
+        trouble.text, trouble.patience_s = text, patience_s
+
+    def tell(self, text: str) -> None:
+        """Say once that something has happened."""
+        self._events.append(text)
+
+    def end(self) -> None:
+        """End a round that came to its end: what it has not noted is over."""
+        self._all = {name: trouble for name, trouble in self._all.items() if name in self._noted}
+
+    def news(self) -> list[str]:
+        """Return what is to be told now; it counts as told."""
+        now_s = self._clock()
+        news = [trouble for trouble in self._all.values() if trouble.is_news(now_s)]
+        for trouble in news:
+            trouble.told, trouble.told_s = trouble.text, now_s
+        events, self._events = self._events, []
+        return [*events, *(trouble.text for trouble in news)]
+
+    def current(self) -> tuple[str, ...]:
+        """Return the texts of all that has lasted as long as its patience."""
+        now_s = self._clock()
+        return tuple(each.text for each in self._all.values() if now_s - each.since_s >= each.patience_s)

@@ -1,0 +1,1 @@
+"""Servers and processes that RMQ itself starts."""

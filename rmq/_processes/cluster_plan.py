@@ -1,0 +1,203 @@
+"""What a Redis Cluster still lacks, and the commands that bring it there. Pure.
+
+From what each node says, `next_steps` names the commands that can be sent now; once they are done, the nodes are asked
+again. So it goes on from wherever an earlier set-up was cut off, and from whatever failovers have made of the cluster.
+
+Source: Redis Cluster specification; CLUSTER NODES, CLUSTER INFO, CLUSTER MEET, ADDSLOTS, REPLICATE, SET-CONFIG-EPOCH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rmq._transport.cluster_map import HASH_SLOTS
+from rmq._transport.urls import Address
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A line of CLUSTER NODES: what one node knows of another, or of itself.
+
+    Attributes:
+        id: The node's id.
+        address: Where it listens; the host is an IP address.
+        flags: Such as `myself`, `master`, `slave`, `fail?`, `handshake`.
+        master: Id of the master that it follows, else empty.
+        connected: Whether the link to it works.
+        slots: The hash slots that it holds.
+    """
+
+    id: str
+    address: Address
+    flags: frozenset[str]
+    master: str
+    connected: bool
+    slots: frozenset[int]
+
+    @property
+    def reached(self) -> bool:
+        """Whether nothing speaks against it being there."""
+        return self.connected and not self.flags & {"fail", "fail?"}
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """What one node says of itself and of the cluster.
+
+    Attributes:
+        peers: All it knows, itself among them, without those that it is only meeting; by id.
+        info: CLUSTER INFO.
+        replication: INFO replication.
+    """
+
+    peers: Mapping[str, Peer]
+    info: Mapping[str, str]
+    replication: Mapping[str, str]
+
+    @property
+    def me(self) -> Peer:
+        """The node itself."""
+        return next(peer for peer in self.peers.values() if "myself" in peer.flags)
+
+    @property
+    def synchronised(self) -> int:
+        """How many replicas follow this node and have its data."""
+        return sum(key.startswith("slave") and "state=online" in value for key, value in self.replication.items())
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command for one node."""
+
+    address: Address
+    command: tuple[str | int, ...]
+
+
+def parse_node(nodes: str, info: str, replication: str) -> NodeView:
+    """Understand a node's CLUSTER NODES, CLUSTER INFO and INFO replication."""
+    peers = [_peer(line.split()) for line in nodes.splitlines()]
+    return NodeView(
+        {peer.id: peer for peer in peers if "handshake" not in peer.flags}, _pairs(info), _pairs(replication)
+    )
+
+
+def next_steps(views: Mapping[Address, NodeView], masters: Sequence[Address]) -> list[Step]:
+    """Return the commands that can be sent now; none where all are sent that are needed.
+
+    Args:
+        views: What each node says. The hosts of the addresses are the IP addresses by which the nodes meet.
+        masters: Those of them that share the hash slots where nobody holds them.
+    """
+    alone = [
+        Step(address, ("CLUSTER", "SET-CONFIG-EPOCH", number + 1))
+        for number, address in enumerate(masters)
+        # Redis takes it from a node that is alone and has none; among others it settles epochs by itself
+        if len(views[address].peers) == 1 and views[address].info.get("cluster_my_epoch", "0") == "0"
+    ]
+    return [*alone, *_slots(views, masters), *_meetings(views), *_followers(views, masters)]
+
+
+def what_lacks(views: Mapping[Address, NodeView], replicas: int) -> str:
+    """Say what the cluster lacks; empty when it is complete and each replica has its data."""
+    ids = {view.me.id for view in views.values()}
+    for address, view in views.items():
+        lacking = _trouble(view, ids, replicas)
+        if lacking:
+            return f"{address} {lacking}"
+    following = sum(view.synchronised for view in views.values())
+    return f"{following} of {replicas} replicas have their master's data" if following < replicas else ""
+
+
+def is_busy(views: Mapping[Address, NodeView]) -> bool:
+    """Return whether a replica is just being sent its data, which takes its time."""
+    return any(view.replication.get("master_sync_in_progress") == "1" for view in views.values())
+
+
+def strangers(views: Mapping[Address, NodeView]) -> str:
+    """Name a node of another cluster that one of these is connected with; empty if there is none."""
+    ids = {view.me.id for view in views.values()}
+    for address, view in views.items():
+        for peer in view.peers.values():
+            if peer.id not in ids and peer.connected and not peer.flags & {"fail", "noaddr"}:
+                return f"{address} belongs to a cluster with another node, {peer.address}"
+    return ""
+
+
+def _trouble(view: NodeView, ids: set[str], replicas: int) -> str:
+    known = ids & view.peers.keys()
+    if known != ids:
+        return f"knows {len(known)} of {len(ids)} nodes"
+    ours = [view.peers[each] for each in known]
+    if not all(peer.reached for peer in ours):
+        return "does not reach all others"
+    if view.info.get("cluster_slots_ok") != str(HASH_SLOTS):
+        return f"sees {view.info.get('cluster_slots_ok', '0')} of {HASH_SLOTS} hash slots served"
+    if view.info.get("cluster_state") != "ok":
+        return "is not ready (cluster_state)"
+    following = sum("slave" in peer.flags for peer in ours)
+    if following < replicas:
+        return f"sees {following} of {replicas} replicas"
+    if "slave" in view.me.flags and view.replication.get("master_link_status") != "up":
+        return "does not have its master's data yet"
+    return ""
+
+
+def _slots(views: Mapping[Address, NodeView], masters: Sequence[Address]) -> Iterable[Step]:
+    """Give each master the part of its share that nobody holds."""
+    taken = frozenset[int]().union(*(peer.slots for view in views.values() for peer in view.peers.values()))
+    able = [address for address in masters if "master" in views[address].me.flags]
+    able = able or [address for address, view in views.items() if "master" in view.me.flags]
+    for number, address in enumerate(masters):
+        share = range(HASH_SLOTS * number // len(masters), HASH_SLOTS * (number + 1) // len(masters))
+        free = [slot for slot in share if slot not in taken]
+        if free:
+            yield Step(address if address in able else able[0], ("CLUSTER", "ADDSLOTS", *free))
+
+
+def _meetings(views: Mapping[Address, NodeView]) -> Iterable[Step]:
+    """Let each meet the first one, unless both know each other, and those that it seeks where they are no more."""
+    first, its_view = next(iter(views.items()))
+    for address, view in views.items():
+        if address != first and not (its_view.me.id in view.peers and view.me.id in its_view.peers):
+            yield Step(address, ("CLUSTER", "MEET", first.host, first.port))
+        for place, other in views.items():
+            known = view.peers.get(other.me.id)
+            if known is not None and not known.reached and known.address != place:
+                yield Step(address, ("CLUSTER", "MEET", place.host, place.port))
+
+
+def _followers(views: Mapping[Address, NodeView], masters: Sequence[Address]) -> Iterable[Step]:
+    """Let each node without hash slots follow a master, as soon as all hash slots are held and it knows the master."""
+    holders = {view.me.id: view for view in views.values() if view.me.slots}
+    if sum(len(view.me.slots) for view in holders.values()) < HASH_SLOTS:
+        return
+    following = dict.fromkeys(holders, 0)
+    for view in views.values():
+        if view.me.master in following:
+            following[view.me.master] += 1
+    ids = [views[address].me.id for address in masters if views[address].me.id in holders]
+    preferred = [*ids, *(each for each in holders if each not in ids)]
+    for address, view in views.items():
+        if view.me.slots or view.me.master:
+            continue
+        chosen = min(preferred, key=following.__getitem__)
+        following[chosen] += 1
+        if chosen in view.peers:
+            yield Step(address, ("CLUSTER", "REPLICATE", chosen))
+
+
+def _peer(words: Sequence[str]) -> Peer:
+    host, _, port = words[1].partition("@")[0].rpartition(":")
+    held: set[int] = set()
+    for part in words[8:]:
+        if not part.startswith("["):  # a hash slot that moves
+            first, _, last = part.partition("-")
+            held.update(range(int(first), int(last or first) + 1))
+    master = "" if words[3] == "-" else words[3]
+    flags = frozenset(words[2].split(","))
+    return Peer(words[0], Address(host, int(port)), flags, master, words[7] == "connected", frozenset(held))
+
+
+def _pairs(text: str) -> dict[str, str]:
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)

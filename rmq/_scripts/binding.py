@@ -1,0 +1,126 @@
+"""Binds keys and arguments to a script by the names in its header, which alone knows their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from operator import attrgetter
+from typing import Any, TypeVar, cast
+
+from rmq._io.wire import Argument
+from rmq._model.topics import Topic
+from rmq._scripts.keys import slot_keys
+from rmq._transport.call import NO_REFUSALS, PUBLISH, Call, Refusals
+from rmq._transport.contract import Names
+from rmq._transport.script_library import default_scripts
+
+T = TypeVar("T")
+
+FILLED_IN = {"publish": PUBLISH}
+"""Arguments that no call names: `Connections` fills them in."""
+
+
+class Bound:
+    """A script, to be called by the names in its header, which is read at the first call.
+
+    Args:
+        name: Name of the script.
+        refusals: Code of an error reply -> what makes the caller's error of it, for codes of this script's own.
+    """
+
+    def __init__(self, name: str, refusals: Refusals = NO_REFUSALS) -> None:
+        self.name = name
+        self._refusals = refusals
+
+    @cached_property
+    def args(self) -> Callable[..., list[Argument]]:
+        """Returns the arguments in the script's order; takes all of them by name, the tail as a sequence.
+
+        Raises `TypeError` for a name that is missing, and for one that the header does not have.
+        """
+        return _binder(self.name, default_scripts()[self.name].args, "[{}]")
+
+    @cached_property
+    def names(self) -> Callable[..., tuple[str, ...]]:
+        """As `args`, for the keys, with the optional ones."""
+        return _binder(self.name, self._keys, "({},)")
+
+    @cached_property
+    def keys(self) -> Callable[[Any], tuple[str, ...]]:
+        """Returns the keys in the script's order from an object that has them as attributes; not the optional ones."""
+        return _getter(self._keys.required)
+
+    @cached_property
+    def all_keys(self) -> Callable[[Any], tuple[str, ...]]:
+        """As `keys`, with the optional ones."""
+        return _getter(self._keys.required + self._keys.optional)
+
+    @cached_property
+    def _keys(self) -> Names:
+        return default_scripts()[self.name].keys
+
+    def keys_of(self, topic: Topic, slot: int) -> tuple[str, ...]:
+        """Return the keys in a slot of a topic; with `born` only where the topic keeps times of sending."""
+        keys = slot_keys(topic.name, slot)
+        return self.keys(keys) if topic.ttl is None or topic.type.timed else self.all_keys(keys)
+
+    def keys_with(self, topic: Topic, slot: int, **others: str) -> tuple[str, ...]:
+        """As `keys_of`, where some keys of the script are others than those of the slot that have their names."""
+        names, keys = self._keys.required, slot_keys(topic.name, slot)
+        if topic.ttl is not None and not topic.type.timed:
+            names += self._keys.optional
+        if unknown := others.keys() - set(names):
+            raise TypeError(f"script {self.name} has no keys {', '.join(sorted(unknown))}")
+        return tuple(others.get(name) or getattr(keys, name) for name in names)
+
+    def values(self, args: Sequence[Argument]) -> dict[str, Any]:
+        """Return what the arguments of a call are, by name; what a tail holds as a sequence."""
+        names = default_scripts()[self.name].args
+        found: dict[str, Any] = dict(zip(names.required, args, strict=False))
+        if names.tail is not None:
+            found[names.tail] = args[len(names.required) :]
+        return found
+
+    def call(
+        self,
+        topic: Topic,
+        slot: int,
+        parse: Callable[[Any], T],
+        args: Sequence[Argument],
+        *,
+        repeatable: bool,
+        keys: tuple[str, ...] | None = None,
+        durable: bool = False,
+    ) -> Call[T]:
+        """Build a call on a slot of a topic.
+
+        Args:
+            topic: The definition.
+            slot: The slot.
+            parse: Turns the reply into a value.
+            args: What `args` has returned.
+            repeatable: Whether it may be sent again when its reply was lost.
+            keys: The keys; by default those of the slot.
+            durable: Whether it counts only once it is as safe as the client's durability level asks.
+        """
+        names = self.keys_of(topic, slot) if keys is None else keys
+        return Call(self.name, names, args, parse, repeatable, topic.name, slot, durable, self._refusals)
+
+
+def _binder(script: str, names: Names, brackets: str) -> Callable[..., Any]:
+    """Return a function that takes each name as a keyword and returns the values in order."""
+    parameters = [name for name in names.required + names.optional if name not in FILLED_IN]
+    values = [repr(FILLED_IN[name]) if name in FILLED_IN else name for name in names.required + names.optional]
+    if names.tail is not None:
+        parameters.append(names.tail)
+        values.append(f"*{names.tail}")
+    signature = f"*, {', '.join(parameters)}" if parameters else ""
+    # the names are identifiers of our own headers; a loop over a mapping would cost three times as much per call
+    found = eval(f"lambda {signature}: {brackets.format(', '.join(values))}", {})  # noqa: S307
+    found.__name__ = found.__qualname__ = script
+    return found
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[str, ...]]:
+    getter = cast("Callable[[Any], Any]", attrgetter(*names))
+    return getter if len(names) > 1 else lambda source: (getter(source),)

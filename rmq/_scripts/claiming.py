@@ -1,0 +1,267 @@
+"""The scripts that claim, settle and renew, and the one that looks what is due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby, repeat
+from operator import itemgetter
+from typing import Any, cast
+
+from rmq._io.wire import Argument
+from rmq._model.owner import NO_OWNER, Owner
+from rmq._model.replies import Claimed, ClaimReply, ExtendReply
+from rmq._model.scores import retries_left_after_claim, retries_left_of, scores_of, stamped
+from rmq._model.topics import Topic
+from rmq._scripts.binding import Bound
+from rmq._scripts.keys import slot_keys
+from rmq._transport.call import Call
+from rmq._transport.refusals import AOF_TROUBLE, error_of, reply_lost
+from rmq.errors import RmqError
+
+_CLAIM, _CLAIM_MANY = Bound("claim"), Bound("claim_many")
+_SHARED = ("lease_ms", "max_retries", "order", "sweep_limit", "max_dead_age_ms", "max_dead")
+"""What all claims of a topic have in common."""
+
+_ACK, _NACK, _EXTEND, _LOOK = Bound("ack"), Bound("nack"), Bound("extend"), Bound("look")
+
+MAX_BATCH = 1_000
+"""Most messages in one script call: `unpack` takes 7,999 values, and a script that has written can't be stopped."""
+
+RENEWALS = 256
+"""Most leases that one call renews."""
+
+STEERED = 256
+"""Most messages that one call cancels, reschedules, promotes or deletes by name."""
+
+CLAIM_BYTES = 4 * 1_048_576
+"""Bytes of contents and bodies that a claim hands over; a first message may have more. The rest follows with the next
+claim: a script holds up all other clients, for about 2 ms a MiB."""
+
+SWEEP_LIMIT = 256
+"""Most expired leases and most due retries that one claim moves; the rest follows with the next claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """A delivery to roll back.
+
+    Attributes:
+        content: The content.
+        claim_score: Token of the claim.
+        verb: `retry`, `bury` or `release`.
+        number: `retry`: delay in ms, 0 for at once; `release`: the store score it had; else 0.
+        error_type: Why, e.g. `ValueError`.
+        error_message: Why, in words.
+    """
+
+    content: bytes
+    claim_score: int
+    verb: str = "retry"
+    number: int = 0
+    error_type: str = ""
+    error_message: str = ""
+
+
+Ack = tuple[bytes, int]
+"""Content and claim score of a delivery that is done."""
+
+Renewal = tuple[int, Sequence[Ack], Owner]
+"""A slot, the deliveries whose lease is to be renewed there, and the owner that claimed them."""
+
+RENEWAL_PATIENCE_S = 0.25
+"""How long renewals that were answered wait for those in slots of a server that is down."""
+
+WholeClaim = tuple[int, int]
+"""Claim score, and the number of all the deliveries of a slot that have it, every one of them done."""
+
+
+def claim(
+    topic: Topic,
+    slot: int,
+    limit: int,
+    *,
+    owner: Owner = NO_OWNER,
+    start: int = 0,
+    acks: Iterable[Ack] = (),
+    nacks: Sequence[Nack] = (),
+    whole: Sequence[WholeClaim] = (),
+    sweep_limit: int = SWEEP_LIMIT,
+    most_bytes: int = CLAIM_BYTES,
+) -> Call[ClaimReply[Claimed]]:
+    """Build the claim of up to `limit` messages (0 to `MAX_BATCH`), which first settles earlier deliveries.
+
+    `whole` acks claims of which every delivery is done, without their names: cheaper for all sides.
+    """
+    max_retries = topic.max_retries
+    settlements = nack_args(nacks)
+    settlements += ack_args(acks)
+    settlements.append(len(whole))
+    for each in whole:
+        settlements += each
+    if topic.ttl is not None:
+        settlements.append(cast(int, topic.ttl_ms))
+    args = _CLAIM.args(
+        epoch=owner.epoch,
+        ensemble=owner.ensemble,
+        lease_ms=topic.lease_ms,
+        max_retries=max_retries,
+        order=order_of(topic),
+        limit=limit,
+        start=start,
+        sweep_limit=sweep_limit,
+        max_dead_age_ms=topic.max_dead_age_ms,
+        max_dead=topic.max_dead_per_slot,
+        most_bytes=most_bytes,
+        settlements=settlements,
+    )
+
+    def parse(reply: list[Any]) -> ClaimReply[Claimed]:
+        return _parse_claim(reply, max_retries)
+
+    return _CLAIM.call(topic, slot, parse, args, repeatable=False)
+
+
+def claim_many(
+    claims: Sequence[Call[ClaimReply[Claimed]]], brief: Sequence[bool] | None = None, most_bytes: int = CLAIM_BYTES
+) -> Call[list[ClaimReply[Claimed] | RmqError]]:
+    """Build one call of several claims of a topic, where a script may touch several slots; it answers each by itself.
+
+    `brief`: which of them, with limit 0, shall settle only, where that saves something, and not sweep. `most_bytes` is
+    for all of them together.
+    """
+    first = claims[0]
+    common: dict[str, Any] = {}
+    names: list[str] = []
+    slots: list[Argument] = []
+    for call, settle_only in zip(claims, brief or repeat(False), strict=False):
+        common = _CLAIM.values(call.args)
+        settlements, limit = common["settlements"], -1 if settle_only else common["limit"]
+        names += call.keys
+        slots += (4 + len(settlements), common["epoch"], common["ensemble"], limit, common["start"], *settlements)
+    args = _CLAIM_MANY.args(
+        width=len(first.keys),
+        most_bytes=most_bytes,
+        claims=slots,
+        **{name: common[name] for name in _SHARED},
+    )
+
+    def parse(reply: list[Any]) -> list[ClaimReply[Claimed] | RmqError]:
+        return [_parse_one_of_many(claim, each) for claim, each in zip(claims, reply, strict=True)]
+
+    return Call(_CLAIM_MANY.name, tuple(names), args, parse, False, first.topic, first.slot)
+
+
+def _parse_one_of_many(claim: Call[ClaimReply[Claimed]], reply: Any) -> ClaimReply[Claimed] | RmqError:
+    if not isinstance(reply, bytes):
+        return claim.parse(reply)
+    text = reply.decode(errors="replace")
+    return reply_lost(claim, text) if AOF_TROUBLE in text else error_of(claim, text)
+
+
+def ack(topic: Topic, slot: int, acks: Iterable[Ack], owner: Owner = NO_OWNER) -> Call[tuple[bytes, ...]]:
+    """Build the ack of deliveries; answers the contents whose claim was stale."""
+    args = _ACK.args(epoch=owner.epoch, ensemble=owner.ensemble, acks=ack_args(acks))
+    return _ACK.call(topic, slot, _contents, args, repeatable=False)
+
+
+def nack(topic: Topic, slot: int, nacks: Sequence[Nack], owner: Owner = NO_OWNER) -> Call[tuple[bytes, ...]]:
+    """Build the nack of deliveries; answers the contents whose claim was stale."""
+    args = _NACK.args(
+        epoch=owner.epoch,
+        ensemble=owner.ensemble,
+        max_retries=topic.max_retries,
+        max_dead_age_ms=topic.max_dead_age_ms,
+        max_dead=topic.max_dead_per_slot,
+        nacks=nack_args(nacks),
+    )
+    return _NACK.call(topic, slot, _contents, args, repeatable=False)
+
+
+def extend(topic: Topic, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
+    """Build the renewal of leases."""
+    pairs: list[Argument] = []
+    for content, claim_score in claims:
+        pairs += (claim_score, content)
+    args = _EXTEND.args(epoch=owner.epoch, ensemble=owner.ensemble, lease_ms=topic.lease_ms, claims=pairs)
+    lefts = [retries_left_of(claim_score) for _, claim_score in claims]
+
+    def parse(reply: list[bytes]) -> ExtendReply:
+        stamp, flags = int(reply[2]), zip(reply[1], lefts, strict=True)
+        scores = tuple(stamped(stamp, left) if flag == 49 else None for flag, left in flags)
+        return ExtendReply(int(reply[0]), scores)
+
+    return _EXTEND.call(topic, slot, parse, args, repeatable=False)
+
+
+def look(topic: Topic, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
+    """Build the reading of Redis' time and of when each slot next has something to do (0 for never), ms."""
+    names: list[str] = []
+    for slot in slots:
+        keys = slot_keys(topic.name, slot)
+        names += (keys.store, keys.prepare, keys.retry, keys.meta)
+
+    def parse(reply: list[bytes]) -> tuple[int, list[int]]:
+        return int(reply[0]), [int(due) for due in reply[1:]]
+
+    args, keys = _LOOK.args(order=order_of(topic), lease_ms=topic.lease_ms), _LOOK.names(slots=names)
+    return _LOOK.call(topic, slots[0], parse, args, repeatable=True, keys=keys)
+
+
+def order_of(topic: Topic) -> str:
+    """Return which messages of a topic go first, as scripts take it."""
+    return "low" if topic.type.timed else "high"
+
+
+_claim_score = itemgetter(1)
+
+
+def ack_args(acks: Iterable[Ack]) -> list[Argument]:
+    """Return acks as settle_acks takes them: those of a claim side by side cost least."""
+    args: list[Argument] = [0]
+    for claim_score, group in groupby(acks, key=_claim_score) if acks else ():
+        contents = [content for content, _ in group]
+        args += (claim_score, len(contents))
+        args += contents
+        args[0] = cast(int, args[0]) + 1
+    return args
+
+
+def nack_args(nacks: Sequence[Nack]) -> list[Argument]:
+    """Return nacks as settle_nacks takes them."""
+    args: list[Argument] = [len(nacks)]
+    for nack in nacks:
+        args += (nack.content, nack.claim_score, nack.verb, nack.number, nack.error_type, nack.error_message)
+    return args
+
+
+def _parse_claim(reply: list[Any], max_retries: int) -> ClaimReply[Claimed]:
+    now_ms, next_due_ms, resume, swept, stale, items, bodies, unmatched, stamp = reply
+    now = int(now_ms)
+    if not items:
+        return ClaimReply(now, int(next_due_ms), int(resume), int(swept), tuple(stale), (), tuple(map(int, unmatched)))
+    stamp = int(stamp)
+    fresh = stamped(stamp, max_retries)
+    scores = scores_of(items[1::2])
+    claim_scores: Iterable[int] = repeat(fresh)
+    if min(scores) <= max_retries:
+        claim_scores = [
+            fresh if score > max_retries else stamped(stamp, retries_left_after_claim(score, max_retries))
+            for score in scores
+        ]
+    # nothing of Python's own per message: most of a claim's cost is here
+    messages = tuple(map(_claimed, zip(items[::2], scores, claim_scores, bodies or repeat(None), strict=False)))
+    return ClaimReply(
+        now, int(next_due_ms), int(resume), int(swept), tuple(stale), messages, tuple(map(int, unmatched))
+    )
+
+
+_claimed = cast(
+    "Callable[[tuple[bytes, int, int, bytes | None]], Claimed]",
+    partial(tuple.__new__, Claimed),  # pyright: ignore[reportUnknownMemberType]
+)
+
+
+def _contents(reply: list[bytes]) -> tuple[bytes, ...]:
+    return tuple(reply)

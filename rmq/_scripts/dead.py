@@ -1,0 +1,113 @@
+"""The scripts for dead letters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from rmq._io.wire import Argument
+from rmq._model.envelope import unwrap
+from rmq._model.failures import read_failure
+from rmq._model.replies import Redriven
+from rmq._model.scores import score_of
+from rmq._model.topics import Topic
+from rmq._model.whereabouts import DeadMessage
+from rmq._scripts.binding import Bound
+from rmq._scripts.claiming import MAX_BATCH
+from rmq._transport.call import Call
+
+_REDRIVE, _PURGE_DEAD, _LIST_DEAD = Bound("redrive"), Bound("purge_dead"), Bound("list_dead")
+_DEAD_REASONS = Bound("dead_reasons")
+
+
+def redrive(
+    topic: Topic,
+    slot: int,
+    kind: str,
+    value: int,
+    *,
+    overwrite: bool,
+    limit: int,
+    contents: Sequence[bytes] = (),
+    died_ms: Sequence[int] | None = None,
+    actor: str = "",
+) -> Call[list[Redriven]]:
+    """Build the redrive of the named contents, or of the `limit` longest dead.
+
+    With `died_ms`, one for each content, only of those that died at that time: one that died again since is absent.
+    """
+    named: Sequence[Argument] = contents
+    if died_ms is not None:
+        named = [part for pair in zip(contents, died_ms, strict=True) for part in pair]
+    args = _REDRIVE.args(
+        kind=kind,
+        value=value,
+        overwrite=int(overwrite),
+        limit=limit,
+        actor=actor,
+        dated=int(died_ms is not None),
+        contents=named,
+    )
+
+    def parse(reply: list[bytes]) -> list[Redriven]:
+        return [Redriven(answer.decode()) for answer in reply]
+
+    return _REDRIVE.call(topic, slot, parse, args, repeatable=bool(contents))
+
+
+def purge_dead(
+    topic: Topic,
+    slot: int,
+    *,
+    before_ms: int | None = None,
+    limit: int = MAX_BATCH,
+    contents: Sequence[bytes] = (),
+    actor: str = "",
+) -> Call[int]:
+    """Build the purge of the named contents, or of the `limit` longest dead that died before a time."""
+    before = "+inf" if before_ms is None else before_ms
+    args = _PURGE_DEAD.args(before_ms=before, limit=limit, actor=actor, contents=contents)
+    return _PURGE_DEAD.call(topic, slot, int, args, repeatable=bool(contents))
+
+
+def list_dead(topic: Topic, slot: int, start: int, limit: int) -> Call[list[DeadMessage]]:
+    """Build the reading of a page of the dead, the longest dead first."""
+
+    def parse(reply: list[Any]) -> list[DeadMessage]:
+        page, reasons, bodies = reply
+        pairs = list(zip(page[::2], page[1::2], strict=True))
+        rows = zip(pairs, reasons, bodies or [None] * len(pairs), strict=True)
+        return [dead_message(topic.name, slot, *pair, reason, body) for pair, reason, body in rows]
+
+    return _LIST_DEAD.call(topic, slot, parse, _LIST_DEAD.args(start=start, limit=limit), repeatable=True)
+
+
+def dead_message(
+    topic: str, slot: int, content: bytes, died: bytes, reason: bytes | None, body: bytes | None
+) -> DeadMessage:
+    """Return a dead message from what its keys hold."""
+    died_ms = score_of(died)
+    record = read_failure(reason)
+    return DeadMessage(
+        topic,
+        slot,
+        content,
+        unwrap(body)[0],
+        died_ms,
+        error_type=record.type,
+        error_message=record.message,
+        attempts=record.attempts,
+        first_failed_ms=died_ms if record.first_ms is None else record.first_ms,
+        last_failed_ms=died_ms if record.last_ms is None else record.last_ms,
+    )
+
+
+def dead_reasons(topic: Topic, slot: int, sample: int) -> Call[tuple[int, Counter[str]]]:
+    """Build counting a slot's dead by type of error: how many there are, and the counts of the sample."""
+
+    def parse(reply: list[bytes]) -> tuple[int, Counter[str]]:
+        pairs = zip(reply[1::2], reply[2::2], strict=True)
+        return int(reply[0]), Counter({kind.decode(errors="backslashreplace"): int(number) for kind, number in pairs})
+
+    return _DEAD_REASONS.call(topic, slot, parse, _DEAD_REASONS.args(sample=sample), repeatable=True)

@@ -1,0 +1,94 @@
+"""The scripts that send."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol, cast
+
+from rmq._io.wire import Argument
+from rmq._model.messages import Encoded
+from rmq._model.replies import SendResult
+from rmq._model.topics import Topic, TopicType
+from rmq._scripts import streams
+from rmq._scripts.binding import Bound
+from rmq._scripts.keys import slot_keys
+from rmq._transport.call import Call
+
+_PRIORITY, _RANGE_MERGE, _FIXED_TIME = Bound("send_priority"), Bound("send_range_merge"), Bound("send_fixed_time")
+_DELAYED, _LIMITED = Bound("send_delayed"), Bound("send_limited")
+
+
+class SendCall(Protocol):
+    """Builds the sends of a topic."""
+
+    def __call__(self, slot: int, messages: Sequence[Encoded], detailed: bool = False) -> Call[SendResult]:
+        """Build the send of up to `MAX_BATCH` messages of one slot; `detailed`: say of each whether it was new."""
+        ...
+
+
+def send_calls(topic: Topic, *, delayed: bool = False) -> SendCall:
+    """Return what builds the sends of a topic; `delayed`: FIXED_TIME, with delays in ms as scores."""
+    if topic.type is TopicType.STREAM:
+        return partial(streams.send, topic)
+    return _Sends(topic, delayed)
+
+
+class _Sends:
+    """Builds the sends of one topic: what is the same for all of them is worked out once."""
+
+    def __init__(self, topic: Topic, delayed: bool) -> None:
+        ages = topic.ttl is not None and not topic.type.timed
+        self._topic = topic.name
+        self._timed = topic.type.timed
+        self._limited = topic.drops or ages
+        self._settings: dict[str, Argument] = {"max_backlog": topic.max_backlog_per_slot}
+        if self._limited:
+            self._settings |= {
+                "kind": "DELAYED" if delayed else topic.type.value,
+                "drop": int(topic.drops),
+                "max_retries": topic.max_retries,
+                "ttl": int(ages),
+            }
+            self._settings |= {} if self._timed else {"lowest": 0}
+        self._script = _LIMITED if self._limited else _DELAYED if delayed else _script_of(topic)
+
+    def __call__(self, slot: int, messages: Sequence[Encoded], detailed: bool = False) -> Call[SendResult]:
+        script, number, limited = self._script, len(messages), self._limited
+        flat = message_args(messages)
+        settings = self._settings
+        if self._timed:
+            settings = {**settings, "lowest": min(cast("list[int]", flat[0 : 2 * number : 2]))}
+        args = script.args(detailed=int(detailed), number=number, messages=flat, **settings)
+
+        def parse(reply: list[Any]) -> SendResult:
+            new = int(reply[0])
+            outcomes = tuple(flag == 49 for flag in reply[1]) if detailed else ()
+            return SendResult(new, number - new, outcomes, dropped=int(reply[2]) if limited else 0)
+
+        keys = script.keys(slot_keys(self._topic, slot))
+        return Call(script.name, keys, args, parse, True, self._topic, slot, True)
+
+
+def _script_of(topic: Topic) -> Bound:
+    if topic.type is TopicType.PRIORITY:
+        return _PRIORITY
+    return _RANGE_MERGE if topic.type is TopicType.RANGE_MERGE else _FIXED_TIME
+
+
+def message_args(messages: Sequence[Encoded]) -> list[Argument]:
+    """Return messages as send_batch takes them: scores and contents, then index and body of those that have one."""
+    args: list[Argument] = []
+    for message in messages:
+        args.append(message.score)
+        args.append(message.content)
+    for index, message in enumerate(messages, 1):
+        if message.body is not None:
+            args.append(index)
+            args.append(message.body)
+    return args
+
+
+def lowest_of(args: Sequence[Argument], number: int) -> int:
+    """Return the lowest score of so many messages in the form of `message_args`."""
+    return min(cast("Sequence[int]", args[0 : 2 * number : 2]))

@@ -1,0 +1,1 @@
+"""Producers, and what they wait for when a backlog is full."""

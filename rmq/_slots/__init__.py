@@ -1,0 +1,1 @@
+"""The code that changes a topic in Redis."""

@@ -1,0 +1,54 @@
+"""Calls on each of a topic's slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from rmq._model.topics import Topic
+from rmq._transport.call import Call, T
+from rmq._transport.connections import Connections
+from rmq._transport.exchange import raise_first
+from rmq.errors import InvalidValueError
+
+P = TypeVar("P")
+
+TRIP = 64
+"""Slots called in one round trip."""
+
+
+def checked_slots(topic: Topic, slots: Iterable[int] | None) -> tuple[int, ...]:
+    """Return the slots that are meant, each once; all for `None`.
+
+    Raises:
+        InvalidValueError: A slot that the topic does not have.
+    """
+    chosen = tuple(range(topic.slots)) if slots is None else tuple(dict.fromkeys(slots))
+    for slot in () if slots is None else chosen:
+        if type(slot) is not int or not 0 <= slot < topic.slots:
+            raise InvalidValueError(f"slot {slot!r} is not one of topic {topic.name}: 0 to {topic.slots - 1}")
+    return chosen
+
+
+def call_each(
+    connections: Connections, places: Sequence[P], build: Callable[[P], Call[T]], *, to_the_end: bool = False
+) -> list[T]:
+    """Carry out a call on each slot, `TRIP` of them in one round trip; return the replies in the order of the slots.
+
+    Args:
+        connections: Carries them out.
+        places: The slots, or what else names one call.
+        build: Makes the call from that.
+        to_the_end: Make the later trips even where an earlier one has met an error.
+
+    Raises:
+        RmqError: The first error. The slots of the same trip were called all the same.
+    """
+    found: list[Any] = []
+    for first in range(0, len(places), TRIP):
+        replies = connections.run_many([build(place) for place in places[first : first + TRIP]])
+        if not to_the_end:
+            raise_first(replies)
+        found += replies
+    raise_first(found)
+    return found

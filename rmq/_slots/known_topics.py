@@ -1,0 +1,67 @@
+"""The definitions that a client goes by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rmq._model.definitions import Definitions
+from rmq._model.topics import Topic, TopicType
+from rmq._slots.registry import Registry
+from rmq._transport.connections import Connections
+from rmq.errors import InvalidValueError
+
+
+class KnownTopics:
+    """The registered definitions of a client's topics, each read at its first use and then kept.
+
+    Args:
+        connections: Where they are registered.
+    """
+
+    def __init__(self, connections: Connections) -> None:
+        self._confirms = connections.confirms
+        self._registry = Registry(connections)
+        self._known: dict[Topic, Topic] = {}
+
+    def registered(self, topic: Topic) -> Topic:
+        """Register a topic at its first use; return the definition that rules. Raises as `Registry.register`."""
+        if not isinstance(topic, Topic):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValueError(f"{topic!r} is not a Topic")
+        registered = self._known.get(topic)
+        if registered is None:
+            registered = self._known[topic] = self._registry.register(topic)
+        return registered
+
+    def named(self, name: str) -> Topic:
+        """Read a registered definition, which is then known. Raises as `Registry.get`."""
+        found = self._registry.get(name)
+        if not self._confirms:  # else its first use still has to see it confirmed
+            self._known[found] = found
+        return found
+
+    def resolved(self, topic: Topic | str) -> Topic:
+        """Return the definition that rules, of a topic or of the name of one that is registered."""
+        return self.named(topic) if isinstance(topic, str) else self.registered(topic)
+
+    def merging(self, topic: Topic | str, instead: str) -> Topic:
+        """Return the definition that rules; refuse a stream topic, whose entries have no contents to go by."""
+        resolved = self.resolved(topic)
+        if resolved.type is TopicType.STREAM:
+            raise InvalidValueError(f"topic {resolved.name} is STREAM; use {instead}", topic=resolved.name)
+        return resolved
+
+    def all(self) -> Definitions:
+        """Read all registered definitions."""
+        return self._registry.definitions()
+
+    def change(self, topic: Topic) -> Topic:
+        """Put settings in place of the registered ones. Raises as `Registry.change`."""
+        changed = self._registry.change(topic)
+        self._known.clear()
+        return changed
+
+    def update(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
+        """Change a definition by what it is. Raises as `Registry.update`."""
+        changed = self._registry.update(name, change)
+        self._known.clear()
+        return changed

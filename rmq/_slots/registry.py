@@ -1,0 +1,276 @@
+"""Topic definitions, registered at first use so that every process agrees on them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+from rmq._model.definitions import MAX_DEFINITION_BYTES, Definitions, Stored, UnreadableTopic, read_definition
+from rmq._model.display import shown
+from rmq._model.schema import PassedOver, new_document
+from rmq._model.topics import Topic, is_name
+from rmq._scripts import definitions
+from rmq._scripts.keys import TOPICS_KEY, rate_key
+from rmq._transport.connections import Connections
+from rmq.errors import (
+    DurabilityError,
+    InvalidTopicError,
+    InvalidValueError,
+    MemoryFullError,
+    ReplyLostError,
+    RmqError,
+    ScriptFailedError,
+    TopicMismatchError,
+    UnknownTopicError,
+    UnreadableTopicError,
+)
+
+log = logging.getLogger("rmq.registry")
+
+READ_AT_ONCE = 100
+"""Definitions that one call reads at most; of long ones fewer."""
+
+MOST_TRIES = 100
+"""So often a change begins anew because somebody else has changed the definition meanwhile."""
+
+UNCONFIRMED = "unconfirmed"
+"""Field of a document that replicas, or a disk, have still to confirm: whoever needs that has it confirmed first."""
+
+_NO_RIGHT = ("NOPERM", "can't run this command", "can't access at least one of the keys")
+"""The last two: Redis 6.2, in a script."""
+
+_passed_over = PassedOver(log)
+
+
+class Registry:
+    """The definitions in Redis, in the HASH `rmq:topics`.
+
+    Args:
+        connections: Where they are.
+    """
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def register(self, topic: Topic) -> Topic:
+        """Register a topic at first use; return the definition that rules.
+
+        Raises:
+            TopicMismatchError: Registered with another type or number of slots.
+            UnreadableTopicError: Registered by a newer version of RMQ, for newer ones only; or garbage is there.
+            MemoryFullError: Redis is at its maxmemory, and the topic is new to it.
+            DurabilityError: It is registered, but not as safe as the client's durability level asks. Repeat it.
+
+        Guarantee: atomic and safe to repeat: of two first users one wins, and both get the winner's definition.
+        """
+        stored = self._find(topic.name)
+        if stored is None:  # only then: a full Redis refuses every write
+            mark = {UNCONFIRMED: True} if self._connections.confirms else {}
+            self._add(topic, new_document({**topic.to_fields(), **mark}).to_json().encode())
+            stored = self._needed(topic.name)
+        registered = stored.topic
+        if (registered.type, registered.slots) != (topic.type, topic.slots):
+            raise TopicMismatchError(
+                f"topic {topic.name} is registered as {registered.type.name} with {registered.slots} slots, "
+                f"not as {topic.type.name} with {topic.slots}; type and slots can't be changed",
+                topic=topic.name,
+            )
+        if self._connections.confirms and UNCONFIRMED in stored.document.fields:
+            self._confirm(stored)
+        return registered
+
+    def get(self, name: str) -> Topic:
+        """Return the registered definition.
+
+        Raises:
+            UnknownTopicError: No process has used this topic yet.
+            UnreadableTopicError: It is for newer versions of RMQ only, or garbage.
+        """
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValueError(f"{name!r:.100} is not the name of a topic")
+        return self._needed(name).topic
+
+    def change(self, topic: Topic) -> Topic:
+        """Put settings in place of the registered ones: those that `Topic.changed` has changed, else all of them.
+
+        Running processes keep theirs until they restart, but `max_rate` and `max_burst` count within seconds.
+
+        Returns:
+            The definition that is registered now.
+
+        Raises:
+            UnknownTopicError: Not registered.
+            TopicMismatchError: Registered with another type or number of slots.
+            MemoryFullError: Redis is at its maxmemory.
+            DurabilityError: It is changed, but not as safe as the client's durability level asks. Repeat it.
+
+        Guarantee: of two clients that change different settings at once both win; of the same setting the last one.
+        """
+
+        def put(registered: Topic) -> Topic:
+            if (registered.type, registered.slots) != (topic.type, topic.slots):
+                raise TopicMismatchError(f"type and slots of topic {topic.name} can't be changed", topic=topic.name)
+            chosen = {name: getattr(topic, name) for name in topic.changes}
+            return registered.changed(**chosen) if chosen else topic
+
+        return self.update(topic.name, put)
+
+    def update(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
+        """Change a definition by what it is; raises as `change`.
+
+        Args:
+            name: The topic's name.
+            change: Makes the new definition from the registered one. It is called again where somebody else was faster.
+        """
+        for _ in range(MOST_TRIES):
+            stored = self._needed(name)
+            registered, wanted = stored.topic, change(stored.topic)
+            if (registered.name, registered.type, registered.slots) != (wanted.name, wanted.type, wanted.slots):
+                raise TopicMismatchError(f"name, type and slots of topic {name} can't be changed", topic=name)
+            document = stored.document.amended(registered.to_fields(), wanted.to_fields())
+            # the same once more only so that it is confirmed: a try before may have lost its reply
+            text = stored.text if wanted == registered else document.to_json().encode()
+            skipped = wanted == registered and not self._connections.confirms
+            if not skipped and not self._define(wanted, stored.text, text, durable=True):
+                continue
+            if (
+                registered.max_rate or wanted.max_rate
+            ) is not None:  # also where an earlier change broke off before this
+                self._set_rate(name)
+            return Topic.from_document(document)
+        raise RmqError(f"topic {name} was changed by others {MOST_TRIES} times meanwhile; try again", topic=name)
+
+    def mend_bucket(self, known: Topic) -> bool:
+        """Put the registered rate into a bucket that was made from another one; return whether it was another."""
+        try:
+            stored = self._find(known.name)
+        except UnreadableTopicError as error:  # whoever runs goes on with what he has read when he could
+            _passed_over.tell(f"{self._connections.url.shown} {error.topic}", error)
+            return False
+        registered = known if stored is None else stored.topic
+        differs = (registered.max_rate, registered.rate_burst) != (known.max_rate, known.rate_burst)
+        if differs:
+            self._put_rate(registered)
+        return differs
+
+    def _set_rate(self, name: str) -> None:
+        """Put the registered rate into the bucket, until it is the registered one after that, too."""
+        topic = self.get(name)
+        for _ in range(MOST_TRIES):
+            self._put_rate(topic)
+            before, topic = topic, self.get(name)
+            if (before.max_rate, before.rate_burst) == (topic.max_rate, topic.rate_burst):
+                return
+
+    def _put_rate(self, topic: Topic) -> None:
+        rate, burst = repr(topic.max_rate or 0), topic.rate_burst
+        self._connections.command("HSET", rate_key(topic.name), "rate", rate, "burst", burst)
+
+    def definitions(self) -> Definitions:
+        """Return all registered definitions. One that can't be read hides no other; it is logged once."""
+        topics: list[Topic] = []
+        unreadable: list[UnreadableTopic] = []
+        for name, found in self._read_all():
+            try:
+                topics.append(read_definition(name, found).topic)
+            except UnreadableTopicError as error:
+                _passed_over.tell(f"{self._connections.url.shown} {error.topic}", error)
+                unreadable.append(UnreadableTopic(error.topic or "", str(error), error.version, error.min_reader))
+        return Definitions(tuple(topics), tuple(unreadable))
+
+    def _read_all(self) -> Iterator[tuple[bytes, bytes | int]]:
+        with _refused_reads_named():
+            names: list[bytes] = self._connections.command("HKEYS", TOPICS_KEY)
+        names.sort()
+        first = 0
+        while first < len(names):
+            some = names[first : first + READ_AT_ONCE]
+            answers = self._connections.run(definitions.read(some))
+            for name, found in zip(some, answers, strict=False):  # of long definitions not all that was asked for
+                if found is not None:  # deleted meanwhile
+                    yield name, found
+            first += len(answers)
+
+    def _find(self, name: str) -> Stored | None:
+        if not is_name(name):  # nothing of that name can be registered
+            return None
+        with _refused_reads_named():
+            found: bytes | None = self._connections.command("HGET", TOPICS_KEY, name)
+        return None if found is None else read_definition(name, found)
+
+    def _needed(self, name: str) -> Stored:
+        stored = self._find(name)
+        if stored is None:
+            told = shown(name)
+            raise UnknownTopicError(f"topic {told} is not registered; the first send or consumer does it", topic=told)
+        return stored
+
+    def _confirm(self, stored: Stored) -> None:
+        """Have replicas, or the disk, confirm a new definition, whoever has registered it; then note that they have."""
+        self._define(stored.topic, stored.text, stored.text, durable=True)
+        fields = {name: value for name, value in stored.document.fields.items() if name != UNCONFIRMED}
+        with suppress(RmqError):  # the next one who needs it has it confirmed once more
+            self._define(stored.topic, stored.text, replace(stored.document, fields=fields).to_json().encode())
+
+    def _add(self, topic: Topic, text: bytes) -> None:
+        """Write a definition where none is; a plain command, so that registering needs no right to scripts."""
+        _check_length(topic.name, text)
+        with _refusals_named(topic.name):
+            self._connections.command("HSETNX", TOPICS_KEY, topic.name, text)
+
+    def _define(self, topic: Topic, expected: bytes, text: bytes, durable: bool = False) -> bool:
+        """Write a definition if the expected one is there; return whether it was."""
+        _check_length(topic.name, text)
+        with _refusals_named(topic.name):
+            return self._connections.run(definitions.define(topic.name, expected, text, durable=durable))
+
+
+def _check_length(name: str, text: bytes) -> None:
+    if len(text) > MAX_DEFINITION_BYTES:
+        raise InvalidTopicError(
+            f"the definition of topic {name} takes {len(text)} bytes, more than {MAX_DEFINITION_BYTES}; "
+            "use fewer steps in its retry policy",
+            topic=name,
+        )
+
+
+@contextmanager
+def _refusals_named(name: str) -> Generator[None]:
+    try:
+        yield
+    except DurabilityError as error:
+        raise DurabilityError(
+            f"the definition of topic {name} is on the master, but not confirmed: {error.missing}; it may get lost if "
+            "the master fails now. Registering or changing it again is safe",
+            topic=name,
+        ) from error
+    except (ReplyLostError, ScriptFailedError, MemoryFullError) as error:
+        if isinstance(error, MemoryFullError):
+            raise MemoryFullError(
+                f"Redis is at its maxmemory and did not register topic {name}; consume, or raise maxmemory", topic=name
+            ) from error
+        if not any(words in str(error) for words in _NO_RIGHT):
+            raise
+        raise ScriptFailedError(
+            f"NOPERM: the definition of topic {name} was not written, since this user of Redis may not write the key "
+            f"{TOPICS_KEY}, or not by this command ({error})",
+            topic=name,
+        ) from error
+
+
+@contextmanager
+def _refused_reads_named() -> Generator[None]:
+    try:
+        yield
+    except ScriptFailedError as error:
+        if any(words in str(error) for words in _NO_RIGHT):
+            raise ScriptFailedError(
+                f"NOPERM: this user of Redis may not read the key {TOPICS_KEY}, where definitions are ({error})"
+            ) from error
+        if "WRONGTYPE" not in str(error):
+            raise
+        raise ScriptFailedError(
+            f"key {TOPICS_KEY} holds another type than a hash, so something else than RMQ has written it: move it away"
+        ) from error

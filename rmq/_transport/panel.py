@@ -1,0 +1,86 @@
+"""Servers that tell about the others: asked in turn, and none of them waited for long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from rmq._io.wire import ReplyError, WireBrokenError
+from rmq._model.times import monotonic_s
+from rmq._transport.node import CONNECT_S, Node
+from rmq._transport.urls import Address
+
+QUICK_S = 0.5
+"""Each is waited for so long at first, and for `CONNECT_S` only if none has answered."""
+
+REST_S, DOUBT_REST_S = 30.0, 5.0
+"""So long a silent one is not asked again where we can do without it, and where what we know is in doubt."""
+
+T = TypeVar("T")
+
+
+class Panel:
+    """Servers that answer the same question. For one thread at a time.
+
+    Args:
+        connect: Makes the connections to one of them, with the time to wait for it, seconds.
+    """
+
+    def __init__(self, connect: Callable[[Address, float], Node]) -> None:
+        self._connect = connect
+        self._nodes: dict[tuple[Address, float], Node] = {}
+        self._silent_s: dict[tuple[Address, float], float] = {}
+        self._failed_s: dict[Address, float] = {}
+        self.troubles: list[str] = []
+        """Why those did not answer that were asked last."""
+
+    def ask(
+        self,
+        addresses: Iterable[Address],
+        question: Callable[[Node], T],
+        *,
+        rest_s: float = 0.0,
+    ) -> Iterator[tuple[Address, T]]:
+        """Yield the answers as they are wanted, those who failed last at the end.
+
+        Args:
+            addresses: Whom to ask.
+            question: Asks one of them.
+            rest_s: So long those are left alone that kept us waiting; 0 to wait for anybody.
+        """
+        self.troubles = []
+        heard = False
+        for patience_s in (QUICK_S, CONNECT_S):
+            for address in sorted(addresses, key=lambda each: self._failed_s.get(each, 0.0)):
+                started_s = monotonic_s()
+                place = address, patience_s
+                pause_s = max(rest_s, DOUBT_REST_S if heard else 0.0)
+                if started_s - self._silent_s.get(place, float("-inf")) < pause_s:
+                    continue
+                try:
+                    answer = question(self._node(place))
+                except (WireBrokenError, ReplyError) as error:
+                    self.distrust(address)
+                    if monotonic_s() - started_s > patience_s / 2:  # refused at once, it costs nothing
+                        self._silent_s[place] = monotonic_s()
+                    self.troubles.append(f"{address}: {error}")
+                    continue
+                heard = True
+                yield address, answer
+            if heard or rest_s >= REST_S:
+                return
+
+    def distrust(self, address: Address) -> None:
+        """Ask one after the others from now on."""
+        self._failed_s[address] = monotonic_s()
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        for node in list(self._nodes.values()):
+            node.close()
+
+    def _node(self, place: tuple[Address, float]) -> Node:
+        node = self._nodes.get(place)
+        if node is None:
+            node = self._nodes[place] = self._connect(*place)
+        return node

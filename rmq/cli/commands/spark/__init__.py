@@ -1,0 +1,1 @@
+"""The commands of `rmq spark`, a module each."""

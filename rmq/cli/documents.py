@@ -1,0 +1,178 @@
+"""Values of the library as documents for `--json`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from rmq._model.definitions import UnreadableTopic
+from rmq._model.deliveries import Delivery
+from rmq._model.display import json_payload
+from rmq._model.entries import DeadEntry, StreamDelivery, StreamEntry
+from rmq._model.figures import TOTALS, ConsumerStats, GroupStats, SlotStats, StreamStats, TopicStats
+from rmq._model.topics import Topic
+from rmq._model.whereabouts import DeadMessage, FoundMessage, PeekedMessage, Whereabouts
+from rmq._model.workers import WorkerInfo
+
+Document = dict[str, Any]
+
+PLACES = {"store": "store", "prepare": "in-flight", "retry": "retry", "dead": "dead"}
+"""The library's name of a place -> the name that people type and read."""
+
+SLOT_TOTALS = tuple(name for name in TOTALS if name != "adopted")
+"""The counters of a slot that `rmq stats` gives."""
+
+_SIZES = "in_flight waiting dead unaccounted"
+
+
+def picked(value: object, names: str) -> Document:
+    """Return the attributes with these names, separated by blanks; `new=name` gives an attribute another name."""
+    document: Document = {}
+    for each in names.split():
+        key, _, name = each.partition("=")
+        document[key] = _plain(getattr(value, name or key))
+    return document
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return json_payload(value)
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def peeked_message(message: PeekedMessage) -> Document:
+    """Return a message where it lies."""
+    fresh = message.place == "store" and message.retries_left is None
+    priority = message.score if fresh and message.due_ms is None else None
+    found = picked(message, "topic slot place content body due_ms priority=score retries_left")
+    return found | {"place": PLACES[message.place], "priority": priority}
+
+
+def found_message(message: FoundMessage) -> Document:
+    """Return a message that a search found."""
+    names = "topic slot place content body body_bytes due_ms priority=score retries_left error_type error_message"
+    priority = message.score if message.due_ms is None and message.retries_left is None else None
+    return picked(message, names) | {"place": PLACES[message.place], "priority": priority}
+
+
+def dead_message(message: DeadMessage) -> Document:
+    """Return a dead message and why it died; of an entry of a stream also its id and group."""
+    entry = "id group" if isinstance(message, DeadEntry) else ""
+    why = "died_ms error_type error_message attempts first_failed_ms last_failed_ms"
+    return picked(message, f"topic slot {entry} content body {why}")
+
+
+def whereabouts(found: Whereabouts) -> Document:
+    """Return where a content is: each place with what is known of it there."""
+    places: Document = {}
+    for message in (found.stored, found.in_flight, found.waiting):
+        if message is not None:
+            lease = "lease_left_ms" if message is found.in_flight else ""
+            places[PLACES[message.place]] = picked(message, f"score due_ms retries_left body {lease}")
+    if found.in_flight is not None:
+        places["in-flight"]["holders"] = list(found.holders)
+    if found.dead is not None:
+        places["dead"] = picked(found.dead, "died_ms error_type error_message attempts body")
+    why = found.failure and picked(found.failure, "error_type=type error_message=message first_ms last_ms")
+    return {**picked(found, "topic slot content now_ms"), "places": places, "failure": why, "gone": found.gone}
+
+
+def entry(topic: Topic, found: StreamEntry | StreamDelivery) -> Document:
+    """Return an entry of a stream; `fields` only of one that was sent as fields."""
+    fields = found.fields
+    document = {"topic": topic.name, **picked(found, "slot id time_ms content body"), "fields": None}
+    if "content" in fields and fields.keys() <= {"content", "body"}:
+        return document
+    payloads = {name: json_payload(value) for name, value in fields.items()}
+    return document | {"content": None, "body": None, "fields": payloads}
+
+
+def delivery(found: Delivery, late_ms: int | None) -> Document:
+    """Return a delivery; `late_ms` is how late it came."""
+    if isinstance(found, StreamDelivery):
+        return {**entry(found.topic, found), **picked(found, "group attempt retries_left claimed_ms")}
+    names = "slot content body attempt retries_left due_ms priority claimed_ms"
+    return {"topic": found.topic.name, **picked(found, names), "late_ms": late_ms}
+
+
+def slot_lateness_ms(slot: SlotStats) -> int:
+    """Return for how long a slot's oldest due message has been due, ms; 0 where none is due."""
+    return 0 if slot.oldest_due_ms is None else max(0, slot.now_ms - slot.oldest_due_ms)
+
+
+def topic_stats(stats: TopicStats, per_slot: bool) -> Document:
+    """Return a topic's figures."""
+    document = {
+        **_definition(stats.topic),
+        **_sizes(stats, stats.lateness_ms),
+        "totals": {name: stats.total(name) for name in SLOT_TOTALS},
+    }
+    if per_slot:
+        document["per_slot"] = [
+            {
+                "slot": slot.slot,
+                **_sizes(slot, slot_lateness_ms(slot)),
+                **picked(slot, "next_due_ms epoch paused"),
+                "totals": {name: slot.totals.get(name, 0) for name in SLOT_TOTALS},
+            }
+            for slot in stats.slots
+        ]
+    return document
+
+
+def _definition(topic: Topic) -> Document:
+    return {"topic": topic.name, "type": topic.type.value, "slots": topic.slots}
+
+
+def _sizes(stats: TopicStats | SlotStats, late_ms: int) -> Document:
+    return {**picked(stats, "backlog due_now oldest_due_ms"), "late_ms": late_ms, **picked(stats, _SIZES)}
+
+
+def stream_stats(
+    stats: StreamStats, groups: Iterable[GroupStats], consumers: Iterable[ConsumerStats] | None, per_slot: bool
+) -> Document:
+    """Return a stream topic's figures with those of its groups, and of the consumers where they are given."""
+    groups = list(groups)
+    document = {
+        **_definition(stats.topic),
+        "length": stats.length,
+        "first_id": stats.first_id or None,
+        "last_id": stats.last_id or None,
+        "unaccounted": stats.unaccounted,
+        "totals": {name: stats.total(name) for name in ("accepted", "copied", "trimmed", "deleted")},
+        "groups": [group(each) for each in groups],
+    }
+    if consumers is not None:
+        document["consumers"] = [asdict(each) for each in consumers]
+    if per_slot:
+        document["per_slot"] = [
+            {**picked(slot, "slot length"), "first_id": slot.first_id or None, "last_id": slot.last_id or None}
+            for slot in stats.slots
+        ]
+        document["groups_per_slot"] = [asdict(slot) for each in groups for slot in each.slots]
+    return document
+
+
+def group(stats: GroupStats) -> Document:
+    """Return a group's figures."""
+    names = sorted({name for slot in stats.slots for name in slot.totals})
+    totals = {name: stats.total(name) for name in names}
+    return {**picked(stats, f"group lag pending {_SIZES}"), "totals": totals}
+
+
+def worker(info: WorkerInfo) -> Document:
+    """Return what a worker process last reported."""
+    names = "topic group threads slots owned=slots busy=busy_slots in_flight handled failed handled_per_s failed_per_s"
+    return picked(info, "name host pid started_ms seen_ms silent_ms stale zookeeper") | {
+        "listeners": [
+            picked(each, names) | {"slots": len(each.slots)}  # a number there, the slots themselves as `owned`
+            for each in info.listeners
+        ]
+    }
+
+
+def unreadable_topics(topics: Sequence[UnreadableTopic]) -> Document:
+    """Return the definitions that cannot be read; nothing where there are none."""
+    return {"unreadable": [asdict(each) for each in topics]} if topics else {}

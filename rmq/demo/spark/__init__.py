@@ -1,0 +1,1 @@
+"""Sample applications on Spark: price pictures and audiences of a shop."""

@@ -1,0 +1,1 @@
+"""Writing a frame to a topic."""

@@ -1,0 +1,1 @@
+"""Reading a topic as a stream."""
