@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import count
 
 import pytest
 import redis
 from hypothesis import HealthCheck, Phase, settings
 
-from rmq.connections import Connections
-from rmq.topics import Topic, TopicType
-from rmq.urls import parse_url
+from rmq._model.topics import Topic, TopicType
+from rmq._transport.connections import Connections
+from rmq._transport.urls import parse_url
 from tests.support.servers import RedisServer
 from tests.support.slots import SlotUnderTest, check_topic, forget_topic, scripts_under_test
 from tests.support.waiting import wait_until
@@ -30,10 +30,21 @@ settings.register_profile("long", max_examples=5_000, **_quiet)
 settings.register_profile("mutants", phases=(Phase.generate,), derandomize=True, report_multiple_bugs=False, **_quiet)
 settings.load_profile(os.environ.get(PROFILE_VARIABLE) or "default")
 
+# Half the processor time of a JVM that lives for minutes goes into its second compiler, which pays off later.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 _numbers = count(1)
 
 MakeTopic = Callable[..., Topic]
 MakeSlot = Callable[..., SlotUnderTest]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Write captured logs in UTF-8: pytest's workers end where a test has logged half of a surrogate pair."""
+    report = yield
+    report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
+    return report
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from rmq._model.topics import Topic, TopicType
 from rmq.client import RmqClient
-from rmq.topics import Topic, TopicType
 from tests.conftest import MakeTopic
 from tests.support.cli import Cli
 

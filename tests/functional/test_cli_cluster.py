@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from rmq.cli import bench
+from benchmarks.support import harness, orders
+from rmq.cli.commands import bench
 from rmq.client import RmqClient
 from tests.support.cli import Cli
 
@@ -32,8 +34,29 @@ def test_a_cluster_comes_is_shown_and_goes(cli: Cli, tmp_path: Path) -> None:
 
 def test_benchmarks_are_listed_and_run(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert {"cost", "throughput", "latency"} <= set(cli("bench").out.split())
+    assert all("  " in line for line in cli("bench").out.splitlines())  # between a name and what it is about
     assert "there is no benchmark 'speed'" in cli("bench", "speed", code=2).err
-    cli("bench", "rebalance", "--quick", "--", "--repeats", "1", "--results", str(tmp_path))
+    monkeypatch.setattr(harness, "FIRST_LOOKS", tmp_path)  # not over what was measured
+    cli("bench", "rebalance", "--quick", "--", "--repeats", "1")
     assert (tmp_path / "rebalance.json").exists()
+
+
+def test_without_the_year_of_orders_the_day_of_the_demo_is_measured(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("RMQ_DATA", raising=False)
+    monkeypatch.setattr(orders, "YEAR", tmp_path / "none.parquet")
+    monkeypatch.setattr(harness, "FIRST_LOOKS", tmp_path)
+    done = cli("bench", "merging", "--", "--no-check")
+    assert "order lines, 1 h" in done.out
+    assert "RMQ_DATA or --orders names it" in done.err
+    document = json.loads((tmp_path / "merging.json").read_text())
+    assert (document["sample"], document["settings"]["data"]) == (True, "orders.csv.gz")
+    monkeypatch.setenv("RMQ_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(SystemExit, match=r"RMQ_DATA is .* where nothing is"):
+        orders.find_orders()
+
+
+def test_benchmarks_need_a_checkout(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(bench.rmq, "__file__", str(tmp_path / "rmq" / "__init__.py"))
     assert "clone the repository" in cli("bench", code=2).err

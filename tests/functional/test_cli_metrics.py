@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rmq import PriorityMessage, RmqClient, TopicType
 from tests.conftest import MakeTopic
+from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 
 RMQ = [sys.executable, "-c", "from rmq.cli import main; main()"]
@@ -59,7 +60,7 @@ def test_it_serves_until_it_is_told_to_end(redis_url: str) -> None:
 def test_a_worker_answers_prometheus_and_logs_json(redis_url: str, make_topic: MakeTopic, tmp_path: Path) -> None:
     topic = make_topic(TopicType.PRIORITY, max_retries=0)
     (tmp_path / "jobs.py").write_text(JOBS.format(topic=topic.name), "utf-8")
-    options = ["--metrics-port", "20460", "--log-format", "json", "--handlers", "2"]
+    options = ["--metrics-port", "20460", "--metrics-host", "0.0.0.0", "--log-format", "json", "--handlers", "2"]
     log = (tmp_path / "log").open("w+")
     process = subprocess.Popen(
         [*RMQ, "worker", "jobs:client", *options], cwd=tmp_path, stderr=log, env={**os.environ, "RMQ_URL": redis_url}
@@ -72,9 +73,11 @@ def test_a_worker_answers_prometheus_and_logs_json(redis_url: str, make_topic: M
         with RmqClient(redis_url) as client:
             client.producer(topic).send(PriorityMessage(EVIL, 100))
             wait_until(lambda: client.inspect(topic).stats().dead == 1, 60)
-        found = wait_until(lambda: re.search(r"http://127\.0\.0\.1:\d+/metrics", logged()), 60)
+        found = wait_until(lambda: re.search(r"http://0\.0\.0\.0:(\d+)/metrics", logged()), 60)
         assert found is not None
-        with urllib.request.urlopen(found[0]) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.2:{found[1]}/metrics"
+        ) as answer:  # another address of this machine
             assert f'rmq_handler_seconds_count{{outcome="failed",topic="{topic.name}"}} 1.0' in answer.read().decode()
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
@@ -124,3 +127,12 @@ def test_each_of_several_processes_answers_prometheus(redis_url: str, make_topic
         process.kill()
         process.wait()
         log.close()
+
+
+def test_a_host_without_a_port_and_no_host_are_refused(cli: Cli) -> None:
+    ran = cli("worker", "jobs:client", "--metrics-host", "0.0.0.0", code=2)
+    assert "--metrics-host '0.0.0.0' needs a --metrics-port" in ran.err
+    for host in ("", "no such host", "a\x00b", "x" * 300):
+        ran = cli("metrics", "--host", host, "--port", "0", code=2)
+        assert "Traceback" not in ran.err
+        assert "listen on" in ran.err

@@ -17,8 +17,8 @@ from typing import Self
 
 import pytest
 
+from rmq._model.topics import Topic, TopicType
 from rmq.client import RmqClient
-from rmq.topics import Topic, TopicType
 from tests.conftest import MakeTopic
 from tests.support.cli import Cli, bury
 from tests.support.servers import RedisServer

@@ -117,7 +117,7 @@ def test_pause_and_resume(cli: Cli, client: RmqClient, make_topic: MakeTopic) ->
 
 def test_purge_asks_for_the_name(cli: Cli, client: RmqClient, priority: Topic) -> None:
     client.producer(priority).send_many(PriorityMessage(f"m{n}", 100) for n in range(7))
-    assert "nobody can be asked" in cli("purge", priority.name, code=2).err
+    assert "cannot ask without a terminal" in cli("purge", priority.name, code=2).err
     assert "2 purged" in cli("purge", priority.name, "--limit", "2", "--yes").out
     assert cli("purge", priority.name, "--yes", "--json").json["purged"] == 5
     assert cli("purge", priority.name, "--place", "retry", "--yes", "--json").json["purged"] == 0

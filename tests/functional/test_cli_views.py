@@ -6,8 +6,8 @@ import json
 
 import redis
 
+from rmq._model.topics import Topic, TopicType
 from rmq.client import RmqClient
-from rmq.topics import Topic, TopicType
 from tests.conftest import MakeTopic
 from tests.support.cli import COLORFUL, Cli, bury
 from tests.support.waiting import wait_until
@@ -133,7 +133,7 @@ def test_redrive(cli: Cli, client: RmqClient, priority: Topic) -> None:
 def test_purge_asks_or_wants_yes(cli: Cli, client: RmqClient, priority: Topic) -> None:
     cli("send", priority.name, "a", "b", "--priority", "20")
     bury(client, priority)
-    assert "say --yes" in cli("dead", "purge", priority.name, code=2).err
+    assert "add --yes" in cli("dead", "purge", priority.name, code=2).err
     assert client.inspect(priority).stats().dead == 2
     assert cli("dead", "purge", priority.name, "--content", "a", "--yes").out == "1 purged\n"
     assert cli("dead", "purge", priority.name, "--yes", "--json").json == {"purged": 1}
@@ -149,7 +149,7 @@ def test_cancel_and_reschedule(cli: Cli, client: RmqClient, merging: Topic) -> N
     with client.consumer(merging) as consumer:
         (delivery,) = consumer.poll(timeout=5)
         ran = cli("cancel", merging.name, "a", "--slot-basis", "s", code=1)
-        assert (ran.out, ran.err) == ("", "in a handler's hands at the moment, not touched: a\n")
+        assert (ran.out, ran.err) == ("", "a handler has it at the moment; not touched: a\n")
         delivery.ack()
     assert cli("cancel", merging.name, "b", "--slot-basis", "s", "--json").json == {
         "topic": merging.name,

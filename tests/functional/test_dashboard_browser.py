@@ -273,7 +273,7 @@ def test_dead_letters(open_page: Open, client: RmqClient, shop: dict[str, Topic]
     press(page, "Purge all that match …")
     page.get_by_label("Type the topic's name").fill("something else")
     press(page, "Do it")
-    expect(page.get_by_text("That is not the name.")).to_be_visible()
+    expect(page.get_by_text("The name is wrong.")).to_be_visible()
     page.get_by_label("Type the topic's name").fill(topic.name)
     press(page, "Do it")
     said(page, "has begun")

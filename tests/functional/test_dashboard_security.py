@@ -162,7 +162,7 @@ def test_nothing_changes_without_the_token_of_a_form(browse: Browse, client: Rmq
     assert not any(slot.paused for slot in client.inspect(merging).stats().slots)
     assert browser.post("/do/pause", data=good).status_code == 200
     assert all(slot.paused for slot in client.inspect(merging).stats().slots)
-    client.resume(merging)
+    client.control(merging).resume()
 
 
 def test_who_steers_the_dead_of_a_group_is_written_down(
@@ -195,11 +195,40 @@ def test_a_form_that_is_too_large_is_refused(browse: Browse) -> None:
     assert browser.post("/do/pause", content=b"a" * (MOST_BODY_BYTES + 1)).status_code == 413
 
     def slowly() -> Iterator[bytes]:
+        yield b'--b\r\ncontent-disposition: form-data; name="a"\r\n\r\n'
         for _ in range(40):
             yield b"a" * (MOST_BODY_BYTES // 20)
 
-    with pytest.raises(httpx.HTTPError):  # of unknown length: the connection is cut
+    with pytest.raises(httpx.HTTPError):
         browser.post("/do/pause", content=slowly()).raise_for_status()
+    for kind in ("application/x-www-form-urlencoded", "multipart/form-data; boundary=b"):  # of unknown length
+        answer = browser.post("/do/pause", content=slowly(), headers={"content-type": kind})
+        assert (answer.status_code, "This form is too large." in answer.text) == (413, True)
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "9" * 5_000, "0;0=" + "9" * 60 + ".0.0.0", "0;0=" + "9" * 20 + ".0.0.0", "0;0=1.1.1.18446744073709551616",
+        "0;" + "9" * 5_000 + "=0.0.0.0", "0;0=1.1.1.1;0=1.1.1.1", "\u0663", "0;\u0660=0.0.0.0", "-1", "0;0=", "x",
+        "99999",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("page", ["search", "dead"])
+def test_a_cursor_that_no_search_gave_out_is_refused(browse: Browse, merging: Topic, page: str, cursor: str) -> None:
+    answer = browse().get(f"/{page}", params={"topic": merging.name, "cursor": cursor})
+    assert answer.status_code == (200 if cursor == "99999" else 400), cursor[
+        :50
+    ]  # beyond the last slot nothing is left
+
+
+@pytest.mark.parametrize("number", ["9" * 5_000, "-1", "1e3", "\u0663", "", " 1"])
+def test_a_number_that_is_none_is_refused(browse: Browse, merging: Topic, number: str) -> None:
+    browser = browse()
+    assert browser.get(f"/topic/{merging.name}/slot/{number or 'x'}").status_code == 400
+    if number:
+        query = {"topic": merging.name, "content": "a", "slot": number}
+        assert browser.get("/message", params=query).status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -210,7 +239,7 @@ def test_a_form_leads_back_to_us_only(browse: Browse, client: RmqClient, merging
     form = {"topic": merging.name, "back": back, "token": token_of(browser, f"/topic/{merging.name}")}
     answer = browser.post("/do/pause", data=form, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
-    client.resume(merging)
+    client.control(merging).resume()
 
 
 @pytest.mark.parametrize(
@@ -330,7 +359,7 @@ def test_large_payloads_are_cut(browse: Browse, client: RmqClient, make_topic: M
     assert "sha256" in link
     assert ("65,536 bytes" in page, "262,144 bytes" in page, "shown in hex" in page) == (True, True, True)
     assert len(page) < 500_000  # each form carries the content
-    client.cancel(topic, content)
+    client.control(topic).cancel(content)
     gone = browser.get(link.replace("&amp;", "&"))
     assert (gone.status_code, "search for it again" in gone.text) == (400, True)
 

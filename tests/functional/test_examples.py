@@ -1,14 +1,19 @@
-"""Every example runs as it stands."""
+"""Every example runs as it stands: those with Spark in tests/spark/test_examples.py."""
 
 from __future__ import annotations
 
 import ast
+import csv
+import gzip
 import os
 import signal
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rmq import RmqClient
@@ -16,6 +21,36 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_no_example_is_without_a_test() -> None:
+    texts = "".join(path.read_text("utf-8") for path in (EXAMPLES.parent / "tests").rglob("test_*.py"))
+    assert [path.stem for path in EXAMPLES.glob("*.py") if f'"{path.stem}' not in texts] == []
+
+
+def test_the_slice_of_the_demo_is_cut(tmp_path: Path) -> None:
+    columns = ast.literal_eval(_assigned(EXAMPLES / "cut_demo_slice.py", "COLUMNS"))
+    days = [datetime(2011, 12, day, 9, 30) for day in (7, 8, 8, 9)]
+    rows: dict[str, list[object]] = {name: [f"{name} {number}" for number in range(4)] for name in columns}
+    rows |= {"invoice_date": list(days), "customer_id": [1, None, 2, 3]}
+    pq.write_table(pa.table(rows), tmp_path / "lines.parquet")  # pyright: ignore[reportUnknownMemberType]
+    command = [sys.executable, str(EXAMPLES / "cut_demo_slice.py"), "lines.parquet", "cut.csv.gz"]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", cwd=tmp_path, timeout=60)
+    assert done.stdout.startswith("2 order lines of 2011-12-08, "), done.stderr
+    with gzip.open(tmp_path / "cut.csv.gz", "rt", encoding="utf-8") as lines:
+        cut = list(csv.DictReader(lines))
+    assert [line["invoice_date"] for line in cut] == ["2011-12-08 09:30"] * 2
+    assert [line["customer_id"] for line in cut] == ["", "2"]
+
+
+def _assigned(path: Path, name: str) -> ast.expr:
+    """Return what a module's text assigns to a name."""
+    tree = ast.parse(path.read_text("utf-8"))
+    return next(
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
+    )
 
 
 def test_the_quickstart() -> None:

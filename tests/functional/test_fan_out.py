@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from rmq import ImmediateRetry, RmqClient, StreamMessage, Topic, TopicType
-from rmq.zookeeper_server import ZooKeeperEnsemble
 from tests.conftest import MakeTopic
 from tests.support.fan_out import FanOut, fan_out
 from tests.support.streams import check_stream
 from tests.support.topologies import RedisClusterServers
+from tests.support.zookeeper import ZooKeeperEnsemble
 
 pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
 

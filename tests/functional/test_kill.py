@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq.retry import ImmediateRetry
+from rmq._model.retry import ImmediateRetry
 from tests.support.clients import left_in, stats_of
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

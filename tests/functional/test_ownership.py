@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,15 +16,19 @@ from unittest import mock
 
 import pytest
 
-from rmq import Delivery, PriorityMessage, RmqClient, Topic, TopicType, calls
-from rmq.claimer import Claimer
-from rmq.connections import Connections
-from rmq.coordination import Coordinator
-from rmq.delivery import ACKED, Holder
+from rmq import Delivery, PriorityMessage, RmqClient, Topic, TopicType
+from rmq._claiming.claim_executor import ClaimExecutor
+from rmq._claiming.claimer import Claimer
+from rmq._listening import kinship
+from rmq._listening.kinship import Marks
+from rmq._model.deliveries import ACKED, Holder
+from rmq._model.owner import Owner
+from rmq._model.replies import Claimed
+from rmq._ownership import Coordinator
+from rmq._scripts import claiming
+from rmq._scripts.keys import ENSEMBLES_KEY, REDIS_KEY
+from rmq._transport.connections import Connections
 from rmq.errors import CoordinationError, EnsembleMismatchError, FencedError, InvalidValueError, RmqError
-from rmq.ownership import Owner
-from rmq.results import Claimed
-from rmq.zookeeper_server import ZooKeeperEnsemble
 from tests.conftest import MakeTopic
 from tests.support import scenarios
 from tests.support.cli import Cli
@@ -32,10 +37,13 @@ from tests.support.link import Link
 from tests.support.ownership import SESSION_S, TICK_MS, Report, Rig
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
+from tests.support.zookeeper import ZooKeeperEnsemble
 
 pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
 
 LEASE_S = 8
+LIMIT_S = 60.0
+"""For what takes seconds on a machine that has nothing else to do."""
 """Longer than every pause here: no overlap has an excuse."""
 
 
@@ -183,7 +191,7 @@ def test_deliveries_know_their_epoch_and_whether_their_slot_is_still_ours(
         assert delivery.still_owner()
         assert not lost
         newer = Owner(delivery.epoch + 1_000_000, delivery.owner.ensemble)
-        connections.run(calls.claim(topic, delivery.slot, 0, owner=newer))
+        connections.run(claiming.claim(topic, delivery.slot, 0, owner=newer))
         wait_until(lambda: lost)
         assert not delivery.still_owner()
         with pytest.raises(RmqError):
@@ -219,15 +227,15 @@ def test_a_slot_that_comes_back_stays_with_the_thread_that_is_still_at_work_ther
                 done.append(delivery.text)
 
         client.start()
-        wait_until(lambda: len(coordinator.owned()) == 8)
+        wait_until(lambda: len(coordinator.owned()) == 8, LIMIT_S)
         plain.producer(topic).send_many(PriorityMessage(f"m{number}", 1_000) for number in range(32))
-        wait_until(lambda: len(running) == 4)
+        wait_until(lambda: running, LIMIT_S)
         for _ in range(3):
             link.cut()
-            wait_until(lambda: not coordinator.owned())
+            wait_until(lambda: not coordinator.owned(), LIMIT_S)
             link.mend()
-            wait_until(lambda: len(coordinator.owned()) == 8)
-        wait_until(lambda: len(set(done)) == 32, 20)
+            wait_until(lambda: len(coordinator.owned()) == 8, LIMIT_S)
+        wait_until(lambda: len(set(done)) == 32, LIMIT_S)
         assert not trouble
 
 
@@ -237,7 +245,7 @@ def test_a_new_owner_waits_for_what_the_one_before_has_in_flight(
     topic = make_topic(TopicType.PRIORITY, slots=1, lease=1_000)
     with RmqClient(redis_url) as client:
         client.producer(topic).send_many(PriorityMessage(content, 1_000) for content in ("a", "b", "c"))
-    reply = connections.run(calls.claim(topic, 0, 1, owner=Owner(1, "zk")))
+    reply = connections.run(claiming.claim(topic, 0, 1, owner=Owner(1, "zk")))
     (held,) = reply.messages
     assert isinstance(held, Claimed)
     claimer = Claimer(connections, topic, ())
@@ -245,28 +253,28 @@ def test_a_new_owner_waits_for_what_the_one_before_has_in_flight(
     started_s = time.monotonic()
     claimed: list[Delivery] = []
 
-    holder = mock.create_autospec(Holder)
+    at_work = ClaimExecutor(claimer, mock.create_autospec(Holder))
 
     def claims() -> bool:
         claimer.wait(0.1)
-        claimed.extend(claimer.claim(10, holder).deliveries)
+        claimed.extend(at_work.claim(10).deliveries)
         return len(claimed) == 3
 
     assert not claims()
     with pytest.raises(FencedError):
-        connections.run(calls.claim(topic, 0, 1, owner=Owner(1, "zk")))
+        connections.run(claiming.claim(topic, 0, 1, owner=Owner(1, "zk")))
     wait_until(claims)
     assert time.monotonic() - started_s > 0.9
     assert {delivery.epoch for delivery in claimed} == {2}
     for delivery in claimed:
         delivery.mark(ACKED)
-    claimer.claim(0, holder, claimed)
+    at_work.claim(0, claimed)
     claimer.set_owned({})
     claimer.set_owned({0: Owner(2, "zk")})
     with RmqClient(redis_url) as client:
         client.producer(topic).send(PriorityMessage("d", 1_000))
     claimed.clear()
-    claimed += claimer.claim(10, holder).deliveries
+    claimed += at_work.claim(10).deliveries
     assert [delivery.text for delivery in claimed] == ["d"]  # back with the same epoch: nobody came between
 
 
@@ -297,6 +305,54 @@ def test_a_worker_that_stops_hands_over_at_once_what_no_handler_holds(
         stopping.join(10)
         wait_until(lambda: second.inspect(topic).stats().total("acked") == 1)
         assert second.inspect(topic).stats().total("delivered") == 1
+
+
+def test_a_stop_keeps_the_slot_as_long_as_its_handler_may_run(
+    redis_url: str, make_topic: MakeTopic, coordinate: Coordinate
+) -> None:
+    """Also where the drain time of the stop is longer than that of the coordinator; the lease ends long before."""
+    topic = make_topic(TopicType.PRIORITY, slots=1, lease=1_000)
+    begun, go_on, both = threading.Event(), threading.Event(), threading.Event()
+    running: list[str] = []
+    leaving, heir = coordinate(drain_timeout_s=0.2), coordinate()
+    with RmqClient(redis_url, zookeeper=leaving) as first, RmqClient(redis_url, zookeeper=heir) as second:
+
+        @first.listener(topic)
+        def handle(delivery: Delivery) -> None:
+            running.append("first")
+            begun.set()
+            go_on.wait(20)
+            running.append("first ended")
+
+        @second.listener(topic)
+        def handle_too(delivery: Delivery) -> None:
+            running.append("second")
+            both.set()
+
+        first.start()
+        first.producer(topic).send(PriorityMessage("a", 1_000))
+        assert begun.wait(10)
+        second.start()
+        stopping = threading.Thread(target=first.stop, args=(15.0,))
+        stopping.start()
+        assert not both.wait(4)  # three leases and more after the coordinator's own drain time
+        assert not heir.owned()
+        go_on.set()
+        stopping.join(10)
+        wait_until(lambda: len(heir.owned()) == 1)
+        assert running == ["first", "first ended"]
+
+
+def test_run_lets_slots_that_move_wait_as_long_as_handlers_may_run(
+    redis_url: str, make_topic: MakeTopic, coordinate: Coordinate
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=1, lease=1_000)
+    own, plain = coordinate(drain_timeout_s=7.0), coordinate()
+    for coordinator, expected_s in ((own, 7.0), (plain, 123.0)):
+        with RmqClient(redis_url, zookeeper=coordinator) as client:
+            client.listener(topic)(lambda delivery: None)
+            client.start(drain_s=123.0)
+            assert coordinator.drain_timeout_s == expected_s
 
 
 def test_with_zookeeper_a_topic_has_one_listener_and_no_pull_consumers(
@@ -338,7 +394,7 @@ def test_adopting_is_the_way_to_another_ensemble(
         assert shown.ensemble not in ("", old.ensemble)
         assert shown.moved == 0
     with pytest.raises(EnsembleMismatchError):
-        connections.run(calls.claim(topic, 0, 1, owner=Owner(10**9, shown.ensemble)))
+        connections.run(claiming.claim(topic, 0, 1, owner=Owner(10**9, shown.ensemble)))
     with RmqClient(redis_url, zookeeper=coordinate(chroot=elsewhere)) as client:
         assert client.adopt(topic, old.ensemble).moved == 4
     run(coordinate(chroot=elsewhere), "new")
@@ -347,13 +403,109 @@ def test_adopting_is_the_way_to_another_ensemble(
         assert plain.consumer(topic).poll(1, 0.1) == []
 
 
+@pytest.mark.parametrize("marked", [True, False], ids=["marks", "fence"])
+@pytest.mark.parametrize("worker_first", [True, False], ids=["worker", "adopt"])
+def test_a_zookeeper_restored_from_a_backup_is_told_of_and_adopted(
+    marked: bool, worker_first: bool, make_topic: MakeTopic, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its epochs are below those that Redis has, under the same identity; `marked`: Redis knows how far it counted."""
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    handled: list[str] = []
+    with ZooKeeperEnsemble(tick_ms=TICK_MS) as servers, RmqClient(redis_url) as plain:
+        (server,) = servers.servers
+        data, backup = server.folder / "data", server.folder / "backup"
+
+        def work(content: str, *, waits: bool = True) -> Coordinator:
+            coordinator = Coordinator(servers.hosts, session_timeout_s=SESSION_S)
+            with RmqClient(redis_url, zookeeper=coordinator) as client:
+                client.listener(topic)(lambda delivery: handled.append(delivery.text))
+                client.start()
+                plain.producer(topic).send(PriorityMessage(content, 1_000))
+                if waits:
+                    wait_until(lambda: content in handled, 20)
+                    wait_until(lambda: all(slot.epoch for slot in plain.inspect(topic).stats().slots))
+                    highest = max(each.epoch for each in coordinator.owned().values())
+                    wait_until(lambda: Marks(connections).counted().get(coordinator.ensemble or "", 0) >= highest)
+                else:
+                    wait_until(lambda: "has gone back" in caplog.text, 20)
+                    wait_until(lambda: coordinator.ensemble != old)
+                    assert content not in handled
+            return coordinator
+
+        connections = plain._registered(topic)[0]
+        old = work("first").ensemble
+        assert old is not None
+        server.stop()
+        shutil.copytree(data, backup)
+        server.start()
+        server.wait_ready()
+        for number in range(3):
+            work(f"m{number}")
+        server.stop()
+        shutil.rmtree(data)
+        shutil.copytree(backup, data)
+        server.start()
+        server.wait_ready()
+        if not marked:
+            connections.command("DEL", ENSEMBLES_KEY)
+        if worker_first:
+            work("waits", waits=False)
+            assert caplog.text.count("has gone back") == 1
+        with RmqClient(redis_url, zookeeper=Coordinator(servers.hosts, session_timeout_s=SESSION_S)) as client:
+            adoption = client.adopt(topic, old)
+        assert (adoption.moved, adoption.stored) == (4, {old: 4})
+        assert adoption.ensemble not in ("", old)
+        assert work("again").ensemble == adoption.ensemble
+        wait_until(lambda: not worker_first or "waits" in handled)
+
+
+def test_two_redis_behind_one_zookeeper_are_refused(
+    redis_url: str, make_topic: MakeTopic, coordinate: Coordinate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kinship, "STRANGERS_S", 1.0)
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    owner = coordinate()
+    with (
+        RedisServer() as other,
+        RmqClient(redis_url, zookeeper=owner) as prod,
+        RmqClient(other.url, zookeeper=coordinate()) as staging,
+    ):
+        for client in (prod, staging):
+            client.listener(topic)(lambda delivery: None)
+        prod.start()
+        with pytest.raises(CoordinationError, match="another Redis") as refused:
+            staging.start()
+        here, there = (Marks(client._registered(topic)[0]).redis("") for client in (prod, staging))
+        assert here != there
+        assert here in str(refused.value)
+        assert there in str(refused.value)
+        wait_until(lambda: len(owner.owned()) == 4)
+
+
+def test_a_redis_that_lost_its_identity_gets_it_back_from_live_workers(
+    redis_url: str, make_topic: MakeTopic, coordinate: Coordinate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kinship, "IDENTIFY_EVERY_S", 0.2)
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    with RmqClient(redis_url, zookeeper=coordinate()) as first, RmqClient(redis_url, zookeeper=coordinate()) as second:
+        for client in (first, second):
+            client.listener(topic)(lambda delivery: None)
+        first.start()
+        connections = first._registered(topic)[0]
+        before = connections.command("GET", REDIS_KEY)
+        connections.command("DEL", REDIS_KEY)
+        wait_until(lambda: connections.command("GET", REDIS_KEY) == before)
+        connections.command("SET", REDIS_KEY, "emptied, and another worker was quicker")
+        second.start()  # the first one learns it in time
+
+
 def test_adopting_from_the_command_line(
     redis_url: str, make_topic: MakeTopic, zookeeper: ZooKeeperEnsemble, connections: Connections
 ) -> None:
     topic, rmq = make_topic(TopicType.PRIORITY, slots=4), Cli(redis_url)
     with RmqClient(redis_url) as client:
         client.producer(topic)
-    connections.run(calls.claim(topic, 1, 0, owner=Owner(7, "old")))
+    connections.run(claiming.claim(topic, 1, 0, owner=Owner(7, "old")))
     assert "old" in rmq("adopt", topic.name).out
     assert "either --zookeeper" in rmq("adopt", topic.name, "--from", "old", code=2).err
     there = ("--zookeeper", zookeeper.hosts, "--chroot", new_chroot())

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq.delivery import Delivery
-from rmq.retry import ImmediateRetry
+from rmq._model.deliveries import Delivery
+from rmq._model.retry import ImmediateRetry
 from tests.support.cli import Cli
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
-RUNBOOK = (Path(__file__).parents[2] / "docs" / "runbook.md").read_text("utf-8")
+RUNBOOK = (Path(__file__).parents[2] / "docs" / "operate" / "runbook.md").read_text("utf-8")
 COMMANDS = re.findall(r"^\$ rmq (.+)$", RUNBOOK, re.MULTILINE)
 
 

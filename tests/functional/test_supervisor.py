@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from rmq import PriorityMessage, RmqClient, Topic
+from rmq._model.topics import TopicType
+from rmq._processes.supervisor import LONGEST_PAUSE_S, STEADY_S, Child, Supervisor
 from rmq.errors import InvalidValueError, RmqError
-from rmq.supervisor import LONGEST_PAUSE_S, STEADY_S, Child, Supervisor
-from rmq.topics import TopicType
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until
 
@@ -104,7 +104,7 @@ def test_one_that_ends_is_restarted_and_all_end_together(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("signals", [1, 2])
 def test_one_that_does_not_end_is_killed(signals: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmq.supervisor.GRACE_S", 0.2 if signals == 1 else 60.0)
+    monkeypatch.setattr("rmq._processes.supervisor.GRACE_S", 0.2 if signals == 1 else 60.0)
     deaf = tmp_path / "deaf"
     ignore = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     supervisor = Supervisor(python(f"{ignore}; open({str(deaf)!r}, 'w'); time.sleep(99)"), 1, 0.1)

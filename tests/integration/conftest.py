@@ -9,7 +9,9 @@ import pytest
 from rmq import RmqClient
 from tests.support.sides import SIDES, Side, side_of
 
-BOTH_SIDES = {f"test_{part}" for part in "producer consumer streams delayed_queue dead control faults".split()}
+BOTH_SIDES = {
+    f"test_{part}" for part in "order producer consumer streams resuming delayed_queue dead control faults".split()
+}
 """Modules whose tests run over both sides."""
 
 

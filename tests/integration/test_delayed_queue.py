@@ -1,4 +1,4 @@
-"""The delayed queue: values come when they are due, and none is lost; see docs/delayed.md."""
+"""The delayed queue: values come when they are due, and none is lost; see docs/guide/delayed.md."""
 
 from __future__ import annotations
 
@@ -244,3 +244,29 @@ def test_an_offer_over_a_slow_line_does_not_feel_its_way(
             assert proxy.commands("EVALSHA") - before <= 10  # two or three tries, and not one per 5 ms of the way
             proxy.normal()
             assert {queue.take(10.0), queue.take(10.0)} == {b"first", b"second"}
+
+
+def test_an_offer_is_one_call_and_many_are_few(side: Side, redis_server: RedisServer, make_topic: MakeTopic) -> None:
+    with Proxy(redis_server.port) as proxy, side.client(proxy.url) as client:
+        for merge in (False, True):
+            with side.queue(client, make_topic(TopicType.FIXED_TIME).name, merge=merge) as queue:
+                queue.offer("first", 0)
+                before = proxy.commands("EVALSHA")
+                queue.offer("second", 60_000)
+                assert proxy.commands("EVALSHA") - before == 1
+                result = queue.offer_many((str(number), timedelta(minutes=number + 1)) for number in range(1_000))
+                assert (result.new, result.merged) == (1_000, 0)
+                assert proxy.commands("EVALSHA") - before <= 4
+                assert (queue.offer_many([]).accepted, queue.size()) == (0, 1_002)
+                assert next(iter(queue)) == b"first"
+
+
+def test_of_merged_values_the_last_offer_decides(make_queue: MakeQueue) -> None:
+    queue = make_queue(merge=True)
+    queue.offer("a", 60_000)
+    assert queue.offer_many([("b", 60_000), ("a", 0)]).merged == 1
+    assert queue.take(5.0) == b"a"
+    queue.offer("b", 0)
+    assert queue.take(5.0) == b"b"
+    with pytest.raises(InvalidValueError):
+        queue.offer_many([("a", -1)])

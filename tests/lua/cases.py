@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rmq import calls, control_calls, view_calls
-from rmq.calls import Call, Nack
-from rmq.messages import Encoded
-from rmq.ownership import Owner
-from rmq.topics import Topic, TopicType, WhenFull
+from rmq._model.messages import Encoded
+from rmq._model.owner import Owner
+from rmq._model.topics import Topic, TopicType, WhenFull
+from rmq._scripts import claiming, dead, sending, steering, viewing, workers
+from rmq._scripts.claiming import Nack
+from rmq._transport.call import Call
 from tests.support.slots import T0, SlotState
 
 SECOND = T0 // 1000
-LIVE, EXPIRED, USED_UP = SECOND * 1000 + 5, (SECOND - 100) * 1000 + 5, (SECOND - 99) * 1000
+LIVE, EXPIRED, USED_UP = T0 * 1000 + 5, (T0 - 100_000) * 1000 + 5, (T0 - 99_000) * 1000
 FAILURE = {"first_ms": "1", "last_ms": "2", "type": "ValueError", "message": "no"}
 
 FULL = SlotState(
@@ -37,7 +38,12 @@ NACKS = (Nack(b"held", LIVE, "retry", 1_000, "E", "m"), Nack(b"resent", LIVE, "b
 
 def _send(topic: Topic) -> Call[Any]:
     messages = [Encoded(0, b"new", 2**52, b"body"), Encoded(0, b"due", 2**52, None)]
-    return calls.send(topic, 0, messages, "PUBLISH")
+    return sending.send_calls(topic)(0, messages)
+
+
+def _send_delayed(topic: Topic) -> Call[Any]:
+    messages = [Encoded(0, b"new", 5_000, b"body"), Encoded(0, b"due", 5_000, None)]
+    return sending.send_calls(topic, delayed=True)(0, messages)
 
 
 LIMITS: dict[str, dict[str, Any]] = {"send_limited": {"max_backlog": 3, "when_full": WhenFull.DROP, "ttl": 60_000}}
@@ -46,9 +52,7 @@ LIMITS: dict[str, dict[str, Any]] = {"send_limited": {"max_backlog": 3, "when_fu
 
 def _redrive(topic: Topic) -> Call[Any]:
     kind = "at" if topic.type.timed else "priority"
-    return calls.redrive(
-        topic, 0, kind, 2**52, overwrite=False, limit=10, publish="PUBLISH", contents=[b"dead"], actor="me"
-    )
+    return dead.redrive(topic, 0, kind, 2**52, overwrite=False, limit=10, contents=[b"dead"], actor="me")
 
 
 WRITERS: dict[str, tuple[TopicType, Case]] = {
@@ -56,44 +60,45 @@ WRITERS: dict[str, tuple[TopicType, Case]] = {
     "send_priority": (TopicType.PRIORITY, _send),
     "send_fixed_time": (TopicType.FIXED_TIME, _send),
     "send_limited": (TopicType.PRIORITY, _send),
+    "send_delayed": (TopicType.FIXED_TIME, _send_delayed),
     "claim": (
         TopicType.FIXED_TIME,
-        lambda topic: calls.claim(topic, 0, 10, owner=OWNER, acks=[(b"held", LIVE)], nacks=NACKS[1:]),
+        lambda topic: claiming.claim(topic, 0, 10, owner=OWNER, acks=[(b"held", LIVE)], nacks=NACKS[1:]),
     ),
-    "ack": (TopicType.FIXED_TIME, lambda topic: calls.ack(topic, 0, [(b"held", LIVE), (b"resent", LIVE)], OWNER)),
+    "ack": (TopicType.FIXED_TIME, lambda topic: claiming.ack(topic, 0, [(b"held", LIVE), (b"resent", LIVE)], OWNER)),
     "nack": (
         TopicType.FIXED_TIME,
-        lambda topic: calls.nack(topic, 0, (*NACKS, Nack(b"expired", EXPIRED)), "PUBLISH", OWNER),
+        lambda topic: claiming.nack(topic, 0, (*NACKS, Nack(b"expired", EXPIRED)), OWNER),
     ),
     "extend": (
         TopicType.FIXED_TIME,
-        lambda topic: calls.extend(topic, 0, [(b"held", LIVE), (b"expired", EXPIRED)], OWNER),
+        lambda topic: claiming.extend(topic, 0, [(b"held", LIVE), (b"expired", EXPIRED)], OWNER),
     ),
-    "cancel": (TopicType.FIXED_TIME, lambda topic: calls.cancel(topic, 0, [b"due", b"patient", b"resent"], "me")),
+    "cancel": (TopicType.FIXED_TIME, lambda topic: steering.cancel(topic, 0, [b"due", b"patient", b"resent"], "me")),
     "reschedule": (
         TopicType.FIXED_TIME,
-        lambda topic: calls.reschedule(topic, 0, [b"due", b"waiting"], "at", 2**52, "PUBLISH", "me"),
+        lambda topic: steering.reschedule(topic, 0, [b"due", b"waiting"], "at", 2**52, "me"),
     ),
     "promote": (
         TopicType.FIXED_TIME,
-        lambda topic: control_calls.promote(topic, 0, [b"due", b"later", b"waiting"], "PUBLISH", "me"),
+        lambda topic: steering.promote(topic, 0, [b"due", b"later", b"waiting"], "me"),
     ),
-    "pause": (TopicType.FIXED_TIME, lambda topic: control_calls.pause(topic, 0, True, "PUBLISH", "me")),
-    "purge_backlog": (TopicType.FIXED_TIME, lambda topic: control_calls.purge_backlog(topic, 0, "store", 10)),
-    "audit": (TopicType.FIXED_TIME, lambda topic: control_calls.audit(topic, 0, "me", "purge", "all", "begun")),
-    "worker_beat": (TopicType.FIXED_TIME, lambda topic: view_calls.worker_beat("w", "{}", 60_000)),
+    "pause": (TopicType.FIXED_TIME, lambda topic: steering.pause(topic, 0, True, "me")),
+    "purge_backlog": (TopicType.FIXED_TIME, lambda topic: steering.purge_backlog(topic, 0, "store", 10)),
+    "audit": (TopicType.FIXED_TIME, lambda topic: steering.audit(topic, 0, "me", "purge", "all", "begun")),
+    "worker_beat": (TopicType.FIXED_TIME, lambda topic: workers.worker_beat("w", "{}", 60_000)),
     "redrive": (TopicType.FIXED_TIME, _redrive),
-    "adopt": (TopicType.FIXED_TIME, lambda topic: calls.adopt(topic, 0, "zk", "other")),
-    "purge_dead": (TopicType.FIXED_TIME, lambda topic: calls.purge_dead(topic, 0, contents=[b"dead"], actor="me")),
+    "adopt": (TopicType.FIXED_TIME, lambda topic: steering.adopt(topic, 0, "zk", "other")),
+    "purge_dead": (TopicType.FIXED_TIME, lambda topic: dead.purge_dead(topic, 0, contents=[b"dead"], actor="me")),
 }
 
 READERS: dict[str, tuple[TopicType, Case]] = {
-    "list_dead": (TopicType.FIXED_TIME, lambda topic: calls.list_dead(topic, 0, 0, 10)),
-    "find": (TopicType.FIXED_TIME, lambda topic: view_calls.find(topic, 0, b"resent")),
-    "search": (TopicType.FIXED_TIME, lambda topic: view_calls.search(topic, 0, b"*", 10, ("0", "0", "0", "0"))),
-    "dead_reasons": (TopicType.FIXED_TIME, lambda topic: view_calls.dead_reasons(topic, 0, 10)),
-    "workers": (TopicType.FIXED_TIME, lambda topic: view_calls.workers()),
-    "peek": (TopicType.FIXED_TIME, lambda topic: calls.peek(topic, 0, "store", 0, 10)),
-    "look": (TopicType.FIXED_TIME, lambda topic: calls.look(topic, [0])),
-    "stats": (TopicType.FIXED_TIME, lambda topic: calls.stats(topic, 0)),
+    "list_dead": (TopicType.FIXED_TIME, lambda topic: dead.list_dead(topic, 0, 0, 10)),
+    "find": (TopicType.FIXED_TIME, lambda topic: viewing.find(topic, 0, b"resent")),
+    "search": (TopicType.FIXED_TIME, lambda topic: viewing.search(topic, 0, b"*", 10, ("0", "0", "0", "0"))),
+    "dead_reasons": (TopicType.FIXED_TIME, lambda topic: dead.dead_reasons(topic, 0, 10)),
+    "workers": (TopicType.FIXED_TIME, lambda topic: workers.workers()),
+    "peek": (TopicType.FIXED_TIME, lambda topic: viewing.peek(topic, 0, "store", 0, 10)),
+    "look": (TopicType.FIXED_TIME, lambda topic: claiming.look(topic, [0])),
+    "stats": (TopicType.FIXED_TIME, lambda topic: viewing.stats(topic, 0)),
 }

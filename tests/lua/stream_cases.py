@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from rmq import stream_calls
-from rmq.calls import Call, Nack
-from rmq.keys import group_keys, sizes_key, slot_keys
-from rmq.messages import Encoded
-from rmq.ownership import Owner
-from rmq.retention import Retention
-from rmq.stream_calls import Member
-from rmq.topics import Topic
+from rmq._model.messages import Encoded
+from rmq._model.owner import Owner
+from rmq._model.retention import Retention
+from rmq._model.topics import Topic
+from rmq._scripts import streams
+from rmq._scripts.claiming import Nack
+from rmq._scripts.keys import group_keys, sizes_key, slot_keys
+from rmq._scripts.streams import Member
+from rmq._transport.call import Call
 
 OWNER = Owner(6, "zk")
 """A newer owner than the last one: its epoch is written down."""
@@ -84,35 +85,32 @@ Case = Callable[[Topic, Seeded], Call[object]]
 def _claim(topic: Topic, names: Seeded) -> Call[object]:
     nacks = [Nack(names.used_up.encode(), 99, "retry", 0, "E", "m")]
     acks = [(names.held.encode(), 1)]
-    return stream_calls.claim(topic, 0, ME, 10, "PUBLISH", owner=OWNER, acks=acks, nacks=nacks)  # pyright: ignore
+    return streams.claim(topic, 0, ME, 10, owner=OWNER, acks=acks, nacks=nacks)  # pyright: ignore
 
 
 WRITERS: dict[str, Case] = {
-    "stream_send": lambda topic, names: stream_calls.send(topic, 0, [Encoded(0, b"new", 0, b"b")], "PUBLISH", True),
-    "stream_join": lambda topic, names: stream_calls.join(topic, 0, "h", "all"),
+    "stream_send": lambda topic, names: streams.send(topic, 0, [Encoded(0, b"new", 0, b"b")], True),
+    "stream_join": lambda topic, names: streams.join(topic, 0, "h", "all"),
     "stream_claim": _claim,
-    "stream_extend": lambda topic, names: stream_calls.extend(
-        topic, 0, ME, [(names.held.encode(), 1), (b"1-1", 1)], OWNER
-    ),
-    "stream_trim": lambda topic, names: stream_calls.trim(
+    "stream_extend": lambda topic, names: streams.extend(topic, 0, ME, [(names.held.encode(), 1), (b"1-1", 1)], OWNER),
+    "stream_trim": lambda topic, names: streams.trim(
         topic, 0, Retention(max_length=0, max_age=0, shrink=True, approximate=False), now=True
     ),
-    "stream_delete": lambda topic, names: stream_calls.delete(topic, 0, [names.fresh]),
-    "stream_forget": lambda topic, names: stream_calls.forget(topic, 0, "g", "other", 0, 10, "PUBLISH"),
-    "stream_drop_group": lambda topic, names: stream_calls.drop_group(topic, 0, "g"),
-    "stream_redrive": lambda topic, names: stream_calls.redrive(
-        topic, 0, "g", [names.dead, names.gone, "1-1"], "PUBLISH"
-    ),
+    "stream_delete": lambda topic, names: streams.delete(topic, 0, [names.fresh]),
+    "stream_forget": lambda topic, names: streams.forget(topic, 0, "g", "other", 0, 10),
+    "stream_resume": lambda topic, names: streams.resume(topic, 0, Member("g", "other"), "-", 10),
+    "stream_drop_group": lambda topic, names: streams.drop_group(topic, 0, "g"),
+    "stream_redrive": lambda topic, names: streams.redrive(topic, 0, "g", [names.dead, names.gone, "1-1"]),
 }  # pyright: ignore[reportAssignmentType]
 
 READERS: dict[str, Case] = {
-    "stream_look": lambda topic, names: stream_calls.look(topic, [0], "g"),
-    "stream_range": lambda topic, names: stream_calls.read_range(topic, 0, "-", "+", 10, down=False),
-    "stream_stats": lambda topic, names: stream_calls.stats(topic, 0),
-    "stream_group": lambda topic, names: stream_calls.group_stats(topic, 0, "g"),
-    "stream_consumers": lambda topic, names: stream_calls.consumers(topic, 0, "g"),
-    "stream_pending": lambda topic, names: stream_calls.pending(topic, 0, "g", None, 10, "me"),
-    "stream_list_dead": lambda topic, names: stream_calls.list_dead(topic, 0, "g", 0, 10),
+    "stream_look": lambda topic, names: streams.look(topic, [0], "g"),
+    "stream_range": lambda topic, names: streams.read_range(topic, 0, "-", "+", 10, down=False),
+    "stream_stats": lambda topic, names: streams.stats(topic, 0),
+    "stream_group": lambda topic, names: streams.group_stats(topic, 0, "g"),
+    "stream_consumers": lambda topic, names: streams.consumers(topic, 0, "g"),
+    "stream_pending": lambda topic, names: streams.pending(topic, 0, "g", None, 10, "me"),
+    "stream_list_dead": lambda topic, names: streams.list_dead(topic, 0, "g", 0, 10),
 }  # pyright: ignore[reportAssignmentType]
 
 
@@ -120,4 +118,5 @@ def all_keys(topic: Topic) -> Iterator[str]:
     """Every key that slot 0 can have."""
     keys = slot_keys(topic.name, 0)
     yield from (keys.store, keys.meta, sizes_key(topic.name, 0))
-    yield from astuple(group_keys(topic.name, 0, "g"))
+    group = group_keys(topic.name, 0, "g")
+    yield from (key for key in astuple(group) if key not in (keys.store, keys.meta, keys.wake))

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from rmq._model.owner import Owner
 from rmq.errors import FencedError
-from rmq.ownership import Owner
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState
 
-MINE, OTHER = T0 // 1000 * 1000 + 16, T0 // 1000 * 1000 + 15
+MINE, OTHER = T0 * 1000 + 16, T0 * 1000 + 15
 FAILURE = {"first_ms": "1", "last_ms": "1", "type": "E", "message": "m"}
 
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rmq.results import ControlResult
+from rmq._model.replies import ControlResult
 from tests.conftest import MakeSlot
 from tests.lua.cases import FAILURE
 from tests.support.slots import T0, SlotState
 
-HELD = T0 // 1000 * 1000 + 3
+HELD = T0 * 1000 + 3
 DONE, IN_FLIGHT, ABSENT = ControlResult.DONE, ControlResult.IN_FLIGHT, ControlResult.ABSENT
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import redis
 
-from rmq.history import KEEP_S, MINUTES
-from rmq.scripts import Script
+from rmq._admin.history import KEEP_S, MINUTES
+from rmq._transport.script_library import Script
 from tests.support.slots import CLOCK_KEY, scripts_with_fake_clock
 
 TURN, RING = "t-history-turn", "t-history-ring"
@@ -42,7 +42,23 @@ def test_one_turn_a_minute(server: redis.Redis) -> None:
     assert 0 < server.ttl(TURN) <= KEEP_S  # pyright: ignore[reportOperatorIssue]
 
 
-def write(server: redis.Redis, minute: int, most: int = 3) -> bool:
+def test_a_turn_far_ahead_is_from_a_clock_that_was_wrong(server: redis.Redis) -> None:
+    now_ms = MINUTE * 60_000
+    assert take(server, now_ms + 3_600_000)[1] == MINUTE + 60
+    assert [take(server, now_ms)[1], take(server, now_ms + 1)[1]] == [MINUTE, 0]
+    assert take(server, now_ms + 60_000)[1] == MINUTE + 1
+
+
+def test_records_of_minutes_that_lie_ahead_make_room(server: redis.Redis) -> None:
+    for minute in (MINUTE, MINUTE + 60, MINUTE + 61):
+        assert write(server, minute)
+    assert write(server, MINUTE + 1, now=MINUTE + 1)
+    assert server.lrange(RING, 0, -1) == [b"%d 1 2" % MINUTE, b"%d 1 2" % (MINUTE + 1)]
+    assert not write(server, MINUTE, now=MINUTE), "the clock of another server may be a minute ahead"
+
+
+def write(server: redis.Redis, minute: int, most: int = 3, now: int | None = None) -> bool:
+    server.set(CLOCK_KEY, 60_000 * (minute if now is None else now))
     return run(server, "history_write", RING, minute, f"{minute} 1 2", most, KEEP_S) == b"1"
 
 

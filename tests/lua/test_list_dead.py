@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from rmq import calls
-from rmq.results import DeadMessage
+from rmq._model.whereabouts import DeadMessage
+from rmq._scripts import dead as dead_
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState
 
@@ -18,10 +18,10 @@ def test_a_page_longest_dead_first(make_slot: MakeSlot) -> None:
         DeadMessage(name, 0, b"\xff", None, T0 - 1, "", "", 0, T0 - 1, T0 - 1),
         DeadMessage(name, 0, b"young", b"1", T0, "", "", 0, T0, T0),
     )
-    assert slot.run(calls.list_dead(slot.topic, 0, 0, 2)) == [old, middle]
-    assert slot.run(calls.list_dead(slot.topic, 0, 1, 1_000)) == [middle, young]
-    assert slot.run(calls.list_dead(slot.topic, 0, 3, 10)) == []
-    assert slot.run(calls.list_dead(slot.topic, 0, 0, 0)) == []
+    assert slot.run(dead_.list_dead(slot.topic, 0, 0, 2)) == [old, middle]
+    assert slot.run(dead_.list_dead(slot.topic, 0, 1, 1_000)) == [middle, young]
+    assert slot.run(dead_.list_dead(slot.topic, 0, 3, 10)) == []
+    assert slot.run(dead_.list_dead(slot.topic, 0, 0, 0)) == []
     assert slot.state() == before
     assert middle.text == "\\xff"
 
@@ -31,4 +31,4 @@ def test_a_page_of_1000(make_slot: MakeSlot) -> None:
     slot = make_slot()
     dead = {b"%d" % number: number for number in range(1, 1_501)}
     slot.seed(SlotState(dead=dead, reason=dict.fromkeys(dead, FAILURE), dead_body=dict.fromkeys(dead, b"1")))
-    assert [m.died_ms for m in slot.run(calls.list_dead(slot.topic, 0, 400, 1_000))] == list(range(401, 1_401))
+    assert [m.died_ms for m in slot.run(dead_.list_dead(slot.topic, 0, 400, 1_000))] == list(range(401, 1_401))

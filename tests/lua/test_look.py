@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from rmq import calls
-from rmq.keys import slot_keys
-from rmq.topics import TopicType
+from rmq._model.topics import TopicType
+from rmq._scripts import claiming
+from rmq._scripts.keys import slot_keys
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState
 
@@ -24,9 +24,9 @@ NOW_S = T0 // 1000
             SlotState(store={b"a": T0 + 5000}, retry={b"b": (NOW_S + 2) * 1000 + 7}),
             (NOW_S + 2) * 1000,
         ),
-        (TopicType.FIXED_TIME, SlotState(prepare={b"b": NOW_S * 1000 + 7}), (NOW_S + 6) * 1000),
+        (TopicType.FIXED_TIME, SlotState(prepare={b"b": T0 * 1000 + 7}), T0 + 5_001),
         (TopicType.PRIORITY, SlotState(store={b"a": 2**53 - 1}), T0),
-        (TopicType.PRIORITY, SlotState(prepare={b"b": NOW_S * 1000 + 7}), (NOW_S + 6) * 1000),
+        (TopicType.PRIORITY, SlotState(prepare={b"b": T0 * 1000 + 7}), T0 + 5_001),
         (TopicType.FIXED_TIME, SlotState(store={b"a": 3}, owner={"paused": "1"}), 0),
         (TopicType.PRIORITY, SlotState(store={b"a": 50}, owner={"paused": "1"}), 0),
     ],
@@ -34,7 +34,7 @@ NOW_S = T0 // 1000
 def test_when_there_is_something_to_do(kind: TopicType, state: SlotState, due_ms: int, make_slot: MakeSlot) -> None:
     slot = make_slot(kind, lease=timedelta(seconds=5))
     before = slot.seed(state)
-    assert slot.run(calls.look(slot.topic, [0])) == (T0, [due_ms])
+    assert slot.run(claiming.look(slot.topic, [0])) == (T0, [due_ms])
     assert slot.state() == before
 
 
@@ -45,4 +45,4 @@ def test_256_slots_in_one_call(make_slot: MakeSlot) -> None:
         slot.client.zadd(slot_keys(slot.topic.name, number).store, {b"a": T0 + number})
         slot.client.hset(slot_keys(slot.topic.name, number).meta, "accepted", 1)
     expected = [T0 + number if number in (3, 200) else 0 for number in range(256)]
-    assert slot.run(calls.look(slot.topic, range(256))) == (T0, expected)
+    assert slot.run(claiming.look(slot.topic, range(256))) == (T0, expected)

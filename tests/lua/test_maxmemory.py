@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmq import calls
-from rmq.calls import Nack
-from rmq.connections import Connections
+from rmq._model.topics import Topic
+from rmq._scripts import claiming
+from rmq._scripts.claiming import Nack
+from rmq._transport.connections import Connections
+from rmq._transport.urls import parse_url
 from rmq.errors import MemoryFullError
-from rmq.topics import Topic
-from rmq.urls import parse_url
 from tests.lua.cases import FULL, LIMITS, OWNER, WRITERS
 from tests.support.servers import RedisServer
 from tests.support.slots import T0, SlotUnderTest, scripts_under_test, scripts_with_fake_clock
 
-SENDS = ("send_range_merge", "send_priority", "send_fixed_time", "send_limited")
+SENDS = ("send_range_merge", "send_priority", "send_fixed_time", "send_limited", "send_delayed")
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +83,6 @@ def test_a_full_redis_is_drained(full_slot: SlotUnderTest, small_server: RedisSe
 def test_the_shipped_scripts_drain_it_too(full_slot: SlotUnderTest, small_server: RedisServer) -> None:
     # pitfall 9, and 15: TIME comes before the first write
     connections = Connections(parse_url(small_server.url), scripts=scripts_under_test())
-    connections.run(calls.claim(full_slot.topic, 0, 10, owner=OWNER))
+    connections.run(claiming.claim(full_slot.topic, 0, 10, owner=OWNER))
     assert full_slot.state().totals["delivered"] > 0
     connections.close()

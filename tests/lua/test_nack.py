@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from rmq.calls import Nack
+from rmq._model.owner import Owner
+from rmq._model.topics import TopicType
+from rmq._scripts.claiming import Nack
 from rmq.errors import FencedError
-from rmq.ownership import Owner
-from rmq.topics import TopicType
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState
 
@@ -17,7 +17,7 @@ OLD = {"first_ms": "5", "last_ms": "6", "type": "Old", "message": "old"}
 
 
 def held(left: int) -> int:
-    return NOW_S * 1000 + left
+    return T0 * 1000 + left
 
 
 def failed(first_ms: str = NOW) -> dict[str, str]:
@@ -159,8 +159,11 @@ def test_1000_at_once_and_the_dead_stay_bounded(make_slot: MakeSlot) -> None:
     slot.seed(SlotState(prepare={b"%d" % number: held(0) for number in range(1_000)}))
     slot.nack(*(nack(b"%d" % number, 0) for number in range(1_000)))
     state = slot.state()
-    assert len(state.dead) == len(state.reason) == 300
-    assert state.totals == {"accepted": 1_000, "buried": 1_000, "trimmed": 700}
+    assert len(state.dead) == len(state.reason) == 750
+    assert state.totals == {"accepted": 1_000, "buried": 1_000, "trimmed": 250}
+    for _ in range(2):
+        slot.claim()
+    assert len(slot.state().dead) == 300
 
 
 def test_an_older_owner_is_refused(make_slot: MakeSlot) -> None:

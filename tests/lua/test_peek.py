@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from rmq import calls
-from rmq.topics import TopicType
+from rmq._model.topics import TopicType
+from rmq._scripts import viewing
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState
 
@@ -37,12 +37,12 @@ def test_a_page(
 ) -> None:
     slot = make_slot(kind)
     before = slot.seed(SEEDED)
-    assert slot.run(calls.peek(slot.topic, 0, place, start, limit)) == (T0, rows)
+    assert slot.run(viewing.peek(slot.topic, 0, place, start, limit)) == (T0, rows, False)
     assert slot.state() == before
 
 
 def test_a_slot_without_bodies(make_slot: MakeSlot) -> None:
     slot = make_slot()
     slot.seed(SlotState(store={b"%d" % number: number + 1 for number in range(1_500)}))
-    rows = slot.run(calls.peek(slot.topic, 0, "store", 100, 1_000))[1]
+    rows = slot.run(viewing.peek(slot.topic, 0, "store", 100, 1_000))[1]
     assert [score for _, score, _ in rows] == list(range(101, 1_101))

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from rmq._model.replies import Redriven
+from rmq._model.topics import TopicType
 from rmq.errors import FixedTimePassedError
-from rmq.results import Redriven
-from rmq.topics import TopicType
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState
 

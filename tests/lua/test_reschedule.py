@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from rmq._model.replies import ControlResult
+from rmq._model.topics import TopicType
 from rmq.errors import FixedTimePassedError
-from rmq.results import ControlResult
-from rmq.topics import TopicType
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from rmq._model.topics import TopicType
 from rmq.errors import FixedTimePassedError
-from rmq.topics import TopicType
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState
 

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from rmq.calls import Nack
+from rmq._model.replies import SendResult
+from rmq._model.topics import TopicType, WhenFull
+from rmq._scripts import steering
+from rmq._scripts.claiming import Nack
 from rmq.errors import BacklogFullError, FixedTimePassedError
-from rmq.results import SendResult
-from rmq.topics import TopicType, WhenFull
 from tests.conftest import MakeSlot
-from tests.support.slots import T0, SlotState
+from tests.support.slots import T0, SlotState, with_hints
 
 HELD = T0 // 1000 * 1000 + 3
 
@@ -170,3 +171,41 @@ def test_the_search_of_a_claim_begins_anew_when_ranks_have_moved(make_slot: Make
     slot = make_slot(TopicType.FIXED_TIME, ttl=1_000)
     slot.seed(SlotState(store={b"old": T0 - 1_001, b"a": T0 - 3, b"b": T0 - 2}))
     assert {each.content for each in slot.claim(start=1).messages} == {b"a", b"b"}
+
+
+@pytest.mark.parametrize("how", ["reschedule", "promote"])
+@pytest.mark.parametrize("delay_ms", [0, 500])
+def test_what_steering_makes_fresh_again_can_grow_too_old(make_slot: MakeSlot, how: str, delay_ms: int) -> None:
+    slot = make_slot(TopicType.PRIORITY, ttl=1_000)
+    slot.send((b"a", 50), (b"b", 40))
+    slot.nack(Nack(b"a", slot.claim(1).messages[0].claim_score, "retry", delay_ms))
+    slot.advance(100)
+    if how == "reschedule":
+        slot.reschedule("priority", 60, b"a", b"b")
+    else:
+        slot.run(with_hints(steering.promote(slot.topic, 0, [b"a", b"b"])))
+    assert slot.state().born == {b"a": T0 + 100, b"b": T0}, "steering is no send"
+    slot.advance(1_001)
+    assert slot.claim().messages == ()
+    assert slot.state().dead.keys() == {b"a", b"b"}
+
+
+@pytest.mark.parametrize("how", ["cancel", "purge"])
+def test_what_leaves_the_backlog_leaves_no_age_behind(make_slot: MakeSlot, how: str) -> None:
+    slot = make_slot(TopicType.PRIORITY, ttl=1_000)
+    slot.send((b"a", 50), (b"b", 60))
+    if how == "cancel":
+        slot.cancel(b"a")
+    else:
+        slot.run(steering.purge_backlog(slot.topic, 0, "store", 1))
+    assert slot.state().born == {b"b": T0}
+
+
+def test_ages_of_what_is_gone_hold_up_no_delivery(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY, ttl=1_000)
+    gone = {b"gone%d" % number: T0 for number in range(2_000)}  # as a version before this one left them
+    slot.seed(SlotState(born=gone))
+    slot.advance(1_001)
+    slot.send((b"a", 50))
+    assert [each.content for each in slot.claim().messages] == [b"a"]
+    assert slot.state().born == {}

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from rmq import calls
-from rmq.results import SlotStats
-from rmq.topics import TopicType
+from rmq._model import figures
+from rmq._model.figures import SlotStats
+from rmq._model.topics import TopicType
+from rmq._scripts import viewing
 from tests.conftest import MakeSlot
-from tests.lua.cases import FULL, SECOND
+from tests.lua.cases import FULL
 from tests.support.slots import T0, SlotState
 
 
@@ -16,7 +17,7 @@ from tests.support.slots import T0, SlotState
 def test_sizes_times_and_totals(kind: TopicType, due_now: int, oldest: int, make_slot: MakeSlot) -> None:
     slot = make_slot(kind)
     before = slot.seed(FULL)
-    assert slot.run(calls.stats(slot.topic, 0)) == SlotStats(
+    assert slot.run(viewing.stats(slot.topic, 0)) == SlotStats(
         topic=slot.topic.name,
         slot=0,
         now_ms=T0,
@@ -26,7 +27,7 @@ def test_sizes_times_and_totals(kind: TopicType, due_now: int, oldest: int, make
         waiting=2,
         dead=2,
         oldest_due_ms=oldest,
-        next_due_ms=T0 if kind is TopicType.PRIORITY else (SECOND - 100 + 61) * 1000,
+        next_due_ms=T0 if kind is TopicType.PRIORITY else T0 - 39_999,
         epoch=5,
         paused=False,
         totals={"accepted": 11},
@@ -36,7 +37,7 @@ def test_sizes_times_and_totals(kind: TopicType, due_now: int, oldest: int, make
 
 def test_an_empty_slot(make_slot: MakeSlot) -> None:
     slot = make_slot()
-    stats = slot.run(calls.stats(slot.topic, 0))
+    stats = slot.run(viewing.stats(slot.topic, 0))
     assert (stats.backlog, stats.oldest_due_ms, stats.next_due_ms, stats.totals, stats.unaccounted) == (
         0,
         None,
@@ -48,10 +49,10 @@ def test_an_empty_slot(make_slot: MakeSlot) -> None:
 
 def test_owner_pause_and_accounts(make_slot: MakeSlot) -> None:
     slot = make_slot(checked=False)
-    totals = {name: 2**40 + index for index, name in enumerate(calls.TOTALS)}
+    totals = {name: 2**40 + index for index, name in enumerate(figures.TOTALS)}
     slot.client.hset(slot.keys.meta, mapping={**totals, "epoch": 2**40, "ensemble": "zk", "paused": 1})
     slot.client.zadd(slot.keys.store, {b"a": 3, b"b": 2**53 - 1})
-    stats = slot.run(calls.stats(slot.topic, 0))
+    stats = slot.run(viewing.stats(slot.topic, 0))
     assert (stats.epoch, stats.paused, stats.totals) == (2**40, True, totals)
     assert (stats.backlog, stats.oldest_due_ms, stats.next_due_ms) == (2, T0, 3)
     gone = sum(totals[name] for name in ("merged", "acked", "cancelled", "purged", "trimmed", "dropped"))
@@ -59,13 +60,13 @@ def test_owner_pause_and_accounts(make_slot: MakeSlot) -> None:
 
 
 def test_the_real_clock(make_slot: MakeSlot, connections: object) -> None:
-    from rmq.connections import Connections
+    from rmq._transport.connections import Connections
 
     assert isinstance(connections, Connections)
     slot = make_slot()
     seconds, micros = slot.client.time()  # pyright: ignore[reportGeneralTypeIssues]
     before_ms = seconds * 1000 + micros // 1000
-    now_ms = connections.run(calls.stats(slot.topic, 0)).now_ms
+    now_ms = connections.run(viewing.stats(slot.topic, 0)).now_ms
     assert before_ms <= now_ms <= before_ms + 60_000
 
 
@@ -73,4 +74,4 @@ def test_the_accounts_of_a_state_are_those_of_the_stats(make_slot: MakeSlot) -> 
     slot = make_slot(checked=False)
     slot.seed(SlotState(store={b"a": 1}, totals={"acked": 3}))
     slot.client.hincrby(slot.keys.meta, "accepted", 5)
-    assert slot.run(calls.stats(slot.topic, 0)).unaccounted == slot.state().unaccounted == 5
+    assert slot.run(viewing.stats(slot.topic, 0)).unaccounted == slot.state().unaccounted == 5

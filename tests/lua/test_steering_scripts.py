@@ -7,21 +7,23 @@ from typing import Any
 
 import pytest
 
-from rmq import calls, control_calls, view_calls
-from rmq.findings import WorkerInfo
-from rmq.keys import WORKER_INFOS_KEY, WORKERS_KEY
-from rmq.results import ControlResult
-from rmq.topics import TopicType
+from rmq._model.replies import ControlResult
+from rmq._model.topics import TopicType
+from rmq._model.workers import WorkerInfo
+from rmq._scripts import dead as dead_
+from rmq._scripts import steering, viewing, workers
+from rmq._scripts.claiming import Nack
+from rmq._scripts.keys import WORKER_INFOS_KEY, WORKERS_KEY
 from tests.conftest import MakeSlot
 from tests.lua.cases import FAILURE, FULL
-from tests.support.slots import HINT, T0, SlotState, SlotUnderTest
+from tests.support.slots import T0, SlotState, SlotUnderTest, with_hints
 
 DONE, IN_FLIGHT, ABSENT = ControlResult.DONE, ControlResult.IN_FLIGHT, ControlResult.ABSENT
 SECOND = T0 // 1000
 
 
 def promote(slot: SlotUnderTest, *contents: bytes, actor: str = "") -> list[ControlResult]:
-    return slot.run(control_calls.promote(slot.topic, 0, contents, HINT, actor))
+    return slot.run(with_hints(steering.promote(slot.topic, 0, contents, actor)))
 
 
 def audit_of(slot: SlotUnderTest) -> list[dict[bytes, bytes]]:
@@ -63,22 +65,27 @@ def test_promote_gives_a_lone_retry_a_priority(make_slot: MakeSlot, store: dict[
     assert slot.state().store == {b"retry": 17}
 
 
-def test_promote_does_not_go_beyond_the_largest_score(make_slot: MakeSlot) -> None:
-    # pitfall 13
+def test_promote_goes_above_the_largest_priority_that_can_be_sent(make_slot: MakeSlot) -> None:
+    # pitfall 13: there a score is exact only if it is even
     slot = make_slot(TopicType.PRIORITY)
-    slot.seed(SlotState(store={b"a": 2**53 - 1, b"b": 50}))
-    promote(slot, b"b")
-    assert slot.state().store == {b"a": 2**53 - 1, b"b": 2**53 - 1}
+    slot.seed(SlotState(store={b"a": 2**53 - 1, b"b": 50, b"c": 60, b"z": 2**53 - 1}))
+    for content in (b"b", b"c", b"a", b"a"):
+        promote(slot, content)
+    assert slot.state().store == {b"z": 2**53 - 1, b"b": 2**53, b"c": 2**53 + 2, b"a": 2**53 + 4}
+    found = slot.claim(2).messages
+    assert [(each.content, each.store_score) for each in found] == [(b"a", 2**53 + 4), (b"c", 2**53 + 2)]
+    slot.nack(Nack(b"a", found[0].claim_score, "release", found[0].store_score))
+    assert slot.state().store[b"a"] == 2**53 + 4
 
 
 def test_pause_and_resume(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.PRIORITY)
     slot.send((b"a", 50))
-    answers = [slot.run(control_calls.pause(slot.topic, 0, to, HINT, "me", "all")) for to in (True, True)]
+    answers = [slot.run(with_hints(steering.pause(slot.topic, 0, to, "me", "all"))) for to in (True, True)]
     assert (answers, slot.state().owner) == ([True, False], {"paused": "1"})
     assert slot.claim().messages == ()
     assert slot.claim().next_due_ms == 0
-    answers = [slot.run(control_calls.pause(slot.topic, 0, to, HINT, "me", "all")) for to in (False, False)]
+    answers = [slot.run(with_hints(steering.pause(slot.topic, 0, to, "me", "all"))) for to in (False, False)]
     assert (answers, slot.state().owner, slot.state().hints) == ([True, False], {}, [0, 0, 0]), "one by the send"
     assert len(slot.claim().messages) == 1
     assert [line[b"outcome"] for line in audit_of(slot)] == [b"done", b"unchanged"] * 2
@@ -87,21 +94,21 @@ def test_pause_and_resume(make_slot: MakeSlot) -> None:
 def test_purge_leaves_the_body_of_what_is_elsewhere(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     before = slot.seed(FULL)
-    assert slot.run(control_calls.purge_backlog(slot.topic, 0, "store", 2)) == 2
+    assert slot.run(steering.purge_backlog(slot.topic, 0, "store", 2)) == 2
     body = {name: text for name, text in before.body.items() if name != b"due"}
     assert slot.state() == replace(
         before, store={b"later": before.store[b"later"]}, body=body, totals={**before.totals, "purged": 2}
     )
-    assert slot.run(control_calls.purge_backlog(slot.topic, 0, "retry", 1_000)) == 2
+    assert slot.run(steering.purge_backlog(slot.topic, 0, "retry", 1_000)) == 2
     state = slot.state()
     assert (state.retry, b"waiting" in state.body, b"waiting" in state.error) == ({}, False, False)
-    assert slot.run(control_calls.purge_backlog(slot.topic, 0, "store", 0)) == 0
+    assert slot.run(steering.purge_backlog(slot.topic, 0, "store", 0)) == 0
 
 
 def test_purge_of_a_retry_leaves_the_body_of_its_fresh_copy(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(SlotState(store={b"a": T0 + 5}, retry={b"a": SECOND * 1000 + 9_003}, body={b"a": b"1"}))
-    assert slot.run(control_calls.purge_backlog(slot.topic, 0, "retry", 10)) == 1
+    assert slot.run(steering.purge_backlog(slot.topic, 0, "retry", 10)) == 1
     assert slot.state().body == {b"a": b"1"}
 
 
@@ -109,19 +116,19 @@ def test_1000_are_purged_at_once(make_slot: MakeSlot) -> None:
     # pitfall 12
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(SlotState(store={b"%d" % n: T0 for n in range(1_000)}))
-    assert slot.run(control_calls.purge_backlog(slot.topic, 0, "store", 5_000)) == 1_000
+    assert slot.run(steering.purge_backlog(slot.topic, 0, "store", 5_000)) == 1_000
 
 
 def test_every_step_by_content_leaves_a_line_with_its_outcome(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(FULL)
-    slot.run(calls.cancel(slot.topic, 0, [b"due", b"held"], "me"))
-    slot.run(calls.reschedule(slot.topic, 0, [b"later"], "after", 7, HINT, "me", "reprioritise"))
+    slot.run(steering.cancel(slot.topic, 0, [b"due", b"held"], "me"))
+    slot.run(steering.reschedule(slot.topic, 0, [b"later"], "after", 7, "me", "reprioritise"))
     promote(slot, b"nothing", actor="me")
-    redrive = {"overwrite": False, "limit": 1, "publish": HINT, "contents": [b"dead"], "actor": "me"}
-    slot.run(calls.redrive(slot.topic, 0, "after", 0, **redrive))
-    slot.run(calls.purge_dead(slot.topic, 0, contents=[b"long dead"], actor="me"))
-    slot.run(control_calls.audit(slot.topic, 0, "me", "purge", "all", "begun"))
+    redrive = {"overwrite": False, "limit": 1, "contents": [b"dead"], "actor": "me"}
+    slot.run(dead_.redrive(slot.topic, 0, "after", 0, **redrive))
+    slot.run(dead_.purge_dead(slot.topic, 0, contents=[b"long dead"], actor="me"))
+    slot.run(steering.audit(slot.topic, 0, "me", "purge", "all", "begun"))
     lines = [tuple(line[name] for name in (b"action", b"content", b"outcome")) for line in audit_of(slot)]
     assert lines == [
         (b"cancel", b"due", b"done"),
@@ -144,7 +151,7 @@ def test_the_audit_keeps_the_beginning_of_a_long_content(make_slot: MakeSlot) ->
         (b"\x80" * 2_000, 1_020),
     ):
         slot.client.delete(slot.keys.audit)
-        slot.run(calls.cancel(slot.topic, 0, [long], "me"))
+        slot.run(steering.cancel(slot.topic, 0, [long], "me"))
         line = audit_of(slot)[0]
         assert line[b"content"] == long[:kept]
         assert line[b"detail"] == (b"the content has %d bytes" % len(long) if len(long) > 1_024 else b"")
@@ -161,25 +168,25 @@ def test_without_an_actor_nothing_is_written_down(make_slot: MakeSlot) -> None:
 def test_find_reads_all_places(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(FULL)
-    resent = slot.run(view_calls.find(slot.topic, 0, b"resent"))
+    resent = slot.run(viewing.find(slot.topic, 0, b"resent"))
     assert resent.stored is not None
     assert resent.in_flight is not None
     assert (resent.stored.due_ms, resent.stored.body) == (T0 - 4, b"body of resent")
     assert (resent.in_flight.retries_left, resent.waiting, resent.dead) == (5, None, None)
-    waiting = slot.run(view_calls.find(slot.topic, 0, b"waiting"))
+    waiting = slot.run(viewing.find(slot.topic, 0, b"waiting"))
     assert waiting.waiting is not None
     assert waiting.failure is not None
     assert (waiting.failure.type, waiting.failure.message) == (FAILURE["type"], FAILURE["message"])
-    dead = slot.run(view_calls.find(slot.topic, 0, b"dead")).dead
+    dead = slot.run(viewing.find(slot.topic, 0, b"dead")).dead
     assert dead is not None
     assert (dead.died_ms, dead.body, dead.attempts) == (T0 - 1_000, b"body of dead", 17)
-    assert slot.run(view_calls.find(slot.topic, 0, b"nothing")).gone
+    assert slot.run(viewing.find(slot.topic, 0, b"nothing")).gone
 
 
 def test_search_in_all_places(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(FULL)
-    cursors, found = slot.run(view_calls.search(slot.topic, 0, b"*d*", 10, ("0", "0", "0", "0")))
+    cursors, found = slot.run(viewing.search(slot.topic, 0, b"*d*", 10, ("0", "0", "0", "0")))
     assert cursors == ("0", "0", "0", "0")
     places = {(each.place, each.content) for each in found}
     assert places == {
@@ -201,7 +208,7 @@ def test_search_in_all_places(make_slot: MakeSlot) -> None:
 def test_search_leaves_places_out(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(FULL)
-    cursors, found = slot.run(view_calls.search(slot.topic, 0, b"*", 10, ("", "", "", "0")))
+    cursors, found = slot.run(viewing.search(slot.topic, 0, b"*", 10, ("", "", "", "0")))
     assert (cursors, {each.place for each in found}) == (("", "", "", "0"), {"dead"})
 
 
@@ -209,7 +216,7 @@ def test_search_hands_over_at_most_4_mib_of_bodies(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     names = [b"%d" % n for n in range(6)]
     slot.seed(SlotState(store=dict.fromkeys(names, T0), body=dict.fromkeys(names, b"x" * 1_048_576)))
-    _, found = slot.run(view_calls.search(slot.topic, 0, b"*", 10, ("0", "", "", "")))
+    _, found = slot.run(viewing.search(slot.topic, 0, b"*", 10, ("0", "", "", "")))
     assert sorted(len(each.body or b"") for each in found) == [0, 0, 1_024, 1_024, 1_024, 1_024]
     assert {each.body_bytes for each in found} == {1_048_576}
 
@@ -223,9 +230,9 @@ def test_dead_reasons(make_slot: MakeSlot) -> None:
             reason={name: {**FAILURE, "type": f"E{n % 3}"} for n, name in enumerate(names)},
         )
     )
-    total, counts = slot.run(view_calls.dead_reasons(slot.topic, 0, 1_000))
+    total, counts = slot.run(dead_.dead_reasons(slot.topic, 0, 1_000))
     assert (total, counts) == (90, {"E0": 30, "E1": 30, "E2": 30})
-    total, counts = slot.run(view_calls.dead_reasons(slot.topic, 0, 10))
+    total, counts = slot.run(dead_.dead_reasons(slot.topic, 0, 10))
     assert (total, counts.total()) == (90, 10)
 
 
@@ -235,18 +242,25 @@ def test_workers_come_and_go(make_slot: MakeSlot) -> None:
     info = WorkerInfo("", "h", 1, 2, 0, 0, True, ()).to_json()
     try:
         for name in ("a", "b"):
-            slot.run(view_calls.worker_beat(name, info, 60_000))
+            slot.run(workers.worker_beat(name, info, 60_000))
         slot.advance(59_999)
-        slot.run(view_calls.worker_beat("b", info, 60_000))
-        assert [(each.name, each.seen_ms, each.stale) for each in slot.run(view_calls.workers())] == [
-            ("a", T0, True),
+        slot.run(workers.worker_beat("b", info, 60_000))
+        assert [(each.name, each.seen_ms, each.stale) for each in slot.run(workers.workers())[0]] == [
             ("b", slot.now_ms, False),
+            ("a", T0, True),
         ]
         slot.advance(1)
-        slot.run(view_calls.worker_beat("b", info, 60_000))
-        assert [each.name for each in slot.run(view_calls.workers())] == ["b"]
-        slot.run(view_calls.worker_beat("b", "", 60_000))
-        assert slot.run(view_calls.workers()) == []
+        slot.run(workers.worker_beat("b", info, 60_000))
+        assert [each.name for each in slot.run(workers.workers())[0]] == ["b"]
+        slot.run(workers.worker_beat("c", info, 60_000))
+        slot.advance(-3_600_000)
+        slot.run(workers.worker_beat("b", info, 60_000))
+        assert {each.seen_ms for each in slot.run(workers.workers())[0]} == {slot.now_ms}, "the clock was ahead"
+        slot.advance(60_000)
+        slot.run(workers.worker_beat("b", info, 60_000))
+        assert [each.name for each in slot.run(workers.workers())[0]] == ["b"]
+        slot.run(workers.worker_beat("b", "", 60_000))
+        assert slot.run(workers.workers())[0] == []
         assert slot.client.hlen(WORKER_INFOS_KEY) == 0
     finally:
         slot.client.delete(WORKERS_KEY, WORKER_INFOS_KEY)

@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 import redis
 
-from rmq import stream_calls
-from rmq.calls import Nack
-from rmq.connections import Connections
+from rmq._model.owner import Owner
+from rmq._model.replies import ClaimReply, Redriven, StreamClaimed
+from rmq._model.retention import Retention
+from rmq._model.topics import Topic, TopicType
+from rmq._scripts import streams
+from rmq._scripts.claiming import Nack
+from rmq._scripts.keys import group_keys
+from rmq._scripts.streams import Member
+from rmq._transport.connections import Connections
+from rmq._transport.script_library import default_scripts
+from rmq._transport.urls import parse_url
 from rmq.errors import FencedError, MemoryFullError, ScriptFailedError
-from rmq.ownership import Owner
-from rmq.results import Redriven
-from rmq.scripts import default_scripts
-from rmq.stream_calls import Member, StreamClaimReply
-from rmq.stream_values import StreamClaimed
-from rmq.topics import Topic, TopicType
-from rmq.urls import parse_url
 from tests.conftest import MakeTopic
 from tests.lua.stream_cases import ME, OWNER, READERS, WRITERS, Seeded, all_keys, seed
 from tests.support.servers import RedisServer
@@ -47,7 +48,7 @@ def dump(client: Any, topic: Topic) -> dict[str, bytes | None]:
 
 
 def messages(reply: object) -> list[StreamClaimed]:
-    assert isinstance(reply, StreamClaimReply)
+    assert isinstance(reply, ClaimReply)
     return list(reply.messages)  # pyright: ignore[reportReturnType]
 
 
@@ -106,7 +107,7 @@ def test_readers_write_nothing(script: str, topic: Topic, redis_client: Any, con
 
 @pytest.mark.parametrize(
     ("script", "denied"),
-    [(script, command) for script in ("stream_claim", "stream_forget", "stream_redrive")
+    [(script, command) for script in ("stream_claim", "stream_forget", "stream_resume", "stream_redrive")
      for command in sorted(commands_of(script) & WRITES)],
 )  # fmt: skip
 def test_a_missing_right_half_way_loses_no_entry(
@@ -139,14 +140,14 @@ def test_a_claim_settles_takes_over_and_reads_on(topic: Topic, redis_client: Any
     names = seed(redis_client, topic)
     store = f"{topic.name}_0"
     reply = connections.run(CASES["stream_claim"](topic, names))
-    assert isinstance(reply, StreamClaimReply)
+    assert isinstance(reply, ClaimReply)
     got = [(message.id.decode(), message.claim_score) for message in messages(reply)]
     assert got == [(names.waiting, 2), (names.expired, 2), (names.fresh, 1)]
     assert [entry_id.decode() for entry_id in reply.lost] == [names.lost]
     assert (reply.stale, reply.next_due_ms > reply.now_ms) == ((), True)
     pending = {row["message_id"].decode() for row in redis_client.xpending_range(store, "g", "-", "+", 100)}
     assert pending == {names.waiting, names.expired, names.fresh, names.held_too}
-    totals = connections.run(stream_calls.group_stats(topic, 0, "g"))
+    totals = connections.run(streams.group_stats(topic, 0, "g"))
     assert (totals.epoch, totals.dead, totals.unaccounted) == (6, 3, 0)
     assert totals.totals["lost"] == totals.totals["acked"] == totals.totals["buried"] == 1
 
@@ -159,9 +160,9 @@ def test_an_older_owner_is_refused_and_changes_nothing(
     before = dump(redis_client, topic)
     old = Owner(4, "zk")
     with pytest.raises(FencedError):
-        connections.run(stream_calls.claim(topic, 0, ME, 10, "PUBLISH", owner=old, acks=[(names.held.encode(), 1)]))
+        connections.run(streams.claim(topic, 0, ME, 10, owner=old, acks=[(names.held.encode(), 1)]))
     with pytest.raises(FencedError):
-        connections.run(stream_calls.extend(topic, 0, ME, [(names.held.encode(), 1)], old))
+        connections.run(streams.extend(topic, 0, ME, [(names.held.encode(), 1)], old))
     assert dump(redis_client, topic) == before
 
 
@@ -172,13 +173,13 @@ def test_only_the_holder_of_this_delivery_settles_it(
     names = seed(redis_client, topic)
     for token, member in ((2, ME), (1, Member("g", "somebody"))):  # another delivery of it, another holder
         if verb == "extend":
-            answer = connections.run(stream_calls.extend(topic, 0, member, [(names.held.encode(), token)], OWNER))
+            answer = connections.run(streams.extend(topic, 0, member, [(names.held.encode(), token)], OWNER))
             assert answer.claim_scores == (None,)
             continue
         entry_id = names.held.encode()
         acks = [(entry_id, token)] if verb == "ack" else []
         nacks = [] if verb == "ack" else [Nack(entry_id, token, verb, 0, "E", "m")]
-        reply = connections.run(stream_calls.claim(topic, 0, member, 0, "PUBLISH", owner=OWNER, acks=acks, nacks=nacks))
+        reply = connections.run(streams.claim(topic, 0, member, 0, owner=OWNER, acks=acks, nacks=nacks))
         assert reply.stale == (entry_id,)
     row = redis_client.xpending_range(f"{topic.name}_0", "g", names.held, names.held, 1)[0]
     assert (row["consumer"], row["times_delivered"]) == (b"me", 1)
@@ -191,10 +192,10 @@ def test_a_renewal_of_what_was_deleted_keeps_the_account(
     redis_client.hset(f"error:g{{{topic.name}_0}}", names.held, '{"first_ms":"1"}')
     redis_client.xdel(f"{topic.name}_0", names.held)
     held = [(names.held.encode(), 1), (names.held_too.encode(), 1)]
-    kept = connections.run(stream_calls.extend(topic, 0, ME, held, OWNER)).claim_scores[0]
-    ack = stream_calls.claim(topic, 0, ME, 0, "PUBLISH", owner=OWNER, acks=held)
+    kept = connections.run(streams.extend(topic, 0, ME, held, OWNER)).claim_scores[0]
+    ack = streams.claim(topic, 0, ME, 0, owner=OWNER, acks=held)
     assert connections.run(ack).stale == ((names.held.encode(),) if kept is None else ())  # Redis 7 drops it itself
-    after = connections.run(stream_calls.group_stats(topic, 0, "g"))
+    after = connections.run(streams.group_stats(topic, 0, "g"))
     assert after.unaccounted == 0
     assert after.totals.get("lost", 0) + after.totals["acked"] == 2
     assert not redis_client.hexists(f"error:g{{{topic.name}_0}}", names.held)
@@ -204,11 +205,11 @@ def test_who_only_settles_does_not_bring_back_a_removed_group(
     topic: Topic, redis_client: Any, connections: Connections
 ) -> None:
     names = seed(redis_client, topic)
-    connections.run(stream_calls.drop_group(topic, 0, "g"))
+    connections.run(streams.drop_group(topic, 0, "g"))
     held = [(names.held.encode(), 1)]
-    assert connections.run(stream_calls.extend(topic, 0, ME, held, OWNER)).claim_scores == (None,)
+    assert connections.run(streams.extend(topic, 0, ME, held, OWNER)).claim_scores == (None,)
     nacks = [Nack(names.held_too.encode(), 1, "retry", 0, "E", "m")]
-    reply = connections.run(stream_calls.claim(topic, 0, ME, 0, "PUBLISH", owner=OWNER, acks=held, nacks=nacks))
+    reply = connections.run(streams.claim(topic, 0, ME, 0, owner=OWNER, acks=held, nacks=nacks))
     assert set(reply.stale) == {names.held.encode(), names.held_too.encode()}
     assert redis_client.xinfo_groups(f"{topic.name}_0") == []
 
@@ -221,9 +222,9 @@ def test_a_new_owner_waits_for_the_leases_of_the_one_before(
     for number in range(4):
         redis_client.xadd(store, {"content": number})
     before, after = Member("g", "before"), Member("g", "after")
-    held = messages(connections.run(stream_calls.claim(topic, 0, before, 2, "PUBLISH", owner=Owner(1, "zk"))))
+    held = messages(connections.run(streams.claim(topic, 0, before, 2, owner=Owner(1, "zk"))))
     assert len(held) == 2
-    claim = stream_calls.claim(topic, 0, after, 10, "PUBLISH", owner=Owner(2, "zk"))
+    claim = streams.claim(topic, 0, after, 10, owner=Owner(2, "zk"))
     assert messages(connections.run(claim)) == []
     redis_client.xclaim(store, "g", "before", 0, [held[0].id, held[1].id], idle=61_000, justid=True)
     redis_client.hset(next(key for key in all_keys(topic) if key.startswith("group:")), "scan_at", 1)
@@ -244,7 +245,7 @@ def test_redeliveries_and_new_entries_share_the_room(
         redis_client.xadd(store, {"content": "new"})
     seen: list[bytes] = []
     while len(seen) < 200:
-        page = messages(connections.run(stream_calls.claim(topic, 0, ME, limit, "PUBLISH")))
+        page = messages(connections.run(streams.claim(topic, 0, ME, limit)))
         assert 0 < len(page) <= limit
         seen += [message.content for message in page]
     first = seen[:100]
@@ -263,7 +264,7 @@ def test_a_pass_over_many_pending_goes_in_bounded_steps_and_rests_until_a_lease_
     redis_client.xreadgroup("g", "holder", {store: ">"}, count=1_000)
     steps, reply = 0, None
     while reply is None or reply.next_due_ms <= reply.now_ms:
-        reply = connections.run(stream_calls.claim(topic, 0, ME, 10, "PUBLISH"))
+        reply = connections.run(streams.claim(topic, 0, ME, 10))
         assert reply.messages == ()
         steps += 1
         assert steps < 20
@@ -282,35 +283,80 @@ def test_a_long_pass_that_finds_nothing_takes_its_time_and_does_not_hold_up_new_
         pipeline.execute()
     redis_client.xreadgroup("g", "holder", {store: ">"}, count=3_000)
     redis_client.xadd(store, {"content": "new"})
-    reply = connections.run(stream_calls.claim(topic, 0, ME, 10, "PUBLISH"))
+    reply = connections.run(streams.claim(topic, 0, ME, 10))
     assert [claimed.content for claimed in reply.messages] == [b"new"]
     assert reply.now_ms < reply.next_due_ms <= reply.now_ms + 20
 
     def rest() -> bool:
-        reply = connections.run(stream_calls.claim(topic, 0, ME, 10, "PUBLISH"))
+        reply = connections.run(streams.claim(topic, 0, ME, 10))
         assert reply.messages == ()
         return reply.next_due_ms > reply.now_ms + 30_000
 
     wait_until(rest, 30)
     redis_client.xclaim(store, "g", "holder", 0, [redis_client.xrange(store, count=1)[0][0]], idle=70_000)
     redis_client.hset(next(key for key in all_keys(topic) if key.startswith("group:")), "scan_at", 1)
-    reply = connections.run(stream_calls.claim(topic, 0, ME, 10, "PUBLISH"))
+    reply = connections.run(streams.claim(topic, 0, ME, 10))
     assert [claimed.content for claimed in reply.messages] == [b"x"]
+
+
+def test_leases_are_noticed_in_time_after_a_clock_that_was_ahead(
+    topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    store, group = f"{topic.name}_0", next(key for key in all_keys(topic) if key.startswith("group:"))
+    redis_client.xgroup_create(store, "g", "0", mkstream=True)
+    redis_client.xadd(store, {"content": "x"})
+    ahead_ms = connections.run(streams.look(topic, [0], "g"))[0] + 3_600_000
+    redis_client.hset(group, mapping={"scan_at": ahead_ms, "scan_cursor": "", "scan_start": 1, "scan_first": ahead_ms})
+    reply = connections.run(streams.claim(topic, 0, Member("g", "gone"), 10))
+    assert [claimed.content for claimed in reply.messages] == [b"x"]
+    assert 0 < reply.next_due_ms <= reply.now_ms + 60_000
+    redis_client.xclaim(store, "g", "gone", 0, [messages(reply)[0].id], idle=61_000, justid=True)
+    redis_client.hset(group, "scan_at", ahead_ms)
+    now_ms, (due_ms,) = connections.run(streams.look(topic, [0], "g"))
+    assert due_ms == now_ms
+    reply = connections.run(streams.claim(topic, 0, ME, 10))
+    assert [claimed.content for claimed in reply.messages] == [b"x"]
+    assert reply.next_due_ms <= reply.now_ms + 60_000
+
+
+def test_a_clean_up_is_not_put_off_by_a_clock_that_was_ahead(
+    topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    redis_client.xadd(f"{topic.name}_0", {"content": "x"})
+    retention = Retention(max_length=0, approximate=False)
+    assert connections.run(streams.trim(topic, 0, retention)).dropped == 1
+    redis_client.hset(f"meta{{{topic.name}_0}}", "trimmed_at", 10**13 * 2)
+    redis_client.xadd(f"{topic.name}_0", {"content": "y"})
+    assert connections.run(streams.trim(topic, 0, retention)).dropped == 1
+    redis_client.xadd(f"{topic.name}_0", {"content": "z"})
+    assert connections.run(streams.trim(topic, 0, retention)).dropped == 0
 
 
 def test_a_redrive_of_what_is_gone_appends_a_copy_that_others_pass_over(
     topic: Topic, redis_client: Any, connections: Connections
 ) -> None:
     names = seed(redis_client, topic)
-    connections.run(stream_calls.join(topic, 0, "h", "new"))
-    answers = connections.run(stream_calls.redrive(topic, 0, "g", [names.dead, names.gone, "1-1"], "PUBLISH"))
+    connections.run(streams.join(topic, 0, "h", "new"))
+    answers = connections.run(streams.redrive(topic, 0, "g", [names.dead, names.gone, "1-1"]))
     assert answers == [Redriven.DONE, Redriven.DONE, Redriven.ABSENT]
-    assert messages(connections.run(stream_calls.claim(topic, 0, Member("h", "x"), 10, "PUBLISH"))) == []
-    assert connections.run(stream_calls.group_stats(topic, 0, "h")).totals["skipped"] == 1
-    found = messages(connections.run(stream_calls.claim(topic, 0, ME, 10, "PUBLISH", owner=OWNER)))
+    assert messages(connections.run(streams.claim(topic, 0, Member("h", "x"), 10))) == []
+    assert connections.run(streams.group_stats(topic, 0, "h")).totals["skipped"] == 1
+    found = messages(connections.run(streams.claim(topic, 0, ME, 10, owner=OWNER)))
     again = {message.id.decode(): message for message in found}
     assert again[names.dead].claim_score == 1
     assert [message.content for message in found].count(b"x") == 1
+
+
+def test_a_redrive_of_what_nothing_is_left_of_takes_it_off_the_dead(
+    topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    """A redrive of all met it again and again."""
+    names = seed(redis_client, topic)
+    keys = group_keys(topic.name, 0, "g")
+    assert redis_client.hdel(keys.dead_body, names.gone) == 1
+    assert connections.run(streams.redrive(topic, 0, "g", [names.gone])) == [Redriven.ABSENT]
+    assert redis_client.zscore(keys.dead, names.gone) is None
+    assert not redis_client.hexists(keys.reason, names.gone)
 
 
 # --- at maxmemory

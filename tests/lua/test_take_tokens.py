@@ -130,3 +130,19 @@ def test_a_key_of_another_type_changes_nothing(server: redis.Redis) -> None:
         take(server, T0, 1)
     assert server.get(BUCKET) == b"foreign"
     server.delete(BUCKET)
+
+
+@pytest.mark.parametrize("field", ["rate", "burst", "tokens", "at_ms"])
+@pytest.mark.parametrize("value", ["", "x", "-1", "nan", "inf", "1e999", b"\xff"])
+def test_a_value_that_is_no_number_is_put_right(server: redis.Redis, field: str, value: str | bytes) -> None:
+    server.delete(BUCKET)
+    assert take(server, T0, 10) == (10, 0, 10)
+    server.hset(BUCKET, field, value)
+    assert take(server, T0, 10)[0] == (0 if field in ("rate", "burst") else 10)
+    assert take(server, T0 + 1_000, 10) == (10, 0, 10)
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-300, 1e-9])
+def test_the_slowest_rates_are_asked_for_again(server: redis.Redis, rate: float) -> None:
+    server.delete(BUCKET)
+    assert take(server, T0, 2, rate, 1) == (1, 86_400_000, rate)

@@ -47,10 +47,10 @@ def plant(mutant: Mutant, folder: Path) -> Path:
     lua = folder / re.sub(r"\W+", "-", mutant.name)
     shutil.copytree(ROOT / "lua", lua)
     for name, old, new in mutant.edits:
-        path = lua / f"{name}.lua"
+        (path,) = lua.rglob(f"{name}.lua")
         text = path.read_text("utf-8")
         if old not in text:
-            raise SystemExit(f"mutant {mutant.name!r} does not apply: lua/{name}.lua has no {old!r}")
+            raise SystemExit(f"mutant {mutant.name!r} does not apply: {name}.lua has no {old!r}")
         path.write_text(text.replace(old, new), "utf-8")
     return lua
 

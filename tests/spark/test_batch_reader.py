@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from rmq import FixedTimeMessage, PriorityMessage, RmqClient, Topic, TopicType
-from rmq.envelope import wrap
-from rmq.messages import Encoded
-from rmq.slot import SlotWriter
+from rmq._model.envelope import wrap
+from rmq._model.messages import Encoded
+from rmq._slots.slots import SlotWriter
+from rmq.spark.batch_reader import RmqReader
 from rmq.spark.options import Options
-from rmq.spark.reader import RmqReader
 from rmq.spark.schema import QUEUE
 from tests.support.servers import RedisServer
 
@@ -28,12 +28,12 @@ def topic(spark_client: RmqClient) -> Topic:
     topic = Topic(f"read-{next(numbers)}", TopicType.PRIORITY, slots=8)
     producer = spark_client.producer(topic)
     producer.send_many(PriorityMessage(f"m{i}", 1_000 + i, body=f"b{i}" if i % 2 else None) for i in range(2_032))
-    consumer = spark_client.consumer(topic)
-    held = [each for _ in range(4) for each in consumer.poll(max_messages=8, timeout=5)]
-    for delivery in held[:7]:
-        delivery.bury(ValueError("bad price"))
-    for delivery in held[7:12]:
-        delivery.nack(delay=3_600_000)
+    with spark_client.consumer(topic) as consumer:
+        held = [each for _ in range(4) for each in consumer.poll(max_messages=8, timeout=5)]
+        for delivery in held[:7]:
+            delivery.bury(ValueError("bad price"))
+        for delivery in held[7:12]:
+            delivery.nack(delay=3_600_000)
     return topic
 
 

@@ -14,14 +14,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq.keys import slot_keys
+from rmq._scripts.keys import slot_keys
 from rmq.spark.jobs.dead_audit import DeadAuditSettings
 from rmq.spark.jobs.dead_audit import run as run_audit
 from rmq.spark.jobs.redrive import Again
 from rmq.spark.options import Options
 from rmq.spark.schema import QUEUE
-from rmq.spark.sending import Counts
-from rmq.spark.source import RmqStreamReader
+from rmq.spark.sink.sender import Counts
+from rmq.spark.source.reader import RmqStreamReader
 from tests.spark.dead_letters import accounts, kill
 from tests.spark.frames import sink_of, stored
 from tests.spark.sessions import stream_of

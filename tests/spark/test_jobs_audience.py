@@ -19,12 +19,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from rmq import RangeMergeMessage, RmqClient
+from rmq.demo.spark.audience import AudienceSettings, current_segments, run
+from rmq.demo.spark.audience_rules import DEFAULT_RULES, FIGURES, check_rules, read_rules
+from rmq.demo.spark.evaluating import Evaluator
+from rmq.demo.spark.order_lines import read_lines, slice_path
+from rmq.demo.spark.serial import Disorder, Held, disorder
 from rmq.errors import InvalidValueError, RmqError
-from rmq.spark.jobs.audience import AudienceSettings, current_segments, run
-from rmq.spark.jobs.audience_rules import DEFAULT_RULES, FIGURES, check_rules, read_rules
-from rmq.spark.jobs.evaluating import Evaluator
-from rmq.spark.jobs.order_lines import read_lines, slice_path
-from rmq.spark.jobs.serial import Disorder, Held, disorder
 from tests.support.cli import Cli
 
 numbers = count(1)
@@ -270,7 +270,7 @@ def test_disorder_is_found(shop: Shop) -> None:
 )
 def test_a_wrong_condition_is_refused_before_anything_is_written(shop: Shop, condition: str, reason: str) -> None:
     shop.order(1, 10)
-    with pytest.raises(InvalidValueError, match=f"(?i)rule 'big': .* is no condition: .*{reason}"):
+    with pytest.raises(InvalidValueError, match=f"(?i)rule 'big': .* is not a valid condition: .*{reason}"):
         run(shop.spark, shop.settings(rules={"fine": "orders > 1", "big": condition}))
     assert shop.topic not in {topic.name for topic in shop.client.topics()}
     assert not Path(shop.out).exists()
@@ -278,7 +278,7 @@ def test_a_wrong_condition_is_refused_before_anything_is_written(shop: Shop, con
 
 def test_wrong_settings_and_files_are_refused(shop: Shop, tmp_path: Path) -> None:
     for given, words in [
-        ({"sources": ("orders", "returns")}, "source 'returns' is none of orders, cancellations, countries"),
+        ({"sources": ("orders", "returns")}, "source is 'returns'; it must be one of orders, cancellations, countries"),
         ({"batch": 0}, "batch is 0; it must be 1 or more"),
         ({"rival": -1}, "rival is -1"),
         ({"slots": 3}, r"slots of topic .* is 3"),
@@ -310,8 +310,8 @@ def test_wrong_settings_and_files_are_refused(shop: Shop, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("r.toml", "vip = ", "is no TOML"),
-        ("r.json", "{", "is no JSON"),
+        ("r.toml", "vip = ", "is not valid TOML"),
+        ("r.json", "{", "is not valid JSON"),
         ("r.json", '{"vip": "orders > 1", "vip": "orders > 2"}', "rule 'vip' is given twice"),
         ("r.json", "[1]", "must be one table"),
         ("r.toml", "vip = 5", "rule 'vip' is 5; it must be a text"),
@@ -353,6 +353,6 @@ def test_the_command(shop: Shop, tmp_path: Path) -> None:
     report = cli("spark", "audience", shop.lines, *options, "--no-send", "--json").json
     assert (report["evaluated"], report["members"], report["serial"]) == (0, {"big": 1, "returns": 1}, True)
     bad = cli("spark", "audience", shop.lines, *options, "--source", "returns", code=2)
-    assert "source 'returns' is none of" in bad.err
+    assert "source is 'returns'; it must be one of" in bad.err
     bad = cli("spark", "audience", shop.lines, *options, "--source", "orders", "--no-send", code=2)
-    assert "--no-send goes not with --source orders" in bad.err
+    assert "--no-send cannot be combined with --source orders" in bad.err

@@ -17,7 +17,7 @@ from rmq.spark.jobs import dead_audit
 from rmq.spark.jobs.dead_audit import DeadAuditSettings, DeadReport, run
 from rmq.spark.jobs.dead_files import write_files
 from rmq.spark.jobs.redrive import Again
-from rmq.spark.sending import Counts
+from rmq.spark.sink.sender import Counts
 from tests.spark.dead_letters import accounts, kill
 from tests.spark.frames import stored
 
@@ -147,8 +147,8 @@ def test_with_a_priority_and_a_rate(spark: SparkSession, spark_client: RmqClient
     ("more", "message"),
     [
         ({"where": "error_typ = 'x'"}, "error_typ"),
-        ({"where": "error_type ="}, "condition 'error_type ='"),
-        ({"where": "attempts + 1"}, "condition 'attempts \\+ 1'"),
+        ({"where": "error_type ="}, "'error_type =' is not a valid condition"),
+        ({"where": "attempts + 1"}, "'attempts \\+ 1' is not a valid condition"),
         ({"where": "count(*) > 1"}, "condition"),
         ({"where": "cast(error_message as int) = 1"}, "late"),
         ({}, "needs a condition"),

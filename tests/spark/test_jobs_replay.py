@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rmq import RmqClient, Topic, TopicType
+from rmq._scripts.keys import slot_keys
 from rmq.errors import InvalidValueError, RmqError, UnknownTopicError
-from rmq.keys import slot_keys
 from rmq.spark.jobs.redrive import Again
 from rmq.spark.jobs.replay import ReplaySettings, run
 from tests.spark.dead_letters import accounts, kill
@@ -192,7 +192,7 @@ def test_a_topic_that_takes_no_marks_is_sent_again(
     ("columns", "more", "message"),
     [
         (("id",), {}, "has no column content"),
-        (("'a' content", "now() sent"), {}, "which column tells the day\\? Timestamps are: sent, drained"),
+        (("'a' content", "now() sent"), {}, "name the column with the time; its timestamps are: sent, drained"),
         (("'a' content",), {"time_column": "content"}, "column content is string"),
         (("'a' content",), {"time_column": "when"}, "column when is missing"),
         (("id content",), {}, "column content is bigint; it must be string or binary"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from itertools import count
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from rmq import PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
+from rmq._scripts.keys import slot_keys
 from rmq.errors import (
     BatchAckedError,
     BatchError,
@@ -19,13 +21,12 @@ from rmq.errors import (
     InvalidValueError,
     UnknownTopicError,
 )
-from rmq.keys import slot_keys
-from rmq.spark.batches import Batch
+from rmq.spark.calls import Driver
 from rmq.spark.options import Options
 from rmq.spark.schema import QUEUE
-from rmq.spark.source import RmqStreamReader
-from rmq.spark_calls import Driver
-from rmq.spark_slot import QuerySlots, SettledBatch
+from rmq.spark.slots import QuerySlots, SettledBatch
+from rmq.spark.source.batches import Batch
+from rmq.spark.source.reader import RmqStreamReader
 from tests.support.waiting import wait_until
 
 ALL = ReadAllAvailable()
@@ -39,8 +40,20 @@ def topic(spark_client: RmqClient) -> Topic:
     return topic
 
 
+_readers: list[RmqStreamReader] = []
+
+
+@pytest.fixture(autouse=True)
+def stopped_readers() -> Iterator[None]:
+    """Stop each reader of a test: Spark does so, and what is left open fails any later test."""
+    yield
+    while _readers:
+        _readers.pop().stop()
+
+
 def reader_of(client: RmqClient, topic: Topic, **options: Any) -> RmqStreamReader:
-    return RmqStreamReader(QUEUE, Options(client.url, topic=topic.name, **options))
+    _readers.append(RmqStreamReader(QUEUE, Options(client.url, topic=topic.name, **options)))
+    return _readers[-1]
 
 
 def rows_of(reader: RmqStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[bytes]:
@@ -49,7 +62,7 @@ def rows_of(reader: RmqStreamReader, start: dict[str, Any], end: dict[str, Any])
 
 
 def test_batches_follow_each_other_and_planning_claims_nothing(spark_client: RmqClient, topic: Topic) -> None:
-    reader = reader_of(spark_client, topic, max_messages_per_trigger=60)
+    reader = reader_of(spark_client, topic, max_messages=60)
     assert reader.getDefaultReadLimit() == ReadMaxRows(60)
     first = reader.initialOffset()
     second = reader.latestOffset(first, ReadMaxRows(60))
@@ -213,10 +226,17 @@ def test_a_lost_lease_fails_a_second_read_or_leaves_rows_out(
     reader.stop()
 
 
-def test_what_cannot_be_read_is_refused(spark_client: RmqClient) -> None:
+def test_what_cannot_be_read_is_refused_and_leaves_no_connection(spark_client: RmqClient) -> None:
     log = Topic("reader-log", TopicType.STREAM)
     spark_client.producer(log).send(StreamMessage({"a": "b"}))
+
+    def clients() -> int:
+        return len(spark_client._connections.command("CLIENT", "LIST").splitlines())
+
+    before, refusals = clients(), list[pytest.ExceptionInfo[Exception]]()
     for name, error in (("reader-log", InvalidValueError), ("reader-nobody", UnknownTopicError)):
         reader = RmqStreamReader(QUEUE, Options(spark_client.url, topic=name))
-        with pytest.raises(error, match=r"STREAM|not registered"):
+        with pytest.raises(error, match=r"STREAM|not registered") as refused:
             reader.latestOffset(reader.initialOffset(), ALL)
+        refusals.append(refused)  # the collector closes what nobody has any more
+    wait_until(lambda: clients() == before)

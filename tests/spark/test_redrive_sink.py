@@ -11,11 +11,11 @@ from pyspark.sql.functions import expr
 
 from rmq import RangeMergeMessage, RmqClient, Topic, TopicType
 from rmq.errors import InvalidValueError, RmqError
-from rmq.spark.counted import write_counted
 from rmq.spark.failures import plain_errors
 from rmq.spark.options import parse_options
-from rmq.spark.redriving import RedriveWriter
-from rmq.spark.sending import Counts
+from rmq.spark.sink.counted import write_counted
+from rmq.spark.sink.redrive_writer import RedriveWriter
+from rmq.spark.sink.sender import Counts
 from tests.spark.dead_letters import accounts, kill
 from tests.spark.frames import stored
 
@@ -68,8 +68,9 @@ def test_one_that_died_again_since_it_was_read_stays(spark: SparkSession, spark_
     kill(spark_client, topic, ["a", "b"], TimeoutError("once"))
     seen = spark.createDataFrame(dead_frame(spark, spark_client, topic).collect())
     spark_client.control(topic).redrive("a")
-    delivery = spark_client.consumer(topic).poll(max_messages=1, timeout=10)[0]
-    delivery.bury(ValueError("twice"))
+    with spark_client.consumer(topic) as consumer:
+        [delivery] = consumer.poll(max_messages=1, timeout=10)
+        delivery.bury(ValueError("twice"))
     options = parse_options({"url": spark_client.url, "topic": topic.name, "redrive": "true"})
     rows = seen.withColumn("slot", seen.slot.cast("int"))
     assert write_counted(rows, RedriveWriter(rows.schema, options)) == Counts(rows=2, new=1, skipped=1)
@@ -120,9 +121,9 @@ def test_a_job_that_breaks_in_the_middle_loses_nothing_and_is_finished_by_a_seco
         ("slot, content", {}, "column died is missing"),
         ("slot, content, cast(died as string) died", {}, "column died is string"),
         ("slot, content, died", {"priority": "99"}, "it has due times, no priorities"),
-        ("slot, content, died", {"merge": "none"}, "goes not with"),
+        ("slot, content, died", {"merge": "none"}, "cannot be combined with"),
         ("slot + 100 slot, content, died", {}, "slots 0 to 3"),
-        ("'other' topic, slot, content, died", {}, "no dead message of this topic"),
+        ("'other' topic, slot, content, died", {}, "not a dead message of this topic"),
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_moved(

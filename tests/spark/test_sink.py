@@ -160,7 +160,7 @@ def test_bad_rows_are_collected_with_their_reasons(
     ("columns", "options", "error"),
     [
         ("'a' content", {}, "column priority is missing"),
-        ("'a' content, 100L priority, 1 prio", {}, "column 'prio' says nothing"),
+        ("'a' content, 100L priority, 1 prio", {}, "column 'prio' is not a column of"),
         ("'a' content, 'x' priority", {}, "column priority is string"),
         ("'a' content, 100L priority", {"merge": "all"}, "rmq.spark.merged"),
         ("'a' content, 100L priority", {"slots": 4}, "registered as PRIORITY with 8 slots"),

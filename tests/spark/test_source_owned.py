@@ -16,11 +16,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq.coordination import Coordinator
-from rmq.delivery import Delivery
-from rmq.zookeeper_server import ZooKeeperEnsemble
+from rmq._model.deliveries import Delivery
+from rmq._ownership import Coordinator
 from tests.spark.sessions import stream_of
 from tests.support.waiting import wait_until
+from tests.support.zookeeper import ZooKeeperEnsemble
 
 pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
 

@@ -13,17 +13,19 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rmq import calls, control_calls, view_calls
-from rmq.calls import Ack, Call, Nack, WholeClaim
-from rmq.connections import Connections
+from rmq._model.messages import Encoded
+from rmq._model.owner import Owner
+from rmq._model.replies import Claimed, ControlResult
+from rmq._model.topics import Topic, TopicType, WhenFull
+from rmq._scripts import claiming, sending, steering, viewing
+from rmq._scripts import dead as dead_
+from rmq._scripts.claiming import Ack, Nack, WholeClaim
+from rmq._scripts.keys import slot_keys
+from rmq._transport.call import Call
+from rmq._transport.connections import Connections
 from rmq.errors import FencedError, RmqError
-from rmq.keys import slot_keys
-from rmq.messages import Encoded
-from rmq.ownership import Owner
-from rmq.results import Claimed, ControlResult
-from rmq.topics import Topic, TopicType, WhenFull
 from tests.stateful.model import Model
-from tests.support.slots import CLOCK_KEY, HINT, T0, read_state
+from tests.support.slots import CLOCK_KEY, T0, read_state, with_hints
 
 T = TypeVar("T")
 
@@ -67,7 +69,9 @@ class SlotMachine(RuleBasedStateMachine):
         self.keys = slot_keys("t", 0)
         self.client.flushdb()
         self.model = Model(self.topic, T0)
-        self.latest_s = 0
+        self.latest_ms = 0
+        self.passed_ms = 0
+        self.begun: dict[int, int] = {}
         self.epoch = 0
         self.handed: list[Claimed] = []
         self.hands: list[dict[bytes, int]] = [{}, {}]
@@ -76,7 +80,7 @@ class SlotMachine(RuleBasedStateMachine):
 
     # time and owners
 
-    @rule(ms=st.sampled_from([0, 0, 1, 250, 749, 1_000, 1_000, 2_000, 4_000, -1, -1_500]))
+    @rule(ms=st.sampled_from([0, 0, 1, 250, 749, 1_000, 1_000, 2_000, 4_000, -1, -1_500, 90_000, -90_000]))
     def advance(self, ms: int) -> None:
         """Move the clock by so much, or with 0 to where something next becomes due or a lease is just not over."""
         self._set_clock(self.model.now_ms + ms if ms else self._next_moment())
@@ -84,7 +88,7 @@ class SlotMachine(RuleBasedStateMachine):
     def _next_moment(self) -> int:
         slot, now_ms = self.model.slot, self.model.now_ms
         times = [score for score in slot.store.values() if self.type.timed]
-        times += [(score // 1000 + self.topic.lease_s) * 1000 for score in slot.prepare.values()]
+        times += [self.model.clock.ends_ms(score) - last for score in slot.prepare.values() for last in (1, 0)]
         times += [score // 1000 * 1000 for score in slot.retry.values()]
         if self.topic.ttl_ms is not None:
             begun = slot.store if self.type.timed else slot.born
@@ -101,10 +105,10 @@ class SlotMachine(RuleBasedStateMachine):
         tokens = [(claimed.content, claimed.claim_score) for claimed in self.handed[-1:]]
         nacks = [Nack(*token) for token in tokens]
         for call in (
-            calls.claim(self.topic, 0, 10, owner=older),
-            calls.ack(self.topic, 0, tokens, older),
-            calls.nack(self.topic, 0, nacks, HINT, older),
-            calls.extend(self.topic, 0, tokens, older),
+            claiming.claim(self.topic, 0, 10, owner=older),
+            claiming.ack(self.topic, 0, tokens, older),
+            with_hints(claiming.nack(self.topic, 0, nacks, older)),
+            claiming.extend(self.topic, 0, tokens, older),
         ):
             assert type(self.connections.run_many([call])[0]) is FencedError
 
@@ -117,7 +121,7 @@ class SlotMachine(RuleBasedStateMachine):
             for index, choice, body in batch
         ]
         result = self._both(
-            calls.send(self.topic, 0, encoded, HINT, detailed),
+            with_hints(sending.send_calls(self.topic)(0, encoded, detailed)),
             lambda: self.model.send(encoded, detailed),
         )
         if result is not None:
@@ -149,11 +153,7 @@ class SlotMachine(RuleBasedStateMachine):
     @rule(limit=st.integers(0, 2), consumer=st.integers(0, 1))
     def claim_when_all_is_done(self, limit: int, consumer: int) -> None:
         """Ack all that a consumer holds, claim by claim without names. It must not hit what the other one holds."""
-        whole = [
-            (score, number, next(content for content, held in self.hands[consumer].items() if held == score))
-            for score, number in Counter(self.hands[consumer].values()).items()
-            if not self._is_over(score) or score // 1000 + self.topic.lease_s < self.model.now_s
-        ]  # not the clock that has gone back to before a lease's end
+        whole = [(score, number) for score, number in Counter(self.hands[consumer].values()).items()]
         self._claim(limit, consumer, whole=whole)
 
     def _claim(
@@ -167,7 +167,7 @@ class SlotMachine(RuleBasedStateMachine):
     ) -> None:
         held, stored = dict(self.model.slot.prepare), set(self.model.slot.store)
         bounds = {"acks": acks, "nacks": nacks, "whole": whole, "sweep_limit": sweep_limit}
-        reply = self.connections.run(calls.claim(self.topic, 0, limit, owner=self._owner(), **bounds))
+        reply = self.connections.run(claiming.claim(self.topic, 0, limit, owner=self._owner(), **bounds))
         expected = self.model.claim(limit, self._owner(), **bounds)
         assert replace(reply, next_due_ms=expected.next_due_ms) == expected
         at_once = 0 < reply.next_due_ms <= reply.now_ms
@@ -177,12 +177,13 @@ class SlotMachine(RuleBasedStateMachine):
             assert reply.next_due_ms == expected.next_due_ms or (at_once and len(reply.messages) == limit)
         self._settled(acks)
         self._settled([(nack.content, nack.claim_score) for nack in nacks])
-        for done in {score for score, _, _ in whole} - set(reply.unmatched):
+        for done in {score for score, _ in whole} - set(reply.unmatched):
             contents = {content for content, score in held.items() if score == done}
             assert contents <= self.hands[consumer].keys(), "acked what another consumer holds"
             self._settled([(content, done) for content in contents])
         if self.topic.ttl is not None:
             self.owed -= stored - self.model.slot.store.keys()  # too old, if it was not claimed
+        self._begin(claimed.claim_score for claimed in reply.messages)
         for claimed in reply.messages:
             for hand in self.hands:
                 score = hand.pop(claimed.content, None)
@@ -191,21 +192,31 @@ class SlotMachine(RuleBasedStateMachine):
             self.owed.discard(claimed.content)
         self.handed += reply.messages
 
+    def _begin(self, claim_scores: Iterable[int]) -> None:
+        """Note when leases began: by the time that has passed, whatever the clock says. Stamps never come again."""
+        stamps = {score // 1000 for score in claim_scores}
+        assert len(stamps) <= 1
+        assert stamps.isdisjoint(self.begun), "a stamp was given twice"
+        self.begun.update(dict.fromkeys(stamps, self.passed_ms))
+
     def _is_over(self, claim_score: int) -> bool:
-        return claim_score // 1000 + self.topic.lease_s < self.latest_s
+        return self.begun[claim_score // 1000] + self.topic.lease_ms < self.passed_ms
 
     @precondition(lambda self: self.handed)
     @rule(picked=picks)
     def ack(self, picked: list[int]) -> None:
         acks = self._tokens(picked)
-        self._both(calls.ack(self.topic, 0, acks, self._owner()), lambda: self.model.ack(acks, self._owner()))
+        self._both(claiming.ack(self.topic, 0, acks, self._owner()), lambda: self.model.ack(acks, self._owner()))
         self._settled(acks)
 
     @precondition(lambda self: self.handed)
     @rule(settled=settlements)
     def nack(self, settled: list[tuple[int, str]]) -> None:
         nacks = self._nacks(settled)
-        self._both(calls.nack(self.topic, 0, nacks, HINT, self._owner()), lambda: self.model.nack(nacks, self._owner()))
+        self._both(
+            with_hints(claiming.nack(self.topic, 0, nacks, self._owner())),
+            lambda: self.model.nack(nacks, self._owner()),
+        )
         self._settled([(nack.content, nack.claim_score) for nack in nacks])
 
     @precondition(lambda self: self.handed)
@@ -213,9 +224,10 @@ class SlotMachine(RuleBasedStateMachine):
     def extend(self, picked: list[int]) -> None:
         claims = self._tokens(picked)
         reply = self._both(
-            calls.extend(self.topic, 0, claims, self._owner()), lambda: self.model.extend(claims, self._owner())
+            claiming.extend(self.topic, 0, claims, self._owner()), lambda: self.model.extend(claims, self._owner())
         )
         assert reply is not None
+        self._begin(score for score in reply.claim_scores if score is not None)
         for (content, claim_score), renewed in zip(claims, reply.claim_scores, strict=True):
             if renewed is not None:
                 self.handed.append(Claimed(content, self._store_score(content, claim_score), renewed, None))
@@ -249,7 +261,7 @@ class SlotMachine(RuleBasedStateMachine):
         )
 
     def _owner(self) -> Owner:
-        return Owner(self.epoch, "zk") if self.epoch else calls.NO_OWNER
+        return Owner(self.epoch, "zk") if self.epoch else claiming.NO_OWNER
 
     def _settled(self, tokens: Iterable[Ack]) -> None:
         for content, claim_score in tokens:
@@ -264,10 +276,10 @@ class SlotMachine(RuleBasedStateMachine):
         names = self._names(picked)
         if choice is not None:
             kind, value = self._new_score(choice)
-            call = calls.reschedule(self.topic, 0, names, kind, value, HINT)
+            call = with_hints(steering.reschedule(self.topic, 0, names, kind, value))
             self._both(call, lambda: self.model.reschedule(names, kind, value))
             return
-        answers = self._both(calls.cancel(self.topic, 0, names), lambda: self.model.cancel(names))
+        answers = self._both(steering.cancel(self.topic, 0, names), lambda: self.model.cancel(names))
         for name, answer in zip(names, answers or (), strict=True):
             if answer is ControlResult.DONE:
                 self.owed.discard(name)
@@ -275,9 +287,9 @@ class SlotMachine(RuleBasedStateMachine):
     @rule(picked=some)
     def promote(self, picked: list[int]) -> None:
         names = self._names(picked)
-        self._both(control_calls.promote(self.topic, 0, names, HINT), lambda: self.model.promote(names))
+        self._both(with_hints(steering.promote(self.topic, 0, names)), lambda: self.model.promote(names))
         for name in names:
-            found = self.connections.run(view_calls.find(self.topic, 0, name))
+            found = self.connections.run(viewing.find(self.topic, 0, name))
             assert self.model.find(name) == (
                 found.stored and found.stored.score,
                 found.in_flight and found.in_flight.score,
@@ -287,11 +299,11 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule(paused=st.sampled_from([True, False, False, False]))
     def pause(self, paused: bool) -> None:
-        self._both(control_calls.pause(self.topic, 0, paused, HINT), lambda: self.model.pause(paused))
+        self._both(with_hints(steering.pause(self.topic, 0, paused)), lambda: self.model.pause(paused))
 
     @rule(place=st.sampled_from(["store", "retry"]), limit=st.sampled_from([0, 1, 1, 10]))
     def purge_backlog(self, place: str, limit: int) -> None:
-        call = control_calls.purge_backlog(self.topic, 0, place, limit)
+        call = steering.purge_backlog(self.topic, 0, place, limit)
         if self._both(call, lambda: self.model.purge_backlog(place, limit)):
             self.owed &= self.model.slot.store.keys()
 
@@ -307,19 +319,19 @@ class SlotMachine(RuleBasedStateMachine):
         dead = set(self.model.slot.dead)
         # None: whenever they died; 0: when they did; 1: at another time, so that none is meant
         died_ms = None if age is None or not names else [self.model.slot.dead.get(name, 0) - age for name in names]
-        call = calls.redrive(
+        call = dead_.redrive(
             self.topic,
             0,
             kind,
             value,
             overwrite=overwrite,
             limit=limit,
-            publish=HINT,
             contents=names,
             died_ms=died_ms,
         )
         self._both(
-            call, lambda: self.model.redrive(names, kind, value, overwrite=overwrite, limit=limit, died_ms=died_ms)
+            with_hints(call),
+            lambda: self.model.redrive(names, kind, value, overwrite=overwrite, limit=limit, died_ms=died_ms),
         )
         self.owed |= dead - self.model.slot.dead.keys()
 
@@ -329,7 +341,7 @@ class SlotMachine(RuleBasedStateMachine):
         names, (limit, ago_ms) = self._names(picked), bounds
         before_ms = None if ago_ms is None else self.model.now_ms - ago_ms
         self._both(
-            calls.purge_dead(self.topic, 0, before_ms=before_ms, limit=limit, contents=names),
+            dead_.purge_dead(self.topic, 0, before_ms=before_ms, limit=limit, contents=names),
             lambda: self.model.purge(names, before_ms, limit),
         )
 
@@ -350,6 +362,7 @@ class SlotMachine(RuleBasedStateMachine):
         type(self).steps += 1
         state = read_state(self.client, self.keys)
         assert state == self.model.state()
+        assert state.clock == self.model.state().clock
         assert state.unaccounted == 0
         assert state.orphans == {}
 
@@ -357,12 +370,12 @@ class SlotMachine(RuleBasedStateMachine):
         """Every accepted send is followed by a delivery: a good worker can empty the slot whatever happened."""
         if not hasattr(self, "model"):
             return
-        self._both(control_calls.pause(self.topic, 0, False, HINT), lambda: self.model.pause(False))
+        self._both(with_hints(steering.pause(self.topic, 0, False)), lambda: self.model.pause(False))
         self.epoch += 1
         for _ in range(3 * len(CONTENTS)):
-            self._set_clock(max(self.model.now_ms, self.latest_s * 1000) + LONGEST_DELAY_MS + 4_000)
+            self._set_clock(max(self.model.now_ms, self.latest_ms) + LONGEST_DELAY_MS + 4_000)
             acks = self._tokens(range(len(self.handed)))
-            reply = self.connections.run(calls.claim(self.topic, 0, 10, owner=self._owner(), acks=acks))
+            reply = self.connections.run(claiming.claim(self.topic, 0, 10, owner=self._owner(), acks=acks))
             self.owed -= {claimed.content for claimed in reply.messages}
             self.handed = list(reply.messages)
             if not reply.messages and reply.next_due_ms == 0:
@@ -387,6 +400,7 @@ class SlotMachine(RuleBasedStateMachine):
         return answer
 
     def _set_clock(self, now_ms: int) -> None:
+        self.passed_ms += max(0, now_ms - self.model.now_ms)
         self.model.now_ms = now_ms
-        self.latest_s = max(self.latest_s, now_ms // 1000)
+        self.latest_ms = max(self.latest_ms, now_ms)
         self.client.set(CLOCK_KEY, now_ms)

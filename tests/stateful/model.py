@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from rmq.calls import Ack, Nack, WholeClaim
+from rmq._model.messages import Encoded
+from rmq._model.owner import Owner
+from rmq._model.replies import Claimed, ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
+from rmq._model.topics import Topic, TopicType
+from rmq._scripts.claiming import Ack, Nack, WholeClaim
 from rmq.errors import BacklogFullError, FencedError, FixedTimePassedError
-from rmq.messages import Encoded
-from rmq.ownership import Owner
-from rmq.results import Claimed, ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
-from rmq.topics import Topic, TopicType
+from tests.stateful.clock import SlotClock
 from tests.support.slots import Record, SlotState
 
 
@@ -35,6 +36,7 @@ class Model:
         self.epoch = 0
         self.totals: Counter[str] = Counter()
         self.paused = False
+        self.clock = SlotClock(topic.lease_ms)
 
     @property
     def now_s(self) -> int:
@@ -44,7 +46,8 @@ class Model:
         """What the keys must hold."""
         owner = {"epoch": str(self.epoch), "ensemble": "zk"} if self.epoch else {}
         owner |= {"paused": "1"} if self.paused else {}
-        return replace(self.slot, totals={name: n for name, n in self.totals.items() if n}, owner=owner)
+        totals = {name: n for name, n in self.totals.items() if n}
+        return replace(self.slot, totals=totals, owner=owner, clock=self.clock.fields())
 
     # sending
 
@@ -106,7 +109,14 @@ class Model:
         if ttl_ms is None:
             return 0, False
         ages = self.slot.born if self._ages else {c: self.slot.store[c] for c in self._fresh()}
-        old = [c for c in _lowest_first(ages) if ages[c] < self.now_ms - ttl_ms][:limit]
+        old = [c for c in _lowest_first(ages) if ages[c] < self.now_ms - ttl_ms]
+        for _ in range(15):  # whole pages of what is not there any more are passed over
+            if len(old) < limit or any(content in self.slot.store for content in old[:limit]):
+                break
+            for content in old[:limit]:
+                del self.slot.born[content]
+            old = old[limit:]
+        old = old[:limit]
         expired = [content for content in old if content in self._fresh()]
         for content in expired:
             self.totals["merged"] += content in self.slot.dead
@@ -147,11 +157,22 @@ class Model:
         stale = [nack.content for nack in nacks if not self._nack(nack)]
         stale += [content for content, claim_score in acks if not self._ack(content, claim_score)]
         unmatched = [whole_claim[0] for whole_claim in whole if not (plain and self._ack_whole(*whole_claim))]
+        known, clock = self.clock, self.clock.at(self.now_ms)
+        held = dict(self.slot.prepare)
+        clock.settle(self.now_ms, min(held.values(), default=None))
+        moved = (clock.lead_ms, clock.skew_ms) != (known.lead_ms, known.skew_ms)
+        self.clock = clock
         swept, more = self._sweep(sweep_limit)
         _, more_old = self._expire(sweep_limit)
         more = more or more_old
         self._trim_dead()
-        taken = [] if more_old or self.paused else [self._take(content) for content in self._claimable()[:limit]]
+        stamp = clock.draw(self.now_ms, max(held.values(), default=0), bool(held))
+        due = [] if more_old or self.paused else self._claimable()[:limit]
+        taken = [self._take(content, stamp) for content in due]
+        if taken or moved:
+            clock.note(self.now_ms, stamp if taken else None)
+        else:
+            self.clock = known
         next_due = self.now_ms if more or (self._claimable() and not self.paused) else self._next_due()
         return ClaimReply(self.now_ms, next_due, 0, swept, tuple(stale), tuple(taken), tuple(unmatched))
 
@@ -176,11 +197,16 @@ class Model:
     def extend(self, claims: Sequence[Ack], owner: Owner) -> ExtendReply:
         self._fence(owner)
         scores: list[int | None] = []
+        clock = self.clock.at(self.now_ms)
+        stamp = clock.draw(self.now_ms, max(self.slot.prepare.values(), default=0), True)
         for content, claim_score in claims:
             mine = self.slot.prepare.get(content) == claim_score
             if mine:
-                self.slot.prepare[content] = self.now_s * 1000 + claim_score % 1000
+                self.slot.prepare[content] = stamp * 1000 + claim_score % 1000
             scores.append(self.slot.prepare[content] if mine else None)
+        if any(scores):
+            clock.note(self.now_ms, stamp)
+            self.clock = clock
         return ExtendReply(self.now_ms, tuple(scores))
 
     def _fence(self, owner: Owner) -> None:
@@ -196,11 +222,11 @@ class Model:
         not_before = self.now_ms if self.topic.type.timed else float("inf")
         return [c for c in order if c not in self.slot.prepare and self.slot.store[c] <= not_before]
 
-    def _take(self, content: bytes) -> Claimed:
+    def _take(self, content: bytes, stamp: int) -> Claimed:
         score = self.slot.store.pop(content)
         self.slot.born.pop(content, None)
         left = score - 1 if score <= self.topic.max_retries else self.topic.max_retries
-        self.slot.prepare[content] = self.now_s * 1000 + left
+        self.slot.prepare[content] = stamp * 1000 + left
         if self.slot.retry.pop(content, None) is not None:
             self.totals["merged"] += 1
         self.totals["delivered"] += 1
@@ -209,7 +235,7 @@ class Model:
     def _next_due(self) -> int:
         """When there is something to do, once all that is claimable was claimed; 0 for never."""
         times = [due // 1000 * 1000 for due in self.slot.retry.values()]
-        times += [(claim // 1000 + self.topic.lease_s + 1) * 1000 for claim in self.slot.prepare.values()]
+        times += [self.clock.ends_ms(claim) for claim in self.slot.prepare.values()]
         if self.topic.type.timed and not self.paused:
             times += [due for due in self.slot.store.values() if due > self.now_ms]
         return min(times, default=0)
@@ -224,10 +250,10 @@ class Model:
         self.totals["acked"] += 1
         return True
 
-    def _ack_whole(self, claim_score: int, number: int, witness: bytes) -> bool:
-        """Ack all that was claimed with this score, if that is so many and their lease still runs."""
+    def _ack_whole(self, claim_score: int, number: int) -> bool:
+        """Ack all that was claimed with this score, if that is so many: no other claim has it."""
         contents = [content for content, score in self.slot.prepare.items() if score == claim_score]
-        if witness not in contents or len(contents) != number or claim_score // 1000 + self.topic.lease_s < self.now_s:
+        if len(contents) != number:
             return False
         return all(self._ack(content, claim_score) for content in contents)
 
@@ -285,8 +311,8 @@ class Model:
 
     def _sweep(self, limit: int) -> tuple[int, bool]:
         """Oldest first, so many leases and so many retries. Returns how many, and whether more may be waiting."""
-        end_s = self.now_s - self.topic.lease_s
-        expired = [c for c in _lowest_first(self.slot.prepare) if self.slot.prepare[c] // 1000 < end_s][:limit]
+        prepare = self.slot.prepare
+        expired = [c for c in _lowest_first(prepare) if self.clock.is_over(prepare[c], self.now_ms)][:limit]
         for content in expired:
             left = self.slot.prepare[content] % 1000
             attempt = self.topic.max_retries - left + 1
@@ -332,6 +358,7 @@ class Model:
             return self._absent(content)
         for place in places:
             del place[content]
+        self.slot.born.pop(content, None)
         self.totals["cancelled"] += len(places)
         if content not in self.slot.prepare:
             self.slot.body.pop(content, None)
@@ -345,6 +372,8 @@ class Model:
             stored, waiting = content in self.slot.store, content in self.slot.retry
             if stored or waiting:
                 self.slot.store[content] = score
+                if self._ages:
+                    self.slot.born.setdefault(content, self.now_ms)
                 self.slot.retry.pop(content, None)
                 self.totals["merged"] += stored and waiting
             answers.append(ControlResult.DONE if stored or waiting else self._absent(content))
@@ -370,7 +399,9 @@ class Model:
         if first != [content] or store[content] <= self.topic.max_retries:
             highest = max([self.topic.max_retries, *store.values()])
             self.totals["merged"] += content in store and content in retry
-            store[content] = min(highest + 1, 2**53 - 1)
+            store[content] = highest + (1 if highest < 2**53 else 2)
+            if self._ages:
+                self.slot.born.setdefault(content, self.now_ms)
         elif content in retry:
             self.totals["merged"] += 1
         retry.pop(content, None)
@@ -387,6 +418,8 @@ class Model:
         doomed = _lowest_first(zset)[:limit]
         for content in doomed:
             del zset[content]
+            if place == "store":
+                self.slot.born.pop(content, None)
             if not any(content in place for place in (self.slot.store, self.slot.prepare, self.slot.retry)):
                 self.slot.body.pop(content, None)
                 self.slot.error.pop(content, None)

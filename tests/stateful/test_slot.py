@@ -10,9 +10,9 @@ import redis
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from rmq.connections import Connections
-from rmq.topics import TopicType
-from rmq.urls import parse_url
+from rmq._model.topics import TopicType
+from rmq._transport.connections import Connections
+from rmq._transport.urls import parse_url
 from tests.stateful.machine import CONTENTS, SlotMachine
 from tests.support.slots import scripts_with_fake_clock
 

@@ -13,17 +13,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from rmq import stream_calls
-from rmq.calls import Nack
-from rmq.connections import Connections
-from rmq.keys import group_keys
-from rmq.messages import Encoded
-from rmq.retention import Retention
-from rmq.scripts import default_scripts
-from rmq.stream_calls import Member, StreamClaimReply
-from rmq.stream_values import StreamClaimed
-from rmq.topics import Topic, TopicType
-from rmq.urls import parse_url
+from rmq._model.messages import Encoded
+from rmq._model.replies import ClaimReply, StreamClaimed
+from rmq._model.retention import Retention
+from rmq._model.topics import Topic, TopicType
+from rmq._scripts import streams
+from rmq._scripts.claiming import Nack
+from rmq._scripts.keys import group_keys
+from rmq._scripts.streams import Member
+from rmq._transport.connections import Connections
+from rmq._transport.script_library import default_scripts
+from rmq._transport.urls import parse_url
 from tests.support.servers import RedisServer
 from tests.support.slots import forget_topic
 
@@ -59,7 +59,7 @@ class Streams(RuleBasedStateMachine):
         self.model = {name: Group() for name in ("a", "b")}
         self.present: list[str] = []
         for name in self.model:
-            self.run(stream_calls.join(self.topic, 0, name, "all"))
+            self.run(streams.join(self.topic, 0, name, "all"))
 
     def run(self, call: Any) -> Any:
         return self.connections.run(call)
@@ -72,13 +72,13 @@ class Streams(RuleBasedStateMachine):
             self.plain.close()
             self.connections.close()
 
-    def claim(self, name: str, consumer: str, limit: int, **settled: Any) -> StreamClaimReply:
-        return self.run(stream_calls.claim(self.topic, 0, Member(name, consumer), limit, "PUBLISH", **settled))
+    def claim(self, name: str, consumer: str, limit: int, **settled: Any) -> ClaimReply[StreamClaimed]:
+        return self.run(streams.claim(self.topic, 0, Member(name, consumer), limit, **settled))
 
     @rule(number=st.integers(1, 5))
     def send(self, number: int) -> None:
         messages = [Encoded(0, b"m", 0, None) for _ in range(number)]
-        ids = self.run(stream_calls.send(self.topic, 0, messages, "PUBLISH", True)).ids
+        ids = self.run(streams.send(self.topic, 0, messages, True)).ids
         self.present += ids
         for group in self.model.values():
             group.unread += ids
@@ -104,7 +104,7 @@ class Streams(RuleBasedStateMachine):
             group.held[entry_id] = (consumer, deliveries)
         assert fresh == group.unread[: len(fresh)], "order"
         group.unread = group.unread[len(fresh) :]
-        buried = {entry.id for entry in self.run(stream_calls.list_dead(self.topic, 0, name, 0, 1_000))} - group.dead
+        buried = {entry.id for entry in self.run(streams.list_dead(self.topic, 0, name, 0, 1_000))} - group.dead
         for entry_id in buried:  # expired with its retries used up
             assert entry_id in group.expired
             assert group.held.pop(entry_id)[1] == MAX_RETRIES + 1
@@ -160,14 +160,14 @@ class Streams(RuleBasedStateMachine):
         group = self.model[name]
         here = [entry_id for entry_id in group.dead if entry_id in self.present]
         if here:
-            self.run(stream_calls.redrive(self.topic, 0, name, here, "PUBLISH"))
+            self.run(streams.redrive(self.topic, 0, name, here))
             group.dead -= set(here)
             group.waiting |= dict.fromkeys(here, 0)
 
     @rule()
     def trim(self) -> None:
         """Drops what both groups have acked or buried, from the front on, and nothing else."""
-        self.run(stream_calls.trim(self.topic, 0, TRIM, now=True))
+        self.run(streams.trim(self.topic, 0, TRIM, now=True))
         gone = 0
         for entry_id in self.present:
             if any(entry_id not in group.done | group.dead for group in self.model.values()):
@@ -178,9 +178,9 @@ class Streams(RuleBasedStateMachine):
 
     @invariant()
     def accounts_are_right(self) -> None:
-        assert self.run(stream_calls.stats(self.topic, 0)).unaccounted == 0
+        assert self.run(streams.stats(self.topic, 0)).unaccounted == 0
         for name, group in self.model.items():
-            found = self.run(stream_calls.group_stats(self.topic, 0, name))
+            found = self.run(streams.group_stats(self.topic, 0, name))
             assert found.unaccounted == 0
             sizes = (len(group.waiting), len(group.held), len(group.dead))
             assert (found.waiting, found.in_flight, found.dead) == sizes
@@ -198,7 +198,7 @@ class Streams(RuleBasedStateMachine):
                     assert self.claim(name, "x", 0, acks=[pair]).stale == ()
                 group.done |= set(group.held)
                 group.held.clear()
-            found = self.run(stream_calls.group_stats(self.topic, 0, name))
+            found = self.run(streams.group_stats(self.topic, 0, name))
             assert (found.pending, found.unaccounted) == (0, 0)
             assert found.totals.get("lost", 0) == 0
 

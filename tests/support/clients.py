@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rmq import RmqClient
-from rmq.consumer import Consumer
-from rmq.delivery import Delivery
-from rmq.inspection import TopicStats
-from rmq.topics import Topic
+from rmq._claiming.consumer import Consumer
+from rmq._model.deliveries import Delivery
+from rmq._model.figures import TopicStats
+from rmq._model.topics import Topic
 
 
 def texts(deliveries: Iterable[Delivery]) -> list[str]:

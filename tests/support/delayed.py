@@ -23,7 +23,11 @@ class Played:
         self.lost = len(offered - Counter(taken.keys()))
         self.again = again
         """How many takes brought what had been taken before."""
-        self.latest_s = max((taken[value] - due[value] for value in taken), default=0.0)
+        late_s = sorted(taken[value] - due[value] for value in taken) or [0.0]
+        self.half_within_s = late_s[len(late_s) // 2]
+        self.most_within_s = late_s[len(late_s) * 99 // 100]
+        """Ninety-nine of a hundred values."""
+        self.latest_s = late_s[-1]
 
 
 def play(

@@ -7,9 +7,9 @@ import time
 from datetime import timedelta
 
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
-from rmq.delivery import Delivery
-from rmq.results import ControlResult
-from rmq.retry import ImmediateRetry
+from rmq._model.deliveries import Delivery
+from rmq._model.replies import ControlResult
+from rmq._model.retry import ImmediateRetry
 from tests.support.clients import drain, stats_of
 from tests.support.waiting import wait_until
 
@@ -50,9 +50,9 @@ def _die_and_redrive(client: RmqClient, topic: Topic) -> None:
 def _steer(client: RmqClient, topic: Topic) -> None:
     far_ms = int(time.time() * 1000) + 3_600_000
     client.producer(topic).send_many(FixedTimeMessage(f"m{i}", far_ms) for i in range(20))
-    assert client.cancel(topic, "m3") is ControlResult.DONE
-    assert client.cancel(topic, "m3") is ControlResult.ABSENT
-    assert client.reschedule(topic, "m4", due_in=0) is ControlResult.DONE
+    assert client.control(topic).cancel("m3") is ControlResult.DONE
+    assert client.control(topic).cancel("m3") is ControlResult.ABSENT
+    assert client.control(topic).reschedule("m4", due_in=0) is ControlResult.DONE
     with client.consumer(topic) as consumer:
         assert drain(consumer) == ["m4"]
     assert stats_of(client, topic).backlog == 18

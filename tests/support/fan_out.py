@@ -22,8 +22,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from rmq import Retention, RmqClient, StreamMessage, Topic, TopicType
-from rmq.coordination import Coordinator
-from rmq.delivery import Delivery
+from rmq._model.deliveries import Delivery
+from rmq._ownership import Coordinator
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

@@ -27,9 +27,9 @@ import weakref
 from typing import Any
 
 from rmq import RmqClient
-from rmq.clock import monotonic_s
-from rmq.coordination import Coordinator
-from rmq.delivery import Delivery
+from rmq._model.deliveries import Delivery
+from rmq._model.times import monotonic_s
+from rmq._ownership import Coordinator
 
 TICK_S = 0.02
 PAUSE_S = 0.25

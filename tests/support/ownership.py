@@ -22,9 +22,9 @@ from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
 from rmq import PriorityMessage, RangeMergeMessage, RmqClient, RmqError, Topic
-from rmq.clock import monotonic_s
-from rmq.coordination.documents import owner_path, owners_path
-from rmq.topics import TopicType
+from rmq._model.times import monotonic_s
+from rmq._model.topics import TopicType
+from rmq._ownership.documents import owner_path, owners_path
 from tests.support.ledger import Story, read_ledger
 from tests.support.waiting import wait_until
 

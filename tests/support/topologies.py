@@ -11,9 +11,9 @@ from typing import Any
 
 import redis
 
-from rmq.cluster_setup import create_cluster
-from rmq.slot_map import hash_slot
-from rmq.urls import Address
+from rmq._processes.redis_cluster import create_cluster
+from rmq._transport.cluster_map import hash_slot
+from rmq._transport.urls import Address
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 
 from rmq import PriorityMessage, RmqClient
-from rmq.delivery import Delivery
+from rmq._model.deliveries import Delivery
 from rmq.otel import Telemetry
 
 

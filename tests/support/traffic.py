@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from rmq import PriorityMessage, RmqClient, Topic
-from rmq.delivery import Delivery
+from rmq._model.deliveries import Delivery
 from rmq.errors import RmqError, SendError
 from tests.support.waiting import wait_until
 

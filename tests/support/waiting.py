@@ -12,7 +12,7 @@ _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.05
 
 
-def wait_until(condition: Callable[[], T], timeout: float = 5.0, message: str = "") -> T:
+def wait_until(condition: Callable[[], T | None], timeout: float = 5.0, message: str = "") -> T:
     """Call `condition` until it returns something true, and return that.
 
     Args:

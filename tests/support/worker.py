@@ -14,7 +14,7 @@ import threading
 import time
 
 from rmq import RmqClient
-from rmq.delivery import Delivery
+from rmq._model.deliveries import Delivery
 
 
 def main() -> None:

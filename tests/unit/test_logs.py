@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq import Topic, TopicType
-from rmq.delivery import Delivery
+from rmq._model.deliveries import Delivery
+from rmq._model.replies import Claimed
 from rmq.logs import JsonFormatter, LogContext, about
-from rmq.results import Claimed
 
 EVIL = b"\x1b[31mred\x1b]0;title\x07 <script>\xff\xfe\r\nforged: line"
 

@@ -17,18 +17,18 @@ DONE, IN_FLIGHT, ABSENT = ControlResult.DONE, ControlResult.IN_FLIGHT, ControlRe
 def test_cancel_at_each_stage(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=4)
     producer = client.producer(topic)
-    assert client.cancel(topic, "a") is ABSENT
+    assert client.control(topic).cancel("a") is ABSENT
     producer.send(PriorityMessage("a", 100, body="x"))
-    assert client.cancel(topic.name, b"a") is DONE
-    assert client.cancel(topic, "a") is ABSENT
+    assert client.control(topic.name).cancel(b"a") is DONE
+    assert client.control(topic).cancel("a") is ABSENT
     producer.send(PriorityMessage("a", 100))
     with client.consumer(topic) as consumer:
         [delivery] = consumer.poll()
-        assert client.cancel(topic, "a") is IN_FLIGHT
+        assert client.control(topic).cancel("a") is IN_FLIGHT
         producer.send(PriorityMessage("a", 100))
-        assert client.cancel(topic, "a") is DONE  # the fresh copy; the one in flight goes on
+        assert client.control(topic).cancel("a") is DONE  # the fresh copy; the one in flight goes on
         assert delivery.nack(delay=timedelta(hours=1))
-        assert client.cancel(topic, "a") is DONE  # waiting for its retry
+        assert client.control(topic).cancel("a") is DONE  # waiting for its retry
     stats = stats_of(client, topic)
     assert (left_in(stats), stats.total("cancelled")) == ((0, 0, 0, 0), 3)
 
@@ -37,24 +37,24 @@ def test_cancel_with_a_slot_basis(client: RmqClient, make_topic: MakeTopic) -> N
     topic = make_topic(TopicType.PRIORITY, slots=64)
     basis = next(f"order:{i}" for i in range(99) if topic.slot_of(f"order:{i}".encode()) != topic.slot_of(b"a"))
     client.producer(topic).send(PriorityMessage("a", 100, slot_basis=basis))
-    assert client.cancel(topic, "a") is ABSENT
-    assert client.cancel(topic, "a", slot_basis=basis) is DONE
+    assert client.control(topic).cancel("a") is ABSENT
+    assert client.control(topic).cancel("a", slot_basis=basis) is DONE
 
 
 def test_reschedule_times(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.RANGE_MERGE)
-    assert client.reschedule(topic, "a", due_in=0) is ABSENT
+    assert client.control(topic).reschedule("a", due_in=0) is ABSENT
     client.producer(topic).send(RangeMergeMessage("a", timedelta(hours=1), body="x"))
     now_ms = stats_of(client, topic).slots[0].now_ms
-    assert client.reschedule(topic, "a", fixed_time=now_ms + 7_200_000) is DONE
+    assert client.control(topic).reschedule("a", fixed_time=now_ms + 7_200_000) is DONE
     assert client.inspect(topic).peek()[0].due_ms == now_ms + 7_200_000
-    assert client.reschedule(topic, "a", due_in=timedelta(0)) is DONE
+    assert client.control(topic).reschedule("a", due_in=timedelta(0)) is DONE
     with client.consumer(topic) as consumer:
         [delivery] = consumer.poll(timeout=5)
         assert (delivery.body, delivery.attempt) == (b"x", 1)
-        assert client.reschedule(topic, "a", due_in=0) is IN_FLIGHT
+        assert client.control(topic).reschedule("a", due_in=0) is IN_FLIGHT
         assert delivery.nack(delay=timedelta(hours=1))
-        assert client.reschedule(topic.name, b"a", due_in=0) is DONE  # fresh again
+        assert client.control(topic.name).reschedule(b"a", due_in=0) is DONE  # fresh again
         [again] = consumer.poll(timeout=5)
         assert again.attempt == 1
         assert again.ack()
@@ -63,7 +63,7 @@ def test_reschedule_times(client: RmqClient, make_topic: MakeTopic) -> None:
 def test_reschedule_priority(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY)
     client.producer(topic).send_many([PriorityMessage("a", 100), PriorityMessage("b", 200)])
-    assert client.reschedule(topic, "a", priority=300) is DONE
+    assert client.control(topic).reschedule("a", priority=300) is DONE
     with client.consumer(topic) as consumer:
         found = consumer.poll()
         assert texts(found) == ["a", "b"]
@@ -75,9 +75,9 @@ def test_a_fixed_time_that_has_passed(client: RmqClient, make_topic: MakeTopic) 
     now_ms = stats_of(client, topic).slots[0].now_ms
     client.producer(topic).send(FixedTimeMessage("a", now_ms + 60_000))
     with pytest.raises(FixedTimePassedError, match="does not lie ahead"):
-        client.reschedule(topic, "a", fixed_time=now_ms - 1)
+        client.control(topic).reschedule("a", fixed_time=now_ms - 1)
     assert client.inspect(topic).peek()[0].due_ms == now_ms + 60_000
-    client.cancel(topic, "a")
+    client.control(topic).cancel("a")
 
 
 @pytest.mark.parametrize(
@@ -100,4 +100,4 @@ def test_options_that_do_not_fit(
     client: RmqClient, make_topic: MakeTopic, type: TopicType, options: dict[str, int]
 ) -> None:
     with pytest.raises(InvalidValueError):
-        client.reschedule(make_topic(type), "a", **options)  # pyright: ignore[reportArgumentType]
+        client.control(make_topic(type)).reschedule("a", **options)  # pyright: ignore[reportArgumentType]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import cast
 
 import pytest
 import redis
 
 from rmq import DeadFilter, FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
-from rmq.dead import RedriveResult, contents_filter
+from rmq._admin.dead_letters import RedriveResult
+from rmq._scripts.keys import slot_keys
 from rmq.errors import InvalidValueError, UnknownTopicError
-from rmq.keys import slot_keys
 from tests.conftest import MakeTopic
 from tests.support.clients import drain, left_in, stats_of, texts
 
@@ -55,6 +56,18 @@ def test_nothing_is_dead(client: RmqClient, make_topic: MakeTopic) -> None:
     assert dead.purge() == 0
 
 
+@pytest.mark.parametrize("how", ["redrive", "purge"])
+def test_who_died_before_the_clock_was_set_back_is_meant_too(
+    client: RmqClient, make_dead: MakeDead, redis_client: redis.Redis, how: str
+) -> None:
+    topic = make_dead(3)
+    ahead_ms = int(time.time() * 1000) + 3_600_000
+    redis_client.zadd(slot_keys(topic.name, 0).dead, {"m1": ahead_ms})
+    dead = client.dead(topic)
+    assert (dead.redrive().redriven if how == "redrive" else dead.purge()) == 3
+    assert dead.count() == 0
+
+
 def test_list_with_reasons_limit_and_filter(client: RmqClient, make_dead: MakeDead) -> None:
     topic = make_dead(600, slots=2)
     dead = client.dead(topic.name)
@@ -73,7 +86,7 @@ def test_list_with_reasons_limit_and_filter(client: RmqClient, make_dead: MakeDe
     assert list(dead.list(limit=0)) == []
     assert dead.count(DeadFilter(error_type="KeyError")) == 300
     assert len(list(dead.list(DeadFilter(error_type="KeyError"), limit=250))) == 250
-    assert [message.text for message in dead.list(contents_filter("m17", "absent"))] == ["m17"]
+    assert [message.text for message in dead.list(DeadFilter(frozenset({b"m17", b"absent"})))] == ["m17"]
 
 
 def test_redrive_all_as_fresh_messages_with_their_bodies(client: RmqClient, make_dead: MakeDead) -> None:
@@ -96,7 +109,7 @@ def test_redrive_some(client: RmqClient, make_dead: MakeDead) -> None:
     topic = make_dead(20)
     dead = client.dead(topic)
     assert dead.redrive(DeadFilter(error_type="ValueError"), limit=4, priority=900) == RedriveResult(4, 0, 0)
-    assert dead.redrive(contents_filter("m1", "absent")) == RedriveResult(1, 0, 0)
+    assert dead.redrive(DeadFilter(frozenset({b"m1", b"absent"}))) == RedriveResult(1, 0, 0)
     with client.consumer(topic) as consumer:
         found = drain(consumer, 0)
     assert (len(found), found[-1]) == (5, "m1")
@@ -109,8 +122,8 @@ def test_redrive_beside_a_fresh_copy(client: RmqClient, make_dead: MakeDead) -> 
     client.producer(topic).send(PriorityMessage("m0", 700, body="fresh"))
     client.producer(topic).send(PriorityMessage("m1", 700, body="fresh"))
     dead = client.dead(topic)
-    assert dead.redrive(contents_filter("m0")) == RedriveResult(0, 1, 0)  # the fresh one stands
-    assert dead.redrive(contents_filter("m1"), priority=800) == RedriveResult(0, 1, 0)  # the last send decides
+    assert dead.redrive(DeadFilter(frozenset({b"m0"}))) == RedriveResult(0, 1, 0)  # the fresh one stands
+    assert dead.redrive(DeadFilter(frozenset({b"m1"})), priority=800) == RedriveResult(0, 1, 0)  # the last send decides
     with client.consumer(topic) as consumer:
         found = consumer.poll()
         assert [(d.text, d.priority, d.body) for d in found] == [("m1", 800, b"body 1"), ("m0", 700, b"fresh")]
@@ -120,15 +133,15 @@ def test_redrive_beside_a_fresh_copy(client: RmqClient, make_dead: MakeDead) -> 
 def test_redrive_later(client: RmqClient, make_dead: MakeDead) -> None:
     topic = make_dead(2, type=TopicType.RANGE_MERGE)
     dead = client.dead(topic)
-    assert dead.redrive(contents_filter("m0"), due_in=timedelta(hours=1)).redriven == 1
-    assert dead.redrive(contents_filter("m1")).redriven == 1
+    assert dead.redrive(DeadFilter(frozenset({b"m0"})), due_in=timedelta(hours=1)).redriven == 1
+    assert dead.redrive(DeadFilter(frozenset({b"m1"}))).redriven == 1
     with client.consumer(topic) as consumer:
         assert drain(consumer) == ["m1"]
     [peeked] = client.inspect(topic).peek()
     now_ms = stats_of(client, topic).slots[0].now_ms
     assert peeked.due_ms is not None
     assert 3_500_000 < peeked.due_ms - now_ms <= 3_600_000
-    client.cancel(topic, "m0")
+    client.control(topic).cancel("m0")
 
 
 def test_redrive_at_a_bounded_rate(client: RmqClient, make_dead: MakeDead) -> None:
@@ -169,13 +182,17 @@ def test_what_dies_while_a_redrive_runs_is_left_alone(
     client: RmqClient, make_dead: MakeDead, redis_client: redis.Redis
 ) -> None:
     """Else a redrive of what fails at once would never end."""
-    topic = make_dead(3)
-    late_ms = stats_of(client, topic).slots[0].now_ms + 60_000
-    redis_client.zadd(slot_keys(topic.name, 0).dead, {"m2": late_ms})
-    assert client.dead(topic).redrive() == RedriveResult(2, 0, 0)
-    assert client.dead(topic).purge() == 0
-    with client.consumer(topic) as consumer:
-        assert sorted(drain(consumer, 0)) == ["m0", "m1"]
+    topic = make_dead(260)
+
+    def die_again(done: int) -> None:
+        if done < 260:
+            time.sleep(0.005)  # later than it began
+            seconds, micros = cast("tuple[int, int]", redis_client.time())
+            redis_client.zadd(slot_keys(topic.name, 0).dead, {last: seconds * 1000 + micros // 1000})
+
+    last = list(client.dead(topic).list())[-1].text
+    assert client.dead(topic).redrive(progress=die_again) == RedriveResult(259, 0, 0)
+    assert [message.text for message in client.dead(topic).list()] == [last]
 
 
 def test_purge(client: RmqClient, make_dead: MakeDead) -> None:

@@ -9,12 +9,14 @@ import pytest
 import redis
 
 from rmq import FixedTimeMessage, PriorityMessage, RmqClient, TopicType
-from rmq.delivery import Delivery
+from rmq._admin.inspection import Inspection
+from rmq._model.deliveries import Delivery
+from rmq._model.figures import Rates
+from rmq._model.retry import ImmediateRetry
+from rmq._model.whereabouts import FoundMessage
+from rmq._model.workers import WorkerInfo
+from rmq._scripts.keys import WORKER_INFOS_KEY, WORKERS_KEY, slot_keys
 from rmq.errors import InvalidValueError
-from rmq.findings import FoundMessage, Rates, WorkerInfo
-from rmq.inspection import Inspection
-from rmq.keys import WORKER_INFOS_KEY, WORKERS_KEY, slot_keys
-from rmq.retry import ImmediateRetry
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until
 
@@ -42,7 +44,7 @@ def test_find_follows_a_message_through_its_life(client: RmqClient, make_topic: 
         assert found.in_flight is not None
         assert 0 < found.in_flight.lease_left_ms <= 61_000
         assert (found.in_flight.retries_left, found.stored is not None, found.holders) == (1, True, ())
-        client.cancel(topic, "a")
+        client.control(topic).cancel("a")
         delivery.nack(delay=60_000)
         found = view.find("a")
         assert (found.in_flight, found.stored) == (None, None)
@@ -50,7 +52,7 @@ def test_find_follows_a_message_through_its_life(client: RmqClient, make_topic: 
         assert found.waiting.due_ms is not None
         assert found.waiting.due_ms > found.now_ms
         assert found.failure is not None
-        client.promote(topic, "a")
+        client.control(topic).promote("a")
         consumer.poll(1, timeout=5)[0].bury(ValueError("no picture"))
     found = view.find("a")
     assert found.dead is not None

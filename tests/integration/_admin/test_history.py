@@ -9,8 +9,8 @@ import pytest
 import redis
 
 from rmq import PriorityMessage, RmqClient, StreamMessage, TopicType
-from rmq.history import LONGEST_WAIT_S, MINUTES, Minute, sum_of
-from rmq.keys import HISTORY_TURN_KEY, TOPICS_KEY, history_key
+from rmq._admin.history import LONGEST_WAIT_S, MINUTES, Minute, sum_of
+from rmq._scripts.keys import HISTORY_TURN_KEY, TOPICS_KEY, history_key
 from tests.conftest import MakeTopic
 from tests.support.cli import bury
 from tests.support.waiting import wait_until
@@ -98,7 +98,7 @@ def test_a_topic_that_cannot_be_read_costs_the_others_nothing(
 
 
 def test_a_recorder_records_and_ends(client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmq.history.LATEST_S", 0.01)
+    monkeypatch.setattr("rmq._admin.history.LATEST_S", 0.01)
     topic = make_topic(TopicType.PRIORITY)
     client.producer(topic)
     client.record_history()

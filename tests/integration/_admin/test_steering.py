@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from rmq import FixedTimeMessage, PriorityMessage, RmqClient, StreamMessage, TopicType
+from rmq._model.replies import ControlResult, Redriven
+from rmq._model.retry import ImmediateRetry
 from rmq.errors import InvalidValueError, UnknownTopicError
-from rmq.results import ControlResult, Redriven
-from rmq.retry import ImmediateRetry
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until
 
@@ -29,20 +29,20 @@ def client(redis_url: str) -> Iterator[RmqClient]:
 def test_promote_makes_a_later_message_due(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.FIXED_TIME, slots=2)
     client.producer(topic).send(FixedTimeMessage("a", FAR_MS, body="b"))
-    assert client.promote(topic, "nothing") is ABSENT
-    assert client.promote(topic, "a") is DONE
+    assert client.control(topic).promote("nothing") is ABSENT
+    assert client.control(topic).promote("a") is DONE
     with client.consumer(topic) as consumer:
         delivery = consumer.poll(1, timeout=5)[0]
         assert (delivery.text, delivery.body) == ("a", b"b")
-        assert client.promote(topic, "a") is IN_FLIGHT
+        assert client.control(topic).promote("a") is IN_FLIGHT
         delivery.ack()
 
 
 def test_promote_and_reprioritise_change_the_order(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY)
     client.producer(topic).send_many(PriorityMessage(name, 100) for name in "abcd")
-    assert client.reprioritise(topic, "c", 200) is DONE
-    assert client.promote(topic, "b") is DONE
+    assert client.control(topic).reprioritise("c", 200) is DONE
+    assert client.control(topic).promote("b") is DONE
     with client.consumer(topic) as consumer:
         first = consumer.poll(2, timeout=5)
         assert [each.text for each in first] == ["b", "c"]
@@ -52,7 +52,7 @@ def test_promote_and_reprioritise_change_the_order(client: RmqClient, make_topic
 
 def test_reprioritise_needs_priorities(client: RmqClient, make_topic: MakeTopic) -> None:
     with pytest.raises(InvalidValueError, match="has due times, no priorities"):
-        client.reprioritise(make_topic(TopicType.FIXED_TIME), "a", 100)
+        client.control(make_topic(TopicType.FIXED_TIME)).reprioritise("a", 100)
 
 
 def test_a_paused_topic_is_not_claimed_from_by_anybody_and_goes_on_when_resumed(
@@ -68,16 +68,16 @@ def test_a_paused_topic_is_not_claimed_from_by_anybody_and_goes_on_when_resumed(
             seen.append(str(delivery))
 
     with RmqClient(redis_url) as operator:
-        assert operator.pause(topic) == 4
-        assert operator.pause(topic) == 0
+        assert operator.control(topic).pause() == 4
+        assert operator.control(topic).pause() == 0
         client.start()
         client.producer(topic).send_many(PriorityMessage(f"m{n}", 100) for n in range(40))
         threading.Event().wait(1.5)  # longer than a listener's own look
         assert seen == []
         stats = operator.inspect(topic).stats()
         assert (stats.backlog, all(slot.paused for slot in stats.slots)) == (40, True)
-        assert operator.resume(topic, [0]) == 1
-        assert operator.resume(topic) == 3
+        assert operator.control(topic).resume([0]) == 1
+        assert operator.control(topic).resume() == 3
         wait_until(lambda: len(seen) == 40, 30)
         wait_until(lambda: operator.inspect(topic).stats().total("acked") == 40, 30)
     client.stop()
@@ -202,6 +202,6 @@ def test_what_is_not_there(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=2)
     for slots in ([2], [-1], [True]):
         with pytest.raises(InvalidValueError, match="is not one of topic"):
-            client.pause(topic, slots)
+            client.control(topic).pause(slots)
     with pytest.raises(InvalidValueError, match="STREAM"):
-        client.promote(make_topic(TopicType.STREAM, checked=False), "a")
+        client.control(make_topic(TopicType.STREAM, checked=False)).promote("a")

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType, WhenFull
-from rmq.results import ControlResult
-from rmq.retry import ImmediateRetry
+from rmq._model.replies import ControlResult
+from rmq._model.retry import ImmediateRetry
 from tests.support.topologies import RedisClusterServers
 from tests.support.waiting import wait_until
 

@@ -1,4 +1,4 @@
-"""Stream topics against a real Redis: groups, leases, retries, the dead, trimming, reading; see docs/streams.md."""
+"""Stream topics against a real Redis: groups, leases, retries, the dead, trimming, reading (docs/guide/streams.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from rmq import ImmediateRetry, Retention, RmqClient, StreamMessage, Topic, TopicType
-from rmq.delivery import Delivery
+from rmq._model.deliveries import Delivery
+from rmq._scripts.keys import group_keys
+from rmq._transport.connections import Connections
 from rmq.errors import (
     AlreadySettledError,
     BacklogFullError,
@@ -156,7 +158,7 @@ def test_where_a_group_begins(client: RmqClient, make_stream: MakeStream) -> Non
 
 
 def test_groups_are_bounded(client: RmqClient, make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmq.stream_calls.MAX_GROUPS", 2)
+    monkeypatch.setattr("rmq._scripts.streams.MAX_GROUPS", 2)
     topic = make_stream()
     view = client.stream(topic)
     view.add_group("a")
@@ -232,22 +234,18 @@ def test_groups_are_for_streams_and_streams_need_one(
     client: RmqClient, make_stream: MakeStream, make_topic: MakeTopic
 ) -> None:
     topic, other = make_stream(), make_topic(TopicType.PRIORITY)
-    with pytest.raises(InvalidValueError, match="say for which group"):
+    with pytest.raises(InvalidValueError, match="name a group"):
         client.consumer(topic)
-    with pytest.raises(InvalidValueError, match="say for which group"):
+    with pytest.raises(InvalidValueError, match="name a group"):
         client.listener(topic)
     with pytest.raises(InvalidValueError, match="only STREAM"):
         client.consumer(other, group="g")
     for wrong in ({"group": "a:b"}, {"group": ""}, {"group": "g", "name": "(waiting)"}, {"group": "g", "start": "old"}):
         with pytest.raises(InvalidValueError):
             client.consumer(topic, **wrong)  # pyright: ignore[reportArgumentType]
-    for refused in (client.inspect, client.dead):
+    for refused in (client.inspect, client.dead, client.control):
         with pytest.raises(InvalidValueError, match=r"client\.stream"):
             refused(topic)
-    with pytest.raises(InvalidValueError, match=r"client\.stream"):
-        client.cancel(topic, "x")
-    with pytest.raises(InvalidValueError, match="delay"):
-        client.reschedule(topic, "x", due_in=5)
     with pytest.raises(InvalidValueError, match="not STREAM"):
         client.stream(other)
     with pytest.raises(InvalidTopicError, match="only STREAM"):
@@ -399,6 +397,57 @@ def test_a_redrive_goes_into_the_group_that_failed_only(
         late = client.consumer(topic, group="late", start="all")
         assert drain_entries(late, 0.1) == ([] if trimmed else ["bad", "worse"])
         late.close()
+
+
+def test_all_groups_are_read_in_one_round(
+    client: RmqClient, make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_stream(slots=2)
+    send(client, topic, *map(str, range(20)))
+    view = client.stream(topic)
+    for group in "abc":
+        view.add_group(group, "all")
+    rounds: list[int] = []
+    run_many = Connections.run_many
+
+    def counted(self: Connections, calls: Any, *more: Any) -> Any:
+        rounds.append(len(calls))
+        return run_many(self, calls, *more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Connections, "run_many", counted)
+        stats, groups = view.with_groups()
+    assert rounds == [2, 6]
+    assert (stats.length, stats.groups) == (20, ("a", "b", "c"))
+    assert [(group.group, group.lag, len(group.slots)) for group in groups] == [(name, 20, 2) for name in "abc"]
+    assert groups == view.groups() == [view.group(name) for name in "abc"]
+
+
+@pytest.mark.parametrize("how", ["redrive", "purge"])
+def test_what_dies_in_a_later_slot_while_the_dead_are_gone_through_is_left_alone(
+    client: RmqClient, make_stream: MakeStream, redis_client: Any, how: str
+) -> None:
+    """Else a redrive of what fails at once would take the same entries again and again."""
+    topic = make_stream(slots=2)
+    send(client, topic, *map(str, range(40)))
+    dead = client.stream(topic).dead("g")
+    with client.consumer(topic, group="g", start="all") as consumer:
+        found = list(map(entry, consumer.poll(40)))
+        for delivery in found:
+            delivery.bury()
+    early = [delivery for delivery in found if delivery.slot == 0]
+    late = [delivery.id for delivery in found if delivery.slot == 1][1:]
+
+    def die_again(done: int) -> None:
+        if done == len(early):
+            time.sleep(0.005)  # later than it began
+            seconds, micros = redis_client.time()
+            redis_client.zadd(group_keys(topic.name, 1, "g").dead, dict.fromkeys(late, seconds * 1000 + micros // 1000))
+
+    took = dead.purge(progress=die_again) if how == "purge" else dead.redrive(progress=die_again).redriven
+    assert early
+    assert late
+    assert (took, dead.count()) == (len(early) + 1, len(late))
 
 
 def test_the_dead_are_purged(client: RmqClient, make_stream: MakeStream) -> None:

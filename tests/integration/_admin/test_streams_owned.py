@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from rmq import ImmediateRetry, RmqClient, StreamMessage, TopicType
-from rmq.adoption import Adoption
-from rmq.coordination import Coordinator
-from rmq.delivery import Delivery
+from rmq._admin.adopt import Adoption
+from rmq._model.deliveries import Delivery
+from rmq._model.owner import Owner
+from rmq._ownership import Coordinator
+from rmq._scripts.streams import Member
+from rmq._slots.stream_slots import GroupSlots
 from rmq.errors import EnsembleMismatchError
-from rmq.ownership import Owner
-from rmq.stream_calls import Member
-from rmq.stream_slot import GroupSlots
-from rmq.zookeeper_server import ZooKeeperEnsemble
 from tests.conftest import MakeTopic
 from tests.support.streams import check_stream
 from tests.support.waiting import wait_until
+from tests.support.zookeeper import ZooKeeperEnsemble
 
 pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
 
@@ -111,9 +111,10 @@ def test_groups_go_on_with_another_ensemble_once_it_adopts_them(
     shown = adopt(new)
     ((before, number),) = shown.stored.items()
     assert (number, shown.moved) == (8, 0)
-    stranger = GroupSlots(client.registered(topic)[0], topic, Member("a", "stranger"))
+    connections = client._registered(topic)[0]
+    stranger = GroupSlots(connections, topic, Member("a", "stranger"))
     with pytest.raises(EnsembleMismatchError):
-        stranger.ack(0, [(b"1-1", 1)], Owner(10**9, shown.ensemble))
+        connections.run(stranger.claim_call(0, 0, owner=Owner(10**9, shown.ensemble), acks=[(b"1-1", 1)]))
     with pytest.raises(EnsembleMismatchError):
         adopt(new, "some third one")
     assert [adopt(new, before).moved for _ in range(2)] == [8, 0]
@@ -125,3 +126,24 @@ def test_groups_go_on_with_another_ensemble_once_it_adopts_them(
             (delivery,) = consumer.poll(10, 10.0)
             assert (delivery.text, delivery.ack()) == ("free", True)
     check_stream(client, redis_client, topic)
+
+
+def test_an_owner_that_resumes_waits_for_no_lease_and_keeps_the_order(
+    zookeeper: ZooKeeperEnsemble, redis_url: str, client: RmqClient, make_topic: MakeTopic, redis_client: Any
+) -> None:
+    topic = make_topic(TopicType.STREAM, checked=False, slots=2)  # a lease is a minute
+    handled: list[tuple[str, int]] = []
+    client.producer(topic).send_many(StreamMessage(f"m{number}", slot_basis="k") for number in range(20))
+    with client.consumer(topic, group="g", start="all", name="pod-0") as gone:
+        assert len(gone.poll(10)) == 10
+    chroot = f"/resume-{os.getpid()}-{random.randrange(10**9)}"
+    with RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) as worker:
+
+        @worker.listener(topic, group="g", resume_as="pod-0")
+        def handle(delivery: Delivery) -> None:
+            handled.append((delivery.text, delivery.attempt))
+
+        worker.start()
+        wait_until(lambda: client.stream(topic).group("g").total("acked") == 20, 40)
+    check_stream(client, redis_client, topic)
+    assert handled == [(f"m{number}", 2 if number < 10 else 1) for number in range(20)]

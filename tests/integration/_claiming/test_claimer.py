@@ -11,19 +11,22 @@ import pytest
 import redis
 
 from rmq import PriorityMessage, RmqClient, TopicType
-from rmq.claimer import TROUBLE_PAUSE_S, Claimer
-from rmq.clock import monotonic_s
-from rmq.connections import Connections
-from rmq.delivery import ACKED, Delivery, Outcome
+from rmq._claiming.claim_executor import ClaimExecutor
+from rmq._claiming.claim_round import FEWEST_SLOTS, MOST_SLOTS, ClaimPlan, ClaimRound, next_width
+from rmq._claiming.claimer import TROUBLE_PAUSE_S, Claimer
+from rmq._claiming.wake_hints import Hints
+from rmq._listening.handler_calls import ListenerSetup
+from rmq._listening.listener import Listener
+from rmq._listening.listener_thread import PIGGYBACK_S, HandlersInTurn, ListenerThread
+from rmq._model.deliveries import ACKED, Delivery
+from rmq._model.observers import Observer, Observers
+from rmq._model.times import monotonic_s
+from rmq._model.topics import Topic
+from rmq._scripts.keys import slot_keys
+from rmq._slots.slots import WHOLE_BATCH, SlotWriter
+from rmq._transport.connections import Connections
+from rmq._transport.urls import parse_url
 from rmq.errors import ScriptFailedError
-from rmq.keys import slot_keys
-from rmq.observing import Observer
-from rmq.rounds import FEWEST_SLOTS, MOST_SLOTS, next_width
-from rmq.slot import SlotWriter
-from rmq.topics import Topic
-from rmq.urls import parse_url
-from rmq.wakeups import Hints
-from rmq.worker import RIDE_S, Listener, Worker
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of, texts
 from tests.support.proxy import Proxy
@@ -32,10 +35,9 @@ from tests.support.waiting import wait_until
 
 
 class HolderStub:
-    """Leaves outcomes noted, as a listener's worker does."""
+    """Leaves outcomes noted, as a listener's thread does."""
 
-    def settle(self, delivery: Delivery, outcome: Outcome) -> bool:
-        return True
+    settle = None
 
     def still_owner(self, delivery: Delivery) -> bool:
         return True
@@ -68,10 +70,11 @@ def test_a_hint_that_overtakes_the_reply_of_a_claim_is_kept(
     topic = make_topic(TopicType.PRIORITY)
     connections = Connections(parse_url(proxy.url))
     claimer = Claimer(connections, topic, [0])
-    claimer.claim(10, HOLDER)
+    claims = ClaimExecutor(claimer, HOLDER)
+    claims.claim(10)
     claimer.expect(0)
     proxy.delay_replies(0.3)
-    thread = threading.Thread(target=claimer.claim, args=(10, HOLDER))
+    thread = threading.Thread(target=claims.claim, args=(10,))
     before = proxy.commands("EVALSHA")
     thread.start()
     wait_until(lambda: proxy.commands("EVALSHA") > before)
@@ -79,14 +82,15 @@ def test_a_hint_that_overtakes_the_reply_of_a_claim_is_kept(
     assert thread.is_alive()
     thread.join(10)
     assert claimer.wait_s(5.0) == 0
-    assert claimer.claim(10, HOLDER).deliveries == []
+    assert claims.claim(10).deliveries == []
     assert claimer.wait_s(5.0) == 5.0  # and a hint too many costs one claim
     connections.close()
 
 
 def test_hints_for_slots_of_others_do_no_harm(connections: Connections, make_topic: MakeTopic) -> None:
     claimer = Claimer(connections, make_topic(TopicType.PRIORITY, slots=2), [0])
-    claimer.claim(10, HOLDER)
+    claims = ClaimExecutor(claimer, HOLDER)
+    claims.claim(10)
     claimer.take_hints(Hints((), False))
     claimer.take_hints(Hints(((1, 0),), False))
     assert claimer.wait_s(5.0) == 5.0
@@ -94,11 +98,12 @@ def test_hints_for_slots_of_others_do_no_harm(connections: Connections, make_top
 
 def test_what_is_claimed_is_shared_out_among_the_slots(connections: Connections, topic: Topic) -> None:
     claimer = Claimer(connections, topic, [0, 1])
-    found = claimer.claim(3, HOLDER).deliveries
+    claims = ClaimExecutor(claimer, HOLDER)
+    found = claims.claim(3).deliveries
     assert sorted(texts(found)) == ["s0 m0", "s0 m1", "s1 m0"]
     for delivery in found:
         delivery.mark(ACKED)
-    round_ = claimer.claim(10, HOLDER, found)
+    round_ = claims.claim(10, found)
     assert sorted(texts(round_.deliveries)) == ["s0 m2", "s1 m1", "s1 m2"]
     assert round_.unsent == []
 
@@ -112,13 +117,14 @@ def test_a_slot_that_fails_neither_hides_the_others_nor_has_outcomes_sent_twice(
     producer = client.producer(topic)
     producer.send_many(PriorityMessage(f"s{slot}", 100, slot_basis=bases[slot]) for slot in (0, 1))
     claimer = Claimer(connections, topic, [0, 1])
-    found = claimer.claim(10, HOLDER).deliveries
+    claims = ClaimExecutor(claimer, HOLDER)
+    found = claims.claim(10).deliveries
     assert sorted(texts(found)) == ["s0", "s1"]
     redis_client.set(slot_keys(topic.name, 1).retry, "someone else's")
     for delivery in found:
         delivery.mark(ACKED)
     with caplog.at_level(logging.WARNING):
-        round_ = claimer.claim(0, HOLDER, found)
+        round_ = claims.claim(0, found)
     assert round_.deliveries == []
     assert texts(round_.unsent) == ["s1"]  # to be sent again as long as its lease runs; the other one is done
     assert "WRONGTYPE" in caplog.text
@@ -126,11 +132,11 @@ def test_a_slot_that_fails_neither_hides_the_others_nor_has_outcomes_sent_twice(
     # nothing to settle and nothing claimed: raised, and the slot is left alone for a moment
     claimer.expect(1)
     with pytest.raises(ScriptFailedError, match="slot 1"):
-        claimer.claim(10, HOLDER)
+        claims.claim(10)
     assert 0 < claimer.wait_s(5.0) <= TROUBLE_PAUSE_S
     producer.send(PriorityMessage("more", 100, slot_basis=bases[0]))
     claimer.expect(0)
-    assert texts(claimer.claim(10, HOLDER).deliveries) == ["more"]
+    assert texts(claims.claim(10).deliveries) == ["more"]
 
 
 def test_a_look_at_a_broken_slot_does_not_hide_what_is_due_in_the_others(
@@ -138,47 +144,51 @@ def test_a_look_at_a_broken_slot_does_not_hide_what_is_due_in_the_others(
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=4, checked=False)
     claimer = Claimer(connections, topic, range(4))
-    claimer.claim(10, HOLDER)
+    claims = ClaimExecutor(claimer, HOLDER)
+    claims.claim(10)
     redis_client.set(slot_keys(topic.name, 0).store, "someone else's")
     redis_client.zadd(slot_keys(topic.name, 3).store, {"quiet": 100})
     with pytest.raises(ScriptFailedError, match="slot 0"):
         claimer.look()
-    assert texts(claimer.claim(10, HOLDER).deliveries) == ["quiet"]
+    assert texts(claims.claim(10).deliveries) == ["quiet"]
 
 
 def test_a_lost_reply_is_not_asked_for_again_at_once(client: RmqClient, topic: Topic, proxy: Proxy) -> None:
     """Pitfall 1: each such claim may strand messages until their lease ends."""
     connections = Connections(parse_url(proxy.url))
     claimer = Claimer(connections, topic, [0, 1])
-    claimer.claim(0, HOLDER)
+    claims = ClaimExecutor(claimer, HOLDER)
+    claims.claim(0)
     proxy.cut_before_reply(command="EVALSHA")
     claimer.expect(0)
-    assert claimer.claim(1, HOLDER).deliveries == []
-    assert claimer.lost_replies == 1
+    round_ = claims.claim(1)
+    assert (round_.deliveries, round_.doubtful) == ([], 1)
     assert stats_of(client, topic).in_flight == 1
     claimer.expect(1)
-    assert len(claimer.claim(2, HOLDER).deliveries) in (1, 2)
+    assert len(claims.claim(2).deliveries) in (1, 2)
     connections.close()
 
 
 def test_an_outcome_that_never_got_out_is_handed_back(client: RmqClient, topic: Topic, proxy: Proxy) -> None:
     connections = Connections(parse_url(proxy.url), deadline_s=0.3)
     claimer = Claimer(connections, topic, [0, 1])
-    found = claimer.claim(10, HOLDER).deliveries
+    claims = ClaimExecutor(claimer, HOLDER)
+    found = claims.claim(10).deliveries
     for delivery in found:
         delivery.mark(ACKED)
     proxy.refuse_connections()
     proxy.cut_now()
-    wait_until(lambda: claimer.claim(0, HOLDER, found).unsent == found, 10)
+    wait_until(lambda: claims.claim(0, found).unsent == found, 10)
     proxy.normal()
-    assert claimer.claim(0, HOLDER, found).unsent == []
+    assert claims.claim(0, found).unsent == []
     assert left_in(stats_of(client, topic)) == (0, 0, 0, 0)
     connections.close()
 
 
 def test_wait_ends_when_woken(connections: Connections, make_topic: MakeTopic) -> None:
     claimer = Claimer(connections, make_topic(TopicType.PRIORITY), [0])
-    claimer.claim(10, HOLDER)
+    claims = ClaimExecutor(claimer, HOLDER)
+    claims.claim(10)
     thread = threading.Thread(target=claimer.wait, args=(60.0,))
     started_s = monotonic_s()
     thread.start()
@@ -191,15 +201,16 @@ def test_wait_ends_when_woken(connections: Connections, make_topic: MakeTopic) -
 def test_a_slot_that_may_not_be_claimed_from_any_more_is_not_asked_for_without_a_pause(
     connections: Connections, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq.claimer.TROUBLE_PAUSE_S", 60.0)
+    monkeypatch.setattr("rmq._claiming.claimer.TROUBLE_PAUSE_S", 60.0)
     may_claim = False
     claimer = Claimer(connections, topic, [0, 1], lambda slot, owner: slot == 1 or may_claim)
+    claims = ClaimExecutor(claimer, HOLDER)
     claimer.look()
-    assert {delivery.slot for delivery in claimer.claim(10, HOLDER).deliveries} == {1}
+    assert {delivery.slot for delivery in claims.claim(10).deliveries} == {1}
     assert claimer.wait_s(5.0) == 5.0
     may_claim = True
     claimer.expect(0)
-    assert {delivery.slot for delivery in claimer.claim(10, HOLDER).deliveries} == {0}
+    assert {delivery.slot for delivery in claims.claim(10).deliveries} == {0}
 
 
 def test_fewer_slots_at_once_where_they_are_full_and_more_where_they_are_not() -> None:
@@ -213,29 +224,29 @@ def test_outcomes_ride_on_claims_from_their_slot_and_all_go_where_nothing_is_due
     client: RmqClient, connections: Connections, topic: Topic
 ) -> None:
     claimer = Claimer(connections, topic, [0, 1])
-    held = claimer.claim(4, HOLDER).deliveries
+    claims = ClaimExecutor(claimer, HOLDER)
+    held = claims.claim(4).deliveries
     for delivery in held:
         delivery.mark(ACKED)
-    asked: list[list[int] | None] = []
+    plans: list[ClaimPlan] = []
 
-    def board(slots: Sequence[int] | None) -> list[Delivery]:
-        asked.append(None if slots is None else sorted(slots))
-        boarded = [delivery for delivery in held if slots is None or delivery.slot in slots]
-        for delivery in boarded:
+    def claim(limit: int) -> list[Delivery]:
+        """As a listener's thread does."""
+        plans.append(plan := claimer.plan(limit))
+        settled = [delivery for delivery in held if not plan.busy or delivery.slot in plan.slots]
+        for delivery in settled:
             held.remove(delivery)
-        return boarded
+        return claims.carry_out(plan, settled).deliveries
 
-    claimer.claim(1, HOLDER, board=board)
+    claim(1)
     assert stats_of(client, topic).total("acked") == 2
-    left = claimer.claim(10, HOLDER, board=board).deliveries
+    left = claim(10)
     assert (stats_of(client, topic).total("acked"), held) == (4, [])
     for delivery in left:
         delivery.mark(ACKED)
     held += left
-    claimer.claim(10, HOLDER, board=board)
-    assert asked[0] is not None
-    assert len(asked[0]) == 1
-    assert asked[-1] is None
+    claim(10)
+    assert (len(plans[0].slots), plans[-1].busy) == (1, False)
 
 
 def test_a_message_that_waited_for_its_twin_is_due_once_that_one_is_acked(
@@ -244,15 +255,16 @@ def test_a_message_that_waited_for_its_twin_is_due_once_that_one_is_acked(
     """Another thread has found it in flight, and would look again in a second only."""
     topic = make_topic(TopicType.PRIORITY, slots=2)
     claimer = Claimer(connections, topic, [0, 1])
+    claims = ClaimExecutor(claimer, HOLDER)
     client.producer(topic).send(PriorityMessage("a", 100))
-    found = claimer.claim(10, HOLDER).deliveries
+    found = claims.claim(10).deliveries
     client.producer(topic).send(PriorityMessage("a", 100))
     claimer.expect(found[0].slot)
-    assert claimer.claim(10, HOLDER).deliveries == []
+    assert claims.claim(10).deliveries == []
     assert claimer.wait_s(5.0) == 5.0
     found[0].mark(ACKED)
-    claimer.claim(0, HOLDER, found)
-    assert texts(claimer.claim(10, HOLDER).deliveries) == ["a"]
+    claims.claim(0, found)
+    assert texts(claims.claim(10).deliveries) == ["a"]
 
 
 def test_an_outcome_does_not_put_back_the_search_behind_thousands_in_flight(
@@ -261,27 +273,29 @@ def test_an_outcome_does_not_put_back_the_search_behind_thousands_in_flight(
     topic = make_topic(TopicType.PRIORITY, slots=2, checked=False)
     keys = slot_keys(topic.name, 0)
     claimer = Claimer(connections, topic, [0])
+    claims = ClaimExecutor(claimer, HOLDER)
     redis_client.zadd(keys.store, {"first": 2_000})
-    found = claimer.claim(1, HOLDER).deliveries
-    twins = {f"twin {number}": 1_000 for number in range(8_000)}
+    found = claims.claim(1).deliveries
+    twins = {f"twin {number}": 1_000 for number in range(1_500)}
     redis_client.zadd(keys.store, {**twins, "behind": 500})
     redis_client.zadd(keys.prepare, dict.fromkeys(twins, found[0].claim_score))
     claimer.expect(0)
-    assert claimer.claim(1, HOLDER).deliveries == []  # a search ends after 4,096
+    assert claims.claim(1).deliveries == []  # a search ends after about 1,000
     found[0].mark(ACKED)
-    claimer.claim(0, HOLDER, found)
-    assert texts(claimer.claim(1, HOLDER).deliveries) == ["behind"]
+    claims.claim(0, found)
+    assert texts(claims.claim(1).deliveries) == ["behind"]
 
 
 def test_a_look_that_took_long_does_not_spoil_what_is_known_of_redis_time(make_topic: MakeTopic, proxy: Proxy) -> None:
     topic = make_topic(TopicType.FIXED_TIME, slots=2)
     connections = Connections(parse_url(proxy.url))
     claimer = Claimer(connections, topic, [0, 1])
+    claims = ClaimExecutor(claimer, HOLDER)
     claimer.look()
-    claimer.claim(1, HOLDER)
+    claims.claim(1)
     claimer.expect(0)
-    claimer.claim(1, HOLDER)
-    schedule, at_s = claimer._schedule, monotonic_s()  # pyright: ignore[reportPrivateUsage]
+    claims.claim(1)
+    schedule, at_s = claimer.due.schedule, monotonic_s()
     known_ms = schedule.redis_now_ms(at_s)
     proxy.delay_replies(0.3)
     claimer.look()
@@ -297,30 +311,32 @@ def test_acks_of_a_claim_that_come_late_are_carried_out_while_nobody_else_has_it
     bases = {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(100)}
     client.producer(topic).send_many(PriorityMessage(f"m{i}", 100, slot_basis=bases[0]) for i in range(3))
     claimer = Claimer(connections, topic, [0, 1])
-    found = claimer.claim(10, HOLDER).deliveries
+    claims = ClaimExecutor(claimer, HOLDER)
+    found = claims.claim(10).deliveries
     for delivery in found:
         delivery.mark(ACKED)
         delivery.claim_score -= 100_000
         delivery.lease_until_s -= 100
         redis_client.zadd(slot_keys(topic.name, 0).prepare, {delivery.content: delivery.claim_score})
-    assert claimer.claim(0, HOLDER, found).unsent == []
+    assert claims.claim(0, found).unsent == []
     assert stats_of(client, topic).total("acked") == 3
 
 
-def a_worker(connections: Connections, topic: Topic) -> Worker:
+def a_worker(connections: Connections, topic: Topic, observers: Observers | None = None) -> ListenerThread:
     claimer = Claimer(connections, topic, range(topic.slots))
-    return Worker(Listener(topic, lambda delivery: None), claimer, threading.Event(), None, 0)
+    setup = ListenerSetup(Listener(topic, lambda delivery: None), threading.Event(), observers=observers or Observers())
+    return ListenerThread(setup, claimer, 0, HandlersInTurn)
 
 
 def test_outcomes_that_come_too_late_are_not_given_up_in_silence(
     connections: Connections, topic: Topic, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = a_worker(connections, topic)
-    found = worker.claimer.claim(10, worker).deliveries
+    found = worker.claims.claim(10).deliveries
     worker.held.deliveries = list(found)
     found[0].lease_until_s = 0.0
     with caplog.at_level(logging.WARNING):
-        worker._drop(found, found[:2])  # pyright: ignore[reportPrivateUsage]
+        worker._drop(found, ClaimRound([], found[:2]))  # pyright: ignore[reportPrivateUsage]
     assert worker.held.deliveries == [found[1]]
     assert "1 outcomes did not reach Redis before their leases ended" in caplog.text
 
@@ -337,20 +353,21 @@ def test_outcomes_with_a_lost_reply_are_not_told_as_carried_out(
             told.extend(deliveries)
 
     connections = Connections(parse_url(proxy.url))
-    worker = a_worker(connections, topic)
-    worker.observers.all.append(Watch())
-    found = worker.claimer.claim(4, worker).deliveries
+    observers = Observers()
+    observers.all.append(Watch())
+    worker = a_worker(connections, topic, observers)
+    found = worker.claims.claim(4).deliveries
     worker.held.deliveries = list(found)
     found[0].mark(ACKED)
-    worker._settle_only()  # pyright: ignore[reportPrivateUsage]
+    worker.settle_only()
     assert told == found[:1]
     proxy.cut_before_reply(command="EVALSHA")
     for delivery in found[1:]:
         delivery.mark(ACKED)
     with caplog.at_level(logging.WARNING):
-        worker._settle_only()  # pyright: ignore[reportPrivateUsage]
+        worker.settle_only()
     assert (told, worker.held.all()) == (found[:1], [])
-    assert "whether 3 outcomes were carried out is not known" in caplog.text
+    assert "3 outcomes may not have been carried out" in caplog.text
     assert stats_of(client, topic).total("acked") == 4
     connections.close()
 
@@ -359,14 +376,14 @@ def test_an_ack_does_not_ride_on_beside_a_slow_handler(
     client: RmqClient, connections: Connections, topic: Topic
 ) -> None:
     worker = a_worker(connections, topic)
-    found = worker.claimer.claim(1, worker).deliveries
+    found = worker.claims.claim(1).deliveries
     worker.held.deliveries = list(found)
     found[0].mark(ACKED)
-    worker.held.let_ride(0.0)
-    worker._began_s = monotonic_s() + 60  # pyright: ignore[reportPrivateUsage]
+    worker.held.defer_acks(0.0)
+    worker.calls.began_s = monotonic_s() + 60
     worker.relieve()
     assert stats_of(client, topic).total("acked") == 0
-    worker._began_s -= 60 + RIDE_S  # pyright: ignore[reportPrivateUsage]
+    worker.calls.began_s -= 60 + PIGGYBACK_S
     worker.relieve()
     assert stats_of(client, topic).total("acked") == 1
     assert worker.held.all() == []
@@ -377,16 +394,16 @@ def test_no_ack_rides_on_when_its_worker_stops_ends_or_hands_over(
     end: str, client: RmqClient, connections: Connections, topic: Topic
 ) -> None:
     worker = a_worker(connections, topic)
-    found = worker.claimer.claim(4, worker).deliveries
+    found = worker.claims.claim(4).deliveries
     worker.held.deliveries = list(found)
     for delivery in found:
         delivery.mark(ACKED)
-    worker.held.let_ride(0.0)
-    assert (len(worker.held.riding), worker.slots_held()) == (2, {0, 1})
+    worker.held.defer_acks(0.0)
+    assert (len(worker.held.deferred), worker.slots_held()) == (2, {0, 1})
     if end == "stop":
         worker.release_waiting()
     elif end == "end":
-        worker._finish()  # pyright: ignore[reportPrivateUsage]
+        worker.finish()
     else:
         assert worker.has_left(0)
     assert stats_of(client, topic).total("acked") == 4
@@ -400,14 +417,17 @@ def test_many_whole_claims_are_acked_in_several_calls(
     topic = make_topic(TopicType.PRIORITY, slots=2, checked=False)
     prepare = slot_keys(topic.name, 0).prepare
     seconds: Any = redis_client.time()
-    scores = [seconds[0] * 1_000 + number for number in range(300)]
+    scores = [(seconds[0] * 1_000 + number) * 1_000 for number in range(300)]
     redis_client.zadd(prepare, {f"{score} {half}": score for score in scores for half in "ab"})
     connections = Connections(parse_url(proxy.url))
     writer = SlotWriter(connections, topic)
-    claims = [(score, 2, f"{score} a".encode()) for score in scores]
-    wrong = [(score, 3, f"{score} a".encode()) for score in (scores[0], scores[-1])]
-    assert writer.ack_whole(0, [wrong[0], *claims[1:-1], wrong[1]]) == [scores[0], scores[-1]]
-    assert proxy.commands("EVALSHA") in (2, 3)  # one more where the script was not loaded
+    claims = [(score, 2) for score in scores]
+    wrong = [(score, 3) for score in (scores[0], scores[-1])]
+    mixed = [wrong[0], *claims[1:-1], wrong[1]]
+    parts = [mixed[first : first + WHOLE_BATCH] for first in range(0, len(mixed), WHOLE_BATCH)]
+    replies = connections.run_many([writer.claim_call(0, 0, whole=part) for part in parts])
+    assert [score for reply in replies for score in reply.unmatched] == [scores[0], scores[-1]]
+    assert proxy.commands("EVALSHA") in (2, 3, 4)  # one more each, where the script was not loaded
     assert redis_client.zcard(prepare) == 4
     connections.close()
 
@@ -420,9 +440,8 @@ def test_an_outcome_that_comes_while_a_claim_is_under_way_is_not_dropped(
     with RmqClient(redis_url) as client:
         client.producer(topic).send_many(PriorityMessage(f"m{i}", 100) for i in range(2))
         connections = Connections(parse_url(proxy.url))
-        claimer = Claimer(connections, topic, [0, 1])
-        worker = Worker(Listener(topic, lambda delivery: None), claimer, threading.Event(), None, 0)
-        found = claimer.claim(10, worker).deliveries
+        worker = a_worker(connections, topic)
+        found = worker.claims.claim(10).deliveries
         assert len(found) == 2
         worker.held.deliveries = list(found)
         proxy.delay_replies(0.3)
@@ -434,6 +453,6 @@ def test_an_outcome_that_comes_while_a_claim_is_under_way_is_not_dropped(
         found[1].mark(ACKED)
         thread.join(10)
         assert found[1] in worker.held.deliveries
-        worker._finish()  # pyright: ignore[reportPrivateUsage]
+        worker.finish()
         assert left_in(stats_of(client, topic)) == (0, 0, 0, 0)
         connections.close()

@@ -5,21 +5,23 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import redis
 
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, TopicType
-from rmq.connections import Connections
-from rmq.consumer import Consumer
+from rmq._claiming.consumer import Consumer
+from rmq._model.retry import ImmediateRetry
+from rmq._model.topics import Topic
+from rmq._scripts.keys import slot_keys
+from rmq._sending.producer import Producer
+from rmq._slots.slots import SlotWriter
+from rmq._transport.call import Call
+from rmq._transport.connections import Connections
 from rmq.errors import AlreadySettledError, InvalidValueError, RedisUnavailableError, ScriptFailedError
-from rmq.keys import slot_keys
-from rmq.producer import Producer
-from rmq.retry import ImmediateRetry
-from rmq.slot import SlotWriter
-from rmq.topics import Topic
 from tests.conftest import MakeTopic
 from tests.support.clients import drain, left_in, stats_of, texts
 from tests.support.proxy import Proxy
@@ -243,7 +245,7 @@ def test_an_expired_lease_is_delivered_again_and_the_late_ack_changes_nothing(
         assert len(late) == 3
         again = other.poll(timeout=10)
         assert [delivery.attempt for delivery in again] == [2, 2, 2]
-        assert again[0].claimed_ms // 1000 > late[0].claimed_ms // 1000 + 1
+        assert again[0].claimed_ms > late[0].claimed_ms + 1_000
         assert consumer.ack(late[:1]) == late[:1]
         assert late[1].nack() is False
         assert consumer.extend(late[2:]) == late[2:]
@@ -375,7 +377,7 @@ def test_what_was_claimed_before_a_slot_fails_is_handed_over(
 
 def idle_consumer(client: RmqClient, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> Consumer:
     """A consumer that has nothing to do and never looks by itself, so that only a hint can wake it."""
-    monkeypatch.setattr("rmq.consumer.LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr("rmq._claiming.consumer.LOOK_EVERY_S", 3600.0)
     consumer = client.consumer(topic)
     assert consumer.poll(timeout=0.2) == []
     return consumer
@@ -409,7 +411,7 @@ def test_each_change_that_makes_something_due_wakes(
     with idle_consumer(client, topic, monkeypatch) as consumer, client.consumer(topic) as other:
         producer.send(far)
         assert consumer.poll(timeout=0.1) == []
-        client.reschedule(topic, "a", due_in=0)
+        client.control(topic).reschedule("a", due_in=0)
         [delivery] = consumer.poll(timeout=10)
         assert delivery.nack()  # back at once
         [delivery] = other.poll(timeout=10)
@@ -465,15 +467,15 @@ def test_a_whole_claim_is_acked_without_its_contents(
         client.producer(topic).send_many(PriorityMessage(f"{'content' * 20}{i}", 100) for i in range(50))
         found = consumer.poll(50)
         assert len(found) == 50
-        assert SlotWriter(connections, topic).ack_whole(0, [(1, 1, b"")]) == [1]  # loads the script
+        loading = SlotWriter(connections, topic).claim_call(0, 0, whole=[(1, 1)])
+        assert connections.run(loading).unmatched == (1,)
         before = proxy.commands("EVALSHA")
         assert consumer.ack(found) == []
         assert proxy.commands("EVALSHA") == before + 1
         assert left_in(stats_of(client, topic)) == (0, 0, 0, 0)
 
 
-def test_claims_of_one_second_are_not_taken_for_one_another(client: RmqClient, make_topic: MakeTopic) -> None:
-    """Both have the same claim score: the one acks its own, whatever the other holds."""
+def test_claims_of_one_moment_are_not_taken_for_one_another(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY)
     client.producer(topic).send_many(PriorityMessage(f"m{i}", 100) for i in range(40))
     with client.consumer(topic) as one, client.consumer(topic) as other:
@@ -502,29 +504,20 @@ def test_what_was_settled_before_a_call_failed_stays_settled(
     """Else it would be settled again, and be taken for lost."""
     topic = make_topic(TopicType.PRIORITY)
     Producer(connections, topic).send_many(PriorityMessage(f"m{i:04}", 100, body="b") for i in range(300))
-    writer = SlotWriter(connections, topic)
-    calls: list[int] = []
+    run_many = connections.run_many
 
-    def fail_in_the_second_call(name: str) -> Callable[..., list[bytes]]:
-        method = getattr(writer, name)
+    def fail_from_the_second_on(calls: Sequence[Call[Any]], patience_s: float) -> list[Any]:
+        return run_many(calls[:1], patience_s) + [RedisUnavailableError("cut off")] * (len(calls) - 1)
 
-        def call(slot: int, part: Sequence[object]) -> list[bytes]:
-            calls.append(len(part))
-            if len(calls) == 2:
-                raise RedisUnavailableError("cut off")
-            return method(slot, part)
-
-        return call
-
-    monkeypatch.setattr("rmq.consumer.MAX_BATCH", 256)
-    for name in ("ack", "nack"):
-        monkeypatch.setattr(writer, name, fail_in_the_second_call(name))
+    monkeypatch.setattr("rmq._claiming.settler.MAX_BATCH", 256)
+    monkeypatch.setattr("rmq._claiming.settler.NACK_BATCH", 256)
     with Consumer(connections, topic) as consumer:
-        monkeypatch.setattr(consumer, "_writer", writer)
         found = consumer.poll(300)
         settle = getattr(consumer, verb)
-        with pytest.raises(RedisUnavailableError):
-            settle(found)
+        with monkeypatch.context() as patched:
+            patched.setattr(connections, "run_many", fail_from_the_second_on)
+            with pytest.raises(RedisUnavailableError):
+                settle(found)
         left = [delivery for delivery in found if delivery.outcome is None]
-        assert (calls, len(left)) == ([256, 44], 44)
+        assert len(left) == 44
         assert settle(left) == []

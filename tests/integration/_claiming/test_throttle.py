@@ -10,10 +10,10 @@ import pytest
 import redis
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq.delivery import Delivery
+from rmq._claiming.rate_limit import Throttle
+from rmq._model.deliveries import Delivery
+from rmq._scripts.keys import rate_key
 from rmq.errors import InvalidTopicError
-from rmq.keys import rate_key
-from rmq.throttle import Throttle
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until
 
@@ -70,7 +70,7 @@ def test_a_listener_keeps_the_rate_and_follows_its_changes(redis_url: str, make_
         wait_until(lambda: len(seen) == 400, 60)
         # and a limit that comes while a process runs without one is found within seconds
         client.change_topic(client.topic(topic.name).changed(max_rate=0.001))
-        wait_until(lambda: client._runtimes[0]._claimers[0]._throttle.limited, 60)
+        wait_until(lambda: client._listeners.runtimes[0]._claimers[0].throttle.limited, 60)
         fill(client, topic, 50)
         time.sleep(0.5)  # nothing to wait for: it must not go on
         assert len(seen) <= 401  # what was in the bucket
@@ -117,6 +117,22 @@ def test_a_lost_bucket_does_not_lift_the_limit(
         consumer.close()
 
 
+@pytest.mark.parametrize("max_rate", [None, 1_000.0])
+def test_a_strangers_rate_stops_no_topic(
+    redis_url: str, make_topic: MakeTopic, redis_client: redis.Redis, max_rate: float | None
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, max_rate=max_rate)
+    with RmqClient(redis_url) as client, client.consumer(topic) as consumer:
+        fill(client, topic, 3)
+        for value in ("garbage", "nan", "1e999"):
+            redis_client.hset(rate_key(topic.name), "rate", value)
+            throttle = Throttle(client._registered(topic)[0], topic)
+            throttle.follow()
+            assert throttle.take(1) == 1
+        assert len(consumer.poll(timeout=5)) == 3
+        assert redis_client.hget(rate_key(topic.name), "rate") == repr(max_rate or 0).encode()
+
+
 @pytest.mark.parametrize("rate", [0, -1, True, "5", float("nan"), 2_000_000])
 def test_a_rate_that_is_none_is_refused(rate: object) -> None:
     with pytest.raises(InvalidTopicError, match="max_rate"):
@@ -130,3 +146,29 @@ def test_the_definition_carries_it() -> None:
     assert "max_rate" not in Topic("t", TopicType.PRIORITY).to_json()
     with pytest.raises(InvalidTopicError, match="max_burst"):
         Topic("t", TopicType.PRIORITY, max_burst=5)
+
+
+def test_a_claim_that_breaks_off_while_it_gives_tokens_back_keeps_its_messages(
+    redis_url: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C, or a cancellation on the asyncio side: they came back with their lease only."""
+    topic = make_topic(TopicType.PRIORITY, slots=1, max_rate=1_000)
+    give_back, armed = Throttle.give_back, list[bool]()
+
+    def break_off(throttle: Throttle, unused: int) -> None:
+        if armed:
+            armed.pop()
+            raise KeyboardInterrupt
+        give_back(throttle, unused)
+
+    monkeypatch.setattr(Throttle, "give_back", break_off)
+    with RmqClient(redis_url) as client, client.consumer(topic) as consumer:
+        assert consumer.poll(10, 0.1) == []
+        client.producer(topic).send_many(PriorityMessage(text, 100) for text in "abc")
+        armed.append(True)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(10, 5.0)
+        found = consumer.poll(10, 2.0)
+        assert sorted(each.text for each in found) == ["a", "b", "c"]
+        assert {each.attempt for each in found} == {1}
+        assert consumer.ack(found) == []

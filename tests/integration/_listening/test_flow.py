@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 
 from rmq import Adaptive, PriorityMessage, RmqClient, Topic, TopicType
-from rmq.delivery import Delivery
+from rmq._model.deliveries import Delivery
+from rmq._model.retry import ImmediateRetry
 from rmq.errors import InvalidValueError
-from rmq.retry import ImmediateRetry
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until
 
@@ -79,7 +79,7 @@ def test_a_failing_downstream_gets_few_tries_and_retries_are_not_burnt(redis_url
 
         fill(client, topic, 300)
         client.start()
-        gate = client._runtimes[0]._gate
+        gate = client._listeners.runtimes[0]._gate
         assert gate is not None
         wait_until(lambda: gate.careful, 60, "a pause")
         before, began_s = tries[0], time.monotonic()

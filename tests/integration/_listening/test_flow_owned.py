@@ -12,13 +12,13 @@ from collections.abc import Iterator
 import pytest
 
 from rmq import Adaptive, PriorityMessage, RmqClient, TopicType
-from rmq.coordination import Coordinator
-from rmq.delivery import Delivery
+from rmq._model.deliveries import Delivery
+from rmq._model.topics import Topic
+from rmq._ownership import Coordinator
 from rmq.metrics.collector import TopicsCollector
-from rmq.topics import Topic
-from rmq.zookeeper_server import ZooKeeperEnsemble
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until
+from tests.support.zookeeper import ZooKeeperEnsemble
 
 pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
 

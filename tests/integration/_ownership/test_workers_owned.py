@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from rmq import PriorityMessage, RmqClient, TopicType
-from rmq.coordination import Coordinator
-from rmq.zookeeper_server import ZooKeeperEnsemble
+from rmq._ownership import Coordinator
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until
+from tests.support.zookeeper import ZooKeeperEnsemble
 
 pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
 

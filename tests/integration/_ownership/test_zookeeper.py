@@ -10,26 +10,28 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError
+from kazoo.exceptions import NoAuthError, NotEmptyError
 from kazoo.security import CREATOR_ALL_ACL
 
-from rmq.coordination import Coordinator, DigestAuth, Ownership, SlotKey
-from rmq.coordination.view import monotonic_s
+from rmq._model.times import monotonic_s
+from rmq._ownership import Coordinator, DigestAuth, Ownership, SlotKey
 from rmq.errors import CoordinationError, ForkedClientError, InvalidValueError
-from rmq.zookeeper_server import ZooKeeperEnsemble
+from tests.support.zookeeper import ZooKeeperEnsemble
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 SESSION_S = 3.0
 TICK_MS = 300
+PROMPT_S = SESSION_S + 20.0
+"""What begins with the end of a session has ended by then, on a busy machine, too."""
 
 
 def wait_until(condition: Callable[[], Any], timeout_s: float = 60.0) -> float:
@@ -39,6 +41,21 @@ def wait_until(condition: Callable[[], Any], timeout_s: float = 60.0) -> float:
         assert time.monotonic() - start < timeout_s, f"not within {timeout_s} s"
         time.sleep(0.01)
     return time.monotonic() - start
+
+
+def held_for(owns: Callable[[], object], timeout_s: float = 60.0) -> float:
+    """Wait until a worker says that it owns nothing; return when it was last asked and still owned something.
+
+    However late this process gets to ask: a worker that gives up by its clock never owns after that.
+    """
+    start = last = time.monotonic()
+    while True:
+        asked = time.monotonic()
+        if not owns():
+            return last - start
+        last = asked
+        assert last - start < timeout_s, f"not within {timeout_s} s"
+        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -180,11 +197,12 @@ def test_a_revoked_slot_waits_for_its_last_handler(cluster: Cluster) -> None:
 
 
 def test_the_drain_limit_hands_over_all_the_same(cluster: Cluster) -> None:
-    slow = cluster.add("slow", 2, drains=False, drain_timeout_s=1)
+    cluster.add("slow", 2, drains=False, drain_timeout_s=1)
     cluster.settle(2)
+    started_s = time.monotonic()
     fast = cluster.add("fast", 2)
-    wait_until(slow.revoking)
-    assert 0.5 < wait_until(fast.owned) < 3
+    wait_until(fast.owned)
+    assert time.monotonic() - started_s >= 1
 
 
 def test_weights_share_in_proportion(cluster: Cluster) -> None:
@@ -212,7 +230,7 @@ def test_a_killed_worker_is_replaced_after_its_session(cluster: Cluster) -> None
     with other_process(cluster, "victim") as victim:
         wait_until(lambda: len(survivor.owned()) == 4)
         victim.kill()
-        assert wait_until(lambda: len(survivor.owned()) == 8) < SESSION_S + 3
+        wait_until(lambda: len(survivor.owned()) == 8, PROMPT_S)
 
 
 @contextmanager
@@ -220,7 +238,7 @@ def other_process(cluster: Cluster, name: str) -> Iterator[subprocess.Popen[str]
     """Run a worker in a process of its own; it prints `mine` or `lost` when all its slots come or go."""
     program = f"""
         import time
-        from rmq.coordination import Coordinator
+        from rmq._ownership import Coordinator
         worker = Coordinator({cluster.hosts!r}, {name!r}, chroot={cluster.chroot!r}, session_timeout_s={SESSION_S})
         worker.on_change = lambda: [worker.drained(*key) for key in worker.revoking()]
         worker.start()
@@ -251,7 +269,7 @@ def test_a_stopped_process_owns_nothing_when_it_wakes(cluster: Cluster) -> None:
         while paused.stdout.readline() != "mine\n":
             pass
         os.kill(paused.pid, signal.SIGSTOP)
-        wait_until(lambda: len(survivor.owned()) == 8, SESSION_S + 5)
+        wait_until(lambda: len(survivor.owned()) == 8, PROMPT_S)
         os.kill(paused.pid, signal.SIGCONT)
         assert paused.stdout.readline() == "lost\n"
         assert paused.stdout.readline() == "mine\n"  # in a new session
@@ -266,11 +284,11 @@ def test_a_frozen_server_stops_claims_before_the_session_ends(cluster: Cluster, 
     one = next(iter(before.values()))
     single.servers[0].pause()
     try:
-        assert wait_until(lambda: not worker.owned(), SESSION_S) <= SESSION_S * 2 / 3 + 0.1
-        wait_until(lambda: not worker.still_owner(one), SESSION_S * 2 / 3)
+        assert held_for(worker.owned) <= SESSION_S * 2 / 3 + 0.1
+        assert held_for(lambda: worker.still_owner(one)) <= SESSION_S * 2 / 3
     finally:
         single.servers[0].resume()
-    wait_until(lambda: len(worker.owned()) == 8, 2 * SESSION_S + 5)
+    wait_until(lambda: len(worker.owned()) == 8)
     survived = worker.owned()[one.topic, one.slot].epoch == one.epoch
     assert worker.still_owner(one) is survived
 
@@ -316,7 +334,7 @@ def test_an_owner_node_deleted_by_hand_is_noticed(cluster: Cluster) -> None:
 
 def test_lost_watches_do_not_stick(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     # pitfall 40
-    monkeypatch.setattr("rmq.coordination.zk.ZooKeeperClient._on_event", lambda *_: None)
+    monkeypatch.setattr("rmq._ownership.zookeeper.ZooKeeperClient._on_event", lambda *_: None)
     first = cluster.add("w0", 8)
     cluster.add("w1", 8)
     cluster.settle(8)
@@ -365,11 +383,12 @@ def test_the_password_is_not_shown() -> None:
 
 
 def test_a_full_stop_hands_over_without_waiting_for_the_session(cluster: Cluster) -> None:
-    first = cluster.add("w0", 8)
+    longest_s = 20 * TICK_MS / 1000
+    first = cluster.add("w0", 8, session_timeout_s=longest_s)
     cluster.add("w1", 8)
     cluster.settle(8)
     first.stop()
-    assert cluster.settle(8, "w1") < 1
+    assert cluster.settle(8, "w1") < longest_s / 2
     assert first.owned() == {}
 
 
@@ -413,7 +432,7 @@ def test_every_slot_is_owned_again_after_zookeepers_leader_is_killed(
     assert leader is not None
     leader.kill()
     try:
-        assert cluster_of_three.settle(64, timeout_s=SESSION_S + 5) < SESSION_S + 5
+        cluster_of_three.settle(64, timeout_s=PROMPT_S)
     finally:
         leader.start()
         leader.wait_ready()
@@ -428,14 +447,14 @@ def test_a_lost_quorum_stops_all_and_its_return_brings_all_back(
     down = ensemble.servers[:2]
     for server in down:
         server.kill()
-    wait_until(lambda: not cluster_of_three.owners(), SESSION_S)
+    assert held_for(cluster_of_three.owners) < SESSION_S
     time.sleep(2 * SESSION_S)
     assert not cluster_of_three.owners()
     for server in down:
         server.start()
     for server in ensemble.servers:
         server.wait_ready()
-    assert cluster_of_three.settle(16, timeout_s=SESSION_S + 10) < SESSION_S + 5
+    cluster_of_three.settle(16, timeout_s=PROMPT_S)
 
 
 def test_a_worker_that_leads_and_dies_is_replaced(cluster_of_three: Cluster) -> None:
@@ -461,14 +480,13 @@ def test_a_cut_worker_gives_up_before_another_one_owns(
     frozen.pause()
     start = monotonic_s()
     try:
-        wait_until(lambda: not cut.owned(), SESSION_S)
-        lost_s = monotonic_s() - start
-        wait_until(lambda: len(other.owned()) == 8, SESSION_S + 5)
+        lost_s = monotonic_s() - start + held_for(cut.owned)
+        wait_until(lambda: len(other.owned()) == 8)
         taken_s = monotonic_s() - start
     finally:
         frozen.resume()
     assert lost_s < SESSION_S * 2 / 3 + 0.1
-    assert lost_s < taken_s - 0.1
+    assert lost_s < taken_s
     cluster_of_three.settle(8)
 
 
@@ -483,18 +501,56 @@ def test_a_wiped_zookeeper_is_another_ensemble_and_workers_start_over_in_it() ->
         shutil.rmtree(server.folder / "data")
         server.start()
         server.wait_ready()
-        wait_until(lambda: worker.leads and worker.ensemble != before["t", 0].ensemble, 6 * SESSION_S)
-        # the new ensemble is known a moment before what was owned in the old one is dropped; Redis refuses its epochs
-        wait_until(lambda: worker.owned() == {})
-        worker.register_topic("t", '{"slots":4}')
-        wait_until(lambda: len(worker.owned()) == 4)
+        wait_until(lambda: worker.leads and worker.ensemble != before["t", 0].ensemble)
+
+        def owns_all_there() -> bool:
+            """What is from the old one is dropped a moment after the new one is known; Redis refuses its epochs."""
+            ensembles = {ownership.ensemble for ownership in worker.owned().values()}
+            return ensembles == {worker.ensemble} and len(worker.owned()) == 4
+
+        wait_until(owns_all_there)  # what it needs it makes anew by itself
         assert not any(worker.still_owner(ownership) for ownership in before.values())
+
+
+@pytest.mark.parametrize("lost", ["/topics/t", "/owners/t", "/topics", "/owners", "/assignment", "/ensemble"])
+def test_live_workers_make_deleted_nodes_anew(cluster: Cluster, lost: str) -> None:
+    first, second = cluster.add("w0", 8), cluster.add("w1", 8)
+    cluster.settle(8)
+    before, identity = epochs(first.owned(), second.owned()), first.ensemble
+    with plain_client(cluster.hosts) as client:
+        with suppress(NotEmptyError):  # its children are gone, and some are there again already
+            client.delete(cluster.chroot + lost, recursive=True)
+        wait_until(lambda: client.exists(cluster.chroot + lost) is not None)
+        wait_until(lambda: client.exists(f"{cluster.chroot}/topics/t") is not None)
+    again = cluster.add("w2", 8)
+    cluster.settle(8)
+    assert {first.ensemble, second.ensemble, again.ensemble} == {identity}
+    if lost.startswith("/owners"):
+        assert min(epochs(first.owned(), second.owned(), again.owned()).values()) > max(before.values())
+
+
+def test_what_this_version_cannot_read_hides_only_itself(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    newer = b'{"version":99,"min_reader":99}'
+    worker = cluster.add("w0", 8)
+    cluster.settle(8)
+    with plain_client(cluster.hosts + cluster.chroot) as client:
+        client.create("/workers/strange", newer, ephemeral=True)
+        client.create("/topics/strange", newer)
+        client.set("/assignment", newer)
+        wait_until(lambda: client.get("/assignment")[0] != newer)
+        worker.consume("strange", 4)
+        cluster.add("w1", 8)
+        cluster.settle(8, "w0", "w1")
+        wait_until(lambda: any("topic strange get" in text for text in worker.troubles))
+    told = [record.getMessage() for record in caplog.records if "99" in record.getMessage()]
+    assert sum("worker strange gets no slots" in text for text in told) == 1
+    assert all("upgrade RMQ here" in text for text in told)
 
 
 def test_servers_end_with_the_process_that_started_them() -> None:
     program = """
         import os, signal
-        from rmq.zookeeper_server import ZooKeeperEnsemble
+        from tests.support.zookeeper import ZooKeeperEnsemble
         servers = ZooKeeperEnsemble()
         servers.start()
         print(servers.servers[0].pid, servers.folder, flush=True)

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import signal
+import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 import yaml
 
-from rmq import RmqClient, deployment, local_cluster
-from rmq.java import find_java
-from rmq.local_cluster import LocalClusterError
-from rmq.urls import Address, Topology, parse_url
-from rmq.zookeeper_server import find_classpath
+from rmq import PriorityMessage, RmqClient, Topic, TopicType
+from rmq._claiming.consumer import Consumer
+from rmq._processes import deployment, local_cluster
+from rmq._processes.cluster_state import LocalClusterError, State
+from rmq._processes.java import find_java
+from rmq._processes.zookeeper import JUTE_MAXBUFFER, find_classpath
+from rmq._transport.urls import Address, Topology, parse_url
 from tests.support.waiting import wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
+TOPIC = Topic("moved", TopicType.PRIORITY, slots=4)
 
 
 @pytest.fixture(scope="module")
@@ -34,15 +42,29 @@ def test_redis_is_set_up_as_locally(compose: dict[str, Any]) -> None:
     for name in names:
         assert services[name]["command"] == ["redis-server", *deployment.redis_arguments()]
         assert services[name]["volumes"] == [f"{name}:/data"]
-    addresses = [services[name]["networks"]["rmq"]["ipv4_address"] for name in names]
-    assert len(set(addresses)) == len(names)
+        assert services[name]["healthcheck"]["test"] == ["CMD-SHELL", "redis-cli ping | grep -q PONG"]
+
+
+@pytest.mark.parametrize("chosen", [None, "10.77.0"])
+def test_fixed_addresses_are_dealt_out_to_nobody_else(chosen: str | None) -> None:
+    def put_in(match: re.Match[str]) -> str:
+        return chosen or match[1]
+
+    text = re.sub(r"\$\{RMQ_SUBNET:-([^}]*)\}", put_in, (ROOT / "docker-compose.yml").read_text())
+    compose = yaml.safe_load(text)
+    (network,) = compose["networks"]["rmq"]["ipam"]["config"]
+    subnet, dealt_out = (ipaddress.ip_network(network[name]) for name in ("subnet", "ip_range"))
+    networks = [service["networks"] for service in compose["services"].values()]
+    fixed = [ipaddress.ip_address(each["rmq"]["ipv4_address"]) for each in networks if isinstance(each, dict)]
+    assert len(set(fixed)) == len(fixed) == 6
+    assert all(address in subnet and address not in dealt_out for address in fixed)
 
 
 def test_the_redis_cluster_is_made_of_the_same_parts(compose: dict[str, Any]) -> None:
     parts = (deployment.MASTERS, deployment.REPLICAS)
     masters, replicas = (",".join(f"{name}:6379" for name in part) for part in parts)
     setup = compose["services"]["cluster-setup"]
-    assert setup["command"] == ["python", "-m", "rmq.cluster_setup", masters, replicas]
+    assert setup["command"] == ["python", "-m", "rmq._processes.redis_cluster", masters, replicas]
     assert setup["depends_on"] == {
         name: {"condition": "service_healthy"} for name in (*deployment.MASTERS, *deployment.REPLICAS)
     }
@@ -57,9 +79,11 @@ def test_zookeeper_is_set_up_as_locally(compose: dict[str, Any]) -> None:
         assert environment["ZOO_MY_ID"] == str(number)
         assert environment["ZOO_SERVERS"] == ensemble
         assert environment["ZOO_TICK_TIME"] == str(deployment.ZOOKEEPER_TICK_MS)
+        assert environment["JVMFLAGS"] == f"-Djute.maxbuffer={JUTE_MAXBUFFER}"
         for setting, value in deployment.ZOOKEEPER_SETTINGS.items():
-            variable = "ZOO_" + re.sub(r"(?=[A-Z])", "_", setting).upper()
-            assert environment[variable] == value
+            autopurge = setting.startswith("autopurge")  # the image's names for these have fewer underscores
+            words = setting.replace(".", "_") if autopurge else re.sub(r"(?=[A-Z])", "_", setting)
+            assert environment["ZOO_" + words.upper()] == value
 
 
 def test_workers_and_producer_run_as_locally(compose: dict[str, Any]) -> None:
@@ -88,6 +112,9 @@ def test_images_are_pinned_and_health_is_checked(compose: dict[str, Any]) -> Non
 
 def test_the_image_gets_all_that_the_wheel_is_made_of() -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    copies = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("COPY")]
+    assert set(wheel["only-include"]) <= {source for line in copies for source in line.split()[1:-1]}
     for line in (ROOT / "Dockerfile").read_text().splitlines():
         if line.startswith("COPY"):
             for source in line.split()[1:-1]:
@@ -151,6 +178,55 @@ def test_a_local_cluster_works_survives_its_command_and_ends(folder: Path) -> No
         wait_until(lambda pid=process.pid: not pid or not _alive(pid), 5, f"the end of {process.name}")
     assert local_cluster.down(folder, delete=True) is False
     assert not folder.exists()
+
+
+def test_a_start_that_was_killed_is_completed_by_the_next(folder: Path) -> None:
+    folder.mkdir()
+    command = [sys.executable, "-c", "import sys; from rmq.cli import main; main()", "cluster", "up"]
+    with subprocess.Popen([*command, "--folder", folder, "--workers", "0", "--no-producer"], cwd=ROOT) as first:
+        wait_until(lambda: _redis_runs(folder), 30, "the first Redis")
+        os.kill(int((folder / "keeper.lock").read_text()), signal.SIGKILL)
+        first.kill()
+    wait_until(lambda: not local_cluster.runs(folder), 5)
+    _assert_whole(local_cluster.up(folder, workers=0, producer=False))
+
+
+def test_a_cluster_moves_to_other_ports_with_its_data(folder: Path) -> None:
+    before = local_cluster.up(folder, workers=0, producer=False)
+    with RmqClient(before.environment["RMQ_URL"], durability="replicated") as client:
+        client.producer(TOPIC).send_many(PriorityMessage(f"item:{number}", 100) for number in range(50))
+    local_cluster.down(folder)
+    first_port = min(before.ports.values()) - 100
+    after = local_cluster.up(folder, workers=0, producer=False, first_port=first_port)
+    assert min(after.ports.values()) == first_port
+    _assert_whole(after)
+    with RmqClient(after.environment["RMQ_URL"]) as client, client.consumer(TOPIC) as consumer:
+        found: set[str] = set()
+        wait_until(lambda: found.update(_acked(consumer)) or len(found) == 50, 20, "all messages")
+
+
+def _acked(consumer: Consumer) -> list[str]:
+    deliveries = consumer.poll(100, timeout=0.5)
+    for delivery in deliveries:
+        delivery.ack()
+    return [delivery.text for delivery in deliveries]
+
+
+def _redis_runs(folder: Path) -> bool:
+    state = local_cluster.status(folder)
+    return state is not None and any(each.pid and each.name.startswith("redis") for each in state.processes)
+
+
+def _assert_whole(state: State) -> None:
+    """Look at each node: all know all, all hash slots are served, each master has its replica."""
+    replicas = 0
+    for name in (*deployment.MASTERS, *deployment.REPLICAS):
+        with redis.Redis(port=state.ports[name]) as client:
+            info: Any = client.cluster("INFO")
+            assert (info["cluster_state"], info["cluster_slots_ok"]) == ("ok", "16384")
+            assert info["cluster_known_nodes"] == "6"
+            replicas += int(client.info("replication")["connected_slaves"])
+    assert replicas == len(deployment.REPLICAS)
 
 
 def _pid_of(folder: Path, name: str) -> int:

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, SendResult, TopicType, WhenFull
+from rmq._model.topics import Topic
 from rmq.errors import BacklogFullError, InvalidTopicError, RmqError
-from rmq.topics import Topic
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until
 
@@ -59,7 +59,7 @@ def test_block_waits_until_a_consumer_has_made_room(client: RmqClient, make_topi
 def test_block_gives_up_and_says_what_was_stored(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY, max_backlog=3, when_full=WhenFull.BLOCK, full_timeout=50)
     producer = client.producer(topic)
-    with pytest.raises(BacklogFullError, match="no room for") as caught:
+    with pytest.raises(BacklogFullError, match="no room within") as caught:
         producer.send_many(numbered(5))
     assert caught.value.stored == 3
     assert [message.content for message in caught.value.not_stored] == ["m3", "m4"]  # pyright: ignore[reportAttributeAccessIssue]

@@ -11,11 +11,11 @@ import pytest
 import redis
 
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, TopicType
+from rmq._model.messages import Message
+from rmq._model.replies import SendResult
+from rmq._scripts.keys import slot_keys
+from rmq._sending.producer import BATCH, BUFFERED, batch_size
 from rmq.errors import BacklogFullError, FixedTimePassedError, InvalidBatchError, InvalidMessageError, SendError
-from rmq.keys import slot_keys
-from rmq.messages import Message
-from rmq.producer import BATCH, BUFFERED
-from rmq.results import SendResult
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of
 
@@ -59,12 +59,12 @@ def test_one_content_sent_a_thousand_times_in_its_window_is_delivered_once(
 ) -> None:
     topic = make_topic(TopicType.RANGE_MERGE, slots=8)
     producer = client.producer(topic)
-    results = [producer.send(RangeMergeMessage("item:1", time_range=timedelta(seconds=1))) for _ in range(500)]
-    results.append(producer.send_many(RangeMergeMessage("item:1", 1_000) for _ in range(500)))
+    results = [producer.send(RangeMergeMessage("item:1", time_range=timedelta(seconds=8))) for _ in range(500)]
+    results.append(producer.send_many(RangeMergeMessage("item:1", 8_000) for _ in range(500)))
     assert (sum(result.new for result in results), sum(result.merged for result in results)) == (1, 999)
     with client.consumer(topic) as consumer:
         assert consumer.poll() == []
-        [delivery] = consumer.poll(timeout=10)
+        [delivery] = consumer.poll(timeout=20)
         assert delivery.text == "item:1"
         assert delivery.ack()
         assert consumer.poll() == []
@@ -195,17 +195,19 @@ def test_a_refusal_at_the_very_end(client: RmqClient, make_topic: MakeTopic) -> 
 
 def test_an_iterable_that_fails_leaves_no_reply_behind(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY)
+    number = 5 * batch_size(topic)
 
     def messages() -> Iterator[Message]:
-        for i in range(5 * BATCH):
+        for i in range(number + 7):
             yield PriorityMessage(f"m{i}", 100)
         raise LookupError("the source broke")
 
     producer = client.producer(topic)
     with pytest.raises(LookupError):
         producer.send_many(messages())
-    assert stats_of(client, topic).backlog == 4 * BATCH
-    assert producer.send_many(PriorityMessage(f"m{i}", 100) for i in range(5 * BATCH)) == SendResult(BATCH, 4 * BATCH)
+    assert stats_of(client, topic).backlog == number
+    sent = producer.send_many(PriorityMessage(f"m{i}", 100) for i in range(number + BATCH))
+    assert sent == SendResult(BATCH, number)
 
 
 def test_a_foreign_key_of_the_same_name_is_an_error_and_is_left_alone(

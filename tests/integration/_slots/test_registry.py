@@ -9,10 +9,10 @@ import pytest
 import redis
 
 from rmq import RmqClient, Topic, TopicType
+from rmq._model.retry import ImmediateRetry, LadderRetry
+from rmq._scripts.keys import TOPICS_KEY
+from rmq._sending.producer import Producer
 from rmq.errors import InvalidTopicError, InvalidValueError, RmqError, TopicMismatchError, UnknownTopicError
-from rmq.keys import TOPICS_KEY
-from rmq.producer import Producer
-from rmq.retry import ImmediateRetry, LadderRetry
 from tests.conftest import MakeTopic
 
 

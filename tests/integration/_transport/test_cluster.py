@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 
 import pytest
 
-from rmq import PriorityMessage, RmqClient, Topic, TopicType
+from rmq import PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
+from rmq._model.deliveries import Delivery
+from rmq._scripts.keys import rate_key, slot_keys
+from rmq._scripts.limits import take_tokens
+from rmq._transport.cluster_map import hash_slot
+from rmq._transport.connections import Connections
+from rmq._transport.urls import parse_url
 from rmq.errors import InvalidUrlError, RedisUnavailableError
-from rmq.keys import slot_keys
-from rmq.slot_map import hash_slot
 from tests.support.clients import stats_of
 from tests.support.exercise import exercise, wake_times
 from tests.support.servers import RedisServer
 from tests.support.sides import SIDES, Side
-from tests.support.topologies import RedisClusterServers
+from tests.support.topologies import NODE_TIMEOUT_MS, RedisClusterServers
 from tests.support.traffic import SECOND, Traffic
 from tests.support.waiting import wait_until
 
@@ -106,6 +112,35 @@ def test_hash_slots_move_while_messages_flow(cluster: RedisClusterServers, topic
         stats_of(traffic.handling, topic)
 
 
+@pytest.mark.parametrize("side", SIDES, indirect=True)
+def test_the_order_of_a_slot_holds_while_it_moves(cluster: RedisClusterServers, side: Side) -> None:
+    """TRYAGAIN, ASK and MOVED refuse calls of a flight, and others of it may pass."""
+    stream = Topic(f"cluster{os.getpid()}-{next(_numbers)}", TopicType.STREAM, slots=1)
+    key = slot_keys(stream.name, 0).store
+    with side.client(cluster.url, timeout_s=5.0, deadline_s=20.0) as client:
+        producer = client.producer(stream)
+        producer.send(StreamMessage("-1"))
+        stop = threading.Event()
+
+        def move() -> None:
+            for turn in itertools.count():
+                others = [server for server in cluster.servers if server is not cluster.owner(key)]
+                cluster.move(key, others[turn % 2], between=lambda: time.sleep(0.005))
+                if stop.is_set():
+                    return
+
+        mover = threading.Thread(target=move)
+        mover.start()
+        try:
+            for first in range(0, 20_000, 4_000):
+                assert producer.send_many(StreamMessage(str(first + i)) for i in range(4_000)).new == 4_000
+        finally:
+            stop.set()
+            mover.join()
+    found = [int(fields[b"content"]) for _, fields in cluster.ask(cluster.owner(key), "XRANGE", key, "-", "+")]
+    assert found == list(range(-1, 20_000))
+
+
 def test_hints_follow_a_moved_hash_slot(cluster: RedisClusterServers, client: RmqClient, topic: Topic) -> None:
     producer = client.producer(topic)
     basis = next(f"b{i}" for i in range(1_000) if topic.slot_of(f"b{i}".encode()) == 5)
@@ -136,8 +171,49 @@ def test_scripts_are_loaded_on_each_node(cluster: RedisClusterServers, client: R
     assert producer.send_many(PriorityMessage(f"n{i}", 100) for i in range(100)).new == 100
 
 
+def test_a_script_is_loaded_on_the_node_that_a_hash_slot_moves_to(cluster: RedisClusterServers, topic: Topic) -> None:
+    """While a hash slot moves, its new keys are on the new node already: ASK leads there, and the script, too."""
+    limited = replace(topic, max_rate=1_000.0)
+    key = rate_key(limited.name)
+    target = next(server for server in cluster.servers if server is not cluster.owner(key))
+    connections = Connections(parse_url(cluster.url), timeout_s=1.0, deadline_s=3.0)
+
+    def take() -> None:
+        cluster.ask(target, "SCRIPT", "FLUSH")
+        taken.append(connections.run(take_tokens(limited, 5))[0])
+
+    taken: list[int] = []
+    try:
+        cluster.move(key, target, between=take)
+        assert taken == [5]
+        assert connections.run(take_tokens(limited, 5))[0] == 5
+    finally:
+        connections.command("DEL", key)
+        connections.close()
+
+
+def test_a_frozen_node_holds_up_no_reading_of_the_map(cluster: RedisClusterServers) -> None:
+    frozen, *others = cluster.servers
+    url = "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in cluster.servers)
+    connections = Connections(parse_url(url), timeout_s=30.0)
+    key = next(f"k{i}" for i in range(1_000) if cluster.owner(f"k{i}") is others[0])
+    try:
+        assert connections.command("EXISTS", key) == 0
+        frozen.pause()
+        started_s = time.monotonic()
+        for _ in range(8):  # each time another node may be asked
+            time.sleep(0.15)
+            connections.doubt()
+            assert connections.command("EXISTS", key) == 0
+        assert time.monotonic() - started_s < 8
+    finally:
+        frozen.resume()
+        connections.close()
+        cluster.wait_whole()
+
+
 def test_a_server_that_is_no_cluster() -> None:
-    with RedisServer() as server, pytest.raises(InvalidUrlError, match="is no cluster; write redis://"):
+    with RedisServer() as server, pytest.raises(InvalidUrlError, match="is not a cluster; write redis://"):
         with RmqClient(f"redis+cluster://127.0.0.1:{server.port}") as client:
             client.topics()
 
@@ -146,6 +222,13 @@ def test_nobody_there() -> None:
     with RmqClient("redis+cluster://127.0.0.1:1", deadline_s=0.3) as client:
         with pytest.raises(RedisUnavailableError, match="no node of the cluster answers"):
             client.topics()
+
+
+def _take_for_dead_after(cluster: RedisClusterServers, ms: int) -> None:
+    """Let the nodes that run take one that says nothing for dead after so long."""
+    for server in cluster.servers:
+        if server.running:
+            cluster.ask(server, "CONFIG", "SET", "cluster-node-timeout", ms)
 
 
 def test_a_master_dies_while_messages_flow(topic: Topic) -> None:
@@ -162,12 +245,14 @@ def test_a_master_dies_while_messages_flow(topic: Topic) -> None:
             with make_client(cluster) as other:
                 producer = other.producer(topic)
                 producer.send(PriorityMessage("before", 100, slot_basis=basis))
+                _take_for_dead_after(cluster, 600_000)  # no failover yet, however slow this machine is
                 victim.kill()
-                started_s = time.monotonic()
                 producer.send(PriorityMessage("on another node", 100, slot_basis=basis))
-            wait_until(lambda: "on another node" in traffic.handled, 1.0, "the others' slots to go on")
+            wait_until(lambda: "on another node" in traffic.handled, 5, "the others' slots to go on")
             assert cluster.find_owner(key) in (victim, None)
-            wait_until(lambda: cluster.find_owner(key) not in (victim, None), 20, "failover")
+            _take_for_dead_after(cluster, NODE_TIMEOUT_MS)
+            started_s = time.monotonic()
+            wait_until(lambda: cluster.find_owner(key) not in (victim, None), 60, "failover")
             failover_s = time.monotonic() - started_s
             cluster.wait_whole()
             victim.start()
@@ -181,3 +266,45 @@ def test_a_master_dies_while_messages_flow(topic: Topic) -> None:
             f"delivered twice {sum(n > 1 for n in traffic.handled.values())}, errors {len(traffic.errors)}"
         )
         assert lost == set()
+
+
+def test_what_a_listener_gives_back_is_taken_over_at_once(cluster: RedisClusterServers, topic: Topic) -> None:
+    """Without a hint it would be found when its slot's turn comes: 128 s, with so many slots."""
+    wide, began, end = replace(topic, slots=1_024, lease=600 * SECOND), threading.Event(), threading.Event()
+    with make_client(cluster) as slow, make_client(cluster) as other:
+
+        @slow.listener(wide)
+        def work(delivery: Delivery) -> None:
+            if delivery.text == "slow":
+                began.set()
+                end.wait(30)
+
+        producer = slow.producer(wide)
+        producer.send_many(PriorityMessage(f"m{number}", 100, "here") for number in range(200))
+        slow.start()
+        wait_until(lambda: stats_of(slow, wide).total("acked") == 200, 30)  # it claims ahead now
+        slow.control(wide).pause([wide.slot_of(b"here")])
+        producer.send(PriorityMessage("slow", 900, "here"))
+        producer.send_many(PriorityMessage(f"behind{number}", 100, "here") for number in range(20))
+        slow.control(wide).resume([wide.slot_of(b"here")])
+        with other.consumer(wide) as consumer:
+            try:
+                assert began.wait(30)
+                found: list[str] = []
+                wait_until(lambda: found.extend(each.text for each in consumer.poll(timeout=1)) or len(found) == 20, 30)
+                assert sorted(found) == sorted(f"behind{number}" for number in range(20))
+            finally:
+                end.set()
+                slow.stop()
+
+
+def test_without_a_right_to_the_channels_sends_are_taken(cluster: RedisClusterServers, topic: Topic) -> None:
+    for server in cluster.servers:
+        cluster.ask(server, "ACL", "SETUSER", "mute", "reset", "on", ">pw", "~*", "+@all", "resetchannels")
+    with RmqClient(cluster.url.replace("://", "://mute:pw@", 1), timeout_s=1.0) as client:
+        sent = client.producer(topic).send_many(PriorityMessage(f"m{number}", 100) for number in range(50))
+        assert (sent.new, stats_of(client, topic).backlog) == (50, 50)
+        with client.consumer(topic) as consumer:
+            found = consumer.poll(100)
+            assert [delivery.nack(delay=0) for delivery in found] == [True] * len(found)
+            assert consumer.release(consumer.poll(100)) == []

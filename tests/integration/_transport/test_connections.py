@@ -18,6 +18,9 @@ import pytest
 import redis
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
+from rmq._io.wire import Wire
+from rmq._transport.connections import Connections
+from rmq._transport.urls import parse_url
 from rmq.errors import (
     ClientClosedError,
     ForkedClientError,
@@ -27,7 +30,6 @@ from rmq.errors import (
     ScriptFailedError,
     UnsafeRedisError,
 )
-from rmq.wire import Wire
 from tests.support.clients import drain, stats_of
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer, free_port
@@ -323,3 +325,10 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(tls_port: int) -> None
     with RmqClient(f"rediss://localhost:{tls_port}", deadline_s=0.3) as client:
         with pytest.raises(RedisUnavailableError, match=r"(?i)certificate"):
             client.topics()
+
+
+@pytest.mark.parametrize("option", ["protocol=3", "retry=5", "health_check_interval=9"])
+def test_what_rmq_relies_on_stands_whatever_a_url_says(redis_server: RedisServer, option: str) -> None:
+    connections = Connections(parse_url(f"{redis_server.url}?{option}"))
+    assert connections.command("HGETALL", "nothing") == []  # a map where the protocol is 3
+    connections.close()

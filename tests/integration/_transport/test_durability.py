@@ -13,7 +13,8 @@ from itertools import count
 import pytest
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq.embedded import server_version
+from rmq._processes.server_programs import look_at
+from rmq._scripts.keys import TOPICS_KEY
 from rmq.errors import DurabilityError, UnsafeRedisError
 from tests.support.clients import stats_of
 from tests.support.servers import RedisServer, redis_binary
@@ -82,6 +83,35 @@ def test_what_is_not_confirmed_is_told_and_stored(pair: Pair, topic: Topic) -> N
         stats_of(client, topic)
 
 
+def test_a_topic_is_registered_and_changed_as_safely_as_its_messages(pair: Pair, topic: Topic) -> None:
+    pair.replica.pause()
+    for _ in range(2):  # the second finds it registered, and not confirmed
+        with RmqClient(pair.master.url, durability="replicated", timeout_s=0.6) as client:
+            with pytest.raises(DurabilityError, match="is on the master, but not confirmed: 0 of 1 replicas"):
+                client.producer(topic)
+    with RmqClient(pair.master.url) as client:  # who asks for no more than the master does not wait
+        assert client.producer(topic).topic == topic
+    pair.replica.resume()
+    wait_until(pair.in_step)
+    with RmqClient(pair.master.url, durability="replicated", timeout_s=10) as client, pair.replica.connect() as replica:
+        assert client.producer(topic).topic == topic
+        assert replica.hexists(TOPICS_KEY, topic.name)
+        text = pair.master.connect().hget(TOPICS_KEY, topic.name)
+        assert isinstance(text, bytes)
+        assert Topic.from_json(text) == topic
+        assert b"unconfirmed" not in text
+    pair.replica.pause()
+    with RmqClient(pair.master.url, durability="replicated", timeout_s=0.6) as client:
+        assert client.producer(topic).topic == topic  # confirmed once and for all
+        for _ in range(2):
+            with pytest.raises(DurabilityError, match="is on the master, but not confirmed: 0 of 1 replicas"):
+                client.change_topic(topic.changed(max_retries=3))
+    pair.replica.resume()
+    wait_until(pair.in_step)
+    with RmqClient(pair.master.url, durability="replicated", timeout_s=10) as client:
+        assert client.change_topic(topic.changed(max_retries=3)).max_retries == 3
+
+
 def test_too_few_replicas_are_told_at_the_start(pair: Pair, topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
     with RmqClient(pair.master.url, durability="replicated", replicas=2, timeout_s=0.4) as client:
         with pytest.raises(DurabilityError, match=r"[01] of 2 replicas"):
@@ -91,7 +121,7 @@ def test_too_few_replicas_are_told_at_the_start(pair: Pair, topic: Topic, caplog
 
 def test_fsync_needs_a_new_redis_with_an_aof(topic: Topic) -> None:
     with RedisServer() as server:
-        if server_version(redis_binary()) < (7, 2):
+        if look_at(redis_binary()).version < (7, 2):
             with pytest.raises(UnsafeRedisError, match=r"which came with Redis 7\.2; the one at .* is \d"):
                 RmqClient(server.url, durability="fsync")
         else:

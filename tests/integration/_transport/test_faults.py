@@ -14,12 +14,14 @@ from datetime import timedelta
 from itertools import count
 
 import pytest
+import redis
 
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
-from rmq.delivery import Delivery
+from rmq._model.deliveries import Delivery
+from rmq._model.messages import Message
+from rmq._model.retry import ImmediateRetry
+from rmq._transport.script_library import ScriptLibrary
 from rmq.errors import MemoryFullError, RedisUnavailableError, ReplyLostError, SendError
-from rmq.messages import Message
-from rmq.retry import ImmediateRetry
 from tests.support.clients import drain, left_in, stats_of, texts
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
@@ -40,10 +42,18 @@ def server() -> Iterator[RedisServer]:
         yield server
 
 
+_returns: list[threading.Timer] = []
+"""What brings replies back later; none of them may meet a proxy that has ended."""
+
+
 @pytest.fixture
 def proxy(server: RedisServer) -> Iterator[Proxy]:
     with Proxy(server.port) as proxy:
         yield proxy
+        while _returns:
+            timer = _returns.pop()
+            timer.cancel()
+            timer.join()
 
 
 @pytest.fixture
@@ -61,23 +71,20 @@ def client(proxy: Proxy, side: Side) -> Iterator[RmqClient]:
 
 
 @pytest.fixture
-def topic(direct: RmqClient, request: pytest.FixtureRequest) -> Iterator[Topic]:
+def topic(server: RedisServer, direct: RmqClient) -> Iterator[Topic]:
     """A topic with a lease of a second, in which nothing vanishes."""
     topic = Topic(f"fault{next(_numbers)}", TopicType.PRIORITY, slots=2, lease=SECOND, retry=ImmediateRetry())
-    load_scripts(direct)
+    load_scripts(server)
     yield topic
     stats_of(direct, topic)
 
 
-def load_scripts(direct: RmqClient) -> None:
-    """Load what is settled with, so that a fault meets its reply and not the server's word that it lacks the script."""
-    topic = Topic(f"fault{next(_numbers)}", TopicType.PRIORITY, slots=1, retry=ImmediateRetry())
-    direct.producer(topic).send_many(messages(2))
-    with direct.consumer(topic) as consumer:
-        first, second = consumer.poll(2, timeout=5)
-        second.nack()
-        first.ack()
-        consumer.ack(consumer.poll(1, timeout=5))
+def load_scripts(server: RedisServer) -> None:
+    """Load all scripts, so that a fault meets a script's reply and not the server's word that it lacks the script."""
+    library = ScriptLibrary()
+    with redis.Redis(port=server.port) as raw:
+        for name in library.names():
+            raw.script_load(library.text(name))
 
 
 def messages(number: int, prefix: str = "m") -> list[Message]:
@@ -107,6 +114,7 @@ def swallowed(proxy: Proxy) -> None:
     timer = threading.Timer(TIMEOUT_S / 2, proxy.normal)
     timer.daemon = True
     timer.start()
+    _returns.append(timer)
 
 
 FAULTS = (cut, half, swallowed)
@@ -166,7 +174,7 @@ def test_an_ack_whose_reply_is_lost_is_told_and_not_repeated(
         [delivery] = consumer.poll(1, timeout=5)
         before = proxy.commands("EVALSHA")
         fault(proxy)
-        with pytest.raises(ReplyLostError, match=r"reply to ack on slot . of topic .* was lost"):
+        with pytest.raises(ReplyLostError, match=r"reply to script ack on slot . of topic .* was lost"):
             delivery.ack()
         assert proxy.commands("EVALSHA") == before + 1
         proxy.normal()
@@ -260,7 +268,7 @@ def test_without_any_answer_it_gives_up_at_the_deadline(
             proxy.refuse_connections()
             proxy.cut_now()
         start = time.monotonic()
-        with pytest.raises(RedisUnavailableError, match=r"no answer from Redis within 0\.4 s"):
+        with pytest.raises(RedisUnavailableError, match=r"no answer from Redis at .* within 0\.4 s"):
             producer.send(PriorityMessage("b", 100))
         with pytest.raises(SendError, match="0 messages stored") as caught:
             producer.send_many(messages(2_000))
@@ -371,7 +379,7 @@ def test_random_delays_lose_nothing(client: RmqClient, direct: RmqClient, proxy:
 def test_delayed_replies_deliver_neither_early_nor_twice(client: RmqClient, direct: RmqClient, proxy: Proxy) -> None:
     topic = Topic(f"fault{next(_numbers)}", TopicType.FIXED_TIME, lease=timedelta(seconds=5))
     now_ms = stats_of(direct, topic).slots[0].now_ms
-    sent = [FixedTimeMessage(f"m{i}", now_ms + 800 + 40 * i) for i in range(20)]
+    sent = [FixedTimeMessage(f"m{i}", now_ms + 3_000 + 40 * i) for i in range(20)]
     direct.producer(topic).send_many(sent)
     proxy.delay_replies(0.05, 0.15, seed=3)
     found: list[Delivery] = []
@@ -383,7 +391,7 @@ def test_delayed_replies_deliver_neither_early_nor_twice(client: RmqClient, dire
     assert texts(found) == [f"m{i}" for i in range(20)]
     for delivery in found:
         assert delivery.due_ms is not None
-        assert 0 <= delivery.claimed_ms - delivery.due_ms < 1_000
+        assert 0 <= delivery.claimed_ms - delivery.due_ms < 4_000
     stats_of(direct, topic)
 
 
@@ -425,8 +433,8 @@ def test_a_line_that_went_silent_is_made_again(
     client: RmqClient, direct: RmqClient, proxy: Proxy, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half-open: nothing breaks, nothing arrives."""
-    monkeypatch.setattr("rmq.wakeups.PING_S", 0.1)
-    monkeypatch.setattr("rmq.wakeups.PONG_S", 0.1)
+    monkeypatch.setattr("rmq._claiming.wake_hints.PING_S", 0.1)
+    monkeypatch.setattr("rmq._claiming.wake_hints.PONG_S", 0.1)
     with client.consumer(topic) as consumer:
         assert consumer.poll(timeout=0.4) == []
         assert proxy.commands("SUBSCRIBE") == 1  # answered pings: it stays

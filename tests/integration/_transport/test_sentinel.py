@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import socketserver
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 
 import pytest
@@ -14,6 +17,7 @@ from rmq import PriorityMessage, RmqClient, Topic, TopicType
 from rmq.errors import RedisUnavailableError
 from tests.support.clients import stats_of
 from tests.support.exercise import exercise, wake_times
+from tests.support.servers import RedisServer, free_port
 from tests.support.sides import SIDES, Side
 from tests.support.topologies import SERVICE, SentinelServers
 from tests.support.traffic import SECOND, Traffic
@@ -53,6 +57,95 @@ def test_a_sentinel_that_is_down_is_passed_over(servers: SentinelServers, topic:
     host = "127.0.0.1:1"
     with RmqClient(servers.url.replace("://", f"://{host},"), timeout_s=1.0) as client:
         assert client.producer(topic).send(PriorityMessage("a", 100)).new == 1
+
+
+@pytest.fixture
+def stale() -> Iterator[RedisServer]:
+    """A Sentinel that was cut off from the others, and names a master that is dead."""
+    watch = (f"sentinel monitor {SERVICE} 127.0.0.1 {free_port()} 2",)
+    with RedisServer(watch, arguments=("--sentinel",)) as sentinel:
+        yield sentinel
+
+
+def behind(servers: SentinelServers, first: list[RedisServer]) -> str:
+    hosts = "".join(f"127.0.0.1:{each.port}," for each in first)
+    return servers.url.replace("://", f"://{hosts}")
+
+
+@pytest.mark.parametrize("side", SIDES, indirect=True)
+def test_a_sentinel_that_names_a_dead_master_is_passed_over(
+    servers: SentinelServers, stale: RedisServer, topic: Topic, side: Side
+) -> None:
+    with side.client(behind(servers, [stale]), timeout_s=1.0, deadline_s=5.0) as client:
+        producer = client.producer(topic)
+        assert producer.send(PriorityMessage("a", 100)).new == 1
+        assert producer.send(PriorityMessage("b", 100)).new == 1
+
+
+def test_a_sentinel_that_names_a_replica_is_passed_over(topic: Topic) -> None:
+    with RedisServer() as master, RedisServer((f"replicaof 127.0.0.1 {master.port}",)) as replica:
+        watched = [f"sentinel monitor {SERVICE} 127.0.0.1 {server.port} 2" for server in (replica, master)]
+        with (
+            RedisServer((watched[0],), arguments=("--sentinel",)) as stale,
+            RedisServer((watched[1],), arguments=("--sentinel",)) as right,
+        ):
+            url = f"redis+sentinel://127.0.0.1:{stale.port},127.0.0.1:{right.port}/{SERVICE}"
+            with RmqClient(url, timeout_s=1.0, deadline_s=5.0) as client:
+                assert client.producer(topic).send(PriorityMessage("a", 100)).new == 1
+
+
+@contextmanager
+def saying(reply: bytes) -> Generator[int]:
+    """A server that answers every command with the same bytes; its port."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                while data := self.request.recv(4_096):
+                    self.request.sendall(reply if b"GET-MASTER" in data else b"+OK\r\n" * data.count(b"*"))
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b":1\r\n",
+        b"*1\r\n$1\r\na\r\n",
+        b"*2\r\n$1\r\na\r\n$1\r\nb\r\n",
+        b"*2\r\n$4\r\na..b\r\n$4\r\n6379\r\n",
+        b"*2\r\n$5\r\nh/?x=\r\n$4\r\n6379\r\n",
+        b"*2\r\n$9\r\n127.0.0.1\r\n$5\r\n99999\r\n",
+    ],
+)
+def test_a_sentinel_that_names_nonsense_is_passed_over(servers: SentinelServers, topic: Topic, reply: bytes) -> None:
+    with saying(reply) as port:
+        url = servers.url.replace("://", f"://127.0.0.1:{port},")
+        with RmqClient(url, timeout_s=1.0, deadline_s=5.0) as client:
+            assert client.producer(topic).send(PriorityMessage("a", 100)).new == 1
+
+
+def test_frozen_sentinels_hold_nobody_for_long(servers: SentinelServers, topic: Topic) -> None:
+    frozen = [RedisServer((f"sentinel monitor {SERVICE} 127.0.0.1 1 2",), arguments=("--sentinel",)) for _ in range(5)]
+    try:
+        for sentinel in frozen:
+            sentinel.pause()
+        started_s = time.monotonic()
+        with RmqClient(behind(servers, frozen), timeout_s=5.0, deadline_s=20.0) as client:
+            assert client.producer(topic).send(PriorityMessage("a", 100)).new == 1
+        assert time.monotonic() - started_s < 7, "each was waited for 2 s and more"
+    finally:
+        for sentinel in frozen:
+            sentinel.resume()
+            sentinel.stop()
 
 
 def test_a_service_that_nobody_knows(servers: SentinelServers) -> None:

@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 
 from rmq import PriorityMessage, RangeMergeMessage, StreamMessage, Topic, TopicType
+from rmq._io.wire import Wire
+from rmq._model.figures import TopicStats
 from rmq.aio import DelayedQueue, Delivery, RmqClient
+from rmq.aio.greenlets import Tasks
+from rmq.aio.wire import async_wire_factory
 from rmq.errors import ClientClosedError, InvalidValueError, RmqError, TopicMismatchError
-from rmq.inspection import TopicStats
 from tests.conftest import MakeTopic
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
@@ -64,6 +67,38 @@ async def until_settled(client: RmqClient, topic: Topic) -> TopicStats:
 # --- cancellation: pitfall 4
 
 
+def test_a_cancellation_counts_in_whichever_turn_of_the_loop_a_connection_is_being_made(
+    redis_server: RedisServer,
+) -> None:
+    """`asyncio.run` cancels every task once and waits for all: one that goes on waits for ever."""
+
+    def connecting(wires: list[Wire]) -> None:
+        wires.append(make())
+        wires[0].connect()
+
+    async def cancelled_after(turns: int) -> bool:
+        """Cancel all that runs after so many turns; return whether the connection was made before."""
+        wires: list[Wire] = []
+        task = asyncio.create_task(Tasks().run(connecting, wires))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        made = task.done()
+        running = asyncio.all_tasks() - {asyncio.current_task()}
+        for each in running:
+            each.cancel()
+        await asyncio.wait({task})
+        for wire in wires:
+            wire.close()
+        assert task.cancelled() or made, f"cancelled after {turns} turns it went on"
+        return made
+
+    make = async_wire_factory(redis_server.url, 5.0)
+    turns = 0
+    while not asyncio.run(cancelled_after(turns)):
+        turns += 1
+    assert turns > 5
+
+
 @in_a_loop
 async def test_a_cancelled_call_leaves_no_reply_behind(redis_server: RedisServer, make_topic: MakeTopic) -> None:
     topics = [make_topic(TopicType.PRIORITY, slots=slots) for slots in (1, 2, 4)]
@@ -90,9 +125,15 @@ async def test_what_a_cancelled_poll_had_claimed_goes_back_at_once(
             await (await client.producer(topic)).send_many(PriorityMessage(f"m{i}", 100) for i in range(20))
             async with await client.consumer(topic) as consumer:
                 proxy.delay_replies(0.3, command="EVALSHA")
+                cancelled = 0
                 for wait_s in (0.1, 0.4, 0.5):  # while it looks, while it claims, while it claims once more
-                    with pytest.raises(TimeoutError):
-                        await asyncio.wait_for(consumer.poll(100, timeout=20), wait_s)
+                    try:
+                        found = await asyncio.wait_for(consumer.poll(100, timeout=20), wait_s)
+                    except TimeoutError:
+                        cancelled += 1
+                    else:  # where the scripts are loaded and nothing has to be looked for, one claim is enough
+                        await consumer.release(found)
+                assert cancelled >= 1
                 proxy.normal()
                 assert (await until_settled(client, topic)).backlog == 20
                 found = await consumer.poll(100, timeout=20)
@@ -316,7 +357,7 @@ async def test_no_more_handlers_run_than_asked_for(redis_url: str, make_topic: M
 async def test_an_ack_does_not_wait_for_handlers_that_keep_all_lanes_busy(
     redis_url: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq.aio.listening.LOOK_EVERY_S", 30.0)
+    monkeypatch.setattr("rmq.aio.listener.LOOK_EVERY_S", 30.0)
     topic = make_topic(TopicType.PRIORITY, slots=4)
     bases = {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(100)}
     async with RmqClient(redis_url) as client:
@@ -470,7 +511,7 @@ async def test_messages_of_an_async_iterable(redis_url: str, make_topic: MakeTop
 def test_what_is_wrong_is_refused(redis_url: str, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY)
     client = RmqClient(redis_url)
-    with pytest.raises(InvalidValueError, match="no async function"):
+    with pytest.raises(InvalidValueError, match="not an async function"):
         client.listener(topic)(lambda delivery: None)  # pyright: ignore
     with pytest.raises(InvalidValueError, match="1,000"):
         client.listener(topic, concurrency=1_001)

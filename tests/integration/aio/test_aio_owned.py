@@ -12,12 +12,12 @@ from datetime import timedelta
 import pytest
 
 from rmq import PriorityMessage, Topic, TopicType
+from rmq._ownership import Coordinator
 from rmq.aio import Delivery, RmqClient
-from rmq.coordination import Coordinator
 from rmq.errors import CoordinationError
-from rmq.zookeeper_server import ZooKeeperEnsemble
 from tests.conftest import MakeTopic
-from tests.integration.test_aio import in_a_loop, stats_of, until
+from tests.integration.aio.test_aio import in_a_loop, stats_of, until
+from tests.support.zookeeper import ZooKeeperEnsemble
 
 pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
 

@@ -11,11 +11,11 @@ import httpx
 import pytest
 
 from rmq import RmqClient, TopicType
-from rmq.coordination import Coordinator
-from rmq.zookeeper_server import ZooKeeperEnsemble
+from rmq._ownership import Coordinator
 from tests.conftest import MakeTopic
 from tests.support.dashboard import served
 from tests.support.waiting import wait_until
+from tests.support.zookeeper import ZooKeeperEnsemble
 
 
 @pytest.fixture(scope="module")

@@ -19,15 +19,15 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rmq import PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, TopicType
-from rmq.delivery import Delivery
+from rmq._model.deliveries import Delivery
+from rmq._model.retry import ImmediateRetry
 from rmq.errors import InvalidValueError
 from rmq.metrics import Handlers, TopicsCollector, render, serve, serve_handlers
-from rmq.retry import ImmediateRetry
 from tests.conftest import MakeTopic
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
-DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 ALERTS = DEPLOY / "prometheus" / "rmq-alerts.yml"
 DASHBOARD = DEPLOY / "grafana" / "rmq.json"
 NAME = re.compile(r"\brmq_[a-z_]+")

@@ -10,8 +10,8 @@ from datetime import timedelta
 import pytest
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq.delivery import Delivery
-from rmq.observing import Observer
+from rmq._model.deliveries import Delivery
+from rmq._model.observers import Observer
 from tests.conftest import MakeTopic
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -113,3 +113,43 @@ def test_neither_sends_nor_handlers_fail_with_an_observer(redis_url: str, make_t
         wait_until(lambda: client.inspect(topic).stats().dead == 1, 60)
         client.stop()
         assert [message.error_type for message in client.dead(topic).list()] == ["ValueError"]
+
+
+class Falsy(Exception):
+    """An error that counts as nothing, as an exception does that is a container, too, and empty."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+class Seen(Observer):
+    """Notes how handlers end."""
+
+    def __init__(self) -> None:
+        self.ends: list[type[BaseException] | None] = []
+
+    @contextmanager
+    def handling(self, deliveries: Sequence[Delivery]) -> Generator[None]:
+        del deliveries
+        try:
+            yield
+        except BaseException as error:
+            self.ends.append(type(error))
+            raise
+        self.ends.append(None)
+
+
+def test_observers_are_told_of_an_error_that_counts_as_nothing(redis_url: str, make_topic: MakeTopic) -> None:
+    topic, observer = make_topic(TopicType.PRIORITY, max_retries=0), Seen()
+    with RmqClient(redis_url) as client:
+        client.observers.all.append(observer)
+
+        @client.listener(topic)
+        def handle(delivery: Delivery) -> None:
+            raise Falsy
+
+        client.producer(topic).send(PriorityMessage("bad", 100))
+        client.start()
+        wait_until(lambda: client.inspect(topic).stats().dead == 1, 60)
+        client.stop()
+    assert observer.ends == [Falsy]

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from rmq import PriorityMessage, RangeMergeMessage, RmqClient, TopicType
-from rmq.delivery import Delivery
+from rmq._model.deliveries import Delivery
 from rmq.otel import Telemetry
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until

@@ -12,15 +12,15 @@ import pytest
 import redis
 
 from rmq import TopicType
-from rmq.connections import Connections
-from rmq.keys import sent_key, slot_keys
-from rmq.messages import Encoded
-from rmq.spark.bad_rows import BadRows
-from rmq.spark.columns import Layout
-from rmq.spark.sending import Counts, Sending, TaskSender
-from rmq.spark_calls import Mark
-from rmq.topics import Topic
-from rmq.urls import parse_url
+from rmq._model.messages import Encoded
+from rmq._model.topics import Topic
+from rmq._scripts.keys import sent_key, slot_keys
+from rmq._transport.connections import Connections
+from rmq._transport.urls import parse_url
+from rmq.spark.calls import Mark
+from rmq.spark.sink.bad_rows import BadRows
+from rmq.spark.sink.columns import Layout
+from rmq.spark.sink.sender import Counts, Sending, TaskSender
 from tests.conftest import MakeTopic
 
 

@@ -6,11 +6,11 @@ import pytest
 import redis
 
 from rmq import TopicType
-from rmq.connections import Connections
-from rmq.keys import write_rate_key
-from rmq.spark import pacing
-from rmq.spark.pacing import KEEP_S, Limit, TaskPace, sent_so_far
-from rmq.urls import parse_url
+from rmq._scripts.keys import write_rate_key
+from rmq._transport.connections import Connections
+from rmq._transport.urls import parse_url
+from rmq.spark.sink import pacing
+from rmq.spark.sink.pacing import KEEP_S, Limit, TaskPace, sent_so_far
 from tests.conftest import MakeTopic
 
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rmq.dead import ALL, DeadFilter, contents_filter
+from rmq._admin.dead_letters import ALL, DeadFilter
+from rmq._model.whereabouts import DeadMessage
 from rmq.errors import InvalidValueError
-from rmq.results import DeadMessage
 
 DIED_MS = 1_790_000_000_000
 DIED = datetime.fromtimestamp(DIED_MS / 1000, UTC)
@@ -19,9 +19,9 @@ DEAD = DeadMessage("t", 0, b"item:42", None, DIED_MS, "ValueError", "bad", 17, D
     ("where", "meant"),
     [
         (ALL, True),
-        (contents_filter("item:42", b"other"), True),
-        (contents_filter("other"), False),
-        (contents_filter(), False),
+        (DeadFilter(frozenset({b"item:42", b"other"})), True),
+        (DeadFilter(frozenset({b"other"})), False),
+        (DeadFilter(frozenset()), False),
         (DeadFilter(matching="item:*"), True),
         (DeadFilter(matching="item:4?"), True),
         (DeadFilter(matching="item:[0-3]*"), False),

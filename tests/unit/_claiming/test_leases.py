@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
-from rmq.calls import Renewal
-from rmq.clock import monotonic_s
-from rmq.delivery import ACKED, RELEASED, Delivery, Outcome, Verb
+from rmq._claiming.leases import HeldDeliveries, LeaseKeeper, LostCalls
+from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome, Verb
+from rmq._model.replies import Claimed, ExtendReply
+from rmq._model.times import monotonic_s
+from rmq._model.topics import Topic, TopicType
+from rmq._scripts.claiming import Renewal
+from rmq._slots.slots import SlotWriter
+from rmq._transport.dispatch import AWAITED
 from rmq.errors import FencedError, RedisUnavailableError, RmqError
-from rmq.leases import Held, LeaseKeeper
-from rmq.results import Claimed, ExtendReply
-from rmq.slot import SlotWriter
-from rmq.topics import Topic, TopicType
 from tests.support.waiting import wait_until
 
 TOPIC = Topic("t", TopicType.PRIORITY, lease=timedelta(seconds=1))
@@ -26,46 +29,63 @@ class WriterStub:
 
     topic = TOPIC
 
-    def __init__(self, *answers: Exception | int | None) -> None:
+    def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
+        self.sent = RepliesStub([])
         self.asked = 0
 
-    def extend_many(self, renewals: list[Renewal]) -> list[ExtendReply | RmqError]:
+    def begin_extend(self, renewals: Sequence[Renewal]) -> RepliesStub:
         self.asked += 1
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, RmqError):
-            return [answer for _ in renewals]
-        if isinstance(answer, Exception):
+            answers: list[Any] = [answer for _ in renewals]
+        elif isinstance(answer, Exception):
             raise answer
-        return [ExtendReply(SCORE, tuple(answer for _ in claims)) for _, claims, _ in renewals]
+        elif answer is AWAITED:
+            answers = [AWAITED for _ in renewals]
+        else:
+            answers = [ExtendReply(SCORE, tuple(answer for _ in claims)) for _, claims, _ in renewals]
+        self.sent = RepliesStub(answers)
+        return self.sent
+
+
+class RepliesStub:
+    """Replies that have come, or are `AWAITED`."""
+
+    def __init__(self, replies: list[Any]) -> None:
+        self.replies = replies
+
+    def results(self, patience_s: float | None = None, *, leave: bool = False) -> list[Any]:
+        del patience_s
+        assert leave
+        return self.replies
 
 
 class HolderStub:
-    def settle(self, delivery: Delivery, outcome: Outcome) -> bool:
-        return True
+    settle = None
 
     def still_owner(self, delivery: Delivery) -> bool:
         return True
 
 
-def held_for(seconds: float) -> Held:
+def held_for(seconds: float) -> HeldDeliveries:
     """One delivery whose lease ends in so many seconds."""
-    held = Held()
+    held = HeldDeliveries()
     until_s = monotonic_s() + seconds
     held.deliveries.append(Delivery(TOPIC, 0, Claimed(b"a", 100, SCORE, None), 0, until_s, HolderStub()))
     return held
 
 
-def keeper(writer: WriterStub, held: Held) -> tuple[LeaseKeeper, list[Delivery]]:
+def keeper(writer: WriterStub, held: HeldDeliveries) -> tuple[LeaseKeeper, list[Delivery]]:
     lost: list[Delivery] = []
     return LeaseKeeper(cast("SlotWriter", writer), [held], lost.append), lost
 
 
 def test_renewed_once_a_third_has_passed() -> None:
     writer, fresh, old = WriterStub(SCORE + 1_000), held_for(0.9), held_for(0.5)
-    keeper(writer, fresh)[0].renew(fresh)
+    keeper(writer, fresh)[0].renew()
     assert writer.asked == 0
-    keeper(writer, old)[0].renew(old)
+    keeper(writer, old)[0].renew()
     assert writer.asked == 1
     assert old.deliveries[0].claim_score == SCORE + 1_000
     assert old.deliveries[0].lease_until_s > monotonic_s() + 0.7
@@ -74,8 +94,8 @@ def test_renewed_once_a_third_has_passed() -> None:
 def test_refused_is_lost_and_told_once() -> None:
     writer, held = WriterStub(None), held_for(0.5)
     at_work, lost = keeper(writer, held)
-    at_work.renew(held)
-    at_work.renew(held)
+    at_work.renew()
+    at_work.renew()
     assert lost == held.deliveries
     assert held.deliveries[0].lost
     assert writer.asked == 1
@@ -92,15 +112,70 @@ def test_refused_is_lost_and_told_once() -> None:
 def test_without_an_answer_it_is_lost_when_the_lease_has_passed(error: Exception, left_s: float, is_lost: bool) -> None:
     held = held_for(left_s)
     at_work, lost = keeper(WriterStub(error), held)
-    at_work.renew(held)
+    at_work.renew()
     assert (lost == held.deliveries) == held.deliveries[0].lost == is_lost
 
 
-def test_a_worker_that_waits_for_redis_does_not_hold_up_the_others() -> None:
+def test_a_worker_that_waits_for_redis_does_not_hold_up_the_keeper() -> None:
     writer, held = WriterStub(SCORE), held_for(0.5)
     with held.lock:
-        keeper(writer, held)[0].renew(held)
-    assert writer.asked == 0
+        keeper(writer, held)[0].renew()
+    assert writer.asked == 1
+
+
+def test_what_the_worker_is_just_settling_is_left_alone() -> None:
+    # pitfall 3: neither sends a score that the other is replacing
+    writer, held = WriterStub(SCORE), held_for(0.5)
+    held.deliveries[0].outcome = ACKED
+    held.settling = held.settled()
+    keeper(writer, held)[0].renew()
+    assert (writer.asked, held.settled()) == (0, held.deliveries)
+
+
+def test_leases_of_all_workers_are_renewed_in_one_round() -> None:
+    writer = WriterStub(SCORE + 1)
+    held = [held_for(0.5) for _ in range(16)]
+    LeaseKeeper(cast("SlotWriter", writer), held, [].append).renew()
+    assert writer.asked == 1
+    assert {each.deliveries[0].claim_score for each in held} == {SCORE + 1}
+
+
+@pytest.mark.parametrize("left_s", [0.5, -0.1])
+def test_a_reply_that_is_owed_is_taken_later(left_s: float) -> None:
+    """Meanwhile the worker can't settle it; it is lost at the end of its lease, whatever comes then."""
+    writer, held = WriterStub(AWAITED), held_for(left_s)
+    at_work, lost = keeper(writer, held)
+    at_work.renew()
+    (delivery,) = held.deliveries
+    delivery.outcome = ACKED
+    assert (held.settled(), lost) == ([], [delivery] if left_s < 0 else [])
+    at_work.renew()
+    assert writer.asked == 1  # nothing is sent twice
+    writer.sent.replies[:] = [ExtendReply(SCORE, (SCORE + 1,))]
+    at_work.renew()
+    assert (held.settled(), delivery.claim_score) == ([delivery], SCORE + 1)
+    assert delivery.lost == (left_s < 0)
+    assert len(lost) == (left_s < 0)
+
+
+def test_on_lost_that_takes_long_holds_up_nothing_and_none_is_left_out() -> None:
+    going_on, called = threading.Event(), list[Delivery]()
+
+    def on_lost(delivery: Delivery) -> None:
+        called.append(delivery)
+        assert going_on.wait(30)
+        raise ZeroDivisionError("a bug of the user's")
+
+    calls = LostCalls("t", on_lost)
+    calls.start()
+    held = [held_for(0.5) for _ in range(3)]
+    at_work = LeaseKeeper(cast("SlotWriter", WriterStub(None)), held, calls.tell)
+    at_work.renew()  # returns
+    assert all(each.deliveries[0].lost for each in held)
+    calls.stop()
+    going_on.set()
+    calls.join(10)
+    assert called == [each.deliveries[0] for each in held]
 
 
 def test_no_error_ends_the_keeper() -> None:
@@ -122,9 +197,9 @@ def delivered(slot: int, content: bytes, claimed_s: float, outcome: Outcome | No
 
 
 def test_acks_wait_for_a_ride_and_nothing_else_does() -> None:
-    held = Held()
+    held = HeldDeliveries()
     named = delivered(3, b"named", 10.0)
-    named.by_name = True
+    named.ack_individually = True
     stays = [
         delivered(1, b"open", 10.0, None),
         delivered(1, b"nacked", 10.0, Outcome(Verb.NACK)),
@@ -134,28 +209,28 @@ def test_acks_wait_for_a_ride_and_nothing_else_does() -> None:
     ]
     rides = [delivered(2, b"a", 10.0), delivered(4, b"b", 10.0), delivered(2, b"c", 10.1)]
     held.deliveries = [*stays, *rides]
-    held.let_ride(9.5)
+    held.defer_acks(9.5)
     assert held.deliveries == stays
-    assert held.riding == {2: [rides[0], rides[2]], 4: [rides[1]]}
+    assert held.deferred == {2: [rides[0], rides[2]], 4: [rides[1]]}
     assert sorted(each.content for each in held.all()) == sorted(each.content for each in (*stays, *rides))
 
 
 def test_a_ride_ends_with_a_claim_from_the_slot_after_a_while_or_for_all() -> None:
-    held = Held()
+    held = HeldDeliveries()
     held.deliveries = [delivered(slot, b"%d" % slot, 10.0 + slot) for slot in range(5)]
-    held.let_ride(0.0)
-    assert [each.slot for each in held.board([3, 7])] == [3]
-    assert [each.slot for each in held.board([], before_s=11.0)] == [0, 1]  # those claimed by then
+    held.defer_acks(0.0)
+    assert [each.slot for each in held.take_deferred([3, 7])] == [3]
+    assert [each.slot for each in held.take_deferred([], before_s=11.0)] == [0, 1]  # those claimed by then
     assert [each.slot for each in held.deliveries] == [3, 0, 1]
-    assert [each.slot for each in held.board()] == [2, 4]
-    assert (held.riding, held.board()) == ({}, [])
+    assert [each.slot for each in held.take_deferred()] == [2, 4]
+    assert (held.deferred, held.take_deferred()) == ({}, [])
 
 
 def test_the_lease_of_what_waits_for_a_ride_is_renewed() -> None:
     held = held_for(0.5)
     held.deliveries[0].outcome = ACKED
-    held.let_ride(0.0)
+    held.defer_acks(0.0)
     assert held.deliveries == []
     leases, lost = keeper(WriterStub(SCORE + 1000), held)
-    leases.renew(held)
+    leases.renew()
     assert (held.all()[0].claim_score, lost) == (SCORE + 1000, [])

@@ -6,44 +6,57 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.pace import AHEAD_S, FIRST_GUESS, MOST_AHEAD, Pace
+from rmq._claiming.prefetch_size import FIRST_GUESS, MOST_PREFETCHED, PREFETCH_S, PrefetchSize, Weights
 
 
 def test_begins_with_a_guess_within_its_bound() -> None:
-    assert Pace().ahead() == FIRST_GUESS
-    assert 1 <= Pace(1).ahead() <= 1
+    assert PrefetchSize().messages() == FIRST_GUESS
+    assert 1 <= PrefetchSize(1).messages() <= 1
 
 
 def test_follows_the_handlers_speed() -> None:
-    pace = Pace()
+    pace = PrefetchSize()
     pace.note(10, 0.1)  # 10 ms each
-    assert pace.ahead() == pytest.approx(AHEAD_S / 0.01, abs=1)
+    assert pace.messages() == pytest.approx(PREFETCH_S / 0.01, abs=1)
     for _ in range(50):
         pace.note(1, 1.0)
-    assert pace.ahead() == 1
+    assert pace.messages() == 1
     for _ in range(50):
         pace.note(100, 0.0)
-    assert pace.ahead() == MOST_AHEAD
+    assert pace.messages() == MOST_PREFETCHED
 
 
 def test_no_messages_say_nothing_about_speed() -> None:
-    pace = Pace()
+    pace = PrefetchSize()
     pace.note(0, 5.0)
-    assert pace.ahead() == FIRST_GUESS
+    assert pace.messages() == FIRST_GUESS
 
 
 def test_one_slow_message_does_not_stop_claiming_ahead_for_good() -> None:
-    pace = Pace()
+    pace = PrefetchSize()
     pace.note(1, 30.0)
-    assert pace.ahead() == 1
+    assert pace.messages() == 1
     for _ in range(30):
         pace.note(1, 0.001)
-    assert pace.ahead() > 50
+    assert pace.messages() > 50
 
 
 @given(notes=st.lists(st.tuples(st.integers(0, 10_000), st.floats(0, 1e6))), most=st.integers(1, 1_000))
 def test_always_within_its_bounds(notes: list[tuple[int, float]], most: int) -> None:
-    pace = Pace(most)
+    pace = PrefetchSize(most)
     for messages, elapsed_s in notes:
         pace.note(messages, elapsed_s)
-        assert 1 <= pace.ahead() <= most
+        assert 1 <= pace.messages() <= most
+
+
+def test_large_messages_are_asked_for_by_their_bytes() -> None:
+    weights = Weights(1_000)
+    assert (weights.most(500), weights.most(1), weights.most(0)) == (500, 1, 0)
+    weights.note(10, 200)
+    assert (weights.most(500), weights.most(20)) == (50, 20)
+    weights.note(1, 5_000)
+    assert (weights.most(500), weights.most(0)) == (1, 0)
+    weights.note(0, 0)
+    for _ in range(30):
+        weights.note(10, 200)
+    assert 45 <= weights.most(500) <= 50, "small ones are believed by and by"

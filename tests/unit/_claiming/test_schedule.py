@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.schedule import Schedule
+from rmq._claiming.schedule import Schedule
 
 NOW_MS = 1_790_000_000_000
 SLOTS = st.integers(1, 40)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.adaptive import STEPS, Adaptive, AdaptiveLimit
+from rmq._listening.adaptive_limit import STEPS, Adaptive, AdaptiveLimit
 from rmq.errors import InvalidValueError
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.shares import Share, least_used_s, next_share
+from rmq._listening.fair_share import FairShare, least_used_s, next_share
 
 PLENTY = 1_000
 
@@ -16,7 +16,7 @@ class Clockwork:
     """Handlers that take a fixed time per listener, all of them always wanting more."""
 
     def __init__(self, weights: Sequence[float], takes_s: Sequence[float], handlers: int) -> None:
-        self.shares = [Share(weight) for weight in weights]
+        self.shares = [FairShare(weight) for weight in weights]
         self.takes_s = takes_s
         self.handlers = handlers
         self.running: list[tuple[float, float, int]] = []
@@ -63,7 +63,7 @@ def test_nobody_starves(parts: list[tuple[float, float]], handlers: int) -> None
 
 
 def test_one_that_hangs_leaves_a_handler_for_each_of_the_others() -> None:
-    slow, quick, quiet = Share(), Share(), Share()
+    slow, quick, quiet = FairShare(), FairShare(), FairShare()
     shares = [slow, quick, quiet]
     slow.waiting = PLENTY
     for _ in range(20):
@@ -81,7 +81,7 @@ def test_with_fewer_handlers_than_listeners_they_take_turns() -> None:
 
 
 def test_one_that_was_away_does_not_make_the_others_wait_for_its_past() -> None:
-    busy, back = Share(), Share()
+    busy, back = FairShare(), FairShare()
     busy.begin(0.0)
     busy.waiting = 1
     back.catch_up(least_used_s([busy, back], 100.0))
@@ -89,7 +89,7 @@ def test_one_that_was_away_does_not_make_the_others_wait_for_its_past() -> None:
 
 
 def test_what_a_listener_itself_allows_bounds_it() -> None:
-    share = Share()
+    share = FairShare()
     share.waiting = PLENTY
     assert next_share([share], [0], None, 0.0) is None
     assert next_share([share], [1], None, 0.0) is share

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 
-from rmq.blocking import THREADS
-from rmq.turns import Gate, Turns
+from rmq._io.backend import THREADS
+from rmq._listening.handler_gate import HandlerGate, HandlerPool
 from tests.support.waiting import wait_until
 
 
-def waiting(gate: Gate, worker: int, order: list[int]) -> threading.Thread:
+def waiting(gate: HandlerGate, worker: int, order: list[int]) -> threading.Thread:
     def wait() -> None:
         while (began_s := gate.begin(60, worker)) is None:
             pass
@@ -25,7 +25,7 @@ def waiting(gate: Gate, worker: int, order: list[int]) -> threading.Thread:
 
 def test_who_had_to_ask_again_keeps_its_place() -> None:
     # with ZooKeeper a slot belongs to one thread: one that always came last would have its messages wait for ever
-    gate = Turns(THREADS, handlers=1).gate(1.0, None, 3)
+    gate = HandlerPool(THREADS, handlers=1).gate(1.0, None, 3)
     began_s = gate.begin(0, 0)
     assert began_s is not None
     assert gate.begin(0, 1) is None  # came first, and gave up for a moment
@@ -38,7 +38,7 @@ def test_who_had_to_ask_again_keeps_its_place() -> None:
 
 
 def test_after_its_turn_a_thread_goes_to_the_end() -> None:
-    gate = Turns(THREADS, handlers=1).gate(1.0, None, 2)
+    gate = HandlerPool(THREADS, handlers=1).gate(1.0, None, 2)
     first = gate.begin(0, 1)
     assert first is not None
     assert gate.begin(0, 2) is None

@@ -14,8 +14,8 @@ from rmq.errors import InvalidValueError, RmqError
 TOPIC = Topic("t", TopicType.RANGE_MERGE, slots=4)
 
 DECLARE = """
-from rmq.scanning import listener
-from rmq.topics import Topic, TopicType
+from rmq._listening.discovery import listener
+from rmq import Topic, TopicType
 topic = Topic({name!r}, TopicType.RANGE_MERGE, slots=4)
 
 @listener(topic, batch=10, threads=3)

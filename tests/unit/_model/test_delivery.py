@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from rmq.clock import monotonic_s
-from rmq.delivery import ACKED, RELEASED, Delivery, Outcome, Verb, describe
+from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome, Verb, describe
+from rmq._model.owner import Owner
+from rmq._model.replies import Claimed
+from rmq._model.times import monotonic_s
+from rmq._model.topics import Topic, TopicType
 from rmq.errors import AlreadySettledError, InvalidValueError, LeaseLostError
-from rmq.ownership import Owner
-from rmq.results import Claimed
-from rmq.topics import Topic, TopicType
 
 SECOND = 1_790_000_000
 
@@ -127,3 +127,42 @@ def test_errors_are_described_so_that_redis_and_json_can_hold_them() -> None:
     kind, text = describe(ValueError("a\udc80b"))
     assert (kind, text) == ("ValueError", "a\\udc80b")
     assert text.encode()
+
+
+class Odd(type):
+    @property
+    def __name__(cls) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        raise LookupError
+
+
+class OddText(str):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+    def __getitem__(self, key: object) -> str:
+        raise LookupError
+
+
+def saying(text: Callable[[object], object], base: type[BaseException] = Exception) -> BaseException:
+    return type("Saying", (base,), {"__str__": text})()
+
+
+def exits(_: object) -> str:
+    raise SystemExit
+
+
+@pytest.mark.parametrize(
+    ("error", "described"),
+    [
+        (saying(lambda _: 7), ("Saying", "(the error's text cannot be read: TypeError)")),
+        (saying(exits, BaseException), ("Saying", "(the error's text cannot be read: SystemExit)")),
+        (saying(lambda _: OddText("odd")), ("Saying", "odd")),
+        (OddText("odd"), ("", "(the error's text cannot be read: KeyboardInterrupt)")),
+        (Odd("Named", (Exception,), {})("text"), ("Named", "text")),
+        (ValueError(10**5_000), ("ValueError", "(the error's text cannot be read: ValueError)")),
+        (ValueError("\ud800" * 2_000), ("ValueError", ("\\ud800" * 167)[:1_000])),
+        (None, ("NoneType", "None")),
+    ],
+)
+def test_describing_an_error_raises_nothing(error: BaseException, described: tuple[str, str]) -> None:
+    assert describe(error) == described

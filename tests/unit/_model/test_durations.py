@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.durations import MAX_DURATION_MS, MAX_SCORE, duration_ms, instant_ms
+from rmq._model.times import MAX_DURATION_MS, MAX_SCORE, duration_ms, instant_ms
 from rmq.errors import InvalidValueError
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq import PriorityMessage, Topic, TopicType
-from rmq.delivery import Delivery
-from rmq.envelope import MARK, unwrap, wrap
-from rmq.messages import encode
+from rmq._model.deliveries import Delivery
+from rmq._model.envelope import MARK, unwrap, wrap
+from rmq._model.messages import encode
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 BODIES = st.one_of(st.none(), st.binary(max_size=40), st.binary(max_size=40).map(lambda tail: MARK + tail))

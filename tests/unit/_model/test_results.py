@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from rmq.results import DeadMessage, SendResult, SlotStats
+from rmq._model.figures import SlotStats
+from rmq._model.replies import SendResult
+from rmq._model.whereabouts import DeadMessage
 
 
 def test_accepted_is_new_and_merged() -> None:

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq._model.retry import (
+    LADDER_S,
+    ExponentialRetry,
+    ImmediateRetry,
+    LadderRetry,
+    RetryPolicy,
+    draw_jitter,
+    retry_from_json,
+)
 from rmq.errors import InvalidValueError
-from rmq.retry import LADDER_S, ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy, draw_jitter, retry_from_json
 
 jitters = st.floats(0, 1, exclude_max=True)
 

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.errors import InvalidTopicError
-from rmq.retry import ExponentialRetry, ImmediateRetry, LadderRetry
-from rmq.topics import Topic, TopicType
+from rmq._model.retention import Retention
+from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry
+from rmq._model.topics import Topic, TopicType, WhenFull
+from rmq.client import RmqClient
+from rmq.errors import InvalidTopicError, InvalidValueError
 
 seconds = st.integers(1, 86_400).map(lambda number: timedelta(seconds=number))
 
@@ -34,6 +36,12 @@ topics = st.builds(
 def test_json_and_back(topic: Topic) -> None:
     assert Topic.from_json(topic.to_json()) == topic
     assert Topic.from_json(topic.to_json().encode()) == topic
+
+
+@pytest.mark.parametrize("when_full", WhenFull)
+def test_how_long_a_send_waits_is_kept_also_where_none_waits_yet(when_full: WhenFull) -> None:
+    topic = Topic("t", TopicType.PRIORITY, when_full=when_full, full_timeout=5_000)
+    assert Topic.from_json(topic.to_json()) == topic
 
 
 def test_the_defaults_are_those_of_the_contract() -> None:
@@ -94,6 +102,8 @@ def test_names(name: Any) -> None:
         ("max_dead", None, "a whole number from 0 to 9007199254740991"),
         ("max_dead_age", -1, "between 0 and 100 years"),
         ("max_dead_age", float("nan"), "finite"),
+        ("retention", 7, "must be a Retention"),
+        ("full_timeout", None, "a timedelta or a number of milliseconds"),
     ],
 )
 def test_bounds_are_told_by_value_and_rule(setting: str, value: Any, rule: str) -> None:
@@ -104,6 +114,29 @@ def test_bounds_are_told_by_value_and_rule(setting: str, value: Any, rule: str) 
     assert "orders" in text
     assert repr(value) in text
     assert rule in text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shrink": "no"},
+        {"approximate": 1},
+        {"unacked": None},
+        {"max_length": 2**53},
+        {"max_length": -1},
+        {"max_length": True},
+    ],
+)
+def test_a_retention_is_told_by_value_and_rule(changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidValueError, match=r"is .*; it must be "):
+        Retention(**changes)
+
+
+@pytest.mark.parametrize("name", ["timeout_s", "deadline_s"])
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), "5", None, True, 1e300])
+def test_times_of_a_client_are_told_by_value_and_rule(name: str, value: Any) -> None:
+    with pytest.raises(InvalidValueError, match=f"{name} is .*; it must be seconds, from "):
+        RmqClient("redis://localhost:1", **{name: value})
 
 
 def test_the_type_is_a_topic_type() -> None:

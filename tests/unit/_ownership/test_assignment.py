@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
@@ -9,7 +10,7 @@ from math import ceil
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq.assignment import Owners, Share, assign, moves
+from rmq._ownership.assignment import Owners, Share, assign
 
 
 def shares(names: list[str], topics: list[str], weight: int = 1) -> dict[str, Share]:
@@ -18,6 +19,15 @@ def shares(names: list[str], topics: list[str], weight: int = 1) -> dict[str, Sh
 
 def counts(owners: Owners) -> dict[str | None, int]:
     return {owner: owners.count(owner) for owner in set(owners)}
+
+
+def moves(before: Mapping[str, Owners], after: Mapping[str, Owners]) -> int:
+    """Return how many slots have another owner than before; a slot that had none does not count."""
+    return sum(
+        old is not None and old != new
+        for topic, owners in before.items()
+        for old, new in zip(owners, after.get(topic, (None,) * len(owners)), strict=False)
+    )
 
 
 def test_no_worker_leaves_every_slot_without_owner() -> None:

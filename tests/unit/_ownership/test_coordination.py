@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import random
+import zlib
+from base64 import b64encode
+from dataclasses import replace
 
 import pytest
 
-from rmq.coordination.documents import (
-    MAX_NODE_BYTES,
-    Assignment,
-    WorkerDocument,
-    node_name,
-    owner_path,
-    slots_from_definition,
-    topic_name,
-)
-from rmq.coordination.leading import decide
-from rmq.coordination.machine import Plan, WorkerMachine
-from rmq.coordination.requests import UNKNOWN, Children, Create, Get, Look, Put, Reply, Request, Sync
-from rmq.coordination.rounds import Member
-from rmq.coordination.values import SlotKey, Stat
-from rmq.errors import CoordinationError
+from rmq._ownership.assignments import MAX_NODE_BYTES, Assignment
+from rmq._ownership.documents import WorkerDocument, node_name, owner_path, slots_from_definition, topic_name
+from rmq._ownership.leading import decide, strangers
+from rmq._ownership.machine import Plan, WorkerMachine
+from rmq._ownership.member import Member
+from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Look, Put, Reply, Request, Sync
+from rmq._ownership.values import SlotKey, Stat
+from rmq.errors import UnreadableDocumentError
 
 ONE, TWO = ("t", 1), ("t", 2)
 SESSION, OTHER = 7, 8
 
 
-def machine_with(*keys: SlotKey, now_s: float = 0.0, **options: int) -> WorkerMachine:
+def machine_with(*keys: SlotKey, now_s: float = 0.0, sample: int = 16) -> WorkerMachine:
     """Return a machine that owns these slots with epochs from 100 on; sessions last 9 s, drains 5 s."""
-    machine = WorkerMachine(9.0, 5.0, **options)
+    machine = WorkerMachine(9.0, 5.0, sample)
     machine.contacted(SESSION, now_s)
     machine.observed(SESSION, set(keys), (), {}, now_s)
     for epoch, key in enumerate(machine.plan(now_s).acquire, 100):
@@ -149,6 +145,16 @@ def test_a_revoked_slot_is_released_at_the_limit() -> None:
     assert machine.plan(5.5) == Plan(release=(ONE,))
 
 
+def test_who_leaves_gives_every_handler_the_time_of_the_stop() -> None:
+    machine = machine_with(ONE, TWO)
+    machine.observed(SESSION, {TWO}, {ONE, TWO}, {}, 0.5)  # asked back before
+    machine.leave(4.0, 20.0)
+    machine.observed(SESSION, set(), {ONE, TWO}, {}, 4.0)
+    machine.contacted(SESSION, 23.0)
+    assert machine.plan(23.99) == Plan()
+    assert machine.plan(24.0) == Plan(release=(ONE, TWO))
+
+
 def test_a_slot_assigned_again_is_kept_with_its_epoch() -> None:
     machine = machine_with(ONE)
     machine.observed(SESSION, set(), {ONE}, {}, 1.0)
@@ -171,10 +177,8 @@ def test_every_node_is_looked_at_in_the_end() -> None:
 def test_the_leader_writes_only_what_changes() -> None:
     workers = {"w0": WorkerDocument({"t": 4}), "w1": WorkerDocument({"t": 4})}
     first = decide(workers, {"t": 4}, None)
-    assert first is not None
-    assert decide(workers, {"t": 4}, first) is None
+    assert decide(workers, {"t": 4}, first) == first
     third = decide({**workers, "w2": WorkerDocument({"t": 4})}, {"t": 4}, first)
-    assert third is not None
     kept = sum(old == new for old, new in zip(first.topics["t"], third.topics["t"], strict=True))
     assert kept == 3
 
@@ -191,12 +195,16 @@ def test_unregistered_topics_and_other_slot_counts_get_nothing() -> None:
 def answer(requests: list[Request], nodes: dict[str, tuple[bytes, Stat]]) -> list[Reply]:
     replies: list[Reply] = []
     for request in requests:
-        if isinstance(request, Sync | Put):
+        if isinstance(request, Sync):
+            replies.append(True)
+        elif isinstance(request, Put):
+            nodes[request.path] = (request.data, nodes[request.path][1])
             replies.append(True)
         elif isinstance(request, Get):
             replies.append(nodes.get(request.path))
         elif isinstance(request, Children):
-            replies.append([path.rpartition("/")[2] for path in nodes if path.rpartition("/")[0] == request.path])
+            below = [path.rpartition("/")[2] for path in nodes if path.rpartition("/")[0] == request.path]
+            replies.append(below if below or request.path in nodes else None)
         elif isinstance(request, Look):
             replies.append(nodes[request.path][1] if request.path in nodes else None)
         elif isinstance(request, Create) and request.path not in nodes:
@@ -207,8 +215,8 @@ def answer(requests: list[Request], nodes: dict[str, tuple[bytes, Stat]]) -> lis
     return replies
 
 
-def play(member: Member, nodes: dict[str, tuple[bytes, Stat]]) -> tuple[bool, list[Request]]:
-    steps, seen = member.round(SESSION), list[Request]()
+def play(member: Member, nodes: dict[str, tuple[bytes, Stat]], breaks: int = 0) -> tuple[bool, list[Request]]:
+    steps, seen = member.round(SESSION, breaks), list[Request]()
     try:
         requests = next(steps)
         while True:
@@ -253,6 +261,229 @@ def test_an_unreadable_assignment_changes_nothing_and_is_written_anew() -> None:
     assert len(member.machine.owned(0.0)) == 2
 
 
+class Clock:
+    """A clock that stands until it is set."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def settled_member(**topics: int) -> tuple[Member, dict[str, tuple[bytes, Stat]], Clock]:
+    """Return a member that leads and owns all slots of its topics, its nodes, and its clock."""
+    clock, nodes = Clock(), dict[str, tuple[bytes, Stat]]()
+    member = Member("w", WorkerDocument(topics), WorkerMachine(9.0, 5.0), clock)
+    member.definitions = {topic: b'{"slots":%d}' % slots for topic, slots in topics.items()}
+    for _ in range(3):
+        assert play(member, nodes)[0]
+    assert len(member.machine.owned(clock())) == sum(topics.values())
+    assert member.troubles.news() == []
+    return member, nodes, clock
+
+
+@pytest.mark.parametrize("lost", ["/topics/t", "/topics", "/owners/t", "/owners", "/ensemble", "/assignment", ""])
+def test_a_live_worker_makes_lost_nodes_anew(lost: str) -> None:
+    member, nodes, clock = settled_member(t=2)
+    identity = member.ensemble
+    for path in [path for path in nodes if path == lost or path.startswith(f"{lost}/")]:
+        del nodes[path]
+    for _ in range(3):
+        play(member, nodes)
+    assert member.machine.owned(clock()).keys() == {("t", 0), ("t", 1)}
+    assert nodes.keys() >= {"/topics/t", "/owners/t/0", "/owners/t/1", "/ensemble", "/assignment", "/workers/w"}
+    assert nodes["/topics/t"][0] == b'{"slots":2}'
+    assert (member.ensemble, nodes["/ensemble"][0].decode()) == (identity, identity)
+
+
+def test_another_ensemble_than_before_is_told() -> None:
+    member, nodes, _ = settled_member(t=2)
+    before = member.ensemble
+    nodes["/ensemble"] = (b"new", Stat(99, 0, 0))
+    play(member, nodes)
+    (told,) = member.troubles.news()
+    assert "is ensemble new now" in told
+    assert f"--from {before}" in told
+
+
+def test_a_topic_without_registration_or_owner_for_a_minute_is_told_once() -> None:
+    clock = Clock()
+    member = Member("w", WorkerDocument({"t": 4}), WorkerMachine(9.0, 5.0), clock)
+    nodes = fresh_nodes()
+    del nodes["/topics/t"]
+    for now_s, news in ((0.0, 0), (59.0, 0), (60.0, 1), (61.0, 0), (700.0, 1)):
+        clock.now_s = now_s
+        play(member, nodes)
+        told = member.troubles.news()
+        assert len(told) == news, told
+        assert all("topic t is not registered" in text for text in told)
+    member.definitions["t"] = b'{"slots":4}'
+    nodes["/leader"] = (b"other", Stat(5, 0, OTHER))
+    for now_s in (800.0, 860.0):
+        clock.now_s = now_s
+        play(member, nodes)
+    (told,) = member.troubles.news()
+    assert "4 of 4 slots of topic t have no owner" in told
+    assert member.troubles.current() == (told,)
+
+
+def test_another_number_of_slots_is_told_at_once_and_read_in_each_round() -> None:
+    member, nodes, clock = settled_member(t=2)
+    nodes["/topics/t"] = (b'{"slots":4}', Stat(50, 0, 0))  # deleted, and made anew by another release
+    for _ in range(2):
+        play(member, nodes)
+    (told,) = member.troubles.news()
+    assert "registered in ZooKeeper with 4 slots, here it has 2" in told
+    assert member.machine.owned(clock()) == {}
+    nodes["/topics/t"] = (b'{"slots":2}', Stat(60, 0, 0))
+    for _ in range(3):
+        play(member, nodes)
+    assert len(member.machine.owned(clock())) == 2
+
+
+NEWER = b'{"version":99,"min_reader":99}'
+
+
+def test_an_assignment_for_newer_readers_is_told_and_written_anew_by_who_leads() -> None:
+    member, nodes, clock = settled_member(t=2)
+    good = nodes["/assignment"]
+    nodes["/leader"] = (b"other", Stat(5, 0, OTHER))
+    nodes["/assignment"] = (NEWER, good[1])
+    written = [request for request in play(member, nodes)[1] if isinstance(request, Put)]
+    (told,) = member.troubles.news()
+    assert "schema version 99" in told
+    assert "Slots stay with their owners" in told
+    assert (written, len(member.machine.owned(clock()))) == ([], 2)
+    nodes["/leader"] = (b"w", Stat(6, 0, SESSION))
+    written = [request for request in play(member, nodes)[1] if isinstance(request, Put)]
+    assert written == [Put("/assignment", good[0], 0)]
+    assert len(member.machine.owned(clock())) == 2
+
+
+@pytest.mark.parametrize("data", [NEWER, b"garbage", b'{"topics":3}'])
+def test_an_unreadable_worker_or_definition_hides_only_itself(data: bytes) -> None:
+    member, nodes, clock = settled_member(t=2, u=2)
+    nodes["/workers/strange"] = (data, Stat(70, 0, OTHER))
+    nodes["/topics/u"] = (data, Stat(71, 0, 0))
+    del nodes["/owners/t/1"]
+    for _ in range(3):
+        play(member, nodes)
+    told = " ".join(member.troubles.news())
+    assert "worker strange gets no slots" in told
+    assert "topic u get" in told
+    assert len(member.machine.owned(clock())) == 4  # those of u are kept, without new ones
+
+
+def test_a_topic_that_does_not_fit_keeps_its_owners_and_stops_no_other() -> None:
+    member, nodes, clock = settled_member(t=2, u=2)
+    long = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=128))
+    member.leader.limit = len(nodes["/assignment"][0]) + 40
+    member.document = replace(member.document, topics={"t": 2, "u": 2, long: 64})
+    member.definitions[long] = b'{"slots":64}'
+    for _ in range(3):
+        play(member, nodes)
+    assert Assignment.from_json(nodes["/assignment"][0]).partial
+    assert len(member.machine.owned(clock())) == 4
+    told = " ".join(member.troubles.news())
+    assert "topics are left out" in told
+    assert long in told
+    clock.now_s = 61.0
+    for _ in range(2):
+        play(member, nodes)
+    told = " ".join(member.troubles.news())
+    assert f"64 of 64 slots of topic {long} have no owner: the assignment leaves the topic out" in told
+
+
+def test_who_leads_writes_what_the_oldest_live_worker_reads() -> None:
+    member, nodes, _ = settled_member(t=2)
+    assert Assignment.from_json(nodes["/assignment"][0]).version == 2
+    old = b'{"host":"h","pid":1,"weight":1,"topics":{}}'
+    nodes["/workers/old"] = (old, Stat(80, 0, OTHER))
+    written = [request for request in play(member, nodes)[1] if isinstance(request, Put)]
+    assert [b'"owners":{"w":"0-1"}' in request.data for request in written] == [True]
+
+
+class Numbered(dict[str, tuple[bytes, Stat]]):
+    """Nodes of a ZooKeeper that counts: each change gets a number."""
+
+    zxid = 30
+
+    def __setitem__(self, path: str, node: tuple[bytes, Stat]) -> None:
+        self.zxid += 1
+        before = self.get(path)
+        stat = Stat(self.zxid if before is None else before[1].czxid, 0, node[1].session, self.zxid)
+        super().__setitem__(path, (node[0], stat))
+
+
+@pytest.mark.parametrize("mark", [10, 31, 40])
+def test_a_zookeeper_that_counts_on_is_what_it_was(mark: int) -> None:
+    member, nodes = member_of(t=2), Numbered()
+    member.definitions["t"] = b'{"slots":2}'
+    member.counting.gated = True
+    play(member, nodes)
+    identity = member.ensemble
+    assert identity is not None
+    play(member, nodes)
+    assert member.machine.held == set()  # nothing is taken before it is known how far the ensemble has counted
+    nodes.zxid = max(nodes.zxid, 40)
+    assert member.counting.awaits == (SESSION, 0)
+    member.counting.give((SESSION, 0), {identity: mark, "another": 10**9})
+    for _ in range(2):
+        play(member, nodes)
+    assert (member.ensemble, len(member.machine.held)) == (identity, 2)
+    assert member.counting.reached(identity)
+
+
+def test_a_zookeeper_that_went_back_gets_a_new_identity_before_anything_is_taken() -> None:
+    member, nodes = member_of(t=2), Numbered()
+    member.definitions["t"] = b'{"slots":2}'
+    member.counting.gated = True
+    play(member, nodes)
+    old = member.ensemble
+    assert old is not None
+    member.counting.give((SESSION, 0), {old: 1_000})
+    finished, seen = play(member, nodes)
+    assert not finished
+    assert not [request for request in seen if isinstance(request, Create) and request.path.startswith("/owners/t/")]
+    for _ in range(3):
+        play(member, nodes)
+    assert member.ensemble not in (None, old)
+    assert nodes["/ensemble"][0].decode() == member.ensemble
+    assert len(member.machine.held) == 2
+    told = " ".join(member.troubles.news())
+    assert f"Redis has seen epoch 1000 of ensemble {old}" in told
+    assert f"--from {old}" in told
+
+
+def test_a_new_connection_waits_for_marks_of_its_own() -> None:
+    member, nodes = member_of(t=2), Numbered()
+    member.counting.gated = True
+    play(member, nodes)
+    member.counting.give((SESSION, 0), {})
+    assert member.counting.awaits is None
+    play(member, nodes, breaks=1)
+    assert member.counting.awaits == (SESSION, 1)
+    member.counting.give((SESSION, 0), {})  # read before the connection broke
+    assert member.counting.awaits == (SESSION, 1)
+
+
+def test_a_topic_goes_to_workers_of_one_redis_only() -> None:
+    def on(redis: str, *topics: str) -> WorkerDocument:
+        return WorkerDocument(dict.fromkeys(topics, 4), redis=redis)
+
+    slots = {"t": 4, "u": 4}
+    prod = {"p1": on("prod", "t"), "p2": on("prod", "t"), "old": on("", "t"), "s1": on("staging", "t", "u")}
+    current = decide({"s1": prod["s1"]}, slots, None)
+    assert set(current.topics["t"]) == {"s1"}
+    assert strangers(prod, current) == {"t": {"p1", "p2"}}
+    assert set(decide(prod, slots, current).topics["t"]) == {"s1", "old"}  # who had it keeps it
+    fresh = decide(prod, slots, None)
+    assert set(fresh.topics["t"]) == {"old", "p1", "p2"}
+    assert set(fresh.topics["u"]) == {"s1"}
+    assert strangers({"a": on("", "t"), "b": on("prod", "t")}, None) == {}
+
+
 def test_a_foreign_worker_node_under_our_name_blocks() -> None:
     member, nodes = member_of(t=2), fresh_nodes()
     nodes["/workers/w"] = (b"{}", Stat(3, 0, OTHER))
@@ -275,9 +506,10 @@ def test_a_broken_connection_breaks_the_round_off() -> None:
 
 def test_the_assignment_survives_its_node() -> None:
     assignment = Assignment({"a": ("w0", "w0", None, "w1"), "b": (None,), "c.d-e_f": ("w0",)})
-    data = assignment.to_json()
-    assert Assignment.from_json(data) == assignment
-    assert b'"w0":"0-1"' in data
+    assert Assignment.from_json(assignment.to_json()) == assignment
+    first = replace(assignment, version=1).to_json()
+    assert Assignment.from_json(first) == assignment
+    assert b'"w0":"0-1"' in first
     assert assignment.of("w0", ["a", "b", "gone"]) == {("a", 0), ("a", 1)}
 
 
@@ -290,17 +522,63 @@ def test_16_384_scattered_slots_fit_into_a_node() -> None:
     assert Assignment.from_json(data) == assignment
 
 
-def test_an_assignment_too_large_for_a_node_is_refused() -> None:
-    owners = tuple(f"w{slot % 2}" for slot in range(16_384))
-    with pytest.raises(CoordinationError, match="fewer slots"):
-        Assignment({f"t{i}": owners for i in range(12)}).to_json()
+@pytest.mark.parametrize(
+    ("topics", "slots", "workers"), [(300, 64, 100), (200, 64, 100), (150, 1_024, 100), (20, 16_384, 10)]
+)
+def test_assignments_that_outgrew_their_node_fit(topics: int, slots: int, workers: int) -> None:
+    rng = random.Random(2)
+    names = [f"{'host-in-a-cluster-with-a-long-name'}-{rng.randrange(10**5)}-{i:012}" for i in range(workers)]
+    owners = {f"shop.topic-{i}": tuple(rng.choice(names) for _ in range(slots)) for i in range(topics)}
+    assert len(names[0]) == 52
+    part, data = Assignment(owners).fitting(())
+    assert (part.topics, part.partial) == (owners, False)
+    assert len(data) < MAX_NODE_BYTES / 2
+    assert Assignment.from_json(data) == part
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"topics":1}', b'{"topics":{"a":{"slots":"x"}}}', b"\xff"])
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("limit", [600, 2_000, 10_000])
+def test_what_does_not_fit_is_left_out_topic_by_topic_new_ones_first(version: int, limit: int) -> None:
+    rng = random.Random(3)
+    topics = {f"topic-{i}": tuple(f"w{rng.randrange(9)}" for _ in range(64)) for i in range(200)}
+    keep = [f"topic-{i}" for i in range(190, 200)]
+    part, data = Assignment(topics, version=version).fitting(keep, limit)
+    assert len(data) <= limit
+    assert Assignment.from_json(data) == part
+    assert 0 < len(part.topics) < 200
+    assert part.topics.items() <= topics.items()
+    assert part.partial
+    if len(part.topics) >= len(keep):
+        assert part.topics.keys() >= set(keep)
+    else:
+        assert part.topics.keys() <= set(keep)
+    assert Assignment(topics, version=version).fitting(part.topics, limit) == (part, data)
+
+
+BOMB = b64encode(zlib.compress(b'{"workers":[],"topics":{"a":"%s"}}' % (b" " * (80 << 20)))).decode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"{", b"[]", b"{}", b'{"topics":1}', b'{"topics":{"a":{"slots":"x"}}}', b"\xff", b"[" * 100_000),
+        *(b'{"zlib":1}', b'{"zlib":"AAAA"}', b'{"zlib":"?"}', b'{"version":9,"min_reader":9,"topics":{}}'),
+        *(b'{"topics":{"a":{"slots":99999999999,"owners":{}}}}', b'{"topics":{"a":{"slots":1e999,"owners":{}}}}'),
+        f'{{"zlib":"{BOMB}"}}'.encode(),
+    ],
+    ids=lambda data: repr(data[:20]),
+)
 def test_foreign_contents_are_no_documents(data: bytes) -> None:
-    assert Assignment.from_json(data) is None
-    assert WorkerDocument.from_json(data) is None
-    assert slots_from_definition(data) is None
+    for parse in (Assignment.from_json, WorkerDocument.from_json, slots_from_definition):
+        with pytest.raises(UnreadableDocumentError):
+            parse(data)
+
+
+def test_a_worker_that_says_no_version_has_the_first() -> None:
+    old = WorkerDocument.from_json(b'{"host":"h","pid":1,"weight":1,"topics":{"t":2}}')
+    assert (old.version, old.room) == (1, None)
+    assert decide({"old": old, "new": WorkerDocument({"t": 2})}, {"t": 2}, None).version == 1
+    assert decide({"new": WorkerDocument({"t": 2})}, {"t": 2}, None).version == 2
 
 
 def test_a_worker_document_survives_its_node() -> None:

@@ -17,11 +17,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rmq.coordination.documents import OWNERS, TOPICS, Assignment, WorkerDocument, owner_path, owners_path, topic_path
-from rmq.coordination.machine import WorkerMachine
-from rmq.coordination.requests import UNKNOWN, Children, Create, Get, Look, Put, Release, Reply, Request, Sync
-from rmq.coordination.rounds import Member
-from rmq.coordination.values import SlotKey, Stat
+from rmq._ownership.assignments import Assignment
+from rmq._ownership.documents import (
+    ASSIGNMENT,
+    ENSEMBLE,
+    OWNERS,
+    TOPICS,
+    WorkerDocument,
+    owner_path,
+    owners_path,
+    topic_path,
+)
+from rmq._ownership.machine import WorkerMachine
+from rmq._ownership.member import Member
+from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Look, Put, Release, Reply, Request, Sync
+from rmq._ownership.values import SlotKey, Stat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,6 +53,7 @@ class SimulatedZooKeeper:
         self.children: defaultdict[str, set[str]] = defaultdict(set)
         self.touched: dict[int, float] = {}
         self.watches: defaultdict[str, set[Callable[[], None]]] = defaultdict(set)
+        self.deleted: set[tuple[str, int]] = set()  # by hand, and what went wrong because of that
         for path in ("/workers", TOPICS, OWNERS):
             self.create(path, b"", 0)
 
@@ -93,7 +104,7 @@ class SimulatedZooKeeper:
                 if watch:
                     self.watches[path].add(wake)
                 if type(request) is Children:
-                    return sorted(self.children[path])
+                    return sorted(self.children[path]) if path in self.nodes else None
                 node = self.nodes.get(path)
                 return node if type(request) is Get or node is None else node[1]
             case Create(path, data, ephemeral):
@@ -110,6 +121,10 @@ class SimulatedZooKeeper:
                 if guard not in self.nodes:
                     return False
                 if path in self.nodes:
+                    stat = self.nodes[path][1]
+                    if stat.session != session:  # only where ours was deleted by hand, and another one made
+                        assert any(deleted == path for deleted, _ in self.deleted)
+                        self.deleted.add((path, stat.czxid))
                     self.delete(path)
                 return True
 
@@ -140,6 +155,7 @@ class SimulatedWorker:
         self.rate, self.offset = self.random.uniform(0.95, 1.05), self.random.uniform(0, 1000)
         self.machine = WorkerMachine(SESSION_S, DRAIN_S, self.random.choice((0, 0, 2)))
         self.member = Member(name, WorkerDocument(topics), self.machine, self.clock)
+        self.member.definitions = {topic: definition(slots) for topic, slots in topics.items()}
         self.session: int | None = None
         self.connected = False
         self.alive = True
@@ -171,8 +187,9 @@ class SimulatedWorker:
         zookeeper = self.world.zookeeper
         zookeeper.expire(self.world.now)
         for key, epoch in self.machine.owned(self.clock()).items():
-            _, stat = zookeeper.nodes[owner_path(key)]
-            assert (stat.session, stat.czxid) == (self.session, epoch)
+            if (owner_path(key), epoch) not in zookeeper.deleted:
+                _, stat = zookeeper.nodes[owner_path(key)]
+                assert (stat.session, stat.czxid) == (self.session, epoch)
             assert self.world.holders.setdefault((key, epoch), self.incarnation) == self.incarnation
 
     def connect(self) -> None:
@@ -256,6 +273,10 @@ class SimulatedWorker:
         self.busy = False
 
 
+def definition(slots: int) -> bytes:
+    return f'{{"slots":{slots}}}'.encode()
+
+
 def next_batch(steps: Any, replies: Sequence[Reply]) -> Sequence[Request]:
     try:
         return steps.send(replies)
@@ -278,7 +299,7 @@ class World:
         self.store = SimulatedStore()
         self.topics = {"a": self.random.choice((1, 2, 4)), "b": 1}
         for topic, slots in self.topics.items():
-            self.zookeeper.create(topic_path(topic), f'{{"slots":{slots}}}'.encode(), 0)
+            self.zookeeper.create(topic_path(topic), definition(slots), 0)
             self.zookeeper.create(owners_path(topic), b"", 0)
         self.workers: dict[str, SimulatedWorker] = {}
 
@@ -290,7 +311,7 @@ class World:
         for number in range(self.random.choice((2, 2, 3))):
             self.at(self.random.uniform(0, 4), self.start, f"w{number}")
         for _ in range(self.random.randint(1, 4)):
-            self.at(self.random.uniform(3, FAULTS_S), self.random.choice((self.crash, self.pause, self.cut)))
+            self.at(self.random.uniform(3, FAULTS_S), self.random.choice((self.crash, self.pause, self.cut, self.lose)))
         self.run_until(FAULTS_S)
         self.trouble = 0.0
         limit = FAULTS_S + 3 * SESSION_S + DRAIN_S  # the last pause, the session, the hand-over
@@ -345,6 +366,15 @@ class World:
             worker.after(SESSION_S / 2, worker.machine.suspended)
             worker.after(SESSION_S * self.random.choice((0.5, 0.9, 1.5)), worker.connect)
 
+    def lose(self) -> None:
+        """Somebody deletes a node, and all below it."""
+        topic = self.random.choice(sorted(self.topics))
+        path = self.random.choice((TOPICS, OWNERS, topic_path(topic), owners_path(topic), ENSEMBLE, ASSIGNMENT))
+        for node in sorted(self.zookeeper.nodes, reverse=True):  # children first
+            if node == path or node.startswith(f"{path}/"):
+                self.zookeeper.deleted.add((node, self.zookeeper.nodes[node][1].czxid))
+                self.zookeeper.delete(node)
+
     def settled(self) -> bool:
         """Every slot is owned, by whom the assignment says, and the owners know it."""
         live = [worker for worker in self.workers.values() if worker.alive]
@@ -352,7 +382,6 @@ class World:
         if not live or node is None:
             return False
         assignment = Assignment.from_json(node[0])
-        assert assignment is not None
         for worker in live:
             owned = worker.machine.owned(worker.clock())
             if self.now < worker.paused_until or assignment.of(worker.name, self.topics) != owned.keys():

@@ -7,10 +7,9 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from rmq import Topic, TopicType
-from rmq.findings import ListenerInfo, WorkerInfo
-from rmq.inspection import TopicStats
+from rmq._model.figures import SlotStats, TopicStats
+from rmq._model.workers import ListenerInfo, WorkerInfo
 from rmq.metrics.collector import Figures, count_unowned
-from rmq.results import SlotStats
 
 TOPIC = Topic("jobs", TopicType.PRIORITY, slots=4)
 
@@ -41,6 +40,10 @@ def test_each_slot_that_nobody_has_counts() -> None:
     assert unowned((7, 7, 8, 8), worker(0, 1)) == "2.0"
     assert unowned((7, 7, 8, 8)) == "4.0"
     assert unowned((7, 7, 8, 8), worker(0, 1, 2, 3, topic="other")) == "4.0"
+
+
+def test_a_slot_that_nobody_has_owned_so_far_counts_beside_others_that_have() -> None:
+    assert unowned((7, 0, 0, 8), worker(0)) == "3.0"
 
 
 def test_without_zookeeper_there_is_nothing_to_count() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq import java
+from rmq._processes import java
 from rmq.errors import RmqError
 
 

@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
-from rmq import calls
-from rmq.calls import Nack
+from rmq._model import figures
+from rmq._model.messages import Encoded
+from rmq._model.owner import Owner
+from rmq._model.replies import Claimed, ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
+from rmq._model.topics import Topic, TopicType
+from rmq._model.whereabouts import DeadMessage
+from rmq._scripts import claiming, dead, sending, steering, viewing
+from rmq._scripts.claiming import Nack
+from rmq._transport import refusals
 from rmq.errors import (
     BacklogFullError,
     EnsembleMismatchError,
@@ -17,10 +24,6 @@ from rmq.errors import (
     RmqError,
     ScriptFailedError,
 )
-from rmq.messages import Encoded
-from rmq.ownership import Owner
-from rmq.results import Claimed, ClaimReply, ControlResult, DeadMessage, ExtendReply, Redriven, SendResult
-from rmq.topics import Topic, TopicType
 
 MERGE, PRIORITY, FIXED = (Topic("t", kind, slots=4) for kind in TopicType if kind.name != "STREAM")
 A, B = Encoded(1, b"a", 50, b"body"), Encoded(1, b"b", 40, None)
@@ -31,16 +34,16 @@ A, B = Encoded(1, b"a", 50, b"body"), Encoded(1, b"b", 40, None)
     [(MERGE, "send_range_merge", [40]), (PRIORITY, "send_priority", []), (FIXED, "send_fixed_time", [40])],
 )
 def test_a_send(topic: Topic, script: str, lowest: list[int]) -> None:
-    call = calls.send(topic.changed(max_backlog=10), 1, [B, A], "PUBLISH", detailed=True)
+    call = sending.send_calls(topic.changed(max_backlog=10))(1, [B, A], detailed=True)
     assert call.script == script
     assert call.keys == ("t_1", "prepare{t_1}", "body{t_1}", "meta{t_1}", "wake{t_1}")
     assert list(call.args) == ["PUBLISH", 3, 1, 2, *lowest, 40, b"b", 50, b"a", 2, b"body"]
     assert call.parse([b"1", b"01"]) == SendResult(1, 1, (False, True))
-    assert calls.send(topic, 1, [A], "PUBLISH").parse([b"1", b"1"]) == SendResult(1, 0)
+    assert sending.send_calls(topic)(1, [A]).parse([b"1", b"1"]) == SendResult(1, 0)
 
 
 def test_a_claim() -> None:
-    call = calls.claim(
+    call = claiming.claim(
         PRIORITY,
         1,
         10,
@@ -48,16 +51,17 @@ def test_a_claim() -> None:
         start=4,
         acks=[(b"a", 5), (b"b", 5), (b"c", 6)],
         nacks=[Nack(b"d", 5, "bury", 0, "E", "m")],
-        whole=[(8, 2, b"w")],
+        whole=[(8, 2)],
     )
-    settings = [7, "zk", 60, 16, "high", 10, 4, 256, 30 * 86_400_000, 250_000]
+    settings = [7, "zk", 60_000, 16, "high", 10, 4, 256, 30 * 86_400_000, 250_000, 4 * 1_048_576, "PUBLISH"]
     nacks = [1, b"d", 5, "bury", 0, "E", "m"]
-    assert list(call.args) == [*settings, *nacks, 2, 5, 2, b"a", b"b", 6, 1, b"c", 1, 8, 2, b"w"]
-    assert list(calls.claim(FIXED, 0, 0).args)[4:] == ["low", 0, 0, 256, 30 * 86_400_000, 250_000, 0, 0, 0]
+    assert list(call.args) == [*settings, *nacks, 2, 5, 2, b"a", b"b", 6, 1, b"c", 1, 8, 2]
+    bounds = [256, 30 * 86_400_000, 250_000, 4 * 1_048_576, "PUBLISH"]
+    assert list(claiming.claim(FIXED, 0, 0).args)[4:] == ["low", 0, 0, *bounds, 0, 0, 0]
 
 
 def test_a_claims_reply() -> None:
-    parse = calls.claim(PRIORITY, 1, 10).parse
+    parse = claiming.claim(PRIORITY, 1, 10).parse
     reply = [
         b"1700000000999",
         b"5",
@@ -67,6 +71,7 @@ def test_a_claims_reply() -> None:
         [b"a", b"50", b"b", b"16", b"c", b"1"],
         [None, b"1", None],
         [b"8"],
+        b"1700000001002",
     ]
     assert parse(reply) == ClaimReply(
         1_700_000_000_999,
@@ -75,46 +80,46 @@ def test_a_claims_reply() -> None:
         3,
         (b"x",),
         (
-            Claimed(b"a", 50, 1_700_000_000_016, None),
-            Claimed(b"b", 16, 1_700_000_000_015, b"1"),
-            Claimed(b"c", 1, 1_700_000_000_000, None),
+            Claimed(b"a", 50, 1_700_000_001_002_016, None),
+            Claimed(b"b", 16, 1_700_000_001_002_015, b"1"),
+            Claimed(b"c", 1, 1_700_000_001_002_000, None),
         ),
         (8,),
     )
-    without_bodies = parse([b"1000", b"0", b"0", b"0", [], [b"a", b"9007199254740991"], [], []])
-    assert without_bodies.messages == (Claimed(b"a", 2**53 - 1, 1_016, None),)
+    without_bodies = parse([b"1000", b"0", b"0", b"0", [], [b"a", b"9007199254740991"], [], [], b"1000"])
+    assert without_bodies.messages == (Claimed(b"a", 2**53 - 1, 1_000_016, None),)
 
 
 def test_acks_nacks_and_extends() -> None:
-    assert list(calls.ack(FIXED, 0, [(b"a", 5), (b"b", 6), (b"c", 5)], Owner(7, "zk")).args) == [
+    assert list(claiming.ack(FIXED, 0, [(b"a", 5), (b"b", 6), (b"c", 5)], Owner(7, "zk")).args) == [
         7, "zk", 3, 5, 1, b"a", 6, 1, b"b", 5, 1, b"c",
     ]  # fmt: skip
-    assert calls.ack(FIXED, 0, []).parse([b"a"]) == (b"a",)
-    call = calls.nack(FIXED, 0, [Nack(b"a", 5, "retry", 9)], "SPUBLISH")
+    assert claiming.ack(FIXED, 0, []).parse([b"a"]) == (b"a",)
+    call = claiming.nack(FIXED, 0, [Nack(b"a", 5, "retry", 9)])
     assert call.keys[-1] == "wake{t_0}"
-    assert list(call.args) == [0, "", 16, 30 * 86_400_000, 250_000, "SPUBLISH", 1, b"a", 5, "retry", 9, "", ""]
-    extend = calls.extend(FIXED, 0, [(b"a", 5_003), (b"b", 6_016)])
-    assert list(extend.args) == [0, "", 5_003, b"a", 6_016, b"b"]
-    assert extend.parse([b"9999", b"10"]) == ExtendReply(9_999, (9_003, None))
+    assert list(call.args) == [0, "", 16, 30 * 86_400_000, 250_000, "PUBLISH", 1, b"a", 5, "retry", 9, "", ""]
+    extend = claiming.extend(FIXED, 0, [(b"a", 5_003), (b"b", 6_016)])
+    assert list(extend.args) == [0, "", 60_000, 5_003, b"a", 6_016, b"b"]
+    assert extend.parse([b"9999", b"10", b"10001"]) == ExtendReply(9_999, (10_001_003, None))
 
 
 def test_control_by_content() -> None:
-    cancel = calls.cancel(FIXED, 0, [b"a", b"b", b"c"])
+    cancel = steering.cancel(FIXED, 0, [b"a", b"b", b"c"])
     assert cancel.parse([b"done", b"in_flight", b"absent"]) == list(ControlResult)
-    reschedule = calls.reschedule(FIXED, 0, [b"a"], "at", 5, "PUBLISH")
+    reschedule = steering.reschedule(FIXED, 0, [b"a"], "at", 5)
     assert list(reschedule.args) == ["at", 5, "PUBLISH", "", "reschedule", b"a"]
 
 
 def test_the_dead() -> None:
-    redrive = calls.redrive(FIXED, 0, "at", 5, overwrite=True, limit=7, publish="PUBLISH", contents=[b"a"])
+    redrive = dead.redrive(FIXED, 0, "at", 5, overwrite=True, limit=7, contents=[b"a"])
     assert list(redrive.args) == ["at", 5, 1, 7, "PUBLISH", "", 0, b"a"]
-    seen = calls.redrive(FIXED, 0, "at", 5, overwrite=True, limit=7, publish="PUBLISH", contents=[b"a"], died_ms=[9])
+    seen = dead.redrive(FIXED, 0, "at", 5, overwrite=True, limit=7, contents=[b"a"], died_ms=[9])
     assert list(seen.args)[6:] == [1, b"a", 9]
     assert redrive.parse([b"done", b"merged", b"absent"]) == list(Redriven)
-    assert list(calls.purge_dead(FIXED, 0).args) == ["+inf", 1_000, ""]
-    assert list(calls.purge_dead(FIXED, 0, before_ms=5, limit=3, contents=[b"a"]).args) == [5, 3, "", b"a"]
+    assert list(dead.purge_dead(FIXED, 0).args) == ["+inf", 1_000, ""]
+    assert list(dead.purge_dead(FIXED, 0, before_ms=5, limit=3, contents=[b"a"]).args) == [5, 3, "", b"a"]
     reason = b'{"type":"E","message":"\xff","attempts":3,"first_ms":"1","last_ms":"2"}'
-    page = calls.list_dead(FIXED, 0, 0, 9).parse([[b"a", b"5", b"b", b"6"], [reason, None], []])
+    page = dead.list_dead(FIXED, 0, 0, 9).parse([[b"a", b"5", b"b", b"6"], [reason, None], []])
     assert page == [
         DeadMessage("t", 0, b"a", None, 5, "E", "\ufffd", 3, 1, 2),
         DeadMessage("t", 0, b"b", None, 6, "", "", 0, 6, 6),
@@ -126,10 +131,10 @@ def test_the_dead() -> None:
     [("store", "t_0", "high"), ("prepare", "prepare{t_0}", "low"), ("retry", "retry{t_0}", "low")],
 )
 def test_peeking(place: str, key: str, order: str) -> None:
-    call = calls.peek(PRIORITY, 0, place, 3, 4)
+    call = viewing.peek(PRIORITY, 0, place, 3, 4)
     assert (call.keys, list(call.args)) == ((key, "body{t_0}"), [order, 3, 4])
-    assert call.parse([b"9", [b"a", b"5"], []]) == (9, [(b"a", 5, None)])
-    assert call.parse([b"9", [b"a", b"5"], [b"1"]]) == (9, [(b"a", 5, b"1")])
+    assert call.parse([b"9", [b"a", b"5"], [], b"0"]) == (9, [(b"a", 5, None)], False)
+    assert call.parse([b"9", [b"a", b"5"], [b"1"], b"1"]) == (9, [(b"a", 5, b"1")], True)
 
 
 @pytest.mark.parametrize(
@@ -137,31 +142,31 @@ def test_peeking(place: str, key: str, order: str) -> None:
     [(FIXED, b"2", b"5000", 5_000), (FIXED, b"2", b"3", 100), (PRIORITY, b"2", b"5000", 100), (FIXED, b"0", b"", None)],
 )
 def test_stats(topic: Topic, backlog: bytes, lowest: bytes, oldest: int | None) -> None:
-    totals: list[bytes | None] = [None] * len(calls.TOTALS)
+    totals: list[bytes | None] = [None] * len(figures.TOTALS)
     totals[0] = b"9"
-    stats = calls.stats(topic, 0).parse([b"100", backlog, b"1", b"2", b"3", b"4", lowest, b"7", b"8", b"1", totals])
+    stats = viewing.stats(topic, 0).parse([b"100", backlog, b"1", b"2", b"3", b"4", lowest, b"7", b"8", b"1", totals])
     assert (stats.oldest_due_ms, stats.epoch, stats.paused, stats.totals) == (oldest, 8, True, {"accepted": 9})
 
 
 def test_looking() -> None:
-    call = calls.look(FIXED, [2, 3])
+    call = claiming.look(FIXED, [2, 3])
     assert call.keys[:5] == ("t_2", "prepare{t_2}", "retry{t_2}", "meta{t_2}", "t_3")
     assert call.parse([b"9", b"0", b"7"]) == (9, [0, 7])
 
 
-SEND = calls.send(FIXED, 1, [A, B], "PUBLISH")
-CLAIM = calls.claim(FIXED, 1, 1)
+SEND = sending.send_calls(FIXED)(1, [A, B])
+CLAIM = claiming.claim(FIXED, 1, 1)
 
 
 @pytest.mark.parametrize(
     ("call", "message", "kind", "text"),
     [
-        (CLAIM, "RMQ_FENCED 7", FencedError, "slot 1 of topic t is owned through ZooKeeper (epoch 7)"),
+        (CLAIM, "RMQ_FENCED 7 0", FencedError, "slot 1 of topic t is owned through ZooKeeper (epoch 7)"),
         (CLAIM, "RMQ_ENSEMBLE zk", EnsembleMismatchError, "ensemble zk, not through this one; `rmq adopt t`"),
-        (SEND, "RMQ_PAST 99", FixedTimePassedError, "fixed_time 40 does not lie ahead of Redis' time, 99 ms"),
+        (SEND, "RMQ_PAST 99 40", FixedTimePassedError, "fixed_time 40 does not lie ahead of Redis' time, 99 ms"),
         (
-            calls.reschedule(FIXED, 1, [b"a"], "at", 5, "PUBLISH"),
-            "ERR RMQ_PAST 99",
+            steering.reschedule(FIXED, 1, [b"a"], "at", 5),
+            "ERR RMQ_PAST 99 5",
             FixedTimePassedError,
             "fixed_time 5 does not lie ahead",
         ),
@@ -187,7 +192,7 @@ CLAIM = calls.claim(FIXED, 1, 1)
     ],
 )
 def test_refusals_carry_topic_and_slot(call: Any, message: str, kind: type[RmqError], text: str) -> None:
-    error = calls.error_of(call, message)
+    error = refusals.error_of(call, message)
     assert type(error) is kind
     assert (error.topic, error.slot) == ("t", 1)
     assert text in str(error)

@@ -7,22 +7,25 @@ alone: `problems_of(script, includes)` returns what is wrong, one sentence each.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-LUA = Path(__file__).resolve().parents[2] / "lua"
-SCRIPTS = sorted(LUA.glob("*.lua"))
-INCLUDES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((LUA / "includes").glob("*.lua"))}
+from rmq._transport.contract import contract_of
+from rmq._transport.script_library import with_includes
+
+LUA = Path(__file__).resolve().parents[3] / "lua"
+SCRIPTS = sorted(path for path in LUA.rglob("*.lua") if "includes" not in path.parts)
+INCLUDES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((LUA / "includes").rglob("*.lua"))}
 
 FORBIDDEN = {"KEYS", "SCAN", "SMEMBERS", "HGETALL", "HKEYS", "HVALS"}
 NEEDS_LIMIT = {"ZRANGEBYSCORE", "ZREVRANGEBYSCORE", "ZRANGEBYLEX", "ZREVRANGEBYLEX"}
 BY_RANK = {"ZRANGE", "ZREVRANGE"}
 FIELDS = ("Returns", "Errors", "Complexity")
 
-INCLUDE = re.compile(r"^-- @include ([\w-]+)[ \t]*$", re.MULTILINE)
+INCLUDE = re.compile(r"^ *-- @include ([\w-]+)[ \t]*$", re.MULTILINE)
 ENTRY = re.compile(r"^--\s+(KEYS|ARGV)\[(\d+)(\.\.(\d+)?)?\]\s+\S")
 USE = re.compile(r"\b(KEYS|ARGV)\b(?:\s*\[\s*(\d+)\s*\])?")
 STRING = r"'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\""
@@ -67,7 +70,8 @@ def header_of(script: str) -> list[str]:
 
 
 def inline(text: str, includes: dict[str, str]) -> str:
-    return INCLUDE.sub(lambda match: inline(includes.get(match[1], ""), includes), text)
+    """The text with every include that it reaches."""
+    return with_includes(text, defaultdict(str, includes))
 
 
 def problems_of(script: str, includes: dict[str, str]) -> list[str]:
@@ -101,7 +105,12 @@ def header_problems(header: list[str]) -> list[str]:
     purpose = header[0].removeprefix("--").strip() if header else ""
     problems = [] if purpose and not ENTRY.match(header[0]) else ["the header does not begin with its purpose"]
     missing = [name for name in FIELDS if not any(re.match(rf"-- {name}: \S", line) for line in header)]
-    return problems + [f"the header has no '{name}:'" for name in missing]
+    problems += [f"the header has no '{name}:'" for name in missing]
+    try:
+        contract_of("x", "\n".join(header))
+    except ValueError as error:
+        problems.append(str(error).removeprefix("script x: "))
+    return problems
 
 
 def documented_in(header: list[str]) -> dict[str, Documented]:
@@ -260,6 +269,11 @@ WRITE = "redis.call('ZADD', prepare, epoch, ARGV[i])"
         ("tonumber(ARGV[1])", "1", "does not use ARGV[1] of the header"),
         ("-- ARGV[2..] contents\n", "", "computes an index of ARGV, but the header has no ARGV[n..]"),
         ("-- ARGV[2..] contents", "-- ARGV[2..5] contents", "does not use ARGV[2] of the header"),
+        (
+            "-- ARGV[2..] contents",
+            "-- ARGV[2..] epoch",
+            "the ARGV of its header are not names of their own: epoch, epoch",
+        ),
         ("#ARGV do\n    " + WRITE, "2 do", "does not use ARGV[2..] of the header"),
         ("'ZADD', prepare", "'ZADD', KEYS[2]", "line 21 has a bare KEYS[n] outside of the local names at the top"),
         ("-- @include now", "-- @include then", "includes 'then', which is not there"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.durability import Durability, DurabilityLevel, parse_durability
+from rmq._transport.durability import Durability, DurabilityLevel, parse_durability
+from rmq._transport.server_check import refuse_unsafe, warnings_about
 from rmq.errors import InvalidValueError, UnsafeRedisError
-from rmq.topologies.server_check import refuse_unsafe, warnings_about
 
 MEMORY = parse_durability("memory")
 MASTER = {"redis_version": "7.2.5", "role": "master", "connected_slaves": "1", "aof_enabled": "1"}

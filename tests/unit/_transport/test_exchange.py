@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from rmq.calls import Call
-from rmq.durability import parse_durability
-from rmq.errors import DurabilityError, RedisUnavailableError, ReplyLostError, ScriptFailedError
-from rmq.exchange import FREE_HOPS, Confirmation, Exchange, Flight, not_executed
-from rmq.scripts import default_scripts
-from rmq.slot_map import Redirect
-from rmq.urls import Address
+from rmq._model.topics import Topic, TopicType
+from rmq._scripts.claiming import claim, claim_many
+from rmq._transport.call import Call
+from rmq._transport.cluster_map import Redirect
+from rmq._transport.durability import parse_durability
+from rmq._transport.exchange import FREE_HOPS, Confirmation, Exchange, Flight, not_executed
+from rmq._transport.script_library import default_scripts
+from rmq._transport.urls import Address
+from rmq.errors import DurabilityError, FencedError, RedisUnavailableError, ReplyLostError, ScriptFailedError
 
 HERE, THERE = Address("h", 1), Address("h", 2)
 
@@ -37,6 +39,10 @@ def fly(state: Exchange) -> tuple[Flight, list[Address | None]]:
     [
         "READONLY You can't write against a read only replica.",
         "ERR Error running script (call to f_1): @user_script:9: @user_script: 9: -READONLY You can't write",
+        "ERR Error running script (call to f_1): @user_script:9: @user_script: 9: -MISCONF Redis is configured to save "
+        "RDB snapshots, but it is currently not able to persist on disk.",
+        "@user_script: 48: -MISCONF Errors writing to the AOF file: Input/output error",
+        "MISCONF Errors writing to the AOF file: No space left on device",
         "TRYAGAIN Multiple keys",
         "CLUSTERDOWN Hash slot not served",
         "MASTERDOWN Link with MASTER is down",
@@ -52,6 +58,30 @@ def test_what_was_not_executed_is_repeated_even_if_it_must_not_be_twice(message:
     flight, _ = fly(state)
     flight.take_reply(7)
     assert (state.done, state.results) == (True, [7])
+
+
+BROKEN_OFF = (
+    "Error running script (call to f_1): @user_script:9: @user_script: 9: -MISCONF Errors writing to the AOF file: "
+    "Input/output error"
+)
+"""What 6.2.14 answered when fdatasync failed in its other thread: the script's first write was made, its second not."""
+
+
+def test_a_script_that_a_sick_disk_broke_off_counts_as_carried_out_or_not() -> None:
+    """Redis 6.2 looks before each write of a script; a claim is not repeated, a send is."""
+    state = exchange(call(repeatable=False), call())
+    flight, _ = fly(state)
+    flight.take_error(BROKEN_OFF)
+    flight.take_error(BROKEN_OFF)
+    assert isinstance(state.results[0], ReplyLostError)
+    assert (state.done, state.pause_needed, [index for index, _, _ in state.take_open()]) == (False, True, [1])
+
+
+def test_a_claim_of_many_slots_tells_of_the_slot_where_it_broke_off() -> None:
+    topic = Topic("t", TopicType.PRIORITY, slots=2)
+    many = claim_many([claim(topic, slot, 10) for slot in range(2)])
+    answers = many.parse([BROKEN_OFF.partition("9: ")[2].encode(), b"RMQ_FENCED 7 0"])
+    assert [type(answer) for answer in answers] == [ReplyLostError, FencedError]
 
 
 def test_a_text_that_quotes_a_code_is_an_error_of_its_own() -> None:
@@ -74,6 +104,23 @@ def test_ask_goes_once_to_the_other_node_after_asking() -> None:
     assert (asked, b"ASKING" in flight.request) == ([None], False)
     flight.take_reply("a")
     assert state.results == ["a", "b"]
+
+
+def test_a_script_that_is_missing_where_asked_to_is_loaded_there() -> None:
+    state = exchange(call())
+    flight, _ = fly(state)
+    flight.take_error("ASK 5 h:2")
+    [index] = [index for index, _, asked in state.take_open() if asked == THERE]
+    flight = state.flight([index], THERE)
+    flight.take_reply(b"OK")
+    flight.take_error("NOSCRIPT No matching script.")
+    [(index, _, asked)] = state.take_open()
+    assert asked == THERE
+    flight = state.flight([index], THERE)
+    assert [flight.request.count(part) for part in (b"LOAD", b"ASKING", b"EVALSHA")] == [1, 1, 1]
+    for reply in (b"sha", b"OK", 7):
+        flight.take_reply(reply)
+    assert (state.done, state.results) == (True, [7])
 
 
 def test_moved_is_learnt_and_after_some_hops_waited_for() -> None:

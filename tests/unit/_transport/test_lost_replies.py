@@ -6,37 +6,38 @@ from typing import Any
 
 import pytest
 
-from rmq import calls
-from rmq.calls import Call, Nack
+from rmq._model.messages import Encoded
+from rmq._model.replies import SendResult
+from rmq._model.topics import Topic, TopicType
+from rmq._scripts import claiming, dead, sending, steering, viewing
+from rmq._scripts.claiming import Nack
+from rmq._transport.call import Call
+from rmq._transport.exchange import Exchange
+from rmq._transport.script_library import default_scripts
+from rmq._transport.urls import Address
 from rmq.errors import FixedTimePassedError, RedisUnavailableError, ReplyLostError
-from rmq.exchange import Exchange
-from rmq.messages import Encoded
-from rmq.results import SendResult
-from rmq.scripts import default_scripts
-from rmq.topics import Topic, TopicType
-from rmq.urls import Address
 
 FIXED = Topic("t", TopicType.FIXED_TIME)
-SEND = calls.send(FIXED, 0, [Encoded(0, b"a", 5_000, None)], "PUBLISH")
+SEND = sending.send_calls(FIXED)(0, [Encoded(0, b"a", 5_000, None)])
 
 REPEATED = {
     "send": SEND,
-    "cancel": calls.cancel(FIXED, 0, [b"a"]),
-    "reschedule": calls.reschedule(FIXED, 0, [b"a"], "at", 5, "PUBLISH"),
-    "redrive named": calls.redrive(FIXED, 0, "at", 5, overwrite=True, limit=1, publish="PUBLISH", contents=[b"a"]),
-    "purge named": calls.purge_dead(FIXED, 0, contents=[b"a"]),
-    "list_dead": calls.list_dead(FIXED, 0, 0, 1),
-    "peek": calls.peek(FIXED, 0, "store", 0, 1),
-    "stats": calls.stats(FIXED, 0),
-    "look": calls.look(FIXED, [0]),
+    "cancel": steering.cancel(FIXED, 0, [b"a"]),
+    "reschedule": steering.reschedule(FIXED, 0, [b"a"], "at", 5),
+    "redrive named": dead.redrive(FIXED, 0, "at", 5, overwrite=True, limit=1, contents=[b"a"]),
+    "purge named": dead.purge_dead(FIXED, 0, contents=[b"a"]),
+    "list_dead": dead.list_dead(FIXED, 0, 0, 1),
+    "peek": viewing.peek(FIXED, 0, "store", 0, 1),
+    "stats": viewing.stats(FIXED, 0),
+    "look": claiming.look(FIXED, [0]),
 }
 NEVER_REPEATED = {
-    "claim": calls.claim(FIXED, 0, 1),
-    "ack": calls.ack(FIXED, 0, [(b"a", 1)]),
-    "nack": calls.nack(FIXED, 0, [Nack(b"a", 1)], "PUBLISH"),
-    "extend": calls.extend(FIXED, 0, [(b"a", 1)]),
-    "redrive the longest dead": calls.redrive(FIXED, 0, "at", 5, overwrite=True, limit=1, publish="PUBLISH"),
-    "purge the longest dead": calls.purge_dead(FIXED, 0, limit=1),
+    "claim": claiming.claim(FIXED, 0, 1),
+    "ack": claiming.ack(FIXED, 0, [(b"a", 1)]),
+    "nack": claiming.nack(FIXED, 0, [Nack(b"a", 1)]),
+    "extend": claiming.extend(FIXED, 0, [(b"a", 1)]),
+    "redrive the longest dead": dead.redrive(FIXED, 0, "at", 5, overwrite=True, limit=1),
+    "purge the longest dead": dead.purge_dead(FIXED, 0, limit=1),
 }
 
 
@@ -76,7 +77,7 @@ def test_a_repeated_send_counts_by_its_second_reply() -> None:
 
 def test_a_repeated_send_that_is_refused_may_be_stored_all_the_same() -> None:
     exchange = lose_reply(SEND)
-    fly(exchange).take_error("RMQ_PAST 6000")
+    fly(exchange).take_error("RMQ_PAST 6000 5000")
     (error,) = exchange.results
     assert isinstance(error, ReplyLostError)
     assert "sent again, it was refused: fixed_time 5000 does not lie ahead" in str(error)
@@ -84,7 +85,7 @@ def test_a_repeated_send_that_is_refused_may_be_stored_all_the_same() -> None:
 
 def test_a_first_send_that_is_refused_is_not_stored() -> None:
     exchange = Exchange([SEND], default_scripts())
-    fly(exchange).take_error("RMQ_PAST 6000")
+    fly(exchange).take_error("RMQ_PAST 6000 5000")
     assert isinstance(exchange.results[0], FixedTimePassedError)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.slot_map import HASH_SLOTS, Redirect, SlotMap, hash_slot, parse_redirect, parse_slot_map
-from rmq.urls import Address
+from rmq._transport.cluster_map import HASH_SLOTS, Redirect, SlotMap, hash_slot, parse_redirect, parse_slot_map
+from rmq._transport.urls import Address
 
 A, B = Address("10.0.0.1", 7000), Address("10.0.0.2", 7000)
 
@@ -39,7 +39,12 @@ def test_an_empty_tag_is_none() -> None:
         ("MOVED 1 [::1]:7000", Redirect(1, Address("::1", 7_000), once=False)),
         ("MOVED 1 ::1:7000", Redirect(1, Address("::1", 7_000), once=False)),
         ("TRYAGAIN Multiple keys request during rehashing of slot", None),
+        ("MOVED 1 ?:7000", Redirect(1, A, once=False)),
         ("MOVED nonsense", None),
+        ("MOVED 16384 10.0.0.2:7000", None),
+        ("MOVED 1 10.0.0.2:70000", None),
+        (f"MOVED 1 10.0.0.2:{'9' * 5_000}", None),
+        ("MOVED 1 a/b?x=1:7000", None),
     ],
 )
 def test_redirects(message: str, expected: Redirect | None) -> None:
@@ -61,3 +66,13 @@ def test_the_reply_of_cluster_slots() -> None:
 def test_a_moved_hash_slot() -> None:
     moved = SlotMap((A,) * HASH_SLOTS, (A,)).moved(Redirect(5, B, once=False))
     assert (moved.owners[4], moved.owners[5], moved.owners[6], moved.masters) == (A, B, A, (A, B))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [7, [7], [[]], [[0, 1]], [[0, b"1", [b"h", 1]]], [[0, HASH_SLOTS, [b"h", 1]]], [[2, 1, [b"h", 1]]],
+     [[0, 1, 7]], [[0, 1, [b"h"]]], [[0, 1, [b"a b", 1]]], [[0, 1, [b"h", 70_000]]]],
+)  # fmt: skip
+def test_what_is_no_slot_map_is_refused(reply: object) -> None:
+    with pytest.raises(ValueError, match=r"is not an? |not enough values"):
+        parse_slot_map(reply, A)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from rmq._io.backend import THREADS, Blocking
+from rmq._transport.connections import Connections
+from rmq._transport.urls import Address, Topology, parse_url, told_address
+from rmq.aio.backend import EventLoop
 from rmq.errors import InvalidUrlError
-from rmq.urls import Address, Topology, parse_url
 
 
 def test_sentinels() -> None:
@@ -39,3 +42,28 @@ def test_a_cluster() -> None:
 def test_wrong_ones(url: str, match: str) -> None:
     with pytest.raises(InvalidUrlError, match=match):
         parse_url(url)
+
+
+@pytest.mark.parametrize("option", ["x=1", "retry_on_error=x", "credential_provider=x", "socket_timeout=x"])
+@pytest.mark.parametrize("url", ["redis://h/0", "rediss://h", "unix:///s", "redis+sentinel://h/s", "redis+cluster://h"])
+@pytest.mark.parametrize("blocking", [THREADS, EventLoop()])
+def test_an_option_that_nobody_knows_is_refused_at_once(blocking: Blocking, url: str, option: str) -> None:
+    with pytest.raises(InvalidUrlError, match="cannot be used"):
+        Connections(parse_url(f"{url}?{option}"), blocking=blocking)
+
+
+@pytest.mark.parametrize("host", [b"10.0.0.1", b"::1", "redis-1.example.org", "redis_1", "a.b."])
+@pytest.mark.parametrize("port", [7_000, b"7000"])
+def test_an_address_that_a_server_tells(host: bytes | str, port: int | bytes) -> None:
+    assert told_address(host, port) == Address(host if isinstance(host, str) else host.decode(), 7_000)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [(b"", 1), (None, 1), (7, 1), (b"a/0?x=1", 1), (b"u:p@h", 1), (b"[::1", 1), (b"a..b", 1), (b"\xff", 1),
+     (b"a" * 64, 1), (b"a." * 200, 1), (b"a\n", 1), (b"h", 0), (b"h", -1), (b"h", 65_536), (b"h", b"9" * 5_000),
+     (b"h", b"1x"), (b"h", "1"), (b"h", None), (b"h", [1])],
+)  # fmt: skip
+def test_what_is_no_address_is_refused(told: tuple[object, object]) -> None:
+    with pytest.raises(ValueError, match=r"not an address|not a host|does not appear"):
+        told_address(*told)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from rmq._transport.urls import Address, Topology, parse_url
 from rmq.errors import InvalidUrlError
-from rmq.urls import Address, Topology, parse_url
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_without_a_url_the_environment_decides(monkeypatch: pytest.MonkeyPatch) 
     [
         ("http://h", "unknown scheme 'http'; known are embedded://, redis://"),
         ("localhost:6379", "unknown scheme 'localhost'"),
-        ("redis://h:port", "invalid port"),
+        ("redis://h:70000", "invalid port"),
         ("redis://h:99999", "invalid port"),
         ("redis://[::1", "cannot be read"),
         ("unix://", "names no socket"),
@@ -60,7 +60,8 @@ def test_without_a_url_the_environment_decides(monkeypatch: pytest.MonkeyPatch) 
         ("redis+sentinel://h1", "names no service"),
         ("redis+sentinel://h1/main/x", "invalid database"),
         ("redis+sentinel://h1,,h2/main", "lacks a host"),
-        ("redis+cluster://h1:x", "invalid host"),
+        ("redis+cluster://h1:99999,h2", "invalid host"),
+        ("redis://h/0#x@y", "has an @ behind its host"),
         ("redis+cluster://h1/2", "only database 0"),
     ],
 )
@@ -96,6 +97,18 @@ def test_passwords_are_not_shown(url: str, shown: str) -> None:
         "http://u:secret@h",
         "redis+sentinel://:secret@h",
         "redis://u:secret@[h",
+        "redis://u:secret",
+        "redis://u:secret\u2100@h",
+        "redis://:secret#x@h",
+        "redis://:12#secret@h",
+        "redis://:12?secret@h",
+        "redis://:12/secret@h",
+        "redis+cluster://:secret#x@h",
+        "redis+cluster://:secret?x@h",
+        "redis+cluster://:secret/x@h1,h2:3",
+        "redis+cluster://:secret",
+        "redis+cluster://:12?secret@h",
+        "redis+sentinel://u:12/secret@h/service",
     ],
 )
 def test_nor_are_they_by_errors(url: str) -> None:

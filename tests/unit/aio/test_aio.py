@@ -1,75 +1,47 @@
-"""The asyncio side has all names of the plain one, and nothing of the plain one blocks by itself."""
+"""Nothing that both sides share blocks by itself."""
 
 from __future__ import annotations
 
 import ast
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import rmq
-from rmq import aio, consumer, control, dead, history, inspection, producer, stream_dead, stream_topic
 from rmq.aio.greenlets import Tasks, wait
 from rmq.errors import RmqError
 
 PACKAGE = Path(rmq.__file__).parent
 
 MAY_BLOCK = {
-    "blocking": "the place for it",
-    "wire": "of threads; the asyncio side has one of its own",
-    "embedded": "called in a thread of its own",
-    "embedded_guard": "a process of its own",
-    "client": "only `run`, which waits for signals",
-    "cluster_setup": "of the command line",
-    "cluster_demo": "of the command line",
-    "local_cluster": "of the command line",
-    "supervisor": "of the command line",
-    "zookeeper_server": "of the command line",
+    "_io": "the place for it; the asyncio side has its own of both files",
+    "_ownership": "in a thread of its own",
+    "_processes": "called in a thread of its own, a process of its own, or of the command line",
+    "client.py": "only `run`, which waits for signals",
 }
-FOR_THE_LIBRARY = {"settle", "still_owner", "claim", "finish", "put_back", "value_of", "mark", "refuse_if_settled"}
+FACES = {"aio", "cli", "dashboard", "demo", "metrics", "spark"}
 
 
-@pytest.mark.parametrize(
-    ("plain", "awaited"),
-    [
-        (rmq.RmqClient, aio.RmqClient),
-        (rmq.DelayedQueue, aio.DelayedQueue),
-        (producer.Producer, aio.Producer),
-        (consumer.Consumer, aio.Consumer),
-        (control.Control, aio.Control),
-        (dead.DeadLetters, aio.DeadLetters),
-        (history.History, aio.History),
-        (inspection.Inspection, aio.Inspection),
-        (stream_topic.StreamTopic, aio.StreamTopic),
-        (stream_dead.GroupDead, aio.GroupDead),
-    ],
-)
-def test_the_names_are_the_same(plain: type[Any], awaited: type[Any]) -> None:
-    names = {name for name in dir(plain) if not name.startswith("_")} - FOR_THE_LIBRARY
-    assert names <= set(dir(awaited)), names - set(dir(awaited))
+def _shared_by_both_sides() -> list[Path]:
+    found = [path.relative_to(PACKAGE) for path in sorted(PACKAGE.rglob("*.py"))]
+    return [path for path in found if path.parts[0] not in MAY_BLOCK.keys() | FACES]
 
 
-@pytest.mark.parametrize(
-    "path", [*sorted(PACKAGE.glob("*.py")), *sorted((PACKAGE / "topologies").glob("*.py"))], ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("path", _shared_by_both_sides(), ids=str)
 def test_nothing_else_blocks_by_itself(path: Path) -> None:
-    if path.stem in MAY_BLOCK:
-        return
-    tree = ast.parse(path.read_text("utf-8"))
+    tree = ast.parse((PACKAGE / path).read_text("utf-8"))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     called = {
         f"{node.value.id}.{node.attr}"
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
     }
-    harmless = {"threading.Lock", "threading.get_ident"}  # one that nobody waits under
+    harmless = {f"threading.{name}" for name in ("Lock", "get_ident", "current_thread", "main_thread")}
     used = {name for name in called if name.startswith(("threading.", "select.", "time.sleep"))} - harmless
-    assert not used, f"{path.name} uses {used}; take it from Connections.blocking"
-    assert not imported & {"select", "selectors", "socket", "queue", "concurrent.futures"} - (
-        {"socket"} if path.stem in ("stream_consumer", "audit", "census") else set()
-    )
+    assert not used, f"{path} uses {used}; take it from Connections.blocking"
+    blocking = {"select", "selectors", "socket", "queue", "concurrent.futures"}
+    assert {name for name in called if name.split(".")[0] in imported & blocking} <= {"socket.gethostname"}
 
 
 def test_plain_logic_waits_only_where_it_was_awaited() -> None:
@@ -79,6 +51,50 @@ def test_plain_logic_waits_only_where_it_was_awaited() -> None:
         assert await Tasks().run(lambda: wait(asyncio.sleep(0, "done"))) == "done"
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", [GeneratorExit, asyncio.CancelledError, SystemExit, KeyboardInterrupt])
+def test_what_an_awaited_call_raises_by_itself_ends_no_logic(error: type[BaseException]) -> None:
+    """GeneratorExit, too, which else says that the loop is gone."""
+
+    async def fail() -> None:
+        raise error
+
+    def logic() -> list[str]:
+        seen: list[str] = []
+        for turn in range(3):
+            try:
+                wait(fail())
+            except BaseException as caught:
+                seen.append(f"{type(caught).__name__} {turn} {wait(asyncio.sleep(0, 'still here'))}")
+        return seen
+
+    async def main() -> list[str]:
+        return await Tasks().run(logic)
+
+    assert asyncio.run(main()) == [f"{error.__name__} {turn} still here" for turn in range(3)]
+
+
+def test_logic_whose_loop_is_gone_ends() -> None:
+    ended: list[str] = []
+
+    def logic() -> None:
+        try:
+            wait(asyncio.sleep(3_600))
+        finally:
+            ended.append("there")
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(Tasks().run(logic))
+    loop.run_until_complete(asyncio.sleep(0))
+    coroutine = task.get_coro()
+    assert coroutine is not None
+    coroutine.close()
+    task.cancel()
+    with pytest.raises((asyncio.CancelledError, RuntimeError)):
+        loop.run_until_complete(task)
+    loop.close()
+    assert ended == ["there"]
 
 
 def test_logic_goes_on_after_a_cancellation_and_gives_back_what_nobody_claims() -> None:

@@ -11,12 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq.cli.rows import MOST_LINE_BYTES, Row, parse_row, read_lines
-from rmq.cli.shown import from_now, json_payload, safe_lines, shown, span, when
-from rmq.cli.values import (
+from rmq._model.display import from_now, json_payload, safe_lines, shown, span, when
+from rmq._model.messages import FixedTimeMessage, PriorityMessage, RangeMergeMessage
+from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry
+from rmq._model.times import parse_duration_ms
+from rmq._model.topics import Topic, TopicType
+from rmq.cli.input_rows import MOST_LINE_BYTES, Row, parse_row, read_lines
+from rmq.cli.parsing import (
     parse_count_or_none,
     parse_day,
-    parse_duration_ms,
     parse_instant_ms,
     parse_past_ms,
     parse_rate,
@@ -25,9 +28,6 @@ from rmq.cli.values import (
     typed_bytes,
 )
 from rmq.errors import InvalidValueError
-from rmq.messages import FixedTimeMessage, PriorityMessage, RangeMergeMessage
-from rmq.retry import ExponentialRetry, ImmediateRetry, LadderRetry
-from rmq.topics import Topic, TopicType
 
 NOW_MS = 1_790_000_000_000
 
@@ -79,12 +79,12 @@ def test_ages_count_back_from_now() -> None:
 
 @pytest.mark.parametrize("text", ["range-merge", "RANGE_MERGE", "Range-Merge"])
 def test_types(text: str) -> None:
-    assert parse_type(text) is TopicType.RANGE_MERGE
+    assert parse_type(text, "--type") is TopicType.RANGE_MERGE
 
 
 def test_a_type_that_is_none() -> None:
     with pytest.raises(InvalidValueError, match="'fifo'; it must be one of range-merge, priority, fixed-time"):
-        parse_type("fifo")
+        parse_type("fifo", "--type")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_type_that_is_none() -> None:
     ],
 )
 def test_retry_policies(text: str, policy: object) -> None:
-    assert parse_retry(text) == policy
+    assert parse_retry(text, "--retry") == policy
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_retry_policies(text: str, policy: object) -> None:
 )
 def test_retry_policies_that_are_none(text: str) -> None:
     with pytest.raises(InvalidValueError):
-        parse_retry(text)
+        parse_retry(text, "--retry")
 
 
 def test_a_count_or_none() -> None:
@@ -225,8 +225,8 @@ def test_a_json_row_wins_over_the_defaults() -> None:
         (b"{}", 'neither "content" nor "fields"'),
         (b'{"content": "a", "x": 1}', "unknown key 'x'"),
         (b'{"content": 5}', "must be a string"),
-        (b'{"content": {"base64": "?"}}', "no base64"),
-        (b'{"content": {"base64": 5}}', "no base64"),
+        (b'{"content": {"base64": "?"}}', "not base64"),
+        (b'{"content": {"base64": 5}}', "not base64"),
         (b'{"content": "\\ud800"}', "lone surrogate"),
         (b'{"content": "a", "priority": true}', "whole number"),
         (b'{"content": "a", "time_range": 1.5}', "whole number"),
@@ -242,7 +242,7 @@ def test_lines_end_in_any_way_and_empty_ones_are_left_out() -> None:
 
 
 def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmq.cli.rows.MOST_LINE_BYTES", 8)
+    monkeypatch.setattr("rmq.cli.input_rows.MOST_LINE_BYTES", 8)
     assert MOST_LINE_BYTES > 16 * 1_048_576 * 6
     with pytest.raises(InvalidValueError, match="line 2 is longer than 8 bytes"):
         list(read_lines(io.BytesIO(b"a\n" + b"x" * 9)))

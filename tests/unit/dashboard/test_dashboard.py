@@ -7,17 +7,16 @@ import threading
 
 import pytest
 
+from rmq._admin.history import Minute
+from rmq._model.figures import SlotStats, TopicStats
+from rmq._model.topics import Topic, TopicType
 from rmq.dashboard import cache as cache_module
 from rmq.dashboard.cache import Cache
 from rmq.dashboard.charts import HEIGHT, MOST_POINTS, WIDTH, Line, draw, nice_top, short
 from rmq.dashboard.pages import heat, slot_basis
-from rmq.dashboard.reading import Sample, Samples, basis_for
-from rmq.dashboard.web import MOST_TEXT, message_link, payload
+from rmq.dashboard.queries import Sample, Samples, basis_for
+from rmq.dashboard.rendering import MOST_TEXT, message_link, payload
 from rmq.errors import InvalidValueError
-from rmq.history import Minute
-from rmq.inspection import TopicStats
-from rmq.results import SlotStats
-from rmq.topics import Topic, TopicType
 from tests.support.waiting import wait_until
 
 # --- charts

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq.errors import InvalidValueError
-from rmq.spark.batches import Batch, cut, share
-from rmq.spark_calls import CHUNK
+from rmq.spark.calls import CHUNK
+from rmq.spark.source.batches import Batch, cut, share
 
 quotas = st.dictionaries(st.integers(0, 63), st.integers(1, 5 * CHUNK), max_size=20)
 dues = st.dictionaries(st.integers(0, 63), st.integers(0, 10**9), max_size=20)
@@ -22,7 +22,7 @@ def test_an_offset_survives_the_checkpoint(quotas: dict[int, int], wary: bool) -
 
 @pytest.mark.parametrize("offset", [{}, {"v": 2, "qid": "q", "seq": 1, "q": {}}, {"v": 1, "qid": "q", "seq": 1}])
 def test_a_foreign_offset_is_refused(offset: dict[str, object]) -> None:
-    with pytest.raises(InvalidValueError, match="none of RMQ's"):
+    with pytest.raises(InvalidValueError, match="was not written by RMQ"):
         Batch.from_offset(offset)
 
 

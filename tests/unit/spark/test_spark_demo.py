@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from rmq.cli import spark_demo
-from rmq.cli.session import Session
-from rmq.cli.spark_session import Running
+from rmq.cli.commands.spark import demo
+from rmq.cli.commands.spark.session import Running
+from rmq.cli.console import Session
+from rmq.demo.spark import audience, prices
 from rmq.errors import RmqError
-from rmq.spark.jobs import audience, prices
 from tests.support.cli import Cli
 
 
@@ -36,7 +36,7 @@ def test_it_leaves_the_redis_of_the_environment_and_the_topics_of_others_alone(
         topics.append(settings.topic)
         raise RmqError("far enough")
 
-    monkeypatch.setattr(spark_demo, "spark_running", no_spark)
+    monkeypatch.setattr(demo, "spark_running", no_spark)
     monkeypatch.setattr(prices, "run", send)
     monkeypatch.setattr(audience, "run", drain)
     ran = Cli("redis://127.0.0.1:1")("spark", "demo", *options, code=1)

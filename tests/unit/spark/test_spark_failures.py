@@ -36,7 +36,7 @@ OF_A_WORKER = (
             "java.lang.NullPointerException",
         ),
         ("[_LEGACY_ERROR_TEMP_1009] Too deep. SQLSTATE: 42K01\n\nJVM stacktrace:\n...", "Too deep."),
-        (f"{OF_A_WORKER}rmq.errors.InvalidMessageError: content is null{TRACE}", "content is null"),
+        (f"{OF_A_WORKER}rmq.InvalidMessageError: content is null{TRACE}", "content is null"),
         (f"{OF_A_WORKER}ZeroDivisionError: division by zero{TRACE}", "division by zero"),
         ("", "Exception"),
     ],
@@ -47,9 +47,9 @@ def test_the_line_says_what_went_wrong_and_not_which_call_it_was(text: str, line
 
 def test_a_rule_of_rmq_that_a_worker_found_broken_is_wrong_input_and_all_else_is_not() -> None:
     with pytest.raises(InvalidValueError, match=r"^content is null$"), plain_errors():
-        raise PySparkException(f"{OF_A_WORKER}rmq.errors.InvalidMessageError: content is null{TRACE}")
+        raise PySparkException(f"{OF_A_WORKER}rmq.InvalidMessageError: content is null{TRACE}")
     with pytest.raises(RmqError, match=r"^no answer$") as raised, plain_errors():
-        raise PySparkException(f"{OF_A_WORKER}rmq.errors.RedisUnavailableError: no answer{TRACE}")
+        raise PySparkException(f"{OF_A_WORKER}rmq.RedisUnavailableError: no answer{TRACE}")
     assert type(raised.value) is RmqError
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-import signal
 import threading
 from dataclasses import fields
 from datetime import date
@@ -14,17 +12,17 @@ from typing import Any, cast
 import pytest
 
 import rmq.spark
-from rmq.cli.session import GlobalOptions, Session
-from rmq.cli.spark_audience import _stopped_by_signals, show_audience
+from rmq.cli.commands.spark.audience import show_audience
+from rmq.cli.console import GlobalOptions, Session
+from rmq.demo.spark import audience
+from rmq.demo.spark.audience import AudienceSettings
+from rmq.demo.spark.audience_report import AudienceReport
+from rmq.demo.spark.serial import Disorder
 from rmq.errors import InvalidValueError, RmqError
-from rmq.spark.jobs import audience
-from rmq.spark.jobs.audience import AudienceSettings
-from rmq.spark.jobs.audience_report import AudienceReport
 from rmq.spark.jobs.dead_audit import DeadReport
 from rmq.spark.jobs.dead_files import write_files
 from rmq.spark.jobs.redrive import Again
 from rmq.spark.jobs.replay import ReplaySettings
-from rmq.spark.jobs.serial import Disorder
 from rmq.spark.options import parse_options
 
 
@@ -46,14 +44,12 @@ def test_a_batch_of_customers_is_what_the_source_takes() -> None:
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_a_table_that_cannot_be_written_is_an_error_of_ours(tmp_path: Path, form: str) -> None:
-    pytest.importorskip("matplotlib")
     (tmp_path / f"by_hour.{form}").mkdir()
     with pytest.raises(RmqError, match="can't be written: "):
         write_files(DeadReport(0, 0, (), (), ()), str(tmp_path), form)
 
 
 def test_where_nothing_is_dead_any_more_no_picture_says_otherwise(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     for name in ("by_reason.png", "by_hour.png", "by_slot.png", "other.png"):
         (tmp_path / name).touch()
     files = write_files(DeadReport(0, 0, (), (), ()), str(tmp_path))
@@ -66,20 +62,6 @@ def test_a_spark_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(ImportError, match=r"needs pyspark >= 4\.2, and this is 4\.1\.2"):
             importlib.reload(rmq.spark)
     importlib.reload(rmq.spark)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_first_signal_lets_a_batch_finish_and_a_second_one_is_as_ever(number: signal.Signals) -> None:
-    seen: list[int] = []
-    before = signal.signal(number, lambda number, frame: seen.append(number))
-    try:
-        with _stopped_by_signals() as stop:
-            os.kill(os.getpid(), number)
-            assert (stop.is_set(), seen) == (True, [])
-            os.kill(os.getpid(), number)
-            assert seen == [number]
-    finally:
-        signal.signal(number, before)
 
 
 def test_a_stop_is_heard_between_the_sources() -> None:

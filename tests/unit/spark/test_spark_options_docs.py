@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rmq.spark.options import OPTION_NAMES
 
-PAGE = (Path(__file__).parents[2] / "docs/spark.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs/guide/spark.md").read_text("utf-8")
 REFUSED = {"zookeeper", "leaseSeconds"}
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rmq.messages import Encoded
-from rmq.producer import BATCH_BYTES
-from rmq.spark.sending import cut
+from rmq._model.messages import Encoded
+from rmq._sending.pipeline import BATCH_BYTES
+from rmq.spark.sink.sender import cut
 
 
 def row(content: bytes, body_bytes: int = 0) -> Encoded:
@@ -26,6 +26,7 @@ def row(content: bytes, body_bytes: int = 0) -> Encoded:
 )
 def test_chunks_are_bounded_in_number_and_in_bytes(sizes: list[int], most: int, wanted: list[int]) -> None:
     rows = [row(b"m%06d" % index, size) for index, size in enumerate(sizes)]
-    chunks = list(cut(rows, most))
+    chunks, chunk_bytes = zip(*cut(rows, most), strict=True) if rows else ((), ())
+    assert list(chunk_bytes) == [sum(len(each.content) + len(each.body or b"") for each in chunk) for chunk in chunks]
     assert [len(chunk) for chunk in chunks] == wanted
     assert [each for chunk in chunks for each in chunk] == rows

@@ -34,7 +34,7 @@ def test_a_spark_that_does_not_start_is_an_error_of_ours_with_what_java_said(tmp
     ran = subprocess.run(
         [sys.executable, "-c", _START.format(quiet=quiet)],
         env={**kept, "JAVA_HOME": str(tmp_path)},
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         timeout=60,

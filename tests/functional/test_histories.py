@@ -1,0 +1,23 @@
+"""A short random history on one Redis and on a cluster; `make histories` gives it more time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("server", ["alone", "cluster"])
+def test_a_random_history_keeps_all_promises(server: str):
+    command = [sys.executable, "-m", "tests.histories", "--server", server, "--minutes", "0.2", "--freeze", "4"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-3000:] + done.stdout
+    report = json.loads(done.stdout)
+    assert report["runs"] > 100, report

@@ -1,0 +1,107 @@
+"""Settling several deliveries at once: what is refused changes nothing, and what is named twice is settled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from rmq import PriorityMessage, RmqClient, StreamMessage, TopicType
+from rmq._claiming.consumer import Consumer
+from rmq._model.deliveries import Delivery
+from rmq._slots.slots import SlotWriter
+from rmq._transport.connections import Connections
+from rmq.errors import AlreadySettledError, InvalidValueError
+from tests.conftest import MakeTopic
+from tests.support.clients import stats_of
+from tests.support.sides import SIDES
+
+both_sides = pytest.mark.parametrize("side", SIDES, indirect=True)
+
+
+def claimed(client: RmqClient, consumer: Consumer) -> list[Delivery]:
+    client.producer(consumer.topic).send_many(PriorityMessage(f"m{number}", 1_000) for number in range(8))
+    found = consumer.poll()
+    assert len(found) == 8
+    return found
+
+
+@both_sides
+@pytest.mark.parametrize("settle", ["ack", "release"])
+def test_one_that_is_named_twice_is_settled_once(client: RmqClient, make_topic: MakeTopic, settle: str) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=2)
+    with client.consumer(topic) as consumer:
+        found = claimed(client, consumer)
+        assert consumer.extend([*found, found[0]]) == []
+        assert getattr(consumer, settle)([*found, *found, found[3]]) == []
+    stats = stats_of(client, topic)
+    assert (stats.in_flight, stats.total("acked" if settle == "ack" else "released")) == (0, 8)
+
+
+@both_sides
+@pytest.mark.parametrize("settle", ["ack", "release"])
+def test_what_is_refused_changes_nothing(client: RmqClient, make_topic: MakeTopic, settle: str) -> None:
+    topic, other = make_topic(TopicType.PRIORITY, slots=2), make_topic(TopicType.PRIORITY, slots=2)
+    with client.consumer(topic) as consumer, client.consumer(other) as elsewhere:
+        first, *found = claimed(client, consumer)
+        foreign = claimed(client, elsewhere)
+        assert first.ack()
+        refused: list[tuple[type[Exception], Iterable[Any]]] = [
+            (AlreadySettledError, [*found, first]),
+            (InvalidValueError, [*found, foreign[0]]),
+        ]
+        for error, wrong in refused:
+            with pytest.raises(error):
+                getattr(consumer, settle)(wrong)
+            assert [delivery.outcome for delivery in (*found, *foreign)] == [None] * 15
+        assert getattr(consumer, settle)(found) == []
+        assert elsewhere.ack(foreign) == []
+    assert stats_of(client, topic).in_flight == 0
+
+
+@both_sides
+def test_a_delivery_of_another_group_is_refused(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.STREAM, checked=False)
+    client.producer(topic).send(StreamMessage("a"))
+    with client.consumer(topic, group="g", start="all") as one, client.consumer(topic, group="h", start="all") as two:
+        [mine], [theirs] = one.poll(), two.poll()
+        with pytest.raises(InvalidValueError, match="group g"):
+            one.ack([mine, theirs])
+        assert one.ack([mine, mine]) == []
+        assert two.ack([theirs]) == []
+
+
+def test_what_was_interrupted_before_it_was_sent_stays_open(
+    client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=8)
+    with client.consumer(topic) as consumer:
+        found = claimed(client, consumer)
+        with monkeypatch.context() as patched:
+            patched.setattr(SlotWriter, "ack_call", interrupted)
+            patched.setattr(SlotWriter, "claim_call", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.ack(found)
+        assert all(delivery.outcome is None for delivery in found)
+        assert consumer.ack(found) == []
+
+
+def test_what_was_interrupted_while_it_was_sent_is_settled_as_far_as_anybody_knows(
+    client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=8)
+    with client.consumer(topic) as consumer:
+        found = claimed(client, consumer)
+        with monkeypatch.context() as patched:
+            patched.setattr(Connections, "run_many", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.ack(found)
+        assert all(delivery.outcome is not None for delivery in found)
+        for delivery in found:  # whether they were is not known: here they were not
+            delivery.outcome = None
+        assert consumer.ack(found) == []
+
+
+def interrupted(*_: object) -> Callable[[], None]:
+    raise KeyboardInterrupt

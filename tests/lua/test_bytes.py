@@ -1,0 +1,313 @@
+"""Scripts are bounded in bytes as well as in number: what is large is handed over, moved and read in several calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmq._model.messages import Encoded
+from rmq._model.replies import ClaimReply, Redriven, StreamClaimed
+from rmq._model.topics import TopicType
+from rmq._scripts import claiming, dead, sending, streams, viewing
+from rmq._scripts.claiming import Nack
+from rmq._scripts.streams import Member
+from rmq._transport.connections import Connections
+from rmq.spark import calls as spark_calls
+from tests.conftest import MakeSlot, MakeTopic
+from tests.support.slots import T0, SlotState, SlotUnderTest, with_hints
+
+MIB = 1_048_576
+KINDS = [TopicType.PRIORITY, TopicType.FIXED_TIME]
+HELD = T0 // 1000 * 1000 + 16
+
+
+def names(reply: Any) -> list[bytes]:
+    return [message.content for message in reply.messages]
+
+
+def claim(slot: SlotUnderTest, limit: int = 1_000, most_bytes: int = 1_000, **more: Any) -> ClaimReply:
+    return slot.run(claiming.claim(slot.topic, 0, limit, most_bytes=most_bytes, **more))
+
+
+def fill(slot: SlotUnderTest, sizes: dict[bytes, int]) -> None:
+    """Seed due messages, in the order in which they are delivered."""
+    order = list(sizes) if slot.topic.type.timed else list(sizes)[::-1]
+    first = T0 - 1_000 if slot.topic.type.timed else 1_000
+    store = {name: first + index for index, name in enumerate(order)}
+    slot.seed(SlotState(store=store, body={name: b"x" * size for name, size in sizes.items() if size}))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_claim_takes_what_fits_and_says_that_more_is_due(make_slot: MakeSlot, kind: TopicType) -> None:
+    slot = make_slot(kind)
+    fill(slot, {b"a": 400, b"b": 0, b"c": 400, b"d": 5_000, b"e": 10})
+    seen: list[list[bytes]] = []
+    for _ in range(3):
+        reply = claim(slot)
+        assert [message.body is None for message in reply.messages] == [name == b"b" for name in names(reply)]
+        seen.append(names(reply))
+        left = sum(map(len, seen)) < 5
+        assert (0 < reply.next_due_ms <= slot.now_ms) == left
+    assert seen == [[b"a", b"b", b"c"], [b"d"], [b"e"]], "one message may have any size"
+    state = slot.state()
+    assert (state.store, state.totals["delivered"], "retried" in state.totals) == ({}, 5, False)
+    assert {score % 1000 for score in state.prepare.values()} == {16}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_large_one_behind_twins_in_flight_is_delivered(make_slot: MakeSlot, kind: TopicType) -> None:
+    slot = make_slot(kind)
+    fill(slot, {b"held": 5_000, b"held too": 5_000, b"a": 5_000, b"b": 5_000})
+    slot.client.zadd(slot.keys.prepare, {"held": HELD, "held too": HELD})
+    slot.client.hincrby(slot.keys.meta, "accepted", 2)
+    assert [names(claim(slot)) for _ in range(3)] == [[b"a"], [b"b"], []]
+
+
+def test_large_contents_without_bodies_are_bounded_too(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    slot.seed(SlotState(store={b"%03d" % number + b"x" * 2_000: 1_000 + number for number in range(200)}))
+    assert len(claim(slot, most_bytes=10_000).messages) == 4
+    assert claim(slot, 0).next_due_ms == slot.now_ms
+    assert len(claim(slot, most_bytes=MIB).messages) == 196
+
+
+def test_a_joined_claim_is_bounded_in_all(make_topic: MakeTopic, connections: Connections) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    for slot in range(4):
+        messages = [Encoded(slot, b"%d %d" % (slot, number), 1_000 + number, b"x" * 600) for number in range(3)]
+        connections.run(sending.send_calls(topic)(slot, messages))
+    parts = [claiming.claim(topic, slot, 3) for slot in range(4)]
+    replies: Any = connections.run(claiming.claim_many(parts, most_bytes=2_000))
+    assert [len(reply.messages) for reply in replies] == [3, 0, 0, 0]
+    assert all(reply.next_due_ms == reply.now_ms for reply in replies[1:])
+
+
+def test_who_gives_back_tells_the_others(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    slot.send((b"a", 50), (b"b", 60))
+    held = slot.claim().messages
+    before = len(slot.state().hints)
+    nacks = [Nack(message.content, message.claim_score, "release", message.store_score) for message in held]
+    slot.run(with_hints(claiming.claim(slot.topic, 0, 0, nacks=nacks[:1])))
+    slot.run(with_hints(claiming.claim_many([claiming.claim(slot.topic, 0, 0, nacks=nacks[1:])])))
+    assert slot.state().hints[before:] == [0, 0]
+    slot.run(with_hints(claiming.claim(slot.topic, 0, 1)))
+    held = slot.run(with_hints(claiming.claim(slot.topic, 0, 1))).messages
+    slot.run(with_hints(claiming.claim(slot.topic, 0, 1, nacks=[Nack(held[0].content, held[0].claim_score)])))
+    assert len(slot.state().hints) == before + 2, "who claims takes it himself, or knows of it"
+
+
+def dead_slot(make_slot: MakeSlot, number: int = 7, size: int = MIB) -> SlotUnderTest:
+    slot = make_slot(TopicType.PRIORITY)
+    contents = [b"%d" % index for index in range(number)]
+    slot.seed(
+        SlotState(
+            dead={content: T0 - 100 + int(content) for content in contents},
+            reason={content: {"type": "E"} for content in contents},
+            dead_body=dict.fromkeys(contents, b"x" * size),
+        )
+    )
+    return slot
+
+
+def test_the_dead_are_listed_and_redriven_in_parts(make_slot: MakeSlot) -> None:
+    slot = dead_slot(make_slot)
+    page = slot.run(dead.list_dead(slot.topic, 0, 0, 256))
+    assert [message.content for message in page] == [b"0", b"1", b"2"], "those with their contents have 4 MiB"
+    assert len(slot.run(dead.list_dead(slot.topic, 0, 5, 256))) == 2
+    assert slot.redrive("priority", 50, limit=256) == [Redriven.DONE] * 4
+    assert slot.redrive("priority", 50, b"4", b"none", b"5") == [Redriven.DONE, Redriven.ABSENT, Redriven.DONE]
+    assert len(slot.state().dead) == 1
+
+
+def test_a_page_of_large_ones_is_cut(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    fill(slot, {b"%d" % number: MIB for number in range(6)})
+    _, rows, more = slot.run(viewing.peek(slot.topic, 0, "store", 0, 1_000))
+    assert ([content for content, _, _ in rows], more) == ([b"0", b"1", b"2"], True)
+    _, rows, more = slot.run(viewing.peek(slot.topic, 0, "store", 3, 3))
+    assert (len(rows), more) == (3, False)
+
+
+def test_what_dies_with_a_large_body_dies_in_parts(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME, ttl=1_000)
+    fill(slot, {b"%d" % number: MIB for number in range(6)})
+    slot.advance(2_000)
+    first = slot.claim()
+    assert (len(slot.state().dead), first.messages, first.next_due_ms) == (4, (), slot.now_ms)
+    slot.claim()
+    assert len(slot.state().dead) == 6
+    used_up = {b"u%d" % number: (T0 // 1000 - 100) * 1000 for number in range(6)}
+    slot.client.zadd(slot.keys.prepare, used_up)  # pyright: ignore[reportArgumentType]
+    slot.client.hset(slot.keys.body, mapping=dict.fromkeys(used_up, b"x" * MIB))  # pyright: ignore[reportArgumentType]
+    slot.client.hincrby(slot.keys.meta, "accepted", 6)
+    reply = slot.claim(0)
+    assert (len(slot.state().dead), reply.swept, reply.next_due_ms) == (10, 4, slot.now_ms)
+    assert slot.claim(0).swept == 2
+    assert slot.state().totals["expired"] == 6
+
+
+def test_a_chunk_of_a_query_is_bounded(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    fill(slot, {b"%d" % number: MIB for number in range(6)})
+    driver = spark_calls.Driver("q1", 1)
+    for again in range(2):
+        chunk = slot.run(spark_calls.read(slot.topic, 0, driver, 1, 0, limit=1_000, max_replays=9, strict=True))
+        assert (chunk.claimed, chunk.contents) == (3, [b"0", b"1", b"2"]), again
+    assert len(slot.state().store) == 3
+
+
+def test_a_scan_leaves_large_ones_to_be_read_by_name(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    fill(slot, {b"%d" % number: MIB for number in range(6)})
+    page = slot.run(spark_calls.read_place(slot.topic, 0, "store", "scan", "0", 1_000))
+    assert (len(page.rows), len(page.rest)) == (3, 3)
+    slot.cancel(page.rest[0])
+    rest = slot.run(spark_calls.read_named(slot.topic, 0, "store", page.rest))
+    assert [row[0] for row in rest.rows] == list(page.rest[1:])
+    assert all(row[2] == b"x" * MIB for row in (*page.rows, *rest.rows))
+    assert rest.rest == []
+
+
+def test_a_claim_from_a_stream_is_bounded(make_topic: MakeTopic, connections: Connections) -> None:
+    topic = make_topic(TopicType.STREAM, checked=False, max_body_bytes=16 * MIB)
+    connections.run(streams.join(topic, 0, "g", "all"))
+    sizes = [1_000_000, 3_500_000, 10, *[10] * 30, 5_000_000, 5_000_000]
+    for number, size in enumerate(sizes):
+        message = Encoded(0, b"%d" % number, 0, b"x" * size)
+        connections.run(streams.send(topic, 0, [message], False))
+    me, seen = Member("g", "me"), list[int]()
+    while len(seen) < len(sizes):
+        reply = connections.run(streams.claim(topic, 0, me, 1_000))
+        assert (reply.next_due_ms == reply.now_ms) == (len(seen) + len(reply.messages) < len(sizes))
+        found = [len(message.body or b"") for message in reply.messages]
+        assert sum(found) < 12 * MIB, "how large they are shows only when they are read"
+        seen += found
+        held: list[StreamClaimed] = list(reply.messages)  # pyright: ignore[reportAssignmentType]
+        assert {message.claim_score for message in held} == {1}
+    assert seen == sizes
+    pages: list[int] = []
+    low = "-"
+    while page := connections.run(streams.read_range(topic, 0, low, "+", 1_000, down=False)):
+        low = f"({page[-1].id}"
+        pages.append(len(page))
+    assert (sum(pages), len(pages) > 1) == (len(sizes), True)
+    low, high = "-", "+"
+    while page := connections.run(streams.read_range(topic, 0, low, high, 1_000, down=True)):
+        high = f"({page[-1].id}"
+        pages.append(-len(page))
+    assert sum(pages) == 0
+
+
+@pytest.mark.parametrize("verb", ["release", "bury"])
+def test_what_comes_back_to_a_stream_is_bounded(verb: str, make_topic: MakeTopic, connections: Connections) -> None:
+    topic = make_topic(TopicType.STREAM, checked=False)
+    connections.run(streams.join(topic, 0, "g", "all"))
+    me = Member("g", "me")
+    for number in range(6):
+        connections.run(streams.send(topic, 0, [Encoded(0, b"%d" % number, 0, b"x" * MIB)], False))
+        reply = connections.run(streams.claim(topic, 0, me, 10))
+        held: list[StreamClaimed] = list(reply.messages)  # pyright: ignore[reportAssignmentType]
+        nacks = [Nack(held[0].id, 1, verb, 0)]
+        if verb == "bury" or number == 5:
+            connections.run(streams.claim(topic, 0, me, 0, nacks=nacks))
+    if verb == "release":
+        return
+    page = connections.run(streams.list_dead(topic, 0, "g", 0, 256))
+    assert len(page) == 4
+    assert len(connections.run(streams.list_dead(topic, 0, "g", 4, 256))) == 2
+
+
+@pytest.mark.parametrize("disturbed", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_large_contents_are_bounded_wherever_they_stand(make_slot: MakeSlot, kind: TopicType, disturbed: bool) -> None:
+    slot = make_slot(kind)
+    larges = {b"%03d" % number + b"x" * 60_000: 0 for number in range(300)}
+    fill(slot, {**{b"small %d" % number: 0 for number in range(300)}, **larges})
+    if disturbed:
+        slot.client.zadd(slot.keys.dead, {"dead": T0})
+        slot.client.hincrby(slot.keys.meta, "accepted", 1)
+    sizes: list[int] = []
+    while messages := slot.run(claiming.claim(slot.topic, 0, 1_000)).messages:
+        sizes.append(sum(len(message.content) for message in messages))
+    assert len(slot.state().prepare) == 600
+    assert max(sizes) <= claiming.CLAIM_BYTES
+    assert len(sizes) <= 6, "each is as full as may be"
+    assert not slot.state().unaccounted
+
+
+def test_many_slots_with_large_contents_are_read_only_as_far_as_they_fit(
+    make_topic: MakeTopic, connections: Connections
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    for slot in range(4):
+        messages = [Encoded(slot, b"%d %d" % (slot, number) + b"x" * 900, 1_000 + number, None) for number in range(9)]
+        connections.run(sending.send_calls(topic)(slot, messages))
+    parts = [claiming.claim(topic, slot, 9) for slot in range(4)]
+    replies: Any = connections.run(claiming.claim_many(parts, most_bytes=4_000))
+    assert [len(reply.messages) for reply in replies] == [4, 0, 0, 0]
+    assert all(reply.next_due_ms == reply.now_ms for reply in replies)
+
+
+def test_a_query_reads_large_contents_in_parts(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    fill(slot, {b"%03d" % number + b"x" * 60_000: 0 for number in range(100)})
+    driver = spark_calls.Driver("q1", 1)
+    chunk = slot.run(spark_calls.read(slot.topic, 0, driver, 1, 0, limit=1_000, max_replays=9, strict=True))
+    assert len(chunk.contents) == claiming.CLAIM_BYTES // 60_003
+
+
+def test_pages_and_scans_of_large_contents_are_cut(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    contents = [b"%03d" % number + b"x" * 60_000 for number in range(500)]
+    slot.seed(
+        SlotState(
+            store={content: 1_000 + index for index, content in enumerate(contents)},
+            dead={content: T0 - 1_000 + index for index, content in enumerate(contents)},
+        )
+    )
+    seen: list[bytes] = []
+    more = True
+    while more:
+        _, rows, more = slot.run(viewing.peek(slot.topic, 0, "store", len(seen), 1_000))
+        assert 0 < len(rows) < 70
+        seen += [content for content, _, _ in rows]
+    assert seen == contents[::-1]
+    assert len(slot.run(dead.list_dead(slot.topic, 0, 0, 1_000))) < 70
+    found, cursor = set[bytes](), "0"
+    while cursor:
+        page = slot.run(spark_calls.read_place(slot.topic, 0, "store", "scan", cursor, 1_000))
+        assert len(page.rows) < 300
+        found.update(row[0] for row in page.rows)
+        cursor = page.cursor
+    assert found == set(contents)
+    found, cursors = set[bytes](), ["0", "", "", "0"]
+    while any(cursor not in {"", "0"} for cursor in cursors) or not found:
+        nexts, messages = slot.run(viewing.search(slot.topic, 0, b"*", 1_000, cursors))
+        assert len(messages) < 600
+        found.update(message.content for message in messages)
+        cursors = ["" if each == "0" else each for each in nexts]
+    assert found == set(contents)
+
+
+def test_large_contents_are_swept_expired_and_redriven_in_parts(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME, ttl=1_000)
+    names = [b"%03d" % number + b"x" * 60_000 for number in range(100)]
+    fill(slot, dict.fromkeys(names, 0))
+    slot.advance(5_000)
+    sizes: list[int] = []
+    while slot.claim(0).next_due_ms:
+        sizes.append(len(slot.state().dead))
+    assert (sizes, len(slot.state().dead)) == ([70], 100)
+    assert len(slot.redrive("at", slot.now_ms + 100, limit=256)) == 70
+    assert len(slot.redrive("at", slot.now_ms + 100, limit=256)) == 30
+    slot.advance(200)
+    while slot.run(claiming.claim(slot.topic, 0, 1_000)).messages:
+        pass
+    slot.advance(slot.topic.lease_ms + 9)
+    assert [slot.claim(0).swept for _ in range(3)] == [70, 30, 0]
+    slot.client.zunionstore(slot.keys.retry, {slot.keys.store: 1_000})
+    slot.client.delete(slot.keys.store)
+    assert [slot.claim(0).swept for _ in range(3)] == [70, 30, 0]
+    assert not slot.state().unaccounted

@@ -1,0 +1,102 @@
+"""A server that refuses a wake hint changes no answer: what was written stays, and the caller hears so (pitfall 8)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rmq._model.messages import Encoded
+from rmq._model.topics import Topic, TopicType
+from rmq._scripts import claiming, steering
+from rmq._scripts.claiming import Nack
+from rmq._transport.call import Call
+from rmq._transport.connections import Connections
+from rmq._transport.script_library import ScriptLibrary
+from rmq._transport.urls import parse_url
+from rmq.errors import ReplyLostError
+from rmq.spark import calls as spark_calls
+from rmq.spark.calls import Mark
+from tests.conftest import MakeSlot, MakeTopic
+from tests.lua import stream_cases
+from tests.lua.cases import FULL, LIMITS, LIVE, OWNER, WRITERS
+from tests.support.slots import scripts_under_test, scripts_with_fake_clock
+
+RELEASE = (Nack(b"held", LIVE, "release", 2**52),)
+
+
+def _send_once(topic: Topic) -> Call[Any]:
+    messages = [Encoded(0, b"new", 2**52, b"body")]
+    return spark_calls.send_once(topic, 0, messages, Mark("q1", 1, 0, 60).of(0, messages))
+
+
+CASES: dict[str, tuple[TopicType, Callable[[Topic], Call[Any]]]] = {
+    **WRITERS,
+    "claim": (TopicType.FIXED_TIME, lambda topic: claiming.claim(topic, 0, 0, owner=OWNER, nacks=RELEASE)),
+    "claim_many": (
+        TopicType.FIXED_TIME,
+        lambda topic: claiming.claim_many([claiming.claim(topic, 0, 0, owner=OWNER, nacks=RELEASE)]),
+    ),
+    "pause": (TopicType.FIXED_TIME, lambda topic: steering.pause(topic, 0, False, "me")),
+    "spark_send": (TopicType.PRIORITY, _send_once),
+}
+
+
+def hinting() -> list[str]:
+    library = scripts_under_test()
+    return [name for name in library.names() if re.search(r"(?<!function )\bhint\(", library.text(name))]
+
+
+def test_no_script_publishes_in_another_way() -> None:
+    library = scripts_under_test()
+    assert [name for name in library.names() if re.search(r"redis\.call\(\w*publish", library.text(name))] == []
+    assert len(hinting()) > 10
+
+
+def as_mute(url: str, client: Any, scripts: ScriptLibrary) -> Connections:
+    """Connections of a user who may do everything but publish: what `+@all ~*` gives from Redis 7.0 on."""
+    client.execute_command("ACL", "SETUSER", "mute", "reset", "on", ">pw", "~*", "+@all", "resetchannels")
+    return Connections(parse_url(url.replace("unix://", "unix://mute:pw@", 1)), scripts=scripts)
+
+
+@pytest.mark.parametrize("script", [name for name in hinting() if not name.startswith("stream_")])
+def test_a_refused_hint_changes_no_answer(script: str, make_slot: MakeSlot, redis_url: str) -> None:
+    kind, case = CASES[script]
+    found: list[Any] = []
+    for mute in (False, True):
+        slot = make_slot(kind, **LIMITS.get(script, {}))
+        slot.seed(FULL)
+        library = scripts_with_fake_clock()
+        connections = as_mute(redis_url, slot.client, library) if mute else slot.connections
+        found.append((connections.run(case(slot.topic)), slot.state()))
+        connections.close()
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("script", [name for name in hinting() if name.startswith("stream_")])
+def test_a_refused_hint_changes_no_answer_on_streams(
+    script: str, make_topic: MakeTopic, redis_client: Any, redis_url: str
+) -> None:
+    topic = make_topic(TopicType.STREAM, checked=False, max_retries=16)
+    names = stream_cases.seed(redis_client, topic)
+    connections = as_mute(redis_url, redis_client, scripts_under_test())
+    try:
+        connections.run(stream_cases.WRITERS[script](topic, names))
+    finally:
+        connections.close()
+
+
+@pytest.mark.parametrize("denied", ["zadd", "hincrby"])
+def test_a_send_that_breaks_off_for_lack_of_a_right_may_have_stored_something(
+    denied: str, make_slot: MakeSlot, redis_url: str
+) -> None:
+    slot = make_slot(TopicType.PRIORITY, checked=False)
+    slot.client.execute_command("ACL", "SETUSER", "mute", "reset", "on", ">pw", "~*", "&*", "+@all", f"-{denied}")
+    limited = Connections(parse_url(redis_url.replace("unix://", "unix://mute:pw@", 1)), scripts=scripts_under_test())
+    try:
+        with pytest.raises(ReplyLostError, match="may be stored"):
+            limited.run(WRITERS["send_priority"][1](slot.topic))
+    finally:
+        limited.close()

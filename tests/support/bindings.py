@@ -1,0 +1,21 @@
+"""Which module binds which script."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+from rmq._scripts.binding import Bound
+
+ROOT = Path(__file__).resolve().parents[2] / "rmq"
+MODULES = [
+    *(path for path in sorted((ROOT / "_scripts").glob("*.py")) if path.stem != "binding"),
+    ROOT / "spark" / "calls.py",
+]
+"""The modules that build calls of scripts."""
+
+
+def bound_in(module: Path) -> dict[str, str]:
+    """The variables of a module that stand for a script, and its name."""
+    name = ".".join(module.relative_to(ROOT.parent).with_suffix("").parts)
+    return {name: value.name for name, value in vars(import_module(name)).items() if isinstance(value, Bound)}

@@ -1,0 +1,43 @@
+"""What is settled or renewed together stays within the bounds of a script call."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq._claiming.portions import portions
+from rmq._model.deliveries import Delivery
+from rmq._model.replies import Claimed
+from rmq._model.topics import Topic, TopicType
+
+TOPIC = Topic("t", TopicType.PRIORITY)
+
+
+class Nobody:
+    """Holds deliveries that are never settled."""
+
+
+def delivery(content: bytes, body: bytes | None) -> Delivery:
+    return Delivery(TOPIC, 0, Claimed(content, 50, 1_790_000_000_000_016, body), 0, 0.0, Nobody())  # pyright: ignore[reportArgumentType]
+
+
+SIZES = st.lists(st.tuples(st.integers(1, 9), st.none() | st.integers(0, 9)), max_size=30)
+
+
+@given(SIZES, st.integers(1, 5), st.booleans(), st.integers(1, 20))
+def test_all_come_once_in_their_order_and_each_portion_is_bounded_and_full(
+    sizes: list[tuple[int, int | None]], most: int, bodies: bool, most_bytes: int
+) -> None:
+    all_ = [delivery(b"c" * content, None if body is None else b"b" * body) for content, body in sizes]
+
+    def weight(part: list[Delivery]) -> int:
+        return sum(len(each.name) + (len(each.body or b"") if bodies else 0) for each in part)
+
+    parts = [list(part) for part in portions(all_, most, bodies=bodies, most_bytes=most_bytes)]
+    assert [each for part in parts for each in part] == all_
+    assert all(0 < len(part) <= most for part in parts)
+    assert all(len(part) == 1 or weight(part) <= most_bytes for part in parts)
+    for part, following in pairwise(parts):
+        assert len(part) == most or weight([*part, following[0]]) > most_bytes

@@ -1,0 +1,79 @@
+"""What goes along with a claim stays within the bounds of a script call, and what does not follows."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq._claiming.settlements import NAMED_ACKS, pack
+from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome, Verb
+from rmq._model.replies import Claimed
+from rmq._model.topics import Topic, TopicType
+
+TOPIC = Topic("t", TopicType.PRIORITY, slots=4)
+NACKED = Outcome(Verb.NACK, None, "E", "m")
+SCORE = 1_790_000_000_000_016
+
+
+class Nobody:
+    """Holds deliveries that are never settled."""
+
+
+def delivery(slot: int, index: int, body: int, outcome: Outcome) -> Delivery:
+    claimed = Claimed(b"%02d" % index, 50, SCORE, b"b" * body)
+    made = Delivery(TOPIC, slot, claimed, 0, 1e18, Nobody())  # pyright: ignore[reportArgumentType]
+    made.outcome = outcome
+    return made
+
+
+ROWS = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 20), st.sampled_from([ACKED, NACKED, RELEASED])), max_size=30
+)
+
+
+@given(ROWS, st.integers(1, 5), st.integers(1, 40))
+def test_each_goes_once_nacks_bounded_by_slot_and_in_bytes_and_the_rest_follows(
+    rows: list[tuple[int, int, Outcome]], most: int, most_bytes: int
+) -> None:
+    waiting = [delivery(slot, index, body, outcome) for index, (slot, body, outcome) in enumerate(rows)]
+    sent: list[Delivery] = []
+    for _ in range(len(rows) + 1):
+        packed, later = pack(waiting, waiting, 0.0, most, most_bytes)
+        assert all(each.deliveries and len(each.nacks) <= most for each in packed.values())
+        nacked = [each for part in packed.values() for each in part.deliveries if each.outcome != ACKED]
+        size = sum(len(each.name) + (len(each.body or b"") if each.outcome == NACKED else 0) for each in nacked)
+        assert size <= most_bytes or len(nacked) == 1
+        sent += [each for part in packed.values() for each in part.deliveries]
+        assert all(each.outcome != ACKED for each in later)
+        waiting = later
+    assert waiting == []
+    assert sorted(each.name for each in sent) == [b"%02d" % index for index in range(len(rows))]
+
+
+def test_a_claim_of_which_a_nack_has_to_wait_is_not_acked_as_a_whole() -> None:
+    all_ = [delivery(0, index, 0, outcome) for index, outcome in enumerate([ACKED, ACKED, NACKED, NACKED])]
+    packed, later = pack(all_, all_, 0.0, 1)
+    (settlements,) = packed.values()
+    assert later == all_[3:]
+    assert settlements.acks() == ([(b"00", SCORE), (b"01", SCORE)], [])
+    packed, later = pack(all_, all_, 0.0, 2)
+    assert [each.acks() for each in packed.values()] == [([], [(SCORE, 2)])]
+
+
+def test_acks_by_name_are_bounded_over_all_slots_and_the_rest_follows() -> None:
+    """A thousand of them cost the server a millisecond; claims acked as a whole do not count."""
+    many = [delivery(slot, index, 0, ACKED) for slot in (0, 1) for index in range(NAMED_ACKS)]
+    packed, later = pack(many, many, 0.0, 1)
+    assert [each.acks() for each in packed.values()] == [([], [(SCORE, NAMED_ACKS)])] * 2
+    assert later == []
+    open_ = delivery(0, NAMED_ACKS, 0, ACKED), delivery(1, NAMED_ACKS, 0, ACKED)
+    for each in open_:
+        each.outcome = None
+    held, sent = [*many, *open_], list[Delivery]()
+    packed, later = pack(many, held, 0.0, 1)
+    assert [len(each.acks()[0]) for each in packed.values()] == [NAMED_ACKS]
+    sent += [each for part in packed.values() for each in part.deliveries]
+    packed, last = pack(later, held, 0.0, 1)
+    assert last == []
+    sent += [each for part in packed.values() for each in part.deliveries]
+    assert sorted(map(id, sent)) == sorted(map(id, many))

@@ -1,0 +1,103 @@
+"""Calls bind keys and arguments by the names of the scripts' headers: everywhere, all of them, and no others."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rmq._model.topics import Topic, TopicType
+from rmq._scripts.binding import FILLED_IN, Bound
+from rmq._scripts.keys import GroupKeys, QueryKeys, SlotKeys, group_keys, slot_keys
+from rmq._transport.script_library import default_scripts
+from tests.support.bindings import MODULES, bound_in
+
+SETTINGS = {"detailed", "number", "messages", "max_backlog", "kind", "drop", "max_retries", "ttl", "lowest"}
+"""What `sending` puts together from parts."""
+
+
+class Use:
+    """One place where a module binds the arguments or the keys of a script."""
+
+    def __init__(self, module: Path, script: str, call: ast.Call) -> None:
+        assert isinstance(call.func, ast.Attribute)
+        self.script, self.what = script, call.func.attr
+        self.positional = len(call.args)
+        self.names = {keyword.arg for keyword in call.keywords if keyword.arg is not None}
+        self.spread = any(keyword.arg is None for keyword in call.keywords)
+        self.place = f"{module.stem}:{call.lineno}"
+
+
+def uses() -> Iterator[Use]:
+    for module in MODULES:
+        tree = ast.parse(module.read_text(encoding="utf-8"))
+        bound = bound_in(module)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                owner = node.func.value
+                if isinstance(owner, ast.Name) and owner.id in bound:
+                    yield Use(module, bound[owner.id], node)
+
+
+USES = list(uses())
+
+
+def test_every_script_is_bound() -> None:
+    bound = {name for module in MODULES for name in bound_in(module).values()}
+    assert bound == set(default_scripts().names())
+
+
+@pytest.mark.parametrize("use", [use for use in USES if use.what == "args"], ids=lambda use: use.place)
+def test_arguments_are_those_of_the_header(use: Use) -> None:
+    wanted = default_scripts()[use.script].args
+    names = set(wanted.required) - FILLED_IN.keys() | ({wanted.tail} if wanted.tail else set())
+    assert use.names <= names if use.spread else use.names == names, use.script
+    assert use.positional == 0
+
+
+@pytest.mark.parametrize("use", [use for use in USES if use.what in ("names", "keys_with")], ids=lambda use: use.place)
+def test_keys_are_those_of_the_header(use: Use) -> None:
+    wanted = default_scripts()[use.script].keys
+    names = {*wanted.required, *wanted.optional, *([wanted.tail] if wanted.tail else [])}
+    assert use.names <= names if use.spread or use.what == "keys_with" else use.names == names
+
+
+def test_arguments_that_are_put_together_are_those_of_the_header() -> None:
+    for script in (name for name in default_scripts().names() if name.startswith("send_")):
+        wanted = default_scripts()[script].args
+        assert {*wanted.required, "messages"} - FILLED_IN.keys() <= SETTINGS
+
+
+def test_what_a_call_does_not_say_is_an_error() -> None:
+    args = Bound("purge_dead").args
+    assert args(before_ms=5, limit=1, actor="me", contents=[b"a", b"b"]) == [5, 1, "me", b"a", b"b"]
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'limit'"):
+        args(before_ms=5, actor="me", contents=[])
+    with pytest.raises(TypeError, match="unexpected keyword argument 'actors'"):
+        args(before_ms=5, limit=1, actors="me", contents=[])
+    with pytest.raises(TypeError, match="positional"):
+        args(5, 1, "me", [])
+
+
+def test_keys_come_in_the_order_of_the_header() -> None:
+    topic, keys = Topic("t", TopicType.PRIORITY, slots=1), slot_keys("t", 0)
+    assert Bound("ack").keys_of(topic, 0) == (keys.store, keys.prepare, keys.body, keys.meta, keys.error)
+    assert Bound("cancel").keys_of(topic, 0)[-1] == keys.audit
+    assert Bound("cancel").keys_of(topic.changed(ttl=60_000), 0)[-1] == keys.born
+    assert Bound("audit").keys_of(topic, 0) == (keys.audit,)
+    assert Bound("peek").keys_with(topic, 0, zset="z") == ("z", keys.body)
+    with pytest.raises(AttributeError, match="zset"):
+        Bound("peek").keys_of(topic, 0)
+    with pytest.raises(TypeError, match="script peek has no keys zest"):
+        Bound("peek").keys_with(topic, 0, zset="z", zest="z")
+    assert Bound("stream_join").keys(group_keys("t", 0, "g")) == (keys.store, keys.meta, "group:g{t_0}")
+
+
+def test_every_key_of_a_header_has_a_name_that_the_table_of_keys_knows() -> None:
+    known = {*SlotKeys.__slots__, *GroupKeys.__slots__, *QueryKeys.__slots__}
+    own = {"bucket", "turn", "ring", "topics", "beats", "infos", "zset", "source", "query_body", "sent", "sizes"}
+    for script in default_scripts().names():
+        keys = default_scripts()[script].keys
+        assert {*keys.required, *keys.optional} <= known | own, script

@@ -1,0 +1,53 @@
+"""Which batches of a `send_many` go together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq import Topic, TopicType
+from rmq._scripts.claiming import MAX_BATCH
+from rmq._sending.pipeline import BATCH_BYTES, Lane, RoundSize
+from rmq._sending.producer import BATCH, CALLS_IN_FLIGHT, ROUND, _Batch, batch_size
+
+batches = st.builds(
+    lambda slot, messages, size_bytes: _Batch(slot, encoded=[None] * messages, size_bytes=size_bytes),  # pyright: ignore
+    st.integers(0, 5),
+    st.sampled_from([1, 100, 300, BATCH]),
+    st.sampled_from([1, BATCH_BYTES // 2, BATCH_BYTES, 17 * BATCH_BYTES]),
+)
+
+
+@given(st.lists(batches), st.sampled_from([1, 2, 100]))
+def test_rounds_are_bounded_and_keep_the_order_of_each_slot(ready: list[_Batch], calls: int) -> None:
+    lane: Lane[_Batch] = Lane()
+    expected: dict[int, list[Any]] = {}
+    for batch in ready:
+        lane.add(batch)
+        expected.setdefault(batch.slot, []).append(batch)
+    sent: dict[int, list[Any]] = {}
+    while lane.waiting:
+        round_ = lane.take_round(RoundSize(ROUND.messages, ROUND.size_bytes, calls))
+        slots = [batch.slot for batch in round_]
+        assert calls >= len(set(slots)) == len(slots) > 0
+        assert len(slots) == 1 or sum(len(batch.encoded) for batch in round_) <= CALLS_IN_FLIGHT * BATCH
+        assert len(slots) == 1 or sum(batch.size_bytes for batch in round_) <= CALLS_IN_FLIGHT * BATCH_BYTES
+        for batch in round_:
+            sent.setdefault(batch.slot, []).append(batch)
+    assert lane.number == 0
+    assert {slot: [*map(id, found)] for slot, found in sent.items()} == {
+        slot: [*map(id, found)] for slot, found in expected.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("slots", "max_backlog", "expected"),
+    [(1, None, MAX_BATCH), (2, None, MAX_BATCH), (4, None, BATCH), (64, None, BATCH), (1, 750, BATCH)],
+)
+def test_few_slots_get_larger_calls_unless_a_bound_would_refuse_them(
+    slots: int, max_backlog: int | None, expected: int
+) -> None:
+    assert batch_size(Topic("t", TopicType.PRIORITY, slots=slots, max_backlog=max_backlog)) == expected

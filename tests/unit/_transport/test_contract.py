@@ -1,0 +1,60 @@
+"""What the header of a script says that it takes, and the placeholder that is filled in when a call is sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmq._model.topics import Topic, TopicType
+from rmq._scripts import claiming
+from rmq._transport.contract import Names, contract_of
+from rmq._transport.script_library import default_scripts
+
+HEADER = """\
+-- Take due messages.
+--
+-- KEYS[1]  store  ZSET  content -> score
+-- KEYS[2]  born?  ZSET  content -> time of its last send
+-- ARGV[1]  epoch      whole number; 0 without ZooKeeper
+-- ARGV[2..] contents  at most 256
+-- Returns: the contents taken
+-- @include now
+-- KEYS[3]  not a part of the header
+"""
+
+
+def test_a_header_names_keys_and_arguments() -> None:
+    assert contract_of("take", HEADER) == (Names(("store",), ("born",)), Names(("epoch",), (), "contents"))
+    assert contract_of("take", "-- Take.\nreturn 1\n") == (Names(), Names())
+
+
+@pytest.mark.parametrize(
+    ("truth", "other", "problem"),
+    [
+        ("KEYS[2]", "KEYS[3]", "the KEYS of its header are not numbered from 1: store, born"),
+        ("born?", "store", "the KEYS of its header are not names of their own: store, store"),
+        ("epoch  ", "from   ", "the ARGV of its header are not names of their own: from, contents"),
+        ("ARGV[1]  epoch", "ARGV[1..] epoch", "the ARGV of its header have a tail that is not the last"),
+        ("store  ZSET", "store? ZSET", ""),
+        ("-- KEYS[2]  born?", "-- KEYS[2]  born?  x\n-- KEYS[3]  body", "have an optional one before others"),
+        ("contents  at", "contents, at", "an entry without a name: -- ARGV[2..] contents, at most 256"),
+    ],
+)
+def test_a_header_that_says_it_badly_is_refused(truth: str, other: str, problem: str) -> None:
+    assert HEADER.count(truth) == 1
+    if not problem:
+        assert contract_of("take", HEADER.replace(truth, other))[0] == Names((), ("store", "born"))
+        return
+    with pytest.raises(ValueError, match="script take: ") as raised:
+        contract_of("take", HEADER.replace(truth, other))
+    assert problem in str(raised.value)
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+def test_the_command_for_hints_is_filled_in_when_a_call_is_sent(sharded: bool) -> None:
+    topic = Topic("t", TopicType.PRIORITY, slots=1)
+    call = claiming.claim(topic, 0, 10)
+    for each in (call, claiming.claim_many([call])):
+        request = default_scripts().request(each, sharded=sharded)
+        assert (b"$8\r\nSPUBLISH\r\n" in request, b"$7\r\nPUBLISH\r\n" in request) == (sharded, not sharded)
+    content = claiming.ack(topic, 0, [(b"PUBLISH", 5)])
+    assert b"SPUBLISH" not in default_scripts().request(content, sharded=True)

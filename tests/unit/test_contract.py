@@ -1,0 +1,79 @@
+"""The contract page says what the code does: keys, totals, and which scripts are repeated after a lost reply."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from dataclasses import astuple
+from pathlib import Path
+
+import pytest
+
+from rmq._model.figures import TOTALS
+from rmq._scripts import keys
+from rmq._scripts.streams import GROUP_TOTALS, STREAM_TOTALS
+from tests.support.bindings import MODULES, bound_in
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/internals/contract.md").read_text("utf-8")
+NEVER = PAGE.partition("These are never repeated:")[2].partition("All other scripts")[0]
+
+
+def key_names() -> set[str]:
+    """Every key as the page writes it: topic T, slot n, group G, query Q, write W."""
+    parts = "T", 7, "G"
+    names = {
+        *astuple(keys.slot_keys("T", 7)),
+        *astuple(keys.group_keys(*parts)),
+        *astuple(keys.query_keys("T", 7, "Q")),
+    }
+    names |= {keys.sent_key("T", 7, "Q"), keys.sizes_key("T", 7), keys.rate_key("T"), keys.write_rate_key("T", "W")}
+    names |= {keys.history_key(None), keys.history_key("T")}
+    names |= {value for name, value in vars(keys).items() if name.endswith("_KEY")}
+    return {name.replace("T_7", "T_n") for name in names}
+
+
+def test_the_tables_have_every_key_and_no_other() -> None:
+    rows = set(re.findall(r"^\| `([^`]+)` \| (?:ZSET|HASH|STREAM|STRING|LIST|channel) \|", PAGE, re.MULTILINE))
+    assert rows == key_names()
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "totals"),
+    [
+        ("Totals of a slot:", "Their meaning", TOTALS),
+        ("Totals of a stream:", "Totals of a group:", STREAM_TOTALS),
+        ("Totals of a group:", "## ", GROUP_TOTALS),
+    ],
+)
+def test_the_page_names_every_total(start: str, end: str, totals: list[str]) -> None:
+    assert re.findall(r"`(\w+)`", PAGE.partition(start)[2].partition(end)[0]) == totals
+
+
+def repeatable() -> dict[str, set[str]]:
+    """Each script -> what its calls say of being repeated, as source text."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for module in MODULES:
+        tree = ast.parse(module.read_text("utf-8"))
+        bound = bound_in(module)
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            name = ast.unparse(node.func)
+            if name.endswith(".call") and name.partition(".")[0] in bound:
+                keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                found[bound[name.partition(".")[0]]].add(keywords["repeatable"])
+            elif name == "Call":
+                owner = ast.unparse(node.args[0]).partition(".")[0].strip("'")
+                found[bound.get(owner, owner)].add(ast.unparse(node.args[4]))
+    return found
+
+
+def test_the_page_names_what_is_never_repeated() -> None:
+    found = repeatable()
+    assert len(found) > 40
+    assert set(re.findall(r"`(\w+)`", re.sub(r"^(\|[^|]+\|).*", r"\1", NEVER, flags=re.MULTILINE))) == {
+        script for script, values in found.items() if values - {"True"}
+    }
+    assert {"claim", "ack", "nack"} <= {script for script, values in found.items() if values == {"False"}}

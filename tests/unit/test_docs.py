@@ -1,0 +1,103 @@
+"""What the pages say of the repository is so: paths, links, and the pitfalls that the tests cite by number."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PITFALLS = ROOT / "docs/internals/pitfalls.md"
+SOURCES = [path for folder in ("tests", "rmq", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
+
+NAMED = re.compile(
+    r"(?<![\w./-])((?:rmq|lua|tests|benchmarks|docs|examples)/[\w./-]*(?:\.(?:py|lua|md|json|png)\b|/(?![\w<{*])))"
+)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+NAME_LINK = re.compile(r"\[`([\w.]+)`\]\(([^)\s]+\.(?:py|lua))\)")
+"""A link whose text is a name of the code: `Class`, `Class.method`, `function` or a constant."""
+CITED = re.compile(r"\b[Pp]itfalls? (\d+(?:(?:, and|,| and| to) \d+)*)")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_path_that_a_page_names_is_there(page: Path) -> None:
+    named = set(NAMED.findall(page.read_text("utf-8")))
+    assert sorted(path for path in named if not (ROOT / path).exists()) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    broken: list[str] = []
+    for link in LINK.findall(page.read_text("utf-8")):
+        if re.match(r"[a-z]+:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """Return the names that GitHub gives to a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return frozenset(re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_name_that_a_page_links_is_in_its_file(page: Path) -> None:
+    missing = [
+        (names, file)
+        for names, file in NAME_LINK.findall(page.read_text("utf-8"))
+        for name in names.split(".")
+        if not file.endswith(names)  # the file as a whole
+        if not re.search(rf"\b{name}\b", (page.parent / file).read_text("utf-8"))
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_prose_is_wrapped(page: Path) -> None:
+    text = re.sub(r"^```.*?^```|^<!-- benchmark.*?<!-- end -->", "", page.read_text("utf-8"), flags=re.DOTALL | re.M)
+    prose = [line for line in text.splitlines() if not re.match(r"\||!|#|    ", line)]
+    spans_joined = [re.sub(r"`[^`]*`", lambda span: span[0].replace(" ", "_"), line) for line in prose]
+    assert [line for line in spans_joined if len(line) > 100 and " " in line.strip(" -")] == []
+
+
+def test_pitfalls_are_numbered_without_a_gap() -> None:
+    numbers = [int(number) for number in re.findall(r"^### (\d+)\. ", PITFALLS.read_text("utf-8"), re.MULTILINE)]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_every_pitfall_that_is_cited_stands_on_the_page() -> None:
+    known = set(map(int, re.findall(r"^### (\d+)\. ", PITFALLS.read_text("utf-8"), re.MULTILINE)))
+    cited = {(name_of(path), number) for path in SOURCES for number in citations(path.read_text("utf-8"))}
+    assert len(cited) > 100
+    assert sorted((path, number) for path, number in cited if number not in known) == []
+
+
+def test_every_pitfall_names_a_test_that_shows_it() -> None:
+    entries = re.split(r"^### ", PITFALLS.read_text("utf-8"), flags=re.MULTILINE)[1:]
+    without = [entry.splitlines()[0] for entry in entries if "**RMQ:**" not in entry or "](../../tests/" not in entry]
+    assert without == []
+
+
+def citations(text: str) -> Iterator[int]:
+    for match in CITED.finditer(text):
+        numbers = [int(number) for number in re.findall(r"\d+", match[1])]
+        yield from range(numbers[0], numbers[-1] + 1) if " to " in match[1] else numbers
+
+
+def test_citations_are_read_in_all_their_forms() -> None:
+    text = "(pitfall 4), # pitfall 8: and 3 more; pitfalls 31, 37, 38; "
+    text += "Pitfalls 25 and 27; pitfall 9, and 15; pitfalls 25 to 27"
+    assert list(citations(text)) == [4, 8, 31, 37, 38, 25, 27, 9, 15, 25, 26, 27]

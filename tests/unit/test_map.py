@@ -1,0 +1,98 @@
+"""A newcomer finds the code: from the README over CONTRIBUTING's map to the function, one hop each."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MAP = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+ROWS = dict(re.findall(r"^\| ([^|]+\?) \| (.+) \|$", MAP, re.MULTILINE))
+LINK = re.compile(r"\[`([^`]+)`\]\(([^)]+)\)")
+
+QUESTIONS = {
+    "Where is a lease renewed?": [("LeaseKeeper.renew", "rmq/_claiming/leases.py")],
+    "What does a nack write?": [
+        ("settle_nacks", "lua/includes/settle/settle_nacks.lua"),
+        ("roll_back", "lua/includes/settle/roll_back.lua"),
+    ],
+    "Who decides that a slot is due?": [("Schedule.due", "rmq/_claiming/schedule.py")],
+    "Which script moves a message to dead?": [
+        ("bury", "lua/includes/dead/bury.lua"),
+        ("expire", "lua/includes/claim/expire.lua"),
+    ],
+    "Where is the claim stamp made?": [
+        ("next_stamp", "lua/includes/claim/next_stamp.lua"),
+        ("read_slot_clock", "lua/includes/claim/slot_clock.lua"),
+    ],
+    "Who takes over a slot of a dead worker?": [
+        ("assign", "rmq/_ownership/assignment.py"),
+        ("WorkerMachine.plan", "rmq/_ownership/machine.py"),
+    ],
+    "Where are wake hints published?": [("hint", "lua/includes/common/hint.lua")],
+    "Where are wake hints heard?": [("HintReader.read", "rmq/_claiming/wake_hints.py")],
+    "What may be repeated after a lost reply?": [
+        ("Call.repeatable", "rmq/_transport/call.py"),
+        ("Exchange.lost", "rmq/_transport/exchange.py"),
+    ],
+    "Where is a definition's version checked?": [
+        ("read_document", "rmq/_model/schema.py"),
+        ("read_definition", "rmq/_model/definitions.py"),
+    ],
+    "How is a stream trimmed?": [
+        ("drop", "lua/streams/stream_trim.lua"),
+        ("StreamJanitor.look_after", "rmq/_listening/stream_janitor.py"),
+    ],
+}
+"""What a newcomer asks, and where the answer is. The map names all of these places in the question's own line."""
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_newcomer_finds_the_answer_in_one_hop(question: str) -> None:
+    assert LINK.findall(ROWS[question]) == QUESTIONS[question]
+
+
+def test_the_readme_leads_to_the_map() -> None:
+    assert "](CONTRIBUTING.md)" in (ROOT / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("question", ROWS)
+def test_every_line_of_the_map_names_what_its_file_defines(question: str) -> None:
+    links = LINK.findall(ROWS[question])
+    assert links
+    for name, path in links:
+        file = ROOT / path
+        if "." in name and path.endswith(name):  # the file as a whole
+            assert file.exists()
+        else:
+            assert defines(file, name), f"{path} does not define {name}"
+
+
+def defines(file: Path, name: str) -> bool:
+    """Return whether a Python or Lua file defines a function, class, method or field."""
+    text = file.read_text("utf-8")
+    if file.suffix == ".lua":
+        return re.search(rf"^local function {re.escape(name)}\(", text, re.MULTILINE) is not None
+    body: list[ast.stmt] = ast.parse(text).body
+    for part in name.split("."):
+        found = next((node for node in body if name_of(node) == part), None)
+        if found is None:
+            return False
+        body = found.body if isinstance(found, ast.ClassDef) else []
+    return True
+
+
+def name_of(node: ast.stmt) -> str | None:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return node.name
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return node.target.id
+    return None
+
+
+def test_every_package_has_a_place_in_the_map() -> None:
+    packages = sorted(path.parent.name for path in (ROOT / "rmq").glob("*/__init__.py"))
+    assert [package for package in packages if f"(rmq/{package}/" not in MAP] == []

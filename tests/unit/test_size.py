@@ -1,0 +1,91 @@
+"""Files and lists of parameters stay small enough to be read; how large the whole is, is printed for information."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MOST_LINES = 400
+MOST_PARAMETERS = 8
+
+LARGE_FILES = {
+    "rmq/_ownership/coordinator.py",
+}
+"""Files that are still larger: take out those that have shrunk, add none."""
+
+_SETTINGS = "public, by keyword: each parameter is a setting of its own with a default"
+_TO_SHRINK = "still to be shrunk"
+
+MANY_PARAMETERS = {
+    "rmq._ownership.coordinator.Coordinator.__init__": _SETTINGS,
+    "rmq._scripts.claiming.claim": _TO_SHRINK,
+    "rmq._scripts.dead.redrive": _TO_SHRINK,
+    "rmq._scripts.streams.claim": _TO_SHRINK,
+    "rmq._scripts.viewing._found": _TO_SHRINK,
+    "rmq.spark.calls.read": _TO_SHRINK,
+}
+"""Functions that have more parameters -> why: take out those that have shrunk, add none of the second kind."""
+
+
+def sources(suffix: str) -> list[Path]:
+    folder = ROOT / {".py": "rmq", ".lua": "lua"}[suffix]
+    return sorted(folder.rglob(f"*{suffix}"))
+
+
+def functions(path: Path) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+    def below(node: ast.AST, name: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{name}.{child.name}", child
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                yield from below(child, f"{name}.{child.name}")
+            else:
+                yield from below(child, name)
+
+    return below(ast.parse(path.read_text("utf-8")), module)
+
+
+def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:
+    each = function.args
+    found = [*each.posonlyargs, *each.args, *each.kwonlyargs]
+    return found[1:] if found and found[0].arg in ("self", "cls") else found
+
+
+def is_command(path: Path, taken: list[ast.arg]) -> bool:
+    """Return whether it is a command of `rmq`: its parameters are the options that people type."""
+    first = taken[0].annotation
+    return "cli" in path.parts and isinstance(first, ast.Name) and first.id == "Session"
+
+
+def test_no_file_is_too_large() -> None:
+    large = {
+        path.relative_to(ROOT).as_posix()
+        for suffix in (".py", ".lua")
+        for path in sources(suffix)
+        if len(path.read_text("utf-8").splitlines()) > MOST_LINES
+    }
+    assert large <= LARGE_FILES
+
+
+def test_no_function_has_too_many_parameters() -> None:
+    many = {
+        name
+        for path in sources(".py")
+        for name, function in functions(path)
+        if len(taken := parameters(function)) > MOST_PARAMETERS and not is_command(path, taken)
+    }
+    assert many <= MANY_PARAMETERS.keys()
+
+
+@pytest.mark.parametrize("suffix", [".py", ".lua"])
+def test_how_large_the_whole_is(suffix: str, record_property: Callable[[str, object], None]) -> None:
+    lines = sum(len(path.read_text("utf-8").splitlines()) for path in sources(suffix))
+    record_property(f"lines{suffix}", lines)
+    print(f"{lines:,} lines in *{suffix}")
+    assert lines
