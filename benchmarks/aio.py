@@ -11,9 +11,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import rendering
-from benchmarks.harness import Benchmark, Document, Row, say
-from benchmarks.servers import standalone
+from benchmarks.support import rendering
+from benchmarks.support.harness import Benchmark, Document, Row, say
+from benchmarks.support.servers import standalone
 from rmq import PriorityMessage, RmqClient, Topic, TopicType, aio
 
 SLOTS = 16

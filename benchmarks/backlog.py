@@ -16,12 +16,12 @@ from typing import Any
 
 import redis
 
-from benchmarks import loads, rendering
-from benchmarks.harness import Benchmark, Document, Row, say
-from benchmarks.meters import Meter, medians, rounded
-from benchmarks.servers import Servers, clusters_supported, some
+from benchmarks.support import loads, rendering
+from benchmarks.support.harness import Benchmark, Document, Row, say
+from benchmarks.support.meters import Meter, medians, rounded
+from benchmarks.support.servers import Servers, clusters_supported, some
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq.messages import Message
+from rmq._model.messages import Message
 
 SLOTS = 64
 SAMPLE = 50_000

@@ -24,15 +24,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import machine
+from benchmarks.support.harness import machine
 from rmq import Topic, TopicType
-from rmq.zookeeper_server import ZooKeeperEnsemble
 from tests.support import scenarios
 from tests.support.link import Link
 from tests.support.ownership import LEASE_S, SESSION_S, TICK_MS, Report, Rig
 from tests.support.scenarios import RECOVERY_S, Measured
 from tests.support.servers import RedisServer
 from tests.support.topologies import RedisClusterServers
+from tests.support.zookeeper import ZooKeeperEnsemble
 
 WORKERS = ("w0", "w1", "w2", "w3")
 LONG_LEASE_S = 20

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import loads, native, rendering
-from benchmarks.harness import Benchmark, Document, Row, say
-from benchmarks.meters import Cost, LongestCalls, Meter, medians, rounded
-from benchmarks.probe import Probe
-from benchmarks.servers import Servers, standalone
+from benchmarks.support import loads, native, rendering
+from benchmarks.support.harness import Benchmark, Document, Row, say
+from benchmarks.support.meters import Cost, LongestCalls, Meter, medians, rounded
+from benchmarks.support.probe import Probe
+from benchmarks.support.servers import Servers, standalone
 from rmq import RmqClient, Topic, TopicType
-from rmq.messages import Message
+from rmq._model.messages import Message
 
 SWEEP = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
 MERGE_RANGE_MS = 1_000

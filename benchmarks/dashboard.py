@@ -14,18 +14,17 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
 import uvicorn
 
-from benchmarks import harness
-from benchmarks.servers import Servers, standalone
+from benchmarks.support import harness
+from benchmarks.support.servers import Servers, standalone
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
+from rmq._admin.history import MINUTES, History, Minute
+from rmq._scripts.keys import slot_keys
 from rmq.dashboard.app import make_app
-from rmq.history import MINUTES, History, Minute
-from rmq.keys import slot_keys
 
 SLOTS, DEAD, WORKERS, BACKLOG = 1_024, 1_000_000, 100, 100_000
 ASKED = 20
@@ -54,7 +53,7 @@ def seed(servers: Servers, client: RmqClient, dead: int) -> None:
             pipe.hincrby(keys.meta, "accepted", per_slot)
             pipe.hincrby(keys.meta, "buried", per_slot)
             pipe.execute()
-    rings = History(client.registered(TOPIC)[0])
+    rings = History(client._registered(TOPIC)[0])
     minute = now_ms // 60_000 - MINUTES
     for offset in range(MINUTES):
         for name in (None, TOPIC.name):
@@ -174,7 +173,8 @@ def main() -> None:
         "slots": SLOTS, "dead": options.dead, "workers": options.workers, "backlog": BACKLOG, "open_pages": 9,
         "watched_s": options.seconds, "share_of_redis": round(share, 5), "pages": pages, "machine": harness.machine(),
     }  # fmt: skip
-    path = Path(__file__).parent / "results" / "dashboard.json"
+    path = harness.results_folder(first_look=options.quick) / "dashboard.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
     slowest = max(page["median_ms"] for page in pages.values())
     harness.say(f"slowest median {slowest} ms; wrote {path.name}")

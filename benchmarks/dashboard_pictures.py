@@ -1,4 +1,4 @@
-"""Takes the pictures in docs/dashboard/: a small shop with workers at work, in a headless Chromium.
+"""Takes the pictures in docs/guide/dashboard/: a small shop with workers at work, in a headless Chromium.
 
 `python -m benchmarks.dashboard_pictures`; about 20 seconds.
 """
@@ -15,12 +15,12 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 from benchmarks.dashboard import serving
-from benchmarks.servers import standalone
+from benchmarks.support.servers import standalone
 from rmq import PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, Topic, TopicType
-from rmq.history import Minute
-from rmq.retry import ImmediateRetry
+from rmq._admin.history import Minute
+from rmq._model.retry import ImmediateRetry
 
-FOLDER = Path(__file__).resolve().parent.parent / "docs" / "dashboard"
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "guide" / "dashboard"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 PRICES = Topic("price-image", TopicType.PRIORITY, slots=64, max_retries=0, retry=ImmediateRetry())
 VIEWS = Topic("page-view", TopicType.RANGE_MERGE, slots=8)

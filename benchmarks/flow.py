@@ -13,11 +13,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks import rendering
-from benchmarks.harness import Benchmark, Document, Row
-from benchmarks.servers import standalone
+from benchmarks.support import rendering
+from benchmarks.support.harness import Benchmark, Document, Row
+from benchmarks.support.servers import standalone
 from rmq import Adaptive, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
-from rmq.delivery import Delivery
+from rmq._model.deliveries import Delivery
 
 THREADS = 32
 CAPACITY = 8
@@ -247,6 +247,7 @@ def tables(document: Document) -> str:
 
 
 BENCHMARK = Benchmark("flow", measure, tables, plot)
+main = BENCHMARK.main
 
 if __name__ == "__main__":
-    raise SystemExit(BENCHMARK.main())
+    raise SystemExit(main())

@@ -15,10 +15,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks import loads
-from benchmarks.servers import standalone
+from benchmarks.support import loads
+from benchmarks.support.servers import standalone
 from rmq import RmqClient
-from rmq.worker import Worker
+from rmq._listening.listener_thread import ListenerThread
 
 SHOWN = 22
 
@@ -42,16 +42,16 @@ def main(argv: Sequence[str] | None = None) -> int:
                 finished.set()
 
         profiler = cProfile.Profile()
-        run = Worker.run
+        run = ListenerThread.run
 
-        def profiled(worker: Worker) -> None:
+        def profiled(worker: ListenerThread) -> None:
             profiler.enable()
             try:
                 run(worker)
             finally:
                 profiler.disable()
 
-        Worker.run = profiled  # the worker's own thread is the one to watch
+        ListenerThread.run = profiled  # the worker's own thread is the one to watch
         client.listener(topic, batch=loads.BATCH)(handle)
         client.start()
         finished.wait(300)

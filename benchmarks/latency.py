@@ -12,15 +12,15 @@ from typing import Any
 
 import redis
 
-from benchmarks import rendering
-from benchmarks.children import Child, Line
-from benchmarks.harness import Benchmark, Document, Row, say
-from benchmarks.loads import TYPES
-from benchmarks.meters import Meter, cpu_s, medians, percentiles, rounded
-from benchmarks.servers import Servers, standalone
+from benchmarks.support import rendering
+from benchmarks.support.children import Child, Line
+from benchmarks.support.harness import Benchmark, Document, Row, say
+from benchmarks.support.loads import TYPES
+from benchmarks.support.meters import Meter, cpu_s, medians, percentiles, rounded
+from benchmarks.support.servers import Servers, standalone
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
-from rmq.delivery import Delivery
-from rmq.messages import Message
+from rmq._model.deliveries import Delivery
+from rmq._model.messages import Message
 
 RATES_PER_S = (1_000, 10_000)
 SLOTS = (1, 1_024)

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from benchmarks import rendering
-from benchmarks.harness import ROOT, Benchmark, Document, Row, say
-from benchmarks.servers import standalone
+from benchmarks.support import rendering
+from benchmarks.support.harness import Benchmark, Document, Row, say
+from benchmarks.support.orders import find_orders, is_sample
+from benchmarks.support.servers import standalone
 from rmq import RangeMergeMessage, RmqClient, Topic, TopicType
 
 WINDOWS_S = {"1 s": 1, "10 s": 10, "1 min": 60, "10 min": 600, "1 h": 3_600, "6 h": 21_600, "1 day": 86_400}
-ORDERS = ROOT.parent / "shared" / "data" / "online-retail.parquet"
 CHECK_FACTOR = 3_600
 """In the check, an hour of the shop passes in a second."""
 
@@ -25,7 +25,8 @@ Event = tuple[str, int]
 
 def measure(options: argparse.Namespace) -> Document:
     """Fold order lines and price changes by item, for windows from a second to a day."""
-    lines, changes = read(options.orders)
+    orders = options.orders or find_orders()
+    lines, changes = read(orders)
     rows: list[Row] = []
     for what, events in (("order lines", lines), ("price changes", changes)):
         for name, window_s in WINDOWS_S.items():
@@ -40,7 +41,8 @@ def measure(options: argparse.Namespace) -> Document:
                     "saved_share": round(1 - left / len(events), 4),
                 }
             )
-    document: Document = {"settings": {"data": options.orders.name, "seconds": "spread per order"}, "rows": rows}
+    document: Document = {"settings": {"data": orders.name, "seconds": "spread per order"}, "rows": rows}
+    document["sample"] = is_sample(orders)
     if not options.no_check:
         document["check"] = check(lines)
     return document
@@ -52,12 +54,19 @@ def read(path: Path) -> tuple[list[Event], list[Event]]:
     The data has whole minutes. An order's second within its minute is drawn from its number, so that windows below a
     minute mean something: lines of one order stay together, orders of one minute do not.
     """
-    from pyarrow import parquet
+    from pyarrow import csv, parquet
 
     if not path.exists():
-        raise SystemExit(f"{path.name} is not there; name the order data with --orders")
-    columns = parquet.read_table(path, columns=["invoice_no", "stock_code", "invoice_date", "unit_price"]).to_pydict()
-    rows = zip(*(columns[name] for name in ("invoice_no", "stock_code", "invoice_date", "unit_price")), strict=True)
+        raise SystemExit(f"{path} is not there; name the order data with --orders")
+    names = ["invoice_no", "stock_code", "invoice_date", "unit_price"]
+    if path.suffix == ".parquet":
+        table = parquet.read_table(path, columns=names)
+    else:
+        kinds = {"invoice_no": "string", "stock_code": "string", "unit_price": "float64"}
+        options = csv.ConvertOptions(include_columns=names, column_types=kinds, timestamp_parsers=["%Y-%m-%d %H:%M"])
+        table = csv.read_csv(path, convert_options=options)
+    columns = table.to_pydict()
+    rows = zip(*(columns[name] for name in names), strict=True)
     stamped = sorted(
         (int(minute.timestamp() * 1000) + crc32(invoice.encode()) % 60_000, item, price)
         for invoice, item, minute, price in rows
@@ -167,7 +176,7 @@ def plot(document: Document, path: Path) -> None:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--orders", type=Path, default=ORDERS, help="the order data, Parquet")
+    parser.add_argument("--orders", type=Path, help="the order data, Parquet (RMQ_DATA; else the day of the demo)")
     parser.add_argument("--no-check", action="store_true", help="compute only, send nothing")
 
 

@@ -20,10 +20,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.support.harness import results_folder
 from rmq import RangeMergeMessage, RmqClient, Topic, TopicType
-from rmq.delivery import Delivery
+from rmq._model.deliveries import Delivery
 
-RESULTS = Path(__file__).resolve().parent / "results"
 LIMIT_MB = 150
 _LONGEST_S = 600.0
 _SAMPLES = 20
@@ -157,7 +157,7 @@ def main() -> int:
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--batch", type=int, default=1_000)
     parser.add_argument("--url")
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path, help="where the JSON goes")
     options = parser.parse_args()
     number = options.messages or (100_000 if options.quick else 1_000_000)
     figures = measure(number, options.slots, options.batch, options.url)
@@ -167,8 +167,9 @@ def main() -> int:
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()},
         **figures,
     }
-    options.results.mkdir(parents=True, exist_ok=True)
-    (options.results / "million.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+    folder: Path = options.results or results_folder(first_look=options.quick)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "million.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
     sent, consumed = figures["sender"], figures["consumer"]
     print(f"{number:,} messages, {options.slots} slots, sent and consumed at the same time")
     print(f"sent      {figures['sent_per_s']:>9,} a second  peak {sent['peak_mb']:.0f} MB")

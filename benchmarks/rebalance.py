@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from statistics import median
 
-from benchmarks.harness import Benchmark, Document, Row, say
-from rmq.assignment import Owners, Share, assign
+from benchmarks.support.harness import Benchmark, Document, Row, say
+from rmq._ownership.assignment import Owners, Share, assign
 
 SHAPES = ((1, 1_024, 64), (4, 1_024, 64), (16, 64, 64), (1, 16_384, 64), (1, 16_384, 1_024))
 """Topics, slots of each, workers. The first is the one that the promise of 50 ms is about."""

@@ -1,4 +1,4 @@
-"""Renders the tables of docs/performance.md from the JSON in benchmarks/results, between its markers.
+"""Renders the tables of docs/internals/performance.md from the JSON in benchmarks/results, between its markers.
 
 A marker is `<!-- benchmark: NAME -->`; what follows it, up to `<!-- end -->`, is replaced. Nothing else is touched.
 """
@@ -13,9 +13,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.harness import RESULTS, ROOT, Document
+from benchmarks.support.harness import RESULTS, ROOT, Document
 
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs" / "internals" / "performance.md"
 MODULES = {
     "cost": "benchmarks.cost",
     "throughput": "benchmarks.throughput",
@@ -51,7 +51,7 @@ def section(name: str, results: Path) -> str:
         return f"Measured by an earlier version, without {error}: `rmq bench {name}`."
     picture = results / f"{name}.png"
     if picture.exists():
-        text += f"\n\n![{name}](../benchmarks/results/{name}.png)"
+        text += f"\n\n![{name}](../../benchmarks/results/{name}.png)"
     return f"{text}\n\n{_provenance(document)}"
 
 

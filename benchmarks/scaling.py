@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import loads, rendering
-from benchmarks.children import Child, Line
-from benchmarks.harness import Benchmark, Document, Row, say
-from benchmarks.meters import CLIENT_SIDE, Meter, cpu_s, medians, rounded
-from benchmarks.servers import Servers, clusters_supported, some, standalone
+from benchmarks.support import loads, rendering
+from benchmarks.support.children import Child, Line
+from benchmarks.support.harness import Benchmark, Document, Row, say
+from benchmarks.support.meters import CLIENT_SIDE, Meter, cpu_s, medians, rounded
+from benchmarks.support.servers import Servers, clusters_supported, some, standalone
 from rmq import RmqClient, Topic, TopicType
 
 WORKERS = (1, 2, 4)
@@ -155,7 +155,7 @@ def _idle(line: Line, url: str, slots: int) -> float:
 
 
 def model(rows: list[Row]) -> Document:
-    """Work out from the measured cost what more machines would give; the assumptions are in docs/performance.md."""
+    """Work out from the measured cost what more machines would give; see docs/internals/performance.md."""
     base = next(row for row in rows if (row["varied"], row["count"]) == ("workers", 1))
     server_us = base["send_server_cpu_us"] + base["work_server_cpu_us"]
     client_us = base["send_client_cpu_us"] + base["work_client_cpu_us"]

@@ -10,12 +10,12 @@ from typing import Any
 import redis
 from pyspark.sql import DataFrame
 
-from benchmarks import loads, rendering
-from benchmarks.children import Child, Line
-from benchmarks.harness import Benchmark, Document, Row, say
-from benchmarks.meters import Meter, cpu_s, medians
-from benchmarks.servers import Servers, standalone
-from benchmarks.spark_work import SLOTS, contents, spark_cpu_s, spark_session
+from benchmarks.support import loads, rendering
+from benchmarks.support.children import Child, Line
+from benchmarks.support.harness import Benchmark, Document, Row, say
+from benchmarks.support.meters import Meter, cpu_s, medians
+from benchmarks.support.servers import Servers, standalone
+from benchmarks.support.spark_work import SLOTS, contents, spark_cpu_s, spark_session
 from rmq import RmqClient, TopicType
 from rmq.spark import with_slot
 

@@ -11,12 +11,12 @@ from typing import Any
 import psutil
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks import rendering
-from benchmarks.harness import Benchmark, Document, say
-from benchmarks.meters import Meter, rounded
-from benchmarks.servers import Servers, standalone
 from benchmarks.spark_source import drain
-from benchmarks.spark_work import spark_session
+from benchmarks.support import rendering
+from benchmarks.support.harness import Benchmark, Document, say
+from benchmarks.support.meters import Meter, rounded
+from benchmarks.support.servers import Servers, standalone
+from benchmarks.support.spark_work import spark_session
 from rmq import RmqClient, Topic, TopicType
 
 TOPIC = Topic("bench-millions", TopicType.RANGE_MERGE, slots=16)

@@ -6,17 +6,18 @@ import argparse
 import time
 from pathlib import Path
 
-from benchmarks import rendering
-from benchmarks.harness import Benchmark, Document, Row, say
-from benchmarks.merging import ORDERS
-from benchmarks.meters import medians
-from benchmarks.servers import standalone
-from benchmarks.spark_work import spark_session
-from rmq.spark.jobs.prices import MERGES, PriceReport, PriceSettings, run
+from benchmarks.support import rendering
+from benchmarks.support.harness import Benchmark, Document, Row, say
+from benchmarks.support.meters import medians
+from benchmarks.support.orders import find_orders, is_sample
+from benchmarks.support.servers import standalone
+from benchmarks.support.spark_work import spark_session
+from rmq.demo.spark.prices import MERGES, PriceReport, PriceSettings, run
 
 
 def measure(options: argparse.Namespace) -> Document:
     """Send the price changes of all order lines, folded in each task, over all of them, and not at all."""
+    orders = options.orders or find_orders()
     samples: dict[str, list[dict[str, float]]] = {}
     reports: dict[str, PriceReport] = {}
     with standalone() as servers, spark_session(2) as session:
@@ -24,7 +25,7 @@ def measure(options: argparse.Namespace) -> Document:
             for merge in MERGES:
                 servers.flush()
                 started_s = time.perf_counter()
-                report = run(session, PriceSettings(str(options.orders), servers.url, merge=merge))
+                report = run(session, PriceSettings(str(orders), servers.url, merge=merge))
                 elapsed_s = time.perf_counter() - started_s
                 if not repeat:
                     continue  # the first is Spark's start
@@ -40,7 +41,8 @@ def measure(options: argparse.Namespace) -> Document:
     rows: list[Row] = [{"merge": merge, **medians(each), **_folding(reports[merge])} for merge, each in samples.items()]
     report = reports[MERGES[0]]
     settings = {"lines": report.lines, "changes": report.pictures.messages, "windows": report.windows, "window_h": 1}
-    return {"redis": version, "spark": spark_version, "settings": settings, "rows": rows}
+    found: Document = {"redis": version, "spark": spark_version, "settings": settings, "rows": rows}
+    return found | {"sample": is_sample(orders)}
 
 
 def _folding(report: PriceReport) -> Row:
@@ -74,15 +76,15 @@ def tables(document: Document) -> str:
     ]
     columns = ["merge", "changes", "folded in Spark", "merged in Redis", "messages", "saved", "sending, s", "job, s"]
     return (
-        f"{settings['lines']:,} order lines (UCI Online Retail, CC BY 4.0) through `rmq.spark.jobs.prices`, Spark "
-        f"{document['spark']} on `local[2]`, Redis {document['redis']}. All at once, a whole year's changes of an item "
+        f"{settings['lines']:,} order lines (UCI Online Retail, CC BY 4.0) through `rmq.demo.spark.prices`, Spark "
+        f"{document['spark']} on `local[2]`, Redis {document['redis']}. All at once, all changes of an item "
         f"are one message; sent as they came, with windows of {settings['window_h']} h, {windows:,} of {asked:,} would "
         f"be left: {1 - windows / asked:.1%} saved.\n\n" + rendering.table([*columns, "lines/s"], rows)
     )
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--orders", type=Path, default=ORDERS, help="the order lines, Parquet")
+    parser.add_argument("--orders", type=Path, help="the order lines, Parquet (RMQ_DATA; else the day of the demo)")
 
 
 BENCHMARK = Benchmark("spark_prices", measure, tables, None, _arguments)

@@ -11,12 +11,12 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks import loads, rendering
-from benchmarks.children import Child, Line
-from benchmarks.harness import Benchmark, Document, Row, say
-from benchmarks.meters import Cost, Meter, cpu_s, medians, rounded
-from benchmarks.servers import Servers, standalone
-from benchmarks.spark_work import SLOTS, batch_seconds, spark_cpu_s, spark_session
+from benchmarks.support import loads, rendering
+from benchmarks.support.children import Child, Line
+from benchmarks.support.harness import Benchmark, Document, Row, say
+from benchmarks.support.meters import Cost, Meter, cpu_s, medians, rounded
+from benchmarks.support.servers import Servers, standalone
+from benchmarks.support.spark_work import SLOTS, batch_seconds, spark_cpu_s, spark_session
 from rmq import RmqClient, TopicType
 
 KIND = TopicType.PRIORITY

@@ -17,13 +17,13 @@ from typing import Any
 import redis
 
 from rmq import Retention, RmqClient, StreamMessage, Topic, TopicType
-from rmq.consumer import Consumer
-from rmq.delivery import Delivery
-from rmq.zookeeper_server import ZooKeeperEnsemble
+from rmq._claiming.consumer import Consumer
+from rmq._model.deliveries import Delivery
 from tests.support.delayed import play
 from tests.support.fan_out import FanOut
 from tests.support.fan_out import fan_out as fan_out_to
 from tests.support.servers import RedisServer
+from tests.support.zookeeper import ZooKeeperEnsemble
 
 KEEP = Retention(max_length=None)
 KILLS = 12
@@ -248,6 +248,7 @@ def delayed(server: RedisServer, count: int) -> dict[str, Any]:
     played = play(server, [f"delayed-{number}" for number in range(3)], count, (1.0, 5.0), 0.05)
     return {
         "queues": 3, "values_each": count, "replies_late_by_ms": "0 to 50", "lost": played.lost, "again": played.again,
+        "half_within_s": round(played.half_within_s, 3), "p99_within_s": round(played.most_within_s, 3),
         "latest_s": round(played.latest_s, 3),
     }  # fmt: skip
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import redis
 
-from benchmarks import loads, rendering
-from benchmarks.children import Child, Line
-from benchmarks.harness import Benchmark, Document, Row, say
-from benchmarks.meters import Meter, cpu_s, medians
-from benchmarks.servers import Servers, clusters_supported, some, standalone
+from benchmarks.support import loads, rendering
+from benchmarks.support.children import Child, Line
+from benchmarks.support.harness import Benchmark, Document, Row, say
+from benchmarks.support.meters import Meter, cpu_s, medians
+from benchmarks.support.servers import Servers, clusters_supported, some, standalone
 from rmq import RmqClient, TopicType
-from rmq.messages import Message
+from rmq._model.messages import Message
 
 SLOTS = 8
 DELAY_MS = 1_000

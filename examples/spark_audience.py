@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 
-from rmq.spark.jobs.audience import AudienceSettings, current_segments, run
-from rmq.spark.session import open_session
+from rmq.demo.spark.audience import AudienceSettings, current_segments, run
+from rmq.spark import open_session
 
 RULES = {
     "vip": "turnover >= 5000",

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import sys
 
+from rmq.spark import open_session
 from rmq.spark.jobs.dead_audit import DeadAuditSettings, DeadReport, run
 from rmq.spark.jobs.dead_files import write_files
 from rmq.spark.jobs.redrive import Again
-from rmq.spark.session import open_session
 
 
 def main(url: str, topic: str, out: str, where: str | None = None) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 
-from rmq.spark.jobs.prices import PriceSettings, run
-from rmq.spark.session import open_session
+from rmq.demo.spark.prices import PriceSettings, run
+from rmq.spark import open_session
 
 
 def main() -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 from datetime import date
 
+from rmq.spark import open_session
 from rmq.spark.jobs.redrive import Again
 from rmq.spark.jobs.replay import ReplaySettings, run
-from rmq.spark.session import open_session
 
 
 def main(url: str, topic: str, day: str, rate: str, archive: str | None = None) -> None:

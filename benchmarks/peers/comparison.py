@@ -6,12 +6,12 @@ import argparse
 import statistics
 from pathlib import Path
 
-from benchmarks import rendering
-from benchmarks.harness import Benchmark, Document, Row, say
-from benchmarks.meters import rounded
 from benchmarks.peers import run
 from benchmarks.peers.adapter import Peer
-from benchmarks.servers import Servers, standalone
+from benchmarks.support import rendering
+from benchmarks.support.harness import Benchmark, Document, Row, say
+from benchmarks.support.meters import rounded
+from benchmarks.support.servers import Servers, standalone
 
 FAST = ("rmq", "streams")
 """These get ten times as many messages: the others would take long, and these would be over too soon."""

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, say
 from benchmarks.peers.adapter import Peer
+from benchmarks.support.harness import ROOT, say
 
 NAMES = ("rmq", "streams", "rq", "celery", "dramatiq", "huey", "arq", "saq", "streaq", "bullmq", "bullmq_node")
 HERE = Path(__file__).resolve().parent

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -16,8 +17,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
+FIRST_LOOKS = ROOT / "build" / "benchmarks"
+"""Where results go that are no measurements: small sizes, or sample data. git does not keep them."""
 
 Row = dict[str, Any]
 Document = dict[str, Any]
@@ -47,18 +50,22 @@ class Benchmark:
         parser = argparse.ArgumentParser(prog=f"rmq bench {self.name}", description=self.measure.__doc__)
         parser.add_argument("--quick", action="store_true", help="small sizes and fewer repeats, for a first look")
         parser.add_argument("--repeats", type=int, help="interleaved repeats; medians are reported (5; quick: 3)")
-        parser.add_argument("--results", type=Path, default=RESULTS, help="where JSON and PNG go")
+        parser.add_argument(
+            "--results", type=Path, help="where JSON and PNG go (benchmarks/results; a first look: build/benchmarks)"
+        )
         if self.arguments is not None:
             self.arguments(parser)
         options = parser.parse_args(argv)
         options.repeats = options.repeats or (3 if options.quick else 5)
+        _end_in_order()
         started_s = time.monotonic()
         document: Document = {"benchmark": self.name, "quick": options.quick, "machine": machine()}
         document["repeats"] = options.repeats
         document |= self.measure(options)
         document["took_s"] = round(time.monotonic() - started_s, 1)
         document["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
-        self.save(document, options.results)
+        first_look = options.quick or document.get("sample", False)
+        self.save(document, options.results or results_folder(first_look=first_look))
         print(self.tables(document))
         return 0
 
@@ -69,6 +76,11 @@ class Benchmark:
         (folder / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
         if self.plot is not None:
             self.plot(document, folder / f"{name}.png")
+
+
+def results_folder(*, first_look: bool) -> Path:
+    """Return where results go unless a folder is named: first looks must not replace what was measured."""
+    return FIRST_LOOKS if first_look else RESULTS
 
 
 def machine() -> dict[str, Any]:
@@ -90,6 +102,19 @@ def machine() -> dict[str, Any]:
 def say(text: str) -> None:
     """Report progress beside the result."""
     print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def _end_in_order() -> None:
+    """Let SIGTERM and SIGINT end the benchmark's servers, too; again, they do nothing, so that this gets done."""
+
+    def end(number: int, frame: object) -> None:
+        del frame
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, end)
 
 
 def _version(package: str) -> str:

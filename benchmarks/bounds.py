@@ -1,0 +1,101 @@
+"""The server's CPU for one call of every script at its bound: with contents of 20 bytes, and with bodies of 1 MiB.
+
+    python -m benchmarks.bounds [--only claim] [--quick]
+
+While a script runs, the server answers nobody. CPU is counted, not time, so that a busy machine may measure it. It
+includes what a call costs beside its script: reading it, and writing its reply.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from benchmarks.support import rendering
+from benchmarks.support.bounds_cases import CASES, MIB, Case, Place
+from benchmarks.support.harness import Benchmark, Document, Row, say
+from benchmarks.support.servers import Servers, standalone
+from rmq import Topic
+from rmq._transport.script_library import default_scripts
+
+BOUND_MS = {0: 5.0, MIB: 50.0}
+"""Bytes of a body -> how much a call may cost."""
+
+
+def forgotten() -> list[str]:
+    """Return the scripts of the library that have no case here."""
+    return sorted(set(default_scripts().names()) - {case.script for case in CASES})
+
+
+def measure(options: argparse.Namespace) -> Document:
+    """Measure every script at its bound, each time in a slot of its own that is filled anew."""
+    if missing := forgotten():
+        raise LookupError(f"scripts without a case in bounds_cases: {', '.join(missing)}")
+    chosen = [case for case in CASES if not options.only or case.script in options.only.split(",")]
+    rows: list[Row] = []
+    with standalone("slowlog-log-slower-than -1", "proto-max-bulk-len 512mb") as servers:
+        for case in chosen:
+            for body_bytes in (0, MIB) if case.sizes else (0,):
+                say(f"bounds: {case.script}, {case.what}, {body_bytes:,}")
+                rows.append(_measured(servers, case, body_bytes, options.repeats))
+        return {"redis": servers.version, "settings": {"content_bytes": 20, "large_bytes": MIB}, "rows": rows}
+
+
+def _measured(servers: Servers, case: Case, body_bytes: int, repeats: int) -> Row:
+    samples = [_once(servers, case, body_bytes) for _ in range(repeats)]
+    figures = {f"{key}_{name}_ms": round(pick(each[key] for each in samples), 3)
+               for key in ("cpu", "script") for name, pick in (("min", min), ("max", max))}  # fmt: skip
+    return {"script": case.script, "what": case.what, "body_bytes": body_bytes, **figures}
+
+
+def _once(servers: Servers, case: Case, body_bytes: int) -> dict[str, float]:
+    servers.flush()
+    with servers.connect() as client:
+        place = Place(client, Topic("bench-bounds", case.kind, **case.settings), body_bytes, case.most)
+        call = case.build(place)
+        sha = client.script_load(default_scripts()[call.script].text)
+        client.config_resetstat()
+        before = _cpu_s(client)
+        reply = client.evalsha(sha, len(call.keys), *call.keys, *call.args)
+        after = _cpu_s(client)
+        own: Any = client.info("commandstats")["cmdstat_evalsha"]
+    call.parse(reply)
+    return {"cpu": (after - before) * 1000, "script": own["usec"] / 1000}
+
+
+def _cpu_s(client: Any) -> float:
+    found = client.info("cpu")
+    return found["used_cpu_user_main_thread"] + found["used_cpu_sys_main_thread"]
+
+
+def tables(document: Document) -> str:
+    """Render the figures, and say of each whether it is under its bound: the least that was measured counts."""
+    lines: list[list[str]] = []
+    over: list[str] = []
+    for row in document["rows"]:
+        bound = BOUND_MS[row["body_bytes"]]
+        under = row["cpu_min_ms"] < bound
+        name, size = f"{row['script']}: {row['what']}", "1 MiB" if row["body_bytes"] else "20 bytes"
+        verdict = f"under {bound:g} ms: {'yes' if under else '**no**'}"
+        figures = (row["cpu_min_ms"], row["cpu_max_ms"], row["script_min_ms"], row["script_max_ms"])
+        lines.append([name, size, verdict, *(f"{figure:.2f}" for figure in figures)])
+        over += [] if under else [f"{name}, {size}"]
+    columns = ["script at its bound", "size", "verdict", "CPU, ms", "most", "script, ms", "most"]
+    verdict = f"Over their bound: {'; '.join(over)}" if over else f"All {len(lines)} calls are under their bound"
+    return (
+        f"Redis {document['redis']}, {document['repeats']} repeats; `CPU`: of the server's main thread for one call, "
+        f"least and most; `script`: how long it ran, by `INFO commandstats`.\n\n"
+        f"{rendering.table(columns, lines)}\n\n{verdict}."
+    )
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the option of this benchmark."""
+    parser.add_argument("--only", default="", metavar="SCRIPT,...", help="only these scripts")
+
+
+BENCHMARK = Benchmark("bounds", measure, tables, arguments=arguments)
+main = BENCHMARK.main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

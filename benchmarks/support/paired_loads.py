@@ -1,0 +1,212 @@
+"""The short loads of `benchmarks.paired`, run by an interpreter of each checkout: orders and answers are lines of JSON.
+
+It imports `rmq` alone, and nothing of `benchmarks`: both checkouts must run the same loads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from typing import Any
+
+import redis
+
+from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, Topic, TopicType, aio
+
+WAIT_S = 60.0
+BATCH = 500
+GROUP = "paired"
+
+_numbers = count(1)
+
+
+class Meter:
+    """What a stretch of work costs: CPU time of this process and the server, calls of functions, commands."""
+
+    def __init__(self, admin: Any, counting: bool) -> None:
+        self._admin = admin
+        self._counting = counting
+        self._calls = 0
+        self.cost: dict[str, float] = {}
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Measure what is done within."""
+        before = self._server()
+        gc.collect()
+        gc.disable()
+        cpu_s = time.process_time()
+        if self._counting:
+            threading.setprofile(self._count)
+            sys.setprofile(self._count)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+            cpu_s = time.process_time() - cpu_s
+            gc.enable()
+        after = self._server()
+        self.cost = {name: after[name] - before[name] for name in after}
+        self.cost |= {"client_cpu_us": cpu_s * 1e6, "python_calls": self._calls}
+
+    def _count(self, frame: object, event: str, argument: object) -> None:
+        if event in ("call", "c_call"):
+            self._calls += 1
+
+    def _server(self) -> dict[str, float]:
+        stats, cpu = self._admin.info("commandstats"), self._admin.info("cpu")
+        found = {"server_cpu_us": (cpu["used_cpu_user"] + cpu["used_cpu_sys"]) * 1e6}
+        calls = {name.removeprefix("cmdstat_"): each for name, each in stats.items()}
+        own = {name: each for name, each in calls.items() if not name.startswith(("info", "client", "hello"))}
+        found["scripts_us"] = sum(each["usec"] for name, each in own.items() if name == "evalsha")
+        found["scripts"] = sum(each["calls"] for name, each in own.items() if name == "evalsha")
+        found["commands"] = sum(each["calls"] for name, each in own.items() if name != "evalsha")
+        return found
+
+
+Load = Callable[[str, Meter, int, dict[str, Any]], None]
+
+
+def topic_of(kind: str, slots: int) -> Topic:
+    """Return a new topic."""
+    return Topic(f"paired-{next(_numbers)}", TopicType[kind], slots=slots)
+
+
+def messages(kind: str, number: int, body: bool = False, *, due: bool = False) -> list[Any]:
+    """Return messages of 20 bytes; those of a time topic are due in an hour, or with `due` in a moment."""
+    contents = [b"order:%014d" % (index * 48_271 % 100_000_007) for index in range(number)]
+    payload = b'{"customer": 4711, "total": "12.50"}' if body else None
+    if kind == "STREAM":
+        return [StreamMessage(content, body=payload) for content in contents]
+    if kind == "RANGE_MERGE":
+        return [RangeMergeMessage(content, 1 if due else 3_600_000, body=payload) for content in contents]
+    if kind == "FIXED_TIME":
+        at_ms = int(time.time() * 1000) + (1_000 if due else 3_600_000)
+        return [FixedTimeMessage(content, at_ms, body=payload) for content in contents]
+    return [PriorityMessage(content, 1_000 + index * 7 % 900, body=payload) for index, content in enumerate(contents)]
+
+
+def send(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
+    """Send one message after the other."""
+    kind, slots = options.get("kind", "PRIORITY"), options.get("slots", 1)
+    with RmqClient(url) as client:
+        producer = client.producer(topic_of(kind, slots))
+        each = messages(kind, number + 1, options.get("body", False))
+        producer.send(each.pop())
+        with meter.on():
+            for message in each:
+                producer.send(message)
+
+
+def send_many(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
+    """Send many at once, made beforehand."""
+    kind, slots = options.get("kind", "PRIORITY"), options.get("slots", 1)
+    with RmqClient(url) as client:
+        producer = client.producer(topic_of(kind, slots))
+        each = messages(kind, number + 1, options.get("body", False))
+        producer.send(each.pop())
+        with meter.on():
+            producer.send_many(each)
+
+
+def poll(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
+    """Poll and ack in batches."""
+    kind, slots, batch = options.get("kind", "PRIORITY"), options.get("slots", 1), options["batch"]
+    with ExitStack() as stack:
+        client = stack.enter_context(RmqClient(url))
+        topic = topic_of(kind, slots)
+        group: dict[str, Any] = {"group": GROUP, "start": "all"} if kind == "STREAM" else {}
+        client.producer(topic).send_many(messages(kind, number, options.get("body", False), due=True))
+        if kind == "FIXED_TIME":
+            time.sleep(1.1)
+        consumer = stack.enter_context(client.consumer(topic, **group))
+        left = number
+        with meter.on():
+            while left:
+                found = consumer.poll(min(batch, left), 5.0)
+                consumer.ack(found)
+                left -= len(found)
+
+
+def listen(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
+    """Listen with one thread and a handler that does nothing."""
+    kind, slots = options.get("kind", "PRIORITY"), options.get("slots", 1)
+    batch = options.get("batch")
+    group: dict[str, Any] = {"group": GROUP, "start": "all"} if kind == "STREAM" else {}
+    finished, seen = threading.Event(), 0
+    with RmqClient(url) as client:
+        topic = topic_of(kind, slots)
+        client.producer(topic).send_many(messages(kind, number, due=True))
+
+        def handle(found: Any) -> None:
+            nonlocal seen
+            seen += len(found) if batch else 1
+            if seen >= number:
+                finished.set()
+
+        client.listener(topic, batch=batch, **group)(handle)
+        with meter.on():
+            client.start()
+            if not finished.wait(WAIT_S):
+                raise TimeoutError(f"{seen} of {number} messages were delivered")
+            client.stop()
+
+
+def listen_aio(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
+    """Listen in a task, with a handler that does nothing."""
+    asyncio.run(_listen_aio(url, meter, number, options))
+
+
+async def _listen_aio(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
+    batch = options.get("batch")
+    finished, seen = asyncio.Event(), 0
+    async with aio.RmqClient(url) as client:
+        topic = topic_of("PRIORITY", options.get("slots", 1))
+        await (await client.producer(topic)).send_many(messages("PRIORITY", number))
+
+        async def handle(found: Any) -> None:
+            nonlocal seen
+            seen += len(found) if batch else 1
+            if seen >= number:
+                finished.set()
+
+        client.listener(topic, batch=batch)(handle)
+        with meter.on():
+            await client.start()
+            await asyncio.wait_for(finished.wait(), WAIT_S)
+            await client.stop()
+
+
+LOADS: dict[str, Load] = {
+    "send": send,
+    "send_many": send_many,
+    "poll": poll,
+    "listen": listen,
+    "listen_aio": listen_aio,
+}
+
+
+def main() -> int:
+    """Carry out what standard input says, line by line."""
+    port = int(sys.argv[1])
+    url = f"redis://127.0.0.1:{port}/0"
+    with redis.Redis(port=port) as admin:
+        for line in sys.stdin:
+            order = json.loads(line)
+            admin.flushall()
+            meter = Meter(admin, order["counting"])
+            LOADS[order["load"]](url, meter, order["number"], order["options"])
+            print(json.dumps({name: value / order["number"] for name, value in meter.cost.items()}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
