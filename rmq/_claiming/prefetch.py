@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from rmq._claiming.consumer import Consumer
 from rmq._claiming.leaving import EXIT_S, has_left, leave_at_exit
 from rmq._claiming.prefetch_size import PREFETCH_S, PrefetchSize
-from rmq._io.backend import Blocking
+from rmq._io.backend import Blocking, Lock
 from rmq._model.deliveries import Delivery
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
@@ -28,7 +28,8 @@ SETTLE_EVERY_S = 0.05
 """How long an ack waits: for its neighbours, and until its value is in its taker's hands."""
 
 CLOSE_S = 3.0
-"""So long `close` waits for the one that waits at Redis, which looks once a second whether it should."""
+"""So long `close` waits for the one that waits at Redis, which looks once a second whether it should, and so long for
+acks that are on their way."""
 
 
 class Prefetch:
@@ -46,6 +47,7 @@ class Prefetch:
         self._blocking = blocking
         self._lock = blocking.lock()  # nothing waits while it is held
         self._turn = blocking.lock(long=True)  # held by the one that waits at Redis
+        self._settling = blocking.lock(long=True)  # held while acks and releases are on their way
         self._ready: deque[Delivery] = deque()
         self._taken: list[Delivery] = []
         self._prefetch = PrefetchSize()
@@ -70,7 +72,7 @@ class Prefetch:
         while True:
             if delivery := self._pop():
                 return delivery
-            with self._my_turn(until_s) as mine:
+            with _held(self._turn, -1 if until_s is None else max(0.0, until_s - monotonic_s())) as mine:
                 if not mine:
                     return None
                 if delivery := self._pop() or self._claim(until_s):
@@ -119,8 +121,7 @@ class Prefetch:
         """Send the last acks, and give back what nobody has taken. Who waits meets `ClientClosedError`."""
         self._closed = True
         self._consumer.close()
-        mine = self._turn.acquire(timeout=CLOSE_S)
-        try:
+        with _held(self._turn, CLOSE_S), _held(self._settling, CLOSE_S):
             for step in (self._settle, self._give_back):
                 try:
                     step()
@@ -130,9 +131,6 @@ class Prefetch:
                         self._consumer.topic.name,
                         error,
                     )
-        finally:
-            if mine:
-                self._turn.release()
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -171,15 +169,6 @@ class Prefetch:
         if len(found) > 1:
             self._look_after()
         return found[0]
-
-    @contextmanager
-    def _my_turn(self, until_s: float | None) -> Generator[bool]:
-        mine = self._turn.acquire(timeout=-1 if until_s is None else max(0.0, until_s - monotonic_s()))
-        try:
-            yield mine
-        finally:
-            if mine:
-                self._turn.release()
 
     def _settle(self) -> None:
         """Ack what was taken."""
@@ -238,9 +227,10 @@ class Prefetch:
     def _tidy(self) -> bool:
         """Ack, and give back what is held for too long; return whether nothing is left to look after."""
         try:
-            self._settle()
-            if self._ending or monotonic_s() - self._claimed_s > self._hold_s:
-                self._give_back()
+            with _held(self._settling, CLOSE_S):
+                self._settle()
+                if self._ending or monotonic_s() - self._claimed_s > self._hold_s:
+                    self._give_back()
         except ClientClosedError:
             with self._lock:
                 self._ready.clear()  # it comes back with its lease
@@ -267,3 +257,14 @@ class Prefetch:
         if os.getpid() == self._pid:  # after a fork nobody does, and a lock may be held for ever
             self._ending = True
             self._idle.wait(max(0.0, until_s - monotonic_s()))
+
+
+@contextmanager
+def _held(lock: Lock, timeout_s: float) -> Generator[bool]:
+    """Hold a lock, if it is free in time; yield whether it is held."""
+    held = lock.acquire(timeout=timeout_s)
+    try:
+        yield held
+    finally:
+        if held:
+            lock.release()

@@ -44,9 +44,9 @@ def test_values_come_when_they_are_due(make_queue: MakeQueue) -> None:
     assert queue.take() == b"now"
     assert queue.poll() is None
     assert queue.take(5.0) == b"soon"
-    assert 0.3 <= time.monotonic() - started < 0.6
+    assert time.monotonic() - started >= 0.3
     assert queue.take(timedelta(seconds=5)) == b"late"
-    assert 0.6 <= time.monotonic() - started < 2
+    assert time.monotonic() - started >= 0.6
     with pytest.raises(TimeoutError):
         queue.take(0.1)
     assert queue.poll(0.1) is None
@@ -171,6 +171,20 @@ def test_closing_gives_back_what_was_claimed_ahead(make_queue: MakeQueue, client
     queue.close()
     stats = client.inspect(queue.topic).stats()
     assert (stats.backlog, stats.in_flight, stats.total("acked"), stats.waiting) == (8, 0, 2, 0)
+
+
+def test_closing_waits_for_acks_that_are_on_their_way(
+    make_topic: MakeTopic, client: RmqClient, side: Side, redis_server: RedisServer, redis_url: str
+) -> None:
+    with side.client(redis_url) as own:
+        queue = side.queue(own, make_topic(TopicType.FIXED_TIME).name)
+        queue.offer_many([(str(number), 0) for number in range(3)])
+        for _ in range(3):
+            queue.take(10.0)
+        with redis_server.connect() as admin:
+            admin.execute_command("CLIENT", "PAUSE", 1_000, "ALL")  # longer than an ack waits for its neighbours
+        time.sleep(0.3)
+    assert client.inspect(queue.topic.name).stats().total("acked") == 3
 
 
 def test_a_client_that_closes_closes_its_queues(
