@@ -6,8 +6,7 @@ What users need stands here, in `rmq.aio`, `rmq.spark`, `rmq.metrics` and `rmq.o
 from rmq import errors
 from rmq._admin.adopt import Adoption
 from rmq._admin.control import Control
-from rmq._admin.dead_letters import DeadFilter, DeadLetters, RedriveResult
-from rmq._admin.group_dead import GroupDead
+from rmq._admin.dead_letters import DeadFilter, DeadLetters, GroupDead, RedriveResult
 from rmq._admin.history import History, Minute
 from rmq._admin.inspection import Inspection
 from rmq._admin.stream_topic import StreamTopic

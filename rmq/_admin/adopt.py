@@ -8,8 +8,8 @@ knows that the old ensemble is gone says so.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from rmq._admin.stream_view import StreamView
 from rmq._model.topics import Topic, TopicType
@@ -41,9 +41,8 @@ class Adoption:
 
 def adopt(connections: Connections, topic: Topic, from_ensemble: str | None, to_ensemble: str) -> Adoption:
     """Move a topic's slots from one ensemble to another; see `RmqClient.adopt`."""
-    places = _places(connections, topic)
-    replies = _owners(connections, topic, places)
-    stored = Counter(reply.ensemble for reply in replies)
+    owned = _owned(connections, topic)
+    stored = Counter(owner.ensemble for _, owner in owned)
     before = Adoption(topic.name, to_ensemble, dict(stored))
     if from_ensemble is None:
         return before
@@ -54,34 +53,30 @@ def adopt(connections: Connections, topic: Topic, from_ensemble: str | None, to_
             "nothing was moved",
             topic=topic.name,
         )
-    writer = SlotWriter(connections, topic)
-    theirs = [place for place, reply in zip(places, replies, strict=True) if reply.ensemble == from_ensemble]
     if from_ensemble == to_ensemble:
         return before
+    writer = SlotWriter(connections, topic)
+    theirs = [part for part, owner in owned if owner.ensemble == from_ensemble]
     moved = sum(writer.adopt(slot, from_ensemble, to_ensemble, group).moved for slot, group in theirs)
-    return Adoption(topic.name, to_ensemble, dict(stored), moved)
+    return replace(before, moved=moved)
 
 
 def highest_epochs(connections: Connections, topic: Topic) -> dict[str, int]:
     """Return ensemble -> the highest epoch of its that slots of a topic hold."""
     highest: dict[str, int] = {}
-    for reply in _owners(connections, topic, _places(connections, topic)):
-        if reply.ensemble:
-            highest[reply.ensemble] = max(reply.epoch, highest.get(reply.ensemble, 0))
+    for _, owner in _owned(connections, topic):
+        if owner.ensemble:
+            highest[owner.ensemble] = max(owner.epoch, highest.get(owner.ensemble, 0))
     return highest
 
 
-def _owners(connections: Connections, topic: Topic, places: Sequence[tuple[int, str | None]]) -> list[Adopted]:
-    """Read whose slots these are; changes nothing."""
-    return call_each(connections, places, lambda place: steering.adopt(topic, place[0], "", "", place[1]))
-
-
-def _places(connections: Connections, topic: Topic) -> list[tuple[int, str | None]]:
-    """Return what has an owner: each slot; on a stream topic, each group's part of each slot."""
-    if topic.type is not TopicType.STREAM:
-        return [(slot, None) for slot in range(topic.slots)]
-    stats = StreamView(connections, topic).stats()
-    return [(slot.slot, group) for slot in stats.slots for group in slot.groups]
+def _owned(connections: Connections, topic: Topic) -> list[tuple[tuple[int, str | None], Adopted]]:
+    """Return what has an owner, with the owner: each slot; on a stream topic, each group's part of each slot."""
+    parts: list[tuple[int, str | None]] = [(slot, None) for slot in range(topic.slots)]
+    if topic.type is TopicType.STREAM:
+        parts = [(slot.slot, group) for slot in StreamView(connections, topic).stats().slots for group in slot.groups]
+    replies = call_each(connections, parts, lambda part: steering.adopt(topic, part[0], "", "", part[1]))
+    return list(zip(parts, replies, strict=True))
 
 
 def ensemble_of(connections: Connections, zookeeper: str | Coordinator | None, marks: Mapping[str, int]) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rmq._admin.dead_letters import new_score
-from rmq._model.messages import Payload, payload_bytes
+from rmq._admin.view import locate
+from rmq._model.messages import Payload
 from rmq._model.replies import ControlResult, Redriven
-from rmq._model.times import MAX_SCORE, Duration, Instant, duration_ms, instant_ms
+from rmq._model.times import MAX_SCORE, Duration, Instant
 from rmq._model.topics import Topic
 from rmq._scripts import viewing
 from rmq._slots.audit import Audit
@@ -20,13 +21,7 @@ from rmq.errors import InvalidValueError
 class Control:
     """Steers one topic. Each step leaves a line in the audit.
 
-    Args:
-        connections: Where the topic is.
-        topic: The registered definition.
-        actor: Who does it, 1 to 256 characters; `user@host` by default.
-
-    Raises:
-        InvalidValueError: `actor` is empty or too long.
+    A message is named by its content, and by the slot basis that it was sent with, if any.
     """
 
     def __init__(self, connections: Connections, topic: Topic, actor: str | None = None) -> None:
@@ -38,19 +33,12 @@ class Control:
     def cancel(self, content: Payload, slot_basis: Payload | None = None) -> ControlResult:
         """Take a message out of the backlog, or out of its wait for a retry.
 
-        Args:
-            content: Content of the message.
-            slot_basis: Slot basis it was sent with, if any.
-
         Returns:
             `DONE`, `IN_FLIGHT` (only in a handler's hands: not touched), or `ABSENT`.
 
         Guarantee: atomic; safe to repeat.
         """
-        name, slot = self._place(content, slot_basis)
-        result = self._writer.cancel(slot, [name], self._audit.actor)[0]
-        self._audit.report("cancel", result.value, name)
-        return result
+        return self._steer("cancel", self._writer.cancel, content, slot_basis)
 
     def reschedule(
         self,
@@ -79,21 +67,17 @@ class Control:
 
         Guarantee: atomic; safe to repeat. The message is fresh: it has all its retries.
         """
-        return self._reschedule("reschedule", content, due_in, fixed_time, priority, slot_basis)
+        return self._reschedule("reschedule", content, slot_basis, priority, due_in, fixed_time)
 
     def reprioritise(self, content: Payload, priority: int, slot_basis: Payload | None = None) -> ControlResult:
         """Give a message of the backlog, or one that waits for a retry, another priority; PRIORITY topics only.
 
         Returns, Raises and Guarantee: as `reschedule`.
         """
-        return self._reschedule("reprioritise", content, None, None, priority, slot_basis)
+        return self._reschedule("reprioritise", content, slot_basis, priority)
 
     def promote(self, content: Payload, slot_basis: Payload | None = None) -> ControlResult:
         """Make a message of the backlog, or one that waits for a retry, due now; PRIORITY: put it before all others.
-
-        Args:
-            content: Content of the message.
-            slot_basis: Slot basis it was sent with, if any.
 
         Returns:
             `DONE`, also where it was due already; `IN_FLIGHT` (only in a handler's hands: not touched), or `ABSENT`.
@@ -101,10 +85,7 @@ class Control:
         Guarantee: atomic; safe to repeat. What waited for a retry keeps the retries it has left; on a PRIORITY topic
         it has all of them. First is first in its slot.
         """
-        name, slot = self._place(content, slot_basis)
-        result = self._writer.promote(slot, [name], self._audit.actor)[0]
-        self._audit.report("promote", result.value, name)
-        return result
+        return self._steer("promote", self._writer.promote, content, slot_basis)
 
     def redrive(self, content: Payload, slot_basis: Payload | None = None) -> Redriven:
         """Send a dead message again, as a fresh one with its body and all retries; many: `DeadLetters.redrive`.
@@ -114,7 +95,7 @@ class Control:
 
         Guarantee: atomic; safe to repeat.
         """
-        name, slot = self._place(content, slot_basis)
+        name, slot = locate(self.topic, content, slot_basis)
         kind, value = new_score(self.topic, None, None)
         result = self._writer.redrive(
             slot, kind, value, overwrite=False, limit=1, contents=[name], actor=self._audit.actor
@@ -124,7 +105,7 @@ class Control:
 
     def purge_dead(self, content: Payload, slot_basis: Payload | None = None) -> bool:
         """Drop a dead message for good; return whether it was there. Many: `DeadLetters.purge`."""
-        name, slot = self._place(content, slot_basis)
+        name, slot = locate(self.topic, content, slot_basis)
         dropped = self._writer.purge_dead(slot, contents=[name], actor=self._audit.actor)
         self._audit.report("purge dead", f"dropped {dropped}", name)
         return dropped == 1
@@ -207,41 +188,32 @@ class Control:
         self,
         action: str,
         content: Payload,
-        due_in: Duration | None,
-        fixed_time: Instant | None,
-        priority: int | None,
         slot_basis: Payload | None,
+        priority: int | None,
+        due_in: Duration | None = None,
+        fixed_time: Instant | None = None,
     ) -> ControlResult:
-        given = [value for value in (due_in, fixed_time, priority) if value is not None]
-        if len(given) != 1:
+        if [priority, due_in, fixed_time].count(None) != 2:
             raise InvalidValueError("reschedule takes exactly one of due_in, fixed_time and priority")
-        if self.topic.type.timed == (priority is not None):
-            rule = "has due times, no priorities" if self.topic.type.timed else "has priorities, no due times"
-            raise InvalidValueError(f"topic {self.topic.name} is {self.topic.type.name}: it {rule}")
-        name, slot = self._place(content, slot_basis)
-        if due_in is not None:
-            kind, value = "after", duration_ms(due_in, "due_in")
-        elif fixed_time is not None:
-            kind, value = "at", instant_ms(fixed_time, "fixed_time")
-        else:
-            kind, value = "priority", self._checked_priority(priority)
-        result = self._writer.reschedule(slot, [name], kind, value, self._audit.actor, action)[0]
-        self._audit.report(action, result.value, name, f"{kind} {value}")
+        kind, value = new_score(self.topic, priority, due_in, fixed_time)
+
+        def step(slot: int, names: Sequence[bytes], actor: str) -> list[ControlResult]:
+            return self._writer.reschedule(slot, names, kind, value, actor, action)
+
+        return self._steer(action, step, content, slot_basis, f"{kind} {value}")
+
+    def _steer(
+        self,
+        action: str,
+        step: Callable[[int, Sequence[bytes], str], list[ControlResult]],
+        content: Payload,
+        slot_basis: Payload | None,
+        detail: str = "",
+    ) -> ControlResult:
+        name, slot = locate(self.topic, content, slot_basis)
+        result = step(slot, [name], self._audit.actor)[0]
+        self._audit.report(action, result.value, name, detail)
         return result
-
-    def _checked_priority(self, priority: int | None) -> int:
-        lowest = self.topic.max_retries + 1
-        if type(priority) is not int or not lowest <= priority <= MAX_SCORE:
-            raise InvalidValueError(
-                f"priority is {priority!r}; on topic {self.topic.name} it must be a whole number from {lowest} "
-                "to 2^53 - 1"
-            )
-        return priority
-
-    def _place(self, content: Payload, slot_basis: Payload | None) -> tuple[bytes, int]:
-        name = payload_bytes(content, "content")
-        basis = name if slot_basis is None else payload_bytes(slot_basis, "slot_basis")
-        return name, self.topic.slot_of(basis)
 
 
 def _slots_text(topic: Topic, slots: Sequence[int] | None) -> str:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
+from itertools import chain, islice
 from numbers import Real
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
+from rmq._model.entries import DeadEntry, checked_group
 from rmq._model.replies import Redriven
 from rmq._model.times import MAX_SCORE, Duration, Instant, duration_ms, instant_ms, monotonic_s, most
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import DeadMessage
-from rmq._scripts import dead, viewing
+from rmq._scripts import dead, streams, viewing
 from rmq._slots.audit import Audit
 from rmq._slots.each import call_each
 from rmq._slots.slots import NACK_BATCH, SlotWriter
+from rmq._slots.stream_slots import StreamWriter
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError
@@ -46,15 +49,13 @@ class DeadFilter:
 
     def __call__(self, message: DeadMessage) -> bool:
         """Return whether a dead message is meant."""
-        if self.contents is not None and message.content not in self.contents:
-            return False
-        if self.matching is not None and not fnmatchcase(message.text, self.matching):
-            return False
-        if self.error_type is not None and message.error_type != self.error_type:
-            return False
-        if self.died_after is not None and message.died_ms < instant_ms(self.died_after, "died_after"):
-            return False
-        return self.died_before is None or message.died_ms < instant_ms(self.died_before, "died_before")
+        return (
+            (self.contents is None or message.content in self.contents)
+            and (self.matching is None or fnmatchcase(message.text, self.matching))
+            and (self.error_type is None or message.error_type == self.error_type)
+            and (self.died_after is None or message.died_ms >= instant_ms(self.died_after, "died_after"))
+            and (self.died_before is None or message.died_ms < instant_ms(self.died_before, "died_before"))
+        )
 
 
 ALL = DeadFilter()
@@ -75,33 +76,27 @@ class RedriveResult:
     absent: int = 0
 
 
-class DeadStore(Protocol[D]):
-    """Where the dead of a topic, or of one group, are."""
-
-    topic: Topic
-
-    def page_call(self, slot: int, start: int, limit: int) -> Call[list[D]]:
-        """Build the reading of a page of a slot's dead from a rank on, the longest dead first."""
-        ...
-
-    def clock_call(self, slot: int) -> Call[int]:
-        """Build the reading of the time of a slot's server, epoch ms."""
-        ...
-
-    def purge(self, slot: int, dead: Sequence[D]) -> int:
-        """Drop up to `NACK_BATCH` of a slot's dead for good; return how many were there."""
-        ...
-
-
 class Dead(Generic[D]):
     """The dead of a topic, or of one group: the same walk over both."""
 
-    def __init__(self, connections: Connections, store: DeadStore[D], audit: Audit, about: str = "") -> None:
+    _about = ""
+
+    def __init__(self, connections: Connections, topic: Topic, actor: str | None) -> None:
         self._connections = connections
-        self._store = store
-        self._audit = audit
-        self._about = about
-        self.topic = store.topic
+        self._audit = Audit(connections, topic, actor)
+        self.topic = topic
+
+    def _page_call(self, slot: int, start: int, limit: int) -> Call[list[D]]:
+        """Build the reading of a page of a slot's dead from a rank on, the longest dead first."""
+        raise NotImplementedError
+
+    def _clock_call(self, slot: int) -> Call[int]:
+        """Build the reading of the time of a slot's server, epoch ms."""
+        raise NotImplementedError
+
+    def _purge(self, slot: int, dead: Sequence[D]) -> int:
+        """Drop up to `NACK_BATCH` of a slot's dead for good; return how many were there."""
+        raise NotImplementedError
 
     def list(self, where: DeadFilter = ALL, limit: int | None = None) -> Iterator[D]:
         """Yield the dead, slot by slot, in each the longest dead first.
@@ -113,19 +108,14 @@ class Dead(Generic[D]):
         Raises:
             InvalidValueError: `limit` is no whole number, or negative.
         """
-        return self._listed(where, most(limit, "limit"))
+        dead = chain.from_iterable(map(self._dead_of, range(self.topic.slots)))
+        return islice(filter(where, dead), most(limit, "limit"))
 
-    def _listed(self, where: DeadFilter, left: int) -> Iterator[D]:
-        for slot in range(self.topic.slots):
-            start = 0
-            while page := self._page(slot, start):
-                for each in page:
-                    if not left:
-                        return
-                    if where(each):
-                        yield each
-                        left -= 1
-                start += len(page)
+    def _dead_of(self, slot: int) -> Iterator[D]:
+        start = 0
+        while page := self._page(slot, start):
+            yield from page
+            start += len(page)
 
     def count(self, where: DeadFilter = ALL) -> int:
         """Return how many of the dead are meant."""
@@ -142,7 +132,7 @@ class Dead(Generic[D]):
         dropped, left = 0, most(limit, "limit")
         with self._audit.step("purge dead", self._about + meaning(where, limit)) as note:
             for slot, dead in self._chosen(where, left, NACK_BATCH):
-                dropped += self._store.purge(slot, dead)
+                dropped += self._purge(slot, dead)
                 note(f"dropped {dropped}")
                 if progress is not None:
                     progress(dropped)
@@ -176,14 +166,14 @@ class Dead(Generic[D]):
     def _chosen(self, where: DeadFilter, left: int, size: int) -> Iterator[tuple[int, Sequence[D]]]:
         """Yield a slot and some of its dead to take out; the caller takes them out before the next step."""
         # all clocks before the first page, and each slot's own: the nodes of a cluster may differ
-        begun_ms = call_each(self._connections, range(self.topic.slots), self._store.clock_call)
+        begun_ms = call_each(self._connections, range(self.topic.slots), self._clock_call)
         for slot, from_ms in enumerate(begun_ms):
             start = 0
             while left > 0 and (page := self._page(slot, start, size)):
                 # what died since then has to stay; what dies in the future died before the clock was set back
                 to_ms = from_ms
                 if any(each.died_ms > from_ms for each in page):
-                    to_ms = self._connections.run(self._store.clock_call(slot))
+                    to_ms = self._connections.run(self._clock_call(slot))
                 chosen = [each for each in page if not from_ms < each.died_ms <= to_ms and where(each)][:left]
                 if chosen:
                     yield slot, chosen
@@ -191,39 +181,24 @@ class Dead(Generic[D]):
                 start += len(page) - len(chosen)
 
     def _page(self, slot: int, start: int, size: int = NACK_BATCH) -> Sequence[D]:
-        return self._connections.run(self._store.page_call(slot, start, size))
-
-
-class _TopicStore:
-    """The dead of a topic that merges."""
-
-    def __init__(self, connections: Connections, topic: Topic) -> None:
-        self.writer = SlotWriter(connections, topic)
-        self.topic = topic
-
-    def page_call(self, slot: int, start: int, limit: int) -> Call[list[DeadMessage]]:
-        return dead.list_dead(self.topic, slot, start, limit)
-
-    def clock_call(self, slot: int) -> Call[int]:
-        return viewing.stats(self.topic, slot).then(lambda stats: stats.now_ms)
-
-    def purge(self, slot: int, dead: Sequence[DeadMessage]) -> int:
-        return self.writer.purge_dead(slot, contents=[message.content for message in dead])
+        return self._connections.run(self._page_call(slot, start, size))
 
 
 class DeadLetters(Dead[DeadMessage]):
-    """The dead messages of one topic.
-
-    Args:
-        connections: Where the topic is.
-        topic: The registered definition.
-        actor: Who redrives and purges, for the audit; `user@host` by default.
-    """
+    """The dead messages of one topic."""
 
     def __init__(self, connections: Connections, topic: Topic, actor: str | None = None) -> None:
-        store = _TopicStore(connections, topic)
-        super().__init__(connections, store, Audit(connections, topic, actor))
-        self._writer = store.writer
+        super().__init__(connections, topic, actor)
+        self._writer = SlotWriter(connections, topic)
+
+    def _page_call(self, slot: int, start: int, limit: int) -> Call[list[DeadMessage]]:
+        return dead.list_dead(self.topic, slot, start, limit)
+
+    def _clock_call(self, slot: int) -> Call[int]:
+        return viewing.stats(self.topic, slot).then(lambda stats: stats.now_ms)
+
+    def _purge(self, slot: int, dead: Sequence[DeadMessage]) -> int:
+        return self._writer.purge_dead(slot, contents=[message.content for message in dead])
 
     def redrive(
         self,
@@ -257,8 +232,9 @@ class DeadLetters(Dead[DeadMessage]):
         """
         kind, value = new_score(self.topic, priority, due_in)
         overwrite = priority is not None or due_in is not None
-        if per_second is not None:
-            _check_rate(per_second)
+        number = isinstance(per_second, Real) and not isinstance(per_second, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if per_second is not None and not (number and 0 < per_second < MAX_SCORE):
+            raise InvalidValueError(f"per_second is {per_second!r}; it must be more than 0 and below 2^53, or None")
 
         def send(slot: int, dead: Sequence[DeadMessage]) -> Sequence[Redriven]:
             contents = [message.content for message in dead]
@@ -267,28 +243,71 @@ class DeadLetters(Dead[DeadMessage]):
         return self._redrive(where, limit, send, progress, per_second)
 
 
-def _check_rate(per_second: float) -> None:
-    if not isinstance(per_second, Real) or isinstance(per_second, bool) or not 0 < per_second < MAX_SCORE:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidValueError(f"per_second is {per_second!r}; it must be more than 0 and below 2^53, or None")
+class GroupDead(Dead[DeadEntry]):
+    """The dead of one group of a stream topic."""
+
+    def __init__(self, connections: Connections, topic: Topic, group: str, actor: str | None = None) -> None:
+        super().__init__(connections, topic, actor)
+        self.group = checked_group(group)
+        self._about = f"group {group}: "
+        self._writer = StreamWriter(connections, topic)
+
+    def _page_call(self, slot: int, start: int, limit: int) -> Call[list[DeadEntry]]:
+        return streams.list_dead(self.topic, slot, self.group, start, limit)
+
+    def _clock_call(self, slot: int) -> Call[int]:
+        return streams.stats(self.topic, slot).then(lambda stats: stats.now_ms)
+
+    def _purge(self, slot: int, dead: Sequence[DeadEntry]) -> int:
+        return self._writer.purge_dead(slot, self.group, [entry.id for entry in dead])
+
+    def redrive(
+        self, where: DeadFilter = ALL, *, limit: int | None = None, progress: Progress | None = None
+    ) -> RedriveResult:
+        """Deliver dead entries again, to this group and to no other, with all retries.
+
+        Args:
+            where: Which ones; all by default. Those that die while this runs are left alone.
+            limit: Most entries.
+            progress: Called with the number dealt with so far.
+
+        Returns:
+            How many are on their way again, or were gone; a stream merges nothing.
+
+        Raises:
+            SendError: Redis is full; the entry stays dead.
+
+        Guarantee: atomic per call of up to 100 entries; safe to repeat. An entry that was trimmed from the stream in
+            the meantime comes back as a copy at its end, which the other groups pass over.
+        """
+
+        def send(slot: int, dead: Sequence[DeadEntry]) -> Sequence[Redriven]:
+            return self._writer.redrive(slot, self.group, [entry.id for entry in dead])
+
+        return self._redrive(where, limit, send, progress)
 
 
-def new_score(topic: Topic, priority: int | None, due_in: Duration | None) -> tuple[str, int]:
-    """Return the kind and the value of the score that a redriven message gets.
+def new_score(
+    topic: Topic, priority: int | None, due_in: Duration | None, fixed_time: Instant | None = None
+) -> tuple[str, int]:
+    """Return the kind and the value of the score that a message gets; for time topics due at once by default.
 
     Raises:
-        InvalidValueError: `priority` on a time topic, `due_in` on a PRIORITY topic, or out of range.
+        InvalidValueError: `priority` on a time topic, a time on a PRIORITY topic, or out of range.
     """
     if topic.type.timed:
         if priority is not None:
             raise InvalidValueError(f"topic {topic.name} is {topic.type.name}: it has due times, no priorities")
+        if fixed_time is not None:
+            return "at", instant_ms(fixed_time, "fixed_time")
         return "after", 0 if due_in is None else duration_ms(due_in, "due_in")
-    if due_in is not None:
+    if due_in is not None or fixed_time is not None:
         raise InvalidValueError(f"topic {topic.name} is {topic.type.name}: it has priorities, no due times")
-    chosen = topic.max_retries + 1 if priority is None else priority
-    if type(chosen) is not int or not topic.max_retries < chosen <= MAX_SCORE:
+    lowest = topic.max_retries + 1
+    chosen = lowest if priority is None else priority
+    if type(chosen) is not int or not lowest <= chosen <= MAX_SCORE:
         raise InvalidValueError(
-            f"priority is {chosen!r}; on topic {topic.name} it must be a whole number above {topic.max_retries} "
-            "and below 2^53"
+            f"priority is {chosen!r}; on topic {topic.name} it must be a whole number from {lowest} to 2^53 - 1"
         )
     return "priority", chosen
 

@@ -9,10 +9,10 @@ from itertools import islice
 from typing import get_args
 
 from rmq._admin.search import Search, literal
+from rmq._admin.view import View, check_whole, locate
 from rmq._model.figures import TopicStats
 from rmq._model.messages import Payload, payload_bytes
 from rmq._model.times import most
-from rmq._model.topics import Topic
 from rmq._model.whereabouts import (
     PLACES,
     AnyPlace,
@@ -29,37 +29,23 @@ from rmq._scripts import dead as dead_
 from rmq._scripts import viewing
 from rmq._scripts import workers as workers_
 from rmq._scripts.claiming import MAX_BATCH
-from rmq._slots.each import call_each, checked_slots
+from rmq._slots.each import checked_slots
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, ScriptFailedError
-
-__all__ = ["Inspection", "PeekedMessage", "Place", "TopicStats"]
-
 
 _MOST_SAMPLED_SLOTS = 64
 
 
-class Inspection:
-    """Reads one topic.
-
-    Args:
-        connections: Where its slots are.
-        topic: The registered definition.
-    """
-
-    def __init__(self, connections: Connections, topic: Topic) -> None:
-        self._connections = connections
-        self.topic = topic
+class Inspection(View):
+    """Reads one topic. `slots`, wherever it is asked for: only these slots; all by default."""
 
     def stats(self, slots: Sequence[int] | None = None) -> TopicStats:
-        """Return sizes and totals of all slots, or of the given ones.
+        """Return sizes and totals.
 
         Raises:
             InvalidValueError: A slot that the topic does not have.
         """
-        wanted = checked_slots(self.topic, slots)
-        found = call_each(self._connections, wanted, lambda slot: viewing.stats(self.topic, slot))
-        return TopicStats(self.topic, tuple(found))
+        return TopicStats(self.topic, tuple(self._each(lambda slot: viewing.stats(self.topic, slot), slots)))
 
     def peek(self, place: Place = "store", limit: int = 10, slots: Sequence[int] | None = None) -> list[PeekedMessage]:
         """Return up to `limit` messages per slot, the next to be delivered first, without claiming them.
@@ -76,7 +62,7 @@ class Inspection:
         if place not in ("store", "prepare", "retry"):
             raise InvalidValueError(f"place is {place!r}; it must be store, prepare or retry")
         check_whole("limit", limit, MAX_BATCH)
-        answers = call_each(self._connections, wanted, lambda slot: viewing.peek(self.topic, slot, place, 0, limit))
+        answers = self._each(lambda slot: viewing.peek(self.topic, slot, place, 0, limit), wanted)
         found: list[PeekedMessage] = []
         for slot, (now_ms, rows, more) in zip(wanted, answers, strict=True):
             found += (self._peeked(slot, place, now_ms, *row) for row in rows)
@@ -118,12 +104,11 @@ class Inspection:
             slot_basis: Slot basis it was sent with, if any.
             everywhere: Look through all slots, for one whose slot basis is not known.
         """
-        name = payload_bytes(content, "content")
-        home = self.topic.slot_of(name if slot_basis is None else payload_bytes(slot_basis, "slot_basis"))
+        name, home = locate(self.topic, content, slot_basis)
         found = self._connections.run(viewing.find(self.topic, home, name))
         if found.gone and everywhere:
             others = [slot for slot in range(self.topic.slots) if slot != home]
-            answers = call_each(self._connections, others, lambda slot: viewing.find(self.topic, slot, name))
+            answers = self._each(lambda slot: viewing.find(self.topic, slot, name), others)
             found = next((each for each in answers if not each.gone), found)
         return found if found.in_flight is None else replace(found, holders=self._holders(found.slot))
 
@@ -186,7 +171,7 @@ class Inspection:
         chosen = sorted(dead)[:: max(1, -(-len(dead) // _MOST_SAMPLED_SLOTS))]
         among = sum(dead[slot] for slot in chosen)
         shares = {slot: max(1, min(viewing.MOST_REASONS, -(-sample * dead[slot] // among))) for slot in chosen}
-        answers = call_each(self._connections, chosen, lambda slot: dead_.dead_reasons(self.topic, slot, shares[slot]))
+        answers = self._each(lambda slot: dead_.dead_reasons(self.topic, slot, shares[slot]), chosen)
         counts = sum((counts for _, counts in answers), Counter[str]())
         total = sum(dead.values()) - among + sum(found for found, _ in answers)
         return DeadReasons(total, counts.total(), dict(counts.most_common()))
@@ -201,8 +186,7 @@ class Inspection:
         Raises:
             InvalidValueError: `limit` out of range, or a slot that the topic does not have.
         """
-        check_whole("limit", limit, MAX_BATCH)
-        return audit_of(self._connections, self.topic, limit, checked_slots(self.topic, slots))
+        return self._audit_lines(limit, slots)
 
     def _holders(self, slot: int) -> tuple[str, ...]:
         try:
@@ -222,13 +206,6 @@ class Inspection:
         return PeekedMessage(self.topic.name, slot, content, body, place, score, due_ms, left, now_ms)
 
 
-def audit_of(connections: Connections, topic: Topic, limit: int, slots: Sequence[int]) -> list[AuditLine]:
-    """Return the last lines of the audit of a topic of any type, the newest first."""
-    answers = call_each(connections, slots, lambda slot: viewing.audit_lines(topic, slot, limit))
-    lines = [line for lines in answers for line in lines]
-    return sorted(lines, key=lambda line: (line.time_ms, line.slot), reverse=True)[:limit]
-
-
 def read_workers(connections: Connections) -> list[WorkerInfo]:
     """Return the processes with running listeners, by name."""
     found, rest = connections.run(workers_.workers())
@@ -236,9 +213,3 @@ def read_workers(connections: Connections) -> list[WorkerInfo]:
         more, rest = connections.run(workers_.workers(rest))
         found += more
     return sorted(found, key=lambda worker: worker.name)
-
-
-def check_whole(name: str, value: object, largest: int) -> None:
-    """Refuse what is no whole number from 1 to `largest`, with `InvalidValueError`."""
-    if type(value) is not int or not 1 <= value <= largest:
-        raise InvalidValueError(f"{name} is {value!r}; it must be a whole number from 1 to {largest:,}")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 
-from rmq._admin.group_dead import GroupDead
-from rmq._admin.inspection import audit_of, check_whole
+from rmq._admin.dead_letters import GroupDead
 from rmq._admin.stream_view import PAGE, StreamView
 from rmq._claiming.wake_hints import HintReader
 from rmq._model.entries import (
@@ -23,7 +22,6 @@ from rmq._model.times import MAX_SCORE, monotonic_s, seconds
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import AuditLine
 from rmq._scripts import streams
-from rmq._scripts.claiming import MAX_BATCH
 from rmq._slots.audit import Audit
 from rmq._slots.each import checked_slots
 from rmq._slots.slots import NACK_BATCH
@@ -36,30 +34,18 @@ LOOK_EVERY_S = 1.0
 
 
 class StreamTopic(StreamView):
-    """A stream topic.
-
-    Args:
-        connections: Where its slots are.
-        topic: The registered definition.
-
-    Raises:
-        InvalidValueError: The topic is of another type.
-    """
+    """A stream topic. `actor`, wherever it is asked for: who does it, for the audit; `user@host` by default."""
 
     def __init__(self, connections: Connections, topic: Topic) -> None:
         super().__init__(connections, topic)
         self._writer = StreamWriter(connections, topic)
 
     def dead(self, group: str, actor: str | None = None) -> GroupDead:
-        """Return the dead of a group; `actor` is who redrives and purges, for the audit."""
+        """Return the dead of a group."""
         return GroupDead(self._connections, self.topic, group, actor)
 
     def pause(self, group: str, actor: str | None = None) -> int:
         """Let no consumer of a group claim, in the whole cluster; what is in flight goes on.
-
-        Args:
-            group: Its name.
-            actor: Who does it, for the audit; `user@host` by default.
 
         Returns:
             On how many slots it was not paused before.
@@ -77,8 +63,7 @@ class StreamTopic(StreamView):
 
     def audit(self, limit: int = 50) -> list[AuditLine]:
         """Return who steered groups and their dead, removed consumers, deleted or trimmed by hand; newest first."""
-        check_whole("limit", limit, MAX_BATCH)
-        return audit_of(self._connections, self.topic, limit, [0])
+        return self._audit_lines(limit, [0])
 
     def _pause(self, group: str, paused: bool, actor: str | None) -> int:
         audit = Audit(self._connections, self.topic, actor)
@@ -111,12 +96,7 @@ class StreamTopic(StreamView):
         return self._follow(after, longest_s)
 
     def delete(self, *ids: str, slot: int | None = None, actor: str | None = None) -> int:
-        """Delete entries by id, whoever may still need them; return how many were there.
-
-        Args:
-            ids: Their ids.
-            slot: Their slot; looked for by default.
-            actor: Who does it, for the audit; `user@host` by default.
+        """Delete entries by id, in their `slot` or where they are; return how many were there.
 
         Raises:
             InvalidValueError: Not an id, or one that several slots have: ids are unique within a slot only. Nothing was
@@ -152,11 +132,7 @@ class StreamTopic(StreamView):
                 )
 
     def trim(self, actor: str | None = None) -> list[Trimmed]:
-        """Clean up all slots now, as the topic's retention says; return what was done per slot.
-
-        Args:
-            actor: Who does it, for the audit; `user@host` by default.
-        """
+        """Clean up all slots now, as the topic's retention says; return what was done per slot."""
         done: list[Trimmed] = []
         with Audit(self._connections, self.topic, actor).step("trim", "by its retention") as note:
             for slot in range(self.topic.slots):
@@ -182,18 +158,11 @@ class StreamTopic(StreamView):
         self._writer.join(group, start)
 
     def remove_group(self, group: str, *, force: bool = False, actor: str | None = None) -> bool:
-        """Remove a group with all that it has: its place, what it has not acked, its dead.
-
-        Args:
-            group: Its name.
-            force: Also while a consumer is at work; it would make the group anew, from the first entry.
-            actor: Who does it, for the audit; `user@host` by default.
-
-        Returns:
-            Whether it was there.
+        """Remove a group with its position, its pending entries and its dead; return whether it was there.
 
         Raises:
-            RmqError: A consumer of the group was at work within the last two leases.
+            RmqError: A consumer of the group was at work within the last two leases. With `force`, such a consumer
+                makes the group anew, from the first entry.
         """
         checked_group(group)
         busy = [consumer.name for consumer in self.consumers(group) if not consumer.gone and consumer.pending]
@@ -209,8 +178,7 @@ class StreamTopic(StreamView):
     def remove_consumer(self, group: str, name: str, actor: str | None = None) -> int:
         """Remove a consumer; what it holds goes to the others at once. Returns how many entries that were.
 
-        For one that is known to be dead; a live one would go on with what it has in hand, and somebody else, too.
-        `actor` is who does it, for the audit.
+        For one that is known to be dead: a live one would go on with entries that another consumer gets, too.
         """
         checked_group(group)
         checked_consumer(name)
@@ -223,10 +191,7 @@ class StreamTopic(StreamView):
     def remove_gone_consumers(self, group: str, idle_s: float | None = None, actor: str | None = None) -> list[str]:
         """Remove the consumers that are gone; what they hold goes to the others at once. Returns their names.
 
-        Args:
-            group: Its name.
-            idle_s: After how long one that has not moved is taken for gone; two leases by default.
-            actor: Who does it, for the audit; `user@host` by default.
+        A consumer is gone once it has been idle for `idle_s` seconds, two leases by default: see `consumers`.
         """
         gone = [consumer.name for consumer in self.consumers(group, idle_s) if consumer.gone]
         if not gone:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import islice
 
+from rmq._admin.view import View
 from rmq._model.entries import WAITING, PendingEntry, Position, StreamEntry, checked_group, id_key, position
 from rmq._model.figures import ConsumerStats, GroupStats, StreamStats
 from rmq._model.times import most, seconds
@@ -13,7 +14,6 @@ from rmq._model.topics import Topic, TopicType
 from rmq._scripts import streams
 from rmq._scripts.claiming import MAX_BATCH
 from rmq._slots.each import call_each, checked_slots
-from rmq._transport.call import Call, T
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError
 
@@ -21,22 +21,13 @@ PAGE = 500
 """Entries read in one call."""
 
 
-class StreamView:
-    """Reads a stream topic.
-
-    Args:
-        connections: Where its slots are.
-        topic: The registered definition.
-
-    Raises:
-        InvalidValueError: The topic is of another type.
-    """
+class StreamView(View):
+    """Reads a stream topic. `slots`, wherever it is asked for: only these slots; all by default."""
 
     def __init__(self, connections: Connections, topic: Topic) -> None:
         if topic.type is not TopicType.STREAM:
             raise InvalidValueError(f"topic {topic.name} is {topic.type.name}, not STREAM", topic=topic.name)
-        self._connections = connections
-        self.topic = topic
+        super().__init__(connections, topic)
 
     def range(
         self,
@@ -70,32 +61,23 @@ class StreamView:
     def get(self, entry_id: str, slot: int | None = None) -> StreamEntry | None:
         """Return the entry with an id; `None` where there is none.
 
-        Args:
-            entry_id: Its id.
-            slot: Its slot; unknown by default. Ids are unique within a slot only: of several the first is returned.
+        Ids are unique within a slot only: without its `slot`, the first of several is returned.
         """
         return next(self.range(entry_id, entry_id, limit=1, slots=None if slot is None else [slot]), None)
 
     def unread(self, group: str, limit: int | None = None, slots: Iterable[int] | None = None) -> Iterator[StreamEntry]:
-        """Yield what a group has not been given yet, in the order of the ids; nothing where it is not registered.
-
-        Args:
-            group: Its name.
-            limit: Most entries; no bound by default.
-            slots: Only these slots; all by default.
-        """
+        """Yield up to `limit` entries that a group has not been given yet, by id; none where it is not registered."""
         left = most(limit, "limit")
         size = max(1, min(PAGE, left))
-        places = {slot.slot: slot.last_id for slot in self.group(group).slots}
-        wanted = [slot for slot in checked_slots(self.topic, slots) if places[slot]]
-        pages = [self._pages(slot, f"({places[slot]}", "+", size, down=False) for slot in wanted]
+        last = {slot.slot: slot.last_id for slot in self.group(group).slots}
+        wanted = [slot for slot in checked_slots(self.topic, slots) if last[slot]]
+        pages = [self._pages(slot, f"({last[slot]}", "+", size, down=False) for slot in wanted]
         merged = merge(*pages, key=lambda each: id_key(each.id))
         return islice((entry for entry in merged if entry.only_group in (None, group)), left)
 
     def stats(self, slots: Iterable[int] | None = None) -> StreamStats:
-        """Return length, ends and groups of the given slots; of all by default."""
-        found = self._each(lambda slot: streams.stats(self.topic, slot), slots)
-        return StreamStats(self.topic, tuple(found))
+        """Return length, ends and groups."""
+        return StreamStats(self.topic, tuple(self._each(lambda slot: streams.stats(self.topic, slot), slots)))
 
     def groups(self) -> list[GroupStats]:
         """Return what each group has done and has left to do."""
@@ -104,24 +86,20 @@ class StreamView:
     def with_groups(self) -> tuple[StreamStats, list[GroupStats]]:
         """Return the figures of the topic, and those of each of its groups."""
         stats = self.stats()
-        places = [(name, slot) for name in stats.groups for slot in range(self.topic.slots)]
-        found = call_each(self._connections, places, lambda place: streams.group_stats(self.topic, place[1], place[0]))
-        parts = [tuple(found[first : first + self.topic.slots]) for first in range(0, len(found), self.topic.slots)]
-        return stats, [GroupStats(name, part) for name, part in zip(stats.groups, parts, strict=True)]
+        parts = [(slot, name) for name in stats.groups for slot in range(self.topic.slots)]
+        found = iter(call_each(self._connections, parts, lambda part: streams.group_stats(self.topic, *part)))
+        return stats, [GroupStats(name, tuple(islice(found, self.topic.slots))) for name in stats.groups]
 
     def group(self, name: str) -> GroupStats:
         """Return what one group has done and has left to do; all zero where it is not registered."""
         checked_group(name)
-        slots = self._each(lambda slot: streams.group_stats(self.topic, slot, name))
-        return GroupStats(name, tuple(slots))
+        return GroupStats(name, tuple(self._each(lambda slot: streams.group_stats(self.topic, slot, name))))
 
     def consumers(self, group: str, idle_s: float | None = None) -> list[ConsumerStats]:
         """Return a group's consumers with what they hold, by name.
 
-        Args:
-            group: Its name.
-            idle_s: After how long one that has not moved is taken for gone; two leases by default. A live consumer
-                renews what it holds, and so is never idle for a lease while it holds something.
+        A consumer that was idle for `idle_s` seconds, two leases by default, is taken for gone. A live consumer renews
+        what it holds, and so is never idle for a lease while it holds something.
         """
         checked_group(group)
         found: dict[str, tuple[int, int]] = {}
@@ -139,13 +117,7 @@ class StreamView:
     def pending(
         self, group: str, consumer: str | None = None, slots: Iterable[int] | None = None
     ) -> Iterator[PendingEntry]:
-        """Yield what a group has been given and has not acked, slot by slot, oldest first.
-
-        Args:
-            group: Its name.
-            consumer: Only what this consumer holds.
-            slots: Only these slots; all by default.
-        """
+        """Yield what a group, or one `consumer` of it, has been given and has not acked: slot by slot, oldest first."""
         checked_group(group)
         for slot in checked_slots(self.topic, slots):
             after: str | None = None
@@ -161,10 +133,5 @@ class StreamView:
             yield from page
             if not page:  # a short one may have been cut by its bytes
                 return
-            if down:
-                high = f"({page[-1].id}"
-            else:
-                low = f"({page[-1].id}"
-
-    def _each(self, build: Callable[[int], Call[T]], slots: Iterable[int] | None = None) -> list[T]:
-        return call_each(self._connections, checked_slots(self.topic, slots), build)
+            after = f"({page[-1].id}"
+            low, high = (low, after) if down else (after, high)

@@ -10,7 +10,6 @@ from typing import Self, TypeVar
 
 from rmq._admin import control as plain_control
 from rmq._admin import dead_letters as plain_dead
-from rmq._admin import group_dead as plain_stream_dead
 from rmq._admin import history as plain_history
 from rmq._admin import inspection as plain_inspection
 from rmq._admin import stream_topic as plain_stream
@@ -152,13 +151,13 @@ class History(Mirror[plain_history.History]):
     last = awaited(plain_history.History.last)
 
 
-class GroupDead(TopicMirror[plain_stream_dead.GroupDead]):
+class GroupDead(TopicMirror[plain_dead.GroupDead]):
     """The dead of one group of a stream topic. See `rmq.GroupDead`."""
 
-    list = iterated(plain_stream_dead.GroupDead.list)
-    count = awaited(plain_stream_dead.GroupDead.count)
-    redrive = awaited(plain_stream_dead.GroupDead.redrive)
-    purge = awaited(plain_stream_dead.GroupDead.purge)
+    list = iterated(plain_dead.GroupDead.list)
+    count = awaited(plain_dead.GroupDead.count)
+    redrive = awaited(plain_dead.GroupDead.redrive)
+    purge = awaited(plain_dead.GroupDead.purge)
 
     @property
     def group(self) -> str:

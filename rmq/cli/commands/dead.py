@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from rmq._admin.dead_letters import DeadFilter, DeadLetters
-from rmq._admin.group_dead import GroupDead
+from rmq._admin.dead_letters import DeadFilter, DeadLetters, GroupDead
 from rmq._model.display import from_now, shown
 from rmq._model.entries import check_group
 from rmq._model.topics import Topic

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from rmq._admin.inspection import PeekedMessage, Place
 from rmq._admin.stream_topic import StreamTopic
 from rmq._model.display import from_now, json_payload, shown
 from rmq._model.entries import check_group
 from rmq._model.replies import ControlResult
 from rmq._model.times import parse_duration_ms
 from rmq._model.topics import Topic
+from rmq._model.whereabouts import PeekedMessage, Place
 from rmq.cli import documents
 from rmq.cli.commands.entries import print_entries
 from rmq.cli.commands.streams import print_pending

@@ -1,0 +1,45 @@
+"""What the views of all kinds of topics share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import chain
+
+from rmq._model.messages import Payload, payload_bytes
+from rmq._model.topics import Topic
+from rmq._model.whereabouts import AuditLine
+from rmq._scripts import viewing
+from rmq._scripts.claiming import MAX_BATCH
+from rmq._slots.each import call_each, checked_slots
+from rmq._transport.call import Call, T
+from rmq._transport.connections import Connections
+from rmq.errors import InvalidValueError
+
+
+class View:
+    """Reads one topic."""
+
+    def __init__(self, connections: Connections, topic: Topic) -> None:
+        self._connections = connections
+        self.topic = topic
+
+    def _each(self, build: Callable[[int], Call[T]], slots: Iterable[int] | None = None) -> list[T]:
+        return call_each(self._connections, checked_slots(self.topic, slots), build)
+
+    def _audit_lines(self, limit: int, slots: Iterable[int] | None) -> list[AuditLine]:
+        """Return the last lines of the audit, the newest first."""
+        check_whole("limit", limit, MAX_BATCH)
+        lines = chain.from_iterable(self._each(lambda slot: viewing.audit_lines(self.topic, slot, limit), slots))
+        return sorted(lines, key=lambda line: (line.time_ms, line.slot), reverse=True)[:limit]
+
+
+def locate(topic: Topic, content: Payload, slot_basis: Payload | None) -> tuple[bytes, int]:
+    """Return a content as it is stored, and its slot."""
+    name = payload_bytes(content, "content")
+    return name, topic.slot_of(name if slot_basis is None else payload_bytes(slot_basis, "slot_basis"))
+
+
+def check_whole(name: str, value: object, largest: int) -> None:
+    """Refuse what is no whole number from 1 to `largest`, with `InvalidValueError`."""
+    if type(value) is not int or not 1 <= value <= largest:
+        raise InvalidValueError(f"{name} is {value!r}; it must be a whole number from 1 to {largest:,}")
