@@ -51,7 +51,7 @@ def assign(
 
     Guarantee: The same arguments give the same result. In every topic, and in total, a worker's number of slots differs
         from its fair share by less than one. In one topic no assignment with this balance moves fewer slots: a joining
-        worker takes at most ceil(slots / workers) slots, a leaving one frees only its own.
+        worker takes at most ceil(slots / workers) slots; among equal weights a leaving one frees only its own.
     """
     tables = [_Table.of(name, topics[name], workers, present.get(name, ())) for name in sorted(topics)]
     loads = {worker: Fraction(0) for worker in workers}

@@ -71,6 +71,15 @@ def test_weights_share_in_proportion() -> None:
     assert counts(assign({"a": 64}, workers, {})["a"]) == {"small": 16, "large": 48}
 
 
+def test_a_leaving_worker_makes_others_hand_over_where_balance_wants_it() -> None:
+    """With a share of 0.8 slots the large worker may have none; once its share is 1 it must have one."""
+    workers = {"large": Share(frozenset({"a"}), 2)} | shares(["w1", "w2", "w3"], ["a"])
+    before = {"a": ("w1", "w2")}
+    assert assign({"a": 2}, workers, before) == before
+    del workers["w3"]
+    assert assign({"a": 2}, workers, before) == {"a": ("w1", "large")}
+
+
 def test_foreign_entries_among_the_present_owners_are_passed_over() -> None:
     present = {"a": ("gone", "w1", None, "w1", "w1"), "old": ("w1",)}
     assert assign({"a": 4}, shares(["w1"], ["a"]), present) == {"a": ("w1",) * 4}
@@ -101,7 +110,8 @@ class History:
         assert assign(self.topics, dict(reversed(self.workers.items())), self.owners) == self.owners
         if len(self.topics) == 1:
             assert moves(before, self.owners) == self.fewest_moves(before)
-            if share is None and worker in before_workers and self.workers:
+            weights = {each.weight for each in before_workers.values()}
+            if share is None and worker in before_workers and self.workers and len(weights) == 1:
                 for old, new in zip(before["t0"], self.owners["t0"], strict=True):
                     assert old in (new, worker, None)
         if share is not None and worker not in before_workers:
