@@ -95,7 +95,7 @@ class WorkerInfo:
         """Return it as it is kept in Redis: without what the registry knows by itself."""
         own = {name: getattr(self, name) for name in ("host", "pid", "started_ms", "zookeeper")}
         listeners = [
-            asdict(each) | {"slots": _as_ranges(each.slots), "busy_slots": _as_ranges(each.busy_slots)}
+            asdict(each) | {"slots": as_ranges(each.slots), "busy_slots": as_ranges(each.busy_slots)}
             for each in self.listeners
         ]
         return new_document({**own, "listeners": listeners}).to_json()
@@ -118,7 +118,7 @@ class WorkerInfo:
             ) from None
 
 
-def _as_ranges(slots: Collection[int]) -> str:
+def as_ranges(slots: Collection[int]) -> str:
     """Return slots as `0-7,9`."""
     parts: list[list[int]] = []
     for slot in sorted(slots):
@@ -129,7 +129,8 @@ def _as_ranges(slots: Collection[int]) -> str:
     return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in parts)
 
 
-def _from_ranges(text: str) -> tuple[int, ...]:
+def from_ranges(text: str) -> tuple[int, ...]:
+    """Return the slots of `0-7,9`; a ValueError where they are none."""
     slots: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -145,8 +146,8 @@ def _listener(value: dict[str, Any]) -> ListenerInfo:
         str(value["topic"]),
         None if group is None else str(group),
         int(value["threads"]),
-        _from_ranges(value["slots"]),
-        _from_ranges(value["busy_slots"]),
+        from_ranges(value["slots"]),
+        from_ranges(value["busy_slots"]),
         *(int(value[name]) for name in ("in_flight", "handled", "failed")),
         *(_rate(value[name]) for name in ("handled_per_s", "failed_per_s")),
     )

@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import zlib
 from base64 import b64decode, b64encode
+from bisect import bisect_right
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rmq._model.schema import FIRST_VERSION, SCHEMA_VERSION, Document, new_document, read_document
+from rmq._model.workers import as_ranges, from_ranges
 from rmq.errors import UnreadableDocumentError
 
 if TYPE_CHECKING:
@@ -67,7 +70,7 @@ class Assignment:
             }
             return Document(fields).to_json().encode()
         names = sorted({owner for owners in self.topics.values() for owner in owners if owner is not None})
-        numbers = {name: str(number) for number, name in enumerate(names)}
+        numbers: dict[str | None, str] = {None: "-"} | {name: str(number) for number, name in enumerate(names)}
         topics = {topic: _runs(owners, numbers) for topic, owners in sorted(self.topics.items())}
         text = json.dumps({"workers": names, "topics": topics}, separators=(",", ":")).encode()
         fields["zlib"] = b64encode(zlib.compress(text, 6)).decode()
@@ -77,36 +80,20 @@ class Assignment:
         """Return the part of this assignment that fits into a node, and the contents of that node.
 
         Args:
-            keep: Topics of the present assignment: others are left out before they are. Then the longest go first.
+            keep: Topics of the present assignment: others are left out before them. Then those with most slots go
+                first.
             limit: Bytes of the node.
         """
         data = self.to_json()
-        share = 1.0
-        part = self
-        while len(data) > limit:
-            share *= 0.9
-            part = self._part(keep, share * limit)
-            data = part.to_json()
-        return part, data
+        if len(data) <= limit:
+            return self, data
+        order = sorted(self.topics, key=lambda topic: (topic not in keep, len(self.topics[topic]), topic))
 
-    def _part(self, keep: Collection[str], limit: float) -> Assignment:
-        names = sorted({owner for owners in self.topics.values() for owner in owners if owner is not None})
-        numbers = {name: str(number) for number, name in enumerate(names)}
-        sizes = {topic: len(topic) + 8 + self._size(owners, numbers) for topic, owners in self.topics.items()}
-        topics: dict[str, Owners] = {}
-        room = limit
-        for topic in sorted(self.topics, key=lambda topic: (topic not in keep, sizes[topic], topic)):
-            room -= sizes[topic]
-            if room < 0:
-                break
-            topics[topic] = self.topics[topic]
-        return Assignment(topics, True, self.version)
+        def part(number: int) -> Assignment:
+            return Assignment({topic: self.topics[topic] for topic in order[:number]}, True, self.version)
 
-    def _size(self, owners: Owners, numbers: Mapping[str, str]) -> int:
-        """Return about how many bytes a topic's owners take."""
-        if self.version < COMPRESSED:
-            return len(json.dumps(_ranges_by_owner(owners))) + 20
-        return len(zlib.compress(_runs(owners, numbers).encode(), 6)) * 4 // 3
+        fitting = part(bisect_right(range(1, len(order)), limit, key=lambda number: len(part(number).to_json())))
+        return fitting, fitting.to_json()
 
     @classmethod
     @lru_cache(maxsize=4)
@@ -125,14 +112,10 @@ class Assignment:
             raise UnreadableDocumentError(f"{_WHAT} cannot be read: {error!r:.200}", version=document.version) from None
 
 
-def _runs(owners: Owners, numbers: Mapping[str, str]) -> str:
+def _runs(owners: Owners, numbers: Mapping[str | None, str]) -> str:
     """`("a", "a", "b", None)` → `"0x2 1 -"`: the worker's number, and how many slots in a row it has."""
-    runs: list[str] = []
-    for owner, group in groupby(owners):
-        length = sum(1 for _ in group)
-        name = "-" if owner is None else numbers[owner]
-        runs.append(name if length == 1 else f"{name}x{length}")
-    return " ".join(runs)
+    runs = ((numbers[owner], sum(1 for _ in group)) for owner, group in groupby(owners))
+    return " ".join(number if length == 1 else f"{number}x{length}" for number, length in runs)
 
 
 def _unpacked(packed: str) -> dict[str, Owners]:
@@ -158,8 +141,8 @@ def _first_form(entries: Mapping[str, Any]) -> dict[str, Owners]:
     for name, entry in entries.items():
         owners: list[str | None] = [None] * _checked_slots(int(entry["slots"]))
         for worker, ranges in entry["owners"].items():
-            for low, high in _parse_ranges(ranges):
-                owners[low : high + 1] = [str(worker)] * (high + 1 - low)
+            for slot in from_ranges(ranges):
+                owners[slot] = str(worker)
         topics[str(name)] = tuple(owners)
     return topics
 
@@ -172,17 +155,8 @@ def _checked_slots(number: int) -> int:
 
 def _ranges_by_owner(owners: Owners) -> dict[str, str]:
     """`("a", "a", "b", "a")` → `{"a": "0-1,3", "b": "2"}`."""
-    ranges: dict[str, list[str]] = {}
-    start = 0
-    for owner, group in groupby(owners):
-        end = start + sum(1 for _ in group)
+    slots: defaultdict[str, list[int]] = defaultdict(list)
+    for slot, owner in enumerate(owners):
         if owner is not None:
-            ranges.setdefault(owner, []).append(f"{start}-{end - 1}" if end - start > 1 else f"{start}")
-        start = end
-    return {owner: ",".join(parts) for owner, parts in sorted(ranges.items())}
-
-
-def _parse_ranges(text: str) -> Iterable[tuple[int, int]]:
-    for part in text.split(","):
-        low, _, high = part.partition("-")
-        yield int(low), _checked_slots(int(high or low))
+            slots[owner].append(slot)
+    return {owner: as_ranges(mine) for owner, mine in sorted(slots.items())}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from rmq._ownership.assignment import assign
@@ -64,24 +65,13 @@ class SessionBudget:
 
         Low slot numbers of all topics come first, so that no topic gets everything.
         """
-        wanted = sorted(wanted)
-        room = self.room - sum(map(self.slot_bytes, held))
-        if sum(map(self.slot_bytes, wanted)) <= room:
-            return tuple(wanted)
-        fitting: list[SlotKey] = []
-        for key in sorted(wanted, key=lambda key: (key[1], key[0])):
-            room -= self.slot_bytes(key)
-            if room < 0:
-                break
-            fitting.append(key)
-        return tuple(sorted(fitting))
-
-    def full(self, left_out: int) -> str:
-        """Return what to say where `left_out` slots found no room."""
-        return f"{left_out} slots assigned to worker {self.worker} stay without an owner: {self.advice()}"
+        ordered = sorted(wanted, key=lambda key: (key[1], key[0]))
+        used = accumulate(map(self.slot_bytes, ordered), initial=sum(map(self.slot_bytes, held)))
+        next(used)
+        return tuple(sorted(key for key, bytes_used in zip(ordered, used, strict=True) if bytes_used <= self.room))
 
     def advice(self) -> str:
-        """Return what the limit is and what to do."""
+        """Return what the limit is, and what to do where it is reached."""
         return (
             f"the paths of a session's nodes may take session_bytes={self.limit} (per slot {len(self.chroot) + 13}"
             " + the topic's name + the slot's digits). Start more workers; or raise jute.maxbuffer on all ZooKeeper"
@@ -92,6 +82,9 @@ class SessionBudget:
         """Return how many workers with this budget it takes to own all slots of these topics."""
         needed = sum(self.topic_bytes(topic, slots) * slots for topic, slots in topics.items())
         return -(-needed // max(1, self.room))
+
+
+NO_LIMIT = SessionBudget(1 << 62, "")
 
 
 def assign_within(
@@ -117,33 +110,35 @@ def assign_within(
     rest as if it and its slots were not there.
     """
     result: dict[str, list[str | None]] = {topic: [None] * slots for topic, slots in topics.items()}
-    open_slots = {topic: list(range(slots)) for topic, slots in topics.items()}
+    had = {topic: dict(enumerate(owners)) for topic, owners in present.items()}
     live = dict(workers)
     while True:
-        before = {
-            topic: [owners[slot] if slot < len(owners) else None for slot in open_slots[topic]]
-            for topic, owners in present.items()
-            if topic in open_slots
-        }
-        dealt = assign({topic: len(slots) for topic, slots in open_slots.items()}, live, before)
-        full = _full(dealt, rooms, slot_bytes)
+        free = {topic: [slot for slot, owner in enumerate(owners) if owner is None] for topic, owners in result.items()}
+        before = {topic: [had.get(topic, {}).get(slot) for slot in slots] for topic, slots in free.items()}
+        dealt = assign({topic: len(slots) for topic, slots in free.items()}, live, before)
+        taken = _taken(dealt, slot_bytes)
+        full = {worker for worker in live if taken[worker] > rooms.get(worker, taken[worker])}
         if not full:
             for topic, owners in dealt.items():
-                for slot, owner in zip(open_slots[topic], owners, strict=True):
+                for slot, owner in zip(free[topic], owners, strict=True):
                     result[topic][slot] = owner
             _fill_gaps(result, workers, rooms, slot_bytes)
             return {topic: tuple(owners) for topic, owners in result.items()}
         for worker in full:
             room = rooms[worker]
-            for topic, slot in _keeps(worker, dealt, before, open_slots):
+            # first the slots that it has, then low numbers of all topics
+            keeps = sorted(
+                (owner_before != worker, slot, topic)
+                for topic, owners in dealt.items()
+                for slot, owner, owner_before in zip(free[topic], owners, before[topic], strict=True)
+                if owner == worker
+            )
+            for _, slot, topic in keeps:
                 room -= slot_bytes[topic]
                 if room < 0:
                     break
                 result[topic][slot] = worker
-        open_slots = {
-            topic: [slot for slot in slots if result[topic][slot] is None] for topic, slots in open_slots.items()
-        }
-        live = {worker: share for worker, share in live.items() if worker not in full}
+            del live[worker]
 
 
 def _fill_gaps(
@@ -153,13 +148,8 @@ def _fill_gaps(
     slot_bytes: Mapping[str, int],
 ) -> None:
     """Give slots without an owner to full workers with a little room left: too little for a longer name's slot."""
-    if not any(None in owners for owners in result.values()):
-        return
-    left = dict(rooms)
-    for topic, owners in result.items():
-        for worker, number in Counter(owners).items():
-            if worker in left:
-                left[worker] -= number * slot_bytes[topic]
+    taken = _taken(result, slot_bytes)
+    left = {worker: room - taken[worker] for worker, room in rooms.items()}
     for topic, owners in sorted(result.items()):
         takers = [name for name in sorted(left) if name in workers and topic in workers[name].topics]
         for slot in [slot for slot, owner in enumerate(owners) if owner is None]:
@@ -170,30 +160,10 @@ def _fill_gaps(
             left[taker] -= slot_bytes[topic]
 
 
-def _full(
-    dealt: Mapping[str, Sequence[str | None]], rooms: Mapping[str, int], slot_bytes: Mapping[str, int]
-) -> set[str]:
-    """Return the workers that were dealt more than they have room for."""
-    loads: Counter[str | None] = Counter()
-    for topic, owners in dealt.items():
+def _taken(owned: Mapping[str, Sequence[str | None]], slot_bytes: Mapping[str, int]) -> Counter[str | None]:
+    """Return how many bytes each worker's slots take."""
+    taken: Counter[str | None] = Counter()
+    for topic, owners in owned.items():
         for worker, number in Counter(owners).items():
-            loads[worker] += number * slot_bytes[topic]
-    return {worker for worker, room in rooms.items() if loads[worker] > room}
-
-
-def _keeps(
-    worker: str,
-    dealt: Mapping[str, Sequence[str | None]],
-    before: Mapping[str, Sequence[str | None]],
-    open_slots: Mapping[str, Sequence[int]],
-) -> list[SlotKey]:
-    """Return the slots that were dealt to `worker`: first those that it has, then low numbers of all topics."""
-    mine: list[tuple[bool, int, str]] = []
-    for topic, owners in dealt.items():
-        had = before.get(topic, ())
-        mine += [
-            (index >= len(had) or had[index] != worker, open_slots[topic][index], topic)
-            for index, owner in enumerate(owners)
-            if owner == worker
-        ]
-    return [(topic, slot) for _, slot, topic in sorted(mine)]
+            taken[worker] += number * slot_bytes[topic]
+    return taken

@@ -9,7 +9,8 @@ import socket
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from math import inf
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
@@ -18,17 +19,18 @@ from rmq._ownership.capacity import SESSION_BYTES, SessionBudget
 from rmq._ownership.documents import WORKERS, WorkerDocument, owners_path, topic_path, worker_path
 from rmq._ownership.machine import WorkerMachine
 from rmq._ownership.member import Member
-from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Put, Release, Reply, Request
+from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Reply, Request
+from rmq._ownership.rounds import Rounds
 from rmq._ownership.values import DigestAuth, Ownership, SaslAuth, SlotKey, Tls
 from rmq._ownership.view import OwnershipView
 from rmq.errors import CoordinationError, ForkedClientError, InvalidValueError, UnreadableDocumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping
 
     from rmq._ownership.counting import ConnectionKey
-    from rmq._ownership.zookeeper import ZooKeeperClient
 
+T = TypeVar("T")
 _LOG = reporter("rmq.coordination")
 _NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._:-]{1,128}")
 _CHROOT = re.compile(r"(/(?!\.+(/|$))[A-Za-z0-9._-]+)+")
@@ -82,54 +84,37 @@ class Coordinator:
         session_bytes: int = SESSION_BYTES,
         on_change: Callable[[], None] | None = None,
     ) -> None:
+        from rmq._ownership.zookeeper import ZooKeeperClient  # with kazoo: only those with a ZooKeeper pay for it
+
         self.worker_id = worker_id or process_name()
         named = bool(_NAME.fullmatch(self.worker_id))
         _check(named, f"worker_id {self.worker_id!r} must be 1 to 128 of A-Z a-z 0-9 . _ : -")
         _check(bool(_CHROOT.fullmatch(chroot)), f"chroot {chroot!r} must be like /rmq")
-        _check(
-            type(weight) is int and 1 <= weight <= 1000, f"weight is {weight!r}; it must be a whole number, 1 to 1000"
-        )
+        known = type(weight) is int and 1 <= weight <= 1000
+        _check(known, f"weight is {weight!r}; it must be a whole number, 1 to 1000")
         _check(session_timeout_s > 0, f"session_timeout_s is {session_timeout_s!r}; it must be above 0")
-        _check(
-            drain_timeout_s is None or drain_timeout_s >= 0,
-            f"drain_timeout_s is {drain_timeout_s!r}; it must not be below 0",
-        )
-        _check(
-            type(session_bytes) is int and session_bytes >= 1000,
-            f"session_bytes is {session_bytes!r}; it must be a whole number from 1000",
-        )
+        drain_s = DRAIN_S if drain_timeout_s is None else drain_timeout_s
+        _check(drain_s >= 0, f"drain_timeout_s is {drain_s!r}; it must not be below 0")
+        large = type(session_bytes) is int and session_bytes >= 1000
+        _check(large, f"session_bytes is {session_bytes!r}; it must be a whole number from 1000")
         self.on_change = on_change
-        self._connect: Callable[[tuple[int, bytes] | None], ZooKeeperClient] = lambda identity: _client_class()(
-            hosts,
-            chroot,
-            session_timeout_s,
-            self._wake.set,
-            self._view.connection_broke,
-            auth=auth,
-            tls=tls,
-            identity=identity,
-        )
         self._pid = os.getpid()
-        self._view = OwnershipView()
-        self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._drain_at_end = True
-        self._drain_given = drain_timeout_s is not None
-        self._leave_within_s: float | None = None
         self._first_round = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rmq-coordinator", daemon=True)
+        self._drain_at_end = True
+        self._drain_given = drain_timeout_s is not None
+        self._stop_by_s = inf  # when it ends although slots are still drained
+        self._view = OwnershipView()
+        broken = self._view.connection_broke
+        self._client = ZooKeeperClient(hosts, chroot, session_timeout_s, self._wake.set, broken, auth=auth, tls=tls)
         _, slash, above = hosts.partition("/")
-        self._budget = SessionBudget(session_bytes, self.worker_id, slash + above + chroot)
-        self._machine = WorkerMachine(
-            session_timeout_s, DRAIN_S if drain_timeout_s is None else drain_timeout_s, budget=self._budget
-        )
-        document = WorkerDocument({}, weight, socket.gethostname(), self._pid, self._budget.room)
-        self._member = Member(self.worker_id, document, self._machine, monotonic_s)
-        self._client: ZooKeeperClient = self._connect(None)
-        self._identity: tuple[int, bytes] | None = None
-        self._connected_s = monotonic_s()  # or when the client was last replaced
-        self._chroot_seen: int | None = None  # the session in which the chroot was seen
+        budget = SessionBudget(session_bytes, self.worker_id, slash + above + chroot)
+        document = WorkerDocument({}, weight, socket.gethostname(), self._pid, budget.room)
+        machine = WorkerMachine(session_timeout_s, drain_s, budget=budget)
+        self._member = Member(self.worker_id, document, machine, monotonic_s)
+        self._rounds = Rounds(self._client, self._member, self._view, lambda: self.on_change and self.on_change())
         self._failure: Exception | None = None
 
     # --- for everybody, without waiting
@@ -169,12 +154,12 @@ class Coordinator:
     @property
     def drain_timeout_s(self) -> float:
         """How long a revoked slot waits for its last handler, in seconds."""
-        return self._machine.drain_timeout_s
+        return self._member.machine.drain_timeout_s
 
     @property
     def troubles(self) -> tuple[str, ...]:
         """What keeps slots from being owned or served at the moment, in words; each was logged, too."""
-        with self._lock:
+        with self._rounds.lock:
             return self._member.troubles.current()
 
     @property
@@ -188,11 +173,8 @@ class Coordinator:
         Guarantee: Says nothing of a slot that is not being revoked.
         """
         self._check_process()
-        with self._lock:
-            self._machine.drained((topic, slot))
-        self._wake.set()
-
-    # --- life
+        with self._telling() as member:
+            member.machine.drained((topic, slot))
 
     def start(self, timeout_s: float = 15.0) -> None:
         """Connect, register this worker and begin to take slots.
@@ -202,21 +184,20 @@ class Coordinator:
         """
         self._check_process()
         self._thread.start()
-        if not self._first_round.wait(timeout_s):
-            failure = self._failure
-            reason = failure or self._client.refusal or "connections are made, and nothing comes back"
-            self.stop(drain=False)
-            raise CoordinationError(f"No ZooKeeper server has answered within {timeout_s:g} s ({reason})") from failure
-        if self._failure is not None:
-            failure = self._failure
-            self.stop(drain=False)
+        answered = self._first_round.wait(timeout_s)
+        failure = self._failure
+        if answered and failure is None:
+            return
+        reason = failure or self._client.refusal or "connections are made, and nothing comes back"
+        self.stop(drain=False)
+        if answered and failure is not None:
             raise failure
+        raise CoordinationError(f"No ZooKeeper server has answered within {timeout_s:g} s ({reason})") from failure
 
     def drain_within(self, drain_s: float) -> None:
-        """Let a revoked slot wait so long for its last handler, in seconds, unless `drain_timeout_s` was given."""
+        """Set how long a revoked slot waits for its last handler, in seconds, unless `drain_timeout_s` was given."""
         if not self._drain_given:
-            with self._lock:
-                self._machine.drain_timeout_s = drain_s
+            self._member.machine.drain_timeout_s = drain_s
 
     def leave(self, drain_s: float | None = None) -> None:
         """Begin to hand over all slots, each once `drained` says so, and return at once; `stop` waits for the end.
@@ -227,10 +208,13 @@ class Coordinator:
         Guarantee: May be called again; the first call's time counts.
         """
         self._check_process()
-        if not self._stopping.is_set():
-            self._leave_within_s = drain_s
-        self._stopping.set()
-        self._wake.set()
+        with self._telling() as member:
+            if not self._stopping.is_set():
+                drain_s = self.drain_timeout_s if drain_s is None else drain_s
+                self._stop_by_s = monotonic_s() + drain_s + 2.0
+                member.machine.leave(monotonic_s(), drain_s)
+                member.document = replace(member.document, topics={})
+                self._stopping.set()
 
     def stop(self, *, drain: bool = True) -> None:
         """Hand over all slots and leave; returns when it is done.
@@ -252,8 +236,6 @@ class Coordinator:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # --- topics
-
     def register_topic(self, name: str, definition_json: str) -> str:
         """Register a topic's definition; the first registration rules.
 
@@ -266,12 +248,12 @@ class Coordinator:
         Guarantee: Safe to repeat.
         """
         self._check_process()
-        create = Create(topic_path(name), definition_json.encode(), ephemeral=False)
-        replies = self._ask((create, Create(owners_path(name), b"", ephemeral=False), Get(topic_path(name))))
-        node = replies[2]
+        nodes = {topic_path(name): definition_json.encode(), owners_path(name): b""}
+        creates = (Create(path, data, ephemeral=False) for path, data in nodes.items())
+        *_, node = self._ask(*creates, Get(topic_path(name)))
         if not isinstance(node, tuple):
             raise CoordinationError("ZooKeeper lost the topic's definition while it was registered", topic=name)
-        with self._lock:
+        with self._rounds.lock:
             self._member.definitions[name] = node[0]
         return node[0].decode()
 
@@ -285,23 +267,17 @@ class Coordinator:
         Guarantee: Safe to repeat; does nothing once `stop` was called.
         """
         self._check_process()
-        with self._lock:
-            if self._stopping.is_set():
+        with self._telling() as member:
+            topics = {**member.document.topics, topic: slots}
+            if self._stopping.is_set() or topics == member.document.topics:
                 return
-            document = self._member.document
-            topics = {**document.topics, topic: slots}
-            self._member.document = replace(document, topics=topics)
-        needed = self._budget.workers_needed(topics)
-        if needed > 1 and topics != document.topics:
-            _LOG.warning(
-                "The %d slots of %d topics take %d workers at least: the paths of one session's nodes may take"
-                " session_bytes=%d",
-                sum(topics.values()),
-                len(topics),
-                needed,
-                self._budget.limit,
-            )
-        self._wake.set()
+            member.document = replace(member.document, topics=topics)
+            budget = member.machine.budget
+            if (needed := budget.workers_needed(topics)) > 1:
+                member.troubles.tell(
+                    f"the {sum(topics.values())} slots of {len(topics)} topics take {needed} workers at least: the"
+                    f" paths of one session's nodes may take session_bytes={budget.limit}"
+                )
 
     def others(self) -> dict[str, WorkerDocument]:
         """Return what the other live workers say of themselves; those whose nodes can't be read are left out.
@@ -309,10 +285,10 @@ class Coordinator:
         Raises:
             CoordinationError: ZooKeeper does not answer.
         """
-        (listed,) = self._ask([Children(WORKERS)])
+        (listed,) = self._ask(Children(WORKERS))
         names = [name for name in cast("list[str] | None", listed) or () if name != self.worker_id]
         found: dict[str, WorkerDocument] = {}
-        for name, node in zip(names, self._ask([Get(worker_path(name)) for name in names]), strict=True):
+        for name, node in zip(names, self._ask(*(Get(worker_path(name)) for name in names)), strict=True):
             with contextlib.suppress(UnreadableDocumentError):
                 if isinstance(node, tuple):
                     found[name] = WorkerDocument.from_json(node[0])
@@ -322,10 +298,8 @@ class Coordinator:
 
     def belong_to(self, redis: str) -> None:
         """Say which Redis this worker serves; empty for unknown."""
-        with self._lock:
-            if self._member.document.redis != redis:
-                self._member.document = replace(self._member.document, redis=redis)
-                self._wake.set()
+        with self._telling() as member:
+            member.document = replace(member.document, redis=redis)
 
     def expect_marks(self) -> None:
         """Take slots over a new connection only after `give_marks`; before `start`."""
@@ -334,25 +308,23 @@ class Coordinator:
     @property
     def awaited_marks(self) -> ConnectionKey | None:
         """The connection that waits for `give_marks`, None if none does."""
-        with self._lock:
+        with self._rounds.lock:
             return self._member.counting.awaits
 
     def give_marks(self, connection: ConnectionKey, marks: Mapping[str, int]) -> None:
-        """Say how far ensembles have counted, by their identities: a ZooKeeper that stands lower was restored.
+        """Say which epoch was the highest of each ensemble: a ZooKeeper that has counted less was restored.
 
         Args:
             connection: What `awaited_marks` said before the marks were read.
             marks: Identity of an ensemble → its highest epoch that was ever used.
         """
-        with self._lock:
-            self._member.counting.give(connection, marks)
-        self._wake.set()
+        with self._telling() as member:
+            member.counting.give(connection, marks)
 
     def fenced(self, epoch: int) -> None:
         """Say that Redis has a higher epoch of this ensemble: a ZooKeeper that has not counted so far was restored."""
-        with self._lock:
-            self._member.counting.note(self._member.ensemble or "", epoch)
-        self._wake.set()
+        with self._telling() as member:
+            member.counting.note(member.ensemble or "", epoch)
 
     def verified(self, marks: Mapping[str, int], timeout_s: float = 15.0) -> str:
         """Return the ensemble's identity once it is certain that it has counted as far as `marks` say.
@@ -360,28 +332,32 @@ class Coordinator:
         Raises:
             CoordinationError: ZooKeeper does not answer.
         """
-        with self._lock:
-            for ensemble, epoch in marks.items():
-                self._member.counting.note(ensemble, epoch)
-        deadline_s = monotonic_s() + timeout_s
-        while monotonic_s() < deadline_s:
-            self._wake.set()
-            with self._lock:
-                identity = self._member.ensemble
-                if identity is not None and self._member.counting.reached(identity):
-                    return identity
-            time.sleep(0.05)
-        raise CoordinationError(f"ZooKeeper has not answered within {timeout_s:g} s")
 
-    def _ask(self, requests: Sequence[Request], timeout_s: float = 15.0) -> list[Reply]:
+        def counted() -> str | None:
+            with self._telling() as member:
+                for ensemble, epoch in marks.items():
+                    member.counting.note(ensemble, epoch)
+                identity = member.ensemble
+                return identity if identity is not None and member.counting.reached(identity) else None
+
+        return self._poll(counted, timeout_s)
+
+    def _ask(self, *requests: Request) -> list[Reply]:
         """Carry out requests that may be repeated, until all have a reply."""
+
+        def replies() -> list[Reply] | None:
+            session = self._client.session
+            found = None if session is None else self._client.carry_out(session, requests)
+            return None if found is None or UNKNOWN in found else found
+
+        return self._poll(replies)
+
+    def _poll(self, look: Callable[[], T | None], timeout_s: float = 15.0) -> T:
+        """Look until there is something, and return it."""
         deadline_s = monotonic_s() + timeout_s
         while monotonic_s() < deadline_s and not self._stopping.is_set():
-            client, session = self._client, self._client.session
-            if session is not None:
-                replies = client.carry_out(session, requests, lambda: None)
-                if UNKNOWN not in replies:
-                    return replies
+            if (found := look()) is not None:
+                return found
             time.sleep(0.05)
         raise CoordinationError(f"ZooKeeper has not answered within {timeout_s:g} s")
 
@@ -389,134 +365,30 @@ class Coordinator:
 
     def _run(self) -> None:
         self._client.start()
-        stop_by_s: float | None = None
-        while True:
-            if self._stopping.is_set():
-                stop_by_s = self._begin_to_leave() if stop_by_s is None else stop_by_s
-                if not self._drain_at_end or not self._machine.held or monotonic_s() >= stop_by_s:
-                    break
+        while not self._stopping.is_set() or (
+            self._drain_at_end and self._member.machine.held and monotonic_s() < self._stop_by_s
+        ):
             try:
-                self._step()
+                if self._rounds.step():
+                    self._failure = None
+                    self._first_round.set()
             except Exception as error:  # nothing may end this thread: it would stop the worker for good
                 self._failure = error
                 _LOG.warning("A round of coordination failed and will be repeated: %s", error)
                 if isinstance(error, CoordinationError):
                     self._first_round.set()
-            if self._wake.wait(self._pause_s()):
+            if self._wake.wait(self._rounds.pause_s()):
                 self._stopping.wait(_GATHER_S)
                 self._wake.clear()
         self._client.stop()
-        with self._lock:
-            self._machine.contacted(-1, float("-inf"))  # no session: nothing is ours any more
-        self._publish(self._view.breaks)
+        self._rounds.end()
 
-    def _begin_to_leave(self) -> float:
-        with self._lock:
-            document = self._member.document
-            self._member.document = replace(document, topics={})
-            drain_s = self._machine.drain_timeout_s if self._leave_within_s is None else self._leave_within_s
-            self._machine.leave(monotonic_s(), drain_s)
-        return monotonic_s() + drain_s + 2.0
-
-    def _pause_s(self) -> float:
-        """Return how long to wait for a wake-up: a sixth of the session timeout, or until something is due before."""
-        now_s = monotonic_s()
-        due = [now_s + self._client.session_timeout_s / 6]
-        with self._lock:
-            limit_s = self._machine.next_drain_limit_s()
-        if limit_s is not None:
-            due.append(limit_s + 0.001)
-        if self._machine.deadline_s > now_s:
-            due.append(self._machine.deadline_s)
-        return max(0.01, min(due) - now_s)
-
-    def _step(self) -> None:
-        """Run the watchdog, and a round if there is a connection."""
-        breaks = self._view.breaks
-        with self._lock:
-            self._machine.session_timeout_s = self._client.session_timeout_s
-            if not self._view.current:
-                self._machine.suspended()
-            if self._machine.expire(monotonic_s()):
-                _LOG.warning("No answer from ZooKeeper for two thirds of the session timeout: all slots count as lost")
-        self._publish(breaks)
-        identity = self._client.identity
-        if identity is None:
-            self._reconnect()
-            return
-        self._connected_s = monotonic_s()
-        self._identity = identity
-        if self._chroot_seen != identity[0]:  # a new session may have met a ZooKeeper that was set up anew
-            self._client.ensure_chroot()
-            self._chroot_seen = identity[0]
-        if self._round(identity[0], breaks):
-            self._failure = None
-            self._first_round.set()
-
-    def _round(self, session: int, breaks: int) -> bool:
-        steps = self._member.round(session, breaks)
-        replies: Sequence[Reply] | None = None
-        while True:
-            with self._lock:
-                try:
-                    requests = next(steps) if replies is None else steps.send(replies)
-                except StopIteration as end:
-                    finished = bool(end.value)
-                    break
-            self._publish(breaks)
-            replies = self._carry_out(session, requests)
-        self._publish(breaks)
-        if not finished:
-            self._chroot_seen = None  # it may be gone, with all below
-        for text in self._member.troubles.news():
-            _LOG.warning("%s", text)
-        if self._member.blocked_by is not None:
-            _LOG.warning(
-                "The worker node of %s belongs to session 0x%x; waiting until it ends. If it never does, two live"
-                " workers have this id",
-                self.worker_id,
-                self._member.blocked_by,
-            )
-        return finished
-
-    def _carry_out(self, session: int, requests: Sequence[Request]) -> list[Reply]:
-        """Carry out a batch; every window of replies proves that ZooKeeper knew the session when it was sent."""
-        sent_s = monotonic_s()
-
-        def heard() -> None:
-            nonlocal sent_s
-            if any(
-                isinstance(request, Create | Put | Release) for request in requests
-            ):  # reads alone do not pass through the leader
-                with self._lock:
-                    self._machine.contacted(session, sent_s)
-                self._view.deadline_s = self._machine.deadline_s
-            sent_s = monotonic_s()
-
-        return self._client.carry_out(session, requests, heard)
-
-    def _reconnect(self) -> None:
-        """Replace a client that cannot connect any more: a refused login, or servers that know only older states."""
-        silent_s = monotonic_s() - self._connected_s
-        if not self._client.refused and silent_s < 3 * self._client.session_timeout_s:
-            return
-        if self._client.refused and not self._first_round.is_set():
-            self._failure = CoordinationError("ZooKeeper has refused the login; check `auth`")
-            self._first_round.set()
-        self._client.stop()
-        self._client = self._connect(self._identity)  # the session, should it live, is taken up again
-        self._connected_s = monotonic_s()
-        self._client.start()
-
-    def _publish(self, breaks: int) -> None:
-        """Show other threads the state, and tell the runtime if it has changed."""
-        with self._lock:
-            changed = self._view.publish(self._machine, self._member.ensemble or "", breaks)
-        if changed and self.on_change:
-            try:
-                self.on_change()
-            except Exception:
-                _LOG.exception("on_change failed; the slots are looked after all the same")
+    @contextlib.contextmanager
+    def _telling(self) -> Generator[Member]:
+        """Let the caller tell the member something, and wake the thread for it."""
+        with self._rounds.lock:
+            yield self._member
+        self._wake.set()
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -526,9 +398,3 @@ class Coordinator:
 def _check(good: bool, message: str) -> None:
     if not good:
         raise InvalidValueError(message)
-
-
-def _client_class() -> type[ZooKeeperClient]:
-    from rmq._ownership.zookeeper import ZooKeeperClient  # with kazoo: only who has a ZooKeeper pays for it
-
-    return ZooKeeperClient

@@ -24,11 +24,7 @@ ConnectionKey = tuple[int, int]
 
 
 class Counting:
-    """What is known of how far ensembles have counted.
-
-    Args:
-        troubles: Where it says what has happened.
-    """
+    """What is known of how far ensembles have counted."""
 
     def __init__(self, troubles: Troubles) -> None:
         self.gated = False  # whether slots are taken only once marks were given for the connection
@@ -50,11 +46,11 @@ class Counting:
             self.note(ensemble, zxid)
 
     def note(self, ensemble: str, zxid: int) -> None:
-        """Say that an ensemble has counted so far at least."""
+        """Say that an ensemble has counted at least to this number."""
         self._marks[ensemble] = max(zxid, self._marks.get(ensemble, 0))
 
     def reached(self, ensemble: str) -> bool:
-        """Tell whether ZooKeeper is known to have counted as far as all that was said of this ensemble."""
+        """Tell whether ZooKeeper is known to have counted to all numbers that were said of this ensemble."""
         return self._marks.get(ensemble, 0) <= self._reached
 
     def check(self, connection: ConnectionKey, ensemble: str, path: str) -> Steps[bool]:
@@ -71,20 +67,16 @@ class Counting:
         if self._connection != connection:
             self._connection, self._reached = connection, 0
         if not self.reached(ensemble):
-            yield from self._look(path)
+            (node,) = yield from read(Get(path))
+            if not isinstance(node, tuple):
+                raise BrokenOffError
+            written, node = yield from read(Put(path, node[0], node[1].version), Get(path))
+            if not written or not isinstance(node, tuple):
+                raise BrokenOffError
+            self._reached = node[1].mzxid
         if not self.reached(ensemble):
             yield from self._begin_anew(ensemble)
         return self.awaits is None
-
-    def _look(self, path: str) -> Steps[None]:
-        (node,) = yield from read(Get(path))
-        if not isinstance(node, tuple):
-            raise BrokenOffError
-        (written,) = yield from read(Put(path, node[0], node[1].version))
-        (node,) = yield from read(Get(path))
-        if not written or not isinstance(node, tuple):
-            raise BrokenOffError
-        self._reached = node[1].mzxid
 
     def _begin_anew(self, ensemble: str) -> Steps[None]:
         (node,) = yield from read(Get(ENSEMBLE))

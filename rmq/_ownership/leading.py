@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from rmq._model.schema import SCHEMA_VERSION
 from rmq._ownership.assignment import Share
 from rmq._ownership.assignments import MAX_NODE_BYTES, Assignment
-from rmq._ownership.capacity import assign_within
+from rmq._ownership.capacity import NO_LIMIT, assign_within
 from rmq._ownership.documents import (
     ASSIGNMENT,
     TOPICS,
@@ -34,7 +34,7 @@ def decide(
     workers: Mapping[str, WorkerDocument],
     slots: Mapping[str, int],
     current: Assignment | None,
-    budget: SessionBudget | None = None,
+    budget: SessionBudget = NO_LIMIT,
     unreadable: frozenset[str] = frozenset(),
 ) -> Assignment:
     """Return who shall own what, in the version of the oldest live worker.
@@ -43,24 +43,17 @@ def decide(
         workers: The live workers.
         slots: Registered topic → its number of slots. A worker that knows another number gets none of them.
         current: The assignment as it is; None if there is none.
-        budget: The leader's, which knows how long the paths are; None for no limit.
+        budget: The leader's, which knows how long the paths are.
         unreadable: Registered topics that this version can't read: left as they are.
     """
     shut_out = strangers(workers, current)
-    shares = {
-        name: Share(
-            frozenset(
-                topic
-                for topic, count in worker.topics.items()
-                if slots.get(topic) == count and name not in shut_out.get(topic, ())
-            ),
-            worker.weight,
-        )
-        for name, worker in workers.items()
-    }
+    shares: dict[str, Share] = {}
+    for name, worker in workers.items():
+        topics = (topic for topic, count in worker.topics.items() if slots.get(topic) == count)
+        shares[name] = Share(frozenset(t for t in topics if name not in shut_out.get(t, ())), worker.weight)
     wanted = {topic: slots[topic] for share in shares.values() for topic in share.topics}
-    rooms = {name: worker.room for name, worker in workers.items() if worker.room is not None and budget is not None}
-    slot_bytes = {topic: budget.topic_bytes(topic, count) if budget else 0 for topic, count in wanted.items()}
+    rooms = {name: worker.room for name, worker in workers.items() if worker.room is not None}
+    slot_bytes = {topic: budget.topic_bytes(topic, count) for topic, count in wanted.items()}
     present = current.topics if current else Assignment().topics
     version = min((SCHEMA_VERSION, *(worker.version for worker in workers.values())))
     return Assignment(assign_within(wanted, shares, present, rooms, slot_bytes), bool(unreadable), version)
@@ -82,16 +75,10 @@ def strangers(workers: Mapping[str, WorkerDocument], current: Assignment | None)
 
 
 class Leader:
-    """The leader's part of a round.
+    """The leader's part of a round."""
 
-    Args:
-        troubles: Where it says what is wrong.
-        budget: The leader's own: how long paths are.
-        limit: Bytes of the assignment's node.
-    """
-
-    def __init__(self, troubles: Troubles, budget: SessionBudget | None, limit: int = MAX_NODE_BYTES) -> None:
-        self.limit = limit
+    def __init__(self, troubles: Troubles, budget: SessionBudget) -> None:
+        self.limit = MAX_NODE_BYTES
         self._troubles = troubles
         self._budget = budget
         self._wanted: list[str] = []
@@ -170,8 +157,6 @@ class Leader:
                 f" keep their slots and whose free slots get none: {names}. Use fewer slots, or give topics to other"
                 " chroots",
             )
-        if self._budget is None:
-            return
         homeless = {topic: owners.count(None) for topic, owners in due.topics.items() if None in owners}
         if homeless:
             self._troubles.note(

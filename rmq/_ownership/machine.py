@@ -19,12 +19,14 @@ and asks for the plan. A slot's way:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
+
+from rmq._ownership.capacity import NO_LIMIT, SessionBudget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Set
 
-    from rmq._ownership.capacity import SessionBudget
     from rmq._ownership.values import SlotKey, Stat
 
 WATCHDOG_SHARE = 2 / 3
@@ -35,7 +37,7 @@ class _Held:
     """A slot whose owner node is ours."""
 
     epoch: int
-    revoked_s: float | None = None
+    revoked_s: float = inf  # since when it is to be drained
     drained: bool = False
     releasing: bool = False
 
@@ -55,15 +57,11 @@ class WorkerMachine:
         session_timeout_s: The session timeout that ZooKeeper granted.
         drain_timeout_s: How long a revoked slot may wait for its last handler.
         sample: How many nodes are looked at in a round without a reason.
-        budget: What the paths of one session may take; None for no limit.
+        budget: What the paths of one session may take.
     """
 
     def __init__(
-        self,
-        session_timeout_s: float,
-        drain_timeout_s: float,
-        sample: int = 16,
-        budget: SessionBudget | None = None,
+        self, session_timeout_s: float, drain_timeout_s: float, sample: int = 16, budget: SessionBudget = NO_LIMIT
     ) -> None:
         self.session_timeout_s = session_timeout_s
         self.drain_timeout_s = drain_timeout_s
@@ -72,15 +70,13 @@ class WorkerMachine:
         self._sample = sample
         self.revision = 0  # changes with every change of what `owned`, `epochs` or `revoking` return
         self._session: int | None = None
-        self._contact_s = float("-inf")
+        self._contact_s = -inf
         self._verified = False
         self._assigned: Set[SlotKey] = frozenset()
         self._present: set[SlotKey] = set()
         self._held: dict[SlotKey, _Held] = {}
         self._suspects: set[SlotKey] = set()
         self._cursor = 0
-
-    # --- the session
 
     @property
     def deadline_s(self) -> float:
@@ -111,27 +107,17 @@ class WorkerMachine:
     def _enter(self, session: int) -> None:
         if session == self._session:
             return
-        self._session = session
-        self._contact_s = float("-inf")
+        self._session, self._contact_s, self._verified = session, -inf, False
         self._held.clear()
         self._suspects.clear()
-        self._verified = False
         self.revision += 1
 
-    # --- facts
-
     def doubtful(self, assigned: Set[SlotKey], present: Set[SlotKey]) -> set[SlotKey]:
-        """Return the owner nodes that must be looked at before `observed`.
-
-        Args:
-            assigned: The slots that we shall own.
-            present: The slots that have an owner node.
-        """
-        look = {key for key in assigned if key in present and key not in self._held}
-        look |= self._suspects & present
-        look |= {key for key, held in self._held.items() if held.releasing and key in present}
+        """Return the owner nodes that must be looked at before `observed`, which explains the arguments."""
         if len(present) <= self._sample:
-            return look | present
+            return set(present)
+        releasing = {key for key, held in self._held.items() if held.releasing}
+        look = {*(assigned - self._held.keys()), *self._suspects, *releasing} & present
         ordered = sorted(present)
         self._cursor %= len(ordered)
         look.update((ordered + ordered)[self._cursor : self._cursor + self._sample])
@@ -157,7 +143,11 @@ class WorkerMachine:
         """
         self._enter(session)
         self._present = {key for key in present if nodes.get(key, self) is not None}
-        self._drop_what_is_not_ours(session, nodes)
+        for key, held in list(self._held.items()):
+            stat = nodes.get(key)
+            foreign = stat is not None and (stat.session != session or stat.czxid != held.epoch)
+            if foreign or key not in self._present:
+                del self._held[key]
         for key, stat in nodes.items():
             if stat is not None and stat.session == session and key not in self._held:
                 self._held[key] = _Held(stat.czxid)
@@ -166,18 +156,11 @@ class WorkerMachine:
         for key, held in self._held.items():
             held.releasing = False
             if key in assigned:
-                held.revoked_s, held.drained = None, False
-            elif held.revoked_s is None:
-                held.revoked_s = now_s
+                held.revoked_s, held.drained = inf, False
+            else:
+                held.revoked_s = min(held.revoked_s, now_s)
         self._verified = True
         self.revision += 1
-
-    def _drop_what_is_not_ours(self, session: int, nodes: Mapping[SlotKey, Stat | None]) -> None:
-        for key, held in list(self._held.items()):
-            stat = nodes.get(key)
-            foreign = stat is not None and (stat.session != session or stat.czxid != held.epoch)
-            if foreign or key not in self._present:
-                del self._held[key]
 
     def acquired(self, key: SlotKey, stat: Stat | None) -> None:
         """The owner node was created by us (its `Stat`), or stands already (None)."""
@@ -196,49 +179,39 @@ class WorkerMachine:
     def drained(self, key: SlotKey) -> None:
         """The last handler of a revoked slot has ended. Of a slot that is not being revoked it says nothing."""
         held = self._held.get(key)
-        if held and held.revoked_s is not None:
+        if held and held.revoked_s < inf:
             held.drained = True
 
     def leave(self, now_s: float, drain_timeout_s: float) -> None:
-        """This worker leaves: from now on each slot, also one asked back before, has so long for its last handler."""
+        """This worker leaves: each slot, also one asked back before, has this time for its last handler."""
         self.drain_timeout_s = drain_timeout_s
         for held in self._held.values():
-            if held.revoked_s is not None:
+            if held.revoked_s < inf:
                 held.revoked_s = now_s
-
-    # --- decisions
 
     def plan(self, now_s: float, *, may_acquire: bool = True) -> Plan:
         """Return what to do next. What is in it counts as begun: its result is unknown until it is reported."""
         if not self._claims(now_s):
             return Plan()
-        wanted = self._assigned if may_acquire else ()
-        free = [key for key in wanted if key not in self._present and key not in self._held]
-        acquire = (
-            tuple(sorted(free)) if self.budget is None else self.budget.fit(self._suspects | self._held.keys(), free)
-        )
+        free = self._assigned - self._present - self._held.keys() if may_acquire else ()
+        acquire = self.budget.fit(self._suspects | self._held.keys(), free)
         self.left_out = len(free) - len(acquire)
-        release = tuple(sorted(key for key, held in self._held.items() if self._may_go(held, now_s)))
+        kept = ((key, held) for key, held in self._held.items() if not held.releasing)
+        due_s = now_s - self.drain_timeout_s
+        release = tuple(sorted(key for key, held in kept if held.drained or held.revoked_s <= due_s))
         self._suspects.update(acquire)
         for key in release:
             self._held[key].releasing = True
         return Plan(acquire, release)
 
-    def _may_go(self, held: _Held, now_s: float) -> bool:
-        if held.revoked_s is None or held.releasing:
-            return False
-        return held.drained or now_s - held.revoked_s >= self.drain_timeout_s
-
     def _claims(self, now_s: float) -> bool:
         return self._verified and now_s < self.deadline_s
-
-    # --- views
 
     def owned(self, now_s: float) -> dict[SlotKey, int]:
         """Return the epochs of the slots that may be claimed from."""
         if not self._claims(now_s):
             return {}
-        return {key: held.epoch for key, held in self._held.items() if held.revoked_s is None and not held.releasing}
+        return {key: held.epoch for key, held in self._held.items() if held.revoked_s == inf and not held.releasing}
 
     def epochs(self) -> dict[SlotKey, int]:
         """Return the epochs of all slots held, also those being revoked or while the connection is broken."""
@@ -246,7 +219,7 @@ class WorkerMachine:
 
     def revoking(self) -> frozenset[SlotKey]:
         """Return the slots to be drained."""
-        return frozenset(key for key, held in self._held.items() if held.revoked_s is not None and not held.releasing)
+        return frozenset(key for key, held in self._held.items() if held.revoked_s < inf and not held.releasing)
 
     @property
     def held(self) -> frozenset[SlotKey]:
@@ -258,7 +231,6 @@ class WorkerMachine:
         """The slots whose owner node may be ours."""
         return frozenset(self._suspects)
 
-    def next_drain_limit_s(self) -> float | None:
-        """Return when the next revoked slot runs out of patience; None if none is being revoked."""
-        limits = [h.revoked_s + self.drain_timeout_s for h in self._held.values() if h.revoked_s is not None]
-        return min(limits, default=None)
+    def next_drain_limit_s(self) -> float:
+        """Return when the next revoked slot runs out of time; infinite if none is being revoked."""
+        return min((held.revoked_s for held in self._held.values()), default=inf) + self.drain_timeout_s

@@ -36,28 +36,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from rmq._ownership.machine import WorkerMachine
-    from rmq._ownership.requests import Node, Reply, Steps
+    from rmq._ownership.requests import Node, Steps
     from rmq._ownership.values import SlotKey, Stat
 
 FULL_S = 10.0
-"""A session without room for more is told after so long: slots that it hands over still count."""
+"""How long a session may lack room before that is told: slots that it hands over still count."""
 
 OWNERLESS_S = 60.0
-"""A slot of ours that nobody owns is told after so long: hand-overs and sessions that end take their time."""
+"""How long slots of ours may have no owner before that is told: hand-overs and the end of a session take time."""
 
 CHUNK = 1_024
-"""So many nodes are looked at, or made, between two proofs that the session lives."""
+"""The most nodes that are looked at, or made, between two proofs that the session lives."""
 
 
 class Member:
-    """One worker as a member of the cluster.
-
-    Args:
-        worker: Its id.
-        document: What it says of itself now.
-        machine: Its ownership.
-        clock: A monotonic clock in seconds.
-    """
+    """One worker as a member of the cluster."""
 
     def __init__(
         self, worker: str, document: WorkerDocument, machine: WorkerMachine, clock: Callable[[], float]
@@ -68,7 +61,6 @@ class Member:
         self.definitions: dict[str, bytes] = {}  # of consumed topics, as registered: made again where they are gone
         self.ensemble: str | None = None
         self.leads = False
-        self.blocked_by: int | None = None  # a foreign session that holds our worker node
         self.troubles = Troubles(clock)
         self.counting = Counting(self.troubles)
         self.leader = Leader(self.troubles, machine.budget)
@@ -79,7 +71,7 @@ class Member:
         self._assigned: tuple[Assignment, WorkerDocument, frozenset[SlotKey]] | None = None
 
     def round(self, session: int, breaks: int = 0) -> Steps[bool]:
-        """Return one round within `session`, whose connection broke so often; its value: whether it came to its end."""
+        """Work one round within `session`, whose connection broke `breaks` times; tell whether it came to its end."""
         self.troubles.begin()
         try:
             yield from self._work(session, breaks)
@@ -90,17 +82,13 @@ class Member:
 
     def _prepare(self, session: int) -> Steps[None]:
         """Create the fixed nodes where they are missing, and learn the ensemble's identity."""
-        owners = [Create(owners_path(topic), b"", ephemeral=False) for topic in sorted(self.document.topics)]
-        topics = [
-            Create(topic_path(topic), self.definitions[topic], ephemeral=False)
-            for topic in sorted(self.document.topics)
-            if topic in self.definitions
-        ]
-        fixed = [Create(path, b"", ephemeral=False) for path in (WORKERS, TOPICS, OWNERS)]
+        consumed = sorted(self.document.topics)
+        fixed = dict.fromkeys((WORKERS, TOPICS, OWNERS, *map(owners_path, consumed)), b"")
+        fixed |= {topic_path(topic): self.definitions[topic] for topic in consumed if topic in self.definitions}
         # within a session nobody has set ZooKeeper up anew: only the node was deleted
         known = self.ensemble if self._prepared == session else None
-        identity = Create(ENSEMBLE, (known or str(uuid4())).encode(), ephemeral=False)
-        yield from read(*fixed, *owners, *topics, identity)
+        fixed[ENSEMBLE] = (known or str(uuid4())).encode()
+        yield from read(*(Create(path, data, ephemeral=False) for path, data in fixed.items()))
         (node,) = yield from read(Get(ENSEMBLE))
         if node is None:  # deleted meanwhile
             raise BrokenOffError
@@ -117,7 +105,7 @@ class Member:
             )
 
     def _work(self, session: int, breaks: int) -> Steps[None]:
-        consumed = sorted(self.document.topics)
+        consumed = self.document.topics  # another thread may take in a new document meanwhile
         topics = sorted({*consumed, *(topic for topic, _ in self.machine.held | self.machine.suspects)})
         sent_s = self._clock()
         _, me, leader, assignment, ensemble, *rest = yield from read(
@@ -144,7 +132,7 @@ class Member:
         version = self._take(cast("Node", assignment))
         yield from self._observe(session, present)
         if announced:
-            self._look_for_owners(registered, present)
+            self._look_for_owners(consumed, registered, present)
             may_acquire = yield from self.counting.check(
                 (session, breaks), self.ensemble or "", worker_path(self.worker)
             )
@@ -153,7 +141,6 @@ class Member:
 
     def _announce(self, session: int, me: Node) -> Steps[bool]:
         """Bring our own node up to date; tell whether it is there and ours."""
-        self.blocked_by = None
         data = self.document.to_json()
         path = worker_path(self.worker)
         if me is None:
@@ -162,7 +149,8 @@ class Member:
                 self._prepared = None
             return created is not None
         if me[1].session != session:
-            self.blocked_by = me[1].session  # of an earlier session, or of another process: it has to go first
+            text = f"the worker node of {self.worker} belongs to session {me[1].session:#x}; waiting until it ends."
+            self.troubles.note("blocked", f"{text} If it never does, two live workers have this id")
             return False
         if me[0] != data:
             yield from read(Put(path, data, me[1].version))
@@ -206,10 +194,12 @@ class Member:
         left_out = document.topics.keys() - assignment.topics.keys()
         return mine | {key for key in self.machine.held if key[0] in left_out}
 
-    def _look_for_owners(self, registered: Mapping[str, Node], present: set[SlotKey]) -> None:
+    def _look_for_owners(
+        self, consumed: Mapping[str, int], registered: Mapping[str, Node], present: set[SlotKey]
+    ) -> None:
         """Say which of our topics can't be served, and why."""
-        for topic, node in registered.items():
-            mine = self.document.topics[topic]
+        for topic, mine in consumed.items():
+            node = registered[topic]
             if node is None and topic not in self.definitions:
                 self.troubles.note(f"topic {topic}", f"topic {topic} is not registered in ZooKeeper", OWNERLESS_S)
                 continue
@@ -242,38 +232,34 @@ class Member:
 
     def _carry_out(self, *, may_acquire: bool) -> Steps[None]:
         plan = self.machine.plan(self._clock(), may_acquire=may_acquire)
-        if self.machine.left_out and self.machine.budget is not None:
-            self.troubles.note("full", self.machine.budget.full(self.machine.left_out), FULL_S)
+        if self.machine.left_out:
+            text = f"{self.machine.left_out} slots assigned to worker {self.worker} stay without an owner"
+            self.troubles.note("full", f"{text}: {self.machine.budget.advice()}", FULL_S)
         name, guard = self.worker.encode(), worker_path(self.worker)
-        for start in range(0, len(plan.release), CHUNK):
-            keys = plan.release[start : start + CHUNK]
-            released = yield [Release(owner_path(key), guard) for key in keys]
-            self._note(keys, released)
-        for start in range(0, len(plan.acquire), CHUNK):
-            keys = plan.acquire[start : start + CHUNK]
-            acquired = yield [Create(owner_path(key), name, ephemeral=True) for key in keys]
-            self._note(keys, acquired)
+        yield from self._change([(key, Release(owner_path(key), guard)) for key in plan.release])
+        yield from self._change([(key, Create(owner_path(key), name, ephemeral=True)) for key in plan.acquire])
 
-    def _note(self, keys: Sequence[SlotKey], replies: Sequence[Reply]) -> None:
+    def _change(self, requests: Sequence[tuple[SlotKey, Release | Create]]) -> Steps[None]:
         """Tell the machine what came of releasing (True, False) and acquiring (its node, None)."""
-        for key, reply in zip(keys, replies, strict=True):
-            if reply is True:
-                self.machine.released(key)
-            elif reply is not UNKNOWN and not isinstance(reply, bool):
-                self.machine.acquired(key, cast("Stat | None", reply))
-        if any(reply is UNKNOWN for reply in replies):
-            raise BrokenOffError
+        for start in range(0, len(requests), CHUNK):
+            part = requests[start : start + CHUNK]
+            replies = yield [request for _, request in part]
+            for (key, _), reply in zip(part, replies, strict=True):
+                if reply is True:
+                    self.machine.released(key)
+                elif reply is not UNKNOWN and not isinstance(reply, bool):
+                    self.machine.acquired(key, cast("Stat | None", reply))
+            if UNKNOWN in replies:
+                raise BrokenOffError
 
     def _lead(self, session: int, leader: Stat | None, version: int | None) -> Steps[None]:
         """Stand for leader if there is none; as leader write the assignment if another one is due."""
-        self.leads = False
         if leader is None:
             (created,) = yield from read(Create(LEADER, self.worker.encode(), ephemeral=True))
             leader = cast("Stat | None", created)
-        if leader is None or leader.session != session:
-            return
-        self.leads = True
-        yield from self.leader.lead(self._assignment, version, readable=self._readable)
+        self.leads = leader is not None and leader.session == session
+        if self.leads:
+            yield from self.leader.lead(self._assignment, version, readable=self._readable)
 
 
 def _is_slot(name: str) -> bool:

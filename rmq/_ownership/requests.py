@@ -1,8 +1,8 @@
 """Requests to ZooKeeper as plain values.
 
-The rounds (`rounds.py`) yield batches of them and get one reply for each; `zk.py` carries them out with kazoo, the
-simulation in the tests with a few dictionaries. A reply of `UNKNOWN` means that the connection broke: a read has to be
-repeated, a change was carried out or not.
+A round (`member.py`) yields batches of them and gets one reply for each; `zookeeper.py` carries them out with kazoo,
+the simulation in the tests with a few dictionaries. A reply of `UNKNOWN` means that the connection broke: a read has to
+be repeated, a change was carried out or not.
 """
 
 from __future__ import annotations
@@ -14,14 +14,9 @@ from typing import TypeVar
 
 from rmq._ownership.values import Stat
 
-
-class Unknown(Enum):
-    """The reply that did not come."""
-
-    UNKNOWN = 0
-
-
+Unknown = Enum("Unknown", "UNKNOWN")
 UNKNOWN = Unknown.UNKNOWN
+"""The reply that did not come."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 CHANGED_S = 60.0
-"""A trouble whose text has changed (another number, say) is told again after so long."""
+"""When a trouble whose text has changed (another number, say) is told again."""
 
 AGAIN_S = 600.0
-"""A trouble that lasts is told again after so long."""
+"""When a trouble that lasts is told again."""
 
 
 @dataclass(slots=True)
@@ -20,23 +21,12 @@ class _Trouble:
     text: str
     since_s: float
     patience_s: float
-    told: str | None = None
-    told_s: float = 0.0
-
-    def is_news(self, now_s: float) -> bool:
-        if now_s - self.since_s < self.patience_s:
-            return False
-        if self.told is None:
-            return True
-        return now_s - self.told_s >= (AGAIN_S if self.told == self.text else CHANGED_S)
+    told: str = ""
+    told_s: float = -inf
 
 
 class Troubles:
-    """Collects what each round finds, and says what is to be told.
-
-    Args:
-        clock: A monotonic clock in seconds.
-    """
+    """Collects what each round finds, and says what is to be told."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -54,7 +44,7 @@ class Troubles:
         Args:
             name: What it is: the same one in the next round is the same trouble.
             text: For the log.
-            patience_s: It is told once it has lasted so long.
+            patience_s: How long it must have lasted before it is told.
         """
         self._noted.add(name)
         trouble = self._all.setdefault(name, _Trouble(text, self._clock(), patience_s))
@@ -71,13 +61,16 @@ class Troubles:
     def news(self) -> list[str]:
         """Return what is to be told now; it counts as told."""
         now_s = self._clock()
-        news = [trouble for trouble in self._all.values() if trouble.is_news(now_s)]
-        for trouble in news:
-            trouble.told, trouble.told_s = trouble.text, now_s
-        events, self._events = self._events, []
-        return [*events, *(trouble.text for trouble in news)]
+        news, self._events = self._events, []
+        for each in self._lasting(now_s):
+            if now_s - each.told_s >= (AGAIN_S if each.told == each.text else CHANGED_S):
+                each.told, each.told_s = each.text, now_s
+                news.append(each.text)
+        return news
 
     def current(self) -> tuple[str, ...]:
         """Return the texts of all that has lasted as long as its patience."""
-        now_s = self._clock()
-        return tuple(each.text for each in self._all.values() if now_s - each.since_s >= each.patience_s)
+        return tuple(each.text for each in self._lasting(self._clock()))
+
+    def _lasting(self, now_s: float) -> list[_Trouble]:
+        return [each for each in self._all.values() if now_s - each.since_s >= each.patience_s]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -32,29 +33,24 @@ class OwnershipView:
     """The last published state. One thread publishes, one reports breaks, any may read."""
 
     def __init__(self) -> None:
-        self.deadline_s = float("-inf")
-        self._breaks = 0
+        self.deadline_s = -inf
+        self.breaks = 0  # how often the connection has broken
         self._view = _View()
         self._published: tuple[int, int, str] | None = None
 
     @property
-    def breaks(self) -> int:
-        """How often the connection has broken."""
-        return self._breaks
-
-    @property
     def current(self) -> bool:
         """Whether the connection has not broken since the last publication."""
-        return self._view.breaks == self._breaks
+        return self._view.breaks == self.breaks
 
     def connection_broke(self) -> None:
         """Make the view invalid at once; called from the thread that notices, by no other."""
-        self._breaks += 1
+        self.breaks += 1
 
     def owned(self) -> Mapping[SlotKey, Ownership]:
         """Return the slots that may be claimed from now."""
         view = self._view
-        return view.owned if view.breaks == self._breaks and monotonic_s() < self.deadline_s else _NONE
+        return view.owned if view.breaks == self.breaks and monotonic_s() < self.deadline_s else _NONE
 
     def still_owner(self, ownership: Ownership) -> bool:
         """Tell whether nobody else can own the slot yet."""
@@ -67,15 +63,12 @@ class OwnershipView:
         return self._view.revoking
 
     def publish(self, machine: WorkerMachine, ensemble: str, breaks: int) -> bool:
-        """Show the state of `machine`.
+        """Show the state of `machine`, which no other thread may change meanwhile; tell whether that changes anything.
 
         Args:
-            machine: No other thread may change it meanwhile.
+            machine: Its state.
             ensemble: Identity of the ensemble that counts its epochs.
             breaks: How often the connection had broken when the state was read.
-
-        Returns:
-            Whether `owned` or `revoking` has changed.
         """
         self.deadline_s = machine.deadline_s
         if (machine.revision, breaks, ensemble) == self._published:

@@ -13,23 +13,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
+from kazoo import exceptions as refusals  # pyright: ignore[reportMissingTypeStubs]
 from kazoo.client import KazooClient  # pyright: ignore[reportMissingTypeStubs]
-from kazoo.exceptions import (  # pyright: ignore[reportMissingTypeStubs]
-    AuthFailedError,
-    BadVersionError,
-    ConnectionClosedError,
-    ConnectionLoss,
-    KazooException,
-    NoAuthError,
-    NodeExistsError,
-    NoNodeError,
-    RolledBackError,
-    RuntimeInconsistency,
-    SessionExpiredError,
-    SessionMovedError,
-)
 from kazoo.handlers.threading import (  # pyright: ignore[reportMissingTypeStubs]
     KazooTimeoutError,
     SequentialThreadingHandler,
@@ -37,6 +25,7 @@ from kazoo.handlers.threading import (  # pyright: ignore[reportMissingTypeStubs
 from kazoo.protocol.states import KeeperState  # pyright: ignore[reportMissingTypeStubs]
 from kazoo.security import CREATOR_ALL_ACL  # pyright: ignore[reportMissingTypeStubs]
 
+from rmq._model.times import monotonic_s
 from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Look, Put, Release, Reply, Request, Sync
 from rmq._ownership.values import DigestAuth, SaslAuth, Stat, Tls
 from rmq.errors import CoordinationError
@@ -47,9 +36,11 @@ if TYPE_CHECKING:
 WINDOW = 128
 """Requests under way at once: kazoo's wake-up pipe takes a byte for each and must not fill up."""
 
-_BROKEN = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, SessionMovedError, AuthFailedError)
-_DEFINITE = (NoNodeError, NodeExistsError, BadVersionError)
-_IN_TRANSACTION = (RolledBackError, RuntimeInconsistency)
+_BROKEN = (
+    *(refusals.ConnectionLoss, refusals.ConnectionClosedError),
+    *(refusals.SessionExpiredError, refusals.SessionMovedError, refusals.AuthFailedError),
+)
+_DEFINITE = (refusals.NoNodeError, refusals.NodeExistsError, refusals.BadVersionError)
 
 
 class _Handler(SequentialThreadingHandler):
@@ -86,7 +77,6 @@ class ZooKeeperClient:
         broken: Called from kazoo's threads when the connection breaks; must not block.
         auth: How we log in; with a login every node is open to us only.
         tls: Certificates; None for plain TCP.
-        identity: Session to take up again.
     """
 
     def __init__(
@@ -99,42 +89,54 @@ class ZooKeeperClient:
         *,
         auth: DigestAuth | SaslAuth | None = None,
         tls: Tls | None = None,
-        identity: tuple[int, bytes] | None = None,
     ) -> None:
-        self._requested_s = session_timeout_s
-        self._granted_s = session_timeout_s
         self._wake = wake
         self._broken = broken
-        self._handler = _Handler()
-        self._handler.connect_timeout_s = session_timeout_s / 3
-        self._client: Any = KazooClient(
-            hosts=hosts + chroot,
-            timeout=session_timeout_s,
-            client_id=identity,
-            handler=self._handler,
-            default_acl=CREATOR_ALL_ACL if auth else None,
-            connection_retry={"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0},
-            logger=logging.getLogger("rmq.zookeeper"),
+        self._identity: tuple[int, bytes] | None = None  # of the last session
+        self._settings: dict[str, Any] = {
+            "hosts": hosts + chroot,
+            "timeout": session_timeout_s,
+            "default_acl": CREATOR_ALL_ACL if auth else None,
+            "connection_retry": {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0},
+            "logger": logging.getLogger("rmq.zookeeper"),
             **_login(auth),
             **_encryption(tls),
-        )
-        self._client.add_listener(self._on_state)
-        self._note_granted_timeout()
+        }
+        self._make()
 
-    def _note_granted_timeout(self) -> None:
-        """Learn the granted timeout from the handshake: kazoo returns (2/3 of it, …) in ms and keeps it to itself."""
+    def _make(self) -> None:
+        self.session_timeout_s: float = self._settings["timeout"]  # the one granted, once it is known
+        self._changed_s = monotonic_s()  # when the connection last changed
+        self._handler = _Handler()
+        self._handler.connect_timeout_s = self.session_timeout_s / 3
+        self._client: Any = KazooClient(client_id=self._identity, handler=self._handler, **self._settings)
+        self._client.add_listener(self._on_state)
         connection: Any = self._client._connection
         handshake = connection._connect
 
         def connect(*args: Any, **kwargs: Any) -> Any:
+            """Learn the granted timeout: kazoo returns (2/3 of it, …) in ms and keeps it to itself."""
             timeouts = handshake(*args, **kwargs)
-            self._granted_s = timeouts[0] * 1.5 / 1000
+            self.session_timeout_s = timeouts[0] * 1.5 / 1000
             return timeouts
 
         connection._connect = connect
 
+    def renew(self) -> None:
+        """Replace a kazoo client that can't connect any more: a refused login, or servers that know older states only.
+
+        The session is taken up again, should it live.
+        """
+        if self.refused or monotonic_s() - self._changed_s >= 3 * self.session_timeout_s:
+            self.stop()
+            self._make()
+            self.start()
+
     def _on_state(self, state: str) -> None:
-        if state != "CONNECTED":
+        self._changed_s = monotonic_s()
+        if state == "CONNECTED":
+            self._identity = self._client.client_id
+        else:
             self._broken()
         self._wake()
 
@@ -142,19 +144,9 @@ class ZooKeeperClient:
         self._wake()
 
     @property
-    def session_timeout_s(self) -> float:
-        """The session timeout granted, as far as it is known."""
-        return self._granted_s
-
-    @property
-    def identity(self) -> tuple[int, bytes] | None:
-        """Id and password of the session; None while there is no connection."""
-        return self._client.client_id
-
-    @property
     def session(self) -> int | None:
         """Id of the session; None while there is no connection."""
-        identity = self.identity
+        identity: tuple[int, bytes] | None = self._client.client_id
         return identity[0] if identity else None
 
     @property
@@ -187,16 +179,18 @@ class ZooKeeperClient:
         Raises:
             CoordinationError: Not allowed, or no answer.
         """
-        with contextlib.suppress(NodeExistsError):
+        with contextlib.suppress(refusals.NodeExistsError):
             self._result(self._client.ensure_path_async("/"))
 
-    def carry_out(self, session: int, requests: Sequence[Request], heard: Callable[[], None]) -> list[Reply]:
+    def carry_out(
+        self, session: int, requests: Sequence[Request], heard: Callable[[float], None] | None = None
+    ) -> list[Reply]:
         """Carry out requests, many at once, in their order.
 
         Args:
             session: The session that they belong to.
             requests: What to do.
-            heard: Called when a window of requests was answered completely.
+            heard: Called with the time at which a window of requests was sent, once it was answered completely.
 
         Returns:
             A reply for each; UNKNOWN where the connection broke or another session has begun.
@@ -210,10 +204,11 @@ class ZooKeeperClient:
             if self.session != session or UNKNOWN in replies[-WINDOW:]:
                 replies += [UNKNOWN] * len(window)
                 continue
+            sent_s = monotonic_s()
             begun = [(request, self._begin(request)) for request in window]
             replies += [self._reply(request, result) for request, result in begun]
-            if self.session == session and UNKNOWN not in replies[start:]:
-                heard()
+            if heard and self.session == session and UNKNOWN not in replies[start:]:
+                heard(sent_s)
         return replies if self.session == session else [UNKNOWN] * len(requests)
 
     def _begin(self, request: Request) -> Any:
@@ -243,7 +238,7 @@ class ZooKeeperClient:
         except _BROKEN:
             return UNKNOWN
         except _DEFINITE:
-            return _refused(request)
+            return False if isinstance(request, Put | Release) else None
         match request:
             case Sync() | Put():
                 return True
@@ -267,20 +262,20 @@ class ZooKeeperClient:
         """
         try:
             try:
-                return result.get(timeout=self._granted_s / 3)
+                return result.get(timeout=self.session_timeout_s / 3)
             except KazooTimeoutError:
                 self.hang_up()
-                return result.get(timeout=2 * self._granted_s)
+                return result.get(timeout=2 * self.session_timeout_s)
         except KazooTimeoutError as error:
-            raise ConnectionLoss from error
+            raise refusals.ConnectionLoss from error
         except (*_BROKEN, *_DEFINITE):
             raise
-        except NoAuthError as error:
+        except refusals.NoAuthError as error:
             raise CoordinationError(
                 "ZooKeeper denies access: the nodes below the chroot belong to another login; give `auth` as the"
                 " other workers do, or use another chroot"
             ) from error
-        except KazooException as error:
+        except refusals.KazooException as error:
             raise CoordinationError(f"ZooKeeper refuses: {error!r}") from error
 
 
@@ -293,26 +288,20 @@ def _stat(stat: Any) -> Stat:
     return Stat(stat.czxid, stat.version, stat.ephemeralOwner, stat.mzxid)
 
 
-def _refused(request: Request) -> Reply:
-    """The reply to a request that ZooKeeper answers with no such node, node exists or another version."""
-    return False if type(request) in (Put, Release) else None
-
-
 def _released(results: Iterable[Any]) -> bool:
     """Read the results of check and delete: gone if both went through, or if the guard stood and the node did not."""
     guard, deleted = results
     if not isinstance(deleted, Exception):
         return True
-    return isinstance(guard, _IN_TRANSACTION) and isinstance(deleted, NoNodeError)
+    stood = isinstance(guard, refusals.RolledBackError | refusals.RuntimeInconsistency)
+    return stood and isinstance(deleted, refusals.NoNodeError)
 
 
 def _login(auth: DigestAuth | SaslAuth | None) -> dict[str, Any]:
     if isinstance(auth, DigestAuth):
         return {"auth_data": [("digest", f"{auth.username}:{auth.password}")]}
     if isinstance(auth, SaslAuth):
-        names = ("mechanism", "username", "password", "service", "principal")
-        options = {name: getattr(auth, name) for name in names}
-        return {"sasl_options": {name: value for name, value in options.items() if value is not None}}
+        return {"sasl_options": {name: value for name, value in asdict(auth).items() if value is not None}}
     return {}
 
 

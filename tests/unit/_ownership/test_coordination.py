@@ -6,6 +6,7 @@ import random
 import zlib
 from base64 import b64encode
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -160,7 +161,7 @@ def test_a_slot_assigned_again_is_kept_with_its_epoch() -> None:
     machine.observed(SESSION, set(), {ONE}, {}, 1.0)
     machine.drained(ONE)
     machine.observed(SESSION, {ONE}, {ONE}, {}, 2.0)
-    assert (machine.owned(2.0), machine.plan(2.0), machine.next_drain_limit_s()) == ({ONE: 100}, Plan(), None)
+    assert (machine.owned(2.0), machine.plan(2.0), machine.next_drain_limit_s()) == ({ONE: 100}, Plan(), inf)
 
 
 def test_every_node_is_looked_at_in_the_end() -> None:
@@ -489,7 +490,7 @@ def test_a_foreign_worker_node_under_our_name_blocks() -> None:
     nodes["/workers/w"] = (b"{}", Stat(3, 0, OTHER))
     finished, seen = play(member, nodes)
     assert finished
-    assert member.blocked_by == OTHER
+    assert "belongs to session 0x8" in member.troubles.current()[0]
     assert not [request for request in seen if isinstance(request, Create) and request.ephemeral]
 
 
