@@ -15,13 +15,7 @@ MAX_DEFINITION_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A definition as it stands in Redis.
-
-    Attributes:
-        text: The stored text, byte for byte.
-        document: What it says, with the fields that this version does not know.
-        topic: What this version makes of it.
-    """
+    """A definition as it stands in Redis: byte for byte, as a document, and what this version makes of it."""
 
     text: bytes
     document: Document
@@ -59,11 +53,7 @@ class Definitions:
 
 
 def read_definition(name: str | bytes, found: bytes | int) -> Stored:
-    """Read a registered definition.
-
-    Args:
-        name: The topic's name: the field where the definition stands.
-        found: The stored text, or its length where it is too long.
+    """Read a registered definition: its text, or its length where it is too long, under the topic's name.
 
     Raises:
         UnreadableTopicError: For newer versions only, or no definition of this topic.

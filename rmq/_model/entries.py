@@ -31,40 +31,21 @@ _ID = re.compile(r"([0-9]{1,20})(?:-([0-9]{1,20}))?")
 _LAST = 2**64 - 1
 
 Position = str | int | datetime
-"""A place in a stream: an entry's id, epoch ms, or an aware `datetime`."""
+"""A position in a stream: an entry's id, epoch ms, or an aware `datetime`."""
 
 
 def checked_group(name: str) -> str:
-    """Return a group's name.
-
-    Raises:
-        InvalidValueError: It is not 1 to 128 of `A-Z a-z 0-9 . _ -`.
-    """
+    """Return a group's name; refuse one that breaks the rule, with `InvalidValueError`."""
     if not isinstance(name, str) or not _GROUP.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidValueError(f"group {name!r} must be 1 to 128 of A-Z a-z 0-9 . _ -")
     return name
 
 
 def checked_consumer(name: str) -> str:
-    """Return a consumer's name.
-
-    Raises:
-        InvalidValueError: It is not 1 to 128 of `A-Z a-z 0-9 . _ : @ -`.
-    """
+    """Return a consumer's name; refuse one that breaks the rule, with `InvalidValueError`."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidValueError(f"consumer name {name!r} must be 1 to 128 of A-Z a-z 0-9 . _ : @ -")
     return name
-
-
-def checked_start(start: str) -> str:
-    """Return where a new group begins: `new`, `all`, or after an id.
-
-    Raises:
-        InvalidValueError: Neither of them.
-    """
-    if start not in ("new", "all") and not _is_id(start):
-        raise InvalidValueError(f"start is {start!r}; it must be 'new', 'all' or an entry's id")
-    return start
 
 
 def check_group(topic: Topic, group: str | None, start: str, resume_as: str | None = None) -> None:
@@ -81,22 +62,19 @@ def check_group(topic: Topic, group: str | None, start: str, resume_as: str | No
         if group is None:
             raise InvalidValueError(f"topic {topic.name} is STREAM: name a group")
         checked_group(group)
-        checked_start(start)
+        if start not in ("new", "all") and not _is_id(start):
+            raise InvalidValueError(f"start is {start!r}; it must be 'new', 'all' or an entry's id")
     elif group is not None:
         raise InvalidValueError(f"topic {topic.name} is {topic.type.name}; only STREAM topics have groups")
 
 
-def position(place: Position, name: str) -> str:
-    """Return a place in a stream as Redis reads it; a time stands for all ids of that millisecond.
-
-    Raises:
-        InvalidValueError: Neither an id nor a time.
-    """
-    if isinstance(place, str):
-        if not _is_id(place):
-            raise InvalidValueError(f"{name} is {place!r}; it must be an entry's id, epoch ms or an aware datetime")
-        return place
-    return str(instant_ms(place, name))
+def position(value: Position, name: str) -> str:
+    """Return a position as Redis reads it; a time stands for all ids of that millisecond. `name` is for the error."""
+    if not isinstance(value, str):
+        return str(instant_ms(value, name))
+    if not _is_id(value):
+        raise InvalidValueError(f"{name} is {value!r}; it must be an entry's id, epoch ms or an aware datetime")
+    return value
 
 
 def _is_id(text: object) -> bool:
@@ -116,9 +94,7 @@ class StreamEntry:
     """An entry of a stream topic.
 
     Attributes:
-        topic: Topic name.
-        slot: Slot number.
-        id: Its id, `<epoch ms>-<number>`: the order within the slot.
+        id: `<epoch ms>-<number>`: the order within the slot.
         flat: Its fields as Redis has them: name, value, name, value ...
     """
 
@@ -185,11 +161,7 @@ def body_of(flat: Flat) -> bytes | None:
 
 
 class StreamDelivery(Delivery):
-    """A delivery of a stream topic: acked, nacked and renewed for one group.
-
-    Attributes:
-        group: The group that it was delivered to.
-    """
+    """A delivery of a stream topic: acked, nacked and renewed for its `group`."""
 
     __slots__ = ("_flat", "_id", "group")
 
@@ -251,19 +223,13 @@ class StreamDelivery(Delivery):
         return id_key(self.id)[0]
 
     def __repr__(self) -> str:
-        place = f"{self.topic.name}, slot {self.slot}, group {self.group}"
-        return f"<StreamDelivery {self.id} of {place}, attempt {self.attempt}>"
+        where = f"{self.topic.name}, slot {self.slot}, group {self.group}"
+        return f"<StreamDelivery {self.id} of {where}, attempt {self.attempt}>"
 
 
 @dataclass(frozen=True, slots=True)
 class DeadEntry(DeadMessage):
-    """An entry that died in a group.
-
-    Attributes:
-        id: Its id.
-        group: The group.
-        flat: Its fields as Redis had them.
-    """
+    """An entry that died in a group; `flat` are its fields as Redis had them."""
 
     id: str = ""
     group: str = ""
@@ -280,8 +246,6 @@ class PendingEntry:
     """An entry that a group has been given and has not acked.
 
     Attributes:
-        slot: Slot number.
-        id: Its id.
         consumer: Who holds it; `None` while it waits for a retry.
         idle_ms: Time since its delivery, or since its lease was renewed, ms.
         deliveries: How often it was delivered.
@@ -299,7 +263,6 @@ class Trimmed:
     """What a clean-up of one slot did.
 
     Attributes:
-        slot: Slot number.
         due: Whether it was time for one; else nothing was done.
         dropped: Entries dropped.
         more: Whether there is more to drop than one call may.

@@ -11,12 +11,7 @@ MOST_CONTEXT = 512
 
 
 def wrap(body: bytes | None, trace: str) -> bytes:
-    """Return a body with a trace context in front of it.
-
-    Args:
-        body: The body, or `None`.
-        trace: W3C traceparent, ASCII; empty for none.
-    """
+    """Return a body with a trace context, a W3C traceparent or nothing, in front of it."""
     return b"%s%s\x00%d%s" % (MARK, trace.encode("ascii"), body is not None, body or b"")
 
 

@@ -48,6 +48,13 @@ def read_failure(data: bytes | None) -> FailureRecord:
     )
 
 
+def why_dead(data: bytes | None, died_ms: int) -> tuple[str, str, int, int, int]:
+    """Return what a `DeadMessage` says of the failures, from `error_type` on; times not known are that of death."""
+    record = read_failure(data)
+    first, last = (died_ms if each is None else each for each in (record.first_ms, record.last_ms))
+    return record.type, record.message, record.attempts, first, last
+
+
 def _text(value: object) -> str:
     # half a pair of surrogates can stand in JSON, but be neither printed nor sent
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else ""

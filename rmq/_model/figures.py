@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,19 +44,6 @@ class Rates:
 
 
 _RATES = ("accepted", "merged", "delivered", "acked", "retried", "buried", "ttl_expired", "dropped")
-
-
-def rates_between(earlier: Mapping[str, int], later: Mapping[str, int], ms: int) -> Rates:
-    """Return rates from totals at two times, `ms` apart; all zero where no time lies between them.
-
-    A total that went back, as after a restore of Redis, counts as still.
-    """
-    seconds = max(0, ms) / 1000
-
-    def rate(name: str) -> float:
-        return max(0, later.get(name, 0) - earlier.get(name, 0)) / seconds if seconds else 0.0
-
-    return Rates(seconds, *map(rate, _RATES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +127,7 @@ class TopicStats(_HandedOut):
     @property
     def oldest_due_ms(self) -> int | None:
         """Earliest due time in store, epoch ms; `None` with an empty backlog."""
-        times = [slot.oldest_due_ms for slot in self.slots if slot.oldest_due_ms is not None]
-        return min(times) if times else None
+        return min((slot.oldest_due_ms for slot in self.slots if slot.oldest_due_ms is not None), default=None)
 
     @property
     def lateness_ms(self) -> int:
@@ -156,9 +141,13 @@ class TopicStats(_HandedOut):
         return max((slot.now_ms for slot in self.slots), default=0)
 
     def rates_since(self, earlier: TopicStats) -> Rates:
-        """Return what happened per second since an earlier look at the same slots."""
-        first, last = (sum((Counter(slot.totals) for slot in each.slots), Counter[str]()) for each in (earlier, self))
-        return rates_between(first, last, self.now_ms - earlier.now_ms)
+        """Return what happened per second since an earlier look at the same slots; all zero where no time has passed.
+
+        A total that went back, as after a restore of Redis, counts as still.
+        """
+        seconds = max(0, self.now_ms - earlier.now_ms) / 1000
+        risen = [max(0, self.total(name) - earlier.total(name)) for name in _RATES]
+        return Rates(seconds, *(number / seconds if seconds else 0.0 for number in risen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +155,6 @@ class SlotStats:
     """One slot at one instant, read by one script.
 
     Attributes:
-        topic: Topic name.
-        slot: Slot number.
         now_ms: Redis' time of the reading, epoch ms.
         backlog: Messages in store.
         due_now: Those of them that may be delivered now.
@@ -215,8 +202,6 @@ class GroupSlot:
     """A group on one slot at one instant.
 
     Attributes:
-        topic: Topic name.
-        slot: Slot number.
         group: The group.
         last_id: The last entry that was delivered for the first time; empty where the group is not registered.
         pending: Entries delivered and not acked: in flight, or waiting for a retry.
@@ -286,8 +271,6 @@ class StreamSlot:
     """The stream of one slot at one instant.
 
     Attributes:
-        topic: Topic name.
-        slot: Slot number.
         now_ms: Redis' time of the reading, epoch ms.
         length: Entries in it, acked ones too.
         first_id: Its oldest entry; empty for none.

@@ -30,11 +30,7 @@ def kind_of(handler: object) -> str:
 
 
 def check_plain(handler: object, name: str = "handler") -> None:
-    """Refuse what threads can't call.
-
-    Raises:
-        InvalidValueError: It is not callable, or a call of it would do nothing: async and generator functions.
-    """
+    """Refuse what threads can't call, or whose call does nothing: async and generator functions."""
     if not callable(handler):
         raise InvalidValueError(f"{name} is {handler!r}; it must be a function that takes a delivery")
     if kind := kind_of(handler):
@@ -43,11 +39,7 @@ def check_plain(handler: object, name: str = "handler") -> None:
 
 
 def check_async(handler: object) -> None:
-    """Refuse what an event loop can't await.
-
-    Raises:
-        InvalidValueError: It is no async function.
-    """
+    """Refuse what is no async function."""
     kind = kind_of(handler)
     if kind in (GENERATOR, ASYNC_GENERATOR):
         raise InvalidValueError(f"{handler!r} is {kind}, not an async function: calling it does nothing")
@@ -56,11 +48,7 @@ def check_async(handler: object) -> None:
 
 
 def refuse_unfinished(result: object) -> None:
-    """Refuse work that a handler has returned instead of doing it; a coroutine is closed.
-
-    Raises:
-        InvalidValueError: It is awaitable, or a generator.
-    """
+    """Refuse an awaitable or a generator, which a handler has returned instead of doing the work; it is closed."""
     if inspect.iscoroutine(result) or inspect.isgenerator(result):
         cast("Any", result).close()
     elif not inspect.isasyncgen(result) and not inspect.isawaitable(result):

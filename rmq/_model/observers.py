@@ -74,25 +74,21 @@ def _harmless(watching: Callable[[], AbstractContextManager[T]], otherwise: T) -
         value, entered = watched.__enter__(), watched
     except BaseException as error:
         _report(error)
+    failure: BaseException | None = None
     try:
         yield value
     except BaseException as error:
-        if entered is not None:
-            _leave(entered, error)
+        failure = error
         raise
-    if entered is not None:
-        _leave(entered, None)
-
-
-def _leave(watched: AbstractContextManager[object], error: BaseException | None) -> None:
-    try:
-        if error is None:
-            watched.__exit__(None, None, None)
-        else:
-            watched.__exit__(*traced(error))
-    except BaseException as other:
-        if other is not error:
-            _report(other)
+    finally:
+        try:
+            if entered is not None and failure is None:
+                entered.__exit__(None, None, None)
+            elif entered is not None and failure is not None:
+                entered.__exit__(*traced(failure))
+        except BaseException as other:
+            if other is not failure:
+                _report(other)
 
 
 def _report(error: BaseException) -> None:

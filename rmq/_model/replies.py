@@ -60,10 +60,8 @@ class Claimed(NamedTuple):
     """One message as a claim hands it over.
 
     Attributes:
-        content: The content.
         store_score: The score it had in store: due ms, priority, or retries left.
         claim_score: The token that ack, nack and extend compare.
-        body: The body, or `None`.
     """
 
     content: bytes
@@ -73,16 +71,7 @@ class Claimed(NamedTuple):
 
 
 class StreamClaimed(NamedTuple):
-    """An entry as a claim hands it over: a `Claimed` with its id and fields.
-
-    Attributes:
-        content: The content.
-        store_score: How often it was delivered, this time included.
-        claim_score: The same: the token that ack, nack and extend compare.
-        body: The body, or `None`.
-        id: Its id.
-        flat: Its fields.
-    """
+    """An entry as a claim hands it over: a `Claimed`, both of whose scores are the number of this delivery."""
 
     content: bytes
     store_score: int

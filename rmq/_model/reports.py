@@ -29,20 +29,16 @@ class Reporter(logging.LoggerAdapter[logging.Logger]):
             if not passes_over(error):
                 raise
             if logging.raiseExceptions:
-                _print_trouble()
+                try:
+                    traceback.print_exc(file=sys.stderr)
+                except BaseException as trouble:
+                    if not passes_over(trouble):
+                        raise
 
 
 def passes_over(error: BaseException) -> bool:
     """Return whether an error of foreign code may be passed over: not an interruption of the main thread."""
     return isinstance(error, Exception) or threading.current_thread() is not threading.main_thread()
-
-
-def _print_trouble() -> None:
-    try:
-        traceback.print_exc(file=sys.stderr)
-    except BaseException as error:
-        if not passes_over(error):
-            raise
 
 
 def traced(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:

@@ -9,6 +9,9 @@ from typing import Any
 from rmq._model.times import Duration, duration_ms
 from rmq.errors import InvalidValueError
 
+_PLAIN = ("max_length", "shrink", "approximate", "unacked")
+"""Settings that a definition has as they are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Retention:
@@ -69,23 +72,10 @@ class Retention:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values, for the topic's definition."""
-        return {
-            "max_length": self.max_length,
-            "max_age_ms": self.max_age_ms,
-            "shrink": self.shrink,
-            "every_ms": self.every_ms,
-            "approximate": self.approximate,
-            "unacked": self.unacked,
-        }
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        return plain | {"max_age_ms": self.max_age_ms, "every_ms": self.every_ms}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Retention:
         """Rebuild it from a topic's definition."""
-        return cls(
-            max_length=value["max_length"],
-            max_age=value["max_age_ms"],
-            shrink=value["shrink"],
-            every=value["every_ms"],
-            approximate=value["approximate"],
-            unacked=value["unacked"],
-        )
+        return cls(max_age=value["max_age_ms"], every=value["every_ms"], **{name: value[name] for name in _PLAIN})

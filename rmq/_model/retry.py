@@ -20,9 +20,7 @@ class RetryPolicy(Protocol):
     def delay_ms(self, attempt: int, jitter: float) -> int:
         """Return the wait in ms after failed delivery number `attempt` (from 1), 0 for at once.
 
-        Args:
-            attempt: The delivery that failed, 1 for the first.
-            jitter: A random number in [0, 1), drawn by the caller so that this stays pure.
+        The caller draws `jitter`, a random number in [0, 1), so that this stays pure.
         """
         ...
 
@@ -36,12 +34,10 @@ class ImmediateRetry:
     """Back into the backlog at once, behind every priority and before every time still to come."""
 
     def delay_ms(self, attempt: int, jitter: float) -> int:
-        """Return 0."""
         del attempt, jitter
         return 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the policy as JSON values."""
         return {"policy": "immediate"}
 
 
@@ -67,12 +63,10 @@ class ExponentialRetry:
             raise InvalidValueError(f"ExponentialRetry needs 0 < base <= cap, not base={base!r}, cap={cap!r}")
 
     def delay_ms(self, attempt: int, jitter: float) -> int:
-        """Return the wait in ms after failed delivery number `attempt`."""
         full = min(self.cap_ms, self.base_ms * 2 ** min(attempt - 1, 62))
         return full // 2 + int((full - full // 2) * jitter)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the policy as JSON values."""
         return {"policy": "exponential", "base_ms": self.base_ms, "cap_ms": self.cap_ms}
 
     def __eq__(self, other: object) -> bool:
@@ -109,12 +103,10 @@ class LadderRetry:
                 raise InvalidValueError(f"LadderRetry step {step!r} must be whole seconds, from 0 to 100 years")
 
     def delay_ms(self, attempt: int, jitter: float) -> int:
-        """Return the wait in ms after failed delivery number `attempt`."""
         del jitter
         return self.steps_s[min(attempt, len(self.steps_s)) - 1] * 1000
 
     def to_json(self) -> dict[str, Any]:
-        """Return the policy as JSON values."""
         return {"policy": "ladder", "steps_s": list(self.steps_s)}
 
 

@@ -51,10 +51,7 @@ class Document:
     def amended(self, before: Mapping[str, Any], after: Mapping[str, Any], min_reader: int = FIRST_VERSION) -> Document:
         """Return this document with a change in it; what the change does not touch stays as it is stored.
 
-        Args:
-            before: The fields as this version would write what it has read.
-            after: The fields as this version would write what shall be there.
-            min_reader: The oldest version that may act on `after`.
+        Both `before` and `after` are fields as this version writes them; `min_reader` may act on `after`.
         """
         fields = _amended(self.fields, before, after)
         if self.version > SCHEMA_VERSION:  # a field that this version does not know may be why older ones are kept out
@@ -81,22 +78,12 @@ def _object_in(fields: Mapping[str, Any], name: str) -> dict[str, Any] | None:
 
 
 def new_document(fields: Mapping[str, Any], min_reader: int = FIRST_VERSION) -> Document:
-    """Return a document of this version.
-
-    Args:
-        fields: What it says.
-        min_reader: The oldest version that may act on it: one that knows each field that must not be passed over.
-    """
+    """Return a document of this version, for readers that know each field that must not be passed over."""
     return Document(fields, SCHEMA_VERSION, min_reader)
 
 
 def read_document(data: str | bytes, what: str, reader: int = SCHEMA_VERSION) -> Document:
-    """Read a stored document.
-
-    Args:
-        data: The stored text.
-        what: How an error names the document.
-        reader: The reader's version.
+    """Read a stored document, which an error calls `what`, as a reader of a version.
 
     Raises:
         UnreadableDocumentError: It is no JSON object, too long, or for newer readers only.
@@ -130,11 +117,7 @@ def _object(data: str | bytes, what: str) -> dict[str, Any]:
 
 
 class PassedOver:
-    """Logs once for each document why it is passed over, and once more where the reason changes.
-
-    Args:
-        log: Where to.
-    """
+    """Logs once for each document why it is passed over, and once more where the reason changes."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log

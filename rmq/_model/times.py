@@ -45,12 +45,8 @@ It is called for each message: a function around it would cost more than the clo
 def duration_ms(value: Duration, name: str) -> int:
     """Turn a duration into whole milliseconds, rounded up so that nothing happens early.
 
-    Args:
-        value: A `timedelta`, or a number of milliseconds; 0 to 100 years.
-        name: What to call the value in an error.
-
     Raises:
-        InvalidValueError: Not a duration, negative, not finite, or over 100 years.
+        InvalidValueError: Not a duration, negative, not finite, or over 100 years. It calls the value `name`.
     """
     if isinstance(value, timedelta):
         whole, rest = divmod(value, _ONE_MS)  # -(-value // ms) would overflow at timedelta.max
@@ -71,10 +67,6 @@ def check_day(name: str, value: object, lowest: float) -> None:
 
 def seconds(value: float | timedelta, name: str) -> float:
     """Turn a time to wait into seconds: at most 100 years, which is what "for ever" comes to.
-
-    Args:
-        value: A number of seconds, infinite for ever, or a `timedelta`; 0 or more.
-        name: What to call the value in an error.
 
     Raises:
         InvalidValueError: Not a number, or negative.
@@ -103,10 +95,6 @@ def most(value: int | None, name: str) -> int:
 
 def instant_ms(value: Instant, name: str) -> int:
     """Turn a point in time into milliseconds since 1970-01-01 UTC, rounded up.
-
-    Args:
-        value: An aware `datetime`, or epoch milliseconds, 1 to 2^53 - 1.
-        name: What to call the value in an error.
 
     Raises:
         InvalidValueError: A naive `datetime`, not a number, or out of range.

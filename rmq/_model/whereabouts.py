@@ -15,13 +15,24 @@ PLACES: tuple[AnyPlace, ...] = ("store", "prepare", "retry", "dead")
 
 
 @dataclass(frozen=True, slots=True)
-class PeekedMessage:
+class _InSlot:
+    """A content in a slot of a topic."""
+
+    topic: str
+    slot: int
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        """The content as text; bytes that are not UTF-8 show as backslash escapes."""
+        return self.content.decode(errors="backslashreplace")
+
+
+@dataclass(frozen=True, slots=True)
+class PeekedMessage(_InSlot):
     """A message where it lies.
 
     Attributes:
-        topic: Topic name.
-        slot: Slot number.
-        content: The content.
         body: The body, or `None`.
         place: `store`, `prepare` (in flight) or `retry` (waiting).
         score: Its raw score.
@@ -31,20 +42,12 @@ class PeekedMessage:
         now_ms: Redis' time of the reading, epoch ms.
     """
 
-    topic: str
-    slot: int
-    content: bytes
     body: bytes | None
     place: Place
     score: int
     due_ms: int | None
     retries_left: int | None
     now_ms: int = 0
-
-    @property
-    def text(self) -> str:
-        """The content as text; bytes that are not UTF-8 show as backslash escapes."""
-        return self.content.decode(errors="backslashreplace")
 
     @property
     def lease_left_ms(self) -> int:
@@ -85,9 +88,6 @@ class Whereabouts:
     """Where a content is. It can be in several places: in flight, and sent again meanwhile.
 
     Attributes:
-        topic: Topic name.
-        slot: Slot number.
-        content: The content.
         now_ms: Redis' time of the reading, epoch ms.
         stored: In the backlog.
         in_flight: In a handler's hands; `due_ms` is its lease's end.
@@ -115,13 +115,10 @@ class Whereabouts:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundMessage:
+class FoundMessage(_InSlot):
     """A message that a search found.
 
     Attributes:
-        topic: Topic name.
-        slot: Slot number.
-        content: The content.
         place: `store`, `prepare` (in flight), `retry` (waiting) or `dead`.
         score: Its raw score.
         due_ms: As in `PeekedMessage`; of a dead one its time of death.
@@ -133,9 +130,6 @@ class FoundMessage:
         now_ms: Redis' time of the reading, epoch ms.
     """
 
-    topic: str
-    slot: int
-    content: bytes
     place: AnyPlace
     score: int
     due_ms: int | None
@@ -145,11 +139,6 @@ class FoundMessage:
     body: bytes | None
     body_bytes: int
     now_ms: int
-
-    @property
-    def text(self) -> str:
-        """The content as text; bytes that are not UTF-8 show as backslash escapes."""
-        return self.content.decode(errors="backslashreplace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +185,6 @@ class AuditLine:
     """Who steered what.
 
     Attributes:
-        topic: Topic name.
         slot: Slot in whose log it stands; what concerns all slots stands in the first of them.
         id: Its id in that log.
         time_ms: When, epoch ms.
@@ -219,13 +207,10 @@ class AuditLine:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadMessage:
+class DeadMessage(_InSlot):
     """A dead message and why it died.
 
     Attributes:
-        topic: Topic name.
-        slot: Slot number.
-        content: The content.
         body: The body, or `None`.
         died_ms: Time of death, epoch ms.
         error_type: Type of the last error, e.g. `ValueError`, or `LeaseExpired`.
@@ -235,9 +220,6 @@ class DeadMessage:
         last_failed_ms: Time of its last failure, epoch ms.
     """
 
-    topic: str
-    slot: int
-    content: bytes
     body: bytes | None
     died_ms: int
     error_type: str
@@ -245,8 +227,3 @@ class DeadMessage:
     attempts: int
     first_failed_ms: int
     last_failed_ms: int
-
-    @property
-    def text(self) -> str:
-        """The content as text; bytes that are not UTF-8 show as backslash escapes."""
-        return self.content.decode(errors="backslashreplace")

@@ -33,7 +33,6 @@ class ListenerInfo:
     """A listener of a worker.
 
     Attributes:
-        topic: Topic name.
         group: Stream topics: the group.
         threads: Handlers in parallel.
         slots: Slots that it owns; without ZooKeeper all.

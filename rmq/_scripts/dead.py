@@ -8,7 +8,7 @@ from typing import Any
 
 from rmq._io.wire import Argument
 from rmq._model.envelope import unwrap
-from rmq._model.failures import read_failure
+from rmq._model.failures import why_dead
 from rmq._model.replies import Redriven
 from rmq._model.scores import score_of
 from rmq._model.topics import Topic
@@ -88,19 +88,7 @@ def dead_message(
 ) -> DeadMessage:
     """Return a dead message from what its keys hold."""
     died_ms = score_of(died)
-    record = read_failure(reason)
-    return DeadMessage(
-        topic,
-        slot,
-        content,
-        unwrap(body)[0],
-        died_ms,
-        error_type=record.type,
-        error_message=record.message,
-        attempts=record.attempts,
-        first_failed_ms=died_ms if record.first_ms is None else record.first_ms,
-        last_failed_ms=died_ms if record.last_ms is None else record.last_ms,
-    )
+    return DeadMessage(topic, slot, content, unwrap(body)[0], died_ms, *why_dead(reason, died_ms))
 
 
 def dead_reasons(topic: Topic, slot: int, sample: int) -> Call[tuple[int, Counter[str]]]:

@@ -19,7 +19,7 @@ from rmq._model.entries import (
     body_of,
     content_of,
 )
-from rmq._model.failures import read_failure
+from rmq._model.failures import why_dead
 from rmq._model.figures import GroupSlot, StreamSlot
 from rmq._model.messages import Encoded
 from rmq._model.owner import NO_OWNER, Owner
@@ -357,20 +357,6 @@ def _parse_claim(reply: list[Any]) -> ClaimReply[StreamClaimed]:
 def _dead_entry(
     topic: str, slot: int, group: str, entry_id: bytes, died: bytes, reason: bytes, flat: list[bytes]
 ) -> DeadEntry:
-    died_ms = int(died)
-    record = read_failure(reason)
-    return DeadEntry(
-        topic,
-        slot,
-        content_of(flat),
-        body_of(flat),
-        died_ms,
-        error_type=record.type,
-        error_message=record.message,
-        attempts=record.attempts,
-        first_failed_ms=died_ms if record.first_ms is None else record.first_ms,
-        last_failed_ms=died_ms if record.last_ms is None else record.last_ms,
-        id=entry_id.decode(),
-        group=group,
-        flat=tuple(flat),
-    )
+    died_ms, fields = int(died), (content_of(flat), body_of(flat))
+    why = why_dead(reason, died_ms)
+    return DeadEntry(topic, slot, *fields, died_ms, *why, id=entry_id.decode(), group=group, flat=tuple(flat))
