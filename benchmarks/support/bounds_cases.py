@@ -36,7 +36,7 @@ from rmq._slots.slots import NACK_BATCH, PIGGYBACKED_NACKS, WHOLE_BATCH
 from rmq._slots.stream_slots import RESUME_BATCH
 from rmq._transport.call import Call
 from rmq.spark import calls as spark_calls
-from rmq.spark.calls import Driver, Mark
+from rmq.spark.calls import Driver, Mark, Reading
 
 MIB = 1_048_576
 FAR = 2**52
@@ -574,8 +574,8 @@ def _plain(script: str, key: str, *args: Any) -> Call[Any]:
 
 
 def _read(place: Place, driver: Driver = DRIVER, max_replays: int = 10) -> Call[Any]:
-    limit, replays = spark_calls.CHUNK, {"max_replays": max_replays, "strict": True}
-    return spark_calls.read(place.topic, 0, driver, 1, 0, limit=limit, **replays)
+    reading = Reading(driver, 1, spark_calls.CHUNK, max_replays, True)
+    return spark_calls.read(place.topic, reading, 0, 0, spark_calls.CHUNK)
 
 
 @case("spark_enter", "a driver", sizes=False)
@@ -597,7 +597,7 @@ def _spark_replay(place: Place) -> Call[Any]:
 
 @case("spark_read", "a replay of what a sweep has put back")
 def _spark_replay_back(place: Place) -> Call[Any]:
-    names = [row.content for row in run(place.client, _spark_read(place)).rows]
+    names = run(place.client, _spark_read(place)).contents
     place.client.delete(place.keys.prepare)
     place.zset(place.keys.store, names, 5, 0)
     return _read(place, Driver("q", 2))
@@ -639,7 +639,7 @@ def _spark_scan(place: Place) -> Call[Any]:
 
 @case("spark_scan", "1,000 by name")
 def _spark_named(place: Place) -> Call[Any]:
-    return spark_calls.read_named(place.topic, 0, "dead", place.dead(MAX_BATCH))
+    return spark_calls.read_place(place.topic, 0, "dead", "named", contents=place.dead(MAX_BATCH))
 
 
 # --- streams

@@ -26,7 +26,7 @@ from rmq._model.topics import Topic, TopicType
 from rmq.spark.calls import CHUNK, Chunk
 from rmq.spark.schema import QUEUE
 from rmq.spark.session import open_session
-from rmq.spark.source.rows import ArrowRows
+from rmq.spark.source.reader import to_arrow
 
 pa: Any = pyarrow
 
@@ -111,11 +111,11 @@ class _Maker(DataSourceStreamReader):
         return [InputPartition(self._number // self._tasks) for _ in range(self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        rows = ArrowRows(QUEUE, Topic("nothing", TopicType.PRIORITY, slots=SLOTS))
+        topic = Topic("nothing", TopicType.PRIORITY, slots=SLOTS)
         names = [b"order:%014d" % index for index in range(CHUNK)]
         chunk = Chunk(CHUNK, 0, 0, names, list(range(1_000, 1_000 + CHUNK)), None)
         for _ in range(cast(int, partition.value) // (4 * CHUNK)):
-            yield rows.batch([(0, chunk)] * 4)
+            yield to_arrow(QUEUE, topic, [(0, chunk)] * 4)
 
     def commit(self, end: Mapping[str, int]) -> None:
         pass

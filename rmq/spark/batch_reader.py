@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, cast
@@ -21,30 +23,24 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rmq._model.topics import Topic, TopicType
+from rmq._model.topics import Topic
 from rmq._model.whereabouts import AnyPlace, meaning_of
 from rmq._scripts.claiming import MAX_BATCH
 from rmq._scripts.dead import dead_message
 from rmq._scripts.keys import slot_keys
-from rmq._slots.registry import Registry
 from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
 from rmq.errors import InvalidValueError, ScriptFailedError
 from rmq.spark.arrow import pa, spark_types
-from rmq.spark.calls import Page, read_named, read_place
+from rmq.spark.calls import Page, read_place
 from rmq.spark.options import Options
+from rmq.spark.slots import queue_topic
 
 PLACES: dict[str, AnyPlace] = {"backlog": "store", "inflight": "prepare", "waiting": "retry", "dead": "dead"}
 
 
 @dataclass
 class SlotsPartition(InputPartition):
-    """What one task reads.
-
-    Attributes:
-        topic: The definition, so that tasks need not ask for it.
-        slots: Its slots.
-    """
+    """What one task reads: the definition, so that tasks need not ask for it, and the task's slots."""
 
     topic: Topic
     slots: tuple[int, ...]
@@ -61,37 +57,27 @@ class RmqReader(DataSourceReader):
     """
 
     def __init__(self, schema: StructType, options: Options) -> None:
-        if options.zookeeper:
-            raise InvalidValueError("spark.read takes no zookeeper: looking needs no ownership; leave the option out")
         self._schema, self._options = schema, options
         self._filters: list[Filter] = []
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks: one for each slot, or several slots in one where there are more than `maxPartitions`."""
-        connections = _connections(self._options)
-        try:
-            topic = Registry(connections).get(self._options.needed_topic())
-        finally:
-            connections.close()
-        if topic.type is TopicType.STREAM:
-            raise InvalidValueError(f"topic {topic.name} is STREAM: spark.read reads the other three types")
+        with closing(self._options.connections()) as connections:
+            name = self._options.needed_topic()
+            topic = queue_topic(connections, name, "spark.read reads the other three types")
         slots = [slot for slot in range(topic.slots) if all(allows(each, slot) for each in self._filters)]
-        number = max(
-            1, min(len(slots), self._options.task_numbers[1])
-        )  # Spark wants one at least, be it without a slot
+        # Spark wants one at least, even without a slot
+        number = max(1, min(len(slots), self._options.task_numbers[1]))
         return [SlotsPartition(topic, tuple(slots[first::number])) for first in range(number)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read some slots, a page at a time."""
         partition = cast(SlotsPartition, partition)
-        connections = _connections(self._options)
-        try:
+        with closing(self._options.connections()) as connections:
             for slot in partition.slots:
                 for page in self._pages(connections, partition.topic, slot):
                     if page.rows:
                         yield to_arrow(self._schema, partition.topic, slot, self._options.queue, page)
-        finally:
-            connections.close()
 
     def _pages(self, connections: Connections, topic: Topic, slot: int) -> Iterator[Page]:
         place, options = PLACES[self._options.queue], self._options
@@ -117,23 +103,20 @@ class PruningReader(RmqReader):
         return filters
 
 
+_PASSES: dict[type[Filter], Callable[[Any, Any], bool]] = {
+    EqualTo: operator.eq,
+    In: lambda slot, values: slot in values,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+}
+
+
 def allows(condition: Filter, slot: int) -> bool:
     """Return whether rows of a slot can pass a filter on `slot`; one of a kind not known here lets all pass."""
-    match condition:
-        case EqualTo(value=value):
-            return slot == value
-        case In(value=values):
-            return slot in values
-        case GreaterThan(value=value):
-            return slot > value
-        case GreaterThanOrEqual(value=value):
-            return slot >= value
-        case LessThan(value=value):
-            return slot < value
-        case LessThanOrEqual(value=value):
-            return slot <= value
-        case _:
-            return True
+    passes = _PASSES.get(type(condition))
+    return passes is None or passes(slot, cast("Any", condition).value)
 
 
 def _scan(connections: Connections, topic: Topic, slot: int, place: AnyPlace, most: int) -> Iterator[Page]:
@@ -155,14 +138,14 @@ def _scan(connections: Connections, topic: Topic, slot: int, place: AnyPlace, mo
             left = [content for content in rest if content not in seen]
             while left:
                 part = left[:MAX_BATCH]
-                named = connections.run(read_named(topic, slot, place, part))
+                named = connections.run(read_place(topic, slot, place, "named", contents=part))
                 seen.update(row[0] for row in named.rows)
                 yield named._replace(cursor=cursor)
                 left = [*named.rest, *left[MAX_BATCH:]]
 
     first = next(pages())
     yield first
-    if not first.cursor:
+    if not first.cursor and not first.rest:
         return
     key = slot_keys(topic.name, slot).store
     server = None
@@ -222,7 +205,3 @@ def _of_dead(topic: Topic, slot: int, page: Page) -> dict[str, Sequence[Any]]:
         "first_failed": [message.first_failed_ms * 1_000 for message in dead],
         "last_failed": [message.last_failed_ms * 1_000 for message in dead],
     }
-
-
-def _connections(options: Options) -> Connections:
-    return Connections(parse_url(options.url), deadline_s=float(options.deadline_s))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import repeat
@@ -21,44 +21,31 @@ from rmq._transport.call import Call
 from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError, RmqError
 
 
-def _acked(call: Call[Any], detail: Sequence[str]) -> RmqError:
-    return BatchAckedError(
-        f"{call.place}: this query's batches are acked up to {detail[0]}; a reader of an earlier batch "
-        "comes too late, or works from an old copy of the checkpoint",
-        topic=call.topic,
-        slot=call.slot,
-    )
+def _refused(error: type[RmqError], text: str) -> Callable[[Call[Any], Sequence[str]], RmqError]:
+    return lambda call, words: error(f"{call.place}: {text.format(*words)}", topic=call.topic, slot=call.slot)
 
 
-def _copies_lost(call: Call[Any], detail: Sequence[str]) -> RmqError:
-    return BatchLostError(
-        f"{call.place}: Redis has dropped copies of bodies of {detail[0]} messages of this batch, as it does at "
-        "maxmemory under a volatile-* policy; set maxmemory-policy to noeviction and restart the query: they come "
-        "again after their leases",
-        topic=call.topic,
-        slot=call.slot,
-    )
-
-
-def _replaced(call: Call[Any], detail: Sequence[str]) -> RmqError:
-    return DriverReplacedError(
-        f"{call.place}: a newer driver ({detail[0]}) runs this query; only one may run from a checkpoint or "
-        "a copy of it",
-        topic=call.topic,
-        slot=call.slot,
-    )
-
-
-def _lost(call: Call[Any], detail: Sequence[str]) -> RmqError:
-    return BatchLostError(
-        f"{call.place}: the leases of {detail[0]} messages ran out while their batch ran, and others took them; "
-        "restart the query, or set failOnLeaseLost to false to go on without them",
-        topic=call.topic,
-        slot=call.slot,
-    )
-
-
-_REFUSALS = {"RMQ_ACKED": _acked, "RMQ_COPIES": _copies_lost, "RMQ_DRIVER": _replaced, "RMQ_LOST": _lost}
+_REFUSALS = {
+    "RMQ_ACKED": _refused(
+        BatchAckedError,
+        "this query's batches are acked up to {}; a reader of an earlier batch comes too late, or works from an old "
+        "copy of the checkpoint",
+    ),
+    "RMQ_COPIES": _refused(
+        BatchLostError,
+        "Redis has dropped copies of bodies of {} messages of this batch, as it does at maxmemory under a volatile-* "
+        "policy; set maxmemory-policy to noeviction and restart the query: they come again after their leases",
+    ),
+    "RMQ_DRIVER": _refused(
+        DriverReplacedError,
+        "a newer driver ({}) runs this query; only one may run from a checkpoint or a copy of it",
+    ),
+    "RMQ_LOST": _refused(
+        BatchLostError,
+        "the leases of {} messages ran out while their batch ran, and others took them; restart the query, or set "
+        "failOnLeaseLost to false to go on without them",
+    ),
+}
 _ENTER, _READ, _SETTLE = Bound("spark_enter"), Bound("spark_read", _REFUSALS), Bound("spark_settle", _REFUSALS)
 _SEND, _SCAN = Bound("spark_send"), Bound("spark_scan")
 
@@ -82,6 +69,25 @@ class Driver:
     generation: int
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a driver's batch is read: the same for all its chunks.
+
+    Attributes:
+        driver: The driver that planned the batch.
+        seq: Number of the batch.
+        size: Most messages in the batch.
+        max_replays: After this number of replays each further replay halves the batch.
+        strict: Refuse where this driver lost messages of a chunk.
+    """
+
+    driver: Driver
+    seq: int
+    size: int
+    max_replays: int
+    strict: bool
+
+
 class Entered(NamedTuple):
     """What a driver learns when it begins.
 
@@ -94,20 +100,6 @@ class Entered(NamedTuple):
     generation: int
     acked: int
     known: bool
-
-
-class ChunkRow(NamedTuple):
-    """One message of a chunk.
-
-    Attributes:
-        content: The content.
-        store_score: The score it had in store when it was first claimed: due ms, priority, or retries left.
-        body: The body as it was when it was first claimed, or `None`.
-    """
-
-    content: bytes
-    store_score: int
-    body: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +121,6 @@ class Chunk:
     contents: list[bytes]
     scores: list[int]
     bodies: list[bytes | None] | None
-
-    @property
-    def rows(self) -> tuple[ChunkRow, ...]:
-        """The messages, one by one."""
-        return tuple(map(ChunkRow, self.contents, self.scores, self.bodies or repeat(None)))
 
     @property
     def size_bytes(self) -> int:
@@ -246,14 +233,12 @@ class Page(NamedTuple):
     """A part of one place of a slot, or all of it.
 
     Attributes:
-        now_ms: Redis' time, epoch ms.
         cursor: Where the next part begins; empty at the end.
         size: Messages in the place.
         rows: (content, score, body, reason) each; the reason only of the dead.
         rest: Contents of this part that are still to be read by `read_named`, since they are large.
     """
 
-    now_ms: int
     cursor: str
     size: int
     rows: list[tuple[bytes, int, bytes | None, bytes | None]]
@@ -261,32 +246,38 @@ class Page(NamedTuple):
 
 
 def read_place(
-    topic: Topic, slot: int, place: AnyPlace, how: Literal["scan", "all"], cursor: str, most: int
+    topic: Topic,
+    slot: int,
+    place: AnyPlace,
+    how: Literal["scan", "all", "named"],
+    cursor: str = "0",
+    most: int = 0,
+    contents: Sequence[bytes] = (),
 ) -> Call[Page]:
-    """Build the reading of a place: about `most` from a cursor on (`scan`), or `all` of up to `most` at one instant."""
-    return _read_place(topic, slot, place, how, cursor, most)
+    """Build the reading of a place.
 
-
-def read_named(topic: Topic, slot: int, place: AnyPlace, contents: Sequence[bytes]) -> Call[Page]:
-    """Build the reading of up to `MAX_BATCH` contents of a place; those that have left it meanwhile are left out."""
-    return _read_place(topic, slot, place, "named", "0", 0, contents[:MAX_BATCH])
-
-
-def _read_place(
-    topic: Topic, slot: int, place: AnyPlace, how: str, cursor: str, most: int, contents: Sequence[bytes] = ()
-) -> Call[Page]:
+    Args:
+        topic: The definition.
+        slot: The slot.
+        place: The section.
+        how: `scan`: about `most` from the cursor on. `all`: all at one instant, if there are up to `most`. `named`: up
+            to `MAX_BATCH` contents, without those that have left the place.
+        cursor: Where a scan goes on.
+        most: Most messages.
+        contents: The named ones.
+    """
     keys, dead = slot_keys(topic.name, slot), place == "dead"
 
     def parse(reply: list[Any]) -> Page:
-        now_ms, following, size, items, bodies, reasons, rest = reply
+        _, following, size, items, bodies, reasons, rest = reply
         contents, scores = items[::2], [score_of(score) for score in items[1::2]]
         sent = [unwrap(body)[0] for body in bodies] or repeat(None)
         why: Iterable[bytes | None] = reasons or repeat(None)
         rows = list(zip(contents, scores, sent, why, strict=False))
-        return Page(int(now_ms), "" if following == b"0" else following.decode(), int(size), rows, rest)
+        return Page("" if following == b"0" else following.decode(), int(size), rows, rest)
 
     names = _SCAN.keys_with(topic, slot, zset=getattr(keys, place), body=keys.dead_body if dead else keys.body)
-    args = _SCAN.args(how=how, cursor=cursor, most=most, dead=int(dead), contents=contents)
+    args = _SCAN.args(how=how, cursor=cursor, most=most, dead=int(dead), contents=contents[:MAX_BATCH])
     return _SCAN.call(topic, slot, parse, args, repeatable=True, keys=names)
 
 
@@ -301,44 +292,28 @@ def enter(topic: Topic, query: str, *, needed: bool = False) -> Call[Entered]:
     return _ENTER.call(topic, 0, parse, args, repeatable=True, keys=keys)
 
 
-def read(
-    topic: Topic,
-    slot: int,
-    driver: Driver,
-    seq: int,
-    chunk: int,
-    *,
-    limit: int,
-    before: int = 0,
-    size: int | None = None,
-    max_replays: int,
-    strict: bool,
-) -> Call[Chunk]:
+def read(topic: Topic, reading: Reading, slot: int, chunk: int, limit: int, before: int = 0) -> Call[Chunk]:
     """Build the reading of a chunk of up to `limit` (1 to `CHUNK`) messages.
 
     Args:
         topic: The definition.
+        reading: How its batch is read.
         slot: The slot.
-        driver: Who planned the batch.
-        seq: Number of the batch.
         chunk: Number of the chunk in the slot's part of the batch.
         limit: Most messages in it.
         before: Most messages in the batch's chunks before it.
-        size: Most messages in the batch; by default it is this chunk.
-        max_replays: After so many replays the batch is halved with each further one.
-        strict: Refuse where this driver lost messages of the chunk.
     """
     args = _READ.args(
-        generation=driver.generation,
-        seq=seq,
+        generation=reading.driver.generation,
+        seq=reading.seq,
         chunk=chunk,
         limit=limit,
         before=before,
-        size=limit if size is None else size,
+        size=reading.size,
         order=order_of(topic),
         max_retries=topic.max_retries,
-        max_replays=max_replays,
-        strict=int(strict),
+        max_replays=reading.max_replays,
+        strict=int(reading.strict),
         keep_s=KEEP_S,
         lease_ms=topic.lease_ms,
     )
@@ -348,7 +323,7 @@ def read(
         scores, sent = list(map(score_of, items[1::2])), [unwrap(body)[0] for body in bodies] or None
         return Chunk(int(claimed), int(left_out), int(buried), items[::2], scores, sent)
 
-    own = query_keys(topic.name, slot, driver.query)
+    own = query_keys(topic.name, slot, reading.driver.query)
     keys = _READ.keys_with(topic, slot, query=own.query, query_body=own.body)
     return _READ.call(topic, slot, parse, args, repeatable=True, keys=keys)
 

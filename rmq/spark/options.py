@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, cast
 
 from rmq._model.times import parse_duration_ms
 from rmq._model.topics import MAX_SLOTS, Topic, TopicType
-from rmq._transport.durability import parse_durability
+from rmq._transport.connections import Connections
+from rmq._transport.durability import Durability, parse_durability
 from rmq._transport.urls import Topology, parse_url
 from rmq.errors import InvalidUrlError, InvalidValueError
 
@@ -105,6 +106,13 @@ def _merge(text: str, name: str) -> str:
     return _choice("partition", "none")(text, name)
 
 
+def _no_zookeeper(_text: str, name: str) -> None:
+    raise InvalidValueError(
+        f"format rmq takes no {name}: Spark takes part in no ownership; leave the option out, and read a stream from a "
+        "topic that has no owners"
+    )
+
+
 def _topic_type(text: str, name: str) -> TopicType:
     try:
         return TopicType[text.upper().replace("-", "_")]
@@ -140,9 +148,7 @@ class Options:
     """All options; which of them count depends on what is read or written."""
 
     url: str = _option("url", _text, "", "Address of Redis; by default `RMQ_URL` of the driver.")
-    zookeeper: str | None = _option(
-        "zookeeper", _text, None, "Refused by reader, source and sinks, by each with the reason."
-    )
+    zookeeper: None = _option("zookeeper", _no_zookeeper, None, "Refused.")
     topic: str | None = _option("topic", _text, None, "Topic name; a sink ignores a column `topic`.")
     type: TopicType | None = _option("type", _topic_type, None, "Type of a topic that is not registered yet.")  # noqa: RUF009 - a field
     slots: int | None = _option("slots", _whole(1, MAX_SLOTS), None, "Number of slots of such a topic.")
@@ -220,6 +226,11 @@ class Options:
             raise InvalidValueError('option `topic` is missing: .option("topic", "name")')
         return self.topic
 
+    def connections(self, *, sending: bool = False) -> Connections:
+        """Return connections, for the caller to close; `sending`: sends are confirmed as `durability` says."""
+        durability = parse_durability(self.durability, self.replicas) if sending else Durability()
+        return Connections(parse_url(self.url), deadline_s=float(self.deadline_s), durability=durability)
+
     @property
     def task_numbers(self) -> tuple[int, int]:
         """Fewest and most tasks of a read."""
@@ -285,10 +296,6 @@ def check_source(options: Options) -> None:
     Raises:
         InvalidValueError: An option that it does not take, or the topic is missing.
     """
-    if options.zookeeper:
-        raise InvalidValueError(
-            "readStream takes no zookeeper: a query shares no slots with workers; read a topic that has no owners"
-        )
     if options.lease_s is not None:
         raise InvalidValueError("readStream takes no leaseSeconds: the topic's lease counts, and the driver renews it")
     if options.queue != "backlog":

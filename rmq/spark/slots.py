@@ -1,25 +1,43 @@
-"""The slots of a topic as a streaming query changes them: the only caller of its scripts."""
+"""A topic as Spark uses it: its definition, and the acks and renewals of a streaming query's batches in its slots."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
-from rmq._model.messages import Encoded
-from rmq._model.topics import Topic
+from rmq._model.topics import Topic, TopicType
 from rmq._scripts import claiming
+from rmq._slots.registry import Registry
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq._transport.dispatch import CONNECT_PATIENCE_S
-from rmq.errors import RedisUnavailableError, RmqError
+from rmq.errors import InvalidValueError, RedisUnavailableError
 from rmq.spark import calls as spark_calls
-from rmq.spark.calls import Chunk, Driver, Entered, Mark, Once
+from rmq.spark.calls import Driver
 
 T = TypeVar("T")
 
 WINDOW = 64
 """Most calls under way at once: they bound the memory, and keep the servers busy."""
+
+
+def queue_topic(connections: Connections, name: str, no_stream: str) -> Topic:
+    """Return a registered topic that is no STREAM.
+
+    Args:
+        connections: Where it is.
+        name: Its name.
+        no_stream: Why it must not be a STREAM.
+
+    Raises:
+        UnknownTopicError: Nobody has registered it.
+        InvalidValueError: It is a STREAM.
+    """
+    topic = Registry(connections).get(name)
+    if topic.type is TopicType.STREAM:
+        raise InvalidValueError(f"topic {name} is STREAM: {no_stream}", topic=name)
+    return topic
 
 
 class SettledBatch(NamedTuple):
@@ -37,50 +55,16 @@ class SettledBatch(NamedTuple):
 
 
 class QuerySlots:
-    """Reads, acks and renews the batches of one query on one topic.
+    """Acks and renews the batches of queries on one topic.
 
     Args:
         connections: Where the slots are.
         topic: The registered definition.
-        window: Most calls under way at once that settle or sweep.
+        window: Most calls under way at once.
     """
 
     def __init__(self, connections: Connections, topic: Topic, window: int = WINDOW) -> None:
-        self._connections, self._window = connections, window
-        self.topic = topic
-
-    def enter(self, query: str, *, needed: bool = False) -> Entered:
-        """Begin to drive a query: its earlier drivers are refused from now on; `needed`: only one that is known."""
-        return self._connections.run(spark_calls.enter(self.topic, query, needed=needed))
-
-    def submit_read(
-        self,
-        driver: Driver,
-        seq: int,
-        parts: Sequence[tuple[int, int, int, int]],
-        *,
-        size: int,
-        max_replays: int,
-        strict: bool,
-    ) -> Callable[[], list[Chunk | RmqError]]:
-        """Send the reading of (slot, chunk, limit, before) parts; the function returned waits for what they hold."""
-        return self._connections.submit(
-            [
-                spark_calls.read(
-                    self.topic,
-                    slot,
-                    driver,
-                    seq,
-                    chunk,
-                    limit=limit,
-                    before=before,
-                    size=size,
-                    max_replays=max_replays,
-                    strict=strict,
-                )
-                for slot, chunk, limit, before in parts
-            ]
-        )
+        self._connections, self._topic, self._window = connections, topic, window
 
     def settle(
         self, driver: Driver, seq: int, chunks: Iterable[tuple[int, int]], verb: Literal["ack", "renew"]
@@ -90,7 +74,7 @@ class QuerySlots:
         Raises:
             RmqError: The first that a part met; the others are done.
         """
-        parts = (spark_calls.settle(self.topic, slot, driver, seq, chunk, verb) for slot, chunk in chunks)
+        parts = (spark_calls.settle(self._topic, slot, driver, seq, chunk, verb) for slot, chunk in chunks)
         done = lost = 0
         put_back: dict[int, int] = {}
         for call, settled in self._each(parts):
@@ -106,51 +90,25 @@ class QuerySlots:
         Raises:
             FencedError: A slot has an owner through ZooKeeper.
         """
-        for _ in self._each(claiming.claim(self.topic, slot, 0) for slot in range(self.topic.slots)):
+        for _ in self._each(claiming.claim(self._topic, slot, 0) for slot in range(self._topic.slots)):
             pass
 
     def _each(self, parts: Iterable[Call[T]]) -> Iterator[tuple[Call[T], T]]:
         """Carry out calls window by window, those for a server that does not answer after all others."""
-        rest = iter(parts)
+        errors: list[Exception] = []
         later: list[Call[T]] = []
-        error: Exception | None = None
-        while window := list(islice(rest, self._window)):
-            for call, result in self._carried_out(window, CONNECT_PATIENCE_S):
-                if isinstance(result, RedisUnavailableError) and call.repeatable:
-                    later.append(call)
-                elif isinstance(result, Exception):
-                    error = error or result
-                else:
-                    yield call, result
-        for first in range(0, len(later), self._window):
-            window = later[first : first + self._window]
-            down = isinstance(error, RedisUnavailableError)  # it was waited for once
-            for call, result in self._carried_out(window, CONNECT_PATIENCE_S if down else None):
-                if isinstance(result, Exception):
-                    error = error or result
-                else:
-                    yield call, result
-        if error is not None:
-            raise error
-
-    def _carried_out(self, window: Sequence[Call[T]], patience_s: float | None) -> Iterator[tuple[Call[T], Any]]:
-        if not all(call.repeatable for call in window):
-            patience_s = None
-        return zip(window, self._connections.run_many(window, patience_s), strict=True)
-
-
-class MarkedWriter:
-    """Sends chunks of a streaming query's batches, each once.
-
-    Args:
-        connections: Where the slots are.
-        topic: The registered definition; it neither drops nor waits, and has no time to live if it is PRIORITY.
-    """
-
-    def __init__(self, connections: Connections, topic: Topic) -> None:
-        self._connections = connections
-        self.topic = topic
-
-    def send_call(self, slot: int, messages: Sequence[Encoded], mark: Mark) -> Call[Once]:
-        """Build the send of a chunk, for callers that keep several in flight."""
-        return spark_calls.send_once(self.topic, slot, messages, mark)
+        for calls in (parts, later):
+            rest = iter(calls)
+            while window := list(islice(rest, self._window)):
+                # the second time a server that is down was waited for once
+                brief = calls is parts or not errors or isinstance(errors[0], RedisUnavailableError)
+                patience_s = CONNECT_PATIENCE_S if brief and all(call.repeatable for call in window) else None
+                for call, result in zip(window, self._connections.run_many(window, patience_s), strict=True):
+                    if isinstance(result, RedisUnavailableError) and call.repeatable and calls is parts:
+                        later.append(call)
+                    elif isinstance(result, Exception):
+                        errors.append(result)
+                    else:
+                        yield call, result
+        if errors:
+            raise errors[0]

@@ -22,7 +22,7 @@ from rmq._slots.stream_slots import RESUME_BATCH, StreamWriter
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.spark import calls as spark_calls
-from rmq.spark.calls import Driver
+from rmq.spark.calls import Driver, Reading
 from tests.conftest import MakeSlot, MakeTopic
 from tests.support.slots import T0, SlotState
 
@@ -161,9 +161,9 @@ def test_the_commands_of_a_replay_do_not_grow_with_the_chunk(bodies: bool, make_
         slot = make_slot(TopicType.PRIORITY, max_retries=1)
         names = [b"m%03d" % number for number in range(size)]
         slot.seed(SlotState(store=dict.fromkeys(names, 1), body=dict.fromkeys(names, b"body") if bodies else {}))
-        slot.run(spark_calls.read(slot.topic, 0, Driver("q", 1), 1, 0, limit=size, max_replays=10, strict=True))
+        slot.run(spark_calls.read(slot.topic, Reading(Driver("q", 1), 1, size, 10, True), 0, 0, size))
         slot.client.config_resetstat()
-        replay = spark_calls.read(slot.topic, 0, Driver("q", 2), 1, 0, limit=size, max_replays=10, strict=True)
+        replay = spark_calls.read(slot.topic, Reading(Driver("q", 2), 1, size, 10, True), 0, 0, size)
         assert slot.run(replay).buried == size
         stats = slot.client.info("commandstats")
         numbers.append(sum(each["calls"] for name, each in stats.items() if name != "cmdstat_hexists"))

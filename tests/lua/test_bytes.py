@@ -151,9 +151,9 @@ def test_what_dies_with_a_large_body_dies_in_parts(make_slot: MakeSlot) -> None:
 def test_a_chunk_of_a_query_is_bounded(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.PRIORITY)
     fill(slot, {b"%d" % number: MIB for number in range(6)})
-    driver = spark_calls.Driver("q1", 1)
+    reading = spark_calls.Reading(spark_calls.Driver("q1", 1), 1, 1_000, 9, True)
     for again in range(2):
-        chunk = slot.run(spark_calls.read(slot.topic, 0, driver, 1, 0, limit=1_000, max_replays=9, strict=True))
+        chunk = slot.run(spark_calls.read(slot.topic, reading, 0, 0, 1_000))
         assert (chunk.claimed, chunk.contents) == (3, [b"0", b"1", b"2"]), again
     assert len(slot.state().store) == 3
 
@@ -164,7 +164,7 @@ def test_a_scan_leaves_large_ones_to_be_read_by_name(make_slot: MakeSlot) -> Non
     page = slot.run(spark_calls.read_place(slot.topic, 0, "store", "scan", "0", 1_000))
     assert (len(page.rows), len(page.rest)) == (3, 3)
     slot.cancel(page.rest[0])
-    rest = slot.run(spark_calls.read_named(slot.topic, 0, "store", page.rest))
+    rest = slot.run(spark_calls.read_place(slot.topic, 0, "store", "named", contents=page.rest))
     assert [row[0] for row in rest.rows] == list(page.rest[1:])
     assert all(row[2] == b"x" * MIB for row in (*page.rows, *rest.rows))
     assert rest.rest == []
@@ -253,8 +253,8 @@ def test_many_slots_with_large_contents_are_read_only_as_far_as_they_fit(
 def test_a_query_reads_large_contents_in_parts(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.PRIORITY)
     fill(slot, {b"%03d" % number + b"x" * 60_000: 0 for number in range(100)})
-    driver = spark_calls.Driver("q1", 1)
-    chunk = slot.run(spark_calls.read(slot.topic, 0, driver, 1, 0, limit=1_000, max_replays=9, strict=True))
+    reading = spark_calls.Reading(spark_calls.Driver("q1", 1), 1, 1_000, 9, True)
+    chunk = slot.run(spark_calls.read(slot.topic, reading, 0, 0, 1_000))
     assert len(chunk.contents) == claiming.CLAIM_BYTES // 60_003
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import pytest
 import redis
@@ -18,7 +19,7 @@ from rmq._scripts.keys import QueryKeys, query_keys
 from rmq._transport.call import Call
 from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError, FencedError, ScriptFailedError
 from rmq.spark import calls as spark_calls
-from rmq.spark.calls import Chunk, ChunkRow, Driver, Entered, Settled
+from rmq.spark.calls import Chunk, Driver, Entered, Reading, Settled
 from tests.conftest import MakeSlot
 from tests.lua.test_foreign_types import WRITES, commands_of
 from tests.support.servers import RedisServer
@@ -27,7 +28,7 @@ from tests.support.slots import SlotState, SlotUnderTest, scripts_under_test, sc
 FIRST, SECOND = Driver("q1", 1), Driver("q1", 2)
 SCRIPTS: dict[str, Callable[[Topic], Call[Any]]] = {
     "spark_enter": lambda topic: spark_calls.enter(topic, "q1"),
-    "spark_read": lambda topic: spark_calls.read(topic, 0, SECOND, 1, 0, limit=10, max_replays=0, strict=True),
+    "spark_read": lambda topic: spark_calls.read(topic, Reading(SECOND, 1, 10, 0, True), 0, 0, 10),
     "spark_scan": lambda topic: spark_calls.read_place(topic, 0, "dead", "all", "0", 10),
     "spark_settle": lambda topic: spark_calls.settle(topic, 0, SECOND, 1, 0, "ack"),
 }
@@ -46,9 +47,7 @@ def read(
     max_replays: int = 10,
     strict: bool = True,
 ) -> Chunk:
-    return slot.run(
-        spark_calls.read(slot.topic, 0, driver, seq, chunk, limit=limit, max_replays=max_replays, strict=strict)
-    )
+    return slot.run(spark_calls.read(slot.topic, Reading(driver, seq, limit, max_replays, strict), 0, chunk, limit))
 
 
 def ack(slot: SlotUnderTest, driver: Driver = FIRST, seq: int = 1, chunk: int = 0) -> Settled:
@@ -59,8 +58,18 @@ def renew(slot: SlotUnderTest, driver: Driver = FIRST, seq: int = 1, chunk: int 
     return slot.run(spark_calls.settle(slot.topic, 0, driver, seq, chunk, "renew"))
 
 
+class Row(NamedTuple):
+    content: bytes
+    store_score: int
+    body: bytes | None
+
+
+def rows_of(chunk: Chunk) -> tuple[Row, ...]:
+    return tuple(map(Row, chunk.contents, chunk.scores, chunk.bodies or repeat(None)))
+
+
 def contents(chunk: Chunk) -> list[bytes]:
-    return [row.content for row in chunk.rows]
+    return chunk.contents
 
 
 def filled(
@@ -123,7 +132,7 @@ def test_each_message_of_a_chunk_keeps_its_own_retries(make_slot: MakeSlot) -> N
     slot.claim(0)  # a sweep
     slot.send((b"new", 5_000))
     first = read(slot, seq=2)
-    assert first.rows == (ChunkRow(b"new", 5_000, None), ChunkRow(b"m000", 16, None))
+    assert rows_of(first) == (Row(b"new", 5_000, None), Row(b"m000", 16, None))
     assert slot.state().prepare == {b"new": slot.claim_score(16), b"m000": slot.claim_score(15)}
     assert read(slot, seq=2) == first
     assert renew(slot, seq=2) == Settled(2, 0)
@@ -135,20 +144,20 @@ def test_each_message_of_a_chunk_keeps_its_own_retries(make_slot: MakeSlot) -> N
 def test_a_trace_that_came_with_a_body_is_not_part_of_it(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.PRIORITY)
     slot.send((b"a", 5_000, wrap(b"body", "00-1-2-01")), (b"b", 4_000, wrap(None, "00-1-2-01")))
-    assert read(slot).rows == (ChunkRow(b"a", 5_000, b"body"), ChunkRow(b"b", 4_000, None))
+    assert rows_of(read(slot)) == (Row(b"a", 5_000, b"body"), Row(b"b", 4_000, None))
 
 
 def test_bodies_are_those_of_the_claim(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.PRIORITY)
     slot.send((b"a", 5_000, b"old"), (b"b", 4_000, None))
-    rows = (ChunkRow(b"a", 5_000, b"old"), ChunkRow(b"b", 4_000, None))
-    assert read(slot).rows == rows
+    rows = (Row(b"a", 5_000, b"old"), Row(b"b", 4_000, None))
+    assert rows_of(read(slot)) == rows
     slot.send((b"a", 6_000, b"new"))
-    assert read(slot).rows == rows
+    assert rows_of(read(slot)) == rows
     assert ack(slot) == Settled(2, 0)
     assert not slot.client.exists(query_of(slot).body)
     assert slot.state().body == {b"a": b"new"}
-    assert read(slot, seq=2).rows == (ChunkRow(b"a", 6_000, b"new"),)
+    assert rows_of(read(slot, seq=2)) == (Row(b"a", 6_000, b"new"),)
 
 
 def test_bodies_whose_copies_redis_has_dropped_are_not_given_out_as_none(make_slot: MakeSlot) -> None:
@@ -156,13 +165,13 @@ def test_bodies_whose_copies_redis_has_dropped_are_not_given_out_as_none(make_sl
     slot.send((b"a", 5_000, b"body"), (b"b", 4_000, None), (b"c", 3_000, b"other"))
     read(slot, limit=2)
     slot.client.delete(query_of(slot).body)  # an eviction
-    assert read(slot, chunk=1).rows == (ChunkRow(b"c", 3_000, b"other"),), "there are copies again, not of these two"
+    assert rows_of(read(slot, chunk=1)) == (Row(b"c", 3_000, b"other"),), "there are copies again, not of these two"
     for strict in (True, False):
         with pytest.raises(BatchLostError, match="copies of bodies of 2 messages"):
             read(slot, limit=2, strict=strict)
     again = read(slot, SECOND, limit=2)
-    assert (again.claimed, again.left_out, again.rows) == (2, 2, ())
-    assert read(slot, SECOND, chunk=1).rows == (ChunkRow(b"c", 3_000, b"other"),)
+    assert (again.claimed, again.left_out, rows_of(again)) == (2, 2, ())
+    assert rows_of(read(slot, SECOND, chunk=1)) == (Row(b"c", 3_000, b"other"),)
     assert [ack(slot, SECOND, chunk=chunk) for chunk in (0, 1)] == [Settled(0, 0), Settled(1, 0)]
     slot.advance(62_000)
     assert {(claimed.content, claimed.body) for claimed in slot.claim(2).messages} == {(b"a", b"body"), (b"b", None)}
@@ -225,7 +234,7 @@ def test_what_a_competitor_took_after_the_lease_is_left_alone(make_slot: MakeSlo
     slot.advance(62_000)
     theirs = slot.claim(2).messages
     assert len(theirs) == 2
-    mine = {row.content for row in read(slot, strict=False).rows} - {claimed.content for claimed in theirs}
+    mine = {row.content for row in rows_of(read(slot, strict=False))} - {claimed.content for claimed in theirs}
     assert mine == set(), "a sweep took all of them out of prepare"
     if renewed:
         assert renew(slot) == Settled(0, 3)
@@ -266,8 +275,8 @@ def test_a_new_driver_takes_back_what_a_sweep_put_back_and_leaves_the_rest(make_
     theirs = slot.claim(1).messages[0]  # sweeps all of them
     slot.send((b"m002", 1_000_010))  # a fresh message of the same content
     again = read(slot, SECOND)
-    rest = tuple(row for row in first.rows if row.content not in (theirs.content, b"m002"))
-    assert (again.claimed, again.left_out, again.buried, again.rows) == (4, 2, 0, rest)
+    rest = tuple(row for row in rows_of(first) if row.content not in (theirs.content, b"m002"))
+    assert (again.claimed, again.left_out, again.buried, rows_of(again)) == (4, 2, 0, rest)
     assert len(rest) == 2
     assert set(slot.state().store) == {b"m002"}
     assert ack(slot, SECOND) == Settled(2, 0)
@@ -287,7 +296,7 @@ def test_a_renewal_forgets_nothing_that_a_later_driver_may_take_back(make_slot: 
     slot.advance(50_000)
     assert renew(slot, driver) == Settled(2, 2), "those that are held were renewed"
     again = read(slot, SECOND)
-    assert (again.left_out, again.rows) == (1, tuple(row for row in first.rows if row.content != b"m002"))
+    assert (again.left_out, rows_of(again)) == (1, tuple(row for row in rows_of(first) if row.content != b"m002"))
     assert slot.ack((theirs.content, theirs.claim_score)) == ()
     assert renew(slot, SECOND) == ack(slot, SECOND) == Settled(3, 0)
 
@@ -300,7 +309,7 @@ def test_a_rollback_with_another_body_is_another_message(make_slot: MakeSlot) ->
     slot.advance(62_000)
     theirs = slot.claim(1).messages[0]
     slot.nack(Nack(theirs.content, theirs.claim_score))
-    assert read(slot, SECOND).rows == ()
+    assert rows_of(read(slot, SECOND)) == ()
     assert slot.state().store == {b"a": 16}
 
 
@@ -310,7 +319,7 @@ def test_what_waits_for_a_retry_stays_there(make_slot: MakeSlot) -> None:
     slot.advance(62_000)
     theirs = slot.claim(1).messages[0]
     slot.nack(Nack(theirs.content, theirs.claim_score, "retry", 10_000))
-    assert read(slot, SECOND).rows == ()
+    assert rows_of(read(slot, SECOND)) == ()
     assert set(slot.state().retry) == {b"m000"}
 
 
@@ -339,7 +348,7 @@ def test_after_too_many_replays_a_chunk_is_halved_and_one_message_dies(make_slot
         shares.append(contents(chunk))
         assert chunk.bodies in ([b"body"] * len(chunk.contents), None)
         again = read(slot, Driver("q1", generation), max_replays=2)
-        assert again.rows == chunk.rows, "the same again for the same driver"
+        assert rows_of(again) == rows_of(chunk), "the same again for the same driver"
         slot.advance(1_000)
     assert shares == [whole, whole, whole, whole[:2], whole[:1], []]
     state = slot.state()
@@ -357,9 +366,7 @@ def test_a_halved_batch_goes_through_without_its_second_half(make_slot: MakeSlot
     slot.send((b"m006", 7_000))
 
     def halve(driver: Driver, number: int) -> Chunk:
-        call = spark_calls.read(
-            slot.topic, 0, driver, 1, number, limit=4, before=4 * number, size=8, max_replays=0, strict=True
-        )
+        call = spark_calls.read(slot.topic, Reading(driver, 1, 8, 0, True), 0, number, 4, 4 * number)
         return slot.run(call)
 
     assert contents(halve(SECOND, 0)) == [b"m000", b"m001", b"m002", b"m003"]
@@ -374,9 +381,7 @@ def test_what_a_halved_batch_gives_back_is_not_claimed_by_its_later_chunks(make_
     read(slot, limit=4)
 
     def halve(driver: Driver, number: int) -> list[bytes]:
-        call = spark_calls.read(
-            slot.topic, 0, driver, 1, number, limit=4, before=4 * number, size=4, max_replays=0, strict=True
-        )
+        call = spark_calls.read(slot.topic, Reading(driver, 1, 4, 0, True), 0, number, 4, 4 * number)
         return contents(slot.run(call))
 
     assert halve(SECOND, 0) == [b"m000", b"m001"]
@@ -389,13 +394,8 @@ def test_fewer_replays_than_before_skip_no_half(make_slot: MakeSlot) -> None:
     slot = filled(make_slot, 4)
 
     def replay(generation: int, max_replays: int) -> list[list[bytes]]:
-        driver = Driver("q1", generation)
-        calls = [
-            spark_calls.read(
-                slot.topic, 0, driver, 1, n, limit=1, before=n, size=4, max_replays=max_replays, strict=True
-            )
-            for n in range(4)
-        ]
+        reading = Reading(Driver("q1", generation), 1, 4, max_replays, True)
+        calls = [spark_calls.read(slot.topic, reading, 0, n, 1, n) for n in range(4)]
         return [contents(slot.run(call)) for call in calls]
 
     whole = [[b"m%03d" % n] for n in range(4)]
@@ -411,7 +411,7 @@ def test_fewer_replays_than_before_skip_no_half(make_slot: MakeSlot) -> None:
 def test_retries_used_up_are_buried_as_well(make_slot: MakeSlot) -> None:
     slot = filled(make_slot, 1, max_retries=1)
     read(slot)
-    assert len(read(slot, SECOND).rows) == 1
+    assert len(rows_of(read(slot, SECOND))) == 1
     assert read(slot, Driver("q1", 3)).buried == 1
     assert set(slot.state().dead) == {b"m000"}
 
@@ -470,10 +470,10 @@ def test_a_driver_is_newer_than_those_before_also_where_its_record_was_lost(make
 def test_a_paused_slot_gives_nothing(make_slot: MakeSlot) -> None:
     slot = filled(make_slot)
     slot.client.hset(slot.keys.meta, "paused", "1")
-    assert read(slot).rows == ()
+    assert rows_of(read(slot)) == ()
     slot.client.hdel(slot.keys.meta, "paused")
-    assert read(slot).rows == (), "the same again"
-    assert len(read(slot, seq=2).rows) == 3
+    assert rows_of(read(slot)) == (), "the same again"
+    assert len(rows_of(read(slot, seq=2))) == 3
 
 
 def test_a_slot_with_an_owner_is_refused(make_slot: MakeSlot) -> None:
@@ -506,8 +506,8 @@ def test_1000_with_16_digit_scores(make_slot: MakeSlot) -> None:
     slot.send(*((b"%d" % number, due) for number in range(1_000)))
     slot.set_clock(due)
     first = read(slot)
-    assert len(first.rows) == 1_000
-    assert {row.store_score for row in first.rows} == {due}
+    assert len(rows_of(first)) == 1_000
+    assert {row.store_score for row in rows_of(first)} == {due}
     assert renew(slot) == Settled(1_000, 0)
     assert read(slot, SECOND) == first
     assert ack(slot, SECOND) == Settled(1_000, 0)
@@ -582,10 +582,10 @@ def test_a_full_redis_can_be_drained() -> None:
         server.config_set("maxmemory", 1)
         generation = slot.run(spark_calls.enter(slot.topic, "q1")).generation
         driver = Driver("q1", generation)
-        assert len(read(slot, driver).rows) == 10
+        assert len(rows_of(read(slot, driver))) == 10
         assert renew(slot, driver) == Settled(10, 0)
         later = Driver("q1", generation + 1)
-        assert len(read(slot, later).rows) == 10
+        assert len(rows_of(read(slot, later))) == 10
         assert ack(slot, later) == Settled(10, 0)
         assert slot.state().unaccounted == 0
         slot.close()

@@ -140,6 +140,14 @@ def test_a_stream_topic_is_refused_and_slots_share_partitions(spark_client: RmqC
         RmqReader(QUEUE, Options(spark_client.url, topic=log.name)).partitions()
 
 
+def test_large_bodies_are_read_although_one_page_holds_the_slot(spark_client: RmqClient) -> None:
+    topic = Topic(f"read-{next(numbers)}", TopicType.PRIORITY, slots=1)
+    spark_client.producer(topic).send_many(PriorityMessage(f"m{i}", 1_000, body=bytes(1 << 20)) for i in range(6))
+    reader = RmqReader(QUEUE, Options(spark_client.url, topic=topic.name))
+    found = [name for page in reader.read(reader.partitions()[0]) for name in page["content"].to_pylist()]
+    assert sorted(found) == [b"m%d" % i for i in range(6)]
+
+
 def test_a_scan_that_goes_on_after_a_restart_of_redis_misses_nothing() -> None:
     # each server has an order of its own: the cursor of another one means nothing to it
     with RedisServer(("appendonly yes", "appendfsync always")) as server, RmqClient(server.url) as client:

@@ -13,9 +13,9 @@ from rmq import RangeMergeMessage, RmqClient, Topic, TopicType
 from rmq.errors import InvalidValueError, RmqError
 from rmq.spark.failures import plain_errors
 from rmq.spark.options import parse_options
-from rmq.spark.sink.counted import write_counted
 from rmq.spark.sink.redrive_writer import RedriveWriter
 from rmq.spark.sink.sender import Counts
+from rmq.spark.sink.writer import write_counted
 from tests.spark.dead_letters import accounts, kill
 from tests.spark.frames import stored
 

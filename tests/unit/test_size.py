@@ -24,7 +24,6 @@ MANY_PARAMETERS = {
     "rmq._scripts.dead.redrive": _TO_SHRINK,
     "rmq._scripts.streams.claim": _TO_SHRINK,
     "rmq._scripts.viewing._found": _TO_SHRINK,
-    "rmq.spark.calls.read": _TO_SHRINK,
 }
 """Functions that have more parameters -> why: take out those that have shrunk, add none of the second kind."""
 

@@ -34,9 +34,8 @@ from rmq.errors import InvalidValueError, UnknownTopicError
 from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors
 from rmq.spark.jobs import nothing
 from rmq.spark.options import MOST_MESSAGES, parse_options
-from rmq.spark.sink.counted import write_counted
 from rmq.spark.sink.sender import Counts
-from rmq.spark.sink.writer import BatchWriter
+from rmq.spark.sink.writer import BatchWriter, write_counted
 
 _LOOK_EVERY_S = 0.2
 

@@ -24,8 +24,7 @@ from rmq.spark.failures import plain_errors
 from rmq.spark.folding import merged
 from rmq.spark.jobs import nothing
 from rmq.spark.options import parse_options
-from rmq.spark.sink.counted import write_counted
-from rmq.spark.sink.writer import BatchWriter
+from rmq.spark.sink.writer import BatchWriter, write_counted
 
 MERGES = ("partition", "all", "none")
 

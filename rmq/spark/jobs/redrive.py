@@ -18,10 +18,10 @@ from rmq.errors import InvalidValueError
 from rmq.spark.failures import plain_errors
 from rmq.spark.options import MAX_RATE, parse_options
 from rmq.spark.progress import watching
-from rmq.spark.sink.counted import write_counted
 from rmq.spark.sink.pacing import Limit, sent_so_far
 from rmq.spark.sink.redrive_writer import RedriveWriter
 from rmq.spark.sink.sender import Counts
+from rmq.spark.sink.writer import write_counted
 
 LOOK_EVERY_S = 2.0
 DEADLINE_S = 60.0

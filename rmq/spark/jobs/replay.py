@@ -37,10 +37,9 @@ from rmq.spark.jobs.redrive import (
     reporting,
 )
 from rmq.spark.options import Options, parse_options
-from rmq.spark.sink.counted import write_counted
 from rmq.spark.sink.pacing import Limit
 from rmq.spark.sink.sender import Counts, Sending
-from rmq.spark.sink.writer import BatchWriter, takes_marks, task_context
+from rmq.spark.sink.writer import BatchWriter, takes_marks, task_context, write_counted
 
 CHUNK = 10
 """Messages in a call. Always the same, so that a later run finds the marks of an earlier one, whatever its rate."""

@@ -35,9 +35,9 @@ class Limit:
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
-def limit_of(per_second: float) -> Limit:
-    """Return a limit that lets pass about a tenth of a second's worth at once."""
-    return Limit(per_second, max(1, min(1_000, int(per_second / 10))))
+def limit_of(per_second: float | None) -> Limit | None:
+    """Return a limit that lets pass about a tenth of a second's worth at once; `None` for no limit."""
+    return None if per_second is None else Limit(per_second, max(1, min(1_000, int(per_second / 10))))
 
 
 class TaskPace:

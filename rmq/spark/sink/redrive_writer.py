@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -11,25 +11,22 @@ from pyspark.sql.types import BinaryType, ByteType, IntegerType, LongType, Short
 
 from rmq._admin.dead_letters import new_score
 from rmq._model.replies import Redriven
-from rmq._model.topics import Topic, TopicType
-from rmq._slots.registry import Registry
+from rmq._model.topics import Topic
 from rmq._slots.slots import NACK_BATCH, SlotWriter
-from rmq._transport.connections import Connections
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import pa
 from rmq.spark.options import Options
 from rmq.spark.schema import DEAD
 from rmq.spark.sink.pacing import Limit, TaskPace, limit_of
 from rmq.spark.sink.sender import Counts
-from rmq.spark.sink.writer import Written, sink_connections
-
-log = logging.getLogger("rmq.spark")
+from rmq.spark.sink.writer import Reporting, Written
+from rmq.spark.slots import queue_topic
 
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _NEEDED = {"slot": _WHOLE, "content": (BinaryType, StringType), "died": (type(DEAD["died"].dataType),)}
 
 
-class RedriveWriter(DataSourceArrowWriter):
+class RedriveWriter(Reporting, DataSourceArrowWriter):
     """Moves dead messages back into the backlog: slot, content and time of death say which.
 
     Args:
@@ -45,57 +42,38 @@ class RedriveWriter(DataSourceArrowWriter):
         UnknownTopicError: No such topic.
     """
 
+    done = "redriven"
+
     def __init__(self, schema: StructType, options: Options, limit: Limit | None = None) -> None:
-        if options.zookeeper:
-            raise InvalidValueError("a redrive takes no zookeeper: it needs no ownership; leave the option out")
         if options.idempotent or options.merge or options.trust_slot or options.bad_rows != "fail":
             raise InvalidValueError(
                 "redrive cannot be combined with idempotent, merge, trustSlot or badRows: it moves the dead unchanged"
             )
         self._options = options
-        connections = sink_connections(options)
-        try:
-            self.topic = Registry(connections).get(options.needed_topic())
-        finally:
-            connections.close()
-        if self.topic.type is TopicType.STREAM:
-            raise InvalidValueError(f"topic {self.topic.name} is STREAM: its dead are redriven with rmq dead redrive")
+        with closing(options.connections(sending=True)) as connections:
+            name = options.needed_topic()
+            self.topic = queue_topic(connections, name, "its dead are redriven with rmq dead redrive")
         _check_columns(schema, self.topic)
         self._score = new_score(self.topic, options.priority, options.time_range_ms)
         self._overwrite = options.priority is not None or options.time_range_ms is not None
-        self._limit = limit_of(options.max_rate) if limit is None and options.max_rate is not None else limit
+        self._limit = limit or limit_of(options.max_rate)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Move one task's rows."""
-        connections = sink_connections(self._options)
-        pace = None if self._limit is None else TaskPace(connections, self.topic, self._limit)
         counts = Counts()
-        try:
+        with closing(self._options.connections(sending=True)) as connections:
+            pace = None if self._limit is None else TaskPace(connections, self.topic, self._limit)
+            writer = SlotWriter(connections, self.topic)
             for batch in iterator:
                 for slot, rows in _by_slot(self.topic, batch).items():
-                    self._move(connections, pace, slot, rows, counts)
+                    self._move(writer, pace, slot, rows, counts)
                 counts.rows += batch.num_rows
-        finally:
-            connections.close()
         return Written(counts)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log what was moved."""
-        self._report(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log what was moved: nothing is taken back."""
-        self._report(messages)
-
     def _move(
-        self,
-        connections: Connections,
-        pace: TaskPace | None,
-        slot: int,
-        rows: Sequence[tuple[bytes, int]],
-        counts: Counts,
+        self, writer: SlotWriter, pace: TaskPace | None, slot: int, rows: Sequence[tuple[bytes, int]], counts: Counts
     ) -> None:
-        writer, (kind, value) = SlotWriter(connections, self.topic), self._score
+        kind, value = self._score
         most = NACK_BATCH if self._limit is None else min(NACK_BATCH, self._limit.burst)
         for first in range(0, len(rows), most):
             part = rows[first : first + most]
@@ -116,13 +94,6 @@ class RedriveWriter(DataSourceArrowWriter):
             counts.skipped += absent
             if pace is not None:
                 pace.give_back(absent)
-
-    def _report(self, messages: list[WriterCommitMessage | None]) -> None:
-        total = Counts()
-        for message in messages:
-            if isinstance(message, Written):
-                total.add(message.counts)
-        log.info("topic %s: redrive: %s", self.topic.name, total)
 
 
 def _check_columns(schema: StructType, topic: Topic) -> None:

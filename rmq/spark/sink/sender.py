@@ -18,10 +18,9 @@ from rmq._slots.slots import SlotWriter
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import BacklogFullError, FixedTimePassedError, RmqError
-from rmq.spark.calls import Mark, Once
+from rmq.spark.calls import Mark, Once, send_once
 from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.pacing import TaskPace
-from rmq.spark.slots import MarkedWriter
 
 log = logging.getLogger("rmq.spark")
 
@@ -106,7 +105,6 @@ class TaskSender:
         self._connections, self._topic, self._sending = connections, topic, sending
         self._bad_rows, self._mark, self._pace = bad_rows, mark, pace
         self._writer = SlotWriter(connections, topic)
-        self._marked = MarkedWriter(connections, topic)
         self._held: dict[int, list[Encoded]] = {}
         self._folded: dict[int, dict[bytes, Encoded]] = {}
         self._number = self._bytes = 0
@@ -170,9 +168,13 @@ class TaskSender:
         self.counts.folded += len(rows) - (self._number - before)
 
     def _call(self, part: _Part) -> Call[Any]:
-        if self._mark is None:
-            return self._writer.send_call(part.slot, part.encoded)
-        return self._marked.send_call(part.slot, part.encoded, self._mark.of(part.number, part.encoded))
+        return self._send_call(part.slot, part.encoded, self._mark_of(part))
+
+    def _send_call(self, slot: int, rows: Sequence[Encoded], mark: Mark | None) -> Call[Any]:
+        return self._writer.send_call(slot, rows) if mark is None else send_once(self._topic, slot, rows, mark)
+
+    def _mark_of(self, part: _Part) -> Mark | None:
+        return None if self._mark is None else self._mark.of(part.number, part.encoded)
 
     def _settle(self, part: _Part, answer: SendResult | Once | RmqError) -> bool:
         if not isinstance(answer, RmqError):
@@ -193,7 +195,7 @@ class TaskSender:
 
         Those that were sent by an earlier run of the batch stay sent, whatever the time is now.
         """
-        mark = None if self._mark is None else self._mark.of(part.number, part.encoded)
+        mark = self._mark_of(part)
         passed = [] if mark is None else self._passed_before(part, mark)
         if passed:
             self._put_aside(part, passed, "fixed_time did not lie ahead of Redis' time when it was first sent")
@@ -208,10 +210,9 @@ class TaskSender:
             passed += late
             rows = [row for row in part.encoded if row.score > now_ms]
             try:
-                if rows and mark is None:
-                    self._book(self._connections.run(self._writer.send_call(part.slot, rows)))
-                elif rows and mark is not None:
-                    self._book(self._connections.run(self._marked.send_call(part.slot, rows, mark.without(passed))))
+                if rows:
+                    refused = None if mark is None else mark.without(passed)
+                    self._book(self._connections.run(self._send_call(part.slot, rows, refused)))
             except FixedTimePassedError:
                 continue
             return

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from contextlib import closing
+from dataclasses import asdict, dataclass, fields
+from typing import Any, cast
 
 from pyspark import TaskContext
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from rmq._model.topics import Topic, TopicType
 from rmq._sending.backpressure import blocks
 from rmq._slots.registry import Registry
-from rmq._transport.connections import Connections
-from rmq._transport.durability import parse_durability
-from rmq._transport.urls import parse_url
 from rmq.errors import InvalidValueError
+from rmq.spark.arrow import pa
 from rmq.spark.calls import Mark
 from rmq.spark.options import Options
 from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.columns import layout_of
 from rmq.spark.sink.encoding import encode_rows
-from rmq.spark.sink.pacing import Limit, TaskPace, limit_of
+from rmq.spark.sink.pacing import TaskPace, limit_of
 from rmq.spark.sink.sender import Counts, Sending, TaskSender
 
 log = logging.getLogger("rmq.spark")
@@ -36,7 +36,24 @@ class Written(WriterCommitMessage):
     counts: Counts
 
 
-class _Sink:
+class Reporting:
+    """Logs what all tasks of a write did, also where it is aborted: nothing is taken back."""
+
+    topic: Topic
+    done = "written"
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
+        """Log what was done."""
+        total = Counts()
+        for message in messages:
+            if isinstance(message, Written):
+                total.add(message.counts)
+        log.log(logging.WARNING if total.bad else logging.INFO, "topic %s: %s: %s", self.topic.name, self.done, total)
+
+    abort = commit
+
+
+class _Sink(Reporting):
     """What both sinks share. Made on the driver, where the topic and the columns are checked; then pickled.
 
     Raises:
@@ -45,47 +62,44 @@ class _Sink:
     """
 
     def __init__(self, schema: StructType, options: Options) -> None:
-        if options.zookeeper:
-            raise InvalidValueError("a sink takes no zookeeper: sending needs no ownership; leave the option out")
-        self._options = options
-        topic = _topic_of(options)
-        self._layout = layout_of(schema, topic, options)
-        self._limit = None if options.max_rate is None else limit_of(options.max_rate)
-        self._sending = _sending(topic, options, self._limit)
+        self._options, new = options, options.new_topic()
+        with closing(options.connections(sending=True)) as connections:
+            registry = Registry(connections)
+            self.topic = registry.get(options.needed_topic()) if new is None else registry.register(new)
+        self._layout = layout_of(schema, self.topic, options)
+        self._limit = limit_of(options.max_rate)
+        stream = self.topic.type is TopicType.STREAM
+        if stream and options.merge == "partition":
+            raise InvalidValueError(
+                f"topic {self.topic.name} is STREAM: its entries never merge; leave option merge out"
+            )
+        chunk = options.chunk_size if self._limit is None else min(options.chunk_size, self._limit.burst)
+        fold = not stream and options.merge != "none"
+        self._sending = Sending(fold, options.merge_rows, chunk, options.pipeline_depth)
 
     def _write(self, iterator: Iterator[Any], name: str, mark: Mark | None = None) -> Written:
         options, layout = self._options, self._layout
         folder = options.bad_rows_path if options.bad_rows == "collect" else None
         bad_rows = BadRows(layout, folder, name)
-        connections = sink_connections(options)
-        pace = None if self._limit is None else TaskPace(connections, layout.topic, self._limit)
-        sender = TaskSender(connections, layout.topic, self._sending, bad_rows, mark, pace)
-        sample = True
-        try:
-            for batch in iterator:
-                good, bad = encode_rows(layout, batch, sample=sample)
-                sample = sample and not batch.num_rows
-                bad_rows.take(batch, bad)
-                sender.add(good, batch.nbytes)
-                sender.counts.rows += batch.num_rows
-            counts = sender.finish()
-            bad_rows.keep()
-        except BaseException:
-            sender.close()
-            bad_rows.drop()
-            raise
-        finally:
-            connections.close()
+        with closing(options.connections(sending=True)) as connections:
+            pace = None if self._limit is None else TaskPace(connections, self.topic, self._limit)
+            sender = TaskSender(connections, self.topic, self._sending, bad_rows, mark, pace)
+            sample = True
+            try:
+                for batch in iterator:
+                    good, bad = encode_rows(layout, batch, sample=sample)
+                    sample = sample and not batch.num_rows
+                    bad_rows.take(batch, bad)
+                    sender.add(good, batch.nbytes)
+                    sender.counts.rows += batch.num_rows
+                counts = sender.finish()
+                bad_rows.keep()
+            except BaseException:
+                sender.close()
+                bad_rows.drop()
+                raise
         counts.bad = bad_rows.count
         return Written(counts)
-
-    def _report(self, messages: list[Any]) -> None:
-        total = Counts()
-        for message in messages:
-            if isinstance(message, Written):
-                total.add(message.counts)
-        level = logging.WARNING if total.bad else logging.INFO
-        log.log(level, "topic %s: %s", self._layout.topic.name, total)
 
 
 class BatchWriter(_Sink, DataSourceArrowWriter):
@@ -107,14 +121,6 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
         context = task_context()
         return self._write(iterator, f"part-{context.partitionId():05d}-{context.taskAttemptId()}")
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log what was written."""
-        self._report(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log what was written: nothing is taken back."""
-        self._report(messages)
-
 
 class StreamWriter(_Sink, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream to a topic.
@@ -125,63 +131,27 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
 
     def __init__(self, schema: StructType, options: Options) -> None:
         super().__init__(schema, options)
-        topic = self._layout.topic
-        if options.idempotent and not takes_marks(topic):
+        if options.idempotent and not takes_marks(self.topic):
             raise InvalidValueError(
-                f"topic {topic.name} waits for room, drops what is too much, or is PRIORITY with a ttl: it cannot be "
-                "combined with idempotent"
+                f"topic {self.topic.name} waits for room, drops what is too much, or is PRIORITY with a ttl: it cannot "
+                "be combined with idempotent"
             )
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Send one task's rows of a batch."""
         context, mark = task_context(), None
-        batch, query = (
-            context.getLocalProperty("streaming.sql.batchId"),
-            context.getLocalProperty("sql.streaming.queryId"),
-        )
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        query = context.getLocalProperty("sql.streaming.queryId")
         if self._options.idempotent:
             if batch is None or query is None:
                 raise InvalidValueError("Spark does not say which batch this is: idempotent needs micro-batches")
             mark = Mark(query, int(batch), context.partitionId(), self._options.mark_ttl_s)
         return self._write(iterator, f"batch-{batch}-part-{context.partitionId():05d}-{context.taskAttemptId()}", mark)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Log what was written."""
-        self._report(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Log what was written: nothing is taken back."""
-        self._report(messages)
-
-
-def _topic_of(options: Options) -> Topic:
-    """Register the topic that the options define, or read the one that they name."""
-    connections = sink_connections(options)
-    try:
-        registry, new = Registry(connections), options.new_topic()
-        return registry.get(options.needed_topic()) if new is None else registry.register(new)
-    finally:
-        connections.close()
-
 
 def takes_marks(topic: Topic) -> bool:
     """Return whether chunks can be marked, so that they are sent once: not where a send may wait, drop or age."""
     return not (topic.drops or blocks(topic) or (topic.ttl and topic.type is TopicType.PRIORITY))
-
-
-def _sending(topic: Topic, options: Options, limit: Limit | None) -> Sending:
-    stream = topic.type is TopicType.STREAM
-    if stream and options.merge == "partition":
-        raise InvalidValueError(f"topic {topic.name} is STREAM: its entries never merge; leave option merge out")
-    fold = not stream and options.merge != "none"
-    chunk = options.chunk_size if limit is None else min(options.chunk_size, limit.burst)
-    return Sending(fold, options.merge_rows, chunk, options.pipeline_depth)
-
-
-def sink_connections(options: Options) -> Connections:
-    """Return connections as a task's options say."""
-    durability = parse_durability(options.durability, options.replicas)
-    return Connections(parse_url(options.url), deadline_s=float(options.deadline_s), durability=durability)
 
 
 def task_context() -> TaskContext:
@@ -194,3 +164,20 @@ def task_context() -> TaskContext:
     if context is None:
         raise InvalidValueError("a sink can write only in a task of Spark")
     return context
+
+
+def write_counted(frame: DataFrame, writer: DataSourceArrowWriter) -> Counts:
+    """Write a frame as the sink does, and return the counts of all tasks, each as its last attempt saw them.
+
+    A data source's own write has no answer.
+    """
+
+    def write(batches: Iterator[Any]) -> Iterator[Any]:
+        written = cast("Written", cast("Any", writer).write(batches))
+        yield pa.RecordBatch.from_pylist([asdict(written.counts)])
+
+    total = Counts()
+    columns = ", ".join(f"{field.name} bigint" for field in fields(Counts))
+    for row in cast("Any", frame).mapInArrow(write, columns).collect():  # mapInArrow has no full types
+        total.add(Counts(**row.asDict()))
+    return total

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
+from contextlib import ExitStack
 
 from rmq._admin.inspection import Inspection
-from rmq._model.topics import Topic, TopicType
-from rmq._slots.registry import Registry
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
 from rmq.errors import (
     BatchAckedError,
     BatchError,
     FencedError,
-    InvalidValueError,
     RedisUnavailableError,
     ReplyLostError,
     RmqError,
     UnknownTopicError,
 )
-from rmq.spark.calls import Driver
-from rmq.spark.slots import QuerySlots
+from rmq.spark.calls import Driver, enter
+from rmq.spark.options import Options
+from rmq.spark.slots import QuerySlots, queue_topic
 from rmq.spark.source.batches import Batch, share
 
 log = logging.getLogger("rmq.spark")
@@ -37,72 +35,40 @@ NO_CHUNK = ((0, -1),)
 """On slot 0 a query keeps the mark of its last acked batch, whether or not the batch had messages there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Behind:
-    """What a topic held when a batch was planned.
-
-    Attributes:
-        due: Messages that were due and are not in the batch.
-        backlog: Messages in store that are not in the batch, due or not.
-        in_flight: Messages in other hands.
-    """
-
-    due: int
-    backlog: int
-    in_flight: int
-
-
-def open_topic(connections: Connections, name: str) -> Topic:
-    """Return a topic's definition, for reading it in batches.
-
-    Raises:
-        UnknownTopicError: Nobody has sent to it yet.
-        InvalidValueError: A stream topic, which has groups of its own.
-    """
-    try:
-        topic = Registry(connections).get(name)
-    except UnknownTopicError as error:
-        raise UnknownTopicError(f"{error}; send to it before a query reads it", topic=name) from None
-    if topic.type is TopicType.STREAM:
-        raise InvalidValueError(
-            f"topic {name} is a STREAM; readStream drains RANGE_MERGE, PRIORITY and FIXED_TIME topics", topic=name
-        )
-    return topic
-
-
 class QueryDriver:
     """Plans and settles the batches of one query. Its lease keeper is a thread of this process.
 
     Args:
-        url: Where Redis is.
-        topic: Name of the topic.
-        deadline_s: How long to repeat what may be repeated, seconds.
-        fail_on_data_loss: Refuse to go on where Redis has forgotten the query.
+        options: Those of the query.
+
+    Attributes:
+        behind: What is not in the batches planned so far: messages due (`behind`), in store, and in other hands.
     """
 
-    def __init__(self, url: str | None, topic: str, *, deadline_s: float, fail_on_data_loss: bool) -> None:
-        self._connections = Connections(parse_url(url), deadline_s=deadline_s)
-        try:
-            self.topic = open_topic(self._connections, topic)
-        except BaseException:
-            self._connections.close()  # nobody has this driver to close it
-            raise
+    def __init__(self, options: Options) -> None:
+        self._connections, name = options.connections(), options.needed_topic()
+        with ExitStack() as undo:
+            undo.callback(self._connections.close)  # nobody has this driver to close it
+            try:
+                self.topic = queue_topic(self._connections, name, "readStream drains the other three types")
+            except UnknownTopicError as error:
+                raise UnknownTopicError(f"{error}; send to it before a query reads it", topic=name) from None
+            undo.pop_all()
         self._slots = QuerySlots(self._connections, self.topic)
         timeout_s = min(5.0, max(1.0, self.topic.lease_s / 6))
-        self._renewing = Connections(parse_url(url), timeout_s=timeout_s, deadline_s=RENEW_DEADLINE_S)
+        self._renewing = Connections(parse_url(options.url), timeout_s=timeout_s, deadline_s=RENEW_DEADLINE_S)
         self._renewals = QuerySlots(self._renewing, self.topic, RENEWALS)
         self._inspection = Inspection(self._connections, self.topic)
-        self._fail_on_data_loss = fail_on_data_loss
+        self._fail_on_data_loss = options.fail_on_data_loss
         self._driver: Driver | None = None
-        self._acked = 0
-        self._settled = 0
+        self._acked = self._settled = 0
         self._target: dict[int, int] | None = None
         self._suspects: dict[int, int] = {}
         self._open: Batch | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._keeper: threading.Thread | None = None
-        self.behind = Behind(0, 0, 0)
+        self.behind = {"behind": 0, "backlog": 0, "in_flight": 0}
 
     def begin(self, batch: Batch, *, known: bool) -> Driver:
         """Return what names this driver to Redis; the first time, shut out the query's earlier drivers.
@@ -113,7 +79,7 @@ class QueryDriver:
         """
         if self._driver is not None and self._driver.query == batch.query:
             return self._driver
-        entered = self._slots.enter(batch.query, needed=known and self._fail_on_data_loss)
+        entered = self._connections.run(enter(self.topic, batch.query, needed=known and self._fail_on_data_loss))
         if known and not entered.known:
             text = (
                 f"Redis knows nothing of query {batch.query} on topic {self.topic.name}, whose checkpoint is at batch "
@@ -184,8 +150,8 @@ class QueryDriver:
             quotas = share(open_to_us, limit)
         if self._target is not None:
             self._target = {slot: left - quotas.get(slot, 0) for slot, left in self._target.items()}
-        planned, seen = sum(quotas.values()), self.behind
-        self.behind = Behind(seen.due - planned, seen.backlog - planned, seen.in_flight)
+        for name in ("behind", "backlog"):
+            self.behind[name] -= sum(quotas.values())
         return quotas
 
     @property
@@ -247,7 +213,7 @@ class QueryDriver:
 
     def _due(self) -> dict[int, int]:
         stats = self._inspection.stats()
-        self.behind = Behind(stats.due_now, stats.backlog, stats.in_flight)
+        self.behind = {"behind": stats.due_now, "backlog": stats.backlog, "in_flight": stats.in_flight}
         return {slot.slot: 0 if slot.paused else slot.due_now for slot in stats.slots}
 
     def _keep(self) -> None:

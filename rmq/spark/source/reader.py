@@ -1,33 +1,29 @@
 """The streaming source: drains a topic in batches that come back identical after a crash, and acks what Spark commits.
 
-The driver's process plans, keeps leases and acks (`query_driver.py`); tasks claim their part of a batch when they read
+The driver's process plans, keeps leases and acks (`driver.py`); tasks claim their part of a batch when they read
 it, and read the same messages as often as they are asked to.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, cast
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from rmq._model.topics import Topic
 from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
-from rmq.spark.calls import Chunk, Driver
+from rmq.spark.arrow import pa, pc, spark_types
+from rmq.spark.calls import Chunk, Reading, read
 from rmq.spark.options import Options, check_source
-from rmq.spark.slots import QuerySlots
 from rmq.spark.source.batches import Batch, Part, cut, default_replays
 from rmq.spark.source.driver import QueryDriver
-from rmq.spark.source.rows import ArrowRows
 
 AHEAD = 4
 """Chunks that a task asks for at once, while Spark works on those before."""
@@ -42,18 +38,12 @@ class BatchPartition(InputPartition):
 
     Attributes:
         topic: The definition, so that tasks need not ask for it.
-        driver: Who planned the batch.
-        seq: Number of the batch.
-        size: Most messages in the batch.
-        max_replays: After so many replays the batch is halved with each further one.
-        parts: Its chunks.
+        reading: How the batch is read.
+        parts: The task's chunks.
     """
 
     topic: Topic
-    driver: Driver
-    seq: int
-    size: int
-    max_replays: int
+    reading: Reading
     parts: tuple[Part, ...]
 
     def __post_init__(self) -> None:
@@ -84,7 +74,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Ack the batch that ends at `start`, which Spark has committed, and plan the next; claims nothing."""
         last, driver = Batch.from_offset(start), self._query()
         driver.ack(last)
-        quotas = driver.plan(self._most(limit))
+        quotas = driver.plan(limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         return last.next(quotas, wary=driver.wary).to_offset() if quotas else dict(start)
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -93,10 +83,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return, for Spark's progress report, what is left behind the batches planned so far."""
-        if self._driver is None:
-            return None
-        behind = self._driver.behind
-        return {"behind": behind.due, "backlog": behind.backlog, "in_flight": behind.in_flight}
+        return None if self._driver is None else dict(self._driver.behind)
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """Return the parts of the batch that ends at `end`; from now on its leases are kept."""
@@ -108,20 +95,17 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         given = self._options.max_replays
         given = default_replays(query.topic.max_retries) if given is None else given
         replays = 0 if batch.wary else given
-        return [BatchPartition(query.topic, driver, batch.seq, batch.size, replays, parts) for parts in cuts]
+        reading = Reading(driver, batch.seq, batch.size, replays, self._options.fail_on_lease_lost)
+        return [BatchPartition(query.topic, reading, parts) for parts in cuts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Claim, or claim again, one part of a batch, a chunk at a time."""
         partition = cast(BatchPartition, partition)
-        connections = Connections(parse_url(self._options.url), deadline_s=float(self._options.deadline_s))
-        try:
-            rows = ArrowRows(self._schema, partition.topic)
-            for chunks in _chunks(connections, partition, self._options):
-                batch = rows.batch(chunks)
+        with closing(self._options.connections()) as connections:
+            for chunks in _chunks(connections, partition):
+                batch = to_arrow(self._schema, partition.topic, chunks)
                 if batch.num_rows:
                     yield batch
-        finally:
-            connections.close()
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Ack what Spark has committed, where the next `latestOffset` has not done so."""
@@ -134,33 +118,17 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _query(self) -> QueryDriver:
         if self._driver is None:
-            options = self._options
-            self._driver = QueryDriver(
-                options.url,
-                options.needed_topic(),
-                deadline_s=float(options.deadline_s),
-                fail_on_data_loss=options.fail_on_data_loss,
-            )
+            self._driver = QueryDriver(self._options)
         return self._driver
 
-    def _most(self, limit: ReadLimit) -> int | None:
-        return limit.max_rows if isinstance(limit, ReadMaxRows) else None
 
-
-def _chunks(connections: Connections, partition: BatchPartition, options: Options) -> Iterator[list[tuple[int, Chunk]]]:
+def _chunks(connections: Connections, partition: BatchPartition) -> Iterator[list[tuple[int, Chunk]]]:
     """Read a partition's chunks, some at a time, each with its slot; the next ones are on their way meanwhile."""
-    slots = QuerySlots(connections, partition.topic)
     parts = partition.parts
 
-    def ask(first: int) -> Any:
-        return slots.submit_read(
-            partition.driver,
-            partition.seq,
-            parts[first : first + AHEAD],
-            size=partition.size,
-            max_replays=partition.max_replays,
-            strict=options.fail_on_lease_lost,
-        )
+    def ask(first: int) -> Callable[[], list[Any]]:
+        asked = parts[first : first + AHEAD]
+        return connections.submit([read(partition.topic, partition.reading, *part) for part in asked])
 
     answers = ask(0)
     for first in range(0, len(parts), AHEAD):
@@ -179,3 +147,32 @@ def _chunks(connections: Connections, partition: BatchPartition, options: Option
                 found, size = [], 0
         if found:
             yield found
+
+
+def to_arrow(schema: StructType, topic: Topic, chunks: Sequence[tuple[int, Chunk]]) -> Any:
+    """Return (slot, chunk) pairs as one record batch with the columns that Spark asks for: the same at each read.
+
+    `priority` and `due` are null where the message had been rolled back before; `retries_left` is null, since it
+    differs from one read to the next.
+    """
+    form = spark_types.to_arrow_schema(schema, timezone="UTC")
+    scores = pa.array(list(chain.from_iterable(chunk.scores for _, chunk in chunks)), pa.int64())
+    fresh = pc.if_else(pc.greater(scores, topic.max_retries), scores, None)
+    columns: dict[str, Any] = {
+        "topic": pa.repeat(topic.name, len(scores)),
+        "slot": _joined([pa.repeat(slot, len(chunk.contents)) for slot, chunk in chunks]),
+        "content": _joined([pa.array(chunk.contents, pa.binary()) for _, chunk in chunks]),
+        "body": _joined([pa.array(chunk.bodies or [None] * len(chunk.contents), pa.binary()) for _, chunk in chunks]),
+        "score": scores,
+    }
+    if topic.type.timed:
+        columns["due"] = pc.multiply(fresh, 1_000)
+    else:
+        columns["priority"] = fresh
+    kinds = [(name, form.field(name).type) for name in schema.names]
+    arrays = [columns[name].cast(kind) if name in columns else pa.nulls(len(scores), kind) for name, kind in kinds]
+    return pa.RecordBatch.from_arrays(arrays, schema=form)
+
+
+def _joined(arrays: list[Any]) -> Any:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)

@@ -28,7 +28,7 @@ from rmq._model.retry import ImmediateRetry
 from rmq._transport.script_library import default_scripts
 from rmq.errors import ScriptFailedError
 from rmq.spark import calls
-from rmq.spark.calls import Driver, Mark
+from rmq.spark.calls import Driver, Mark, Reading
 from tests.support.dashboard import served as dashboard
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -159,7 +159,7 @@ def test_a_querys_batches_are_read_and_sent_under_the_documented_rights(client: 
     connections, topic = client._registered(topic)
     run = connections.run
     driver = Driver("q1", run(calls.enter(topic, "q1")).generation)
-    assert run(calls.read(topic, 0, driver, 1, 0, limit=10, max_replays=9, strict=True)).claimed == 5
+    assert run(calls.read(topic, Reading(driver, 1, 10, 9, True), 0, 0, 10)).claimed == 5
     assert run(calls.settle(topic, 0, driver, 1, 0, "renew")).done == 5
     assert len(run(calls.read_place(topic, 0, "prepare", "scan", "0", 10)).rows) == 5
     assert run(calls.settle(topic, 0, driver, 1, 0, "ack")).done == 5
