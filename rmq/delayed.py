@@ -238,8 +238,11 @@ class DelayedQueue:
         self.close()
 
     def _take(self, timeout: float | timedelta | None) -> bytes | None:
-        delivery = self._ahead.take(_until(timeout))
-        return None if delivery is None else self._value(delivery.content)
+        delivery = self.claim_soon(timeout)
+        if delivery is None:
+            return None
+        self.keep(delivery)
+        return self.value_of(delivery)
 
     def _contents(self) -> Iterator[bytes]:
         for slot in range(self.topic.slots):

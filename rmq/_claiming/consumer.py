@@ -9,6 +9,7 @@ from typing import Any, Self, cast
 
 from rmq._claiming.claim_executor import LATE_S, ClaimExecutor
 from rmq._claiming.claimer import Claimer
+from rmq._claiming.leaving import CLOSE_S, held
 from rmq._claiming.leftovers import Leftovers
 from rmq._claiming.settler import Settled, Settler
 from rmq._claiming.wake_hints import HintReader
@@ -71,6 +72,7 @@ class Consumer:
         self._connections = connections
         self._left = Leftovers(connections.blocking, topic, self.release)
         """What a server gave later than asked for, and a poll did not want."""
+        self._turn = connections.blocking.lock(long=True)  # held by the poll that claims
         self._closed = False
 
     def poll(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> list[Delivery]:
@@ -95,28 +97,8 @@ class Consumer:
         timeout_s = seconds(timeout, "timeout")
         if type(max_messages) is not int or not 1 <= max_messages <= MAX_POLL:
             raise InvalidValueError(f"max_messages is {max_messages!r}; it must be a whole number from 1 to {MAX_POLL}")
-        started_s = monotonic_s()
-        deadline_s = started_s + timeout_s
-        if not timeout_s:
-            self._next_look_s = 0.0  # who never waits for hints has to ask
-        while True:
-            if self._closed:
-                raise ClientClosedError(f"this consumer of {self.topic.name} is closed", topic=self.topic.name)
-            if timeout_s:
-                self._listen(0)
-            # also while some slots keep us busy: the hint of another one may be lost
-            self._look_now_and_then(at_all=not timeout_s)
-            if found := self._claim_due(max_messages):
-                return found
-            owed = bool(self._claims.owed())
-            left_s = deadline_s - monotonic_s()
-            if left_s <= 0:
-                if not (self._claimer.all_silent() or (owed and not timeout_s)):
-                    return []
-                left_s = started_s + self._connections.deadline_s - monotonic_s()
-                if left_s <= 0:
-                    raise RedisUnavailableError(f"no answer from Redis for topic {self.topic.name}")
-            self._listen(self._claimer.wait_s(min(left_s, LATE_S if owed else LOOK_EVERY_S)))
+        with self._turn:
+            return self._poll(max_messages, timeout_s)
 
     def ack(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Ack several deliveries, one call per slot; one that is named twice is acked once.
@@ -185,7 +167,9 @@ class Consumer:
         self._hints.close()
         self._claimer.wake_all()
         try:
-            self._left.keep(self._claim_late())
+            with held(self._turn, CLOSE_S) as alone:  # a poll may just read such a reply itself
+                if alone:
+                    self._left.keep(self._claim_late())
         except Exception as error:
             log.warning("topic %s: messages of a late reply come back with their leases: %s", self.topic.name, error)
         self._left.close()
@@ -197,6 +181,30 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _poll(self, max_messages: int, timeout_s: float) -> list[Delivery]:
+        started_s = monotonic_s()
+        deadline_s = started_s + timeout_s
+        if not timeout_s:
+            self._next_look_s = 0.0  # without a wait there are no hints
+        while True:
+            if self._closed:
+                raise ClientClosedError(f"this consumer of {self.topic.name} is closed", topic=self.topic.name)
+            if timeout_s:
+                self._listen(0)
+            # also while some slots keep us busy: the hint of another one may be lost
+            self._look_now_and_then(at_all=not timeout_s)
+            if found := self._claim_due(max_messages):
+                return found
+            owed = bool(self._claims.owed())
+            left_s = deadline_s - monotonic_s()
+            if left_s <= 0:
+                if not (self._claimer.all_silent() or (owed and not timeout_s)):
+                    return []
+                left_s = started_s + self._connections.deadline_s - monotonic_s()
+                if left_s <= 0:
+                    raise RedisUnavailableError(f"no answer from Redis for topic {self.topic.name}")
+            self._listen(self._claimer.wait_s(min(left_s, LATE_S if owed else LOOK_EVERY_S)))
 
     def _look_now_and_then(self, at_all: bool) -> None:
         if monotonic_s() >= self._next_look_s:

@@ -1,40 +1,119 @@
-"""What still has to go to Redis when a program ends in the ordinary way: for a bounded time, and not after a fork."""
+"""Looks after deliveries that are still to be settled, also for a bounded time when the program ends."""
 
 from __future__ import annotations
 
 import atexit
-from typing import Protocol
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
+from rmq._io.backend import Blocking, Lock
 from rmq._model.times import monotonic_s
 
 EXIT_S = 2.0
-"""How long a program that ends waits for its last acks and for what it gives back, in seconds."""
+"""How long a program that ends waits for its last acks and releases, in seconds."""
+
+CLOSE_S = 3.0
+"""How long a `close` waits for the thread that waits at Redis, and for acks that are on their way, in seconds."""
 
 
-class Leaver(Protocol):
-    """An object that has something to send before the program ends."""
+class Caretaker:
+    """Runs a job as long as something is left to settle. Thread-safe.
+
+    Args:
+        blocking: How to wait.
+        name: Name of the job.
+        is_left: Tells whether something is left; called while `lock` is held.
+        tidy: Settles what is due, and everything once `ending` is set.
+        every_s: Pause between two calls of `tidy`.
+
+    Attributes:
+        lock: Guards what is left; nothing waits while it is held.
+        ending: Set when the job has to end, whatever is left.
+    """
+
+    def __init__(
+        self, blocking: Blocking, name: str, is_left: Callable[[], object], tidy: Callable[[], object], every_s: float
+    ) -> None:
+        self.lock = blocking.lock()
+        self.ending, self._idle = blocking.event(), blocking.event()
+        self._blocking = blocking
+        self._name = name
+        self._is_left, self._tidy = is_left, tidy
+        self._every_s = every_s
+        self._at_work = False
+        self._pid = os.getpid()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a fork: it has no job, and a lock may be held for ever."""
+        return os.getpid() != self._pid
+
+    def begin(self) -> None:
+        """Have a job call `tidy` until nothing is left."""
+        with self.lock:
+            if self._at_work:
+                return
+            self._at_work = True
+            self._idle.clear()
+        try:
+            if self._blocking.outlives_main:
+                _AT_WORK.add(self)
+                atexit.unregister(_leave_all)
+                atexit.register(_leave_all)  # the last one runs first: before an embedded server of the program ends
+            self._blocking.job(self._run, self._name).start()
+        except BaseException as error:
+            if not isinstance(error, RuntimeError):
+                self._ended()
+                raise
+            self._tidy()  # no more threads: the program ends, or has too many
+            self._ended()
 
     def leave(self, until_s: float) -> None:
-        """Have it sent by a job of one's own, and wait for that until then; do nothing after a fork."""
-        ...
+        """Have the job settle everything, and wait for that until a moment of `monotonic_s`; not after a fork."""
+        if not self.forked:
+            self.ending.set()
+            self._idle.wait(max(0.0, until_s - monotonic_s()))
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self.ending.wait(self._every_s)
+                self._tidy()
+                if self._ended(unless_left=not self.ending.is_set()):
+                    return
+        except BaseException as error:
+            if isinstance(error, self._blocking.interruptions):
+                self.ending.set()
+                self._blocking.last_words(self._tidy, EXIT_S)
+            self._ended()
+            raise
+
+    def _ended(self, *, unless_left: bool = False) -> bool:
+        with self.lock:
+            if unless_left and self._is_left():
+                return False
+            self._at_work = False
+            self._idle.set()
+        _AT_WORK.discard(self)
+        return True
 
 
-def leave_at_exit(leaver: Leaver) -> None:
-    """Call its `leave` when the program ends."""
-    _AT_WORK.add(leaver)
-    atexit.unregister(_leave_all)
-    atexit.register(_leave_all)  # the last one runs first: before an embedded server of the same program ends
-
-
-def has_left(leaver: Leaver) -> None:
-    """Forget one that has nothing to send any more."""
-    _AT_WORK.discard(leaver)
-
-
-_AT_WORK: set[Leaver] = set()
+_AT_WORK: set[Caretaker] = set()
 
 
 def _leave_all() -> None:
     until_s = monotonic_s() + EXIT_S
-    for leaver in list(_AT_WORK):
-        leaver.leave(until_s)
+    for caretaker in list(_AT_WORK):
+        caretaker.leave(until_s)
+
+
+@contextmanager
+def held(lock: Lock, timeout_s: float) -> Generator[bool]:
+    """Hold a lock, if it is free in time; yield whether it is held."""
+    is_held = lock.acquire(timeout=timeout_s)
+    try:
+        yield is_held
+    finally:
+        if is_held:
+            lock.release()

@@ -149,7 +149,7 @@ class RmqClient:
             PlainClient.consumer, topic, slots, group=group, name=name, start=start, resume_as=resume_as
         )
         opened.consumers.add(plain_one)
-        return Consumer(plain_one, opened.tasks, opened.blocking.lock(long=True))
+        return Consumer(plain_one, opened.tasks)
 
     def listener(
         self,

@@ -14,7 +14,6 @@ from rmq._admin import history as plain_history
 from rmq._admin import inspection as plain_inspection
 from rmq._admin import stream_topic as plain_stream
 from rmq._claiming import consumer as plain_consumer
-from rmq._io.backend import Lock
 from rmq._model.deliveries import Delivery as PlainDelivery
 from rmq._model.entries import Position, StreamEntry
 from rmq._model.messages import Message
@@ -61,10 +60,6 @@ class Producer(TopicMirror[plain_producer.Producer]):
 class Consumer(TopicMirror[plain_consumer.Consumer]):
     """Claims messages of a topic on request; polls of several tasks take turns. Use it with `async with`."""
 
-    def __init__(self, plain: plain_consumer.Consumer, tasks: Tasks, turn: Lock) -> None:
-        super().__init__(plain, tasks)
-        self._turn = turn
-
     @property
     def slots(self) -> tuple[int, ...]:
         """The slots that it claims from."""
@@ -75,7 +70,7 @@ class Consumer(TopicMirror[plain_consumer.Consumer]):
 
         Guarantee: cancelled, it loses nothing: what it has claimed, or is about to, goes back at once.
         """
-        found = await self._tasks.finish(partial(self._poll, max_messages, timeout), self._plain.release)
+        found = await self._tasks.finish(partial(self._plain.poll, max_messages, timeout), self._plain.release)
         return faced_all(found, self._tasks)
 
     async def ack(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
@@ -104,10 +99,6 @@ class Consumer(TopicMirror[plain_consumer.Consumer]):
         self, action: Callable[[list[PlainDelivery]], Iterable[PlainDelivery]], deliveries: Iterable[Delivery]
     ) -> list[Delivery]:
         return faced_all(await self._tasks.finish(partial(action, plain_all(deliveries))), self._tasks)
-
-    def _poll(self, max_messages: int, timeout: float | timedelta) -> list[PlainDelivery]:
-        with self._turn:
-            return self._plain.poll(max_messages, timeout)
 
 
 class DeadLetters(TopicMirror[plain_dead.DeadLetters]):
