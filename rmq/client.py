@@ -18,7 +18,7 @@ from rmq._admin.stream_topic import StreamTopic
 from rmq._claiming.consumer import Consumer
 from rmq._io.backend import THREADS, Blocking
 from rmq._listening.listener import HandlerT, Listener, ListenerOptions, decorator
-from rmq._listening.listener_thread import Handlers, HandlersInTurn
+from rmq._listening.listener_thread import HandlersInTurn
 from rmq._listening.listeners import Listeners
 from rmq._model.definitions import Definitions
 from rmq._model.deliveries import Delivery
@@ -65,7 +65,7 @@ class RmqClient:
     """
 
     _blocking: Blocking = THREADS
-    _handlers: type[Handlers] = HandlersInTurn
+    _handlers: type[HandlersInTurn] = HandlersInTurn
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rmq._claiming.claim_round import PATIENCE_S, ClaimPlan, ClaimRound, Visit, bytes_of_each, groups_of
+from rmq._claiming.claim_round import PATIENCE_S, ClaimPlan, ClaimRound, Visit, groups_of
 from rmq._claiming.claimer import Claimer
 from rmq._claiming.settlements import pack
 from rmq._model.deliveries import Delivery, Holder
@@ -16,6 +16,7 @@ from rmq._model.replies import ClaimReply
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._scripts import claiming
+from rmq._scripts.claiming import CLAIM_BYTES
 from rmq._slots.slots import PIGGYBACKED_NACKS
 from rmq._transport.call import Call
 from rmq._transport.dispatch import AWAITED, Awaited, Dispatch
@@ -146,9 +147,11 @@ class ClaimExecutor:
 
         In a cluster the replies that a server owes are left for a later round.
         """
-        most_bytes = bytes_of_each(len([visit for visit in visits if visit.limit]))
+        most_bytes = _bytes_of_each(len([visit for visit in visits if visit.limit]))
         calls = [self._call(visit, most_bytes) for visit in visits]
         if self._claimer.joins:
+            if len(visits) == 1 and visits[0].picked:
+                return self._take(visits, self._connections.run_many(calls, PATIENCE_S), sent_s)
             return self._take(visits, self._send_joined(visits, calls), sent_s)
         dispatch = self._connections.dispatch(calls)
         replies = dispatch.results(PATIENCE_S, leave=True)
@@ -172,10 +175,8 @@ class ClaimExecutor:
     ) -> list[ClaimReply[Any] | RmqError]:
         """Carry out claims of slots that share a server; return per claim its reply or its error."""
         connections = self._connections
-        if len(visits) == 1 and visits[0].picked:
-            return connections.run_many(calls, PATIENCE_S)
         groups = groups_of(calls, visits)
-        most_bytes = bytes_of_each(len(groups))
+        most_bytes = _bytes_of_each(len(groups))
         settle_only = [not visit.picked for visit in visits]
         many = [claiming.claim_many(calls[first:last], settle_only[first:last], most_bytes) for first, last in groups]
         replies: list[ClaimReply[Any] | RmqError] = []
@@ -199,35 +200,44 @@ class ClaimExecutor:
                 visit.reply = reply
                 answered.append(visit)
         self._claimer.learn(answered, sent_s)
-        round_ = ClaimRound([], [])
+        round_, lease_until_s = ClaimRound([], []), sent_s + self._lease_s
+        failed: list[Visit] = []
+        for visit in answered:
+            reply, slot = visit.reply, visit.slot
+            if not isinstance(reply, ClaimReply):
+                failed.append(visit)
+                continue
+            if reply.stale:
+                self._take_stale(visit, reply.stale, round_)
+            if reply.unmatched and visit.settlements is not None:
+                round_.unsent.extend(_ack_individually(visit.settlements.of_claims(reply.unmatched)))
+            round_.deliveries += self._source.deliveries(slot, reply, lease_until_s, self._holder, visit.owner)
+        return round_, self._take_failed(failed, round_) if failed else None
+
+    def _take_failed(self, visits: Iterable[Visit], round_: ClaimRound) -> RmqError | None:
+        """Note what became of visits that failed; return an error after which nothing was carried out."""
         trouble: RmqError | None = None
         lost: dict[int, ReplyLostError] = {}
-        for visit in answered:
+        for visit in visits:
             reply = visit.reply
-            if isinstance(reply, ClaimReply):
-                self._take_claims(visit, reply, sent_s, round_)
-            elif isinstance(reply, ReplyLostError):
+            if isinstance(reply, ReplyLostError):
                 lost[id(reply)] = reply  # one for all the slots of a call
                 round_.doubtful += visit.limit
                 round_.unconfirmed.extend(visit.settled)
             elif isinstance(reply, CoordinationError) and visit.owner != NO_OWNER:
                 self._take_fenced(visit, reply, round_)
-            elif reply is not None:
+            elif isinstance(reply, RmqError):
                 trouble = reply
-                round_.unsent.extend(_ack_individually(visit.settled))  # refused, or not sent: nothing was carried out
-        if lost:
-            self._log_lost(lost.values(), round_)
-        return round_, trouble
-
-    def _take_claims(self, visit: Visit, reply: ClaimReply[Any], sent_s: float, round_: ClaimRound) -> None:
-        settlements = visit.settlements
-        if settlements is not None:
-            if reply.stale:
-                self._take_stale(visit, reply.stale, round_)
-            if reply.unmatched:
-                round_.unsent.extend(_ack_individually(settlements.of_claims(reply.unmatched)))
-        lease_until_s = sent_s + self._lease_s
-        round_.deliveries += self._source.deliveries(visit.slot, reply, lease_until_s, self._holder, visit.owner)
+                round_.unsent.extend(_ack_individually(visit.settled))  # refused, or not sent
+        for error in lost.values():
+            log.warning("%s", error)
+        if round_.unconfirmed:
+            log.warning(
+                "topic %s: %d outcomes may not have been carried out; their messages are then delivered again",
+                self._topic.name,
+                len(round_.unconfirmed),
+            )
+        return trouble
 
     def _take_fenced(self, visit: Visit, error: CoordinationError, round_: ClaimRound) -> None:
         """A newer owner has touched the slot: nothing that this one does counts. ZooKeeper reports it, too."""
@@ -249,16 +259,6 @@ class ClaimExecutor:
             visit.slot,
             len(gone),
         )
-
-    def _log_lost(self, errors: Iterable[ReplyLostError], round_: ClaimRound) -> None:
-        for error in errors:
-            log.warning("%s", error)
-        if round_.unconfirmed:
-            log.warning(
-                "topic %s: %d outcomes may not have been carried out; their messages are then delivered again",
-                self._topic.name,
-                len(round_.unconfirmed),
-            )
 
     def _leave(self, late: _Late) -> int:
         """Leave the replies that are owed for a later round; what goes along with them is under way until then.
@@ -330,3 +330,8 @@ def _ack_individually(deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
     for delivery in deliveries:
         delivery.ack_individually = True
     return deliveries
+
+
+def _bytes_of_each(calls: int) -> int:
+    """Return how many bytes each call of a round may return: a node works off one call after the other."""
+    return CLAIM_BYTES // max(1, calls)

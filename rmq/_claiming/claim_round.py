@@ -10,13 +10,8 @@ from rmq._claiming.settlements import Settlements
 from rmq._model.deliveries import Delivery
 from rmq._model.owner import Owner
 from rmq._model.replies import ClaimReply
-from rmq._scripts.claiming import CLAIM_BYTES
 from rmq._transport.call import Call
 from rmq.errors import RmqError
-
-FEWEST_SLOTS, FIRST_SLOTS, MOST_SLOTS = 4, 16, 128
-"""Slots claimed from in one round trip. Where claims come back full, fewer slots give more each, which costs Redis less
-a message; where they do not, more slots are served sooner."""
 
 CLAIM_WEIGHT, MOST_WEIGHT = 10, 1_000
 """How much goes into one script call that claims from several slots: messages asked for, arguments, and so much a slot.
@@ -68,11 +63,6 @@ class ClaimPlan:
     busy: bool
     tokens: int = 0
 
-    @property
-    def slots(self) -> list[int]:
-        """The slots that were picked."""
-        return [visit.slot for visit in self.visits]
-
 
 @dataclass(slots=True)
 class ClaimRound:
@@ -119,17 +109,3 @@ def groups_of(calls: Sequence[Call[ClaimReply[Any]]], visits: Sequence[Visit]) -
         groups[-1] = (groups[-1][0], index + 1)
         room -= weight
     return groups
-
-
-def bytes_of_each(calls: int) -> int:
-    """Return how many bytes each call of a round may hand over: a node works off one call after the other.
-
-    Args:
-        calls: Number of calls in the round.
-    """
-    return CLAIM_BYTES // max(1, calls)
-
-
-def next_width(width: int, asked: int, got: int) -> int:
-    """Return from how many slots to claim at once, after a round that asked for `asked` messages and got `got`."""
-    return max(FEWEST_SLOTS, width // 2) if got >= 0.9 * asked else min(MOST_SLOTS, width * 2)

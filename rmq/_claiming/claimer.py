@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rmq._claiming.claim_round import FIRST_SLOTS, ClaimPlan, Visit, next_width
+from rmq._claiming.claim_round import ClaimPlan, Visit
 from rmq._claiming.due_poller import DuePoller
-from rmq._claiming.due_slots import DueSlots
-from rmq._claiming.prefetch_size import Weights
 from rmq._claiming.rate_limit import Throttle
-from rmq._claiming.takeovers import TROUBLE_PAUSE_S, Takeovers
+from rmq._claiming.schedule import Schedule
+from rmq._claiming.takeovers import Takeovers
 from rmq._claiming.wake_hints import Hints
 from rmq._model.deliveries import Delivery
 from rmq._model.owner import NO_OWNER, Owner
@@ -22,6 +21,17 @@ from rmq._scripts.keys import slot_keys
 from rmq._slots.slots import SlotWriter
 from rmq._slots.source import Source
 from rmq._transport.connections import Connections
+
+FEWEST_SLOTS, FIRST_SLOTS, MOST_SLOTS = 4, 16, 128
+"""Slots claimed from in one round trip. Where claims come back full, fewer slots give more each, which costs Redis less
+a message; where they do not, more slots are served sooner."""
+
+TROUBLE_PAUSE_S = 0.2
+"""How long a slot is left alone after a failed claim: it neither holds up the others nor strands more messages by
+claims whose replies get lost."""
+
+WEIGHT = 0.3
+"""Share of the last round in what is known of the size of messages."""
 
 SILENT_SLOTS_PER_S = 10_000
 """Most slots of servers that do not answer that are tried again in a second."""
@@ -40,6 +50,11 @@ class Claimer:
         may_claim: Asked right before each claim whether the slot still is this owner's; yes by default.
         source: The slots themselves; those of the topic's own type by default.
         on_fenced: Called with the epoch of a newer owner that has touched one of these slots.
+
+    Attributes:
+        joins: Whether claims from several slots share a call.
+        schedule: When each slot is due; read and changed only while `changed` is held.
+        changed: Guards the schedule; notified when threads in `wait` have to look again.
     """
 
     def __init__(
@@ -55,43 +70,50 @@ class Claimer:
         self.connections = connections
         self.source: Source[Any] = source or SlotWriter(connections, topic)
         self.joins = connections.multi_slot_scripts and self.source.joins_claims
-        """Whether claims from several slots share a call."""
         self.throttle = Throttle(connections, topic)
-        self.due = DueSlots(connections.blocking, slots)
+        self.schedule = Schedule(slots)
+        self.changed = connections.blocking.condition()
         self.on_fenced = on_fenced
         self._may_claim = may_claim
         self._owners: Mapping[int, Owner] = dict.fromkeys(slots, NO_OWNER)
-        self._takeovers = Takeovers(connections, topic, self.due)
-        self._poller = DuePoller(connections, self.source, self.due)
-        self._weights = Weights(CLAIM_BYTES)
-        self._width = FIRST_SLOTS
+        self._takeovers = Takeovers(connections, topic)
+        self._poller = DuePoller(connections, self.source)
+        self._size = RoundSize()
         self._resume: dict[int, int] = {}
 
     def set_owned(self, owners: Mapping[int, Owner]) -> None:
         """Claim from exactly these slots from now on, as these owners."""
-        with self.due.changed:
+        with self.changed:
             if owners != self._owners:
-                self.due.schedule.set_slots(owners)
+                self.schedule.set_slots(owners)
                 self._owners = dict(owners)
-                self.due.changed.notify_all()
+                self.changed.notify_all()
 
     def wake_all(self) -> None:
         """Let threads in `wait` look again."""
-        self.due.wake_all()
+        with self.changed:
+            self.changed.notify_all()
 
     def wait(self, longest_s: float) -> None:
         """Wait until a slot is due, something changes, or `longest_s` have passed."""
-        self.due.wait(longest_s, self.throttle.dry_s())
+        with self.changed:
+            if (timeout_s := self._wait_s(longest_s)) > 0:
+                self.changed.wait(timeout_s)
 
     def wait_s(self, longest_s: float) -> float:
         """Return for how long nothing may be claimed, in seconds, at most `longest_s`."""
-        return max(self.due.wait_s(longest_s), min(longest_s, self.throttle.dry_s()))
+        with self.changed:
+            return self._wait_s(longest_s)
+
+    def _wait_s(self, longest_s: float) -> float:
+        due_s = self.schedule.wait_s(monotonic_s(), longest_s)
+        return max(due_s, min(longest_s, self.throttle.dry_s())) if self.throttle.limited else due_s
 
     def take_hints(self, hints: Hints) -> None:
         """Take what a hint reader has heard; hints for slots of others do no harm."""
         self._poller.missed = self._poller.missed or hints.missed
         if hints.due:
-            self.due.hint(hints.due)
+            self._hint(hints.due)
 
     def look(self, *, at_all: bool = False) -> None:
         """Ask Redis when each slot is due: catches lost hints, others' nacks and leases that ran out.
@@ -106,11 +128,20 @@ class Claimer:
             ScriptFailedError: A slot is broken; the others were looked at.
         """
         self.throttle.follow()
-        self._poller.look(at_all)
+        for times, now_ms, asked_s in self._poller.look(self.schedule.slots, at_all):
+            with self.changed:
+                self.schedule.learn(times, now_ms, monotonic_s(), asked_s)
+                self.changed.notify_all()
 
     def expect(self, slot: int) -> None:
         """Take a slot for due: something has changed there that no claim has seen yet."""
-        self.due.hint([(slot, 0)])
+        self._hint([(slot, 0)])
+
+    def _hint(self, times: Iterable[tuple[int, int]]) -> None:
+        with self.changed:
+            for slot, due_ms in times:
+                self.schedule.hint(slot, due_ms)
+            self.changed.notify_all()
 
     def plan(self, limit: int, held: Iterable[Delivery] = ()) -> ClaimPlan:
         """Pick the slots to claim from.
@@ -131,9 +162,15 @@ class Claimer:
             limit = tokens = self.throttle.take(limit) if self.wait_s(1.0) == 0 else 0
         if not limit:
             return ClaimPlan([], False)
-        limit = self._weights.most(limit)
-        visits = self._pick(min(self._width, limit), held)
-        open_ = [visit for visit in visits if visit.owner == NO_OWNER or self._is_open(visit)]
+        limit = self._size.messages(limit)
+        visits = self._pick(min(self._size.slots, limit), held)
+        # an owner that lost a slot and has it back with its epoch may claim
+        is_open = self._takeovers.is_open
+        open_ = [
+            visit
+            for visit in visits
+            if visit.owner == NO_OWNER or self.source.awaits_owners or is_open(visit.slot, visit.owner)
+        ]
         if open_:
             share, extra = divmod(limit, len(open_))
             for index, visit in enumerate(open_):
@@ -147,29 +184,40 @@ class Claimer:
             visits: Those whose replies have come.
             sent_s: When their calls were sent, on the clock of `monotonic_s`.
         """
-        now_ms = 0
-        received_s = monotonic_s()
-        with self.due.changed:
-            schedule = self.due.schedule
+        now_ms, asked, received_s = 0, 0, monotonic_s()
+        times: list[tuple[int, int]] = []
+        replies: list[ClaimReply[Any]] = []
+        served: list[int] = []
+        with self.changed:
             for visit in visits:
                 reply = visit.reply
                 if not isinstance(reply, ClaimReply):
-                    schedule.postpone(visit.slot, received_s, TROUBLE_PAUSE_S)
+                    self.schedule.postpone(visit.slot, received_s, TROUBLE_PAUSE_S)
                     continue
                 now_ms = reply.now_ms
-                if visit.limit and (reply.resume or visit.start):  # else nothing was searched
-                    self._resume[visit.slot] = reply.resume
-                if reply.next_due_ms:  # a hint may have come in the meantime, which this reply can't know of
-                    schedule.hint(visit.slot, reply.next_due_ms)
-            self._weigh(visits)
-            if now_ms:
-                schedule.sync_clock(now_ms, received_s, sent_s)
-            if schedule.wait_s(received_s, 1.0) == 0:  # there is something for the others
-                self.due.changed.notify_all()
+                times.append((visit.slot, reply.next_due_ms))
+                if visit.limit:  # else nothing was searched
+                    asked += visit.limit
+                    replies.append(reply)
+                    if reply.messages:
+                        served.append(visit.slot)
+                    if reply.resume or visit.start:
+                        self._resume[visit.slot] = reply.resume
+            if replies and self._size.note(asked, replies):  # the slots that got nothing go first next time
+                self.schedule.served(served)
+            if self.schedule.learn(times, now_ms, received_s, sent_s):  # there is something for the others
+                self.changed.notify_all()
 
     def take_over(self, visits: Sequence[Visit]) -> None:
         """Look whether slots that came from an earlier owner may be claimed from."""
         self._takeovers.take_over([(visit.slot, visit.owner) for visit in visits])
+        with self.changed:
+            for visit in visits:
+                if self._takeovers.is_open(visit.slot, visit.owner):
+                    self.schedule.hint(visit.slot, 0)
+                    self.changed.notify_all()
+                else:
+                    self.schedule.postpone(visit.slot, monotonic_s(), TROUBLE_PAUSE_S)
 
     def all_silent(self) -> bool:
         """Return whether no server of the slots answers at the moment."""
@@ -180,26 +228,19 @@ class Claimer:
         return self.connections.silent(slot_keys(self.topic.name, slot).store)
 
     def _pick(self, most: int, held: Iterable[Delivery]) -> list[Visit]:
-        with self.due.changed:
-            slots = self._due_now(most)
+        now_s, schedule = monotonic_s(), self.schedule
+        with self.changed:
+            slots = schedule.due(now_s, most)
+            while self.connections.some_silent and (silent := [slot for slot in slots if self.is_silent(slot)]):
+                for slot in silent:  # put off, so that they cost no round
+                    schedule.postpone(slot, now_s, max(TROUBLE_PAUSE_S, len(self._owners) / SILENT_SLOTS_PER_S))
+                slots = schedule.due(now_s, most)
             if not self.joins:
                 slots += self._settled_too(held, slots)[: most - len(slots)]
             if self._may_claim is not None:
                 slots = [slot for slot in slots if self._is_still_ours(slot, self._may_claim)]
-            self.due.schedule.picked(slots)
+            schedule.picked(slots)
             return [Visit(slot, self._owners[slot], start=self._resume.get(slot, 0)) for slot in slots]
-
-    def _due_now(self, most: int) -> list[int]:
-        """Return slots to claim from; those of servers that do not answer are put off, so that they cost no round."""
-        now_s = monotonic_s()
-        schedule = self.due.schedule
-        due = schedule.due(now_s, most)
-        while self.connections.some_silent and (silent := [slot for slot in due if self.is_silent(slot)]):
-            pause_s = max(TROUBLE_PAUSE_S, len(self._owners) / SILENT_SLOTS_PER_S)
-            for slot in silent:
-                schedule.postpone(slot, now_s, pause_s)
-            due = schedule.due(now_s, most)
-        return due
 
     def _settled_too(self, held: Iterable[Delivery], picked: Sequence[int]) -> list[int]:
         """Return the slots that are settled in their present owner's name, and are not picked yet."""
@@ -211,33 +252,49 @@ class Claimer:
     def _is_still_ours(self, slot: int, may_claim: Callable[[int, Owner], bool]) -> bool:
         if may_claim(slot, self._owners[slot]):
             return True
-        self.due.schedule.postpone(slot, monotonic_s(), TROUBLE_PAUSE_S)  # until we are told whose it is
+        self.schedule.postpone(slot, monotonic_s(), TROUBLE_PAUSE_S)  # until we are told whose it is
         return False
 
-    def _is_open(self, visit: Visit) -> bool:
-        """Return whether this owner may claim there; one that lost a slot and has it back with its epoch may."""
-        return self.source.awaits_owners or self._takeovers.is_open(visit.slot, visit.owner)
 
-    def _weigh(self, visits: Iterable[Visit]) -> None:
-        """Learn how large messages are; where some filled the call, the slots that got nothing go first next time."""
-        asked = number = size_bytes = 0
-        served: list[int] = []
+class RoundSize:
+    """From how many slots a round claims, and how many messages: no more than one round may return.
+
+    Args:
+        most_bytes: Most contents and bodies in one round.
+
+    Attributes:
+        slots: Most slots to claim from.
+    """
+
+    def __init__(self, most_bytes: int = CLAIM_BYTES) -> None:
+        self.slots = FIRST_SLOTS
+        self._most_bytes = most_bytes
+        self._bytes_each = 0.0
+
+    def messages(self, wanted: int) -> int:
+        """Return how many messages to ask for, at most `wanted`, at least 1 of them."""
+        if wanted * self._bytes_each <= self._most_bytes:
+            return wanted
+        return max(1, int(self._most_bytes / self._bytes_each))
+
+    def note(self, asked: int, replies: Iterable[ClaimReply[Any]]) -> bool:
+        """Learn from a round; return whether slots got nothing because others filled the call.
+
+        Args:
+            asked: Messages asked for.
+            replies: The replies. Large messages count at once, small ones bit by bit.
+        """
+        got = size_bytes = 0
         filled = False
-        for visit in visits:
-            reply = visit.reply
-            if not visit.limit or not isinstance(reply, ClaimReply):
-                continue
-            asked += visit.limit
+        for reply in replies:
             if messages := reply.messages:
-                number += len(messages)
+                got += len(messages)
                 size_bytes += len(messages[0].content) * len(messages)
                 size_bytes += sum(map(len, [message.body for message in messages if message.body is not None]))
-                served.append(visit.slot)
             elif 0 < reply.next_due_ms <= reply.now_ms:
                 filled = True
-        if asked:
-            self._width = next_width(self._width, asked, number)
-        if number:
-            self._weights.note(number, size_bytes)
-            if filled:
-                self.due.schedule.served(served)
+        self.slots = max(FEWEST_SLOTS, self.slots // 2) if got >= 0.9 * asked else min(MOST_SLOTS, self.slots * 2)
+        if got:
+            mean = size_bytes / got
+            self._bytes_each = max(mean, self._bytes_each + WEIGHT * (mean - self._bytes_each))
+        return filled and got > 0

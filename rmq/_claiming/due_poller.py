@@ -1,12 +1,11 @@
-"""Polls when each slot is due, beside hints and what claims say: catches what these have missed."""
+"""Polls when each slot is due, beside hints and replies of claims: finds what these have missed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 from rmq._claiming.claim_round import PATIENCE_S
-from rmq._claiming.due_slots import DueSlots
 from rmq._model.times import monotonic_s
 from rmq._scripts.keys import slot_keys
 from rmq._slots.source import Source
@@ -19,6 +18,9 @@ LOOK_SLOTS = 256
 ROTATED_SLOTS = 8
 """Slots of a cluster looked at in turn, while hints arrive: an idle consumer of any number of slots stays quiet."""
 
+DueTimes = tuple[Iterable[tuple[int, int]], int, float]
+"""Slots and when each is due, 0 for never; Redis' time in ms; when the call was sent, on the monotonic clock."""
+
 
 class DuePoller:
     """Asks Redis when each slot is due.
@@ -26,49 +28,47 @@ class DuePoller:
     Args:
         connections: Where the topic is.
         source: Its slots.
-        due: Learns when they are due.
 
     Attributes:
         missed: Whether hints may have been missed since the last look at all slots.
     """
 
-    def __init__(self, connections: Connections, source: Source[Any], due: DueSlots) -> None:
+    def __init__(self, connections: Connections, source: Source[Any]) -> None:
         self.missed = True
         self._connections = connections
         self._source = source
-        self._due = due
         self._next = 0
 
-    def look(self, at_all: bool) -> None:
-        """Look at the slots whose turn it is, or at all of them; raises as `Claimer.look`."""
-        slots = self._slots_to_look_at(at_all)
+    def look(self, slots: Sequence[int], at_all: bool) -> Iterator[DueTimes]:
+        """Look at the slots whose turn it is, or at all of them; raises as `Claimer.look`, after the last answer."""
+        slots = self._in_turn(slots, at_all)
         failed: list[RmqError] = []
         for first in range(0, len(slots), LOOK_SLOTS):
             part = slots[first : first + LOOK_SLOTS]
             if self._connections.multi_slot_scripts:
                 asked_s = monotonic_s()
                 try:
-                    self._take(part, self._connections.run(self._source.look_call(part)), asked_s)
+                    now_ms, times = self._connections.run(self._source.look_call(part))
+                    yield zip(part, times, strict=True), now_ms, asked_s
                     continue
                 except ScriptFailedError:  # one broken slot must not hide the others
                     pass
-            failed += self._look_one_by_one(part)
+            failed += yield from self._look_one_by_one(part)
         if failed:
             self.missed = True
             raise failed[0]
 
-    def _slots_to_look_at(self, at_all: bool) -> list[int]:
-        slots = self._due.schedule.slots
+    def _in_turn(self, slots: Sequence[int], at_all: bool) -> Sequence[int]:
         if at_all or self.missed or self._connections.multi_slot_scripts:
             self.missed = False
             return slots
         first, self._next = self._next % max(1, len(slots)), self._next + ROTATED_SLOTS
-        return (slots[first:] + slots[:first])[:ROTATED_SLOTS]
+        return (*slots[first:], *slots[:first])[:ROTATED_SLOTS]
 
-    def _look_one_by_one(self, slots: Sequence[int]) -> list[RmqError]:
+    def _look_one_by_one(self, slots: Sequence[int]) -> Generator[DueTimes, None, list[RmqError]]:
         """Look at slots of a cluster; return the errors of those whose node is down, if none of them answers.
 
-        Those of a node that does not answer are passed over: they are looked at once it does.
+        Slots of a node that does not answer are left out until it does.
         """
         failed: list[RmqError] = []
         if self._connections.some_silent:
@@ -82,12 +82,8 @@ class DuePoller:
             if isinstance(answer, RmqError):
                 failed.append(answer)
             else:
-                self._take([slot], answer, asked_s)
+                yield [(slot, answer[1][0])], answer[0], asked_s
         if len(failed) < len(slots) and all(isinstance(error, RedisUnavailableError) for error in failed):
             self.missed = self.missed or bool(failed)
             return []
         return failed
-
-    def _take(self, slots: Sequence[int], answer: tuple[int, list[int]], asked_s: float) -> None:
-        now_ms, times = answer
-        self._due.looked(slots, times, now_ms, asked_s)

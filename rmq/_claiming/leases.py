@@ -35,7 +35,8 @@ class HeldDeliveries:
     than the claim. They are not among `deliveries` then.
     """
 
-    def __init__(self, blocking: Blocking = THREADS) -> None:
+    def __init__(self, lease_s: float, blocking: Blocking = THREADS) -> None:
+        self._lease_s = lease_s
         self.lock = blocking.lock()
         self.marks = blocking.lock()
         self.settling: Sequence[Delivery] = ()
@@ -49,12 +50,6 @@ class HeldDeliveries:
     def settled(self) -> list[Delivery]:
         """Return those with an outcome that is to be sent, as far as nobody is just sending their claim scores."""
         return [each for each in self.deliveries if each.outcome is not None and not each.under_way]
-
-    def begin_settling(self) -> list[Delivery]:
-        """Return what is to be settled now; the keeper leaves it alone while it is in `settling`."""
-        with self.marks:
-            settled = self.settling = self.settled()
-        return settled
 
     def to_renew(self, before_s: float) -> list[Delivery]:
         """Mark and return those whose lease ends before a moment of `monotonic_s`, and whose score nobody sends."""
@@ -72,13 +67,10 @@ class HeldDeliveries:
     def defer_acks(self, since_s: float) -> None:
         """Let those wait for a ride that are acked and were claimed after a moment of `monotonic_s`."""
         stay: list[Delivery] = []
-        topic, lease_s, slot, deferred = None, 0, -1, stay
+        slot, deferred, until_s = -1, stay, since_s + self._lease_s
         for delivery in self.deliveries:
-            if delivery.topic is not topic:
-                topic, lease_s = delivery.topic, delivery.topic.lease_s
-            claimed_s = delivery.lease_until_s - lease_s
             bound = delivery.ack_individually or delivery.under_way
-            if delivery.outcome is ACKED and claimed_s > since_s and not bound:
+            if delivery.outcome is ACKED and delivery.lease_until_s > until_s and not bound:
                 if delivery.slot != slot:  # those of a claim stand side by side
                     slot, deferred = delivery.slot, self.deferred.setdefault(delivery.slot, [])
                 deferred.append(delivery)
@@ -92,7 +84,7 @@ class HeldDeliveries:
         taken = [delivery for slot in wanted for delivery in self.deferred.pop(slot)]
         while self.deferred:
             slot, part = next(iter(self.deferred.items()))  # the first one has waited longest
-            if part[0].lease_until_s - part[0].topic.lease_s > before_s:
+            if part[0].lease_until_s > before_s + self._lease_s:
                 break
             taken += self.deferred.pop(slot)
         self.deliveries += taken
@@ -224,12 +216,15 @@ class LeaseKeeper(Background):
         for part, reply in zip(round_.parts, replies, strict=True):
             if part.answered:
                 continue
-            if reply is AWAITED:
-                lost += [each for each in part.deliveries if each.lease_until_s < now_s]
-                continue
-            lost += self._take_reply(part, reply, round_.started_s)
-            part.answered = True
-            _free([part])
+            if reply is not AWAITED:
+                lost += take_renewal(part.deliveries, reply, round_.started_s)
+                part.answered = True
+                _free([part])
+            if isinstance(reply, RmqError):
+                self._missed[part.slot] = reply
+            if not isinstance(reply, ExtendReply):
+                gone = isinstance(reply, CoordinationError)
+                lost += [each for each in part.deliveries if gone or each.lease_until_s < now_s]
         if not all(part.answered for part in round_.parts):
             self._late.append(round_)
         for delivery in lost:
@@ -238,22 +233,18 @@ class LeaseKeeper(Background):
                 log.warning("the lease on %r was lost; another consumer may have it", delivery)
                 self._on_lost(delivery)
 
-    def _take_reply(self, part: _Part, reply: ExtendReply | RmqError, started_s: float) -> list[Delivery]:
-        """Note the new claim scores; return the deliveries whose lease is lost."""
-        if not isinstance(reply, ExtendReply):
-            self._missed[part.slot] = reply
-            for delivery in part.deliveries:
-                delivery.ack_individually = True  # renewed or not: its score may no longer be the one we know
-            gone = isinstance(reply, CoordinationError)
-            return [each for each in part.deliveries if gone or each.lease_until_s < monotonic_s()]
-        lost: list[Delivery] = []
-        for delivery, claim_score in zip(part.deliveries, reply.claim_scores, strict=True):
-            if claim_score is None:
-                lost.append(delivery)
-            else:
-                delivery.claim_score = claim_score
-                delivery.lease_until_s = started_s + self._lease_s
-        return lost
+
+def take_renewal(deliveries: Sequence[Delivery], reply: ExtendReply | RmqError, started_s: float) -> list[Delivery]:
+    """Note the new claim scores of deliveries whose lease was renewed; return those whose lease was lost before."""
+    if not isinstance(reply, ExtendReply):
+        for delivery in deliveries:
+            delivery.ack_individually = True  # renewed or not: its score may no longer be the one we know
+        return []
+    for delivery, claim_score in zip(deliveries, reply.claim_scores, strict=True):
+        if claim_score is not None:
+            delivery.claim_score = claim_score
+            delivery.lease_until_s = started_s + delivery.topic.lease_s
+    return [each for each, score in zip(deliveries, reply.claim_scores, strict=True) if score is None]
 
 
 def _free(parts: Iterable[_Part]) -> None:

@@ -71,14 +71,23 @@ class Schedule:
                 self._queue.clear()
                 self._rebuild()
 
-    def redis_now_ms(self, monotonic_s: float) -> float:
-        """Return what Redis' clock says by now; 1 while unknown, when all slots are due anyway."""
-        return 1 if self._offset_ms is None else self._offset_ms + monotonic_s * 1000
+    def learn(self, times: Iterable[tuple[int, int]], now_ms: int, received_s: float, sent_s: float) -> bool:
+        """Learn from replies when slots are due; return whether a slot is due now.
 
-    def note(self, slot: int, next_due_ms: int) -> None:
-        """Take what a claim or a look said about a slot: due at this time, 0 for never."""
-        if slot in self._due_ms:
-            self._set(slot, next_due_ms)
+        Args:
+            times: Slots, and when each is due; 0 for never. A hint that has come since the call counts as well.
+            now_ms: Redis' time; 0 where no reply tells.
+            received_s: When the replies came, on the monotonic clock.
+            sent_s: When their calls were sent.
+        """
+        known = self._due_ms
+        for slot, due_ms in times:
+            if due_ms and slot in known and not 0 < known[slot] <= due_ms:
+                self._set(slot, due_ms)
+        if now_ms:
+            self.sync_clock(now_ms, received_s, sent_s)
+        self._gather(received_s)
+        return bool(self._ready)
 
     def hint(self, slot: int, due_ms: int) -> None:
         """Take a wake hint: due at this time at the latest, 0 for at once."""
@@ -92,7 +101,7 @@ class Schedule:
         if self._offset_ms is None:
             self.sync_clock(1, monotonic_s)  # any clock will do until Redis has told its own
         if slot in self._due_ms:
-            self._set(slot, max(1, int(self.redis_now_ms(monotonic_s) + pause_s * 1000)))
+            self._set(slot, max(1, int(self._gather(monotonic_s) + pause_s * 1000)))
 
     def due(self, monotonic_s: float, most: int) -> list[int]:
         """Return up to `most` slots to claim from now; the ones claimed from longest ago first."""
@@ -124,12 +133,10 @@ class Schedule:
 
     def wait_s(self, monotonic_s: float, longest_s: float) -> float:
         """Return how long nothing is due, in seconds, at most `longest_s`."""
-        self._gather(monotonic_s)
+        now_ms = self._gather(monotonic_s)
         if self._ready:
             return 0.0
-        if not self._later:
-            return longest_s
-        return min(longest_s, max(0.0, (self._later[0][0] - self.redis_now_ms(monotonic_s)) / 1000))
+        return min(longest_s, max(0.0, (self._later[0][0] - now_ms) / 1000)) if self._later else longest_s
 
     def _set(self, slot: int, due_ms: int) -> None:
         self._due_ms[slot] = due_ms
@@ -139,15 +146,17 @@ class Schedule:
             if len(self._later) > 2 * len(self._due_ms) + STALE_ENTRIES:
                 self._rebuild()
 
-    def _gather(self, monotonic_s: float) -> None:
-        """Sort out what has become due, and leave an entry that still counts in front."""
-        now_ms = self.redis_now_ms(monotonic_s)
+    def _gather(self, monotonic_s: float) -> float:
+        """Sort out what has become due, leave an entry that still counts in front, and return Redis' time, ms."""
+        # while the time is unknown, all slots are due anyway
+        now_ms = 1 if self._offset_ms is None else self._offset_ms + monotonic_s * 1000
         later, known = self._later, self._due_ms
         while later and (later[0][0] <= now_ms or known.get(later[0][1]) != later[0][0]):
             due_ms, slot = heappop(later)
             if known.get(slot) == due_ms and slot not in self._ready:
                 self._ready.add(slot)
                 heappush(self._queue, (self._turn[slot], slot))
+        return now_ms
 
     def _rebuild(self) -> None:
         self._later = [(due_ms, slot) for slot, due_ms in self._due_ms.items() if due_ms and slot not in self._ready]

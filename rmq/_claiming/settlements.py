@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from rmq._claiming.portions import bytes_of
 from rmq._model.deliveries import RELEASED, Delivery, Outcome, Verb
@@ -17,79 +18,44 @@ SlotOwner = tuple[int, Owner]
 """A slot, and the owner in whose name it is called."""
 
 
+@dataclass(slots=True)
 class Settlements:
     """What is to be settled in one slot.
 
-    Args:
-        now_s: Now, on the monotonic clock: what may have lost its lease by then is named, since Redis acks a claim as a
-            whole only while its lease runs.
+    Attributes:
+        deliveries: All deliveries to settle.
+        nacks: Those of them to roll back, as the script takes them.
+        acked: Those to ack, by their claim score.
+        named: Claim scores whose acks have to name the deliveries: some of the claim is open, or its lease has ended.
     """
 
-    def __init__(self, now_s: float = 0.0) -> None:
-        self._now_s = now_s
-        self.deliveries: list[Delivery] = []
-        self.nacks: list[Nack] = []
-        self._acked: dict[int, list[Delivery]] = {}
-        self._named: set[int] = set()
-
-    def add(self, delivery: Delivery) -> None:
-        """Add a delivery with its outcome."""
-        outcome = delivery.outcome or RELEASED
-        self.deliveries.append(delivery)
-        if outcome.verb is not Verb.ACK:
-            self.nacks.append(nack_of(delivery, outcome))
-            return
-        claim_score = delivery.claim_score
-        acked = self._acked.get(claim_score)
-        if acked is None:
-            acked = self._acked[claim_score] = []
-        acked.append(delivery)
-        if delivery.ack_individually or delivery.lease_until_s < self._now_s:
-            self._named.add(claim_score)
-
-    def keep(self, claim_score: int) -> None:
-        """Note that a delivery of this claim is still open: the claim is not done as a whole."""
-        self._named.add(claim_score)
+    deliveries: list[Delivery] = field(default_factory=list[Delivery])
+    nacks: list[Nack] = field(default_factory=list[Nack])
+    acked: dict[int, list[Delivery]] = field(default_factory=dict[int, list[Delivery]])
+    named: set[int] = field(default_factory=set[int])
 
     def acks(self) -> tuple[list[Ack], list[WholeClaim]]:
         """Return the acks to be named, those of a claim side by side, and the claims to be acked as a whole.
 
-        Whole are those of which every delivery is acked; what is nacked leaves them before.
+        Whole are those of which every delivery is acked; what is nacked leaves them before. To name a single delivery
+        costs least.
         """
         named: list[Ack] = []
         whole: list[WholeClaim] = []
-        for score, part in self._acked.items():
-            if self._is_named(score, part):
+        for score, part in self.acked.items():
+            if len(part) == 1 or score in self.named:
                 named += [(delivery.name, score) for delivery in part]
             else:
                 whole.append((score, len(part)))
         return named, whole
 
-    def cut_named(self, most: int) -> tuple[int, list[Delivery]]:
-        """Take out the acks to be named beyond the first `most`; return how many stay, and the deliveries cut."""
-        stay, cut = 0, list[Delivery]()
-        for score, part in self._acked.items():
-            if self._is_named(score, part):
-                self._named.add(score)
-                cut += part[most - stay :]
-                del part[most - stay :]
-                stay += len(part)
-        if cut:
-            gone = set(map(id, cut))
-            self.deliveries = [delivery for delivery in self.deliveries if id(delivery) not in gone]
-            self._acked = {score: part for score, part in self._acked.items() if part}
-        return stay, cut
-
-    def _is_named(self, claim_score: int, acked: Sequence[Delivery]) -> bool:
-        return len(acked) == 1 or claim_score in self._named  # to name a single one costs least
-
     def of_claims(self, claim_scores: Iterable[int]) -> list[Delivery]:
         """Return the acked deliveries of these claims."""
-        return [delivery for score in claim_scores for delivery in self._acked.get(score, ())]
+        return [delivery for score in claim_scores for delivery in self.acked.get(score, ())]
 
 
 def pack(
-    settled: Iterable[Delivery], held: Iterable[Delivery], now_s: float, most_nacks: int, most_bytes: int = CLAIM_BYTES
+    settled: Sequence[Delivery], held: Iterable[Delivery], now_s: float, most_nacks: int, most_bytes: int = CLAIM_BYTES
 ) -> tuple[dict[SlotOwner, Settlements], list[Delivery]]:
     """Sort outcomes by slot and owner.
 
@@ -97,7 +63,8 @@ def pack(
         settled: Deliveries with outcomes to carry out.
         held: All deliveries that this consumer holds, the settled ones too: a claim is acked as a whole, without
             naming its contents, if none of it is open.
-        now_s: Now, on the monotonic clock.
+        now_s: Now, on the monotonic clock. Deliveries whose lease may have ended are named: Redis acks a claim as a
+            whole only while its lease runs.
         most_nacks: Most nacks in a slot: each costs the server several commands.
         most_bytes: Most bytes of all nacks, with the bodies of those that may die; a single one may have more.
 
@@ -107,33 +74,51 @@ def pack(
     """
     packed: dict[SlotOwner, Settlements] = {}
     later: list[Delivery] = []
-    settlements: Settlements | None = None
-    slot, owner, left_bytes = -1, NO_OWNER, most_bytes
+    slot, owner, left_bytes, part = -1, NO_OWNER, most_bytes, Settlements()
     for delivery in settled:
-        # those of a claim stand side by side
-        if settlements is None or delivery.slot != slot or delivery.owner is not owner:
+        if delivery.slot != slot or delivery.owner is not owner:  # those of a claim stand side by side
             slot, owner = delivery.slot, delivery.owner
-            settlements = packed.get((slot, owner))
-            if settlements is None:
-                settlements = packed[slot, owner] = Settlements(now_s)
-        verb = (delivery.outcome or RELEASED).verb
-        if verb is not Verb.ACK:
-            size_bytes = bytes_of(delivery, verb is not Verb.RELEASE)
-            if len(settlements.nacks) >= most_nacks or left_bytes < min(size_bytes, most_bytes):
+            part = packed.get((slot, owner)) or Settlements()
+            packed[slot, owner] = part
+        outcome = delivery.outcome or RELEASED
+        if outcome.verb is Verb.ACK:
+            claim_score = delivery.claim_score
+            if claim_score in part.acked:
+                part.acked[claim_score].append(delivery)
+            else:
+                part.acked[claim_score] = [delivery]
+            if delivery.ack_individually or delivery.lease_until_s < now_s:
+                part.named.add(claim_score)
+        else:
+            size_bytes = bytes_of(delivery, outcome.verb is not Verb.RELEASE)
+            if len(part.nacks) >= most_nacks or left_bytes < min(size_bytes, most_bytes):
                 later.append(delivery)
                 continue
             left_bytes -= size_bytes
-        settlements.add(delivery)
+            part.nacks.append(nack_of(delivery, outcome))
+        part.deliveries.append(delivery)
     for delivery in (*later, *[each for each in held if each.outcome is None]):
-        settlements = packed.get((delivery.slot, delivery.owner))
-        if settlements is not None:
-            settlements.keep(delivery.claim_score)
-    left = NAMED_ACKS
-    for settlements in packed.values():
-        named, cut = settlements.cut_named(left)
-        left -= named
-        later += cut
+        if open_part := packed.get((delivery.slot, delivery.owner)):
+            open_part.named.add(delivery.claim_score)
+    if len(settled) > NAMED_ACKS:
+        later += _cut_named(packed.values())
     return {place: each for place, each in packed.items() if each.deliveries}, later
+
+
+def _cut_named(parts: Iterable[Settlements]) -> list[Delivery]:
+    """Take out and return the acks to be named beyond the first `NAMED_ACKS`."""
+    left, cut = NAMED_ACKS, list[Delivery]()
+    for part in parts:
+        for score, acked in part.acked.items():
+            if len(acked) == 1 or score in part.named:
+                part.named.add(score)
+                cut += acked[left:]
+                del acked[left:]
+                left -= len(acked)
+        gone = set(map(id, cut))
+        part.deliveries = [delivery for delivery in part.deliveries if id(delivery) not in gone]
+        part.acked = {score: acked for score, acked in part.acked.items() if acked}
+    return cut
 
 
 def nack_of(delivery: Delivery, outcome: Outcome) -> Nack:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from rmq._claiming.claim_round import PATIENCE_S
+from rmq._claiming.leases import take_renewal
 from rmq._claiming.portions import portions
-from rmq._claiming.settlements import Settlements, nack_of
+from rmq._claiming.settlements import nack_of
 from rmq._model.deliveries import Delivery, Outcome, Verb
 from rmq._model.replies import ClaimReply
 from rmq._model.times import monotonic_s
@@ -23,6 +25,9 @@ from rmq.errors import ReplyLostError, RmqError
 WHOLE_FROM, NAME_FOR_S = 8, 1.0
 """So many deliveries of a slot are acked without naming each, where that is possible; where it was not, it is tried
 again after so many seconds."""
+
+
+_slot, _claim_score = attrgetter("slot"), attrgetter("claim_score")
 
 
 @dataclass(slots=True)
@@ -70,18 +75,18 @@ class Settler:
     def settle(self, deliveries: Sequence[Delivery], outcome: Outcome, settled: Settled) -> None:
         """Carry out an outcome, and note what came of it while it does."""
         settled.untried = list(deliveries)
-        parts = [part for slot, each in _by_slot(deliveries).items() for part in self._parts(slot, each, outcome)]
+        parts = [part for slot, each in _by(_slot, deliveries).items() for part in self._parts(slot, each, outcome)]
         settled.untried = []  # from here on nobody knows, unless a reply tells
         if unmatched := self._carry_out(parts, settled):
             self._name_until_s = monotonic_s() + NAME_FOR_S
-            named = [part for slot, each in _by_slot(unmatched).items() for part in self._named(slot, each)]
+            named = [part for slot, each in _by(_slot, unmatched).items() for part in self._named(slot, each)]
             self._carry_out(named, settled)
 
     def extend(self, deliveries: Sequence[Delivery]) -> tuple[list[Delivery], RmqError | None]:
         """Renew leases; return those that were lost before, and the first error."""
         parts = [
             _Part(self._writer.extend_call(slot, _claims_of(part)), part)
-            for slot, each in _by_slot(deliveries).items()
+            for slot, each in _by(_slot, deliveries).items()
             for part in portions(each, RENEWALS)
         ]
         started_s = monotonic_s()
@@ -90,15 +95,7 @@ class Settler:
         for part, reply in zip(parts, self._results(parts), strict=True):
             if isinstance(reply, RmqError):
                 trouble = trouble or reply
-                for delivery in part.deliveries:
-                    delivery.ack_individually = True  # renewed or not: its score may no longer be the one we know
-                continue
-            for delivery, claim_score in zip(part.deliveries, reply.claim_scores, strict=True):
-                if claim_score is None:
-                    lost.append(delivery)
-                else:
-                    delivery.claim_score = claim_score
-                    delivery.lease_until_s = started_s + delivery.topic.lease_s
+            lost += take_renewal(part.deliveries, reply, started_s)
         return lost, trouble
 
     def _parts(self, slot: int, deliveries: Sequence[Delivery], outcome: Outcome) -> Iterator[_Part]:
@@ -110,14 +107,12 @@ class Settler:
         writer = self._writer
         if len(deliveries) >= WHOLE_FROM and monotonic_s() >= self._name_until_s and writer.acks_whole:
             # whether something of a claim is open shows in Redis; if so, or with bodies, its contents are named next
-            settlements = Settlements()
-            for delivery in deliveries:
-                settlements.add(delivery)
-            whole = settlements.acks()[1]
+            claims = _by(_claim_score, deliveries).items()
+            whole = [each for each in claims if len(each[1]) > 1 and not any(one.ack_individually for one in each[1])]
             for first in range(0, len(whole), WHOLE_BATCH):
-                claims = whole[first : first + WHOLE_BATCH]
-                claimed = settlements.of_claims(score for score, _ in claims)
-                yield _Part(writer.claim_call(slot, 0, whole=claims).then(_unmatched), claimed, whole=True)
+                batch = whole[first : first + WHOLE_BATCH]
+                call = writer.claim_call(slot, 0, whole=[(score, len(part)) for score, part in batch])
+                yield _Part(call.then(_unmatched), [each for _, part in batch for each in part], whole=True)
             scores = {score for score, _ in whole}
             deliveries = [delivery for delivery in deliveries if delivery.claim_score not in scores]
         yield from self._named(slot, deliveries)
@@ -158,10 +153,10 @@ class Settler:
             return [error] * len(parts)
 
 
-def _by_slot(deliveries: Iterable[Delivery]) -> dict[int, list[Delivery]]:
+def _by(key: Callable[[Delivery], int], deliveries: Iterable[Delivery]) -> dict[int, list[Delivery]]:
     found: dict[int, list[Delivery]] = defaultdict(list)
     for delivery in deliveries:
-        found[delivery.slot].append(delivery)
+        found[key(delivery)].append(delivery)
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rmq._claiming.claim_round import PATIENCE_S
-from rmq._claiming.due_slots import DueSlots
 from rmq._claiming.settlements import SlotOwner
 from rmq._model.figures import SlotStats
 from rmq._model.owner import Owner
@@ -16,10 +15,6 @@ from rmq._transport.connections import Connections
 
 log = reporter("rmq.claimer")
 
-TROUBLE_PAUSE_S = 0.2
-"""A slot where a claim failed is left alone for so long: it shall neither hold up the others nor strand more messages
-by claims of which nobody hears the reply."""
-
 
 class Takeovers:
     """Which slots a claimer may claim from after a handover.
@@ -27,15 +22,13 @@ class Takeovers:
     Args:
         connections: Where the topic is.
         topic: The registered definition.
-        due: When each slot is due.
     """
 
-    def __init__(self, connections: Connections, topic: Topic, due: DueSlots) -> None:
+    def __init__(self, connections: Connections, topic: Topic) -> None:
         self._connections = connections
         self._topic = topic
-        self._due = due
         self._opened: dict[int, int] = {}  # slot -> epoch in which it was taken over
-        self._awaited: dict[int, int] = {}  # slot -> epoch in which we said that we wait
+        self._awaited: dict[int, int] = {}  # slot -> epoch for which the log says that we wait
 
     def is_open(self, slot: int, owner: Owner) -> bool:
         """Return whether a slot was taken over in this owner's epoch."""
@@ -50,12 +43,11 @@ class Takeovers:
         """
         sizes = self._connections.run_many([viewing.stats(self._topic, slot) for slot, _ in fenced], PATIENCE_S)
         for (slot, owner), size in zip(fenced, sizes, strict=True):
-            if isinstance(size, SlotStats) and not size.in_flight:
-                self._opened[slot] = owner.epoch
-                self._due.hint([(slot, 0)])
+            if not isinstance(size, SlotStats):
                 continue
-            self._due.postpone(slot, TROUBLE_PAUSE_S)
-            if isinstance(size, SlotStats) and self._awaited.get(slot) != owner.epoch:
+            if not size.in_flight:
+                self._opened[slot] = owner.epoch
+            elif self._awaited.get(slot) != owner.epoch:
                 self._awaited[slot] = owner.epoch
                 log.info(
                     "slot %d of topic %s waits for %d messages of an earlier owner, or for the end of their leases",

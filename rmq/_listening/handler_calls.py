@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from rmq._claiming.prefetch_size import MOST_PREFETCHED, PrefetchSize
@@ -18,6 +19,8 @@ from rmq._ownership import Coordinator
 from rmq.logs import about
 
 log = reporter("rmq.worker")
+
+UNWATCHED = nullcontext()
 
 NOT_NOTED = Outcome(Verb.NACK, None, "", "what came of the handler could not be noted")
 
@@ -67,10 +70,14 @@ class HandlerCalls:
 
     def handle(self, part: Sequence[Delivery]) -> None:
         """Call the handler. Whatever happens here, each delivery of the part has an outcome in the end."""
-        outcome = RELEASED  # of what was not begun
+        started_s, outcome, error = monotonic_s(), RELEASED, None
         try:
-            started_s = monotonic_s()
-            ready = self._ready(part, started_s)
+            # what has lost its lease or its slot goes back: somebody else has it, or will
+            ready = [delivery for delivery in part if not delivery.lost and started_s < delivery.lease_until_s]
+            if self._coordinator is not None:
+                ready = self._owned(ready, self._coordinator)
+            if len(ready) < len(part):
+                self._release_late(part, ready)
             if not ready:
                 return
             self.began_s = started_s
@@ -78,11 +85,12 @@ class HandlerCalls:
                 self._gate.handling(id(self))
             outcome = NOT_NOTED
             try:
-                self._call(ready)
-                outcome, error = ACKED, None
-            except (
-                BaseException
-            ) as caught:  # SystemExit, too: it would end this thread alone, without a line in the log
+                given = list(ready) if self._listener.batch else ready[0]
+                with self._observers.handling(ready) if self._observers.all else UNWATCHED:
+                    if (result := self._listener.handler(given)) is not None:
+                        refuse_unfinished(result)
+                outcome = ACKED
+            except BaseException as caught:  # SystemExit, too: it would end this thread without a line in the log
                 outcome, error = Outcome(Verb.NACK, None, *describe(caught)), caught
         finally:
             self.began_s = None
@@ -91,33 +99,20 @@ class HandlerCalls:
                     delivery.outcome = outcome
         self._note(ready, error, started_s)
 
-    def _ready(self, part: Sequence[Delivery], now_s: float) -> list[Delivery]:
-        """Return what may begin. What has lost its lease or its slot goes back: somebody else has it, or will."""
-        ready = [delivery for delivery in part if not delivery.lost and now_s < delivery.lease_until_s]
-        if self._coordinator is not None:
-            owned, name = self._coordinator.owned(), self._listener.ownership_name
-            ready = [
-                delivery
-                for delivery in ready
-                if (ownership := owned.get((name, delivery.slot))) is not None and ownership.epoch == delivery.epoch
-            ]
-        if late := len(part) - len(ready):
-            begun = set(ready)
-            for delivery in part:
-                if delivery not in begun:
-                    delivery.outcome = RELEASED
-            log.warning("topic %s: %d messages were not begun in time", self._listener.topic.name, late)
-        return ready
+    def _owned(self, ready: Sequence[Delivery], coordinator: Coordinator) -> list[Delivery]:
+        owned, name = coordinator.owned(), self._listener.ownership_name
+        return [
+            delivery
+            for delivery in ready
+            if (ownership := owned.get((name, delivery.slot))) is not None and ownership.epoch == delivery.epoch
+        ]
 
-    def _call(self, ready: Sequence[Delivery]) -> None:
-        given = list(ready) if self._listener.batch else ready[0]
-        if not self._observers.all:
-            if (result := self._listener.handler(given)) is not None:
-                refuse_unfinished(result)
-            return
-        with self._observers.handling(ready):
-            if (result := self._listener.handler(given)) is not None:
-                refuse_unfinished(result)
+    def _release_late(self, part: Sequence[Delivery], ready: Sequence[Delivery]) -> None:
+        begun = set(ready)
+        for delivery in part:
+            if delivery not in begun:
+                delivery.outcome = RELEASED
+        log.warning("topic %s: %d messages were not begun in time", self._listener.topic.name, len(part) - len(ready))
 
     def _note(self, ready: Sequence[Delivery], error: BaseException | None, started_s: float) -> None:
         """Log a failure, count, and learn how long it took. What fails here changes no outcome."""
@@ -128,7 +123,8 @@ class HandlerCalls:
             if self._gate is not None:
                 failed = any(each.outcome is not None and each.outcome.verb is Verb.NACK for each in ready)
                 self._gate.handled(id(self), number, failed)
-            self.prefetch.note(number, monotonic_s() - started_s)
+            if not self._listener.batch:  # else nobody asks
+                self.prefetch.note(number, monotonic_s() - started_s)
             if error is not None:
                 name, (kind, said) = self._listener.topic.name, describe(error)
                 seen = traced(error)

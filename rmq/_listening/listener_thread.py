@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Sequence
 
@@ -39,47 +38,6 @@ SLOW_S = 0.5
 TROUBLE_PAUSE_S = 0.2
 
 
-class Handlers(ABC):
-    """How the handlers of a listener run beside its claims.
-
-    Args:
-        thread: The thread that claims.
-    """
-
-    survived: type[BaseException] = BaseException
-    """What does not end the thread: nobody would hear of its end."""
-
-    def __init__(self, thread: ListenerThread) -> None:
-        self.thread = thread
-        self.calls = thread.calls
-        self.batch = thread.setup.listener.batch
-
-    @staticmethod
-    @abstractmethod
-    def threads_of(listener: Listener) -> int:
-        """Return how many threads claim for a listener."""
-
-    @abstractmethod
-    def room(self) -> int | None:
-        """Return how many messages to claim; `None` where a round would bring nothing, not even an outcome."""
-
-    @abstractmethod
-    def run(self) -> None:
-        """Handle, or begin with, what waits in the thread."""
-
-    @abstractmethod
-    def wait(self) -> None:
-        """Wait until there may be something to do."""
-
-    @abstractmethod
-    def relieve(self) -> None:
-        """Give back what waits behind slow handlers; called from the watcher's thread."""
-
-    @abstractmethod
-    def finish(self) -> None:
-        """Begin no more, wait until no handler runs, and let the thread finish."""
-
-
 class ListenerThread(Background):
     """Claims, settles, and holds what it has claimed until the outcome is in Redis.
 
@@ -93,18 +51,18 @@ class ListenerThread(Background):
     settle = None
     """A delivery's note of its outcome is enough: it goes out with the next claim. For `Delivery`."""
 
-    def __init__(self, setup: ListenerSetup, claimer: Claimer, number: int, handlers: type[Handlers]) -> None:
+    def __init__(self, setup: ListenerSetup, claimer: Claimer, number: int, handlers: type[HandlersInTurn]) -> None:
         self.blocking = claimer.connections.blocking
         super().__init__(self.blocking, f"rmq-{setup.listener.topic.name}-{number}")
         self.setup = setup
         self.claimer = claimer
         self.claims = ClaimExecutor(claimer, self)
-        self.held = HeldDeliveries(self.blocking)
+        self.held = HeldDeliveries(setup.listener.topic.lease_s, self.blocking)
         self.calls = HandlerCalls(setup)
         self.waiting: deque[Delivery] = deque()
         """What is claimed and not begun."""
         self._topic = setup.listener.topic
-        self._handlers = handlers(self)
+        self.handlers = handlers(self)
 
     def run(self) -> None:
         """Work until the listener stops."""
@@ -112,15 +70,15 @@ class ListenerThread(Background):
         while not stopping.is_set():
             try:
                 if not (self._round() if gate is None else self._round_in_turn(gate)):
-                    self._handlers.wait()
-            except self._handlers.survived as error:
+                    self.handlers.wait()
+            except self.handlers.survived as error:
                 log.warning("topic %s: %s", self._topic.name, error, exc_info=not isinstance(error, RmqError))
                 stopping.wait(TROUBLE_PAUSE_S)
-        self._handlers.finish()
+        self.handlers.finish()
 
     def wait(self) -> None:
         """Wait until something may be claimed, or outcomes have to go."""
-        longest_s = IDLE_S if self.held.deferred else SETTLE_AFTER_S if self._unsettled() else LOOK_EVERY_S
+        longest_s = IDLE_S if self.held.deferred else SETTLE_AFTER_S if self.is_unsettled() else LOOK_EVERY_S
         self.claimer.wait(min(longest_s, LATE_S) if self.claims.has_earlier else longest_s)
 
     def take_waiting(self, most: int) -> list[Delivery]:
@@ -167,10 +125,6 @@ class ListenerThread(Background):
         finally:
             self.held.lock.release()
 
-    def relieve(self) -> None:
-        """Give back what waits behind slow handlers, and send off what is done; called from the watcher's thread."""
-        self._handlers.relieve()
-
     def _round_in_turn(self, gate: HandlerGate) -> bool:
         """Do a round in this thread's turn; return whether there was anything to do."""
         began_s = gate.begin(0.0, id(self))
@@ -186,33 +140,28 @@ class ListenerThread(Background):
 
     def _round(self) -> bool:
         """Claim, settle and handle once; return whether there was anything to do."""
-        room = self._handlers.room()
+        room = self.handlers.room()
         if room is None:
             return False
-        held = self.held
+        held, since_s = self.held, monotonic_s() - PIGGYBACK_S
         with held.lock:
             if self._topic.slots > 1:
-                held.defer_acks(monotonic_s() - PIGGYBACK_S)
+                held.defer_acks(since_s)
             plan = self.claimer.plan(room, held.deliveries)
-            held.take_deferred(plan.slots if plan.busy else None, monotonic_s() - PIGGYBACK_S)
-            settled, round_ = self._carry_out(plan)
-        for delivery in round_.lost:
-            self.setup.on_lost(delivery)
+            held.take_deferred([visit.slot for visit in plan.visits] if plan.busy else None, since_s)
+            busy = self._carry_out(plan)
         if self.setup.stopping.is_set():
             self.release_waiting()
-        self._handlers.run()
-        return bool(round_.deliveries or len(settled) > len(round_.unsent))
+        self.handlers.run()
+        return busy
 
     def settle_only(self) -> bool:
-        """Send off what is done; return whether some of it went."""
+        """Send off what is done, and take what a server still owed; return whether there was any of it."""
         with self.held.lock:
             self.held.take_deferred()
-            if not self.held.settled() and not self.claims.owed():
+            if not self.held.settled() and not self.claims.has_earlier:
                 return False
-            settled, round_ = self._carry_out(ClaimPlan([], False))
-        for delivery in round_.lost:
-            self.setup.on_lost(delivery)
-        return len(settled) > len(round_.unsent)
+            return self._carry_out(ClaimPlan([], False))
 
     def try_to_settle(self) -> None:
         """Send off what is done; where that fails, it goes later."""
@@ -221,13 +170,14 @@ class ListenerThread(Background):
         except RmqError as error:
             log.warning("topic %s: outcomes wait for Redis: %s", self._topic.name, error)
 
-    def _carry_out(self, plan: ClaimPlan) -> tuple[Sequence[Delivery], ClaimRound]:
-        """Claim as planned, and settle what is done; return that, and what came of it. The lock is held.
+    def _carry_out(self, plan: ClaimPlan) -> bool:
+        """Claim as planned, and settle what is done; return whether there was anything to do. The lock is held.
 
         What is settled while this is under way is not among it.
         """
         held = self.held
-        settled = held.begin_settling()
+        with held.marks:  # the keeper leaves alone what is in `settling`
+            settled = held.settling = held.settled()
         try:
             round_ = self.claims.carry_out(plan, settled, held.deliveries)
             held.deliveries += round_.deliveries
@@ -235,11 +185,13 @@ class ListenerThread(Background):
             self._drop(settled, round_)  # last: it tells observers
         finally:
             held.settling = ()
-        return settled, round_
+        for delivery in round_.lost:
+            self.setup.on_lost(delivery)
+        return bool(round_.deliveries) or len(settled) > len(round_.unsent)
 
-    def _unsettled(self) -> bool:
+    def is_unsettled(self) -> bool:
         """Return whether an outcome is still to be sent, now or once a server has answered."""
-        return any(delivery.outcome is not None for delivery in self.held.deliveries)
+        return any(delivery.outcome is not None for delivery in self.held.all())
 
     def _drop(self, settled: Sequence[Delivery], round_: ClaimRound) -> None:
         """Let go of what is settled; what did not reach Redis is kept and sent again as long as its lease runs.
@@ -268,9 +220,7 @@ class ListenerThread(Background):
     def finish(self) -> None:
         """Send the last outcomes, and give back what a server still owes; give up when their leases end."""
         self.begin_no_more()
-        with self.held.lock:
-            self.held.take_deferred()
-        while self._unfinished():
+        while self._is_unfinished():
             self.begin_no_more()
             went = False
             try:
@@ -282,33 +232,42 @@ class ListenerThread(Background):
             with self.held.lock:
                 settled = self.held.settled()
                 self._drop(settled, ClaimRound([], settled))
-            if not went and self._unfinished():
+            if not went and self._is_unfinished():
                 self.blocking.sleep(TROUBLE_PAUSE_S)
 
-    def _unfinished(self) -> bool:
-        return bool(self.waiting or self._unsettled() or self.claims.owed())
+    def _is_unfinished(self) -> bool:
+        return bool(self.waiting or self.is_unsettled() or self.claims.has_earlier)
 
 
-class HandlersInTurn(Handlers):
-    """Handlers run in the thread that claims, one after the other."""
+class HandlersInTurn:
+    """How the handlers of a listener run beside its claims: in the thread that claims, one after the other.
+
+    Args:
+        thread: The thread that claims.
+    """
+
+    survived: type[BaseException] = BaseException
+    """What does not end the thread: nobody would hear of its end."""
 
     def __init__(self, thread: ListenerThread) -> None:
-        super().__init__(thread)
+        self.thread = thread
+        self.calls = thread.calls
+        self.batch = thread.setup.listener.batch
         self._gate = thread.setup.gate
 
     @staticmethod
     def threads_of(listener: Listener) -> int:
-        """Return as many as run in parallel."""
+        """Return how many threads claim for a listener."""
         return listener.threads
 
     def room(self) -> int | None:
-        """Return how many messages to claim."""
+        """Return how many messages to claim; `None` where a round would bring nothing, not even an outcome."""
         if self._gate is not None and self._gate.careful:
             return 1
         return self.batch or self.calls.prefetch.messages()
 
     def run(self) -> None:
-        """Handle what waits."""
+        """Handle, or begin with, what waits in the thread."""
         thread = self.thread
         last_settled_s = monotonic_s()
         while thread.waiting:
@@ -327,13 +286,13 @@ class HandlersInTurn(Handlers):
         self.thread.wait()
 
     def finish(self) -> None:
-        """Let the thread finish: no handler runs any more."""
+        """Begin no more, wait until no handler runs, and let the thread finish."""
         self.thread.finish()
 
     def relieve(self) -> None:
-        """Give back what waits behind a slow handler, and send off what is done.
+        """Give back what waits behind slow handlers, and send off what is done; called from the watcher's thread.
 
-        Else what this thread has claimed would wait as long as that handler runs, while others are idle.
+        Else what this thread has claimed would wait as long as a handler runs, while others are idle.
         """
         thread, began_s = self.thread, self.calls.began_s
         running_s = 0.0 if began_s is None else monotonic_s() - began_s
@@ -341,6 +300,5 @@ class HandlersInTurn(Handlers):
             thread.settle_only()
         if running_s < SLOW_S:
             return
-        done = any(delivery.outcome is not None for delivery in thread.held.all())
-        if done or thread.waiting or thread.claims.owed():
+        if thread.is_unsettled() or thread.waiting or thread.claims.has_earlier:
             thread.release_waiting()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from rmq._listening.handler_gate import HandlerPool
 from rmq._listening.heartbeat import Heartbeat
 from rmq._listening.listener import Listener
-from rmq._listening.listener_thread import Handlers
+from rmq._listening.listener_thread import HandlersInTurn
 from rmq._listening.ownership import OwnershipFollower
 from rmq._listening.runtime import ListenerRuntime
 from rmq._model.deliveries import Delivery
@@ -34,7 +34,7 @@ class Listeners:
     """
 
     def __init__(
-        self, connections: Connections, known: KnownTopics, observers: Observers, handlers: type[Handlers]
+        self, connections: Connections, known: KnownTopics, observers: Observers, handlers: type[HandlersInTurn]
     ) -> None:
         self.runtimes: list[ListenerRuntime] = []
         """Those at work."""

@@ -11,7 +11,7 @@ from rmq._claiming.wake_hints import HintReader
 from rmq._listening.handler_calls import ListenerSetup
 from rmq._listening.handler_gate import HandlerGate, HandlerPool
 from rmq._listening.listener import Listener
-from rmq._listening.listener_thread import LOOK_EVERY_S, TROUBLE_PAUSE_S, Handlers, HandlersInTurn, ListenerThread
+from rmq._listening.listener_thread import LOOK_EVERY_S, TROUBLE_PAUSE_S, HandlersInTurn, ListenerThread
 from rmq._listening.stream_janitor import StreamJanitor
 from rmq._model.deliveries import Delivery
 from rmq._model.observers import Observers
@@ -63,7 +63,7 @@ class ListenerRuntime:
         coordinator: Coordinator | None,
         pool: HandlerPool,
         observers: Observers,
-        handlers: type[Handlers] = HandlersInTurn,
+        handlers: type[HandlersInTurn] = HandlersInTurn,
     ) -> None:
         topic, blocking = listener.topic, connections.blocking
         self.listener = listener
@@ -200,7 +200,7 @@ class ListenerRuntime:
                 if self._gate is not None:
                     self._gate.decide()
                 for thread in self._threads:
-                    thread.relieve()
+                    thread.handlers.relieve()
                 for claimer in self._claimers:
                     claimer.take_hints(hints)
                 if hints.missed or monotonic_s() >= next_look_s:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rmq._claiming.prefetch_size import MOST_PREFETCHED
 from rmq._listening.listener import Listener
-from rmq._listening.listener_thread import LOOK_EVERY_S, PIGGYBACK_S, SLOW_S, Handlers, ListenerThread
+from rmq._listening.listener_thread import LOOK_EVERY_S, PIGGYBACK_S, SLOW_S, HandlersInTurn, ListenerThread
 from rmq._model.deliveries import Delivery as PlainDelivery
 from rmq._model.handlers import check_async
 from rmq._model.times import monotonic_s
@@ -25,7 +25,7 @@ LONGEST_TURN_S = 0.01
 """Handlers that never wait let the other tasks run after so long."""
 
 
-class HandlersInTasks(Handlers):
+class HandlersInTasks(HandlersInTurn):
     """Up to `listener.threads` handlers run at a time, in lanes: tasks that call the handler with one part at a time.
 
     With ZooKeeper the messages of a slot run one after the other: a slot is in one lane at a time.
@@ -75,7 +75,7 @@ class HandlersInTasks(Handlers):
         if self._free():
             self.thread.wait()
         else:
-            soon = self.thread.held.deferred or self.thread.claims.owed()
+            soon = self.thread.held.deferred or self.thread.claims.has_earlier
             self._changed.wait(PIGGYBACK_S if soon else LOOK_EVERY_S)
             self._changed.set()  # look now and then even if nothing has ended
 

@@ -12,7 +12,7 @@ import redis
 
 from rmq import PriorityMessage, RmqClient, TopicType
 from rmq._claiming.claim_executor import ClaimExecutor
-from rmq._claiming.claim_round import FEWEST_SLOTS, MOST_SLOTS, ClaimPlan, ClaimRound, next_width
+from rmq._claiming.claim_round import ClaimPlan, ClaimRound
 from rmq._claiming.claimer import TROUBLE_PAUSE_S, Claimer
 from rmq._claiming.wake_hints import Hints
 from rmq._listening.handler_calls import ListenerSetup
@@ -213,13 +213,6 @@ def test_a_slot_that_may_not_be_claimed_from_any_more_is_not_asked_for_without_a
     assert {delivery.slot for delivery in claims.claim(10).deliveries} == {0}
 
 
-def test_fewer_slots_at_once_where_they_are_full_and_more_where_they_are_not() -> None:
-    assert next_width(16, 500, 500) == 8
-    assert next_width(16, 500, 100) == 32
-    assert next_width(FEWEST_SLOTS, 10, 10) == FEWEST_SLOTS
-    assert next_width(MOST_SLOTS, 10, 0) == MOST_SLOTS
-
-
 def test_outcomes_ride_on_claims_from_their_slot_and_all_go_where_nothing_is_due(
     client: RmqClient, connections: Connections, topic: Topic
 ) -> None:
@@ -233,7 +226,8 @@ def test_outcomes_ride_on_claims_from_their_slot_and_all_go_where_nothing_is_due
     def claim(limit: int) -> list[Delivery]:
         """As a listener's thread does."""
         plans.append(plan := claimer.plan(limit))
-        settled = [delivery for delivery in held if not plan.busy or delivery.slot in plan.slots]
+        slots = {visit.slot for visit in plan.visits}
+        settled = [delivery for delivery in held if not plan.busy or delivery.slot in slots]
         for delivery in settled:
             held.remove(delivery)
         return claims.carry_out(plan, settled).deliveries
@@ -246,7 +240,7 @@ def test_outcomes_ride_on_claims_from_their_slot_and_all_go_where_nothing_is_due
         delivery.mark(ACKED)
     held += left
     claim(10)
-    assert (len(plans[0].slots), plans[-1].busy) == (1, False)
+    assert (len(plans[0].visits), plans[-1].busy) == (1, False)
 
 
 def test_a_message_that_waited_for_its_twin_is_due_once_that_one_is_acked(
@@ -295,11 +289,11 @@ def test_a_look_that_took_long_does_not_spoil_what_is_known_of_redis_time(make_t
     claims.claim(1)
     claimer.expect(0)
     claims.claim(1)
-    schedule, at_s = claimer.due.schedule, monotonic_s()
-    known_ms = schedule.redis_now_ms(at_s)
+    schedule, at_s = claimer.schedule, monotonic_s()
+    known_ms = schedule._gather(at_s)  # pyright: ignore[reportPrivateUsage]
     proxy.delay_replies(0.3)
     claimer.look()
-    assert schedule.redis_now_ms(at_s) >= known_ms
+    assert schedule._gather(at_s) >= known_ms  # pyright: ignore[reportPrivateUsage]
     connections.close()
 
 
@@ -381,10 +375,10 @@ def test_an_ack_does_not_ride_on_beside_a_slow_handler(
     found[0].mark(ACKED)
     worker.held.defer_acks(0.0)
     worker.calls.began_s = monotonic_s() + 60
-    worker.relieve()
+    worker.handlers.relieve()
     assert stats_of(client, topic).total("acked") == 0
     worker.calls.began_s -= 60 + PIGGYBACK_S
-    worker.relieve()
+    worker.handlers.relieve()
     assert stats_of(client, topic).total("acked") == 1
     assert worker.held.all() == []
 

@@ -70,7 +70,7 @@ class HolderStub:
 
 def held_for(seconds: float) -> HeldDeliveries:
     """One delivery whose lease ends in so many seconds."""
-    held = HeldDeliveries()
+    held = HeldDeliveries(1.0)
     until_s = monotonic_s() + seconds
     held.deliveries.append(Delivery(TOPIC, 0, Claimed(b"a", 100, SCORE, None), 0, until_s, HolderStub()))
     return held
@@ -197,7 +197,7 @@ def delivered(slot: int, content: bytes, claimed_s: float, outcome: Outcome | No
 
 
 def test_acks_wait_for_a_ride_and_nothing_else_does() -> None:
-    held = HeldDeliveries()
+    held = HeldDeliveries(1.0)
     named = delivered(3, b"named", 10.0)
     named.ack_individually = True
     stays = [
@@ -216,7 +216,7 @@ def test_acks_wait_for_a_ride_and_nothing_else_does() -> None:
 
 
 def test_a_ride_ends_with_a_claim_from_the_slot_after_a_while_or_for_all() -> None:
-    held = HeldDeliveries()
+    held = HeldDeliveries(1.0)
     held.deliveries = [delivered(slot, b"%d" % slot, 10.0 + slot) for slot in range(5)]
     held.defer_acks(0.0)
     assert [each.slot for each in held.take_deferred([3, 7])] == [3]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq._claiming.prefetch_size import FIRST_GUESS, MOST_PREFETCHED, PREFETCH_S, PrefetchSize, Weights
+from rmq._claiming.prefetch_size import FIRST_GUESS, MOST_PREFETCHED, PREFETCH_S, PrefetchSize
 
 
 def test_begins_with_a_guess_within_its_bound() -> None:
@@ -47,16 +47,3 @@ def test_always_within_its_bounds(notes: list[tuple[int, float]], most: int) -> 
     for messages, elapsed_s in notes:
         pace.note(messages, elapsed_s)
         assert 1 <= pace.messages() <= most
-
-
-def test_large_messages_are_asked_for_by_their_bytes() -> None:
-    weights = Weights(1_000)
-    assert (weights.most(500), weights.most(1), weights.most(0)) == (500, 1, 0)
-    weights.note(10, 200)
-    assert (weights.most(500), weights.most(20)) == (50, 20)
-    weights.note(1, 5_000)
-    assert (weights.most(500), weights.most(0)) == (1, 0)
-    weights.note(0, 0)
-    for _ in range(30):
-        weights.note(10, 200)
-    assert 45 <= weights.most(500) <= 50, "small ones are believed by and by"

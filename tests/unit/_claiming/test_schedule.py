@@ -12,12 +12,19 @@ NOW_MS = 1_790_000_000_000
 SLOTS = st.integers(1, 40)
 
 
+def note(schedule: Schedule, slot: int, due_ms: int) -> None:
+    """A claim from a slot has told when it is due next; 0 for never."""
+    schedule.picked([slot])
+    if due_ms:
+        schedule.hint(slot, due_ms)
+
+
 def settled(slots: int, monotonic_s: float = 100.0) -> Schedule:
     """A schedule that knows Redis' clock (`NOW_MS` at `monotonic_s`) and has nothing to do."""
     schedule = Schedule(range(slots))
     schedule.sync_clock(NOW_MS, monotonic_s)
     for slot in range(slots):
-        schedule.note(slot, 0)
+        note(schedule, slot, 0)
     return schedule
 
 
@@ -36,7 +43,7 @@ def test_without_slots_there_is_nothing_to_do() -> None:
 
 def test_redis_time_is_mapped_to_the_local_clock() -> None:
     schedule = settled(1)
-    schedule.note(0, NOW_MS + 2_500)
+    note(schedule, 0, NOW_MS + 2_500)
     assert schedule.wait_s(100.0, 10.0) == 2.5
     assert schedule.wait_s(101.0, 10.0) == 1.5
     assert schedule.wait_s(100.0, 1.0) == 1.0
@@ -63,7 +70,7 @@ def test_a_hint_only_brings_a_slot_forward() -> None:
 
 def test_postponed_is_due_after_the_pause_whatever_was_known() -> None:
     schedule = settled(2)
-    schedule.note(0, 1)
+    schedule.hint(0, 1)
     schedule.postpone(0, 100.0, 0.2)
     schedule.postpone(1, 100.0, 0.3)
     schedule.postpone(9, 100.0, 0.3)  # not ours
@@ -87,7 +94,7 @@ def test_other_slots_join_due_at_once_and_gone_ones_are_forgotten() -> None:
     schedule.set_slots([1, 2, 7, 5])
     assert sorted(schedule.slots) == [1, 2, 5, 7]
     assert schedule.due(100.0, 10) == [5, 7]
-    schedule.note(0, 1)  # an answer that comes late
+    note(schedule, 0, 1)  # an answer that comes late
     schedule.served([0, 5])
     assert schedule.due(100.0, 10) == [7, 5]
 
@@ -96,7 +103,7 @@ def test_other_slots_join_due_at_once_and_gone_ones_are_forgotten() -> None:
 def test_fairness_each_slot_has_its_turn_though_all_are_always_due(slots: int, most: int) -> None:
     schedule = settled(slots)
     for slot in range(slots):
-        schedule.note(slot, 1)
+        note(schedule, slot, 1)
     for _ in range(3):
         seen: list[int] = []
         for _ in range(-(-slots // most)):
@@ -110,7 +117,7 @@ def test_fairness_each_slot_has_its_turn_though_all_are_always_due(slots: int, m
 def test_fairness_a_slot_that_becomes_due_goes_before_a_flooded_one(slots: int, flooded: int) -> None:
     schedule = settled(slots)
     flooded %= slots
-    schedule.note(flooded, 1)
+    note(schedule, flooded, 1)
     for _ in range(3):
         schedule.served(schedule.due(100.0, 1))
     for other in range(slots):
@@ -151,8 +158,9 @@ def test_never_forgets_a_slot_and_decides_by_state_alone(steps: list[tuple[str, 
 
     def apply(kind: str, slot: int, number: int) -> None:
         if kind == "note":
-            schedule.note(slot, number)
+            note(schedule, slot, number)
             model.update({slot: number} if slot in model else {})
+            order.sort(key=lambda other: other == slot)
         elif kind == "hint":
             schedule.hint(slot, number)
             if slot in model and (model[slot] == 0 or (number or 1) < model[slot]):
