@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import json
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Annotated, Any, Concatenate, ParamSpec, TextIO, cast, get_args, get_origin
+from typing import Annotated, Any, Concatenate, ParamSpec, TextIO, TypeVar, cast
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table, box
 from rich.text import Text
 
 from rmq._model.display import safe_lines, shown
 from rmq._model.topics import Topic, TopicType
+from rmq._model.whereabouts import DeadMessage, FoundMessage
 from rmq._transport.urls import Topology, parse_url
-from rmq.cli.options import Typed
 from rmq.client import RmqClient
 from rmq.errors import InvalidValueError, RmqError
 from rmq.logs import JsonFormatter
@@ -35,6 +36,7 @@ DEADLINE_S = 5.0
 
 _MOST_ERROR_CHARACTERS = 2_000
 P = ParamSpec("P")
+T = TypeVar("T")
 
 Url = Annotated[
     str | None, typer.Option("--url", metavar="URL", help="Where Redis is.  \\[default: RMQ_URL, else embedded://]")
@@ -45,13 +47,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log to stderr, a
 
 @dataclass(frozen=True, slots=True)
 class GlobalOptions:
-    """Options that stand before the command or after it.
-
-    Attributes:
-        url: Where Redis is; `None`: `RMQ_URL`, else a temporary embedded one.
-        json: Print JSON.
-        verbose: Log, and show tracebacks.
-    """
+    """Options that stand before the command or after it; see `Url`, `Json` and `Verbose`."""
 
     url: str | None = None
     json: bool = False
@@ -59,11 +55,7 @@ class GlobalOptions:
 
 
 class Session:
-    """One run of one command: its options and its two outputs. Results go to stdout, all else to stderr.
-
-    Args:
-        options: The global options.
-    """
+    """One run of one command: its options and its two outputs. Results go to stdout, all else to stderr."""
 
     def __init__(self, options: GlobalOptions) -> None:
         self.options = options
@@ -79,6 +71,12 @@ class Session:
             how = "RMQ_URL or --url" if self.options.url is None else "--url"
             self.note(f"this is a temporary Redis, gone when this command ends: name another by {how}")
         return RmqClient(self.options.url, deadline_s=deadline_s)
+
+    @contextmanager
+    def opened(self, topic: str) -> Generator[tuple[RmqClient, Topic]]:
+        """Give a client and the definition of a topic."""
+        with self.client() as client:
+            yield client, client.topic(topic)
 
     def note(self, text: str) -> None:
         """Say something beside the result."""
@@ -96,6 +94,87 @@ class Session:
         """Print one JSON value on one line, in ASCII, so that no terminal can obey it."""
         sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
         sys.stdout.flush()
+
+    def result(self, document: object, text: str) -> None:
+        """Print a result: as JSON, or as a text that the caller has escaped."""
+        if self.json:
+            self.document(document)
+        else:
+            self.line(text)
+
+    def overview(self, document: object, view: RenderableType | None, empty: str) -> None:
+        """Print a result: as JSON, or as a table; `None` for one without rows, instead of which a note says `empty`."""
+        if self.json:
+            self.document(document)
+        elif view is not None:
+            self.out.print(view)
+        else:
+            self.note(empty)
+
+    def rows(
+        self,
+        found: Iterable[T],
+        document: Callable[[T], object],
+        columns: Sequence[str],
+        cells: Callable[[T], Iterable[str | Text]],
+        empty: str,
+        limit: int = 0,
+    ) -> int:
+        """Print values as a line of JSON each, or as the rows of a table.
+
+        Args:
+            found: The values.
+            document: Returns a value for JSON.
+            columns: The table's columns; see `new_table`.
+            cells: Returns the row of a value, escaped.
+            empty: What a note says instead of a table without rows.
+            limit: How many are printed; a note says when there are more. 0 for all.
+
+        Returns:
+            How many there were, up to the limit.
+        """
+        count, table, values = 0, new_table(*columns), iter(found)
+        for value in itertools.islice(values, limit or None):
+            count += 1
+            if self.json:
+                self.document(document(value))
+            else:
+                table.add_row(*cells(value))
+        if not self.json and count:
+            self.out.print(table)
+        elif not self.json:
+            self.note(empty)
+        if limit and next(values, None) is not None:
+            self.note(f"there are more than these {limit:,}: see --limit")
+        return count
+
+    def drop(
+        self,
+        yes: bool,
+        count: Callable[[], int],
+        agreed: Callable[[int], bool],
+        purge: Callable[[Callable[[int], None]], int],
+    ) -> None:
+        """Drop messages for good, and print how many.
+
+        Args:
+            yes: Do not ask.
+            count: Returns how many there are.
+            agreed: Asks, given how many there are.
+            purge: Drops them; it is given a function to report to.
+
+        Raises:
+            InvalidValueError: There is no terminal to ask at.
+        """
+        if not yes and not is_terminal(sys.stdin):
+            raise InvalidValueError("purge drops messages for good and cannot ask without a terminal: add --yes")
+        number = None if yes and not self.err.is_terminal else count()
+        if not yes and not agreed(number or 0):
+            self.note("nothing was dropped")
+            raise typer.Exit(FAILED)
+        with self.progress("purged", number) as moved:
+            dropped = purge(moved)
+        self.result({"purged": dropped}, f"{dropped:,} purged")
 
     def fail(self, error: RmqError) -> typer.Exit:
         """Print an error as one red line; return what ends the command."""
@@ -121,8 +200,7 @@ def command(
 ) -> Callable[[Callable[Concatenate[Session, P], None]], Callable[Concatenate[Session, P], None]]:
     """Register a function as a command: it gets the global options, and an `RmqError` ends it with one line.
 
-    A parameter that is `Typed` is an option of text; one whose type is a dataclass stands for the options that are the
-    fields of the dataclass.
+    A parameter whose type is a dataclass stands for the options that are the fields of the dataclass.
 
     Args:
         app: Where to register it.
@@ -140,7 +218,8 @@ def command(
                 return
             session = Session(options)
             try:
-                own |= {name: parse(own[name]) for name, parse in parsers.items()}
+                names = {each.name: each.opts[0] for each in ctx.command.params}
+                own = {name: _parsed(value, names[name]) for name, value in own.items()}
                 for name, kind in groups.items():
                     own[name] = kind(**{field.name: own.pop(field.name) for field in fields(kind)})
                 cast("Callable[..., None]", function)(session, **own)
@@ -150,9 +229,7 @@ def command(
         shared = inspect.signature(call, eval_str=True).parameters
         taken = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
         groups: dict[str, Any] = {each.name: each.annotation for each in taken if is_dataclass(each.annotation)}
-        own = [part for each in taken for part in (_parts(each.annotation) if each.name in groups else [each])]
-        parsers = {each.name: _parser(each) for each in own if _typed(each)}
-        own = [_as_text(each) if each.name in parsers else each for each in own]
+        own = [part for each in taken for part in (_fields(each.annotation) if each.name in groups else [each])]
         parameters = [shared["ctx"], *own, *(shared[each] for each in ("url", "json", "verbose"))]
         functools.update_wrapper(call, function)
         keyword_only = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
@@ -165,40 +242,15 @@ def command(
     return register
 
 
-def _parts(kind: Any) -> list[inspect.Parameter]:
+def _fields(kind: Any) -> list[inspect.Parameter]:
     return list(inspect.signature(kind, eval_str=True).parameters.values())
 
 
-def _typed(parameter: inspect.Parameter) -> Typed | None:
-    return next((each for each in getattr(parameter.annotation, "__metadata__", ()) if isinstance(each, Typed)), None)
-
-
-def _described(parameter: inspect.Parameter) -> Any:
-    [described] = [each for each in parameter.annotation.__metadata__ if not isinstance(each, Typed)]
-    return described
-
-
-def _takes_many(parameter: inspect.Parameter) -> bool:
-    kind = parameter.annotation.__origin__
-    return any(get_origin(each) is list for each in (kind, *get_args(kind)))
-
-
-def _as_text(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Return a `Typed` parameter as typer takes it."""
-    kind: Any = list[str] if _takes_many(parameter) else str
-    optional = parameter.default is not inspect.Parameter.empty
-    return parameter.replace(annotation=Annotated[kind | None if optional else kind, _described(parameter)])
-
-
-def _parser(parameter: inspect.Parameter) -> Callable[[Any], Any]:
-    """Return what turns the text of a `Typed` parameter into the command's value; `None` stays `None`."""
-    parse, described = cast("Typed", _typed(parameter)).parse, _described(parameter)
-    declared = (described.default, *(described.param_decls or ()))  # typer takes the first name for a default
-    names = [each for each in declared if isinstance(each, str) and each.startswith("--")]
-    name = names[0] if names else f"--{parameter.name.replace('_', '-')}"
-    if _takes_many(parameter):
-        return lambda texts: texts and [parse(text, name) for text in texts]
-    return lambda text: None if text is None else parse(text, name)
+def _parsed(value: Any, name: str) -> Any:
+    """Return the value of an option that may be `typed`."""
+    if isinstance(value, list):
+        return [_parsed(each, name) for each in cast("list[Any]", value)]
+    return cast("Callable[[str], Any]", value)(name) if isinstance(value, functools.partial) else value
 
 
 def log_to_stderr(level: str, as_json: bool = False) -> None:
@@ -235,6 +287,11 @@ def cut(value: str | bytes) -> Text:
     return Text(shown(value), no_wrap=True, overflow="ellipsis")
 
 
+def reason(message: DeadMessage | FoundMessage) -> str:
+    """Return why a message died, not escaped; empty for one that is alive."""
+    return ": ".join(filter(None, (message.error_type, message.error_message)))
+
+
 def is_terminal(stream: TextIO | None) -> bool:
     """Return whether somebody sits there; a closed standard stream is `None`."""
     return stream is not None and stream.isatty()
@@ -242,6 +299,5 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 def redis_now_ms(client: RmqClient, topic: Topic) -> int:
     """Return Redis' time, epoch ms: no clock of ours decides when something is due."""
-    if topic.type is TopicType.STREAM:
-        return client.stream(topic).stats([0]).slots[0].now_ms
-    return client.inspect(topic).stats([0]).slots[0].now_ms
+    view = client.stream(topic) if topic.type is TopicType.STREAM else client.inspect(topic)
+    return view.stats([0]).slots[0].now_ms

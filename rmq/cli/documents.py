@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime
+from enum import Enum
 from typing import Any
 
-from rmq._model.definitions import UnreadableTopic
 from rmq._model.deliveries import Delivery
 from rmq._model.display import json_payload
 from rmq._model.entries import DeadEntry, StreamDelivery, StreamEntry
-from rmq._model.figures import TOTALS, ConsumerStats, GroupStats, SlotStats, StreamStats, TopicStats
+from rmq._model.figures import TOTALS, ConsumerStats, GroupStats, StreamStats, TopicStats
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import DeadMessage, FoundMessage, PeekedMessage, Whereabouts
 from rmq._model.workers import WorkerInfo
 
 Document = dict[str, Any]
 
-PLACES = {"store": "store", "prepare": "in-flight", "retry": "retry", "dead": "dead"}
-"""The library's name of a place -> the name that people type and read."""
+
+class Place(Enum):
+    """A place: its name in the library, and as people type and read it."""
+
+    store = "store"
+    prepare = "in-flight"
+    retry = "retry"
+    dead = "dead"
+
 
 SLOT_TOTALS = tuple(name for name in TOTALS if name != "adopted")
 """The counters of a slot that `rmq stats` gives."""
@@ -47,14 +54,14 @@ def peeked_message(message: PeekedMessage) -> Document:
     fresh = message.place == "store" and message.retries_left is None
     priority = message.score if fresh and message.due_ms is None else None
     found = picked(message, "topic slot place content body due_ms priority=score retries_left")
-    return found | {"place": PLACES[message.place], "priority": priority}
+    return found | {"place": Place[message.place].value, "priority": priority}
 
 
 def found_message(message: FoundMessage) -> Document:
     """Return a message that a search found."""
     names = "topic slot place content body body_bytes due_ms priority=score retries_left error_type error_message"
     priority = message.score if message.due_ms is None and message.retries_left is None else None
-    return picked(message, names) | {"place": PLACES[message.place], "priority": priority}
+    return picked(message, names) | {"place": Place[message.place].value, "priority": priority}
 
 
 def dead_message(message: DeadMessage) -> Document:
@@ -70,7 +77,7 @@ def whereabouts(found: Whereabouts) -> Document:
     for message in (found.stored, found.in_flight, found.waiting):
         if message is not None:
             lease = "lease_left_ms" if message is found.in_flight else ""
-            places[PLACES[message.place]] = picked(message, f"score due_ms retries_left body {lease}")
+            places[Place[message.place].value] = picked(message, f"score due_ms retries_left body {lease}")
     if found.in_flight is not None:
         places["in-flight"]["holders"] = list(found.holders)
     if found.dead is not None:
@@ -97,26 +104,12 @@ def delivery(found: Delivery, late_ms: int | None) -> Document:
     return {"topic": found.topic.name, **picked(found, names), "late_ms": late_ms}
 
 
-def slot_lateness_ms(slot: SlotStats) -> int:
-    """Return for how long a slot's oldest due message has been due, ms; 0 where none is due."""
-    return 0 if slot.oldest_due_ms is None else max(0, slot.now_ms - slot.oldest_due_ms)
-
-
 def topic_stats(stats: TopicStats, per_slot: bool) -> Document:
     """Return a topic's figures."""
-    document = {
-        **_definition(stats.topic),
-        **_sizes(stats, stats.lateness_ms),
-        "totals": {name: stats.total(name) for name in SLOT_TOTALS},
-    }
+    document = {**_definition(stats.topic), **_sizes(stats)}
     if per_slot:
         document["per_slot"] = [
-            {
-                "slot": slot.slot,
-                **_sizes(slot, slot_lateness_ms(slot)),
-                **picked(slot, "next_due_ms epoch paused"),
-                "totals": {name: slot.totals.get(name, 0) for name in SLOT_TOTALS},
-            }
+            {**picked(slot, "slot next_due_ms epoch paused"), **_sizes(TopicStats(stats.topic, (slot,)))}
             for slot in stats.slots
         ]
     return document
@@ -126,8 +119,9 @@ def _definition(topic: Topic) -> Document:
     return {"topic": topic.name, "type": topic.type.value, "slots": topic.slots}
 
 
-def _sizes(stats: TopicStats | SlotStats, late_ms: int) -> Document:
-    return {**picked(stats, "backlog due_now oldest_due_ms"), "late_ms": late_ms, **picked(stats, _SIZES)}
+def _sizes(stats: TopicStats) -> Document:
+    sizes = picked(stats, f"backlog due_now oldest_due_ms late_ms=lateness_ms {_SIZES}")
+    return {**sizes, "totals": {name: stats.total(name) for name in SLOT_TOTALS}}
 
 
 def stream_stats(
@@ -171,8 +165,3 @@ def worker(info: WorkerInfo) -> Document:
             for each in info.listeners
         ]
     }
-
-
-def unreadable_topics(topics: Sequence[UnreadableTopic]) -> Document:
-    """Return the definitions that cannot be read; nothing where there are none."""
-    return {"unreadable": [asdict(each) for each in topics]} if topics else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, cast
@@ -12,33 +13,16 @@ from typing import Any, BinaryIO, cast
 from rmq._model.messages import FixedTimeMessage, Message, PriorityMessage, RangeMergeMessage, StreamMessage
 from rmq._model.times import parse_duration_ms
 from rmq._model.topics import Topic, TopicType
-from rmq.cli.parsing import dashed, parse_instant_ms, typed_bytes
+from rmq.cli.parsing import dashed, parse_instant_ms
 from rmq.errors import InvalidValueError
 
 MOST_LINE_BYTES = 128 * 1_048_576
 """A longer line is no message: the largest body, every byte of it as a six-character escape, still fits."""
 
-_NEEDED = {
-    TopicType.RANGE_MERGE: ("--time-range", "time_range"),
-    TopicType.PRIORITY: ("--priority", "priority"),
-    TopicType.FIXED_TIME: ("--at or --in", "fixed_time"),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A message before its topic's type is known.
-
-    Attributes:
-        content: The content.
-        body: The body, or `None`.
-        slot_basis: The slot basis, or `None` for the content.
-        time_range_ms: Merge window, ms.
-        priority: Priority.
-        fixed_time_ms: When it is due, epoch ms.
-        due_in_ms: When it is due, ms after it is sent.
-        fields: Fields of a stream topic's entry, name -> value, instead of a content; `None` for a content.
-    """
+    """A message before its topic's type is known; `due_in_ms` is counted from when it is sent."""
 
     content: bytes
     body: bytes | None = None
@@ -64,30 +48,22 @@ class Row:
             if due_ms is not None:
                 raise InvalidValueError("--at and --in exclude each other")
             due_ms = now_ms() + self.due_in_ms if topic.type is TopicType.FIXED_TIME else 0
-        given = {
-            TopicType.RANGE_MERGE: self.time_range_ms,
-            TopicType.PRIORITY: self.priority,
-            TopicType.FIXED_TIME: due_ms,
+        kinds: dict[TopicType, tuple[Callable[..., Message], int | None, str]] = {
+            TopicType.RANGE_MERGE: (RangeMergeMessage, self.time_range_ms, "--time-range (time_range in JSON)"),
+            TopicType.PRIORITY: (PriorityMessage, self.priority, "--priority (priority in JSON)"),
+            TopicType.FIXED_TIME: (FixedTimeMessage, due_ms, "--at or --in (fixed_time in JSON)"),
         }
-        for kind, value in given.items():
+        for kind, (_, value, option) in kinds.items():
             if (value is None) == (kind is topic.type):
-                needed = "need" if kind is topic.type else "do not take"
-                option, key = _NEEDED[kind]
-                raise InvalidValueError(
-                    f"messages of topic {topic.name}, which is {dashed(topic.type)}, {needed} {option} ({key} in JSON)"
-                )
+                needed = f"{'need' if kind is topic.type else 'do not take'} {option}"
+                raise InvalidValueError(f"messages of topic {topic.name}, which is {dashed(topic.type)}, {needed}")
         if self.fields is not None and topic.type is not TopicType.STREAM:
             raise InvalidValueError(f"topic {topic.name} is {dashed(topic.type)}; only entries of streams have fields")
-        extras: dict[str, Any] = {"slot_basis": self.slot_basis, "body": self.body}
-        match topic.type:
-            case TopicType.RANGE_MERGE:
-                return RangeMergeMessage(self.content, cast("int", self.time_range_ms), **extras)
-            case TopicType.PRIORITY:
-                return PriorityMessage(self.content, cast("int", self.priority), **extras)
-            case TopicType.FIXED_TIME:
-                return FixedTimeMessage(self.content, cast("int", due_ms), **extras)
-            case TopicType.STREAM:
-                return StreamMessage(self.content if self.fields is None else self.fields, **extras)
+        extras = {"slot_basis": self.slot_basis, "body": self.body}
+        if topic.type is TopicType.STREAM:
+            return StreamMessage(self.content if self.fields is None else self.fields, **extras)
+        make, value, _ = kinds[topic.type]
+        return make(self.content, value, **extras)
 
 
 def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -171,7 +147,7 @@ def parse_fields(texts: Iterable[str]) -> dict[str, bytes]:
             raise InvalidValueError(f"--field is {text!r}; it must be NAME=VALUE")
         if name in fields:
             raise InvalidValueError(f"--field {name!r} is given twice")
-        fields[name] = typed_bytes(value)
+        fields[name] = os.fsencode(value)
     return fields
 
 
@@ -181,20 +157,16 @@ def _whole(value: object, key: str) -> int:
     return value
 
 
-def _time_range(value: object, key: str) -> int:
-    return parse_duration_ms(value, key) if isinstance(value, str) else _whole(value, key)
-
-
-def _fixed_time(value: object, key: str) -> int:
-    return parse_instant_ms(value, key) if isinstance(value, str) else _whole(value, key)
+def _whole_or(parse: Callable[[str, str], int]) -> Callable[[object, str], int]:
+    return lambda value, key: parse(value, key) if isinstance(value, str) else _whole(value, key)
 
 
 _PARSERS: dict[str, tuple[str, Callable[[object, str], object]]] = {
     "content": ("content", _payload),
     "body": ("body", _payload),
     "slot_basis": ("slot_basis", _payload),
-    "time_range": ("time_range_ms", _time_range),
+    "time_range": ("time_range_ms", _whole_or(parse_duration_ms)),
     "priority": ("priority", _whole),
-    "fixed_time": ("fixed_time_ms", _fixed_time),
+    "fixed_time": ("fixed_time_ms", _whole_or(parse_instant_ms)),
     "fields": ("fields", _fields),
 }

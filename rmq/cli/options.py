@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from rmq._model.times import parse_duration_ms
-from rmq.cli.parsing import typed_bytes
+from rmq.cli.parsing import parse_instant_ms, parse_rate
 
 
-@dataclass(frozen=True, slots=True)
-class Typed:
-    """Marks an option that people type as text: a function turns the text into what the command gets.
-
-    Attributes:
-        parse: Gets the text and the option's name.
-    """
-
-    parse: Callable[[str, str], Any]
+def typed(parse: Callable[[str, str], Any]) -> Callable[[str], partial[Any]]:
+    """Return typer's `parser` for an option: when the command runs, `parse` gets the text and the option's name."""
+    return lambda text: partial(parse, text)
 
 
-def payload(text: str, name: str) -> bytes:
-    """Return a typed content or body in bytes."""
-    del name
-    return typed_bytes(text)
-
+duration, instant = typed(parse_duration_ms), typed(parse_instant_ms)
+payload = os.fsencode
+"""A content or body as the bytes that were typed: Python has those that are not UTF-8 as surrogates."""
 
 TopicName = Annotated[str, typer.Argument(help="Name of the topic.")]
 StreamName = Annotated[str, typer.Argument(help="Name of the stream topic.")]
-Content = Annotated[bytes, Typed(payload), typer.Argument(help="Content of the message.")]
+Content = Annotated[bytes, typer.Argument(metavar="CONTENT", help="Content of the message.", parser=payload)]
 SlotBasis = Annotated[
-    bytes | None,
-    Typed(payload),
-    typer.Option("--slot-basis", metavar="TEXT", help="Slot basis that it was sent with, if any."),
+    bytes | None, typer.Option(metavar="TEXT", help="Slot basis that it was sent with, if any.", parser=payload)
 ]
 Slots = Annotated[list[int] | None, typer.Option("--slot", metavar="N", help="Only this slot; repeatable.")]
 Group = Annotated[str | None, typer.Option("--group", metavar="NAME", help="stream: for this group.")]
@@ -50,7 +41,12 @@ NewPriority = Annotated[
 ]
 DueIn = Annotated[
     int | None,
-    Typed(parse_duration_ms),
-    typer.Option("--due-in", metavar="DURATION", help="Time topics: due this long after now; at once by default."),
+    typer.Option(metavar="DURATION", help="Time topics: due this long after now; at once by default.", parser=duration),
 ]
+PER_SECOND = typer.Option(
+    "--rate",
+    metavar="N/s",
+    help="Most messages a second (or N/m, N/h) in the whole cluster.",
+    parser=typed(parse_rate),
+)
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]

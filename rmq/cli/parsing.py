@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from datetime import date, datetime
 
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
 from rmq._model.times import instant_ms, is_duration, parse_duration_ms
-from rmq._model.topics import Topic, TopicType, WhenFull
+from rmq._model.topics import TopicType, WhenFull
 from rmq.errors import InvalidValueError
 
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(?:/(s|m|h))?", re.ASCII)
@@ -132,23 +131,6 @@ def parse_count_or_none(text: str, name: str) -> int | None:
     if not re.fullmatch(r"\d{1,16}", text, re.ASCII):
         raise InvalidValueError(f"{name} is {text!r}; it must be a whole number, or none for no limit")
     return int(text)
-
-
-def checked_slots(topic: Topic, slots: list[int] | None) -> list[int] | None:
-    """Return the slots asked for, each once; `None` stays `None`.
-
-    Raises:
-        InvalidValueError: A slot that the topic does not have.
-    """
-    for slot in slots or ():
-        if not 0 <= slot < topic.slots:
-            raise InvalidValueError(f"--slot is {slot}; topic {topic.name} has slots 0 to {topic.slots - 1}")
-    return list(dict.fromkeys(slots)) if slots else None
-
-
-def typed_bytes(text: str) -> bytes:
-    """Return an argument as the bytes that were typed: Python hands those that are not UTF-8 over as surrogates."""
-    return os.fsencode(text)
 
 
 def parse_when_full(text: str, name: str) -> WhenFull:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rmq._model.figures import SlotStats, TopicStats
+from rmq._model.figures import TopicStats
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import PLACES, AnyPlace
 from rmq.dashboard.background import Jobs
@@ -23,13 +23,14 @@ BUDGET = 5_000
 """Entries that one search looks at."""
 
 METRICS = {
-    "backlog": "backlog",
-    "due": "due now",
-    "late": "lateness",
-    "flight": "in flight",
-    "waiting": "waiting",
-    "dead": "dead",
+    "backlog": ("backlog", "backlog"),
+    "due": ("due_now", "due now"),
+    "late": ("lateness_ms", "lateness"),
+    "flight": ("in_flight", "in flight"),
+    "waiting": ("waiting", "waiting"),
+    "dead": ("dead", "dead"),
 }
+"""What the colours of the slots show -> its name in `TopicStats`, and in words."""
 HEAT_STEPS = 7
 OWNER_COLOURS = 12
 
@@ -102,12 +103,16 @@ class Views:
         topic = _no_stream(self._reader.topic(request.path_params["name"]))
         number = whole_number(request.path_params["slot"], "slot")
         inspection = self._reader.client.inspect(topic)
-        stats = inspection.stats([number]).slots[0]
+        stats = inspection.stats([number])
         places = [(place, inspection.peek(place, 10, [number])) for place in ("store", "prepare", "retry")]
         owner = self._reader.owners(topic).get(number)
-        return self._pages.render(
-            request, "slot.html", topic=topic, slot=stats, late_ms=_late_ms(stats), places=places, owner=owner
-        )
+        values: dict[str, Any] = {
+            "topic": topic,
+            "slot": stats.slots[0],
+            "late_ms": stats.lateness_ms,
+            "places": places,
+        }
+        return self._pages.render(request, "slot.html", places=places, owner=owner, **values)
 
     def workers(self, request: Request) -> Response:
         """The processes with running listeners."""
@@ -221,19 +226,18 @@ def heat(stats: TopicStats, metric: str, owners: Mapping[int, str], names: Seque
         owners: Slot -> who owns it.
         names: All owners; the same name always has the same colour.
     """
-    value_of = _VALUES.get(metric)
-    numbers = {name: number for number, name in enumerate(names)}
-    highest = max((value_of(slot) for slot in stats.slots), default=0) if value_of else 0
+    attribute, label = METRICS.get(metric, ("", ""))
+    values = [getattr(TopicStats(stats.topic, (slot,)), attribute) if attribute else 0 for slot in stats.slots]
+    highest = max(values, default=0)
     found: list[tuple[int, str, str]] = []
-    for slot in stats.slots:
+    for slot, value in zip(stats.slots, values, strict=True):
         owner = owners.get(slot.slot)
-        if value_of is None:
-            colour = "none" if owner is None else f"owner{numbers[owner] % OWNER_COLOURS}"
+        if not attribute:
+            colour = "none" if owner is None else f"owner{names.index(owner) % OWNER_COLOURS}"
             words = owner or "no owner"
         else:
-            value = value_of(slot)
             level = 0 if not value else 1 + min(HEAT_STEPS - 1, int(value / highest * (HEAT_STEPS - 0.001)))
-            colour, words = f"heat{level}", f"{value:,} {'ms late' if metric == 'late' else METRICS[metric]}"
+            colour, words = f"heat{level}", f"{value:,} {'ms late' if metric == 'late' else label}"
             words += f", {owner}" if owner else ""
         if slot.paused:
             colour, words = f"{colour} paused", f"{words}, paused"
@@ -272,20 +276,6 @@ def _no_stream(topic: Topic) -> Topic:
     if topic.type is TopicType.STREAM:
         raise InvalidValueError(f"topic {topic.name} is a stream: its entries have no contents to go by")
     return topic
-
-
-def _late_ms(slot: SlotStats) -> int:
-    return 0 if slot.oldest_due_ms is None else max(0, slot.now_ms - slot.oldest_due_ms)
-
-
-_VALUES: dict[str, Callable[[SlotStats], int]] = {
-    "backlog": lambda slot: slot.backlog,
-    "due": lambda slot: slot.due_now,
-    "late": _late_ms,
-    "flight": lambda slot: slot.in_flight,
-    "waiting": lambda slot: slot.waiting,
-    "dead": lambda slot: slot.dead,
-}
 
 
 def _place(text: str) -> AnyPlace:

@@ -13,9 +13,9 @@ from rmq._model.display import shown, when
 from rmq._model.entries import Position, StreamEntry
 from rmq._model.topics import Topic
 from rmq.cli import documents
-from rmq.cli.console import FAILED, Session, cut, new_table, redis_now_ms
+from rmq.cli.console import FAILED, Session, cut, redis_now_ms
 from rmq.cli.options import Slots, StreamName
-from rmq.cli.parsing import checked_slots, parse_past_ms
+from rmq.cli.parsing import parse_past_ms
 
 _ID = re.compile(r"\d{1,20}-\d{1,20}", re.ASCII)
 _POSITION = "ID|TIME|AGE"
@@ -33,18 +33,11 @@ def show_range(
     slots: Slots = None,
 ) -> None:
     """Show entries in the order in which they were sent."""
-    with session.client() as client:
-        definition = client.topic(topic)
-        view = client.stream(definition)
+    with session.opened(topic) as (client, definition):
         now_ms = redis_now_ms(client, definition)
-        found = view.range(
-            _position(first, "--from", now_ms),
-            _position(last, "--to", now_ms),
-            newest_first=newest,
-            slots=checked_slots(definition, slots),
-        )
-        if print_entries(session, definition, islice(found, limit or None)) and limit and next(found, None):
-            session.note(f"there are more than these {limit:,}: see --limit")
+        low, high = _position(first, "--from", now_ms), _position(last, "--to", now_ms)
+        found = client.stream(definition).range(low, high, newest_first=newest, slots=slots)
+        print_entries(session, definition, found, limit)
 
 
 def tail(
@@ -61,14 +54,11 @@ def tail(
     slots: Slots = None,
 ) -> None:
     """Show entries as they arrive, without a group, until Ctrl-C."""
-    with session.client() as client:
-        definition = client.topic(topic)
-        view = client.stream(definition)
-        now_ms = redis_now_ms(client, definition)
-        found = view.tail(_position(start, "--from", now_ms), timeout, checked_slots(definition, slots))
+    with session.opened(topic) as (client, definition):
+        begin = _position(start, "--from", redis_now_ms(client, definition))
         try:
-            for entry in islice(found, most):
-                print_entry(session, definition, entry)
+            for entry in islice(client.stream(definition).tail(begin, timeout, slots), most):
+                _print(session, definition, entry)
         except KeyboardInterrupt:
             return
 
@@ -83,54 +73,37 @@ def delete(
     ] = None,
 ) -> None:
     """Delete entries, whoever may still need them. Exit code 1 where none was there."""
-    with session.client() as client:
-        definition = client.topic(topic)
-        checked_slots(definition, None if slot is None else [slot])
+    with session.opened(topic) as (client, definition):
         deleted = client.stream(definition).delete(*ids, slot=slot)
-    if session.json:
-        session.document({"topic": topic, "deleted": deleted})
-    else:
-        session.line(f"{deleted:,} deleted")
+    session.result({"topic": topic, "deleted": deleted}, f"{deleted:,} deleted")
     if not deleted:
         raise typer.Exit(FAILED)
 
 
 def trim(session: Session, topic: StreamName) -> None:
     """Clean up now, as the topic's retention says; listeners do it by themselves."""
-    with session.client() as client:
-        definition = client.topic(topic)
+    with session.opened(topic) as (client, definition):
         done = client.stream(definition).trim()
     dropped, left = sum(slot.dropped for slot in done), sum(slot.length for slot in done)
-    if session.json:
-        session.document({"topic": topic, "dropped": dropped, "length": left})
-    elif definition.retention is None or not definition.retention.bounded:
+    if not session.json and (definition.retention is None or not definition.retention.bounded):
         session.note(f"topic {topic} has no bounds: nothing is ever dropped")
-    else:
-        session.line(f"{dropped:,} dropped, {left:,} left")
+        return
+    session.result({"topic": topic, "dropped": dropped, "length": left}, f"{dropped:,} dropped, {left:,} left")
 
 
-def print_entries(session: Session, topic: Topic, entries: Iterable[StreamEntry]) -> int:
-    """Print entries as a table, or a line of JSON each; return how many."""
-    found = list(entries) if not session.json else entries
-    count = 0
-    if session.json:
-        for entry in found:
-            count += 1
-            session.document(documents.entry(topic, entry))
-        return count
-    table = new_table("id", "~content", ">slot", ">sent")
-    for entry in found:
-        count += 1
-        table.add_row(entry.id, cut(entry.content), str(entry.slot), when(entry.time_ms))
-    if count:
-        session.out.print(table)
-    else:
-        session.note(f"no such entries in topic {topic.name}")
-    return count
+def print_entries(session: Session, topic: Topic, entries: Iterable[StreamEntry], limit: int) -> None:
+    """Print entries as a table, or a line of JSON each."""
+    session.rows(
+        entries,
+        lambda entry: documents.entry(topic, entry),
+        ("id", "~content", ">slot", ">sent"),
+        lambda entry: (entry.id, cut(entry.content), str(entry.slot), when(entry.time_ms)),
+        f"no such entries in topic {topic.name}",
+        limit,
+    )
 
 
-def print_entry(session: Session, topic: Topic, entry: StreamEntry) -> None:
-    """Print one entry."""
+def _print(session: Session, topic: Topic, entry: StreamEntry) -> None:
     if session.json:
         session.document(documents.entry(topic, entry))
         return

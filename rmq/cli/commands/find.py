@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
+from rich.text import Text
 
 from rmq._model.display import from_now, shown, span
-from rmq._model.whereabouts import PLACES, AnyPlace, FoundMessage, PeekedMessage, Whereabouts
+from rmq._model.whereabouts import AnyPlace, FoundMessage, PeekedMessage, Whereabouts
 from rmq.cli import documents
-from rmq.cli.console import FAILED, Session, cut, new_table
-from rmq.cli.options import Content, SlotBasis, Slots, TopicName, Typed, payload
-from rmq.cli.parsing import checked_slots
-from rmq.errors import InvalidValueError
-
-
-class Anywhere(Enum):
-    """Where to search, as it is typed."""
-
-    STORE = "store"
-    IN_FLIGHT = "in-flight"
-    RETRY = "retry"
-    DEAD = "dead"
-
-
-_PLACES: dict[Anywhere, AnyPlace] = dict(zip(Anywhere, PLACES, strict=True))
+from rmq.cli.console import FAILED, Session, cut, reason
+from rmq.cli.documents import Place
+from rmq.cli.options import Content, SlotBasis, Slots, TopicName, payload
 
 
 def find(
@@ -70,12 +57,11 @@ def _print(session: Session, found: Whereabouts) -> None:
         session.line(f"  failed last {from_now(found.failure.last_ms, now_ms)}: ", (why, "red"))
     if found.dead is not None:
         why = f"{shown(found.dead.error_type)}: {shown(found.dead.error_message)}"
-        session.line(
-            f"  dead: died {from_now(found.dead.died_ms, now_ms)} after {found.dead.attempts} deliveries: ",
-            (why, "red"),
-        )
-    for name, body in _bodies(found).items():
-        session.line(f"  {name}, {len(body):,} bytes: ", shown(body))
+        died = from_now(found.dead.died_ms, now_ms)
+        session.line(f"  dead: died {died} after {found.dead.attempts} deliveries: ", (why, "red"))
+    for name, carrier in (("body", found.stored or found.in_flight or found.waiting), ("body of the dead", found.dead)):
+        if carrier is not None and carrier.body is not None:
+            session.line(f"  {name}, {len(carrier.body):,} bytes: ", shown(carrier.body))
 
 
 def _stored_in_words(message: PeekedMessage, now_ms: int) -> str:
@@ -86,27 +72,20 @@ def _stored_in_words(message: PeekedMessage, now_ms: int) -> str:
     return f"due {from_now(message.due_ms, now_ms)}"
 
 
-def _bodies(found: Whereabouts) -> dict[str, bytes]:
-    living = next((each for each in (found.stored, found.in_flight, found.waiting) if each is not None), None)
-    bodies: dict[str, bytes] = {}
-    if living is not None and living.body is not None:
-        bodies["body"] = living.body
-    if found.dead is not None and found.dead.body is not None:
-        bodies["body of the dead"] = found.dead.body
-    return bodies
-
-
 def search(
     session: Session,
     topic: TopicName,
     pattern: Annotated[
-        bytes | None, Typed(payload), typer.Argument(help="What contents match, with * ? and \\[...]; all of them.")
+        bytes | None,
+        typer.Argument(
+            metavar="PATTERN", help="Pattern of contents, with * ? and \\[...]; all of them.", parser=payload
+        ),
     ] = None,
     prefix: Annotated[
-        bytes | None, Typed(payload), typer.Option(metavar="TEXT", help="Instead: how contents begin, literally.")
+        bytes | None, typer.Option(metavar="TEXT", help="Instead: how contents begin, literally.", parser=payload)
     ] = None,
     places: Annotated[
-        list[Anywhere] | None, typer.Option("--place", help="Only there; repeatable; everywhere by default.")
+        list[Place] | None, typer.Option("--place", help="Only there; repeatable; everywhere by default.")
     ] = None,
     slots: Slots = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="End after about this many messages.")] = 50,
@@ -116,48 +95,29 @@ def search(
     cursor: Annotated[str | None, typer.Option(metavar="CURSOR", help="Go on where a search before ended.")] = None,
 ) -> None:
     """Search messages by content. What moves meanwhile may be missed or shown twice. Exit code 1: none found."""
-    if pattern is not None and prefix is not None:
-        raise InvalidValueError("search takes a pattern or --prefix, not both")
     with session.client() as client:
-        definition = client.topic(topic)
-        view = client.inspect(definition)
-        wanted: list[AnyPlace] = [_PLACES[place] for place in places or Anywhere]
-        numbers = checked_slots(definition, slots)
+        view = client.inspect(topic)
+        wanted = cast("list[AnyPlace]", [place.name for place in places or Place])
         found: list[FoundMessage] = []
-        looked_at = 0
-        while True:
-            page = view.search(pattern, prefix=prefix, places=wanted, slots=numbers, cursor=cursor, limit=limit)
+        looked_at, ended = 0, False
+        while not ended:
+            page = view.search(pattern, prefix=prefix, places=wanted, slots=slots, cursor=cursor, limit=limit)
             found += page.messages
-            looked_at += page.looked_at
-            cursor = page.cursor
-            if cursor is None or len(found) >= limit or looked_at >= budget:
-                break
-    if session.json:
-        for message in found:
-            session.document(documents.found_message(message))
-    elif found:
-        _print_found(session, found)
+            looked_at, cursor = looked_at + page.looked_at, page.cursor
+            ended = cursor is None or len(found) >= limit or looked_at >= budget
+    with_bodies = any(message.body is not None for message in found)
+
+    def cells(message: FoundMessage) -> list[str | Text]:
+        body = [cut(message.body or b"")] if with_bodies else []
+        where = [Place[message.place].value, str(message.slot), _when(message)]
+        return [cut(message.content), *body, *where, cut(reason(message))]
+
+    columns = ["~content", *(["~body"] if with_bodies else []), "place", ">slot", ">when", "~why"]
+    session.rows(found, documents.found_message, columns, cells, f"no such message in topic {topic}")
     if cursor is not None:
         session.note(f"looked at about {looked_at:,} entries; go on with --cursor '{cursor}'")
-    elif not found:
-        session.note(f"no such message in topic {topic}")
     if not found:
         raise typer.Exit(FAILED)
-
-
-def _print_found(session: Session, found: list[FoundMessage]) -> None:
-    bodies = any(message.body is not None for message in found)
-    table = new_table("~content", *(["~body"] if bodies else []), "place", ">slot", ">when", "~why")
-    for message in found:
-        table.add_row(
-            cut(message.content),
-            *([cut(message.body or b"")] if bodies else []),
-            documents.PLACES[message.place],
-            str(message.slot),
-            _when(message),
-            cut(": ".join(filter(None, (message.error_type, message.error_message)))),
-        )
-    session.out.print(table)
 
 
 def _when(message: FoundMessage) -> str:

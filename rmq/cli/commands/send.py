@@ -8,18 +8,19 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import typer
 
 from rmq._model.messages import Message, encode
-from rmq._model.times import monotonic_s, parse_duration_ms
+from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType
 from rmq.cli.console import Session, is_terminal, redis_now_ms
 from rmq.cli.input_rows import Row, parse_fields, parse_row, read_lines
-from rmq.cli.options import TopicName, Typed, payload
-from rmq.cli.parsing import parse_instant_ms, parse_type
+from rmq.cli.options import TopicName, duration, instant, payload
+from rmq.cli.parsing import parse_type
 from rmq.client import RmqClient
 from rmq.errors import InvalidValueError, UnknownTopicError
 
@@ -28,8 +29,8 @@ _PATIENCE_S = 30.0
 
 _PROGRESS_EVERY = 500
 
-Numbered = tuple[str, Row]
-"""Where a row stands, for errors, and the row."""
+Numbered = tuple[str, Callable[[], Row]]
+"""Where a row stands, for errors, and what reads it."""
 
 
 def send(
@@ -37,8 +38,9 @@ def send(
     topic: TopicName,
     contents: Annotated[
         list[bytes] | None,
-        Typed(payload),
-        typer.Argument(metavar="CONTENT", help="Contents; without any, one is read from each line of stdin."),
+        typer.Argument(
+            metavar="CONTENT", help="Contents; without any, one is read from each line of stdin.", parser=payload
+        ),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read lines from a file; - for stdin.")
@@ -52,19 +54,18 @@ def send(
     ] = False,
     time_range: Annotated[
         int | None,
-        Typed(parse_duration_ms),
-        typer.Option(metavar="DURATION", help="range-merge: the merge window, such as 5s."),
+        typer.Option(metavar="DURATION", help="range-merge: the merge window, such as 5s.", parser=duration),
     ] = None,
     priority: Annotated[int | None, typer.Option(help="priority: larger first; above max_retries.")] = None,
     at: Annotated[
         int | None,
-        Typed(parse_instant_ms),
-        typer.Option("--at", metavar="TIME", help="fixed-time: when, such as 2026-01-31T14:30:00Z."),
+        typer.Option(metavar="TIME", help="fixed-time: when, such as 2026-01-31T14:30:00Z.", parser=instant),
     ] = None,
     due_in: Annotated[
         int | None,
-        Typed(parse_duration_ms),
-        typer.Option("--in", metavar="DURATION", help="fixed-time: this long after now, by Redis' clock."),
+        typer.Option(
+            "--in", metavar="DURATION", help="fixed-time: this long after now, by Redis' clock.", parser=duration
+        ),
     ] = None,
     fields: Annotated[
         list[str] | None,
@@ -73,16 +74,14 @@ def send(
         ),
     ] = None,
     body: Annotated[
-        bytes | None, Typed(payload), typer.Option(metavar="TEXT", help="A payload beside the content.")
+        bytes | None, typer.Option(metavar="TEXT", help="A payload beside the content.", parser=payload)
     ] = None,
     slot_basis: Annotated[
         bytes | None,
-        Typed(payload),
-        typer.Option(metavar="TEXT", help="What the slot is computed from instead of the content."),
+        typer.Option(metavar="TEXT", help="What the slot is computed from instead of the content.", parser=payload),
     ] = None,
     kind: Annotated[
-        TopicType | None,
-        Typed(parse_type),
+        str | None,
         typer.Option("--type", metavar="TYPE", help="For a new topic: range-merge, priority, fixed-time or stream."),
     ] = None,
     slots: Annotated[int | None, typer.Option(help="For a new topic: a power of two.  \\[default: 1]")] = None,
@@ -98,15 +97,19 @@ def send(
         b"", body, slot_basis, time_range, priority, at, due_in, fields=parse_fields(fields) if fields else None
     )
     with session.client(_PATIENCE_S) as client:
-        definition = _definition(client, topic, kind, slots)
+        definition = _definition(client, topic, None if kind is None else parse_type(kind, "--type"), slots)
         if contents:
-            rows = [(repr(os.fsdecode(each)), replace(defaults, content=each)) for each in contents]
+            rows = [(repr(os.fsdecode(each)), partial(replace, defaults, content=each)) for each in contents]
             _send_rows(session, client, definition, rows, None)
         elif fields:
-            _send_rows(session, client, definition, [("the entry", defaults)], None)
+            _send_rows(session, client, definition, [("the entry", lambda: defaults)], None)
         else:
             with _opened(file) as stream:
-                rows = _rows(stream, defaults, jsonl)
+
+                def make(line: bytes) -> Row:
+                    return parse_row(line, defaults) if jsonl else replace(defaults, content=line)
+
+                rows = ((f"line {number}", partial(make, line)) for number, line in read_lines(stream))
                 _send_rows(session, client, definition, rows, stream)
 
 
@@ -136,25 +139,16 @@ def _send_rows(
         if messages.error is not None:
             raise InvalidValueError(f"{messages.where}: {messages.error}; nothing was sent")
         result = client.producer(definition).send_many(itertools.chain(first, checked))
-    if session.json:
-        session.document({"topic": definition.name, "new": result.new, "merged": result.merged})
-    elif definition.type is TopicType.STREAM:
-        session.line(f"{result.new:,} sent")
-    else:
-        session.line(f"{result.new:,} new, {result.merged:,} merged")
+    stored = "sent" if definition.type is TopicType.STREAM else f"new, {result.merged:,} merged"
+    document = {"topic": definition.name, "new": result.new, "merged": result.merged}
+    session.result(document, f"{result.new:,} {stored}")
     if messages.error is not None:
         sent = f"the {result.accepted:,} before it were sent, nothing after it"
         raise InvalidValueError(f"{messages.where}: {messages.error}; {sent}")
 
 
 class _Messages:
-    """Messages made of rows up to the first bad one: a stream ends there, with all before it sent.
-
-    Args:
-        topic: The topic.
-        rows: Rows with where they stand; getting the next one may raise `InvalidValueError`.
-        now_ms: Returns Redis' time.
-    """
+    """Messages made of rows up to the first bad one, which is noted: all before it are sent."""
 
     def __init__(self, topic: Topic, rows: Iterable[Numbered], now_ms: Callable[[], int]) -> None:
         self._topic = topic
@@ -164,37 +158,16 @@ class _Messages:
         self.where = ""
 
     def read(self, moved: Callable[[int], None]) -> Iterator[Message]:
-        count = 0
         try:
-            for where, row in self._rows:
+            for count, (where, make) in enumerate(self._rows, 1):
                 self.where = where
-                message = row.message(self._topic, self._now_ms)
+                message = make().message(self._topic, self._now_ms)
                 encode(self._topic, message)  # checks it
                 yield message
-                count += 1
                 if count % _PROGRESS_EVERY == 0:
                     moved(count)
-        except _BadLineError as error:
-            self.where, self.error = error.where, error
         except InvalidValueError as error:
             self.error = error
-
-
-class _BadLineError(InvalidValueError):
-    """A line that is no row."""
-
-    def __init__(self, where: str, message: str) -> None:
-        super().__init__(message)
-        self.where = where
-
-
-def _rows(stream: BinaryIO, defaults: Row, jsonl: bool) -> Iterator[Numbered]:
-    for number, line in read_lines(stream):
-        where = f"line {number}"
-        try:
-            yield where, parse_row(line, defaults) if jsonl else replace(defaults, content=line)
-        except InvalidValueError as error:
-            raise _BadLineError(where, str(error)) from None
 
 
 @contextmanager
@@ -224,12 +197,5 @@ def _shown_progress(session: Session, stream: BinaryIO | None) -> Generator[Call
 
 def _redis_clock(client: RmqClient, topic: Topic) -> Callable[[], int]:
     """Return a clock that shows Redis' time, asked for once."""
-    offset_ms: float | None = None
-
-    def now_ms() -> int:
-        nonlocal offset_ms
-        if offset_ms is None:
-            offset_ms = redis_now_ms(client, topic) - monotonic_s() * 1000
-        return int(offset_ms + monotonic_s() * 1000)
-
-    return now_ms
+    offset_ms = cache(lambda: redis_now_ms(client, topic) - monotonic_s() * 1000)
+    return lambda: int(offset_ms() + monotonic_s() * 1000)

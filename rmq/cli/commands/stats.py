@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Group, RenderableType
@@ -16,29 +16,24 @@ from rich.text import Text
 from rmq._model.definitions import UnreadableTopic
 from rmq._model.display import span, when
 from rmq._model.entries import check_group, id_key
-from rmq._model.figures import ConsumerStats, GroupStats, SlotStats, StreamStats, TopicStats
+from rmq._model.figures import ConsumerStats, GroupStats, StreamStats, TopicStats
 from rmq._model.topics import Topic, TopicType
 from rmq.cli import documents
 from rmq.cli.commands.streams import consumers_table, group_tables
-from rmq.cli.commands.topics import report_unreadable
+from rmq.cli.commands.topics import show_topics
 from rmq.cli.console import Session, new_table
 from rmq.client import RmqClient
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
 
 _TOTALS = ("accepted", "merged", "delivered", "acked", "retried", "buried")
 _RARE = [name for name in documents.SLOT_TOTALS if name not in _TOTALS]
+_SIZES = (">backlog", ">due now", ">late", ">in flight", ">waiting", ">dead")
 _RED = "bold red"
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    """A stream topic with its groups.
-
-    Attributes:
-        stats: The topic.
-        groups: Its groups, or the one asked for.
-        consumers: The consumers of the group asked for; `None` where none was.
-    """
+    """A stream topic with its groups; with consumers where one group was asked for."""
 
     stats: StreamStats
     groups: Sequence[GroupStats]
@@ -81,12 +76,9 @@ def stats(
             return
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What was read: the figures of topics, and the definitions that cannot be read."""
-
+class _Found(NamedTuple):
     figures: list[Figures]
-    unreadable: tuple[UnreadableTopic, ...] = ()
+    unreadable: Sequence[UnreadableTopic] = ()
 
 
 def _read(client: RmqClient, topics: Sequence[Topic] | None, group: str | None) -> _Found:
@@ -102,32 +94,20 @@ def _read(client: RmqClient, topics: Sequence[Topic] | None, group: str | None) 
             raise
         except RmqError as error:  # the other topics are still worth seeing
             unreadable.append(UnreadableTopic(topic.name, f"topic {topic.name}: {error}"))
-    return _Found(found, tuple(unreadable))
+    return _Found(found, unreadable)
 
 
 def _figures(client: RmqClient, topic: Topic, group: str | None) -> Figures:
-    return _stream_figures(client, topic, group) if topic.type is TopicType.STREAM else client.inspect(topic).stats()
-
-
-def _stream_figures(client: RmqClient, topic: Topic, group: str | None) -> StreamFigures:
-    """Read a topic with all its groups, or with one group and its consumers."""
+    if topic.type is not TopicType.STREAM:
+        return client.inspect(topic).stats()
     view = client.stream(topic)
-    stats = view.stats()
     if group is None:
-        return StreamFigures(stats, [view.group(name) for name in stats.groups], None)
-    return StreamFigures(stats, [view.group(group)], view.consumers(group))
+        return StreamFigures(*view.with_groups(), None)
+    return StreamFigures(view.stats(), [view.group(group)], view.consumers(group))
 
 
 def _show(session: Session, found: _Found, slots: bool) -> None:
-    if session.json:
-        topics = [_document(each, slots) for each in found.figures]
-        session.document({"topics": topics, **documents.unreadable_topics(found.unreadable)})
-        return
-    report_unreadable(session, found.unreadable)
-    if found.figures:
-        session.out.print(_view(found, slots))
-    else:
-        session.note("no topics: the first send or consumer registers one")
+    show_topics(session, [_document(each, slots) for each in found.figures], _view(found, slots), found.unreadable)
 
 
 def _document(found: Figures, slots: bool) -> documents.Document:
@@ -149,37 +129,27 @@ def _watch(session: Session, read: Callable[[], _Found], slots: bool, every_s: f
 
 def _view(found: _Found, slots: bool) -> RenderableType:
     plain = [each for each in found.figures if isinstance(each, TopicStats)]
-    parts = [_now_table(plain), _totals_table(plain), Group(*_remarks(plain))] if plain else []
+    now = new_table("topic", *_SIZES, title="Now")
+    since = new_table("topic", *(f">{name}" for name in _TOTALS), title="Since the topic began")
+    for each in plain:
+        now.add_row(each.topic.name, *_sizes(each))
+        since.add_row(each.topic.name, *(f"{each.total(name):,}" for name in _TOTALS))
+    parts: list[RenderableType] = [now, since, Group(*_remarks(plain))] if plain else []
     if slots:
-        parts += [_slot_table(each) for each in plain]
+        parts += map(_slot_table, plain)
     parts += _stream_parts([each for each in found.figures if isinstance(each, StreamFigures)], slots)
     return Group(*(Padding(part, (0, 0, 1, 0), expand=False) for part in parts))
 
 
-def _now_table(found: Sequence[TopicStats]) -> RenderableType:
-    table = new_table("topic", ">backlog", ">due now", ">late", ">in flight", ">waiting", ">dead", title="Now")
-    for each in found:
-        table.add_row(each.topic.name, *_sizes(each))
-    return table
-
-
-def _sizes(each: TopicStats | SlotStats) -> list[Text]:
-    late_ms = each.lateness_ms if isinstance(each, TopicStats) else documents.slot_lateness_ms(each)
+def _sizes(each: TopicStats) -> list[Text]:
     return [
         Text(f"{each.backlog:,}"),
         Text(f"{each.due_now:,}"),
-        Text(span(late_ms) if late_ms else "-"),
+        Text(span(each.lateness_ms) if each.lateness_ms else "-"),
         Text(f"{each.in_flight:,}"),
         Text(f"{each.waiting:,}"),
         Text(f"{each.dead:,}", style="red" if each.dead else ""),
     ]
-
-
-def _totals_table(found: Sequence[TopicStats]) -> RenderableType:
-    table = new_table("topic", *(f">{name}" for name in _TOTALS), title="Since the topic began")
-    for each in found:
-        table.add_row(each.topic.name, *(f"{each.total(name):,}" for name in _TOTALS))
-    return table
 
 
 def _remarks(found: Sequence[TopicStats]) -> Iterable[Text]:
@@ -194,30 +164,26 @@ def _remarks(found: Sequence[TopicStats]) -> Iterable[Text]:
 
 
 def _slot_table(found: TopicStats) -> RenderableType:
-    table = new_table(
-        ">slot", ">backlog", ">due now", ">late", ">in flight", ">waiting", ">dead", ">acked", title=found.topic.name
-    )
-    used = [slot for slot in found.slots if _was_used(slot)]
+    table = new_table(">slot", *_SIZES, ">acked", title=found.topic.name)
+    used = [
+        slot
+        for slot in found.slots
+        if any(slot.totals.values()) or slot.backlog + slot.in_flight + slot.waiting + slot.dead
+    ]
     for slot in used:
         style = _RED if slot.unaccounted else "yellow" if slot.paused else None
-        table.add_row(str(slot.slot), *_sizes(slot), f"{slot.totals.get('acked', 0):,}", style=style)
+        table.add_row(
+            str(slot.slot), *_sizes(TopicStats(found.topic, (slot,))), f"{slot.totals.get('acked', 0):,}", style=style
+        )
     parts: list[RenderableType] = [table]
     if unused := len(found.slots) - len(used):
         parts.append(Text(f"{unused:,} of {len(found.slots):,} slots were never used", style="dim"))
-    parts += [
-        Text(f"slot {slot.slot}: {slot.unaccounted:,} messages unaccounted for", style=_RED)
-        for slot in used
-        if slot.unaccounted
-    ]
+    wrong = ((slot.slot, slot.unaccounted) for slot in used if slot.unaccounted)
+    parts += [Text(f"slot {slot}: {number:,} messages unaccounted for", style=_RED) for slot, number in wrong]
     return Group(*parts)
 
 
-def _was_used(slot: SlotStats) -> bool:
-    return any(slot.totals.values()) or bool(slot.backlog + slot.in_flight + slot.waiting + slot.dead)
-
-
 def _stream_parts(found: Sequence[StreamFigures], slots: bool) -> Iterable[RenderableType]:
-    """Yield what is to be shown of stream topics."""
     if not found:
         return
     table = new_table("topic", ">length", "oldest", "newest", ">accepted", ">trimmed", ">deleted", title="Streams")
@@ -262,11 +228,11 @@ def _stream_slot_table(found: StreamFigures) -> RenderableType:
 def _stream_remarks(found: StreamFigures) -> Iterable[Text]:
     name = found.stats.topic.name
     if found.stats.unaccounted:
-        yield Text(f"{name}: {found.stats.unaccounted:,} entries unaccounted for", style="bold red")
+        yield Text(f"{name}: {found.stats.unaccounted:,} entries unaccounted for", style=_RED)
     for group in found.groups:
         if group.unaccounted:
-            yield Text(f"{name}, group {group.group}: {group.unaccounted:,} entries unaccounted for", style="bold red")
+            yield Text(f"{name}, group {group.group}: {group.unaccounted:,} entries unaccounted for", style=_RED)
         if paused := sum(slot.paused for slot in group.slots):
             yield Text(f"{name}, group {group.group}: {paused:,} slots are paused", style="yellow")
-        if any(slot.last_id for slot in group.slots) is False:
+        if not any(slot.last_id for slot in group.slots):
             yield Text(f"{name} has no group {group.group}", style="yellow")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
-from itertools import islice
 from typing import Annotated, Any
 
 import typer
@@ -12,11 +12,9 @@ from rich.console import Group, RenderableType
 from rmq._model.display import span
 from rmq._model.entries import PendingEntry
 from rmq._model.figures import ConsumerStats, GroupStats
-from rmq._model.times import parse_duration_ms
 from rmq.cli import documents
 from rmq.cli.console import FAILED, Session, new_table
-from rmq.cli.options import GroupName, Slots, Start, StreamName
-from rmq.cli.parsing import checked_slots
+from rmq.cli.options import GroupName, Slots, Start, StreamName, duration
 from rmq.errors import InvalidValueError
 
 GROUP_COUNTS = ("delivered", "acked", "retried", "expired", "buried", "lost")
@@ -27,19 +25,16 @@ def groups(session: Session, topic: StreamName) -> None:
     """Show a stream topic's groups: what each has before it, in hand and behind it."""
     with session.client() as client:
         found = client.stream(topic).groups()
-    if session.json:
-        session.document({"topic": topic, "groups": [documents.group(each) for each in found]})
-    elif found:
-        session.out.print(group_tables([(topic, each) for each in found]))
-    else:
-        session.note(f"topic {topic} has no groups: the first consumer of one registers it")
+    document = {"topic": topic, "groups": [documents.group(each) for each in found]}
+    tables = group_tables([(topic, each) for each in found]) if found else None
+    session.overview(document, tables, f"topic {topic} has no groups: the first consumer of one registers it")
 
 
 def add_group(session: Session, topic: StreamName, group: GroupName, start: Start = None) -> None:
     """Register a group before its first consumer comes; where it is registered, it stays where it is."""
     with session.client() as client:
         client.stream(topic).add_group(group, start or "new")
-    _done(session, {"topic": topic, "group": group}, f"group {group} of topic {topic} is registered")
+    session.result({"topic": topic, "group": group}, f"group {group} of topic {topic} is registered")
 
 
 def remove_group(
@@ -51,11 +46,8 @@ def remove_group(
     """Remove a group with its place, what it has not acked, and its dead. Exit code 1 where there is none."""
     with session.client() as client:
         removed = client.stream(topic).remove_group(group, force=force)
-    _done(
-        session,
-        {"topic": topic, "group": group, "removed": removed},
-        f"group {group} removed" if removed else f"topic {topic} has no group {group}",
-    )
+    done = f"group {group} removed" if removed else f"topic {topic} has no group {group}"
+    session.result({"topic": topic, "group": group, "removed": removed}, done)
     if not removed:
         raise typer.Exit(FAILED)
 
@@ -64,12 +56,9 @@ def consumers(session: Session, topic: StreamName, group: GroupName) -> None:
     """Show a group's consumers with what they hold, how long they have been idle, and whether they are gone."""
     with session.client() as client:
         found = client.stream(topic).consumers(group)
-    if session.json:
-        session.document({"topic": topic, "group": group, "consumers": [asdict(each) for each in found]})
-    elif found:
-        session.out.print(consumers_table(found))
-    else:
-        session.note(f"group {group} of topic {topic} has no consumers")
+    document = {"topic": topic, "group": group, "consumers": [asdict(each) for each in found]}
+    table = consumers_table(found) if found else None
+    session.overview(document, table, f"group {group} of topic {topic} has no consumers")
 
 
 def remove_consumer(
@@ -79,7 +68,8 @@ def remove_consumer(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of a consumer that is dead.")] = None,
     gone: Annotated[bool, typer.Option("--gone", help="All that are gone, instead of one by name.")] = False,
     idle: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="--gone: idle for this long.  \\[default: two leases]")
+        int | None,
+        typer.Option(metavar="DURATION", help="--gone: idle for this long.  \\[default: two leases]", parser=duration),
     ] = None,
 ) -> None:
     """Remove a consumer that is dead; what it holds goes to the others at once."""
@@ -95,11 +85,9 @@ def remove_consumer(
             document: dict[str, Any] = {"removed": [name], "given_back": number}
             text = f"{name} removed, {number:,} entries given back"
         else:
-            removed = view.remove_gone_consumers(
-                group, None if idle is None else parse_duration_ms(idle, "--idle") / 1000
-            )
+            removed = view.remove_gone_consumers(group, None if idle is None else idle / 1000)
             document, text = {"removed": removed}, f"{len(removed):,} removed{''.join(f' {each}' for each in removed)}"
-    _done(session, {"topic": topic, "group": group, **document}, text)
+    session.result({"topic": topic, "group": group, **document}, text)
 
 
 def pending(
@@ -112,29 +100,21 @@ def pending(
 ) -> None:
     """Show what a group was given and has not acked: who has it, for how long, how often delivered."""
     with session.client() as client:
-        definition = client.topic(topic)
-        found = client.stream(definition).pending(group, consumer, checked_slots(definition, slots))
-        rows = list(islice(found, limit or None))
-        print_pending(session, topic, group, rows)
-        if limit and next(found, None):
-            session.note(f"there are more than these {limit:,}: see --limit")
+        print_pending(session, topic, group, client.stream(topic).pending(group, consumer, slots), limit)
 
 
-def print_pending(session: Session, topic: str, group: str, rows: list[PendingEntry]) -> None:
+def print_pending(session: Session, topic: str, group: str, rows: Iterable[PendingEntry], limit: int) -> None:
     """Print entries that are in flight or wait for a retry."""
-    if session.json:
-        for row in rows:
-            session.document({"topic": topic, "group": group, **asdict(row)})
-        return
-    if not rows:
-        session.note(f"nothing pending in group {group} of topic {topic}")
-        return
-    table = new_table("id", ">slot", "held by", ">idle", ">deliveries")
-    for row in rows:
-        table.add_row(
+    session.rows(
+        rows,
+        lambda row: {"topic": topic, "group": group, **asdict(row)},
+        ("id", ">slot", "held by", ">idle", ">deliveries"),
+        lambda row: (
             row.id, str(row.slot), row.consumer or "waits for a retry", span(row.idle_ms), str(row.deliveries)
-        )
-    session.out.print(table)
+        ),
+        f"nothing pending in group {group} of topic {topic}",
+        limit,
+    )  # fmt: skip
 
 
 def group_tables(found: list[tuple[str, GroupStats]]) -> Group:
@@ -155,10 +135,3 @@ def consumers_table(found: list[ConsumerStats], title: str | None = None) -> Ren
         state = "gone" if each.gone else "at work"
         table.add_row(each.name, f"{each.pending:,}", span(each.idle_ms), state, style="yellow" if each.gone else None)
     return table
-
-
-def _done(session: Session, document: dict[str, Any], text: str) -> None:
-    if session.json:
-        session.document(document)
-    else:
-        session.line(text)

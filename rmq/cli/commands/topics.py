@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from typing import Annotated, Any, cast
 
 import typer
+from rich.console import RenderableType
 
 from rmq._model.definitions import UnreadableTopic
 from rmq._model.display import span
@@ -16,48 +17,13 @@ from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, LadderRetry, RetryPolicy
 from rmq._model.times import parse_duration_ms
 from rmq._model.topics import Topic, TopicType, WhenFull
-from rmq.cli import documents
 from rmq.cli.console import Session, new_table
-from rmq.cli.options import TopicName
+from rmq.cli.options import TopicName, typed
 from rmq.cli.parsing import dashed, parse_count_or_none, parse_retry, parse_when_full
 from rmq.errors import InvalidValueError
 
 MOST_REPORTED = 20
 """Most definitions that cannot be read and are reported one by one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A setting that `change` takes as an option.
-
-    Attributes:
-        name: Its name in the definition; the option's name has dashes.
-        metavar: What to type.
-        help: The option's help.
-        parse: Gets the text and the option's name.
-    """
-
-    name: str
-    metavar: str
-    help: str
-    parse: Callable[[str, str], Any]
-
-    @property
-    def option(self) -> str:
-        """The option's name."""
-        return f"--{self.name.replace('_', '-')}"
-
-    @property
-    def parameter(self) -> inspect.Parameter:
-        """The option as typer takes it."""
-        kind: Any = int | None if self.parse is _count else str | None
-        annotation = Annotated[kind, typer.Option(self.option, metavar=self.metavar, help=self.help)]
-        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-def _count(number: Any, name: str) -> int:
-    del name
-    return number
 
 
 def _lease_ms(text: str, name: str) -> int:
@@ -67,68 +33,73 @@ def _lease_ms(text: str, name: str) -> int:
     return lease_ms
 
 
-def _duration_or_none(text: str, name: str) -> int | None:
-    return None if text.lower() == "none" else parse_duration_ms(text, name)
-
-
-def _rate_or_none(text: str, name: str) -> float | None:
-    if text.lower() == "none":
-        return None
+def _rate(text: str, name: str) -> float:
     try:
         return float(text)
     except ValueError:
         raise InvalidValueError(f"{name} is {text!r}; it must be a number, or none for no limit") from None
 
 
-_RETRY = "immediate, exponential\\[:BASE,CAP] (as in 1s,10m) or ladder\\[:STEP,STEP,...]."
-SETTINGS = (
-    Setting("lease", "DURATION", "Whole seconds, 1s to 24h.", _lease_ms),
-    Setting("max_retries", "N", "0 to 999.", _count),
-    Setting("retry", "POLICY", _RETRY, parse_retry),
-    Setting("max_content_bytes", "N", "1 to 65536.", _count),
-    Setting("max_body_bytes", "N", "0 to 16777216.", _count),
-    Setting("max_backlog", "N", "Most messages in the backlog, or none.", parse_count_or_none),
-    Setting("max_dead", "N", "Most dead messages kept.", _count),
-    Setting("max_dead_age", "DURATION", "How long dead messages are kept.", parse_duration_ms),
-    Setting("when_full", "POLICY", "At max_backlog: refuse, block or drop.", parse_when_full),
-    Setting("full_timeout", "DURATION", "How long a send that blocks waits for room.", parse_duration_ms),
-    Setting("ttl", "DURATION", "Older messages become dead letters; or none.", _duration_or_none),
-    Setting("max_rate", "N", "Most deliveries a second in the whole cluster, or none.", _rate_or_none),
-    Setting("max_burst", "N", "Most at once after a pause, or none for a second's worth.", parse_count_or_none),
-)
-RETENTION = (
-    Setting("max_length", "N", "stream: most entries kept, or none for no bound.", parse_count_or_none),
-    Setting("max_age", "DURATION", "stream: how long entries are kept, or none.", _duration_or_none),
-)
+def _or_none(parse: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
+    return lambda text, name: None if text.lower() == "none" else parse(text, name)
+
+
+_SETTINGS: dict[str, tuple[str, str, Callable[[str, str], Any] | None]] = {
+    "lease": ("DURATION", "Whole seconds, 1s to 24h.", _lease_ms),
+    "max_retries": ("N", "0 to 999.", None),
+    "retry": (
+        "POLICY", "immediate, exponential\\[:BASE,CAP] (as in 1s,10m) or ladder\\[:STEP,STEP,...].", parse_retry
+    ),
+    "max_content_bytes": ("N", "1 to 65536.", None),
+    "max_body_bytes": ("N", "0 to 16777216.", None),
+    "max_backlog": ("N", "Most messages in the backlog, or none.", parse_count_or_none),
+    "max_dead": ("N", "Most dead messages kept.", None),
+    "max_dead_age": ("DURATION", "How long dead messages are kept.", parse_duration_ms),
+    "when_full": ("POLICY", "At max_backlog: refuse, block or drop.", parse_when_full),
+    "full_timeout": ("DURATION", "How long a send that blocks waits for room.", parse_duration_ms),
+    "ttl": ("DURATION", "Older messages become dead letters; or none.", _or_none(parse_duration_ms)),
+    "max_rate": ("N", "Most deliveries a second in the whole cluster, or none.", _or_none(_rate)),
+    "max_burst": ("N", "Most at once after a pause, or none for a second's worth.", parse_count_or_none),
+    "max_length": ("N", "stream: most entries kept, or none for no bound.", parse_count_or_none),
+    "max_age": ("DURATION", "stream: how long entries are kept, or none.", _or_none(parse_duration_ms)),
+}  # fmt: skip
+"""Settings that `change` takes as options -> what to type, the option's help, and what parses it; `None`: a number."""
+_RETENTION = ("max_length", "max_age")
+
+
+def _parameter(name: str) -> inspect.Parameter:
+    """Return a setting's option as typer takes it; what is parsed stands in a tuple, so that `None` is not given."""
+    metavar, text, parse = _SETTINGS[name]
+    parser = None if parse is None else typed(lambda given, option: (parse(given, option),))
+    kind: Any = int | None if parse is None else str | None
+    annotation = Annotated[kind, typer.Option(metavar=metavar, help=text, parser=parser)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def list_topics(session: Session) -> None:
     """List all registered topics."""
     with session.client() as client:
         found = client.definitions()
-    topics = found.topics
-    if session.json:
-        unreadable = documents.unreadable_topics(found.unreadable)
-        session.document({"topics": [json.loads(topic.to_json()) for topic in topics], **unreadable})
-        return
-    report_unreadable(session, found.unreadable)
-    if not topics:
-        session.note("no topics: the first send or consumer registers one")
-        return
     table = new_table("topic", "type", ">slots", ">max retries", ">lease", "retry")
-    for topic in topics:
+    for topic in found.topics:
         retry = topic.retry.to_json()["policy"]
         lease = span(topic.lease_s * 1000)
         table.add_row(topic.name, dashed(topic.type), str(topic.slots), str(topic.max_retries), lease, retry)
-    session.out.print(table)
+    topics = [json.loads(topic.to_json()) for topic in found.topics]
+    show_topics(session, topics, table, found.unreadable)
 
 
-def report_unreadable(session: Session, unreadable: Sequence[UnreadableTopic]) -> None:
-    """Report beside the result which definitions cannot be read, and why."""
-    for each in unreadable[:MOST_REPORTED]:
-        session.warn(f"not shown: {each.reason}")
-    if len(unreadable) > MOST_REPORTED:
-        session.warn(f"not shown either: {len(unreadable) - MOST_REPORTED:,} more definitions that cannot be read")
+def show_topics(
+    session: Session, topics: list[Any], view: RenderableType, unreadable: Sequence[UnreadableTopic]
+) -> None:
+    """Print documents of topics, or a view of them, and beside it which definitions cannot be read, and why."""
+    if not session.json:
+        for each in unreadable[:MOST_REPORTED]:
+            session.warn(f"not shown: {each.reason}")
+        if len(unreadable) > MOST_REPORTED:
+            session.warn(f"not shown either: {len(unreadable) - MOST_REPORTED:,} more definitions that cannot be read")
+    document = {"topics": topics, **({"unreadable": [asdict(each) for each in unreadable]} if unreadable else {})}
+    session.overview(document, view if topics else None, "no topics: the first send or consumer registers one")
 
 
 def show_topic(session: Session, topic: TopicName) -> None:
@@ -137,9 +108,11 @@ def show_topic(session: Session, topic: TopicName) -> None:
         _show(session, client.topic(topic))
 
 
-def change_topic(session: Session, topic: TopicName, **texts: Any) -> None:
+def change_topic(session: Session, topic: TopicName, **options: Any) -> None:
     """Change settings of a topic. Processes that run keep theirs until they restart, but for --max-rate."""
-    changes, kept = _parsed(SETTINGS, texts), _parsed(RETENTION, texts)
+    given = {name: value for name, value in options.items() if value is not None}
+    changes = {name: cast("Any", value[0] if isinstance(value, tuple) else value) for name, value in given.items()}
+    kept = {name: changes.pop(name) for name in _RETENTION if name in changes}
     if not changes and not kept:
         raise InvalidValueError("nothing to change: give at least one setting, such as --lease 2m")
     if "max_rate" in changes and changes["max_rate"] is None:
@@ -150,8 +123,7 @@ def change_topic(session: Session, topic: TopicName, **texts: Any) -> None:
         nonlocal before
         before = registered.max_retries
         retention = registered.retention or Retention(max_length=None)
-        given = {**changes, "retention": replace(retention, **kept)} if kept else changes
-        return registered.changed(**given)
+        return registered.changed(**changes, **({"retention": replace(retention, **kept)} if kept else {}))
 
     with session.client() as client:
         after = client.update_topic(topic, change)
@@ -164,14 +136,8 @@ def change_topic(session: Session, topic: TopicName, **texts: Any) -> None:
 
 _shared = list(inspect.signature(change_topic, eval_str=True).parameters.values())[:-1]
 change_topic.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
-    [*_shared, *(setting.parameter for setting in (*SETTINGS, *RETENTION))]
+    [*_shared, *map(_parameter, _SETTINGS)]
 )
-
-
-def _parsed(settings: Sequence[Setting], texts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that were given, by name."""
-    given = ((each, texts[each.name]) for each in settings)
-    return {each.name: each.parse(text, each.option) for each, text in given if text is not None}
 
 
 def _show(session: Session, topic: Topic) -> None:

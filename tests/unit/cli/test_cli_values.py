@@ -17,6 +17,7 @@ from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry
 from rmq._model.times import parse_duration_ms
 from rmq._model.topics import Topic, TopicType
 from rmq.cli.input_rows import MOST_LINE_BYTES, Row, parse_row, read_lines
+from rmq.cli.options import payload
 from rmq.cli.parsing import (
     parse_count_or_none,
     parse_day,
@@ -25,7 +26,6 @@ from rmq.cli.parsing import (
     parse_rate,
     parse_retry,
     parse_type,
-    typed_bytes,
 )
 from rmq.errors import InvalidValueError
 
@@ -117,8 +117,8 @@ def test_a_count_or_none() -> None:
 
 
 def test_typed_bytes_survive_as_they_were_typed() -> None:
-    assert typed_bytes("ü") == "ü".encode()
-    assert typed_bytes(b"\xff\xfe".decode(errors="surrogateescape")) == b"\xff\xfe"
+    assert payload("ü") == "ü".encode()
+    assert payload(b"\xff\xfe".decode(errors="surrogateescape")) == b"\xff\xfe"
 
 
 # --- shown

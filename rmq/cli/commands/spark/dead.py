@@ -12,8 +12,7 @@ from rmq._model.display import shown
 from rmq.cli.commands.spark.session import LOCAL, Master, spark_running
 from rmq.cli.console import Session, cut, new_table
 from rmq.cli.documents import picked
-from rmq.cli.options import DueIn, NewPriority, Typed
-from rmq.cli.parsing import parse_rate
+from rmq.cli.options import PER_SECOND, DueIn, NewPriority
 from rmq.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -45,11 +44,7 @@ def dead(
     ] = None,
     redrive: Annotated[bool, typer.Option("--redrive", help="Send them again. Needs --where; 'true' is all.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what a redrive would take.")] = False,
-    rate: Annotated[
-        float | None,
-        Typed(parse_rate),
-        typer.Option(metavar="N/s", help="Most messages a second (or N/m, N/h) in the whole cluster."),
-    ] = None,
+    rate: Annotated[float | None, PER_SECOND] = None,
     priority: NewPriority = None,
     due_in: DueIn = None,
     master: Master = LOCAL,

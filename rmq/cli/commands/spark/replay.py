@@ -10,21 +10,15 @@ import typer
 from rmq._model.display import shown
 from rmq.cli.commands.spark.session import LOCAL, Master, spark_running
 from rmq.cli.console import Session
-from rmq.cli.options import DueIn, NewPriority, Typed
-from rmq.cli.parsing import parse_day, parse_instant_ms, parse_rate
+from rmq.cli.options import PER_SECOND, DueIn, NewPriority, instant, typed
+from rmq.cli.parsing import parse_day
 
 
 def replay(
     session: Session,
     topic: Annotated[str, typer.Argument(help="Where the messages go.")],
-    day: Annotated[
-        date, Typed(parse_day), typer.Option("--day", metavar="DAY", help="Day in UTC, such as 2026-11-20.")
-    ],
-    rate: Annotated[
-        float,
-        Typed(parse_rate),
-        typer.Option(metavar="N/s", help="Most messages a second (or N/m, N/h) in the whole cluster."),
-    ],
+    day: Annotated[date, typer.Option(metavar="DAY", help="Day in UTC, such as 2026-11-20.", parser=typed(parse_day))],
+    rate: Annotated[float, PER_SECOND],
     archive: Annotated[
         str | None,
         typer.Option("--archive", metavar="FOLDER", help="Parquet that a drain wrote.  \\[default: the topic's dead]"),
@@ -43,8 +37,7 @@ def replay(
     due_in: DueIn = None,
     fixed_time: Annotated[
         int | None,
-        Typed(parse_instant_ms),
-        typer.Option(metavar="TIME", help="Archive to a FIXED_TIME topic: when all is due."),
+        typer.Option(metavar="TIME", help="Archive to a FIXED_TIME topic: when all is due.", parser=instant),
     ] = None,
     run_name: Annotated[
         str, typer.Option("--run", metavar="NAME", help="Archive: a new name sends sent messages once more.")
