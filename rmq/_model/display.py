@@ -6,6 +6,8 @@ import base64
 import unicodedata
 from datetime import UTC, datetime
 
+from rmq._model.topics import TopicType
+
 MOST_CHARACTERS = 200
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _ACTING = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -42,6 +44,11 @@ def _safe(character: str) -> str:
         return character
     code = ord(character)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def dashed(kind: TopicType) -> str:
+    """Return a topic type as people type and read it: `range-merge`."""
+    return kind.value.lower().replace("_", "-")
 
 
 def json_payload(value: bytes | None) -> str | dict[str, str] | None:

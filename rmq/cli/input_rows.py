@@ -1,4 +1,7 @@
-"""What `rmq send` reads: a content or a JSON object a line, made into messages of the topic's type."""
+"""What `rmq send` reads: a content or a JSON object a line, made into messages of the topic's type.
+
+What breaks a rule raises `InvalidValueError`.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, cast
 
+from rmq._model.display import dashed
 from rmq._model.messages import FixedTimeMessage, Message, PriorityMessage, RangeMergeMessage, StreamMessage
 from rmq._model.times import parse_duration_ms
 from rmq._model.topics import Topic, TopicType
-from rmq.cli.parsing import dashed, parse_instant_ms
+from rmq.cli.parsing import parse_instant_ms
 from rmq.errors import InvalidValueError
 
 MOST_LINE_BYTES = 128 * 1_048_576
@@ -34,15 +38,7 @@ class Row:
     fields: Mapping[str, bytes] | None = None
 
     def message(self, topic: Topic, now_ms: Callable[[], int]) -> Message:
-        """Return the message for a topic.
-
-        Args:
-            topic: The topic.
-            now_ms: Returns Redis' time, epoch ms; asked for `due_in_ms` only.
-
-        Raises:
-            InvalidValueError: What the type needs is missing, or something is there that it does not have.
-        """
+        """Return the message for a topic; `now_ms` returns Redis' time, and is asked for `due_in_ms` only."""
         due_ms = self.fixed_time_ms
         if self.due_in_ms is not None:
             if due_ms is not None:
@@ -67,11 +63,7 @@ class Row:
 
 
 def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number, line without its end); empty lines are left out.
-
-    Raises:
-        InvalidValueError: A line of more than 128 MiB, or input that cannot be read.
-    """
+    """Yield (line number, line without its end); empty lines are left out."""
     number = 0
     try:
         while line := stream.readline(MOST_LINE_BYTES):
@@ -85,11 +77,7 @@ def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def parse_row(line: bytes, defaults: Row) -> Row:
-    """Return the row that a JSON object describes; what it leaves out comes from the defaults.
-
-    Raises:
-        InvalidValueError: Not an object, an unknown key, or a value that breaks its rule.
-    """
+    """Return the row that a JSON object describes; what it leaves out comes from the defaults."""
     try:
         found: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -135,11 +123,7 @@ def _fields(value: object, key: str) -> dict[str, bytes]:
 
 
 def parse_fields(texts: Iterable[str]) -> dict[str, bytes]:
-    """Return the fields that `name=value` arguments describe.
-
-    Raises:
-        InvalidValueError: One without `=` or a name, or a name that comes twice.
-    """
+    """Return the fields that `name=value` arguments describe."""
     fields: dict[str, bytes] = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -1,10 +1,14 @@
-"""What people type, turned into values: durations, times, retry policies, payloads. Pure."""
+"""What people type, turned into values. Pure.
+
+What breaks a rule raises `InvalidValueError`, which names the option, the value and the rule.
+"""
 
 from __future__ import annotations
 
 import re
 from datetime import date, datetime
 
+from rmq._model.display import dashed
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
 from rmq._model.times import instant_ms, is_duration, parse_duration_ms
 from rmq._model.topics import TopicType, WhenFull
@@ -19,11 +23,7 @@ TIME_RULE = "a time with its zone such as 2026-01-31T14:30:00+01:00 or ...Z, or 
 
 
 def parse_instant_ms(text: str, name: str) -> int:
-    """Return a time such as `2026-01-31T14:30:00Z` as epoch ms; epoch ms are taken as they are.
-
-    Raises:
-        InvalidValueError: Not a time, without a zone, or not after 1970.
-    """
+    """Return a time such as `2026-01-31T14:30:00Z` as epoch ms; epoch ms are taken as they are."""
     if _EPOCH_MS.fullmatch(text):
         return instant_ms(int(text), name)
     try:
@@ -36,11 +36,7 @@ def parse_instant_ms(text: str, name: str) -> int:
 
 
 def parse_past_ms(text: str, name: str, now_ms: int) -> int:
-    """Return a time, or an age such as `2h` counted back from `now_ms`, as epoch ms.
-
-    Raises:
-        InvalidValueError: Neither a time nor an age.
-    """
+    """Return a time, or an age such as `2h` counted back from `now_ms`, as epoch ms."""
     if is_duration(text):
         return max(1, now_ms - parse_duration_ms(text, name))
     try:
@@ -50,11 +46,7 @@ def parse_past_ms(text: str, name: str, now_ms: int) -> int:
 
 
 def parse_rate(text: str, name: str) -> float:
-    """Return a rate such as `500/s`, `30/m`, `1000/h`, or `500`, in messages a second.
-
-    Raises:
-        InvalidValueError: Not a rate, or 0.
-    """
+    """Return a rate such as `500/s`, `30/m`, `1000/h`, or `500`, in messages a second."""
     match = _RATE.fullmatch(text)
     rate = float(match[1]) / _PER_S[match[2] or "s"] if match else 0.0
     if not rate > 0:
@@ -63,11 +55,7 @@ def parse_rate(text: str, name: str) -> float:
 
 
 def parse_day(text: str, name: str) -> date:
-    """Return a day such as `2026-11-20`.
-
-    Raises:
-        InvalidValueError: No such day.
-    """
+    """Return a day such as `2026-11-20`."""
     try:
         if not _DAY.fullmatch(text):
             raise ValueError
@@ -77,11 +65,7 @@ def parse_day(text: str, name: str) -> date:
 
 
 def parse_type(text: str, name: str) -> TopicType:
-    """Return a topic type from its name in any case, with - or _.
-
-    Raises:
-        InvalidValueError: No such type.
-    """
+    """Return a topic type from its name in any case, with - or _."""
     try:
         return TopicType[text.upper().replace("-", "_")]
     except KeyError:
@@ -89,17 +73,8 @@ def parse_type(text: str, name: str) -> TopicType:
         raise InvalidValueError(f"{name} is {text!r}; it must be one of {known}") from None
 
 
-def dashed(kind: TopicType) -> str:
-    """Return a topic type as it is typed: `range-merge`."""
-    return kind.value.lower().replace("_", "-")
-
-
 def parse_retry(text: str, name: str) -> RetryPolicy:
-    """Return a policy from `immediate`, `exponential[:BASE,CAP]` or `ladder[:STEP,STEP,...]`.
-
-    Raises:
-        InvalidValueError: None of these, or a wait that breaks its rule.
-    """
+    """Return a policy from `immediate`, `exponential[:BASE,CAP]` or `ladder[:STEP,STEP,...]`."""
     policy, colon, rest = text.partition(":")
     waits_ms = [parse_duration_ms(part, name) for part in rest.split(",")] if colon else []
     match policy, waits_ms:
@@ -121,11 +96,7 @@ def parse_retry(text: str, name: str) -> RetryPolicy:
 
 
 def parse_count_or_none(text: str, name: str) -> int | None:
-    """Return a whole number, or `None` for `none`.
-
-    Raises:
-        InvalidValueError: Neither.
-    """
+    """Return a whole number, or `None` for `none`."""
     if text.lower() == "none":
         return None
     if not re.fullmatch(r"\d{1,16}", text, re.ASCII):
@@ -134,7 +105,7 @@ def parse_count_or_none(text: str, name: str) -> int | None:
 
 
 def parse_when_full(text: str, name: str) -> WhenFull:
-    """Return what a send meets at `max_backlog`: `refuse`, `block` or `drop`."""
+    """Return a policy from `refuse`, `block` or `drop`."""
     try:
         return WhenFull(text.upper())
     except ValueError:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from rmq._admin.dead_letters import DeadFilter
+from rmq._admin.control import Control
+from rmq._admin.dead_letters import DeadFilter, DeadLetters, GroupDead
 from rmq._model.display import shown
 from rmq._model.replies import ControlResult, Redriven
 from rmq._model.topics import Topic, TopicType
@@ -26,6 +27,8 @@ Form = Mapping[str, str]
 Done = tuple[str, str]
 """`good` or `bad`, and what came of it in words."""
 
+Report = Callable[[int], None]
+
 WORDS = {
     ControlResult.DONE: ("good", "done"),
     ControlResult.IN_FLIGHT: ("bad", "not touched: a handler has it"),
@@ -33,16 +36,14 @@ WORDS = {
     Redriven.DONE: ("good", "sent again"),
     Redriven.MERGED: ("good", "merged with a fresh copy in the backlog"),
     Redriven.ABSENT: ("bad", "nothing done: the message is not dead any more"),
+    True: ("good", "dropped for good"),
+    False: ("bad", "nothing done: the message is not dead any more"),
 }
+"""What came of a change of one message -> how that is shown."""
 
 
 class Actions:
-    """Answers what changes something.
-
-    Args:
-        pages: Renders.
-        jobs: What runs in the background.
-    """
+    """Answers what changes something."""
 
     def __init__(self, pages: Pages, jobs: Jobs) -> None:
         self._pages = pages
@@ -52,19 +53,14 @@ class Actions:
     def routes(self) -> list[Route]:
         """Return where each action is."""
         actions: dict[str, Callable[[Form, str], Done]] = {
-            "pause": self.pause,
-            "resume": self.resume,
-            "cancel": self.cancel,
-            "reschedule": self.reschedule,
-            "reprioritise": self.reprioritise,
-            "promote": self.promote,
-            "redrive": self.redrive,
-            "purge-dead": self.purge_dead,
-            "redrive-all": self.redrive_all,
-            "purge-all-dead": self.purge_all_dead,
-            "purge": self.purge,
-            "redrive-group": self.redrive_group,
-            "purge-group": self.purge_group,
+            "pause": lambda form, actor: self._switch(form, actor, "pause"),
+            "resume": lambda form, actor: self._switch(form, actor, "resume"),
+            "redrive-all": self._redrive,
+            "redrive-group": self._redrive,
+            "purge-all-dead": self._purge_dead,
+            "purge-group": self._purge_dead,
+            "purge": self._purge,
+            **{name: partial(self._change, name) for name in CHANGES},
         }
         return [
             Route(f"/do/{name}", self._endpoint(name, action), methods=["POST"]) for name, action in actions.items()
@@ -74,7 +70,8 @@ class Actions:
         async def endpoint(request: Request) -> Response:
             if self._pages.settings.read_only:
                 return PlainTextResponse("This dashboard is read-only.\n", 403)
-            form = _texts(await request.form(max_files=0, max_fields=50))
+            given = await request.form(max_files=0, max_fields=50)
+            form = {name: value for name, value in given.items() if isinstance(value, str)}
             refusal = self._pages.forms.refusal(request, form)
             if refusal is not None:
                 return PlainTextResponse(f"{refusal}\n", 403)
@@ -105,142 +102,103 @@ class Actions:
 
     def _question(self, name: str, form: Form) -> str | None:
         """Return what to ask before it is done, `None` once it was answered."""
-        if name in TYPED:
-            return None if form.get("confirm") == form.get("topic") else TYPED[name].format(**_words(form))
-        if name in ASKED:
-            return None if form.get("yes") == "yes" else ASKED[name].format(**_words(form))
+        if name in TYPED and form.get("confirm") != form.get("topic"):
+            return TYPED[name].format(**_words(form))
+        if name in ASKED and form.get("yes") != "yes":
+            return ASKED[name].format(**_words(form))
         return None
 
-    def pause(self, form: Form, actor: str) -> Done:
-        """Stop claims on a topic, a slot or a group, on the whole cluster."""
-        return self._switch(form, actor, "pause")
-
-    def resume(self, form: Form, actor: str) -> Done:
-        """Let claims go on."""
-        return self._switch(form, actor, "resume")
-
-    def _switch(self, form: Form, actor: str, verb: str) -> Done:
+    def _switch(self, form: Form, actor: str, verb: Literal["pause", "resume"]) -> Done:
+        """Stop claims on a topic, a slot or a group, on the whole cluster, or let them go on."""
         topic = self._topic(form)
         if topic.type is TopicType.STREAM:
-            stream = self._reader.client.stream(topic)
-            changed = (
-                stream.pause(_field(form, "group"), actor)
-                if verb == "pause"
-                else stream.resume(_field(form, "group"), actor)
-            )
+            stream, group = self._reader.client.stream(topic), _field(form, "group")
+            changed = stream.pause(group, actor) if verb == "pause" else stream.resume(group, actor)
         else:
             control = self._reader.client.control(topic, actor=actor)
             slots = [whole_number(form["slot"], "slot")] if form.get("slot") else None
             changed = control.pause(slots) if verb == "pause" else control.resume(slots)
         return "good", f"{verb}d {changed:,} {'slot' if changed == 1 else 'slots'} of {topic.name}"
 
-    def cancel(self, form: Form, actor: str) -> Done:
-        """Take one message out."""
-        topic, content, basis = self._message(form)
-        return _said("cancel", self._reader.client.control(topic, actor=actor).cancel(content, slot_basis=basis))
+    def _change(self, name: str, form: Form, actor: str) -> Done:
+        """Change one message."""
+        topic, content = self._topic(form), from_hex(_field(form, "hex"))
+        basis = slot_basis(topic, content, form.get("slot", ""), form.get("basis", ""))
+        kind, words = WORDS[CHANGES[name](self._reader.client.control(topic, actor=actor), content, basis, form)]
+        return kind, f"{name.removesuffix('-dead')}: {words}"
 
-    def reschedule(self, form: Form, actor: str) -> Done:
-        """Give one message another due time."""
-        topic, content, basis = self._message(form)
-        control = self._reader.client.control(topic, actor=actor)
-        moment = _field(form, "at")
-        try:
-            at = datetime.fromisoformat(moment)
-        except ValueError:
-            raise InvalidValueError(f"due must be a time such as 2026-01-31T14:30, not {moment[:40]!r}") from None
-        at = at if at.tzinfo else at.replace(tzinfo=UTC)
-        return _said("reschedule", control.reschedule(content, fixed_time=at, slot_basis=basis))
+    def _redrive(self, form: Form, actor: str) -> Done:
+        """Send all dead messages that match again, or deliver the dead entries of a group again, in the background."""
+        dead, which, where = self._dead(form, actor)
 
-    def reprioritise(self, form: Form, actor: str) -> Done:
-        """Give one message another priority."""
-        topic, content, basis = self._message(form)
-        control = self._reader.client.control(topic, actor=actor)
-        priority = whole_number(_field(form, "priority"), "priority")
-        return _said("reprioritise", control.reprioritise(content, priority, slot_basis=basis))
-
-    def promote(self, form: Form, actor: str) -> Done:
-        """Have one message delivered next."""
-        topic, content, basis = self._message(form)
-        return _said("promote", self._reader.client.control(topic, actor=actor).promote(content, slot_basis=basis))
-
-    def redrive(self, form: Form, actor: str) -> Done:
-        """Send one dead message again."""
-        topic, content, basis = self._message(form)
-        return _said("redrive", self._reader.client.control(topic, actor=actor).redrive(content, slot_basis=basis))
-
-    def purge_dead(self, form: Form, actor: str) -> Done:
-        """Drop one dead message for good."""
-        topic, content, basis = self._message(form)
-        there = self._reader.client.control(topic, actor=actor).purge_dead(content, slot_basis=basis)
-        return (
-            ("good", "purge: dropped for good") if there else ("bad", "nothing done: the message is not dead any more")
-        )
-
-    def redrive_all(self, form: Form, actor: str) -> Done:
-        """Send all dead messages that match again, in the background."""
-        topic, where = self._topic(form), _filter(form)
-
-        def work(report: Callable[[int], None]) -> str:
-            result = self._reader.client.dead(topic, actor=actor).redrive(where, progress=report)
+        def work(report: Report) -> str:
+            result = dead.redrive(where, progress=report)
             return f"{result.redriven:,} sent again, {result.merged:,} merged, {result.absent:,} gone meanwhile"
 
-        return self._in_background(topic, f"redrive of the dead{_of(form)}", work)
+        return self._in_background(form, f"redrive of the dead{which}", work)
 
-    def purge_all_dead(self, form: Form, actor: str) -> Done:
-        """Drop all dead messages that match for good, in the background."""
-        topic, where = self._topic(form), _filter(form)
+    def _purge_dead(self, form: Form, actor: str) -> Done:
+        """Drop all dead messages that match, or the dead entries of a group, for good, in the background."""
+        dead, which, where = self._dead(form, actor)
+        return self._in_background(
+            form, f"purge of the dead{which}", lambda report: _dropped(dead.purge(where, progress=report))
+        )
 
-        def work(report: Callable[[int], None]) -> str:
-            dropped = self._reader.client.dead(topic, actor=actor).purge(where, progress=report)
-            return f"{dropped:,} dropped for good"
+    def _dead(self, form: Form, actor: str) -> tuple[DeadLetters | GroupDead, str, DeadFilter]:
+        topic = self._topic(form)
+        if topic.type is TopicType.STREAM:
+            group = _field(form, "group")
+            return self._reader.client.stream(topic).dead(group, actor), f" of group {group}", _filter(form)
+        return self._reader.client.dead(topic, actor=actor), _of(form), _filter(form)
 
-        return self._in_background(topic, f"purge of the dead{_of(form)}", work)
-
-    def purge(self, form: Form, actor: str) -> Done:
+    def _purge(self, form: Form, actor: str) -> Done:
         """Drop a topic's backlog, or what waits for its retry, for good, in the background."""
         topic, place = self._topic(form), _field(form, "place")
-        if place not in ("store", "retry"):
+        if place not in PLACES:
             raise InvalidValueError("place must be store or retry")
         control = self._reader.client.control(topic, actor=actor)
 
-        def work(report: Callable[[int], None]) -> str:
-            return f"{control.purge(place, confirm=topic.name, progress=report):,} dropped for good"
+        def work(report: Report) -> str:
+            return _dropped(control.purge(place, confirm=topic.name, progress=report))
 
-        return self._in_background(topic, f"purge of {'the backlog' if place == 'store' else 'what waits'}", work)
+        return self._in_background(form, f"purge of {PLACES[place]}", work)
 
-    def redrive_group(self, form: Form, actor: str) -> Done:
-        """Deliver the dead entries of a stream's group again."""
-        topic, group = self._topic(form), _field(form, "group")
-        dead = self._reader.client.stream(topic).dead(group, actor)
-
-        def work(report: Callable[[int], None]) -> str:
-            result = dead.redrive(_filter(form), progress=report)
-            return f"{result.redriven:,} on their way again, {result.absent:,} gone meanwhile"
-
-        return self._in_background(topic, f"redrive of the dead of group {group}", work)
-
-    def purge_group(self, form: Form, actor: str) -> Done:
-        """Drop the dead entries of a stream's group for good."""
-        topic, group = self._topic(form), _field(form, "group")
-        dead = self._reader.client.stream(topic).dead(group, actor)
-
-        def work(report: Callable[[int], None]) -> str:
-            return f"{dead.purge(_filter(form), progress=report):,} dropped for good"
-
-        return self._in_background(topic, f"purge of the dead of group {group}", work)
-
-    def _in_background(self, topic: Topic, what: str, work: Callable[[Callable[[int], None]], str]) -> Done:
-        if not self._jobs.start(topic.name, what, work):
+    def _in_background(self, form: Form, what: str, work: Callable[[Report], str]) -> Done:
+        if not self._jobs.start(_field(form, "topic"), what, work):
             return "bad", "too many jobs are running; wait until one has ended"
         return "good", f"{what} has begun; its progress is shown below"
 
     def _topic(self, form: Form) -> Topic:
         return self._reader.topic(_field(form, "topic"))
 
-    def _message(self, form: Form) -> tuple[Topic, bytes, bytes | None]:
-        topic, content = self._topic(form), from_hex(_field(form, "hex"))
-        return topic, content, slot_basis(topic, content, form.get("slot", ""), form.get("basis", ""))
 
+def _due(form: Form) -> datetime:
+    moment = _field(form, "at")
+    try:
+        at = datetime.fromisoformat(moment)
+    except ValueError:
+        raise InvalidValueError(f"due must be a time such as 2026-01-31T14:30, not {moment[:40]!r}") from None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def _priority(form: Form) -> int:
+    return whole_number(_field(form, "priority"), "priority")
+
+
+CHANGES: dict[str, Callable[[Control, bytes, bytes | None, Form], ControlResult | Redriven | bool]] = {
+    "cancel": lambda control, content, basis, form: control.cancel(content, basis),
+    "reschedule": lambda control, content, basis, form: control.reschedule(
+        content, fixed_time=_due(form), slot_basis=basis
+    ),
+    "reprioritise": lambda control, content, basis, form: control.reprioritise(content, _priority(form), basis),
+    "promote": lambda control, content, basis, form: control.promote(content, basis),
+    "redrive": lambda control, content, basis, form: control.redrive(content, basis),
+    "purge-dead": lambda control, content, basis, form: control.purge_dead(content, basis),
+}
+"""What is done with one message."""
+
+PLACES = {"store": "the backlog", "retry": "what waits for its retry"}
+"""What of a topic is purged."""
 
 ASKED = {
     "cancel": "Take {message} out of topic {topic} for good?",
@@ -263,11 +221,8 @@ def _words(form: Form) -> dict[str, str]:
         message = shown(bytes.fromhex(form.get("hex", "")), 80)
     except ValueError:
         message = "?"
-    place = {"store": "the backlog", "retry": "what waits for its retry"}.get(form.get("place", ""), "?")
-    return {
-        "topic": form.get("topic", "?"), "group": form.get("group", "?"), "message": message, "place": place,
-        "which": _of(form),
-    }  # fmt: skip
+    given = {name: form.get(name, "?") for name in ("topic", "group")}
+    return given | {"message": message, "place": PLACES.get(form.get("place", ""), "?"), "which": _of(form)}
 
 
 def _of(form: Form) -> str:
@@ -290,16 +245,11 @@ def _field(form: Form, name: str) -> str:
     return value
 
 
-def _texts(form: FormData) -> dict[str, str]:
-    return {name: value for name, value in form.items() if isinstance(value, str)}
-
-
 def _local(address: str) -> str:
     """Return an address of ours; anything else leads to the first page."""
     ours = address.startswith("/") and not address.startswith(("//", "/\\", "/do/")) and address.isprintable()
     return address if ours and "\\" not in address else "/"
 
 
-def _said(verb: str, result: ControlResult | Redriven) -> Done:
-    kind, words = WORDS[result]
-    return kind, f"{verb}: {words}"
+def _dropped(number: int) -> str:
+    return f"{number:,} dropped for good"

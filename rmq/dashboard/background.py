@@ -19,17 +19,7 @@ MOST_RUNNING = 4
 
 @dataclass(slots=True)
 class Job:
-    """One such task.
-
-    Attributes:
-        number: Its number in this process.
-        topic: Name of its topic.
-        what: What it does, in words.
-        done: Messages dealt with so far.
-        result: What came of it; empty while it runs.
-        failed: Whether it broke off.
-        ended_s: When it ended, by a monotonic clock; 0 while it runs.
-    """
+    """One such task: `done` messages so far; `result` says in words what came of it, `ended_s` is 0 while it runs."""
 
     number: int
     topic: str
@@ -41,11 +31,7 @@ class Job:
 
 
 class Jobs:
-    """The tasks of this process: at most a few at a time, the last ones kept.
-
-    Args:
-        changed: Called when one has ended.
-    """
+    """The tasks of this process: at most a few at a time, the last ones kept. `changed` is called when one ends."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
@@ -66,7 +52,7 @@ class Jobs:
         Args:
             topic: Name of its topic.
             what: What it does, in words.
-            work: Does it: is given a function to report to, returns what came of it in words.
+            work: Does it; is given a function to report to, and returns in words what came of it.
         """
         with self._lock:
             if sum(not job.ended_s for job in self._jobs) >= MOST_RUNNING:

@@ -17,12 +17,7 @@ GAP_MS = 180_000
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a chart.
-
-    Attributes:
-        name: What it shows.
-        points: (epoch ms, value), by time.
-    """
+    """One line of a chart: points are (epoch ms, value), by time."""
 
     name: str
     points: Sequence[tuple[int, float]]
@@ -44,15 +39,9 @@ class Chart:
     """A chart ready to be drawn.
 
     Attributes:
-        id: Name of the element.
-        title: What it shows.
-        lines: Its lines.
         top: Label of its upper edge; the lower one is 0.
-        first_ms: Time at its left edge.
-        last_ms: Time at its right edge.
-        data: The same as JSON, for the script that shows single values.
+        data: Its lines as JSON, for the script that shows single values.
         summary: The same in words, for those who do not see it.
-        empty: Whether there is nothing to draw.
     """
 
     id: str
@@ -69,29 +58,23 @@ class Chart:
 def draw(
     id: str, title: str, lines: Sequence[Line], first_ms: int, last_ms: int, label: Callable[[float], str]
 ) -> Chart:
-    """Return a chart.
-
-    Args:
-        id: Name of its element, unique on the page.
-        title: What it shows.
-        lines: One to three.
-        first_ms: Time at the left edge.
-        last_ms: Time at the right edge.
-        label: Turns a value into text.
-    """
+    """Return a chart of one to three lines; `id` is unique on the page, and `label` turns a value into text."""
     thinned = [Line(line.name, _thinned([p for p in line.points if p[0] >= first_ms])) for line in lines]
     values = [value for line in thinned for _, value in line.points]
     top = nice_top(max(values, default=0))
-    drawn = tuple(_drawn(line, first_ms, last_ms, top, label) for line in thinned)
+    drawn: list[DrawnLine] = []
     shapes: list[dict[str, object]] = []
     for line in thinned:
         placed = _placed(line, first_ms, last_ms, top)
         shapes.append({"name": line.name, "points": [[time, x, y, label(value)] for time, value, x, y in placed]})
+        path, area = _paths(placed, max(GAP_MS, 3 * (last_ms - first_ms) // MOST_POINTS))
+        now = label(line.points[-1][1]) if line.points else "none"
+        highest = label(max(value for _, value in line.points)) if line.points else "none"
+        drawn.append(DrawnLine(line.name, path, area, now, highest))
     data = json.dumps(shapes, separators=(",", ":"))
     words = "; ".join(f"{each.name}: now {each.now}, highest {each.highest}" for each in drawn)
-    period = span(last_ms - first_ms)
-    summary = f"{title} over the last {period}. {words}" if values else f"{title}: no figures yet"
-    return Chart(id, title, drawn, label(top), first_ms, last_ms, data, summary, not values)
+    summary = f"{title} over the last {span(last_ms - first_ms)}. {words}" if values else f"{title}: no figures yet"
+    return Chart(id, title, tuple(drawn), label(top), first_ms, last_ms, data, summary, not values)
 
 
 def nice_top(highest: float) -> float:
@@ -130,12 +113,12 @@ def _placed(line: Line, first_ms: int, last_ms: int, top: float) -> list[tuple[i
     ]
 
 
-def _drawn(line: Line, first_ms: int, last_ms: int, top: float, label: Callable[[float], str]) -> DrawnLine:
+def _paths(placed: Sequence[tuple[int, float, float, float]], gap_ms: int) -> tuple[str, str]:
+    """Return a line and the area below it as SVG paths, broken at gaps."""
     path: list[str] = []
     area: list[str] = []
     before: tuple[int, float] | None = None
-    gap_ms = max(GAP_MS, 3 * (last_ms - first_ms) // MOST_POINTS)
-    for time, _, x, y in _placed(line, first_ms, last_ms, top):
+    for time, _, x, y in placed:
         joined = before is not None and time - before[0] <= gap_ms
         if not joined and before is not None:
             area.append(f"L{before[1]} {HEIGHT}Z")
@@ -144,6 +127,4 @@ def _drawn(line: Line, first_ms: int, last_ms: int, top: float, label: Callable[
         before = time, x
     if before is not None:
         area.append(f"L{before[1]} {HEIGHT}Z")
-    now = label(line.points[-1][1]) if line.points else "none"
-    highest = label(max(value for _, value in line.points)) if line.points else "none"
-    return DrawnLine(line.name, "".join(path), "".join(area), now, highest)
+    return "".join(path), "".join(area)

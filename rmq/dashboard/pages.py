@@ -36,12 +36,7 @@ OWNER_COLOURS = 12
 
 
 class Views:
-    """Answers what only reads.
-
-    Args:
-        pages: Renders.
-        jobs: What runs in the background, to be shown.
-    """
+    """Answers what only reads."""
 
     def __init__(self, pages: Pages, jobs: Jobs) -> None:
         self._pages = pages
@@ -106,13 +101,8 @@ class Views:
         stats = inspection.stats([number])
         places = [(place, inspection.peek(place, 10, [number])) for place in ("store", "prepare", "retry")]
         owner = self._reader.owners(topic).get(number)
-        values: dict[str, Any] = {
-            "topic": topic,
-            "slot": stats.slots[0],
-            "late_ms": stats.lateness_ms,
-            "places": places,
-        }
-        return self._pages.render(request, "slot.html", places=places, owner=owner, **values)
+        values: dict[str, Any] = {"slot": stats.slots[0], "late_ms": stats.lateness_ms, "places": places}
+        return self._pages.render(request, "slot.html", topic=topic, owner=owner, **values)
 
     def workers(self, request: Request) -> Response:
         """The processes with running listeners."""

@@ -48,13 +48,10 @@ class TopicNow:
     """A topic as it was read last.
 
     Attributes:
-        topic: Its definition.
-        figures: Sizes and totals.
         rates: Sent, merged, acked, retried and buried a second, over the last readings.
         paused: How many slots are paused.
         stats: Its slots; `None` for a stream.
         stream: Its slots; `None` for the other types.
-        groups: The groups of a stream.
         trouble: Why it could not be read, else empty.
     """
 
@@ -106,11 +103,7 @@ class Samples:
 
 
 class Reader:
-    """Reads what the pages show.
-
-    Args:
-        client: Where it is read.
-    """
+    """Reads what the pages show."""
 
     def __init__(self, client: RmqClient) -> None:
         self.client = client
@@ -127,12 +120,7 @@ class Reader:
         return self.definitions().topics
 
     def topic(self, name: str) -> Topic:
-        """Return a topic's definition.
-
-        Raises:
-            UnknownTopicError: Not registered.
-            UnreadableTopicError: Its definition can't be read.
-        """
+        """Return a topic's definition; an error where it is not registered, or cannot be read."""
         found = next((topic for topic in self.topics() if topic.name == name), None)
         return self.client.topic(name) if found is None else found
 
@@ -186,12 +174,7 @@ class Reader:
         )
 
     def charts(self, topic: str | None, chosen: str) -> list[Chart]:
-        """Return the charts of a topic, or of all topics together.
-
-        Args:
-            topic: Its name.
-            chosen: One of `RANGES`.
-        """
+        """Return the charts of a topic, or of all topics together, over one of `RANGES`."""
         minutes = RANGES.get(chosen, RANGES["1h"])
         recorded = self.cache.get(("history", topic), lambda: self._recorded(topic))
         last_ms = recorded[-1].minute * 60_000 + 5_000 if recorded else 0
@@ -201,16 +184,12 @@ class Reader:
         points = [Sample(each.minute * 60_000, each) for each in recorded]
         points = [each for each in points + younger if each.time_ms >= first_ms - 120_000]
         return [
-            _sizes("backlog", "Backlog", points, ["backlog"], first_ms, end_ms),
+            _chart("backlog", "Backlog", points, {"backlog": "backlog"}, first_ms, end_ms),
             _throughput(points, first_ms, end_ms),
-            draw(
-                "late", "Lateness of the oldest due",
-                [Line("late", [(each.time_ms, float(each.figures.late_ms)) for each in points])],
-                first_ms, end_ms, span,
-            ),
-            _sizes("flight", "In flight", points, ["in_flight", "waiting"], first_ms, end_ms),
-            _sizes("deaths", "Dead", points, ["dead"], first_ms, end_ms),
-        ]  # fmt: skip
+            _chart("late", "Lateness of the oldest due", points, {"late_ms": "late"}, first_ms, end_ms, span),
+            _chart("flight", "In flight", points, {"in_flight": "in flight", "waiting": "waiting"}, first_ms, end_ms),
+            _chart("deaths", "Dead", points, {"dead": "dead"}, first_ms, end_ms),
+        ]
 
     def _recorded(self, topic: str | None) -> Sequence[Minute]:
         return _read_or_nothing("the history", lambda: self.client.history().last(topic))
@@ -279,12 +258,15 @@ def digest(content: bytes) -> str:
     return sha256(content).hexdigest()
 
 
-def _sizes(id: str, title: str, points: Sequence[Sample], names: Sequence[str], first_ms: int, last_ms: int) -> Chart:
+def _chart(
+    id: str, title: str, points: Sequence[Sample], names: Mapping[str, str], first_ms: int, last_ms: int,
+    label: Callable[[float], str] = short,
+) -> Chart:  # fmt: skip
     lines = [
-        Line(name.replace("_", " "), [(each.time_ms, float(getattr(each.figures, name))) for each in points])
-        for name in names
+        Line(words, [(each.time_ms, float(getattr(each.figures, name))) for each in points])
+        for name, words in names.items()
     ]
-    return draw(id, title, lines, first_ms, last_ms, short)
+    return draw(id, title, lines, first_ms, last_ms, label)
 
 
 def _throughput(points: Sequence[Sample], first_ms: int, last_ms: int) -> Chart:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -12,19 +11,18 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from rmq import __version__
-from rmq._model.display import from_now, safe_lines, shown, span, when
-from rmq._model.topics import Topic
+from rmq._model.display import dashed, from_now, safe_lines, shown, span, when
 from rmq.dashboard.charts import short
 from rmq.dashboard.queries import Reader, digest
 from rmq.dashboard.security import NOTE_COOKIE, Forms
 from rmq.dashboard.settings import Settings
-from rmq.errors import (
-    InvalidValueError,
-    RedisUnavailableError,
-    RmqError,
-    UnknownTopicError,
-)
+from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError, UnknownTopicError
 
+FAILURES: dict[type[RmqError], tuple[int, str]] = {
+    UnknownTopicError: (404, "Not found"),
+    InvalidValueError: (400, "Bad request"),
+    RedisUnavailableError: (503, "Redis does not answer"),
+}
 REFRESH_MS = 3_000
 LONGEST_LINK_BYTES = 1_024
 MOST_TEXT, MOST_HEX_BYTES = 4_096, 512
@@ -32,10 +30,9 @@ MOST_TEXT, MOST_HEX_BYTES = 4_096, 512
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A content or body as a page shows it: plain text, to be escaped like all text.
+    """A content or body as a page shows it: text without characters that act, or bytes in hexadecimal digits.
 
     Attributes:
-        text: Text without characters that act, or hexadecimal bytes.
         kind: `text`, or `hex` where it is not UTF-8.
         size: Its whole length, bytes.
         cut: Whether there is more than is shown.
@@ -48,12 +45,7 @@ class Payload:
 
 
 def payload(value: bytes, size: int | None = None) -> Payload:
-    """Return a payload for showing, cut to a few thousand characters.
-
-    Args:
-        value: The payload, or its beginning.
-        size: Its whole length where only its beginning is there.
-    """
+    """Return a payload for showing, cut to a few thousand characters; `size` where only its beginning is there."""
     whole = len(value) if size is None else size
     head = value[: 4 * MOST_TEXT]
     try:
@@ -61,15 +53,11 @@ def payload(value: bytes, size: int | None = None) -> Payload:
     except UnicodeDecodeError as error:
         partial = error.start >= len(head) - 3 and whole > len(head)  # a character that the cut has split
         if not partial:
-            return Payload(_hex(value[:MOST_HEX_BYTES]), "hex", whole, whole > MOST_HEX_BYTES)
+            rows = "\n".join(value[first : first + 16].hex(" ") for first in range(0, min(whole, MOST_HEX_BYTES), 16))
+            return Payload(rows, "hex", whole, whole > MOST_HEX_BYTES)
         text = head[: error.start].decode()
     lines = safe_lines(text[:MOST_TEXT])
     return Payload(lines, "text", whole, len(text) > MOST_TEXT or whole > len(head))
-
-
-def _hex(value: bytes) -> str:
-    rows = (value[first : first + 16] for first in range(0, len(value), 16))
-    return "\n".join(row.hex(" ") for row in rows)
 
 
 def message_link(topic: str, slot: int, content: bytes, place: str) -> str:
@@ -89,13 +77,7 @@ def link(path: str, **query: object) -> str:
 
 
 class Pages:
-    """Renders pages.
-
-    Args:
-        reader: What they show.
-        settings: How they are reached.
-        forms: The token of their forms.
-    """
+    """Renders pages."""
 
     def __init__(self, reader: Reader, settings: Settings, forms: Forms) -> None:
         self.reader = reader
@@ -108,18 +90,8 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        functions: dict[str, Callable[..., Any]] = {
-            "short": short,
-            "span": span,
-            "when": when,
-            "from_now": from_now,
-            "payload": payload,
-            "shown": shown,
-            "message_link": message_link,
-            "link": link,
-            "type_name": type_name,
-        }
-        self._templates.globals.update(functions)  # pyright: ignore[reportUnknownMemberType]
+        functions = (short, span, when, from_now, payload, shown, message_link, link, dashed)
+        self._templates.globals.update({each.__name__: each for each in functions})  # pyright: ignore[reportUnknownMemberType]
 
     def render(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
         """Return a page."""
@@ -144,17 +116,6 @@ class Pages:
 
     def failed(self, request: Request, error: RmqError) -> Response:
         """Return the page for an error."""
-        status = 500
-        if isinstance(error, UnknownTopicError):
-            status = 404
-        elif isinstance(error, InvalidValueError):
-            status = 400
-        elif isinstance(error, RedisUnavailableError):
-            status = 503
-        heading = {404: "Not found", 400: "Bad request", 503: "Redis does not answer"}.get(status, "Failed")
+        found = (answer for kind, answer in FAILURES.items() if isinstance(error, kind))
+        status, heading = next(found, (500, "Failed"))
         return self.render(request, "error.html", status, heading=heading, text=str(error))
-
-
-def type_name(topic: Topic) -> str:
-    """Return a topic's type as the command line writes it."""
-    return topic.type.value.lower().replace("_", "-")

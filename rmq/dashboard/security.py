@@ -44,12 +44,7 @@ HEADERS = {
 
 
 class Gate:
-    """Lets in only what is meant for us and who may; adds the headers that keep browsers from obeying payloads.
-
-    Args:
-        app: What is behind it.
-        settings: Who and what is let in.
-    """
+    """Lets in only what is meant for us and who may; adds the headers that keep browsers from obeying payloads."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app

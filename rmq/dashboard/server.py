@@ -40,21 +40,8 @@ def serve(client: RmqClient, settings: Settings, ready: Callable[[str], None]) -
 
 def _listening(settings: Settings) -> socket.socket:
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[
-            0
-        ]
+        family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((settings.host, settings.port), family=family, backlog=128)
     except OSError as error:
-        raise _cannot(settings, error) from None
-    found = socket.socket(family, kind, protocol)
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-        found.listen(128)
-    except OSError as error:
-        found.close()
-        raise _cannot(settings, error) from None
-    return found
-
-
-def _cannot(settings: Settings, error: OSError) -> InvalidValueError:
-    return InvalidValueError(f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}")
+        where = f"{settings.host}, port {settings.port}"
+        raise InvalidValueError(f"cannot listen on {where}: {error.strerror}") from None

@@ -22,8 +22,6 @@ log = logging.getLogger("rmq.metrics")
 KEEP_S = 2.0
 """Several Prometheus servers that ask at the same time cost Redis one reading."""
 
-TROUBLE = RmqError
-
 
 class TopicsCollector(Collector):
     """Reads every topic of a client's Redis: sizes, lateness, totals, owners, memory.
@@ -65,7 +63,7 @@ class TopicsCollector(Collector):
             if workers is not None:
                 figures.workers.add_metric([], len(workers))
             self._read_memory(figures)
-        except TROUBLE as error:
+        except RmqError as error:
             log.warning("metrics are not complete: %s", error)
             figures.up.add_metric([], 0)
         else:
@@ -78,7 +76,7 @@ class TopicsCollector(Collector):
             return [worker for worker in self._client.workers() if not worker.stale]
         except RedisUnavailableError:
             raise
-        except TROUBLE as error:
+        except RmqError as error:
             log.warning("the workers cannot be read: %s", error)
             return None
 
@@ -91,18 +89,16 @@ class TopicsCollector(Collector):
                 figures.take(stats)
                 if workers is not None:
                     count_unowned(figures, stats, workers)
-        except TROUBLE as error:
+        except RmqError as error:
             log.warning("no metrics of topic %s: %s", topic.name, error)
             figures.errors.add_metric([topic.name], 1)
 
     def _read_stream(self, figures: Figures, topic: Topic) -> None:
-        stream = self._client.stream(topic)
-        stats = stream.stats()
+        stats, groups = self._client.stream(topic).with_groups()
         figures.length.add_metric([topic.name], stats.length)
         figures.total.add_metric([topic.name, "accepted"], stats.total("accepted"))
-        for name in stats.groups:
-            group = stream.group(name)
-            labels = [topic.name, name]
+        for group in groups:
+            labels = [topic.name, group.group]
             if group.lag is not None:
                 figures.lag.add_metric(labels, group.lag)
             figures.group_in_flight.add_metric(labels, group.in_flight)
@@ -115,40 +111,41 @@ class TopicsCollector(Collector):
             figures.memory_limit.add_metric([address], info.limit_bytes)
 
 
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"rmq_{name}", text, labels=labels)
+
+
 class Figures:
     """The metric families, empty."""
 
     def __init__(self) -> None:
-        topic, group, server = ["topic"], ["topic", "group"], ["server"]
-        self.up = GaugeMetricFamily("rmq_up", "1 where Redis answered all questions, else 0.", labels=[])
-        self.errors = GaugeMetricFamily("rmq_topic_unreadable", "1 for a topic that could not be read.", labels=topic)
-        self.unreadable = GaugeMetricFamily("rmq_definitions_unreadable", "Registered definitions that this version of "
-                                            "RMQ cannot read.", labels=[])  # fmt: skip
-        self.backlog = GaugeMetricFamily("rmq_backlog", "Messages in store.", labels=topic)
-        self.due = GaugeMetricFamily("rmq_due", "Messages in store that may be delivered now.", labels=topic)
-        self.in_flight = GaugeMetricFamily("rmq_in_flight", "Claimed messages.", labels=topic)
-        self.waiting = GaugeMetricFamily("rmq_waiting", "Failed messages that wait for their retry.", labels=topic)
-        self.dead = GaugeMetricFamily("rmq_dead", "Dead messages.", labels=topic)
-        self.late = GaugeMetricFamily("rmq_oldest_due_age_seconds", "For how long the oldest due message has been due; "
-                                      "of PRIORITY topics unknown.", labels=topic)  # fmt: skip
-        self.total = CounterMetricFamily("rmq_messages", "What happened to messages since the topic began.",
-                                         labels=["topic", "event"])  # fmt: skip
-        self.slots = GaugeMetricFamily("rmq_slots", "Slots of the topic.", labels=topic)
-        self.paused = GaugeMetricFamily("rmq_slots_paused", "Slots from which nobody may claim.", labels=topic)
-        self.unowned = GaugeMetricFamily("rmq_slots_unowned", "Slots, owned through ZooKeeper before, that no worker "
-                                         "that reports has now.", labels=topic)  # fmt: skip
-        self.unaccounted = GaugeMetricFamily(
-            "rmq_unaccounted", "Messages that vanished or were invented: 0.", labels=topic
+        self.up = _gauge("up", "1 where Redis answered all questions, else 0.")
+        self.errors = _gauge("topic_unreadable", "1 for a topic that could not be read.", "topic")
+        self.unreadable = _gauge(
+            "definitions_unreadable", "Registered definitions that this version of RMQ cannot read."
         )
-        self.workers = GaugeMetricFamily("rmq_workers", "Processes with running listeners that report.", labels=[])
-        self.length = GaugeMetricFamily("rmq_stream_length", "Entries of a stream topic.", labels=topic)
-        self.lag = GaugeMetricFamily("rmq_group_lag", "Entries that a group has not had yet.", labels=group)
-        self.group_in_flight = GaugeMetricFamily("rmq_group_in_flight", "Entries in handlers' hands.", labels=group)
-        self.group_waiting = GaugeMetricFamily("rmq_group_waiting", "Entries that wait for a retry.", labels=group)
-        self.group_dead = GaugeMetricFamily("rmq_group_dead", "Dead entries.", labels=group)
-        self.memory_used = GaugeMetricFamily("rmq_redis_memory_used_bytes", "Memory that Redis uses.", labels=server)
-        self.memory_limit = GaugeMetricFamily("rmq_redis_memory_limit_bytes", "Redis' maxmemory; 0 for none.",
-                                              labels=server)  # fmt: skip
+        self.backlog = _gauge("backlog", "Messages in store.", "topic")
+        self.due = _gauge("due", "Messages in store that may be delivered now.", "topic")
+        self.in_flight = _gauge("in_flight", "Claimed messages.", "topic")
+        self.waiting = _gauge("waiting", "Failed messages that wait for their retry.", "topic")
+        self.dead = _gauge("dead", "Dead messages.", "topic")
+        late = "For how long the oldest due message has been due; of PRIORITY topics unknown."
+        self.late = _gauge("oldest_due_age_seconds", late, "topic")
+        happened = "What happened to messages since the topic began."
+        self.total = CounterMetricFamily("rmq_messages", happened, labels=["topic", "event"])
+        self.slots = _gauge("slots", "Slots of the topic.", "topic")
+        self.paused = _gauge("slots_paused", "Slots from which nobody may claim.", "topic")
+        unowned = "Slots, owned through ZooKeeper before, that no worker that reports has now."
+        self.unowned = _gauge("slots_unowned", unowned, "topic")
+        self.unaccounted = _gauge("unaccounted", "Messages that vanished or were invented: 0.", "topic")
+        self.workers = _gauge("workers", "Processes with running listeners that report.")
+        self.length = _gauge("stream_length", "Entries of a stream topic.", "topic")
+        self.lag = _gauge("group_lag", "Entries that a group has not had yet.", "topic", "group")
+        self.group_in_flight = _gauge("group_in_flight", "Entries in handlers' hands.", "topic", "group")
+        self.group_waiting = _gauge("group_waiting", "Entries that wait for a retry.", "topic", "group")
+        self.group_dead = _gauge("group_dead", "Dead entries.", "topic", "group")
+        self.memory_used = _gauge("redis_memory_used_bytes", "Memory that Redis uses.", "server")
+        self.memory_limit = _gauge("redis_memory_limit_bytes", "Redis' maxmemory; 0 for none.", "server")
 
     @property
     def all(self) -> list[Metric]:

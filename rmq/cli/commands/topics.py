@@ -12,14 +12,14 @@ import typer
 from rich.console import RenderableType
 
 from rmq._model.definitions import UnreadableTopic
-from rmq._model.display import span
+from rmq._model.display import dashed, span
 from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, LadderRetry, RetryPolicy
 from rmq._model.times import parse_duration_ms
 from rmq._model.topics import Topic, TopicType, WhenFull
 from rmq.cli.console import Session, new_table
 from rmq.cli.options import TopicName, typed
-from rmq.cli.parsing import dashed, parse_count_or_none, parse_retry, parse_when_full
+from rmq.cli.parsing import parse_count_or_none, parse_retry, parse_when_full
 from rmq.errors import InvalidValueError
 
 MOST_REPORTED = 20
