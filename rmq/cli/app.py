@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -29,27 +28,15 @@ from rmq.cli.commands import (
 )
 from rmq.cli.commands.cluster import cluster_app
 from rmq.cli.commands.spark.app import spark_app
-from rmq.cli.console import GlobalOptions, Json, Session, Url, Verbose, command
+from rmq.cli.console import GlobalOptions, Json, Session, Url, Verbose, command, make_group, register
 
-_EPILOG = "Exit codes: 0 done, 1 it did not work, 2 wrong usage or input, 130 ended by Ctrl-C."
-_SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
-_GROUP: dict[str, Any] = {
-    "add_completion": False,
-    "pretty_exceptions_enable": False,  # they would show the values of variables
-    "context_settings": _SETTINGS,
-}
-
-app = typer.Typer(
-    help="RMQ: a message queue on Redis that merges duplicates, orders by priority and delivers at a time.",
-    epilog=_EPILOG,
-    no_args_is_help=True,
-    **_GROUP,
+app = make_group(
+    "RMQ: a message queue on Redis that merges duplicates, orders by priority and delivers at a time.",
+    epilog="Exit codes: 0 done, 1 it did not work, 2 wrong usage or input, 130 ended by Ctrl-C.",
 )
-dead_app = typer.Typer(help="List, redrive and purge dead messages.", no_args_is_help=True, **_GROUP)
-stream_app = typer.Typer(
-    help="Stream topics: groups, consumers, and entries without a group.", no_args_is_help=True, **_GROUP
-)
-topics_app = typer.Typer(help="List (by default), show and change topics.", **_GROUP)
+dead_app = make_group("List, redrive and purge dead messages.")
+stream_app = make_group("Stream topics: groups, consumers, and entries without a group.")
+topics_app = make_group("List (by default), show and change topics.", no_args_is_help=False)
 
 
 def _print_version(wanted: bool) -> None:
@@ -85,22 +72,16 @@ def demo(
         raise typer.Exit(code)
 
 
-def _register(group: typer.Typer, *functions: Callable[..., None], **named: Callable[..., None]) -> None:
-    """Register commands: under the functions' names, with dashes, or under the names given."""
-    for name, function in [*((each.__name__.replace("_", "-"), each) for each in functions), *named.items()]:
-        command(group, name)(function)
-
-
-_register(app, send.send, consume.consume, stats.stats, messages.peek, messages.cancel, messages.reschedule)
-_register(app, steer.reprioritise, steer.promote, find.find, find.search, steer.pause, steer.resume, steer.purge)
-_register(app, steer.audit, steer.workers, worker.worker, metrics.metrics, adopt.adopt, dashboard.dashboard, demo)
-_register(app, bench.bench)
-_register(dead_app, list=dead.list_dead, redrive=dead.redrive, purge=dead.purge)
-_register(stream_app, streams.groups, streams.add_group, streams.remove_group, streams.consumers)
-_register(stream_app, streams.remove_consumer, streams.pending, range=entries.show_range)
-_register(stream_app, entries.tail, entries.delete, entries.trim)
-command(topics_app, None)(topics.list_topics)
-_register(topics_app, list=topics.list_topics, show=topics.show_topic, change=topics.change_topic)
+register(app, send.send, consume.consume, stats.stats, messages.peek, messages.cancel, messages.reschedule)
+register(app, steer.reprioritise, steer.promote, find.find, find.search, steer.pause, steer.resume, steer.purge)
+register(app, steer.audit, steer.workers, worker.worker, metrics.metrics, adopt.adopt, dashboard.dashboard, demo)
+register(app, bench.bench)
+register(dead_app, list=dead.list_dead, redrive=dead.redrive, purge=dead.purge)
+register(stream_app, streams.groups, streams.add_group, streams.remove_group, streams.consumers)
+register(stream_app, streams.remove_consumer, streams.pending, range=entries.show_range)
+register(stream_app, entries.tail, entries.delete, entries.trim)
+command(topics_app, None, topics.list_topics)
+register(topics_app, list=topics.list_topics, show=topics.show_topic, change=topics.change_topic)
 app.add_typer(dead_app, name="dead")
 app.add_typer(stream_app, name="stream")
 app.add_typer(cluster_app, name="cluster")

@@ -195,9 +195,7 @@ class Session:
             yield lambda done: progress.update(task, completed=done)
 
 
-def command(
-    app: typer.Typer, name: str | None
-) -> Callable[[Callable[Concatenate[Session, P], None]], Callable[Concatenate[Session, P], None]]:
+def command(app: typer.Typer, name: str | None, function: Callable[Concatenate[Session, P], None]) -> None:
     """Register a function as a command: it gets the global options, and an `RmqError` ends it with one line.
 
     A parameter whose type is a dataclass stands for the options that are the fields of the dataclass.
@@ -205,41 +203,56 @@ def command(
     Args:
         app: Where to register it.
         name: The command; `None` for what a group does without a command.
+        function: Gets the session first, and then the command's own options.
     """
 
-    def register(function: Callable[Concatenate[Session, P], None]) -> Callable[Concatenate[Session, P], None]:
-        def call(ctx: typer.Context, url: Url = None, json: Json = False, verbose: Verbose = False, **own: Any) -> None:
-            before = cast("GlobalOptions", ctx.find_root().obj)
-            options = GlobalOptions(url or before.url, json or before.json, verbose or before.verbose)
-            if options.verbose:
-                log_to_stderr("DEBUG")
-            if ctx.invoked_subcommand is not None:  # the options of a group are meant for its command
-                ctx.find_root().obj = options
-                return
-            session = Session(options)
-            try:
-                names = {each.name: each.opts[0] for each in ctx.command.params}
-                own = {name: _parsed(value, names[name]) for name, value in own.items()}
-                for name, kind in groups.items():
-                    own[name] = kind(**{field.name: own.pop(field.name) for field in fields(kind)})
-                cast("Callable[..., None]", function)(session, **own)
-            except RmqError as error:
-                raise session.fail(error) from None
+    def call(ctx: typer.Context, url: Url = None, json: Json = False, verbose: Verbose = False, **own: Any) -> None:
+        before = cast("GlobalOptions", ctx.find_root().obj)
+        options = GlobalOptions(url or before.url, json or before.json, verbose or before.verbose)
+        if options.verbose:
+            log_to_stderr("DEBUG")
+        if ctx.invoked_subcommand is not None:  # the options of a group are meant for its command
+            ctx.find_root().obj = options
+            return
+        session = Session(options)
+        try:
+            names = {each.name: each.opts[0] for each in ctx.command.params}
+            own = {name: _parsed(value, names[name]) for name, value in own.items()}
+            for name, kind in groups.items():
+                own[name] = kind(**{field.name: own.pop(field.name) for field in fields(kind)})
+            cast("Callable[..., None]", function)(session, **own)
+        except RmqError as error:
+            raise session.fail(error) from None
 
-        shared = inspect.signature(call, eval_str=True).parameters
-        taken = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-        groups: dict[str, Any] = {each.name: each.annotation for each in taken if is_dataclass(each.annotation)}
-        own = [part for each in taken for part in (_fields(each.annotation) if each.name in groups else [each])]
-        parameters = [shared["ctx"], *own, *(shared[each] for each in ("url", "json", "verbose"))]
-        functools.update_wrapper(call, function)
-        keyword_only = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
-        call.__signature__ = inspect.Signature(keyword_only)  # pyright: ignore[reportFunctionMemberAccess]
-        call.__annotations__ = {each.name: each.annotation for each in parameters}
-        register_call = app.callback(invoke_without_command=True) if name is None else app.command(name)
-        register_call(call)
-        return function
+    shared = inspect.signature(call, eval_str=True).parameters
+    taken = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    groups: dict[str, Any] = {each.name: each.annotation for each in taken if is_dataclass(each.annotation)}
+    own = [part for each in taken for part in (_fields(each.annotation) if each.name in groups else [each])]
+    parameters = [shared["ctx"], *own, *(shared[each] for each in ("url", "json", "verbose"))]
+    functools.update_wrapper(call, function)
+    keyword_only = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    call.__signature__ = inspect.Signature(keyword_only)  # pyright: ignore[reportFunctionMemberAccess]
+    call.__annotations__ = {each.name: each.annotation for each in parameters}
+    register_call = app.callback(invoke_without_command=True) if name is None else app.command(name)
+    register_call(call)
 
-    return register
+
+def make_group(help: str, *, no_args_is_help: bool = True, epilog: str | None = None) -> typer.Typer:
+    """Return an empty group of commands."""
+    return typer.Typer(
+        help=help,
+        epilog=epilog,
+        no_args_is_help=no_args_is_help,
+        add_completion=False,
+        pretty_exceptions_enable=False,  # they would show the values of variables
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def register(group: typer.Typer, *functions: Callable[..., None], **named: Callable[..., None]) -> None:
+    """Register commands: under the functions' names, with dashes, or under the names given."""
+    for name, function in [*((each.__name__.replace("_", "-"), each) for each in functions), *named.items()]:
+        command(group, name, function)
 
 
 def _fields(kind: Any) -> list[inspect.Parameter]:

@@ -48,11 +48,7 @@ def _subject(name: str) -> str:
 
 
 def benchmark_names() -> list[str]:
-    """Return the benchmarks of the checkout.
-
-    Raises:
-        InvalidValueError: RMQ was installed as a package, which has none.
-    """
+    """Return the benchmarks of the checkout; a package that was installed has none."""
     folder = _folder()
     if not (folder / "support").is_dir():
         raise InvalidValueError(

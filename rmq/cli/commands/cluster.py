@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from rmq._model.display import shown
 from rmq._processes import deployment, local_cluster
 from rmq._processes.cluster_state import State
-from rmq.cli.console import Session, command
+from rmq.cli.console import Session, make_group, register
+from rmq.cli.documents import picked
 from rmq.errors import InvalidValueError
 
 Folder = Annotated[Path, typer.Option("--folder", metavar="FOLDER", help="Where the cluster keeps its state.")]
 DEFAULT_FOLDER = Path("rmq-cluster")
 
-cluster_app = typer.Typer(
-    help="Run a Redis Cluster, ZooKeepers, workers and a demo producer on this machine.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+cluster_app = make_group("Run a Redis Cluster, ZooKeepers, workers and a demo producer on this machine.")
 
 
 def up(
@@ -47,10 +42,7 @@ def down(
 ) -> None:
     """End all processes of the cluster; its data stay for the next `up`."""
     running = local_cluster.down(folder, delete=delete)
-    if session.json:
-        session.document({"was_running": running, "deleted": delete})
-    else:
-        session.line("ended" if running else "it was not running")
+    session.result({"was_running": running, "deleted": delete}, "ended" if running else "it was not running")
 
 
 def status(session: Session, folder: Folder = DEFAULT_FOLDER) -> None:
@@ -64,24 +56,18 @@ def status(session: Session, folder: Folder = DEFAULT_FOLDER) -> None:
 
 
 def _show(session: Session, folder: Path, state: State) -> None:
-    rows: list[dict[str, Any]] = [
-        {"name": each.name, "pid": each.pid, "address": each.address, "starts": each.starts}
-        for each in sorted(state.processes, key=lambda process: process.name)
-    ]
+    processes = sorted(state.processes, key=lambda process: process.name)
     if session.json:
-        session.document(
-            {"phase": state.phase, "folder": str(folder), "environment": state.environment, "processes": rows}
-        )
+        rows = [picked(each, "name pid address starts") for each in processes]
+        session.document({**picked(state, "phase environment"), "folder": str(folder), "processes": rows})
         return
     session.line(shown(str(folder)), f": {state.phase}")
-    for row in rows:
-        running = f"pid {row['pid']}" if row["pid"] else "not running"
-        again = f", started {row['starts']} times" if row["starts"] > 1 else ""
-        session.line(f"  {row['name']:<12} {row['address']:<16} {running}{again}")
+    for each in processes:
+        running = f"pid {each.pid}" if each.pid else "not running"
+        again = f", started {each.starts} times" if each.starts > 1 else ""
+        session.line(f"  {each.name:<12} {each.address:<16} {running}{again}")
     for name, value in state.environment.items():
         session.line(f"export {name}={value}")
 
 
-command(cluster_app, "up")(up)
-command(cluster_app, "down")(down)
-command(cluster_app, "status")(status)
+register(cluster_app, up, down, status)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from enum import Enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -28,13 +26,8 @@ _BATCH = 100
 _NACKED = "rmq consume --settle nack"
 
 
-class Settle(Enum):
-    """What happens to a message once it is printed."""
-
-    ACK = "ack"
-    NACK = "nack"
-    RELEASE = "release"
-    LEAVE = "leave"
+Settle = Literal["ack", "nack", "release", "leave"]
+"""What happens to a message once it is printed."""
 
 
 def consume(
@@ -64,8 +57,10 @@ def consume(
     name: Annotated[str | None, typer.Option(help="stream: name of this consumer; one of its own by default.")] = None,
 ) -> None:
     """Claim due messages, print them, and ack them. Ctrl-C ends it cleanly."""
-    then = _chosen(ack, settle)
-    if follow and then is Settle.RELEASE:
+    if ack is not None and settle is not None:
+        raise InvalidValueError("--settle and --ack/--no-ack exclude each other")
+    then: Settle = settle or ("release" if ack is False else "ack")
+    if follow and then == "release":
         raise InvalidValueError("--follow cannot release: a released message would come again at once")
     if group is None and (start or name):
         raise InvalidValueError("--start and --name belong to a --group")
@@ -89,14 +84,6 @@ def consume(
             printer.end()
 
 
-def _chosen(ack: bool | None, settle: Settle | None) -> Settle:
-    if ack is not None and settle is not None:
-        raise InvalidValueError("--settle and --ack/--no-ack exclude each other")
-    if settle is not None:
-        return settle
-    return Settle.RELEASE if ack is False else Settle.ACK
-
-
 def _poll(consumer: Consumer, most: int, idle_s: float | None, stop: threading.Event) -> list[Delivery]:
     """Wait for messages; none after `idle_s` (`None`: without end), or when asked to stop."""
     waited_s = 0.0
@@ -111,18 +98,12 @@ def _poll(consumer: Consumer, most: int, idle_s: float | None, stop: threading.E
 
 
 class _Printer:
-    """Prints deliveries and settles what was printed; what was not goes back.
-
-    Args:
-        session: Where to print.
-        consumer: Whose deliveries they are.
-        then: What to do with printed ones.
-    """
+    """Prints deliveries and settles what was printed; what was not goes back."""
 
     def __init__(self, session: Session, consumer: Consumer, then: Settle) -> None:
         self._session = session
         self._consumer = consumer
-        self._then = then
+        self._then: Settle = then
         self._held: list[Delivery] = []
         self.count = 0
 
@@ -144,18 +125,14 @@ class _Printer:
 
     def _settle(self, printed: Sequence[Delivery]) -> None:
         match self._then:
-            case Settle.ACK:
-                by_slot: dict[int, list[Delivery]] = defaultdict(list)
-                for delivery in printed:
-                    by_slot[delivery.slot].append(delivery)
-                for part in by_slot.values():
-                    self._try(lambda part=part: self._warn(self._consumer.ack(part), "acked"))
-            case Settle.NACK:
+            case "ack":
+                self._try(lambda: self._warn(self._consumer.ack(printed), "acked"))
+            case "nack":
                 for delivery in printed:
                     self._try(lambda one=delivery: self._warn([] if one.nack(error=_NACKED) else [one], "nacked"))
-            case Settle.RELEASE:
+            case "release":
                 self._held += printed
-            case Settle.LEAVE:
+            case "leave":
                 pass
 
     def _try(self, settle: Callable[[], None]) -> None:

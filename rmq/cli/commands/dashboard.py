@@ -45,14 +45,12 @@ def dashboard(
         raise RmqError(f"the dashboard needs {missing}: install rmq[dashboard]") from None
     settings = Settings(host, port, _credentials(user, password_file), read_only, frozenset(allow_host or ()))
     with session.client() as client:
-        serve(client, settings, lambda address: _say_where(session, address, client.shown_url))
+        server = client.shown_url
 
+        def say(address: str) -> None:
+            session.result({"address": address, "redis": server}, f"{address} shows {server}; Ctrl-C stops it")
 
-def _say_where(session: Session, address: str, server: str) -> None:
-    if session.json:
-        session.document({"address": address, "redis": server})
-    else:
-        session.line(f"{address} shows {server}; Ctrl-C stops it")
+        serve(client, settings, say)
 
 
 def _credentials(user: str | None, password_file: Path | None) -> Credentials | None:

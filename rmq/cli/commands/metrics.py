@@ -34,11 +34,7 @@ def metrics(
 
 
 def load_metrics() -> ModuleType:
-    """Return `rmq.metrics`.
-
-    Raises:
-        InvalidValueError: Its extra is not installed.
-    """
+    """Return `rmq.metrics`, whose extra may be missing."""
     try:
         import rmq.metrics
     except ModuleNotFoundError as error:

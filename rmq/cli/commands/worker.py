@@ -7,10 +7,10 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from enum import Enum
-from typing import Annotated, cast
+from typing import Annotated, Literal, cast
 
 import typer
 
@@ -26,35 +26,13 @@ log = logging.getLogger("rmq.worker")
 LOCAL_HOST = "127.0.0.1"
 
 
-class Level(Enum):
-    """How much is logged."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class LogFormat(Enum):
-    """How it is logged."""
-
-    TEXT = "text"
-    JSON = "json"
+Level = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Options that say how a worker runs.
-
-    Attributes:
-        drain_s: How long running handlers may finish.
-        threads: Threads of each listener; `None`: as the listener says itself.
-        handlers: Handlers in parallel over all listeners; `None` for no limit.
-        log_level: What is logged.
-        log_format: Form of the log's lines.
-        metrics_port: Port of the figures for Prometheus; `None` for none.
-        metrics_host: Address of that port; `None` for this machine only.
-    """
+    """Options that say how a worker runs."""
 
     drain_s: Annotated[
         float, typer.Option("--drain", min=0, metavar="S", help="How long running handlers may finish.")
@@ -67,8 +45,10 @@ class Settings:
         int | None,
         typer.Option(min=1, max=10_000, metavar="N", help="Handlers in parallel over all listeners of a process."),
     ] = None
-    log_level: Annotated[Level, typer.Option(help="What is logged to stderr.")] = Level.INFO
-    log_format: Annotated[LogFormat, typer.Option(help="Lines for people, or one JSON object a line.")] = LogFormat.TEXT
+    log_level: Annotated[Level, typer.Option(help="What is logged to stderr.")] = "info"
+    log_format: Annotated[
+        Literal["text", "json"], typer.Option(help="Lines for people, or one JSON object a line.")
+    ] = "text"
     metrics_port: Annotated[
         int | None,
         typer.Option(
@@ -102,15 +82,14 @@ def worker(
 ) -> None:
     """Run the listeners of MODULE:CLIENT until SIGTERM or Ctrl-C, then let running handlers finish."""
     if session.options.verbose:
-        settings = replace(settings, log_level=Level.DEBUG)
-    log_to_stderr(settings.log_level.name, settings.log_format is LogFormat.JSON)
+        settings = replace(settings, log_level="debug")
+    log_to_stderr(settings.log_level.upper(), settings.log_format == "json")
     if settings.metrics_host is not None and settings.metrics_port is None:
         raise InvalidValueError(f"--metrics-host {settings.metrics_host!r} needs a --metrics-port")
     if session.options.url is not None:
         os.environ["RMQ_URL"] = session.options.url  # for a client that names no URL of its own
     if processes is not None:
-        code = Supervisor(_command(target, settings), processes, settings.drain_s).run()
-        raise typer.Exit(code)
+        raise typer.Exit(Supervisor(_command(target, settings), processes, settings.drain_s).run())
     if supervised:
         end_with_parent()
     run_one(target, settings)
@@ -118,9 +97,8 @@ def worker(
 
 def _command(target: str, settings: Settings) -> list[str]:
     """Return the command line of one process of several."""
-    options = ["--supervised", f"--drain={settings.drain_s}", f"--log-level={settings.log_level.value}"]
-    options.append(f"--log-format={settings.log_format.value}")
-    for name in ("threads", "handlers", "metrics_port", "metrics_host"):
+    options = ["--supervised", f"--drain={settings.drain_s}"]
+    for name in ("log_level", "log_format", "threads", "handlers", "metrics_port", "metrics_host"):
         if (value := getattr(settings, name)) is not None:
             options.append(f"--{name.replace('_', '-')}={value}")
     return [sys.executable, "-c", "from rmq.cli import main; main()", "worker", *options, "--", target]
@@ -135,7 +113,7 @@ def run_one(target: str, settings: Settings) -> None:
     """
     client = load_client(target)
     log.info("%s runs on %s, process %d", target, client.shown_url, os.getpid())
-    if settings.log_format is LogFormat.JSON:
+    if settings.log_format == "json":
         client.observers.all.append(LogContext())
     if settings.metrics_port is not None:
         host = settings.metrics_host or LOCAL_HOST
@@ -144,11 +122,8 @@ def run_one(target: str, settings: Settings) -> None:
     unfinished = client.run(settings.drain_s, settings.threads, settings.handlers)
     log.info("%s has stopped", target)
     if unfinished:
-        number = len(unfinished)
-        raise RmqError(
-            f"{number} messages were still being handled after {settings.drain_s:g} s; "
-            "they come again when their leases end"
-        )
+        late = f"{len(unfinished)} messages were still being handled after {settings.drain_s:g} s"
+        raise RmqError(f"{late}; they come again when their leases end")
 
 
 def load_client(target: str) -> RmqClient:
@@ -168,7 +143,8 @@ def load_client(target: str) -> RmqClient:
         except AttributeError:
             raise InvalidValueError(f"module {module_name} has no {attribute!r}") from None
     if callable(found) and not isinstance(found, type):
-        found = _called(target, cast("Callable[[], object]", found))
+        with _user_code(f"{target}() failed", RmqError):
+            found = cast("Callable[[], object]", found)()
     if not isinstance(found, RmqClient):
         raise InvalidValueError(
             f"{target} is {type(found).__name__}; it must be an RmqClient, or a function without arguments for one"
@@ -179,27 +155,25 @@ def load_client(target: str) -> RmqClient:
 def _imported(name: str) -> object:
     if "" not in sys.path:
         sys.path.insert(0, "")
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            where = f"{os.getcwd()} or the installed packages"
-            raise InvalidValueError(f"no module {error.name!r} in {where}") from None
-        raise _of_user(f"module {name} cannot be imported", error) from error
-    except Exception as error:
-        raise _of_user(f"module {name} cannot be imported", error) from error
+    missing = ""
+    with _user_code(f"module {name} cannot be imported"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            missing = error.name or ""
+            if not missing or not f"{name}.".startswith(f"{missing}."):
+                raise  # the module is there, and imports one that is not
+    raise InvalidValueError(f"no module {missing!r} in {os.getcwd()} or the installed packages")
 
 
-def _called(target: str, function: Callable[[], object]) -> object:
+@contextmanager
+def _user_code(what: str, *passed_on: type[Exception]) -> Generator[None]:
+    """Say where in the user's code it went wrong; all of it shows with --verbose."""
     try:
-        return function()
-    except RmqError:
+        yield
+    except passed_on:
         raise
     except Exception as error:
-        raise _of_user(f"{target}() failed", error) from error
-
-
-def _of_user(what: str, error: Exception) -> InvalidValueError:
-    """Say where in the user's code it went wrong; all of it shows with --verbose."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return InvalidValueError(f"{what}: {type(error).__name__}: {error} ({last.filename}, line {last.lineno})")
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"({last.filename}, line {last.lineno})"
+        raise InvalidValueError(f"{what}: {type(error).__name__}: {error} {where}") from error

@@ -7,26 +7,9 @@ and turns an error into one line; see `prices.py`. To add a command, import its 
 
 from __future__ import annotations
 
-import typer
-
 from rmq.cli.commands.spark import audience, dead, demo, prices, replay
-from rmq.cli.console import command
+from rmq.cli.console import make_group, register
 
-spark_app = typer.Typer(
-    help="Jobs that run in Spark, on this machine or under spark-submit. Needs the extra spark-local.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+spark_app = make_group("Jobs that run in Spark, on this machine or under spark-submit. Needs the extra spark-local.")
 
-
-@spark_app.callback()
-def _group() -> None: ...  # pyright: ignore[reportUnusedFunction] - makes a group of one command, too
-
-
-command(spark_app, "audience")(audience.audience)
-command(spark_app, "dead")(dead.dead)
-command(spark_app, "demo")(demo.demo)
-command(spark_app, "prices")(prices.prices)
-command(spark_app, "replay")(replay.replay)
+register(spark_app, audience.audience, dead.dead, demo.demo, prices.prices, replay.replay)
