@@ -234,7 +234,7 @@ class FencedError(CoordinationError):
 
 
 class EnsembleMismatchError(CoordinationError):
-    """The slot's epochs come from another ZooKeeper ensemble; `rmq adopt` moves the slot on purpose."""
+    """The slot's epochs come from another ZooKeeper ensemble; `RmqClient.adopt` moves the slot on purpose."""
 
 
 class ClientClosedError(RmqError):

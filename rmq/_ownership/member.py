@@ -101,7 +101,7 @@ class Member:
         if before not in (None, self.ensemble):
             self.troubles.tell(
                 f"ZooKeeper is ensemble {self.ensemble} now, it was {before}: Redis refuses it slot by slot until"
-                f" `rmq adopt TOPIC --zookeeper ... --from {before}` moves each topic over on purpose"
+                f" RmqClient.adopt(topic, {before!r}) moves each topic over on purpose"
             )
 
     def _work(self, session: int, breaks: int) -> Steps[None]:

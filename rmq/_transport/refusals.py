@@ -34,7 +34,7 @@ def error_of(call: Call[Any], message: str) -> RmqError:
         case "RMQ_FENCED" if detail[1:] == ["0"]:
             return FencedError(
                 f"{place} is owned through ZooKeeper (epoch {detail[0]}), and this client has none: "
-                f"give it zookeeper=..., or move the topic away with `rmq adopt {topic} --no-zookeeper`",
+                "give it zookeeper=..., or move the topic away with RmqClient.adopt",
                 topic=topic,
                 slot=slot,
             )
@@ -48,7 +48,7 @@ def error_of(call: Call[Any], message: str) -> RmqError:
         case "RMQ_ENSEMBLE":
             return EnsembleMismatchError(
                 f"{place} is owned through ZooKeeper ensemble {detail[0]}, not through this one; "
-                f"`rmq adopt {call.topic}` moves it over on purpose",
+                "RmqClient.adopt moves it over on purpose",
                 topic=topic,
                 slot=slot,
             )

@@ -25,14 +25,14 @@ from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import DeadMessage, FoundMessage
 from rmq._transport.urls import Topology, parse_url
 from rmq.client import RmqClient
-from rmq.errors import InvalidValueError, RmqError
+from rmq.errors import EnsembleMismatchError, FencedError, InvalidValueError, RmqError
 from rmq.logs import JsonFormatter
 
 FAILED, BAD_INPUT = 1, 2
 """Exit codes: it did not work; it was asked for wrongly."""
 
 DEADLINE_S = 5.0
-"""How long a command repeats what may be repeated: somebody waits at the terminal."""
+"""How long a command repeats a call: a person waits at the terminal."""
 
 _MOST_ERROR_CHARACTERS = 2_000
 P = ParamSpec("P")
@@ -65,7 +65,7 @@ class Session:
         self.err = Console(stderr=True, **plain)
 
     def client(self, deadline_s: float = DEADLINE_S) -> RmqClient:
-        """Return a client; say so when it leads to a Redis that ends with this command."""
+        """Return a client; a note says when its Redis ends with this command."""
         url = parse_url(self.options.url)
         if url.topology is Topology.EMBEDDED and url.folder is None:
             how = "RMQ_URL or --url" if self.options.url is None else "--url"
@@ -79,11 +79,11 @@ class Session:
             yield client, client.topic(topic)
 
     def note(self, text: str) -> None:
-        """Say something beside the result."""
+        """Print a remark on stderr."""
         self.err.print(Text(shown(text, _MOST_ERROR_CHARACTERS), style="dim"), soft_wrap=True)
 
     def warn(self, text: str) -> None:
-        """Say something beside the result that should be read."""
+        """Print a warning on stderr."""
         self.err.print(Text(shown(text, _MOST_ERROR_CHARACTERS), style="yellow"), soft_wrap=True)
 
     def line(self, *parts: str | tuple[str, str]) -> None:
@@ -119,7 +119,7 @@ class Session:
         cells: Callable[[T], Iterable[str | Text]],
         empty: str,
         limit: int = 0,
-    ) -> int:
+    ) -> None:
         """Print values as a line of JSON each, or as the rows of a table.
 
         Args:
@@ -129,24 +129,19 @@ class Session:
             cells: Returns the row of a value, escaped.
             empty: What a note says instead of a table without rows.
             limit: How many are printed; a note says when there are more. 0 for all.
-
-        Returns:
-            How many there were, up to the limit.
         """
-        count, table, values = 0, new_table(*columns), iter(found)
+        table, values = new_table(*columns), iter(found)
         for value in itertools.islice(values, limit or None):
-            count += 1
             if self.json:
                 self.document(document(value))
             else:
                 table.add_row(*cells(value))
-        if not self.json and count:
+        if not self.json and table.row_count:
             self.out.print(table)
         elif not self.json:
             self.note(empty)
         if limit and next(values, None) is not None:
             self.note(f"there are more than these {limit:,}: see --limit")
-        return count
 
     def drop(
         self,
@@ -181,6 +176,8 @@ class Session:
         if self.options.verbose:
             self.err.print(Text(safe_lines("".join(traceback.format_exception(error))).rstrip()), soft_wrap=True)
         self.err.print(Text(f"rmq: {shown(str(error), _MOST_ERROR_CHARACTERS)}", style="red"), soft_wrap=True)
+        if isinstance(error, EnsembleMismatchError) or (isinstance(error, FencedError) and not error.epoch):
+            self.note(f"`rmq adopt {error.topic}` shows the owners of its slots; --from moves the slots")
         return typer.Exit(BAD_INPUT if isinstance(error, InvalidValueError) else FAILED)
 
     @contextmanager
@@ -306,7 +303,7 @@ def reason(message: DeadMessage | FoundMessage) -> str:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return whether somebody sits there; a closed standard stream is `None`."""
+    """Return whether a stream is a terminal; a closed standard stream is `None`."""
     return stream is not None and stream.isatty()
 
 

@@ -305,7 +305,7 @@ def test_another_ensemble_than_before_is_told() -> None:
     play(member, nodes)
     (told,) = member.troubles.news()
     assert "is ensemble new now" in told
-    assert f"--from {before}" in told
+    assert f"RmqClient.adopt(topic, {before!r})" in told
 
 
 def test_a_topic_without_registration_or_owner_for_a_minute_is_told_once() -> None:
@@ -454,7 +454,7 @@ def test_a_zookeeper_that_went_back_gets_a_new_identity_before_anything_is_taken
     assert len(member.machine.held) == 2
     told = " ".join(member.troubles.news())
     assert f"Redis has seen epoch 1000 of ensemble {old}" in told
-    assert f"--from {old}" in told
+    assert f"RmqClient.adopt(topic, {old!r})" in told
 
 
 def test_a_new_connection_waits_for_marks_of_its_own() -> None:

@@ -162,7 +162,7 @@ CLAIM = claiming.claim(FIXED, 1, 1)
     ("call", "message", "kind", "text"),
     [
         (CLAIM, "RMQ_FENCED 7 0", FencedError, "slot 1 of topic t is owned through ZooKeeper (epoch 7)"),
-        (CLAIM, "RMQ_ENSEMBLE zk", EnsembleMismatchError, "ensemble zk, not through this one; `rmq adopt t`"),
+        (CLAIM, "RMQ_ENSEMBLE zk", EnsembleMismatchError, "ensemble zk, not through this one; RmqClient.adopt"),
         (SEND, "RMQ_PAST 99 40", FixedTimePassedError, "fixed_time 40 does not lie ahead of Redis' time, 99 ms"),
         (
             steering.reschedule(FIXED, 1, [b"a"], "at", 5),

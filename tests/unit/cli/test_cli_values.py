@@ -16,6 +16,7 @@ from rmq._model.messages import FixedTimeMessage, PriorityMessage, RangeMergeMes
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry
 from rmq._model.times import parse_duration_ms
 from rmq._model.topics import Topic, TopicType
+from rmq.cli.console import GlobalOptions, Session
 from rmq.cli.input_rows import MOST_LINE_BYTES, Row, parse_row, read_lines
 from rmq.cli.options import payload
 from rmq.cli.parsing import (
@@ -27,7 +28,7 @@ from rmq.cli.parsing import (
     parse_retry,
     parse_type,
 )
-from rmq.errors import InvalidValueError
+from rmq.errors import EnsembleMismatchError, FencedError, InvalidValueError
 
 NOW_MS = 1_790_000_000_000
 
@@ -269,3 +270,13 @@ def test_days() -> None:
     for text in ("", "2026-02-30", "20261120", "2026-11-20T03", "yesterday"):
         with pytest.raises(InvalidValueError, match=r"--day is .*2026-11-20"):
             parse_day(text, "--day")
+
+
+def test_a_slot_of_another_owner_points_to_the_command_that_moves_it(capsys: pytest.CaptureFixture[str]) -> None:
+    session = Session(GlobalOptions())
+    session.fail(FencedError("owned through ZooKeeper", topic="t"))
+    assert "`rmq adopt t`" in capsys.readouterr().err
+    session.fail(EnsembleMismatchError("another ensemble", topic="t"))
+    assert "`rmq adopt t`" in capsys.readouterr().err
+    session.fail(FencedError("touched by a newer owner", topic="t", epoch=7))
+    assert "adopt" not in capsys.readouterr().err
