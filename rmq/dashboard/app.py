@@ -25,7 +25,7 @@ def make_app(client: RmqClient, settings: Settings | None = None) -> ASGIApp:
     """Return the dashboard as an ASGI application, for a server of yours. It must be served at the root of a host.
 
     Args:
-        client: What it shows. It stays the caller's, who closes it.
+        client: The client to read through. The caller closes it.
         settings: How it is reached; the address and the port in it are the server's business then.
     """
     chosen = settings or Settings()
@@ -48,5 +48,5 @@ def make_app(client: RmqClient, settings: Settings | None = None) -> ASGIApp:
         *Actions(pages, jobs).routes(),
         Mount("/static", StaticFiles(packages=[("rmq.dashboard", "static")])),
     ]
-    handlers = {HTTPException: failed, RmqError: failed, Exception: failed}  # the server logs what nobody expected
+    handlers = {HTTPException: failed, RmqError: failed, Exception: failed}  # the server logs the last kind
     return Gate(Starlette(routes=routes, exception_handlers=handlers), chosen)  # pyright: ignore[reportArgumentType]

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar
 
 from rmq._model.times import monotonic_s
 
@@ -14,52 +14,52 @@ log = logging.getLogger("rmq.dashboard")
 T = TypeVar("T")
 
 FRESH_S = 2.0
-"""What is younger is not read again."""
+"""A younger value is not read again."""
 
 REST = 100.0
-"""After a reading, nothing of its kind is read for so many times as long as it took: below a percent for each kind."""
+"""A value is read again after this many times the duration of its reading: that takes Redis less than 1 %."""
 
 LONGEST_REST_S = 60.0
 OLD_S = 10.0
-"""What nobody has looked at for so long is not shown before it was read again."""
+"""A value that no page has asked for since then is read again before it is shown."""
 
 
 @dataclass(slots=True)
-class _Entry(Generic[T]):
+class _Entry:
     lock: threading.Lock = field(default_factory=threading.Lock)
-    value: T | None = None
+    value: Any = None
     read_s: float | None = None
     rest_s: float = FRESH_S
     refreshing: bool = False
 
 
 class Cache:
-    """Values by key. Each is read by one thread at a time, and again in the background while somebody looks."""
+    """Values by key. One thread at a time reads a value; while pages ask for it, it is read again in the background."""
 
     def __init__(self) -> None:
-        self._entries: dict[Hashable, _Entry[Any]] = {}
+        self._entries: dict[Hashable, _Entry] = {}
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, read: Callable[[], T]) -> T:
-        """Return what `read` has returned lately; what it raises is passed on and not kept."""
+        """Return the last value of `read`. An error of `read` is raised, and not kept."""
         with self._lock:
-            entry = cast("_Entry[T]", self._entries.setdefault(key, _Entry[Any]()))
+            entry = self._entries.setdefault(key, _Entry())
         before = entry.value
         if _too_old(entry):
             with entry.lock:
-                if _too_old(entry):  # unless somebody else has just read it
+                if _too_old(entry):  # unless another thread has just read it
                     _read(entry, read)
         elif _age_s(entry) > entry.rest_s:
             self._refresh(entry, read)
-            return cast("T", before)
-        return cast("T", entry.value)
+            return before
+        return entry.value
 
     def drop(self) -> None:
-        """Forget everything: somebody has changed something and wants to see it."""
+        """Forget all values, so that a change shows at once."""
         with self._lock:
             self._entries.clear()
 
-    def _refresh(self, entry: _Entry[T], read: Callable[[], T]) -> None:
+    def _refresh(self, entry: _Entry, read: Callable[[], T]) -> None:
         with self._lock:
             if entry.refreshing:
                 return
@@ -78,15 +78,15 @@ class Cache:
         threading.Thread(target=work, name="rmq-dashboard-read", daemon=True).start()
 
 
-def _age_s(entry: _Entry[Any]) -> float:
+def _age_s(entry: _Entry) -> float:
     return float("inf") if entry.read_s is None else monotonic_s() - entry.read_s
 
 
-def _too_old(entry: _Entry[Any]) -> bool:
+def _too_old(entry: _Entry) -> bool:
     return _age_s(entry) > max(OLD_S, 2 * entry.rest_s)
 
 
-def _read(entry: _Entry[T], read: Callable[[], T]) -> None:
+def _read(entry: _Entry, read: Callable[[], T]) -> None:
     began_s = monotonic_s()
     entry.value = read()
     entry.read_s = monotonic_s()

@@ -12,7 +12,7 @@ from rmq._model.display import span
 WIDTH, HEIGHT = 600, 120
 MOST_POINTS = 360
 GAP_MS = 180_000
-"""Without a point for so long, the line is broken: nobody was there to look."""
+"""A longer time without a point breaks the line: no process took readings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Chart:
     Attributes:
         top: Label of its upper edge; the lower one is 0.
         data: Its lines as JSON, for the script that shows single values.
-        summary: The same in words, for those who do not see it.
+        summary: The same in words, for screen readers.
     """
 
     id: str

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from rmq._model.figures import TopicStats
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import PLACES, AnyPlace
+from rmq._slots.each import checked_slots
 from rmq.dashboard.background import Jobs
 from rmq.dashboard.queries import RANGES, Reader, basis_for, digest
 from rmq.dashboard.rendering import Pages
@@ -58,7 +59,7 @@ class Views:
         return [Route(path, page, methods=["GET"]) for path, page in paths.items()]
 
     def overview(self, request: Request) -> Response:
-        """All topics, and how it went of late."""
+        """All topics, with charts."""
         chosen = _range(request)
         overview = self._reader.overview()
         charts = self._reader.charts(None, chosen)
@@ -67,7 +68,7 @@ class Views:
         )
 
     def topic(self, request: Request) -> Response:
-        """One topic: its figures, its slots and who owns them, or its groups."""
+        """One topic: its figures, its slots and their owners, or its groups."""
         now = self._reader.topic_now(request.path_params["name"])
         chosen, metric = _range(request), request.query_params.get("heat", "backlog")
         values: dict[str, Any] = {
@@ -155,9 +156,7 @@ class Views:
         place, cursor = query.get("place", ""), None
         slots = [whole_number(query.get("slot", ""), "slot")]
         for _ in range(10):
-            page = inspection.search(
-                "*", places=(_place(place),), slots=slots, cursor=cursor, limit=1_000, budget=10_000
-            )
+            page = inspection.search(places=(_place(place),), slots=slots, cursor=cursor, limit=1_000)
             for each in page.messages:
                 if digest(each.content) == query["sha256"]:
                     return each.content
@@ -192,15 +191,12 @@ class Views:
 
     def _dead_of_stream(self, request: Request, values: dict[str, Any], groups: Sequence[str]) -> Response:
         group = request.query_params.get("group") or (groups[0] if groups else "")
-        rows: list[Any] = []
-        if group:
-            found = self._reader.client.stream(values["topic"]).dead(group).list()
-            rows = list(itertools.islice(found, PAGE))
+        rows = list(self._reader.client.stream(values["topic"]).dead(group).list(limit=PAGE)) if group else []
         values |= {"groups": groups, "group": group, "rows": rows}
         return self._pages.render(request, "dead_stream.html", **values)
 
     def audit(self, request: Request) -> Response:
-        """Who has steered what."""
+        """A topic's audit log."""
         topics = self._reader.topics()
         name = request.query_params.get("topic") or (topics[0].name if topics else "")
         lines: Sequence[Any] = self._reader.audit(self._reader.topic(name), 100) if name else ()
@@ -213,7 +209,7 @@ def heat(stats: TopicStats, metric: str, owners: Mapping[int, str], names: Seque
     Args:
         stats: The slots.
         metric: One of `METRICS`, or `owner`.
-        owners: Slot -> who owns it.
+        owners: Slot -> name of its owner.
         names: All owners; the same name always has the same colour.
     """
     attribute, label = METRICS.get(metric, ("", ""))
@@ -241,9 +237,7 @@ def slot_basis(topic: Topic, content: bytes, slot: str, basis: str) -> bytes | N
         return basis.encode()
     if not slot:
         return None
-    number = whole_number(slot, "slot")
-    if not 0 <= number < topic.slots:
-        raise InvalidValueError(f"slot {number} is not one of topic {topic.name}: 0 to {topic.slots - 1}")
+    [number] = checked_slots(topic, [whole_number(slot, "slot")])
     return None if topic.slot_of(content) == number else basis_for(topic.slots, number)
 
 

@@ -19,7 +19,7 @@ from rmq._model.display import span
 from rmq._model.figures import ConsumerStats, GroupStats, StreamStats, TopicStats
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import AuditLine, DeadReasons
-from rmq._model.workers import WorkerInfo
+from rmq._model.workers import ListenerInfo, WorkerInfo
 from rmq.client import RmqClient
 from rmq.dashboard.cache import Cache
 from rmq.dashboard.charts import Chart, Line, draw, short
@@ -125,7 +125,7 @@ class Reader:
         return self.client.topic(name) if found is None else found
 
     def overview(self) -> Overview:
-        """Return all topics with their sizes, their sum, and the rates of late."""
+        """Return all topics with their sizes, the sums, and the rates."""
         return self.cache.get("overview", self._read_overview)
 
     def topic_now(self, name: str) -> TopicNow:
@@ -138,30 +138,24 @@ class Reader:
         return self.cache.get("workers", lambda: _read_or_nothing("the workers", self.client.workers))
 
     def listening(self, topic: Topic) -> bool:
-        """Return whether a worker that was heard of late listens to a topic."""
-        return any(
-            listener.topic == topic.name
-            for worker in self.workers()
-            if not worker.stale
-            for listener in worker.listeners
-        )
+        """Return whether a worker that is not silent listens to a topic."""
+        return bool(self._listeners(topic))
 
     def owners(self, topic: Topic) -> dict[int, str]:
-        """Return who owns which slot; empty without ZooKeeper."""
-        found: dict[int, str] = {}
-        for worker in self.workers():
-            if worker.zookeeper and not worker.stale:
-                for listener in worker.listeners:
-                    if listener.topic == topic.name:
-                        found |= dict.fromkeys(listener.slots, worker.name)
-        return found
+        """Return slot -> name of its owner; empty without ZooKeeper."""
+        owned = [(worker, each) for worker, each in self._listeners(topic) if worker.zookeeper]
+        return {slot: worker.name for worker, each in owned for slot in each.slots}
+
+    def _listeners(self, topic: Topic) -> list[tuple[WorkerInfo, ListenerInfo]]:
+        workers = (worker for worker in self.workers() if not worker.stale)
+        return [(worker, each) for worker in workers for each in worker.listeners if each.topic == topic.name]
 
     def reasons(self, topic: Topic) -> DeadReasons:
         """Return the dead by type of error."""
         return self.cache.get(("reasons", topic.name), lambda: self.client.inspect(topic).dead_reasons())
 
     def audit(self, topic: Topic, limit: int) -> Sequence[AuditLine]:
-        """Return who has steered what on a topic, the newest first."""
+        """Return a topic's audit log, the newest line first."""
         seen = self.client.stream if topic.type is TopicType.STREAM else self.client.inspect
         return self.cache.get(("audit", topic.name), lambda: seen(topic).audit(limit))
 
@@ -234,7 +228,7 @@ class Reader:
 
 
 def _read_or_nothing(what: str, read: Callable[[], Sequence[T]]) -> Sequence[T]:
-    """Read what all topics share; where somebody else has written there, the topics are still worth seeing."""
+    """Read a key that all topics share. Another program may have written to it; the pages of topics do without."""
     try:
         return read()
     except RedisUnavailableError:

@@ -23,7 +23,7 @@ log = logging.getLogger("rmq.dashboard")
 
 MOST_BODY_BYTES = 262_144
 MOST_DROPPED_BYTES = 4_194_304
-"""So much of a form that is too large is read and dropped before it is answered; then the connection is cut."""
+"""Of a form that is too large, this much is read before the answer; then the connection is cut."""
 
 TOKEN_AGE_S = 12 * 3_600
 MOST_WRONG, WRONG_S, MOST_ADDRESSES = 20, 60.0, 10_000
@@ -44,7 +44,7 @@ HEADERS = {
 
 
 class Gate:
-    """Lets in only what is meant for us and who may; adds the headers that keep browsers from obeying payloads."""
+    """Checks host, login and size of each request; adds the headers that keep browsers from obeying payloads."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -128,7 +128,7 @@ def _bounded(receive: Receive) -> Receive:
         nonlocal left
         message = await receive()
         left -= len(message.get("body", b""))
-        while -MOST_DROPPED_BYTES < left < 0 and message.get("more_body"):  # whoever is still sending hears no answer
+        while -MOST_DROPPED_BYTES < left < 0 and message.get("more_body"):  # a browser that still sends hears no answer
             message = await receive()
             left -= len(message.get("body", b""))
         if left < 0:  # a body in chunks has no content-length

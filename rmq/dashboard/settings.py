@@ -52,7 +52,7 @@ class Settings:
         object.__setattr__(self, "names", frozenset(name.lower().rstrip(".") for name in self.names))
         if self.credentials is None and not is_loopback(self.host):
             raise InvalidValueError(
-                f"host is {self.host}: others can reach it, and everybody who can may stop and purge topics; "
+                f"host is {self.host}: other machines can reach it, and without a login they can purge topics; "
                 "name a user and a password first"
             )
 

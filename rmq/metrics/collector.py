@@ -20,7 +20,7 @@ from rmq.errors import RedisUnavailableError, RmqError
 log = logging.getLogger("rmq.metrics")
 
 KEEP_S = 2.0
-"""Several Prometheus servers that ask at the same time cost Redis one reading."""
+"""Prometheus servers that ask within this time share one reading."""
 
 
 class TopicsCollector(Collector):
@@ -41,7 +41,7 @@ class TopicsCollector(Collector):
         self._until_s = 0.0
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: what there is, is seen when it is read."""
+        """Return nothing: the families depend on what is read."""
         return []
 
     def collect(self) -> Iterable[Metric]:
@@ -71,7 +71,7 @@ class TopicsCollector(Collector):
         return figures.all
 
     def _workers(self) -> list[WorkerInfo] | None:
-        """Return who works; `None` where something else than RMQ has written where they report."""
+        """Return the workers; `None` where another program has written to the key of their reports."""
         try:
             return [worker for worker in self._client.workers() if not worker.stale]
         except RedisUnavailableError:
@@ -134,7 +134,7 @@ class Figures:
         happened = "What happened to messages since the topic began."
         self.total = CounterMetricFamily("rmq_messages", happened, labels=["topic", "event"])
         self.slots = _gauge("slots", "Slots of the topic.", "topic")
-        self.paused = _gauge("slots_paused", "Slots from which nobody may claim.", "topic")
+        self.paused = _gauge("slots_paused", "Slots from which no worker may claim.", "topic")
         unowned = "Slots, owned through ZooKeeper before, that no worker that reports has now."
         self.unowned = _gauge("slots_unowned", unowned, "topic")
         self.unaccounted = _gauge("unaccounted", "Messages that vanished or were invented: 0.", "topic")
@@ -171,8 +171,8 @@ class Figures:
 
 
 def count_unowned(figures: Figures, stats: TopicStats, workers: Iterable[WorkerInfo]) -> None:
-    """Only where ZooKeeper gives the slots to owners: without it every worker claims from all of them."""
-    if any(slot.epoch for slot in stats.slots):  # then all have owners, also those that nobody has owned so far
+    """Count the slots without an owner, where ZooKeeper assigns them: without it every worker claims from all."""
+    if any(slot.epoch for slot in stats.slots):  # then all have owners, also those without an epoch so far
         here = {slot for worker in workers for each in worker.listeners
                 if each.topic == stats.topic.name for slot in each.slots}  # fmt: skip
         figures.unowned.add_metric([stats.topic.name], len({slot.slot for slot in stats.slots} - here))

@@ -23,8 +23,8 @@ class Telemetry(Observer):
     """Makes spans and metrics: `send <topic>`, `process <topic>` and `settle <topic>` are of one trace.
 
     The context (W3C traceparent) travels in front of the message's body. Where sends merge, the body that stays keeps
-    its own: RANGE_MERGE the first, the other types the last. Of a batch the first message's trace goes on, and the
-    others are linked.
+    its own: RANGE_MERGE the first, the other types the last. A batch continues the trace of its first
+    message, and links the others.
 
     Args:
         tracers: The SDK's provider of tracers; the global one by default.

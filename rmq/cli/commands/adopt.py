@@ -8,16 +8,16 @@ from typing import Annotated
 
 import typer
 
-from rmq._admin.adopt import Adoption
 from rmq._ownership import Coordinator, DigestAuth, Tls
 from rmq.cli.console import DEADLINE_S, Session, new_table
+from rmq.cli.options import TopicName
 from rmq.client import RmqClient
 from rmq.errors import InvalidValueError
 
 
 def adopt(
     session: Session,
-    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
+    topic: TopicName,
     zookeeper: Annotated[
         str | None, typer.Option(metavar="HOST:PORT,...", help="The ensemble that gets the slots.")
     ] = None,
@@ -47,13 +47,22 @@ def adopt(
     coordinator = None if zookeeper is None else Coordinator(zookeeper, chroot=chroot, auth=auth, tls=tls)
     with RmqClient(session.options.url, zookeeper=coordinator, deadline_s=DEADLINE_S) as client:
         adoption = client.adopt(topic, from_ensemble)
-    if session.json:
-        session.document(asdict(adoption))
-    elif from_ensemble is None:
-        _show(session, adoption, to_zookeeper=zookeeper is not None)
-    else:
+    if from_ensemble is not None:
         there = adoption.ensemble or "consumers without ZooKeeper"
-        session.line(f"{adoption.moved:,} of {sum(adoption.stored.values()):,} slots moved to {there}")
+        moved = f"{adoption.moved:,} of {sum(adoption.stored.values()):,} slots moved to {there}"
+        session.result(asdict(adoption), moved)
+        return
+    table = new_table("ensemble", ">slots")
+    for ensemble, slots in sorted(adoption.stored.items()):
+        table.add_row(ensemble or "none", f"{slots:,}")
+    session.overview(asdict(adoption), table, "")
+    if zookeeper is None or session.json:
+        return
+    session.note(f"the ensemble at --zookeeper is {adoption.ensemble}; --from ENSEMBLE moves the slots over to it")
+    if adoption.ensemble in adoption.stored:
+        session.note(
+            "the ensemble owns slots already; if it was restored from a backup, --from first gives it a new identity"
+        )
 
 
 def _login(user: str | None) -> DigestAuth | None:
@@ -74,16 +83,3 @@ def _encryption(ca: str | None, cert: str | None, key: str | None) -> Tls | None
         if path not in (None, "system") and not os.path.isfile(path):
             raise InvalidValueError(f"there is no file {path}")
     return Tls(None if ca == "system" else ca, cert, key, os.environ.get("RMQ_ZOOKEEPER_KEY_PASSWORD"))
-
-
-def _show(session: Session, adoption: Adoption, *, to_zookeeper: bool) -> None:
-    table = new_table("ensemble", ">slots")
-    for ensemble, slots in sorted(adoption.stored.items()):
-        table.add_row(ensemble or "none", f"{slots:,}")
-    session.out.print(table)
-    if to_zookeeper:
-        session.note(f"the ensemble at --zookeeper is {adoption.ensemble}; --from ENSEMBLE moves the slots over to it")
-    if to_zookeeper and adoption.ensemble in adoption.stored:
-        session.note(
-            "the ensemble owns slots already; if it was restored from a backup, --from first gives it a new identity"
-        )

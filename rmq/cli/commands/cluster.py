@@ -30,7 +30,7 @@ def up(
         typer.Option(min=1_024, max=55_000, metavar="PORT", help="First of 15 ports in a row; by default free ones."),
     ] = None,
 ) -> None:
-    """Start the cluster; it goes on when this command ends. Data of an earlier run are used again."""
+    """Start the cluster, which outlives this command. It uses the data of an earlier run."""
     state = local_cluster.up(folder, workers=workers, producer=producer, first_port=first_port)
     _show(session, folder, state)
 

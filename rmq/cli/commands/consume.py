@@ -112,7 +112,7 @@ class _Printer:
             for delivery in found:
                 self._print(delivery)
             sys.stdout.flush()
-        except BaseException:  # such as a reader that left: nobody knows what it has read
+        except BaseException:  # such as a reader that left: it may have read any part
             self._held += found
             raise
         self.count += len(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import islice
 from typing import Annotated
 
@@ -56,11 +57,9 @@ def tail(
     """Show entries as they arrive, without a group, until Ctrl-C."""
     with session.opened(topic) as (client, definition):
         begin = _position(start, "--from", redis_now_ms(client, definition))
-        try:
+        with suppress(KeyboardInterrupt):
             for entry in islice(client.stream(definition).tail(begin, timeout, slots), most):
                 _print(session, definition, entry)
-        except KeyboardInterrupt:
-            return
 
 
 def delete(
@@ -72,7 +71,7 @@ def delete(
         typer.Option("--slot", metavar="N", help="Their slot; looked for by default: ids are unique in a slot only."),
     ] = None,
 ) -> None:
-    """Delete entries, whoever may still need them. Exit code 1 where none was there."""
+    """Delete entries, also those that a group has not acked. Exit code 1: there were none."""
     with session.opened(topic) as (client, definition):
         deleted = client.stream(definition).delete(*ids, slot=slot)
     session.result({"topic": topic, "deleted": deleted}, f"{deleted:,} deleted")

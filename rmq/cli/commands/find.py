@@ -21,10 +21,10 @@ def find(
     content: Content,
     slot_basis: SlotBasis = None,
     everywhere: Annotated[
-        bool, typer.Option("--everywhere", help="Look in all slots: its slot basis is not known.")
+        bool, typer.Option("--everywhere", help="Look in all slots: the slot basis is not known.")
     ] = False,
 ) -> None:
-    """Say where a content is right now. Exit code 1 where it is nowhere: done, cancelled, or never sent."""
+    """Show where a content is now. Exit code 1: it is nowhere, so it was done, cancelled, or never sent."""
     with session.client() as client:
         found = client.inspect(topic).find(content, slot_basis, everywhere)
     if session.json:
@@ -94,7 +94,7 @@ def search(
     ] = 1_000_000,
     cursor: Annotated[str | None, typer.Option(metavar="CURSOR", help="Go on where a search before ended.")] = None,
 ) -> None:
-    """Search messages by content. What moves meanwhile may be missed or shown twice. Exit code 1: none found."""
+    """Search messages by content. It may miss a message that moves, or show it twice. Exit code 1: none found."""
     with session.client() as client:
         view = client.inspect(topic)
         wanted = cast("list[AnyPlace]", [place.name for place in places or Place])

@@ -61,7 +61,7 @@ def peek(
 def _peek_group(
     session: Session, view: StreamTopic, group: str, place: Where, limit: int, slots: list[int] | None
 ) -> None:
-    """Show what a group has not read yet, or what it has in hand, or what waits for a retry."""
+    """Show what a group has not read yet, what is in flight, or what waits for a retry."""
     if place == "store":
         print_entries(session, view.topic, view.unread(group, limit, slots), 0)
         return

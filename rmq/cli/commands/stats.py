@@ -1,9 +1,10 @@
-"""`rmq stats`: how much is where."""
+"""`rmq stats`: sizes, lateness and totals of topics."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -70,10 +71,8 @@ def stats(
         if watch is None:
             _show(session, _read(client, wanted, group), slots)
             return
-        try:
+        with suppress(KeyboardInterrupt):
             _watch(session, lambda: _read(client, wanted, group), slots, watch)
-        except KeyboardInterrupt:
-            return
 
 
 class _Found(NamedTuple):
@@ -165,16 +164,11 @@ def _remarks(found: Sequence[TopicStats]) -> Iterable[Text]:
 
 def _slot_table(found: TopicStats) -> RenderableType:
     table = new_table(">slot", *_SIZES, ">acked", title=found.topic.name)
-    used = [
-        slot
-        for slot in found.slots
-        if any(slot.totals.values()) or slot.backlog + slot.in_flight + slot.waiting + slot.dead
-    ]
+    used = [slot for slot in found.slots if any(slot.totals.values()) or slot.unaccounted]
     for slot in used:
         style = _RED if slot.unaccounted else "yellow" if slot.paused else None
-        table.add_row(
-            str(slot.slot), *_sizes(TopicStats(found.topic, (slot,))), f"{slot.totals.get('acked', 0):,}", style=style
-        )
+        alone = TopicStats(found.topic, (slot,))
+        table.add_row(str(slot.slot), *_sizes(alone), f"{alone.total('acked'):,}", style=style)
     parts: list[RenderableType] = [table]
     if unused := len(found.slots) - len(used):
         parts.append(Text(f"{unused:,} of {len(found.slots):,} slots were never used", style="dim"))

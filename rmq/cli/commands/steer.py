@@ -34,7 +34,7 @@ def reprioritise(
 
 
 def pause(session: Session, topic: TopicName, slots: Slots = None, group: Group = None) -> None:
-    """Let no worker claim from a topic. What is in flight goes on, and sends are taken."""
+    """Refuse all claims from a topic. Running handlers finish, and sends are accepted."""
     _pause(session, topic, slots, group, True)
 
 
@@ -89,7 +89,7 @@ def audit(
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Most lines.")] = 50,
     slots: Slots = None,
 ) -> None:
-    """Show who steered what, the newest first."""
+    """Show the audit log of a topic, the newest line first."""
     with session.opened(topic) as (client, definition):
         if definition.type is TopicType.STREAM:
             lines = client.stream(definition).audit(limit)

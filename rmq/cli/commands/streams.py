@@ -22,7 +22,7 @@ GROUP_COUNTS = ("delivered", "acked", "retried", "expired", "buried", "lost")
 
 
 def groups(session: Session, topic: StreamName) -> None:
-    """Show a stream topic's groups: what each has before it, in hand and behind it."""
+    """Show a stream topic's groups: their lag, what is in flight, waiting or dead, and their totals."""
     with session.client() as client:
         found = client.stream(topic).groups()
     document = {"topic": topic, "groups": [documents.group(each) for each in found]}
@@ -31,7 +31,7 @@ def groups(session: Session, topic: StreamName) -> None:
 
 
 def add_group(session: Session, topic: StreamName, group: GroupName, start: Start = None) -> None:
-    """Register a group before its first consumer comes; where it is registered, it stays where it is."""
+    """Register a group before its first consumer does. A group that is registered keeps its position."""
     with session.client() as client:
         client.stream(topic).add_group(group, start or "new")
     session.result({"topic": topic, "group": group}, f"group {group} of topic {topic} is registered")
@@ -43,7 +43,7 @@ def remove_group(
     group: GroupName,
     force: Annotated[bool, typer.Option("--force", help="Also while a consumer is at work.")] = False,
 ) -> None:
-    """Remove a group with its place, what it has not acked, and its dead. Exit code 1 where there is none."""
+    """Remove a group with its position, its pending entries and its dead. Exit code 1: there is no such group."""
     with session.client() as client:
         removed = client.stream(topic).remove_group(group, force=force)
     done = f"group {group} removed" if removed else f"topic {topic} has no group {group}"
@@ -53,7 +53,7 @@ def remove_group(
 
 
 def consumers(session: Session, topic: StreamName, group: GroupName) -> None:
-    """Show a group's consumers with what they hold, how long they have been idle, and whether they are gone."""
+    """Show a group's consumers: their pending entries, their idle time, and whether they are gone."""
     with session.client() as client:
         found = client.stream(topic).consumers(group)
     document = {"topic": topic, "group": group, "consumers": [asdict(each) for each in found]}
@@ -72,7 +72,7 @@ def remove_consumer(
         typer.Option(metavar="DURATION", help="--gone: idle for this long.  \\[default: two leases]", parser=duration),
     ] = None,
 ) -> None:
-    """Remove a consumer that is dead; what it holds goes to the others at once."""
+    """Remove a dead consumer; the other consumers get its entries at once."""
     if (name is None) is not gone or (idle is not None and not gone):
         raise InvalidValueError("name either one consumer, or --gone (with --idle, if you like)")
     with session.client() as client:
@@ -98,7 +98,7 @@ def pending(
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="Most entries; 0 for all.")] = 50,
     slots: Slots = None,
 ) -> None:
-    """Show what a group was given and has not acked: who has it, for how long, how often delivered."""
+    """Show the entries that a group has not acked: the consumer of each, its idle time, and its deliveries."""
     with session.client() as client:
         print_pending(session, topic, group, client.stream(topic).pending(group, consumer, slots), limit)
 

@@ -1,4 +1,4 @@
-"""`rmq spark audience`: which customers are in which segments, worked out anew for those who changed."""
+"""`rmq spark audience`: which customers are in which segments, evaluated again for each that changed."""
 
 from __future__ import annotations
 
@@ -21,28 +21,26 @@ if TYPE_CHECKING:
 def audience(
     session: Session,
     lines: Annotated[str, typer.Argument(help="Order lines: Parquet, or CSV with a header.")],
-    out: Annotated[str, typer.Option("--out", metavar="FOLDER", help="Where segments and checkpoint go.")],
+    out: Annotated[str, typer.Option(metavar="FOLDER", help="Where segments and checkpoint go.")],
     rules: Annotated[
-        str | None, typer.Option("--rules", metavar="FILE", help="Rules, TOML or JSON: name = SQL condition.")
+        str | None, typer.Option(metavar="FILE", help="Rules, TOML or JSON: name = SQL condition.")
     ] = None,
-    topic: Annotated[str, typer.Option("--topic", help="Name of the topic.")] = "audience",
-    slots: Annotated[int, typer.Option("--slots", help="Its number of slots.")] = 8,
-    window: Annotated[str, typer.Option("--window", help="Window in which a customer's changes merge.")] = "2s",
-    batch: Annotated[int, typer.Option("--batch", help="Most customers in a batch.")] = 1_000,
+    topic: Annotated[str, typer.Option(help="Name of the topic.")] = "audience",
+    slots: Annotated[int, typer.Option(help="Its number of slots.")] = 8,
+    window: Annotated[str, typer.Option(help="Window in which a customer's changes merge.")] = "2s",
+    batch: Annotated[int, typer.Option(help="Most customers in a batch.")] = 1_000,
     sources: Annotated[
         list[str] | None,
         typer.Option("--source", metavar="NAME", help="Send only these changes; repeatable.  \\[default: all three]"),
     ] = None,
     no_send: Annotated[bool, typer.Option("--no-send", help="Send no changes: only drain the topic.")] = False,
     run_on: Annotated[
-        bool, typer.Option("--run-on", help="Run on, for changes of others, until Ctrl-C or SIGTERM.")
+        bool, typer.Option("--run-on", help="Wait for changes of other senders until Ctrl-C or SIGTERM.")
     ] = False,
-    rival: Annotated[
-        int, typer.Option("--rival", metavar="N", help="Let a plain consumer take N customers meanwhile.")
-    ] = 0,
+    rival: Annotated[int, typer.Option(metavar="N", help="Let a plain consumer take N customers meanwhile.")] = 0,
     master: Master = LOCAL,
 ) -> None:
-    """Send changes of customers from order lines, and evaluate rules for those who changed."""
+    """Send changes of customers from order lines, and evaluate rules for the customers that changed."""
     if no_send and sources:
         raise InvalidValueError(f"--no-send cannot be combined with --source {sources[0]}")
     window_ms = parse_duration_ms(window, "--window")
@@ -51,19 +49,11 @@ def audience(
         from rmq.demo.spark.audience_rules import DEFAULT_RULES, read_rules
 
         chosen = DEFAULT_RULES if rules is None else read_rules(rules)
+        sent = () if no_send else tuple(sources or SOURCES)
         settings = AudienceSettings(
-            lines,
-            out,
-            running.url,
-            rules=chosen,
-            topic=topic,
-            slots=slots,
-            window_ms=window_ms,
-            batch=batch,
-            sources=() if no_send else tuple(sources or SOURCES),
-            until_empty=not run_on,
-            rival=rival,
-        )
+            lines, out, running.url, rules=chosen, topic=topic, slots=slots, window_ms=window_ms, batch=batch,
+            sources=sent, until_empty=not run_on, rival=rival,
+        )  # fmt: skip
         with until_signal() as stop:
             report = run(running.spark, settings, running.say, stop)
     if session.json:
@@ -82,23 +72,18 @@ def show_audience(session: Session, report: AudienceReport, rules: Mapping[str, 
             figures = (counts.rows, counts.folded, counts.merged, counts.new)
             changes.add_row(name, *(f"{figure:,}" for figure in figures))
         session.out.print(changes)
-        session.line(
-            f"{report.merged_share:.2%} of the changes merged. {report.without_customer:,} of {report.lines:,} lines "
-            "name no customer."
-        )
-        session.line("")
+        nobody = f"{report.without_customer:,} of {report.lines:,} lines name no customer."
+        session.line(f"{report.merged_share:.2%} of the changes merged. {nobody}\n")
     segments = new_table("segment", ">customers", ">share", "~rule")
     for name, members in report.members.items():
         share = members / report.customers if report.customers else 0.0
         segments.add_row(name, f"{members:,}", f"{share:.1%}", cut(rules[name]))
     session.out.print(segments)
-    session.line(f"{report.customers:,} customers in all.")
-    session.line("")
+    session.line(f"{report.customers:,} customers in all.\n")
     for kept, words in _checks(report):
         session.out.print(Text("kept   ", "green") if kept else Text("BROKEN ", "bold red"), words, sep="")
-    session.line("")
     session.line(
-        f"{report.evaluated:,} evaluations in {report.batches:,} batches, {report.elapsed_s:.1f} s in all; "
+        f"\n{report.evaluated:,} evaluations in {report.batches:,} batches, {report.elapsed_s:.1f} s in all; "
         f"{report.left:,} messages left in the topic."
     )
     if report.died:

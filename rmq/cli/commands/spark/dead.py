@@ -1,4 +1,4 @@
-"""`rmq spark dead`: what the dead died of, when and where; pictures of it; and those that are chosen go back."""
+"""`rmq spark dead`: the dead by error, hour and slot, with pictures; a redrive of those that are chosen."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from rmq._model.display import shown
+from rmq.cli.commands.dead import redriven
 from rmq.cli.commands.spark.session import LOCAL, Master, spark_running
 from rmq.cli.console import Session, cut, new_table
 from rmq.cli.documents import picked
@@ -24,11 +25,10 @@ _BAR = 30
 
 def dead(
     session: Session,
-    topics: Annotated[list[str], typer.Argument(help="Topics whose dead to read.")],
+    topics: Annotated[list[str], typer.Argument(help="Topics to read the dead of.")],
     where: Annotated[
         str | None,
         typer.Option(
-            "--where",
             metavar="SQL",
             help="Only these: a Spark SQL condition such as \"error_type = 'TimeoutError' and hour(died) = 3\". UTC. "
             "Columns: topic, slot, content, text, body, died, error_type, error_message, attempts, first_failed, "
@@ -36,11 +36,11 @@ def dead(
         ),
     ] = None,
     out: Annotated[
-        str | None, typer.Option("--out", metavar="FOLDER", help="Write the tables and their pictures there.")
+        str | None, typer.Option(metavar="FOLDER", help="Write the tables and their pictures there.")
     ] = None,
     form: Annotated[str, typer.Option("--format", metavar="csv|parquet", help="Format of these tables.")] = "csv",
     rows: Annotated[
-        str | None, typer.Option("--rows", metavar="FOLDER", help="Write the dead themselves there, as Parquet.")
+        str | None, typer.Option(metavar="FOLDER", help="Write the dead themselves there, as Parquet.")
     ] = None,
     redrive: Annotated[bool, typer.Option("--redrive", help="Send them again. Needs --where; 'true' is all.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what a redrive would take.")] = False,
@@ -96,9 +96,7 @@ def _show(session: Session, report: DeadReport, where: str | None, dry_run: bool
     if dry_run:
         _show_examples(session, report)
     for topic, counts in report.redriven.items():
-        extra = [f"{counts.merged:,} merged with a fresh copy"] if counts.merged else []
-        extra += [f"{counts.skipped:,} gone meanwhile"] if counts.skipped else []
-        session.line(f"topic {shown(topic, 60)}: ", ", ".join([f"{counts.new:,} redriven", *extra]))
+        session.line(f"topic {shown(topic, 60)}: ", redriven(counts.new, counts.merged, counts.skipped))
 
 
 def _show_reasons(session: Session, report: DeadReport) -> None:

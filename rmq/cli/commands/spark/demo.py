@@ -33,7 +33,7 @@ def demo(
 
     It takes a Redis of its own, or the one that --url names, and there topics named demo.spark-...
     """
-    # not RMQ_URL: whoever works for a live queue has that set
+    # not RMQ_URL: it may name a live queue
     session = Session(replace(session.options, url=session.options.url or "embedded://"))
     with needs_spark():
         from rmq.demo.spark import audience, prices

@@ -21,17 +21,15 @@ def replay(
     rate: Annotated[float, PER_SECOND],
     archive: Annotated[
         str | None,
-        typer.Option("--archive", metavar="FOLDER", help="Parquet that a drain wrote.  \\[default: the topic's dead]"),
+        typer.Option(metavar="FOLDER", help="Parquet that a drain wrote.  \\[default: the topic's dead]"),
     ] = None,
     time_column: Annotated[
         str | None,
-        typer.Option(
-            "--time-column", metavar="NAME", help="Archive: column with the time.  \\[default: its timestamp]"
-        ),
+        typer.Option(metavar="NAME", help="Archive: column with the time.  \\[default: its timestamp]"),
     ] = None,
     from_topic: Annotated[
         str | None,
-        typer.Option("--from-topic", metavar="NAME", help="Archive: topic of its messages, if not this one."),
+        typer.Option(metavar="NAME", help="Archive: topic of its messages, if not this one."),
     ] = None,
     priority: NewPriority = None,
     due_in: DueIn = None,
@@ -50,17 +48,9 @@ def replay(
         from rmq.spark.jobs.redrive import Again
         from rmq.spark.jobs.replay import ReplaySettings, run
 
+        again = Again(priority, due_in or None, rate)
         settings = ReplaySettings(
-            topic,
-            day,
-            running.url,
-            Again(priority, due_in or None, rate),
-            archive,
-            time_column,
-            from_topic,
-            fixed_time,
-            run_name,
-            dry_run,
+            topic, day, running.url, again, archive, time_column, from_topic, fixed_time, run_name, dry_run
         )
         report = run(running.spark, settings, running.say)
     if session.json:

@@ -43,11 +43,6 @@ class Running:
 def spark_running(session: Session, name: str, master: str = LOCAL) -> Generator[Running]:
     """Open Redis and Spark for one job, and show how far it is on stderr where that is a terminal.
 
-    Args:
-        session: The command's session.
-        name: The job's name.
-        master: Where Spark runs, unless a session is there or spark-submit says so.
-
     Raises:
         RmqError: The extra `spark-local` or Java is missing, Redis does not answer, or the job failed, in one line.
     """
@@ -78,11 +73,7 @@ def spark_running(session: Session, name: str, master: str = LOCAL) -> Generator
 
 @contextmanager
 def needs_spark() -> Generator[None]:
-    """Import what needs pyspark inside.
-
-    Raises:
-        RmqError: The extra `spark-local` is missing.
-    """
+    """Import what needs pyspark inside; an `RmqError` says that the extra is missing."""
     try:
         yield
     except ImportError as error:  # the error names what is missing
