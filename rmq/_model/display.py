@@ -6,7 +6,7 @@ import base64
 import unicodedata
 from datetime import UTC, datetime
 
-from rmq._model.topics import TopicType
+from rmq._model.topics import TopicType, WhenFull
 
 MOST_CHARACTERS = 200
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -46,8 +46,8 @@ def _safe(character: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def dashed(kind: TopicType) -> str:
-    """Return a topic type as people type and read it: `range-merge`."""
+def dashed(kind: TopicType | WhenFull) -> str:
+    """Return a setting as people type and read it: `range-merge`."""
     return kind.value.lower().replace("_", "-")
 
 

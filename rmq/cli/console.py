@@ -90,6 +90,13 @@ class Session:
         """Print one line of the result, made of text or (text, style), all of it escaped by the caller."""
         self.out.print(Text.assemble(*parts), soft_wrap=True)
 
+    def message(self, content: bytes, facts: Sequence[str], body: bytes | None) -> None:
+        """Print one message, escaped."""
+        self.line((shown(content), "bold"))
+        self.line((f"  {', '.join(facts)}", "dim"))
+        if body is not None:
+            self.line(("  body ", "dim"), shown(body))
+
     def document(self, value: object) -> None:
         """Print one JSON value on one line, in ASCII, so that no terminal can obey it."""
         sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")

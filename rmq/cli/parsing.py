@@ -6,7 +6,9 @@ What breaks a rule raises `InvalidValueError`, which names the option, the value
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import date, datetime
+from typing import TypeVar
 
 from rmq._model.display import dashed
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
@@ -14,6 +16,7 @@ from rmq._model.times import instant_ms, is_duration, parse_duration_ms
 from rmq._model.topics import TopicType, WhenFull
 from rmq.errors import InvalidValueError
 
+E = TypeVar("E", TopicType, WhenFull)
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(?:/(s|m|h))?", re.ASCII)
 _PER_S = {"s": 1, "m": 60, "h": 3_600}
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -64,13 +67,20 @@ def parse_day(text: str, name: str) -> date:
         raise InvalidValueError(f"{name} is {text!r}; it must be a day such as 2026-11-20") from None
 
 
-def parse_type(text: str, name: str) -> TopicType:
-    """Return a topic type from its name in any case, with - or _."""
-    try:
-        return TopicType[text.upper().replace("-", "_")]
-    except KeyError:
-        known = ", ".join(dashed(kind) for kind in TopicType)
-        raise InvalidValueError(f"{name} is {text!r}; it must be one of {known}") from None
+def _choice(kinds: type[E]) -> Callable[[str, str], E]:
+    """Return what finds a member of an enum by its name in any case, with - or _."""
+
+    def parse(text: str, name: str) -> E:
+        try:
+            return kinds[text.upper().replace("-", "_")]
+        except KeyError:
+            known = ", ".join(map(dashed, kinds))
+            raise InvalidValueError(f"{name} is {text!r}; it must be one of {known}") from None
+
+    return parse
+
+
+parse_type, parse_when_full = _choice(TopicType), _choice(WhenFull)
 
 
 def parse_retry(text: str, name: str) -> RetryPolicy:
@@ -102,11 +112,3 @@ def parse_count_or_none(text: str, name: str) -> int | None:
     if not re.fullmatch(r"\d{1,16}", text, re.ASCII):
         raise InvalidValueError(f"{name} is {text!r}; it must be a whole number, or none for no limit")
     return int(text)
-
-
-def parse_when_full(text: str, name: str) -> WhenFull:
-    """Return a policy from `refuse`, `block` or `drop`."""
-    try:
-        return WhenFull(text.upper())
-    except ValueError:
-        raise InvalidValueError(f"{name} is {text!r}; it must be refuse, block or drop") from None

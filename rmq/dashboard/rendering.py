@@ -62,12 +62,9 @@ def payload(value: bytes, size: int | None = None) -> Payload:
 
 def message_link(topic: str, slot: int, content: bytes, place: str) -> str:
     """Return the address of a message's page; a long content is named by its digest and found by looking."""
-    query: dict[str, Any] = {"topic": topic, "slot": slot}
     if len(content) <= LONGEST_LINK_BYTES:
-        query["hex"] = content.hex()
-    else:
-        query |= {"place": place, "sha256": digest(content)}
-    return f"/message?{urlencode(query)}"
+        return link("/message", topic=topic, slot=slot, hex=content.hex())
+    return link("/message", topic=topic, slot=slot, place=place, sha256=digest(content))
 
 
 def link(path: str, **query: object) -> str:

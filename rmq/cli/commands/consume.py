@@ -11,7 +11,7 @@ import typer
 
 from rmq._claiming.consumer import Consumer
 from rmq._model.deliveries import Delivery
-from rmq._model.display import shown, span, when
+from rmq._model.display import span, when
 from rmq._model.entries import StreamDelivery
 from rmq._processes.signals import until_signal
 from rmq.cli import documents
@@ -160,7 +160,4 @@ class _Printer:
             facts.append(f"priority {delivery.priority}")
         if delivery.due_ms is not None and late_ms is not None:
             facts += [f"due {when(delivery.due_ms)}", f"{span(late_ms)} late"]
-        self._session.line((shown(delivery.content), "bold"))
-        self._session.line((f"  {', '.join(facts)}", "dim"))
-        if delivery.body is not None:
-            self._session.line(("  body ", "dim"), shown(delivery.body))
+        self._session.message(delivery.content, facts, delivery.body)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from rmq._model.display import shown, when
+from rmq._model.display import when
 from rmq._model.entries import Position, StreamEntry
 from rmq._model.topics import Topic
 from rmq.cli import documents
@@ -59,7 +59,11 @@ def tail(
         begin = _position(start, "--from", redis_now_ms(client, definition))
         with suppress(KeyboardInterrupt):
             for entry in islice(client.stream(definition).tail(begin, timeout, slots), most):
-                _print(session, definition, entry)
+                if session.json:
+                    session.document(documents.entry(definition, entry))
+                else:
+                    facts = f"id {entry.id}", f"slot {entry.slot}", f"sent {when(entry.time_ms)}"
+                    session.message(entry.content, facts, entry.body)
 
 
 def delete(
@@ -100,16 +104,6 @@ def print_entries(session: Session, topic: Topic, entries: Iterable[StreamEntry]
         f"no such entries in topic {topic.name}",
         limit,
     )
-
-
-def _print(session: Session, topic: Topic, entry: StreamEntry) -> None:
-    if session.json:
-        session.document(documents.entry(topic, entry))
-        return
-    session.line((shown(entry.content), "bold"))
-    session.line((f"  id {entry.id}, slot {entry.slot}, sent {when(entry.time_ms)}", "dim"))
-    if entry.body is not None:
-        session.line(("  body ", "dim"), shown(entry.body))
 
 
 def _position(text: str | None, name: str, now_ms: int) -> Position | None:

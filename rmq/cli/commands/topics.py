@@ -158,7 +158,7 @@ def _show(session: Session, topic: Topic) -> None:
     }
     if topic.max_backlog is not None:
         waits = f", for {span(topic.full_timeout_s * 1000)}" if topic.when_full is WhenFull.BLOCK else ""
-        rows["when full"] = f"{topic.when_full.value.lower()}{waits}"
+        rows["when full"] = f"{dashed(topic.when_full)}{waits}"
     if topic.max_rate is not None:
         rows["max rate"] = f"{topic.max_rate:,g} a second, {topic.rate_burst:,} at once"
     if topic.ttl_ms is not None:
