@@ -10,18 +10,9 @@
 -- Complexity: O(log N + n)
 -- Notes: reads only.
 -- @include read_within
--- @include bodies_within
 
 local dead, reason, dead_body = KEYS[1], KEYS[2], KEYS[3]
 local start, limit = tonumber(ARGV[1]), tonumber(ARGV[2])
 
-local page = read_within('ZRANGE', dead, start, limit, 4194304)
-if #page == 0 then
-  return { page, {}, {} }
-end
-local contents = {}
-for i = 1, #page, 2 do
-  contents[#contents + 1] = page[i]
-end
-local bodies, number = bodies_within(dead_body, contents, 4194304)
-return { { unpack(page, 1, 2 * number) }, redis.call('HMGET', reason, unpack(contents, 1, number)), bodies }
+local page, contents, bodies = read_within('ZRANGE', dead, dead_body, start, limit)
+return { page, #contents > 0 and redis.call('HMGET', reason, unpack(contents)) or {}, bodies }

@@ -23,6 +23,7 @@
 -- Errors: RMQ_PAST now_ms; OOM at maxmemory; nothing was written
 -- Complexity: O(n log N)
 -- Notes: atomic. Safe to repeat with contents: a second time they are absent.
+-- @include check_types
 -- @include count
 -- @include write_totals
 -- @include read_clock
@@ -41,14 +42,8 @@ local score, refusal = new_score(kind, value, now_ms)
 if not score then
   return refusal
 end
-redis.call('ZCARD', store)
+check_types({ store, born }, { body, meta, reason, dead_body })
 redis.call('XLEN', audit)
-if born then
-  redis.call('ZCARD', born)
-end
-for _, hash in ipairs({ body, meta, reason, dead_body }) do
-  redis.call('HLEN', hash)
-end
 local contents, died = {}, {}
 for i = 8, #ARGV, dated and 2 or 1 do
   contents[#contents + 1] = ARGV[i]

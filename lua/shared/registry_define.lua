@@ -7,9 +7,8 @@
 -- Returns: '1' if it is there now, '0' if another one was there than was expected, and nothing was written
 -- Errors: none of its own
 -- Complexity: O(1)
--- Notes: atomic; repeated, it answers '0', and whoever reads again finds his own definition. With the same text twice
---   it
---   writes, too, so that a WAIT behind it covers a definition that somebody else has put there.
+-- Notes: atomic; repeated, it answers '0', and the caller reads its own definition. With the same text twice it writes,
+--   too, so that a WAIT behind it covers a definition that somebody else has put there.
 
 local topics, name, expected, text = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 

@@ -9,8 +9,7 @@
 -- Errors: none of its own
 -- Complexity: O(1)
 -- Notes: atomic; only Redis' clock counts. Not to be repeated after a lost reply: then the tokens are lost. A bucket
---   with
---   something else than numbers is made anew.
+--   with something else than numbers is made anew.
 -- @include read_clock
 -- @include whole
 

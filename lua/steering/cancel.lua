@@ -14,24 +14,16 @@
 -- Errors: none of its own
 -- Complexity: O(n log N)
 -- Notes: atomic. Safe to repeat: a second time they are absent.
+-- @include check_types
 -- @include count
 -- @include write_totals
--- @include forget
 -- @include note
 
 local slot = { store = KEYS[1], prepare = KEYS[2], retry = KEYS[3], body = KEYS[4], meta = KEYS[5], error = KEYS[6] }
 local audit, born, actor = KEYS[7], KEYS[8], ARGV[1]
 
-for _, zset in ipairs({ slot.store, slot.prepare, slot.retry }) do
-  redis.call('ZCARD', zset)
-end
-for _, hash in ipairs({ slot.body, slot.meta, slot.error }) do
-  redis.call('HLEN', hash)
-end
+check_types({ slot.store, slot.prepare, slot.retry, born }, { slot.body, slot.meta, slot.error })
 redis.call('XLEN', audit)
-if born then
-  redis.call('ZCARD', born)
-end
 
 local totals, answers = {}, {}
 for i = 1, #ARGV - 1 do
@@ -39,7 +31,10 @@ for i = 1, #ARGV - 1 do
   local removed = redis.call('ZREM', slot.store, content) + redis.call('ZREM', slot.retry, content)
   if removed > 0 then
     count(totals, 'cancelled', removed)
-    forget(slot, content)
+    if not redis.call('ZSCORE', slot.prepare, content) then
+      redis.call('HDEL', slot.body, content)
+      redis.call('HDEL', slot.error, content)
+    end
     if born then
       redis.call('ZREM', born, content)
     end

@@ -17,6 +17,7 @@
 -- Complexity: O(n log N)
 -- Notes: atomic; safe to repeat. What waits for a retry keeps the retries it has left; on PRIORITY it gets all of them,
 --   and its time to live begins where it had none.
+-- @include check_types
 -- @include count
 -- @include write_totals
 -- @include read_clock
@@ -29,14 +30,8 @@ local born = KEYS[7]
 local highest_first, max_retries, publish, actor = ARGV[1] == 'high', tonumber(ARGV[2]), ARGV[3], ARGV[4]
 
 local now_ms = read_clock()
-for _, zset in ipairs({ store, prepare, retry }) do
-  redis.call('ZCARD', zset)
-end
-redis.call('HLEN', meta)
+check_types({ store, prepare, retry, born }, { meta })
 redis.call('XLEN', audit)
-if born then
-  redis.call('ZCARD', born)
-end
 
 local totals, answers = {}, {}
 redis.call('ZREM', store, '')

@@ -13,6 +13,7 @@
 -- Errors: none of its own
 -- Complexity: O(n log N)
 -- Notes: atomic. Not to be repeated by itself: it would drop others. The caller writes the audit for all slots.
+-- @include check_types
 -- @include write_totals
 -- @include forget_unused
 
@@ -20,15 +21,7 @@ local from, store = KEYS[1], KEYS[2]
 local slot = { prepare = KEYS[3], retry = KEYS[4], body = KEYS[5], meta = KEYS[6], error = KEYS[7] }
 local born, limit = KEYS[8], tonumber(ARGV[1])
 
-for _, zset in ipairs({ store, slot.prepare, slot.retry }) do
-  redis.call('ZCARD', zset)
-end
-if born then
-  redis.call('ZCARD', born)
-end
-for _, hash in ipairs({ slot.body, slot.meta, slot.error }) do
-  redis.call('HLEN', hash)
-end
+check_types({ store, slot.prepare, slot.retry, born }, { slot.body, slot.meta, slot.error })
 if redis.call('HLEN', slot.body) > 0 then
   limit = math.min(limit, 128) -- to free large ones takes its time
 end

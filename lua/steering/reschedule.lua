@@ -18,6 +18,7 @@
 -- Complexity: O(n log N)
 -- Notes: atomic. Safe to repeat. A rescheduled message is fresh: it has all its retries again, and its time to live
 --   begins where it had none.
+-- @include check_types
 -- @include count
 -- @include write_totals
 -- @include read_clock
@@ -35,14 +36,8 @@ local score, refusal = new_score(kind, value, now_ms)
 if not score then
   return refusal
 end
-for _, zset in ipairs({ store, prepare, retry }) do
-  redis.call('ZCARD', zset)
-end
-redis.call('HLEN', meta)
+check_types({ store, prepare, retry, born }, { meta })
 redis.call('XLEN', audit)
-if born then
-  redis.call('ZCARD', born)
-end
 
 local totals, answers = {}, {}
 redis.call('ZREM', store, '')

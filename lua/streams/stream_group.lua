@@ -13,17 +13,13 @@
 -- Complexity: O(groups + log N)
 -- Notes: reads only. The lag is Redis' own where it knows it (7.0), else what was sent less what was read; unknown for
 --   a group that began at an id.
+-- @include groups_of
 -- @include whole
 
 local store, meta, group, retry, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local name = ARGV[1]
 
-local groups, mine = redis.pcall('XINFO', 'GROUPS', store), nil
-for _, found in ipairs(groups.err and {} or groups) do
-  if found[2] == name then
-    mine = found
-  end
-end
+local _, mine = groups_of(store, name)
 local state = redis.call('HMGET', group, 'epoch', 'paused', 'began', 'fresh', 'skipped')
 local sent = redis.call('HMGET', meta, 'accepted', 'copied')
 local lag, oldest = '', ''

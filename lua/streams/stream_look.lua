@@ -7,6 +7,7 @@
 -- Errors: none of its own
 -- Complexity: O(slots x (groups + log N))
 -- Notes: reads only. A slot whose group is gone is due: a claim makes it anew.
+-- @include groups_of
 -- @include read_clock
 -- @include whole
 
@@ -14,23 +15,13 @@ local name, lease_ms = ARGV[1], tonumber(ARGV[2])
 
 local now_ms = read_clock()
 
-local function last_read(store)
-  local groups = redis.pcall('XINFO', 'GROUPS', store)
-  for _, found in ipairs(groups.err and {} or groups) do
-    if found[2] == name then
-      return found[8]
-    end
-  end
-  return nil
-end
-
 local function next_due(store, group, retry)
   local state = redis.call('HMGET', group, 'paused', 'scan_at')
   if state[1] == '1' then
     return 0
   end
-  local read = last_read(store)
-  if not read or redis.call('XRANGE', store, '(' .. read, '+', 'COUNT', 1)[1] then
+  local _, mine = groups_of(store, name)
+  if not mine or redis.call('XRANGE', store, '(' .. mine[8], '+', 'COUNT', 1)[1] then
     return now_ms
   end
   local due = tonumber(redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')[2])

@@ -14,10 +14,6 @@ local store = KEYS[1]
 local group, from, limit, consumer = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 redis.call('XLEN', store)
-local rows
-if consumer == '' then
-  rows = redis.pcall('XPENDING', store, group, from, '+', limit)
-else
-  rows = redis.pcall('XPENDING', store, group, from, '+', limit, consumer)
-end
+local only = consumer == '' and {} or { consumer }
+local rows = redis.pcall('XPENDING', store, group, from, '+', limit, unpack(only))
 return rows.err and {} or rows

@@ -17,6 +17,7 @@
 -- Complexity: O(n log N)
 -- Notes: atomic; safe to repeat. An entry that is still in the stream goes back into the group's pending list as it is;
 --   of one that was trimmed away a copy is appended, marked with the group: the others pass over it.
+-- @include check_types
 -- @include count
 -- @include write_totals
 -- @include padded_id
@@ -27,11 +28,7 @@ local wake = KEYS[8]
 local name, publish = ARGV[1], ARGV[2]
 
 redis.call('XLEN', store)
-redis.call('ZCARD', retry)
-redis.call('ZCARD', dead)
-for _, hash in ipairs({ meta, group, reason, dead_body }) do
-  redis.call('HLEN', hash)
-end
+check_types({ retry, dead }, { meta, group, reason, dead_body })
 
 local sent, totals, answers, left_bytes = {}, {}, {}, 4194304
 for i = 3, #ARGV do
@@ -60,8 +57,6 @@ for i = 3, #ARGV do
     else
       answer = 'absent' -- nothing is left of it: a redrive of all would meet it again and again
     end
-  end
-  if found then
     redis.call('ZREM', dead, id)
     redis.call('HDEL', reason, id)
     redis.call('HDEL', dead_body, id)

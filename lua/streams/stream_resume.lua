@@ -23,6 +23,7 @@
 -- Notes: each entry counts as a delivery whose lease has run out: it comes again at once, with the next delivery count,
 --   or dies where its retries are used up. So whatever the earlier process still sends is stale: see settle_entries.
 --   Safe to repeat before the new process claims. Where the group is not, there is nothing to do.
+-- @include check_types
 -- @include write_totals
 -- @include read_clock
 -- @include record_failure
@@ -41,15 +42,9 @@ local max_dead_age, max_dead, publish = tonumber(ARGV[6]), tonumber(ARGV[7]), AR
 
 local now_ms = read_clock()
 redis.call('XLEN', slot.store)
-redis.call('ZCARD', slot.retry)
-redis.call('ZCARD', slot.dead)
-for _, hash in ipairs({ slot.meta, slot.error, slot.reason, slot.dead_body }) do
-  redis.call('HLEN', hash)
-end
+check_types({ slot.retry, slot.dead }, { slot.meta, slot.error, slot.reason, slot.dead_body })
 local rows = redis.pcall('XPENDING', slot.store, slot.group, from, '+', limit, slot.consumer)
-if rows.err then
-  rows = {}
-end
+rows = rows.err and {} or rows
 
 local totals, lost, met, left = {}, {}, 0, 4194304
 redis.call('ZREM', slot.retry, '')

@@ -7,6 +7,7 @@
 -- Errors: none of its own
 -- Complexity: O(groups + log N)
 -- Notes: reads only.
+-- @include groups_of
 -- @include read_clock
 -- @include whole
 
@@ -16,12 +17,11 @@ local now_ms = read_clock()
 local length = redis.call('XLEN', store)
 local first = redis.call('XRANGE', store, '-', '+', 'COUNT', 1)[1]
 local last = redis.call('XREVRANGE', store, '+', '-', 'COUNT', 1)[1]
-local groups = redis.pcall('XINFO', 'GROUPS', store)
 return {
   whole(now_ms),
   whole(length),
   first and first[1] or '',
   last and last[1] or '',
   redis.call('HMGET', meta, unpack(ARGV)),
-  groups.err and {} or groups,
+  (groups_of(store)),
 }

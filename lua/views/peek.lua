@@ -5,25 +5,18 @@
 -- ARGV[1]  order  `high`: highest score first; `low`: lowest first
 -- ARGV[2]  start  rank of the first, from 0
 -- ARGV[3]  limit  most messages, 0 to 1,000; fewer are read where they have more than 4 MiB
--- Returns: { now_ms, { content, score, ... }, { body or nil, ... }, '1' where fewer were read than are there, else '0'
---   };
---   the table of bodies is empty where no message has one
+-- Returns: { now_ms, { content, score, ... }, { body or nil, ... }, '1' where fewer were read than are there, else
+--   '0' }; the table of bodies is empty where no message has one
 -- Errors: none of its own
 -- Complexity: O(log N + n)
 -- Notes: reads only.
 -- @include read_clock
 -- @include whole
 -- @include read_within
--- @include bodies_within
 
 local zset, body = KEYS[1], KEYS[2]
 local order, start, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local command = order == 'high' and 'ZREVRANGE' or 'ZRANGE'
-local page, more = read_within(command, zset, start, limit, 4194304)
-local contents = {}
-for i = 1, #page, 2 do
-  contents[#contents + 1] = page[i]
-end
-local bodies, number = bodies_within(body, contents, 4194304)
-return { whole(read_clock()), { unpack(page, 1, 2 * number) }, bodies, (more or number < #contents) and '1' or '0' }
+local page, _, bodies, more = read_within(command, zset, body, start, limit)
+return { whole(read_clock()), page, bodies, more and '1' or '0' }

@@ -1,6 +1,5 @@
 -- The bodies of the first of up to 1,000 contents, as many as have `most_bytes` in all with contents; one at least.
--- Returns
--- them, false for one that has none, and how many contents they are of; no bodies where none has one.
+-- Returns them, false for one that has none, and how many contents they are of; no bodies where none has one.
 local function bodies_within(hash, contents, most_bytes)
   local bodied = #contents > 0 and redis.call('HLEN', hash) > 0
   local number, left = 0, most_bytes

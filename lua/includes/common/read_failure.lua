@@ -1,6 +1,5 @@
--- What is known of a failure, as a table: empty where nothing stands there, or no failure's JSON: one value that can't
--- be
--- read must hold up neither a sweep nor the other dead. Fields that another version has added stay.
+-- What is known of a failure, as a table; empty where there is none, or no failure's JSON: a value that can't be read
+-- must hold up neither a sweep nor the other dead. Fields that another version has added stay.
 local function read_failure(text)
   local found = {}
   local fine, value = pcall(cjson.decode, text or '')

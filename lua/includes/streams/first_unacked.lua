@@ -1,9 +1,25 @@
--- The first id that some group still needs: from there on it has entries unread or unacked. nil where no group is.
--- @include entry_ids
+-- Ids of entries, which are two numbers and not one; and the first id that some group still needs.
+-- @include groups_of
+local function split_id(id)
+  local ms, sequence = string.match(id, '^(%d+)-(%d+)$')
+  return tonumber(ms), tonumber(sequence)
+end
+
+local function before(a, b)
+  local a_ms, a_sequence = split_id(a)
+  local b_ms, b_sequence = split_id(b)
+  return a_ms < b_ms or (a_ms == b_ms and a_sequence < b_sequence)
+end
+
+local function id_after(id)
+  local ms, sequence = split_id(id)
+  return string.format('%.0f-%.0f', ms, sequence + 1)
+end
+
+-- From this id on, some group has entries unread or unacked; nil where no group is.
 local function first_unacked(store)
   local lowest
-  local groups = redis.pcall('XINFO', 'GROUPS', store)
-  for _, found in ipairs(groups.err and {} or groups) do
+  for _, found in ipairs(groups_of(store)) do
     local pending = redis.call('XPENDING', store, found[2], '-', '+', 1)[1]
     local id = pending and pending[1] or id_after(found[8])
     if not lowest or before(id, lowest) then

@@ -1,6 +1,5 @@
 -- Adds an entry to what a claim hands over: `out` has `flat`, the reply's table; `number` of entries; `left`, bytes
--- that
--- it may still hand over; `largest`, bytes of the largest entry. Beyond `left` nothing more is taken: see is_full.
+-- still free; `largest`, bytes of the largest entry. Beyond `left` nothing more is taken: see is_full.
 local function hand_over(out, entry, deliveries)
   local flat, values, bytes = out.flat, entry[2], 0
   local size = #flat
