@@ -12,17 +12,15 @@
 -- ARGV[1]  kind       `after`, `at` or `priority`: see new_score
 -- ARGV[2]  value      ms from now, epoch ms, or priority
 -- ARGV[3]  overwrite  '1': the redriven one replaces a fresh copy in store; '0': the fresh copy stands
--- ARGV[4]  limit      without contents: how many, the longest dead first, 0 to 1,000
--- ARGV[5]  publish    command for the wake hint: PUBLISH or SPUBLISH
--- ARGV[6]  actor      who, for the audit; empty for no line
--- ARGV[7]  dated      '1': each content is followed by the time of death, ms, without which it is not meant; else '0'
--- ARGV[8..] contents  at most 1,000, each with its time of death where `dated`; none for the longest dead
--- Returns: per message `done`, `merged` (with a fresh copy) or `absent` (not dead, or dead since another time); empty
---   when nothing is dead. Fewer than were asked for where those before have 4 MiB with their bodies: the others were
---   not looked at
+-- ARGV[4]  publish    command for the wake hint: PUBLISH or SPUBLISH
+-- ARGV[5]  actor      who, for the audit; empty for no line
+-- ARGV[6]  dated      '1': each content is followed by the time of death, ms, without which it is not meant; else '0'
+-- ARGV[7..] contents  at most 1,000, each with its time of death where `dated`
+-- Returns: per message `done`, `merged` (with a fresh copy) or `absent` (not dead, or dead since another time). Fewer
+--   than were asked for where those before have 4 MiB with their bodies: the others were not looked at
 -- Errors: RMQ_PAST now_ms; OOM at maxmemory; nothing was written
 -- Complexity: O(n log N)
--- Notes: atomic. Safe to repeat with contents: a second time they are absent.
+-- Notes: atomic. Safe to repeat: a second time they are absent.
 -- @include check_types
 -- @include count
 -- @include write_totals
@@ -34,8 +32,8 @@
 
 local store, dead, body, meta, reason, dead_body, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local audit, born = KEYS[8], KEYS[9]
-local kind, value, overwrite, limit, publish = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4]), ARGV[5]
-local actor, dated = ARGV[6], ARGV[7] == '1'
+local kind, value, overwrite, publish = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', ARGV[4]
+local actor, dated = ARGV[5], ARGV[6] == '1'
 
 local now_ms = read_clock()
 local score, refusal = new_score(kind, value, now_ms)
@@ -45,12 +43,9 @@ end
 check_types({ store, born }, { body, meta, reason, dead_body })
 redis.call('XLEN', audit)
 local contents, died = {}, {}
-for i = 8, #ARGV, dated and 2 or 1 do
+for i = 7, #ARGV, dated and 2 or 1 do
   contents[#contents + 1] = ARGV[i]
   died[#contents] = dated and tonumber(ARGV[i + 1])
-end
-if #contents == 0 and limit > 0 then -- up to rank -1 would be all of them
-  contents = redis.call('ZRANGE', dead, 0, limit - 1)
 end
 
 local totals, answers, left_bytes = {}, {}, 4194304

@@ -97,16 +97,14 @@ class Control:
         """
         name, slot = locate(self.topic, content, slot_basis)
         kind, value = new_score(self.topic, None, None)
-        result = self._writer.redrive(
-            slot, kind, value, overwrite=False, limit=1, contents=[name], actor=self._audit.actor
-        )[0]
+        result = self._writer.redrive(slot, kind, value, overwrite=False, contents=[name], actor=self._audit.actor)[0]
         self._audit.report("redrive", result.value, name)
         return result
 
     def purge_dead(self, content: Payload, slot_basis: Payload | None = None) -> bool:
         """Drop a dead message for good; return whether it was there. Many: `DeadLetters.purge`."""
         name, slot = locate(self.topic, content, slot_basis)
-        dropped = self._writer.purge_dead(slot, contents=[name], actor=self._audit.actor)
+        dropped = self._writer.purge_dead(slot, [name], self._audit.actor)
         self._audit.report("purge dead", f"dropped {dropped}", name)
         return dropped == 1
 

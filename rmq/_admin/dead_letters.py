@@ -198,7 +198,7 @@ class DeadLetters(Dead[DeadMessage]):
         return viewing.stats(self.topic, slot).then(lambda stats: stats.now_ms)
 
     def _purge(self, slot: int, dead: Sequence[DeadMessage]) -> int:
-        return self._writer.purge_dead(slot, contents=[message.content for message in dead])
+        return self._writer.purge_dead(slot, [message.content for message in dead])
 
     def redrive(
         self,
@@ -238,7 +238,7 @@ class DeadLetters(Dead[DeadMessage]):
 
         def send(slot: int, dead: Sequence[DeadMessage]) -> Sequence[Redriven]:
             contents = [message.content for message in dead]
-            return self._writer.redrive(slot, kind, value, overwrite=overwrite, limit=len(dead), contents=contents)
+            return self._writer.redrive(slot, kind, value, overwrite=overwrite, contents=contents)
 
         return self._redrive(where, limit, send, progress, per_second)
 

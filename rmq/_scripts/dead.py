@@ -14,7 +14,6 @@ from rmq._model.scores import score_of
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import DeadMessage
 from rmq._scripts.binding import Bound
-from rmq._scripts.claiming import MAX_BATCH
 from rmq._transport.call import Call
 
 _REDRIVE, _PURGE_DEAD, _LIST_DEAD = Bound("redrive"), Bound("purge_dead"), Bound("list_dead")
@@ -28,12 +27,11 @@ def redrive(
     value: int,
     *,
     overwrite: bool,
-    limit: int,
-    contents: Sequence[bytes] = (),
+    contents: Sequence[bytes],
     died_ms: Sequence[int] | None = None,
     actor: str = "",
 ) -> Call[list[Redriven]]:
-    """Build the redrive of the named contents, or of the `limit` longest dead.
+    """Build the redrive of contents.
 
     With `died_ms`, one for each content, only of those that died at that time: one that died again since is absent.
     """
@@ -44,7 +42,6 @@ def redrive(
         kind=kind,
         value=value,
         overwrite=int(overwrite),
-        limit=limit,
         actor=actor,
         dated=int(died_ms is not None),
         contents=named,
@@ -53,22 +50,13 @@ def redrive(
     def parse(reply: list[bytes]) -> list[Redriven]:
         return [Redriven(answer.decode()) for answer in reply]
 
-    return _REDRIVE.call(topic, slot, parse, args, repeatable=bool(contents))
+    return _REDRIVE.call(topic, slot, parse, args, repeatable=True)
 
 
-def purge_dead(
-    topic: Topic,
-    slot: int,
-    *,
-    before_ms: int | None = None,
-    limit: int = MAX_BATCH,
-    contents: Sequence[bytes] = (),
-    actor: str = "",
-) -> Call[int]:
-    """Build the purge of the named contents, or of the `limit` longest dead that died before a time."""
-    before = "+inf" if before_ms is None else before_ms
-    args = _PURGE_DEAD.args(before_ms=before, limit=limit, actor=actor, contents=contents)
-    return _PURGE_DEAD.call(topic, slot, int, args, repeatable=bool(contents))
+def purge_dead(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "") -> Call[int]:
+    """Build the purge of contents; answers how many were dead."""
+    args = _PURGE_DEAD.args(actor=actor, contents=contents)
+    return _PURGE_DEAD.call(topic, slot, int, args, repeatable=True)
 
 
 def list_dead(topic: Topic, slot: int, start: int, limit: int) -> Call[list[DeadMessage]]:

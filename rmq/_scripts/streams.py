@@ -323,7 +323,7 @@ def purge_dead(topic: Topic, slot: int, group: str, ids: Sequence[str]) -> Call[
     """Build the purge of dead entries."""
     own = group_keys(topic.name, slot, group)
     keys = _PURGE_DEAD.keys_with(topic, slot, dead=own.dead, meta=own.group, reason=own.reason, dead_body=own.dead_body)
-    args = _PURGE_DEAD.args(before_ms="+inf", limit=0, actor="", contents=ids)
+    args = _PURGE_DEAD.args(actor="", contents=ids)
     return _PURGE_DEAD.call(topic, slot, int, args, repeatable=True, keys=keys)
 
 

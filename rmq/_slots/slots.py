@@ -152,15 +152,11 @@ class SlotWriter:
         value: int,
         *,
         overwrite: bool,
-        limit: int,
-        contents: Sequence[bytes] = (),
+        contents: Sequence[bytes],
         died_ms: Sequence[int] | None = None,
         actor: str = "",
     ) -> list[Redriven]:
-        """Send the named dead, or the `limit` longest dead, again; at most `NACK_BATCH`.
-
-        With `died_ms`, the named ones only if they died then. Named ones with large bodies take several calls.
-        """
+        """Send up to `NACK_BATCH` dead again, with `died_ms` only if they died then. Large ones take several calls."""
         answers: list[Redriven] = []
         while True:
             done = len(answers)
@@ -170,7 +166,6 @@ class SlotWriter:
                 kind,
                 value,
                 overwrite=overwrite,
-                limit=min(limit, NACK_BATCH),
                 contents=contents[done:],
                 died_ms=None if died_ms is None else died_ms[done:],
                 actor=actor,
@@ -179,19 +174,9 @@ class SlotWriter:
             if not done < len(answers) < len(contents):
                 return answers
 
-    def purge_dead(
-        self,
-        slot: int,
-        *,
-        before_ms: int | None = None,
-        limit: int = MAX_BATCH,
-        contents: Sequence[bytes] = (),
-        actor: str = "",
-    ) -> int:
-        """Drop the named dead, or the `limit` longest dead, for good; return how many."""
-        return self._connections.run(
-            dead.purge_dead(self.topic, slot, before_ms=before_ms, limit=limit, contents=contents, actor=actor)
-        )
+    def purge_dead(self, slot: int, contents: Sequence[bytes], actor: str = "") -> int:
+        """Drop dead for good; return how many. At most `NACK_BATCH`."""
+        return self._connections.run(dead.purge_dead(self.topic, slot, contents, actor))
 
     def adopt(self, slot: int, from_ensemble: str, to_ensemble: str, group: str | None = None) -> Adopted:
         """Move a slot, or a group's part of it, to another ensemble or to none (empty). Atomic; safe to repeat."""

@@ -52,7 +52,7 @@ LIMITS: dict[str, dict[str, Any]] = {"send_limited": {"max_backlog": 3, "when_fu
 
 def _redrive(topic: Topic) -> Call[Any]:
     kind = "at" if topic.type.timed else "priority"
-    return dead.redrive(topic, 0, kind, 2**52, overwrite=False, limit=10, contents=[b"dead"], actor="me")
+    return dead.redrive(topic, 0, kind, 2**52, overwrite=False, contents=[b"dead"], actor="me")
 
 
 WRITERS: dict[str, tuple[TopicType, Case]] = {

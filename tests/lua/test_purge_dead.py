@@ -14,23 +14,19 @@ SEEDED = SlotState(
 
 
 @pytest.mark.parametrize(
-    ("names", "bounds", "kept"),
+    ("names", "kept"),
     [
-        ([b"middle", b"absent", b"middle"], {}, [b"young", b"old"]),
-        ([b"middle"], {"limit": 0, "before_ms": 0}, [b"young", b"old"]),
-        ([], {}, []),
-        ([], {"limit": 2}, [b"young"]),
-        ([], {"before_ms": T0 - 2}, [b"young", b"middle"]),
-        ([], {"before_ms": T0 - 1, "limit": 1}, [b"young", b"middle"]),
-        ([], {"before_ms": 1}, [b"young", b"old", b"middle"]),
-        ([], {"limit": 0}, [b"young", b"old", b"middle"]),
+        ([b"middle", b"absent", b"middle"], [b"young", b"old"]),
+        ([b"old", b"middle"], [b"young"]),
+        ([b"absent"], [b"young", b"old", b"middle"]),
+        ([b"young", b"old", b"middle"], []),
     ],
 )
-def test_gone_for_good(names: list[bytes], bounds: dict[str, int], kept: list[bytes], make_slot: MakeSlot) -> None:
+def test_gone_for_good(names: list[bytes], kept: list[bytes], make_slot: MakeSlot) -> None:
     slot = make_slot()
     before = slot.seed(SEEDED)
     purged = len(DEAD) - len(kept)
-    assert slot.purge(*names, **bounds) == purged
+    assert slot.purge(*names) == purged
     assert slot.state() == replace(
         before,
         dead={name: DEAD[name] for name in kept},
@@ -46,4 +42,4 @@ def test_1000_at_once(make_slot: MakeSlot) -> None:
     names = [b"%d" % number for number in range(3_000)]
     slot.seed(SlotState(dead=dict.fromkeys(names, 1), reason={key: {} for key in names}))
     assert slot.purge(*names[:1_000]) == 1_000
-    assert [slot.purge() for _ in range(3)] == [1_000, 1_000, 0]
+    assert [slot.purge() for _ in range(2)] == [1_000, 1_000]

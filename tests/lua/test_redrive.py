@@ -112,11 +112,11 @@ def test_beside_a_delivery_in_flight_it_waits(make_slot: MakeSlot) -> None:
     assert len(slot.claim().messages) == 1
 
 
-@pytest.mark.parametrize("limit", [0, 10])
-def test_nothing_to_do(limit: int, make_slot: MakeSlot) -> None:
+@pytest.mark.parametrize("names", [[], [b"absent"]])
+def test_nothing_to_do(names: list[bytes], make_slot: MakeSlot) -> None:
     slot = make_slot()
-    before = slot.seed(SEEDED if limit == 0 else SlotState())
-    assert slot.redrive("after", 0, limit=limit) == []
+    before = slot.seed(SEEDED if names else SlotState())
+    assert slot.redrive("after", 0, *names) == [ABSENT] * len(names)
     assert slot.state() == before
 
 

@@ -161,14 +161,7 @@ MUTANTS = (
     _mutant("redrive loses the body", ("redrive", "redis.call('HGET', dead_body, content)", "false")),
     _mutant("redrive overwrites where it should merge", ("redrive", "if not fresh or overwrite then", "if true then")),
     _mutant("redrive leaves the dead one behind", ("redrive", "redis.call('ZREM', dead, content)", "")),
-    _mutant(
-        "purge takes the youngest",
-        (
-            "purge_dead",
-            "'ZRANGEBYSCORE', dead, '-inf', '(' .. before_ms",
-            "'ZREVRANGEBYSCORE', dead, '(' .. before_ms, '-inf'",
-        ),
-    ),
+    _mutant("a purge leaves reasons behind", ("purge_dead", "redis.call('HDEL', reason, unpack(contents))", "")),
     # sending
     _mutant(
         "a merge overwrites",

@@ -315,35 +315,31 @@ class SlotMachine(RuleBasedStateMachine):
         age=st.sampled_from([None, None, 0, 1]),
     )
     def redrive(self, picked: list[int], choice: int, bounds: tuple[bool, int], age: int | None) -> None:
-        names, (kind, value), (overwrite, limit) = self._names(picked), self._new_score(choice), bounds
+        (kind, value), (overwrite, limit) = self._new_score(choice), bounds
+        names = self._names(picked) or self.model.longest_dead(limit)
         dead = set(self.model.slot.dead)
         # None: whenever they died; 0: when they did; 1: at another time, so that none is meant
-        died_ms = None if age is None or not names else [self.model.slot.dead.get(name, 0) - age for name in names]
+        died_ms = None if age is None else [self.model.slot.dead.get(name, 0) - age for name in names]
         call = dead_.redrive(
             self.topic,
             0,
             kind,
             value,
             overwrite=overwrite,
-            limit=limit,
             contents=names,
             died_ms=died_ms,
         )
         self._both(
             with_hints(call),
-            lambda: self.model.redrive(names, kind, value, overwrite=overwrite, limit=limit, died_ms=died_ms),
+            lambda: self.model.redrive(names, kind, value, overwrite=overwrite, died_ms=died_ms),
         )
         self.owed |= dead - self.model.slot.dead.keys()
 
     @precondition(lambda self: self.model.slot.dead)
-    @rule(picked=some, bounds=st.sampled_from([*product([1, 10], [None, 0, 1_000])]))
-    def purge(self, picked: list[int], bounds: tuple[int, int | None]) -> None:
-        names, (limit, ago_ms) = self._names(picked), bounds
-        before_ms = None if ago_ms is None else self.model.now_ms - ago_ms
-        self._both(
-            dead_.purge_dead(self.topic, 0, before_ms=before_ms, limit=limit, contents=names),
-            lambda: self.model.purge(names, before_ms, limit),
-        )
+    @rule(picked=some, limit=st.sampled_from([1, 10]))
+    def purge(self, picked: list[int], limit: int) -> None:
+        names = self._names(picked) or self.model.longest_dead(limit)
+        self._both(dead_.purge_dead(self.topic, 0, names), lambda: self.model.purge(names))
 
     def _content(self, index: int) -> bytes:
         return self.contents[index % len(self.contents)]

@@ -448,12 +448,11 @@ class Model:
         value: int,
         *,
         overwrite: bool,
-        limit: int,
         died_ms: Sequence[int] | None = None,
     ) -> list[Redriven]:
         score = self._new_score(kind, value)
         answers: list[Redriven] = []
-        for index, content in enumerate(contents or _lowest_first(self.slot.dead)[:limit]):
+        for index, content in enumerate(contents):
             found = self.slot.dead.get(content)
             if found is None or (died_ms is not None and died_ms[index] != found):
                 answers.append(Redriven.ABSENT)
@@ -470,15 +469,14 @@ class Model:
             self.slot.hints.append(score if self.topic.type.timed else 0)
         return answers
 
-    def purge(self, contents: Sequence[bytes], before_ms: int | None, limit: int) -> int:
-        if contents:
-            doomed = [content for content in dict.fromkeys(contents) if content in self.slot.dead]
-        else:
-            end_ms = float("inf") if before_ms is None else before_ms
-            doomed = [c for c in _lowest_first(self.slot.dead) if self.slot.dead[c] < end_ms][:limit]
+    def purge(self, contents: Sequence[bytes]) -> int:
+        doomed = [content for content in dict.fromkeys(contents) if content in self.slot.dead]
         self._drop_dead(doomed)
         self.totals["purged"] += len(doomed)
         return len(doomed)
+
+    def longest_dead(self, limit: int) -> list[bytes]:
+        return _lowest_first(self.slot.dead)[:limit]
 
 
 def _lowest_first(scores: dict[bytes, int]) -> list[bytes]:

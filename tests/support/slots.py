@@ -285,14 +285,17 @@ class SlotUnderTest:
             kind,
             value,
             overwrite=overwrite,
-            limit=limit,
-            contents=contents,
+            contents=contents or self.longest_dead(limit),
             died_ms=died_ms,
         )
         return self.run(with_hints(call))
 
-    def purge(self, *contents: bytes, before_ms: int | None = None, limit: int = 1_000) -> int:
-        return self.run(dead_.purge_dead(self.topic, 0, before_ms=before_ms, limit=limit, contents=contents))
+    def purge(self, *contents: bytes) -> int:
+        return self.run(dead_.purge_dead(self.topic, 0, contents or self.longest_dead(1_000)))
+
+    def longest_dead(self, limit: int) -> list[bytes]:
+        found: Any = self.client.zrange(self.keys.dead, 0, limit - 1) if limit else []
+        return found
 
 
 def check_topic(client: redis.Redis, topic: str) -> None:

@@ -21,7 +21,6 @@ _TO_SHRINK = "still to be shrunk"
 MANY_PARAMETERS = {
     "rmq._ownership.coordinator.Coordinator.__init__": _SETTINGS,
     "rmq._scripts.claiming.claim": _TO_SHRINK,
-    "rmq._scripts.dead.redrive": _TO_SHRINK,
     "rmq._scripts.streams.claim": _TO_SHRINK,
     "rmq._scripts.viewing._found": _TO_SHRINK,
 }

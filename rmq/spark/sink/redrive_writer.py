@@ -84,7 +84,6 @@ class RedriveWriter(Reporting, DataSourceArrowWriter):
                 kind,
                 value,
                 overwrite=self._overwrite,
-                limit=len(part),
                 contents=[content for content, _ in part],
                 died_ms=[died_ms for _, died_ms in part],
             )

@@ -71,14 +71,15 @@ def test_arguments_that_are_put_together_are_those_of_the_header() -> None:
 
 
 def test_what_a_call_does_not_say_is_an_error() -> None:
-    args = Bound("purge_dead").args
-    assert args(before_ms=5, limit=1, actor="me", contents=[b"a", b"b"]) == [5, 1, "me", b"a", b"b"]
-    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'limit'"):
-        args(before_ms=5, actor="me", contents=[])
+    args = Bound("audit").args
+    assert args(actor="me", action="a", detail="d", outcome="o") == ["me", "a", "d", "o"]
+    assert Bound("purge_dead").args(actor="me", contents=[b"a", b"b"]) == ["me", b"a", b"b"]
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'detail'"):
+        args(actor="me", action="a", outcome="o")
     with pytest.raises(TypeError, match="unexpected keyword argument 'actors'"):
-        args(before_ms=5, limit=1, actors="me", contents=[])
+        args(actors="me", action="a", detail="d", outcome="o")
     with pytest.raises(TypeError, match="positional"):
-        args(5, 1, "me", [])
+        args("me", "a", "d", "o")
 
 
 def test_keys_come_in_the_order_of_the_header() -> None:

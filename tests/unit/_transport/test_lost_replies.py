@@ -24,8 +24,8 @@ REPEATED = {
     "send": SEND,
     "cancel": steering.cancel(FIXED, 0, [b"a"]),
     "reschedule": steering.reschedule(FIXED, 0, [b"a"], "at", 5),
-    "redrive named": dead.redrive(FIXED, 0, "at", 5, overwrite=True, limit=1, contents=[b"a"]),
-    "purge named": dead.purge_dead(FIXED, 0, contents=[b"a"]),
+    "redrive": dead.redrive(FIXED, 0, "at", 5, overwrite=True, contents=[b"a"]),
+    "purge_dead": dead.purge_dead(FIXED, 0, [b"a"]),
     "list_dead": dead.list_dead(FIXED, 0, 0, 1),
     "peek": viewing.peek(FIXED, 0, "store", 0, 1),
     "stats": viewing.stats(FIXED, 0),
@@ -36,8 +36,7 @@ NEVER_REPEATED = {
     "ack": claiming.ack(FIXED, 0, [(b"a", 1)]),
     "nack": claiming.nack(FIXED, 0, [Nack(b"a", 1)]),
     "extend": claiming.extend(FIXED, 0, [(b"a", 1)]),
-    "redrive the longest dead": dead.redrive(FIXED, 0, "at", 5, overwrite=True, limit=1),
-    "purge the longest dead": dead.purge_dead(FIXED, 0, limit=1),
+    "purge_backlog": steering.purge_backlog(FIXED, 0, "store", 1),
 }
 
 
