@@ -36,6 +36,7 @@ KEPT = "kept"
 _PROBE_INTERVAL_S = 0.003
 _LOADING_INTERVAL_S = 1.0
 _RESTART_PAUSE_S = 0.2
+_RESTARTS = 3  # a crash can come before we have heard the first answer
 _STOP_LIMIT_S = 10.0
 _LOG_TAIL_LINES = 12
 _LOG_TAIL_BYTES = 4096
@@ -68,7 +69,7 @@ def ask(path: str, command: bytes, timeout_s: float = 1.0) -> bytes:
             return b""
 
 
-def log_tail(path: str) -> str:
+def log_tail(path: str | os.PathLike[str]) -> str:
     """Return the last lines of a log; empty if there is none."""
     try:
         with open(path, "rb") as log:
@@ -96,6 +97,7 @@ class Guard:
         self._listener = socket.socket(socket.AF_UNIX)
         self._pid = 0  # of redis-server; 0: not running
         self._answered = False  # since it was started
+        self._restarts = 0  # how often it is started again before it answers
         self._terminated = False
         self._loading_told = 0.0
 
@@ -202,7 +204,7 @@ class Guard:
         if not reply:
             return
         if not reply.startswith(b"-LOADING"):
-            self._answered = True
+            self._answered, self._restarts = True, _RESTARTS
             self._tell_waiting(f"ready {self._pid} {self._socket_path}\n")
             self._waiting.clear()
         elif time.monotonic() >= self._loading_told + _LOADING_INTERVAL_S:
@@ -219,12 +221,13 @@ class Guard:
 
     def _survives(self, status: int) -> bool:
         """Decide if an ended redis-server starts again: after a crash, and only if its data was kept."""
-        if not self._answered:
+        if not self._answered and not self._restarts:
             how = f"was killed by signal {-status}" if status < 0 else f"ended with exit code {status}"
             self._tell_failure(f"{self._server} {how} before it was ready")
             return False
         if self._kind == TEMPORARY or status == 0:  # 0: somebody told it to shut down
             return False
+        self._restarts -= 1
         time.sleep(_RESTART_PAUSE_S)
         return True
 

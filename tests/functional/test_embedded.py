@@ -207,6 +207,16 @@ def test_a_crashed_server_comes_back_with_its_data(tmp_path: Path) -> None:
             assert wait_until(lambda key=f"kept-{round_}": read(client, key)) == b"1"
 
 
+def test_a_server_that_crashes_again_before_anybody_heard_it_comes_back(tmp_path: Path) -> None:
+    with EmbeddedServer.start(tmp_path) as server, redis_of(server) as client:
+        client.set("kept", 1)
+        guard, last = guard_of(server), server.pid
+        for _ in range(3):
+            crash(last)
+            last = wait_until(lambda last=last: [each.pid for each in guard.children() if each.pid != last])[0]
+        assert wait_until(lambda: read(client, "kept")) == b"1"
+
+
 def test_a_server_that_is_told_to_shut_down_stays_down_until_the_next_start(tmp_path: Path) -> None:
     with EmbeddedServer.start(tmp_path) as server, redis_of(server) as client:
         client.set("kept", 1)
