@@ -11,13 +11,12 @@ Controlled Rounding", JASA 82, 1987; it is a flow with whole capacities). `_even
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 Owners = tuple[str | None, ...]
 """The owner of each slot of one topic, by slot number; None while the slot has none."""
@@ -25,15 +24,10 @@ Owners = tuple[str | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one live worker can take.
+    """What one live worker can take."""
 
-    Args:
-        topics: Names of the topics that it consumes.
-        weight: Its capacity against that of the others, a whole number from 1.
-    """
-
-    topics: frozenset[str]
-    weight: int = 1
+    topics: frozenset[str]  # that it consumes
+    weight: int = 1  # its capacity against that of the others
 
 
 def assign(
@@ -81,12 +75,9 @@ class _Table:
             if owner in held:
                 held[owner].append(slot)
         total = sum(weights.values())
-        quota = {worker: slots * weight // total for worker, weight in weights.items()}
-        remainder = {
-            worker: Fraction(slots * weight % total, total)
-            for worker, weight in weights.items()
-            if slots * weight % total
-        }
+        shares = {worker: divmod(slots * weight, total) for worker, weight in weights.items()}
+        quota = {worker: whole for worker, (whole, _) in shares.items()}
+        remainder = {worker: Fraction(rest, total) for worker, (_, rest) in shares.items() if rest}
         return cls(name, slots, held, quota, remainder)
 
     def round_up(self, loads: dict[str, Fraction]) -> None:
@@ -95,8 +86,8 @@ class _Table:
             loads[worker] -= remainder
         spare = int(sum(self.remainder.values()))
         order = sorted(self.remainder, key=lambda worker: (self.place_is_empty(worker), loads[worker], worker))
-        for worker in order[:spare]:
-            self.up.add(worker)
+        self.up.update(order[:spare])
+        for worker in self.up:
             loads[worker] += 1
 
     def place_is_empty(self, worker: str) -> bool:
@@ -106,20 +97,14 @@ class _Table:
     def deal(self) -> Owners:
         """Let every worker keep what it has up to its quota and deal out the rest in order."""
         owners: list[str | None] = [None] * self.slots
-        wanting: deque[tuple[str, int]] = deque()
+        wanting: list[str] = []
         for worker, slots in self.held.items():
             quota = self.quota[worker] + (worker in self.up)
             for slot in slots[:quota]:
                 owners[slot] = worker
-            if quota > len(slots):
-                wanting.append((worker, quota - len(slots)))
-        for slot, owner in enumerate(owners):
-            if owner is None and wanting:
-                worker, missing = wanting.popleft()
-                owners[slot] = worker
-                if missing > 1:
-                    wanting.appendleft((worker, missing - 1))
-        return tuple(owners)
+            wanting += [worker] * (quota - len(slots))
+        takers = iter(wanting)
+        return tuple(next(takers, None) if owner is None else owner for owner in owners)
 
 
 def _even_out(tables: list[_Table], loads: dict[str, Fraction]) -> None:
@@ -144,32 +129,22 @@ def _even_out(tables: list[_Table], loads: dict[str, Fraction]) -> None:
             loads[taker] += 1
 
 
-def _path(tables: list[_Table], start: str, goals: set[str], *, giving: bool) -> list[tuple[_Table, str, str]]:
+def _path(tables: list[_Table], start: str, goals: set[str], *, giving: bool) -> tuple[tuple[_Table, str, str], ...]:
     """Return the shortest chain of (topic, giver, taker) from `start` to one of `goals`; moves of held slots last."""
-    seen: dict[str, tuple[_Table, str] | None] = {start: None}
+    paths: dict[str, tuple[tuple[_Table, str, str], ...]] = {start: ()}
     queue = deque([start])
     while queue:
         here = queue.popleft()
         if here in goals:
-            return _unwind(seen, here, giving=giving)
+            return paths[here]
         for table in sorted(tables, key=lambda table: table.place_is_empty(here) is not giving):
             if here not in table.remainder or (here in table.up) is not giving:
                 continue
             for there in sorted(table.remainder, key=lambda worker: (table.place_is_empty(worker) is giving, worker)):
-                if there not in seen and (there in table.up) is not giving:
-                    seen[there] = (table, here)
+                if there not in paths and (there in table.up) is not giving:
+                    paths[there] = (*paths[here], (table, here, there) if giving else (table, there, here))
                     queue.append(there)
     raise AssertionError("a controlled rounding always exists")
-
-
-def _unwind(seen: Mapping[str, tuple[_Table, str] | None], goal: str, *, giving: bool) -> list[tuple[_Table, str, str]]:
-    path: list[tuple[_Table, str, str]] = []
-    step, there = seen[goal], goal
-    while step is not None:
-        table, here = step
-        path.append((table, here, there) if giving else (table, there, here))
-        step, there = seen[here], here
-    return path
 
 
 def spread_slots(slots: Collection[int], threads: int, before: Mapping[int, int]) -> dict[int, int]:

@@ -7,7 +7,7 @@
 /assignment             who shall own what; the node's version is the assignment's
 /owners/<topic>/<slot>  ephemeral: who owns it; the node's czxid is the epoch
 
-Documents say their schema version (`_model/schema.py`). Who can't read one passes over that one alone: a topic whose
+Documents say their schema version (`_model/schema.py`). A reader passes over one that it can't read: a topic whose
 definition is unreadable gets no new owners, a worker with an unreadable node no slots, and an unreadable assignment
 leaves everything as it is until the leader writes one in the version of the oldest live worker.
 """
@@ -66,25 +66,15 @@ def owner_path(key: SlotKey) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkerDocument:
-    """What a worker says of itself.
+    """What a worker says of itself."""
 
-    Args:
-        topics: The topics it consumes → their number of slots, as it knows it. Empty while it leaves.
-        weight: Its capacity against the others', from 1.
-        host: Name of its machine.
-        pid: Its process id there.
-        room: Bytes that the paths of its owner nodes may take; None where it knows no limit (before version 2).
-        version: The schema version of what it writes and reads.
-        redis: Identity of the Redis whose messages it handles; empty where it does not know (before version 2).
-    """
-
-    topics: Mapping[str, int]
-    weight: int = 1
+    topics: Mapping[str, int]  # that it consumes → their number of slots, as it knows it; empty while it leaves
+    weight: int = 1  # its capacity against the others'
     host: str = ""
     pid: int = 0
-    room: int | None = None
-    version: int = SCHEMA_VERSION
-    redis: str = ""
+    room: int | None = None  # bytes for the paths of its owner nodes; None: it knows no limit (before version 2)
+    version: int = SCHEMA_VERSION  # of what it writes and reads
+    redis: str = ""  # identity of the Redis whose messages it handles; empty: it does not know (before version 2)
 
     def to_json(self) -> bytes:
         """Return the contents of the worker's node."""
@@ -105,12 +95,11 @@ class WorkerDocument:
         """
         document = read_document(data, "a worker's node in ZooKeeper")
         try:
-            fields = document.fields
+            fields: dict[str, Any] = {"room": None, "redis": "", **document.fields}
             topics = {str(name): int(slots) for name, slots in fields["topics"].items()}
             weight, host, pid = max(1, int(fields["weight"])), str(fields["host"]), int(fields["pid"])
-            room = fields.get("room")
-            redis = str(fields.get("redis", ""))
-            return cls(topics, weight, host, pid, None if room is None else int(room), document.version, redis)
+            room = None if fields["room"] is None else int(fields["room"])
+            return cls(topics, weight, host, pid, room, document.version, str(fields["redis"]))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise UnreadableDocumentError(f"a worker's node in ZooKeeper cannot be read: {error!r:.200}") from None
 

@@ -27,19 +27,12 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What ZooKeeper knows of a node.
+    """What ZooKeeper knows of a node."""
 
-    Args:
-        czxid: Transaction that created it.
-        version: How often its data were set.
-        session: Id of the session that an ephemeral node lives with (`ephemeralOwner`), else 0.
-        mzxid: Transaction that has set its data last.
-    """
-
-    czxid: int
-    version: int
-    session: int
-    mzxid: int = 0
+    czxid: int  # transaction that created it
+    version: int  # how often its data were set
+    session: int  # id of the session that an ephemeral node lives with (`ephemeralOwner`), else 0
+    mzxid: int = 0  # transaction that has set its data last
 
 
 @dataclass(frozen=True, slots=True)

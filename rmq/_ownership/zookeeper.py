@@ -55,7 +55,8 @@ class _Handler(SequentialThreadingHandler):
         try:
             connection = cast("Any", super()).create_connection(*args, **kwargs)
         except Exception as error:  # kazoo tries the next server, and tells nobody why
-            self.refusal = f"{_address(kwargs.get('address', args[0] if args else None))}: {error!s:.300}"
+            server: Any = kwargs.get("address", args[0] if args else None)
+            self.refusal = f"{'{}:{}'.format(*server[:2]) if server else 'a server'}: {error!s:.300}"
             raise
         self._current, self.refusal = connection, None
         return connection
@@ -205,53 +206,42 @@ class ZooKeeperClient:
                 replies += [UNKNOWN] * len(window)
                 continue
             sent_s = monotonic_s()
-            begun = [(request, self._begin(request)) for request in window]
-            replies += [self._reply(request, result) for request, result in begun]
+            replies += [self._reply(*begun) for begun in [self._begin(request) for request in window]]
             if heard and self.session == session and UNKNOWN not in replies[start:]:
                 heard(sent_s)
         return replies if self.session == session else [UNKNOWN] * len(requests)
 
-    def _begin(self, request: Request) -> Any:
-        client, watch = self._client, self._on_event
+    def _begin(self, request: Request) -> tuple[Any, Callable[[Any], Reply], Reply]:
+        """Send a request; return its result to come, how that is read, and the reply if ZooKeeper says no."""
+        client = self._client
+        watch = self._on_event if isinstance(request, Look | Get | Children) and request.watch else None
         match request:
             case Sync():
-                return client.sync_async("/")
-            case Look(path, watched):
-                return client.exists_async(path, watch=watch if watched else None)
-            case Get(path, watched):
-                return client.get_async(path, watch=watch if watched else None)
-            case Children(path, watched):
-                return client.get_children_async(path, watch=watch if watched else None)
+                return client.sync_async("/"), _done, None
+            case Look(path):
+                return client.exists_async(path, watch=watch), lambda stat: _stat(stat) if stat else None, None
+            case Get(path):
+                return client.get_async(path, watch=watch), lambda node: (node[0], _stat(node[1])), None
+            case Children(path):
+                return client.get_children_async(path, watch=watch), list, None
             case Create(path, data, ephemeral):
-                return client.create_async(path, data, ephemeral=ephemeral, include_data=True)
+                created = client.create_async(path, data, ephemeral=ephemeral, include_data=True)
+                return created, lambda node: _stat(node[1]), None
             case Put(path, data, version):
-                return client.set_async(path, data, version=version)
+                return client.set_async(path, data, version=version), _done, False
             case Release(path, guard):
                 transaction = client.transaction()
                 transaction.check(guard, -1)
                 transaction.delete(path)
-                return transaction.commit_async()
+                return transaction.commit_async(), _released, False
 
-    def _reply(self, request: Request, result: Any) -> Reply:
+    def _reply(self, result: Any, read: Callable[[Any], Reply], refused: Reply) -> Reply:
         try:
-            value = self._result(result)
+            return read(self._result(result))
         except _BROKEN:
             return UNKNOWN
         except _DEFINITE:
-            return False if isinstance(request, Put | Release) else None
-        match request:
-            case Sync() | Put():
-                return True
-            case Look():
-                return _stat(value) if value else None
-            case Get():
-                return value[0], _stat(value[1])
-            case Children():
-                return list(value)
-            case Create():
-                return _stat(value[1])
-            case Release():
-                return _released(value)
+            return refused
 
     def _result(self, result: Any) -> Any:
         """Wait for a result; hang up on a server that keeps silent.
@@ -279,9 +269,8 @@ class ZooKeeperClient:
             raise CoordinationError(f"ZooKeeper refuses: {error!r}") from error
 
 
-def _address(server: Any) -> str:
-    """Return a server's address for a message."""
-    return f"{server[0]}:{server[1]}" if isinstance(server, tuple) else "a server"
+def _done(_value: Any) -> bool:
+    return True
 
 
 def _stat(stat: Any) -> Stat:

@@ -8,32 +8,25 @@ Source: Redis Cluster specification; CLUSTER NODES, CLUSTER INFO, CLUSTER MEET, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rmq._model.workers import from_ranges
 from rmq._transport.cluster_map import HASH_SLOTS
 from rmq._transport.urls import Address
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A line of CLUSTER NODES: what one node knows of another, or of itself.
-
-    Attributes:
-        id: The node's id.
-        address: Where it listens; the host is an IP address.
-        flags: Such as `myself`, `master`, `slave`, `fail?`, `handshake`.
-        master: Id of the master that it follows, else empty.
-        connected: Whether the link to it works.
-        slots: The hash slots that it holds.
-    """
+    """A line of CLUSTER NODES: what one node knows of another, or of itself."""
 
     id: str
-    address: Address
-    flags: frozenset[str]
-    master: str
-    connected: bool
-    slots: frozenset[int]
+    address: Address  # the host is an IP address
+    flags: frozenset[str]  # such as `myself`, `master`, `slave`, `fail?`, `handshake`
+    master: str  # id of the master that it follows, else empty
+    connected: bool  # whether the link to it works
+    slots: frozenset[int]  # hash slots
 
     @property
     def reached(self) -> bool:
@@ -43,17 +36,11 @@ class Peer:
 
 @dataclass(frozen=True)
 class NodeView:
-    """What one node says of itself and of the cluster.
+    """What one node says of itself and of the cluster."""
 
-    Attributes:
-        peers: All it knows, itself among them, without those that it is only meeting; by id.
-        info: CLUSTER INFO.
-        replication: INFO replication.
-    """
-
-    peers: Mapping[str, Peer]
-    info: Mapping[str, str]
-    replication: Mapping[str, str]
+    peers: Mapping[str, Peer]  # by id, itself among them, without those that it is only meeting
+    info: Mapping[str, str]  # CLUSTER INFO
+    replication: Mapping[str, str]  # INFO replication
 
     @property
     def me(self) -> Peer:
@@ -76,10 +63,8 @@ class Step:
 
 def parse_node(nodes: str, info: str, replication: str) -> NodeView:
     """Understand a node's CLUSTER NODES, CLUSTER INFO and INFO replication."""
-    peers = [_peer(line.split()) for line in nodes.splitlines()]
-    return NodeView(
-        {peer.id: peer for peer in peers if "handshake" not in peer.flags}, _pairs(info), _pairs(replication)
-    )
+    peers = {peer.id: peer for peer in map(_peer, nodes.splitlines()) if "handshake" not in peer.flags}
+    return NodeView(peers, _pairs(info), _pairs(replication))
 
 
 def next_steps(views: Mapping[Address, NodeView], masters: Sequence[Address]) -> list[Step]:
@@ -102,8 +87,7 @@ def what_lacks(views: Mapping[Address, NodeView], replicas: int) -> str:
     """Say what the cluster lacks; empty when it is complete and each replica has its data."""
     ids = {view.me.id for view in views.values()}
     for address, view in views.items():
-        lacking = _trouble(view, ids, replicas)
-        if lacking:
+        if lacking := _trouble(view, ids, replicas):
             return f"{address} {lacking}"
     following = sum(view.synchronised for view in views.values())
     return f"{following} of {replicas} replicas have their master's data" if following < replicas else ""
@@ -145,7 +129,7 @@ def _trouble(view: NodeView, ids: set[str], replicas: int) -> str:
 
 def _slots(views: Mapping[Address, NodeView], masters: Sequence[Address]) -> Iterable[Step]:
     """Give each master the part of its share that nobody holds."""
-    taken = frozenset[int]().union(*(peer.slots for view in views.values() for peer in view.peers.values()))
+    taken = {slot for view in views.values() for peer in view.peers.values() for slot in peer.slots}
     able = [address for address in masters if "master" in views[address].me.flags]
     able = able or [address for address, view in views.items() if "master" in view.me.flags]
     for number, address in enumerate(masters):
@@ -169,34 +153,27 @@ def _meetings(views: Mapping[Address, NodeView]) -> Iterable[Step]:
 
 def _followers(views: Mapping[Address, NodeView], masters: Sequence[Address]) -> Iterable[Step]:
     """Let each node without hash slots follow a master, as soon as all hash slots are held and it knows the master."""
-    holders = {view.me.id: view for view in views.values() if view.me.slots}
-    if sum(len(view.me.slots) for view in holders.values()) < HASH_SLOTS:
+    nodes = {address: view.me for address, view in views.items()}
+    if sum(len(node.slots) for node in nodes.values()) < HASH_SLOTS:
         return
-    following = dict.fromkeys(holders, 0)
-    for view in views.values():
-        if view.me.master in following:
-            following[view.me.master] += 1
-    ids = [views[address].me.id for address in masters if views[address].me.id in holders]
-    preferred = [*ids, *(each for each in holders if each not in ids)]
+    following = Counter(node.master for node in nodes.values())
+    preferred = dict.fromkeys((*masters, *nodes))
+    holders = [nodes[address].id for address in preferred if nodes[address].slots]
     for address, view in views.items():
         if view.me.slots or view.me.master:
             continue
-        chosen = min(preferred, key=following.__getitem__)
+        chosen = min(holders, key=following.__getitem__)
         following[chosen] += 1
         if chosen in view.peers:
             yield Step(address, ("CLUSTER", "REPLICATE", chosen))
 
 
-def _peer(words: Sequence[str]) -> Peer:
-    host, _, port = words[1].partition("@")[0].rpartition(":")
-    held: set[int] = set()
-    for part in words[8:]:
-        if not part.startswith("["):  # a hash slot that moves
-            first, _, last = part.partition("-")
-            held.update(range(int(first), int(last or first) + 1))
-    master = "" if words[3] == "-" else words[3]
-    flags = frozenset(words[2].split(","))
-    return Peer(words[0], Address(host, int(port)), flags, master, words[7] == "connected", frozenset(held))
+def _peer(line: str) -> Peer:
+    node, place, flags, master, _, _, _, link, *parts = line.split()
+    host, _, port = place.partition("@")[0].rpartition(":")
+    held = frozenset(from_ranges(",".join(part for part in parts if part[0] != "[")))  # [: a hash slot that moves
+    following = "" if master == "-" else master
+    return Peer(node, Address(host, int(port)), frozenset(flags.split(",")), following, link == "connected", held)
 
 
 def _pairs(text: str) -> dict[str, str]:

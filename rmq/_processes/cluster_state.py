@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+from collections.abc import Generator, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rmq._processes import deployment
 from rmq._transport.urls import Address
@@ -53,13 +55,15 @@ class State:
     error: str = ""
     processes: tuple[Process, ...] = field(default_factory=tuple[Process, ...])
 
+    def addresses(self, names: Iterable[str]) -> list[Address]:
+        """Return where these services listen."""
+        return [Address(HOST, self.ports[name]) for name in names]
+
     @property
     def environment(self) -> dict[str, str]:
         """What clients need: RMQ_URL and RMQ_ZOOKEEPER."""
-        return deployment.environment(
-            [Address(HOST, self.ports[name]) for name in (*deployment.MASTERS, *deployment.REPLICAS)],
-            [Address(HOST, self.ports[name]) for name in deployment.ZOOKEEPERS],
-        )
+        redis = (*deployment.MASTERS, *deployment.REPLICAS)
+        return deployment.environment(self.addresses(redis), self.addresses(deployment.ZOOKEEPERS))
 
 
 class LocalClusterError(RmqError):
@@ -83,8 +87,12 @@ def write_state(folder: Path, state: State) -> None:
     new.replace(folder / STATE_FILE)
 
 
-def tail_of(path: Path, most: int = 2_000) -> str:
-    """Return the end of a log, at most so many characters; empty where there is none."""
-    with contextlib.suppress(OSError):
-        return path.read_text(errors="replace")[-most:]
-    return ""
+@contextlib.contextmanager
+def locked(path: Path, *, shared: bool = False) -> Generator[IO[str] | None]:
+    """Hold the lock on a file, made if missing unless it is shared; give `None` where another process holds it."""
+    with path.open("r" if shared else "a+") as lock:
+        try:
+            fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+        yield None if lock.closed else lock

@@ -15,14 +15,12 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Generator
 from pathlib import Path
-from typing import NamedTuple, NoReturn
 from urllib.parse import quote
 
 from rmq._processes import embedded_guard
 from rmq._processes.embedded_guard import GUARD_SOCKET, KEPT, LOG_FILE, SERVER_SOCKET, TEMPORARY, ask, log_tail
-from rmq._processes.server_programs import find_redis_server, find_server_for
+from rmq._processes.server_programs import find_server_for
 from rmq.errors import EmbeddedServerError
 
 LOCK_FILE = "rmq.lock"
@@ -75,46 +73,36 @@ class EmbeddedServer:
         Guarantee:
             Two processes (or threads) that start on one folder share one server, also while an earlier one shuts down.
         """
-        if folder is None:
-            return cls._start_temporary(find_redis_server(), timeout_s)
-        folder = _usable_folder(folder)
+        if folder is not None:
+            return cls._start(_usable_folder(folder), KEPT, timeout_s)
+        folder = _temporary_folder()
+        try:
+            return cls._start(folder, TEMPORARY, timeout_s)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    @classmethod
+    def _start(cls, folder: Path, kind: str, timeout_s: float) -> EmbeddedServer:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             lock_fd = _try_lock(folder)
-            try:
-                if lock_fd is None:  # somebody's server runs: it reads its data, whatever programs we have here
-                    connection = _attach(folder)
-                else:
-                    connection = _launch(find_server_for(folder), folder, KEPT, lock_fd, timeout_s)
-            finally:
-                if lock_fd is not None:
-                    os.close(lock_fd)  # the guard has its own
-            if connection is not None:
-                greeting = _await_greeting(connection, folder, timeout_s)
-                if greeting is not None:
-                    return cls(folder, greeting.socket_path, greeting.pid, connection)
+            if lock_fd is None:  # somebody's server runs: it reads its data, whatever programs we have here
+                connection = _attach(folder)
+            else:
+                with os.fdopen(lock_fd):  # the guard has its own
+                    connection = _launch(find_server_for(folder), folder, kind, lock_fd, timeout_s)
+            greeting = connection and _await_greeting(connection, folder, timeout_s)
+            if connection and greeting:
+                return cls(folder, *greeting, connection)
+            if kind == TEMPORARY:
+                raise EmbeddedServerError(f"somebody stopped the server in {folder} while it started{_log_of(folder)}")
             time.sleep(_RETRY_INTERVAL_S)
         raise EmbeddedServerError(
             f"another process holds {folder / LOCK_FILE}, but no server answered in {timeout_s:g} s: it may still be "
             "starting or stopping. Try again; if that does not help, end the process that holds the lock "
             f"(`fuser {folder / LOCK_FILE}` names it){_log_of(folder)}"
         )
-
-    @classmethod
-    def _start_temporary(cls, program: Path, timeout_s: float) -> EmbeddedServer:
-        folder = _temporary_folder()
-        try:
-            greeting = connection = None
-            if (lock_fd := _try_lock(folder)) is not None:
-                with os.fdopen(lock_fd):
-                    connection = _launch(program, folder, TEMPORARY, lock_fd, timeout_s)
-                greeting = _await_greeting(connection, folder, timeout_s)
-            if connection is None or greeting is None:
-                raise EmbeddedServerError(f"somebody stopped the server in {folder} while it started{_log_of(folder)}")
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        return cls(folder, greeting.socket_path, greeting.pid, connection)
 
     def close(self) -> None:
         """End this use of the server; with the last use the server stops, writes its AOF, and a temporary folder goes.
@@ -168,28 +156,18 @@ def _fits(folder: Path) -> bool:
     return len(os.fsencode(folder / _LONGEST_FILE_NAME)) <= _SOCKET_PATH_LIMIT_BYTES
 
 
-def _make_alias(folder: Path) -> Path:
-    """Link a folder whose path is too long for sockets into a short one of our own."""
-    alias = _temporary_folder()
-    (alias / "data").symlink_to(folder)
-    return alias
-
-
-@contextlib.contextmanager
-def _short(folder: Path) -> Generator[Path]:
-    """Give a path of the folder that is short enough for sockets, for as long as the context lasts."""
+def _short(folder: Path, links: contextlib.ExitStack) -> Path:
+    """Return a path of the folder that is short enough for sockets; if it is a link, `links` removes it."""
     if _fits(folder):
-        yield folder
-        return
-    alias = _make_alias(folder)
-    try:
-        yield alias / "data"
-    finally:
-        shutil.rmtree(alias, ignore_errors=True)
+        return folder
+    alias = _temporary_folder()
+    links.callback(shutil.rmtree, alias, ignore_errors=True)
+    (alias / "data").symlink_to(folder)
+    return alias / "data"
 
 
 def _log_of(folder: Path) -> str:
-    tail = log_tail(str(folder / LOG_FILE))
+    tail = log_tail(folder / LOG_FILE)
     return f"; the end of {folder / LOG_FILE}:\n{tail}" if tail else ""
 
 
@@ -198,64 +176,56 @@ def _log_of(folder: Path) -> str:
 
 def _try_lock(folder: Path) -> int | None:
     """Take the folder's lock; None if a server (or one that starts or stops) holds it."""
-    try:
-        lock_fd = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        _refuse_folder(folder, error)
-    try:
-        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock_fd)
-        return None
-    except OSError as error:
-        os.close(lock_fd)
-        _refuse_folder(folder, error)
-    return lock_fd
-
-
-def _refuse_folder(folder: Path, error: OSError) -> NoReturn:
-    raise EmbeddedServerError(f"cannot lock {folder / LOCK_FILE}: {error.strerror}") from error
+    with contextlib.ExitStack() as on_failure:
+        try:
+            lock_fd = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            on_failure.callback(os.close, lock_fd)
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise EmbeddedServerError(f"cannot lock {folder / LOCK_FILE}: {error.strerror}") from error
+        on_failure.pop_all()
+        return lock_fd
 
 
 def _launch(program: Path, folder: Path, kind: str, lock_fd: int, timeout_s: float) -> socket.socket:
     """Start a guard, which starts the server, and return our line to it. The caller holds the folder's lock."""
-    alias = None
-    with _short(folder) as short:
+    with contextlib.ExitStack() as on_failure:
+        short = _short(folder, on_failure)
         if ask(str(short / SERVER_SOCKET), b"PING"):
             raise EmbeddedServerError(
                 f"a Redis that RMQ did not start answers on {folder / SERVER_SOCKET}: connect to it by its URL"
             )
-    if not _fits(folder):
-        alias = _make_alias(folder)
-    socket_path = (alias / "data" if alias else folder) / SERVER_SOCKET
-    ours, theirs = socket.socketpair()
-    with theirs:
-        command = [sys.executable, "-I", "-S", embedded_guard.__file__, str(program), kind]
-        command += [str(lock_fd), str(theirs.fileno()), str(socket_path), str(alias or "")]
-        try:
-            subprocess.run(  # noqa: S603
-                command,
-                cwd=folder,
-                pass_fds=(lock_fd, theirs.fileno()),
-                start_new_session=True,  # a Ctrl-C in the terminal is for us alone
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=timeout_s,
-                check=True,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            ours.close()
-            if alias:
-                shutil.rmtree(alias, ignore_errors=True)
-            said: bytes = getattr(error, "stderr", None) or b""
-            reason = f"{error} {said.decode(errors='replace')}"
-            raise EmbeddedServerError(f"the guard process did not start: {reason}") from error
-    return ours
+        alias = "" if short == folder else str(short.parent)
+        ours, theirs = socket.socketpair()
+        on_failure.callback(ours.close)
+        with theirs:
+            command = [sys.executable, "-I", "-S", embedded_guard.__file__, str(program), kind]
+            command += [str(lock_fd), str(theirs.fileno()), str(short / SERVER_SOCKET), alias]
+            try:
+                subprocess.run(  # noqa: S603
+                    command,
+                    cwd=folder,
+                    pass_fds=(lock_fd, theirs.fileno()),
+                    start_new_session=True,  # a Ctrl-C in the terminal is for us alone
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    timeout=timeout_s,
+                    check=True,
+                )
+            except (OSError, subprocess.SubprocessError) as error:
+                said: bytes = getattr(error, "stderr", None) or b""
+                reason = f"{error} {said.decode(errors='replace')}"
+                raise EmbeddedServerError(f"the guard process did not start: {reason}") from error
+        on_failure.pop_all()  # from here on the link is the guard's
+        return ours
 
 
 def _attach(folder: Path) -> socket.socket | None:
     """Reach the guard of the server that holds the lock; None if it is not (or no longer) there."""
-    with _short(folder) as short:
+    with contextlib.ExitStack() as links:
+        short = _short(folder, links)
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.connect(str(short / GUARD_SOCKET))
@@ -267,13 +237,8 @@ def _attach(folder: Path) -> socket.socket | None:
         return connection
 
 
-class _Greeting(NamedTuple):
-    pid: int
-    socket_path: Path
-
-
-def _await_greeting(connection: socket.socket, folder: Path, timeout_s: float) -> _Greeting | None:
-    """Wait until the guard reports a server that answers; None if it hung up because its last user had left.
+def _await_greeting(connection: socket.socket, folder: Path, timeout_s: float) -> tuple[Path, int] | None:
+    """Return the socket and the process id of a server that answers; None if its last user has left meanwhile.
 
     Raises:
         EmbeddedServerError: The server did not start. The connection is closed then, as it is with None.
@@ -290,7 +255,7 @@ def _await_greeting(connection: socket.socket, folder: Path, timeout_s: float) -
                     on_failure.pop_all()  # the connection stays open: it is our use of the server
                     lines.close()
                     pid, _, socket_path = rest.partition(" ")
-                    return _Greeting(int(pid), Path(socket_path))
+                    return Path(socket_path), int(pid)
                 if word == "failed":
                     raise EmbeddedServerError(f"the embedded server in {folder} did not start: {lines.read().strip()}")
         except TimeoutError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,21 +19,36 @@ class GuardedProcess:
         command: What to start, in the log's folder.
         log: Where its output is appended.
         environment: What it gets beside our own.
+
+    Attributes:
+        starts: How often it was started.
     """
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
-        with log.open("ab") as output:
-            self.process = subprocess.Popen(  # noqa: S603 - commands of this package
-                command,
+        self.command = command
+        self.log = log
+        self.starts = 0
+        self._environment = environment or {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, also again, unless it runs."""
+        if self.pid:
+            return
+        self.wait(0)
+        self.starts += 1
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(  # noqa: S603 - commands of this package
+                self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                cwd=log.parent,
-                env={**os.environ, **(environment or {})},
+                cwd=self.log.parent,
+                env={**os.environ, **self._environment},
                 start_new_session=True,  # Ctrl-C is for the parent, which stops us in its own order
             )
         self._guard = subprocess.Popen(  # noqa: S603
-            ["/bin/sh", "-c", _GUARD, str(self.process.pid)],
+            ["/bin/sh", "-c", _GUARD, str(self._process.pid)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -42,17 +58,27 @@ class GuardedProcess:
     @property
     def pid(self) -> int | None:
         """Its process id while it runs, else None."""
-        return self.process.pid if self.process.poll() is None else None
+        return self._process.pid if self._process and self._process.poll() is None else None
 
-    def end_guard(self) -> None:
-        """End the guard: it must not outlive the id that it would kill."""
-        self._guard.kill()
-        self._guard.communicate()
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, if it runs."""
+        if self._process:
+            self._process.send_signal(number)
 
     def wait(self, timeout_s: float) -> None:
         """Wait for the end; kill it after the timeout. May be called again."""
+        if self._process is None:
+            return
         try:
-            self.process.wait(max(0.0, timeout_s))
+            self._process.wait(max(0.0, timeout_s))
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            self._process.kill()
+            self._process.wait()
+        self._guard.kill()  # it must not outlive the id that it would kill
+        self._guard.communicate()
+        self._process = None
+
+    def stop(self) -> None:
+        """End it in an orderly way; kill it after 5 s."""
+        self.signal(signal.SIGTERM)
+        self.wait(5.0)

@@ -13,7 +13,6 @@ process id that may belong to someone else by now.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import random
 import shutil
@@ -22,7 +21,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,10 +32,11 @@ from rmq._processes.cluster_state import (
     STATE_FILE,
     LocalClusterError,
     State,
+    locked,
     read_state,
-    tail_of,
     write_state,
 )
+from rmq._processes.embedded_guard import log_tail
 
 BUS_OFFSET = 10_000
 """A Redis Cluster's nodes talk to each other on this many ports above their own."""
@@ -64,7 +63,9 @@ def up(
     """
     folder = folder.absolute()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _only_one(folder):
+    with locked(folder / _UP_LOCK) as lock:
+        if lock is None:
+            raise LocalClusterError(f"the cluster in {folder} is just being started")
         if runs(folder):
             raise LocalClusterError(f"the cluster in {folder} runs already; `rmq cluster status` shows it")
         earlier = read_state(folder)
@@ -108,28 +109,10 @@ def status(folder: Path) -> State | None:
 
 def runs(folder: Path) -> bool:
     """Return whether a keeper is at work in a folder."""
-    try:
-        lock_fd = os.open(folder / LOCK_FILE, os.O_RDONLY)
-    except OSError:
+    if not (folder / LOCK_FILE).exists():
         return False
-    try:
-        fcntl.flock(lock_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock_fd)
-    return False
-
-
-@contextlib.contextmanager
-def _only_one(folder: Path) -> Generator[None]:
-    """Let one `up` at a time work in a folder."""
-    with (folder / _UP_LOCK).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LocalClusterError(f"the cluster in {folder} is just being started") from None
-        yield
+    with locked(folder / LOCK_FILE, shared=True) as lock:
+        return lock is None
 
 
 def _launch_keeper(folder: Path) -> None:
@@ -160,7 +143,7 @@ def _await_ready(folder: Path) -> State:
         gone = now_s - started_s > KEEPER_S and not runs(folder)
         if state is None or state.phase == "failed" or gone or now_s - noted_s > START_S:
             why = state.error if state is not None else ""
-            raise LocalClusterError(f"the cluster in {folder} does not start: {why}\n{tail_of(folder / LOG_FILE)}")
+            raise LocalClusterError(f"the cluster in {folder} does not start: {why}\n{log_tail(folder / LOG_FILE)}")
         time.sleep(0.05)
 
 
@@ -177,15 +160,13 @@ def _end_keeper(folder: Path) -> None:
 def _ports(first_port: int | None) -> dict[str, int]:
     """Return a port for each server: consecutive ones, whose cluster bus ports are free, too."""
     redis = (*deployment.MASTERS, *deployment.REPLICAS)
-    names = (*redis, *deployment.ZOOKEEPERS, *(f"{name}-peer" for name in deployment.ZOOKEEPERS))
-    names += tuple(f"{name}-election" for name in deployment.ZOOKEEPERS)
-    for _ in range(100):
-        first = random.randint(12_000, 21_000) if first_port is None else first_port  # noqa: S311
+    names = [*redis, *deployment.ZOOKEEPERS]
+    names += [f"{name}-{line}" for line in ("peer", "election") for name in deployment.ZOOKEEPERS]
+    tries = [random.randint(12_000, 21_000) for _ in range(100)] if first_port is None else [first_port]  # noqa: S311
+    for first in tries:
         ports = {name: first + number for number, name in enumerate(names)}
         if all(map(_free, [*ports.values(), *(ports[name] + BUS_OFFSET for name in redis)])):
             return ports
-        if first_port is not None:
-            break
     raise LocalClusterError(
         f"not all ports are free: {len(names)} from {first_port}, and {len(redis)} from {first_port} + {BUS_OFFSET}"
         if first_port is not None

@@ -25,6 +25,7 @@ MAIN_WAIT_S = 120.0
 
 _POLL_S = 0.05
 _REPLY_S = 5.0
+_QUESTIONS = (("CLUSTER", "NODES"), ("CLUSTER", "INFO"), ("INFO", "replication"))
 
 
 class _NotYet(Exception):
@@ -60,9 +61,17 @@ def create_cluster(
     with _Nodes((*masters, *replicas)) as nodes:
         deadline = time.monotonic() + timeout_s
         while True:
-            lacking, busy = _advance(nodes, masters, len(replicas))
-            if not lacking:
-                return
+            try:
+                views = nodes.look()
+                if trouble := strangers(views):
+                    raise RedisUnavailableError(f"the cluster can't be made: {trouble}")
+                lacking, busy = what_lacks(views, len(replicas)), is_busy(views)
+                if not lacking:
+                    return
+                if refused := nodes.carry_out(next_steps(views, [nodes.places[address] for address in masters])):
+                    lacking = f"{lacking} ({refused})"
+            except _NotYet as trouble:
+                lacking, busy = str(trouble), trouble.busy
             if busy:
                 deadline = time.monotonic() + timeout_s
             if time.monotonic() > deadline:
@@ -71,26 +80,11 @@ def create_cluster(
             time.sleep(_POLL_S)
 
 
-def _advance(nodes: _Nodes, masters: Sequence[Address], replicas: int) -> tuple[str, bool]:
-    """Look at all nodes and send what can be sent; return what lacks, and whether it is data under way."""
-    try:
-        views = nodes.look()
-        if trouble := strangers(views):
-            raise RedisUnavailableError(f"the cluster can't be made: {trouble}")
-        lacking = what_lacks(views, replicas)
-        refused = ""
-        if lacking:
-            refused = nodes.carry_out(next_steps(views, [nodes.places[address] for address in masters]))
-    except _NotYet as trouble:
-        return str(trouble), trouble.busy
-    return f"{lacking} ({refused})" if refused else lacking, is_busy(views)
-
-
 class _Nodes:
     """The servers, by the addresses under which they meet; connections are made anew when they break.
 
     Attributes:
-        places: The address as given, to the one with an IP address.
+        places: The address as given → the one with an IP address: CLUSTER MEET takes no names.
     """
 
     def __init__(self, addresses: Sequence[Address]) -> None:
@@ -114,8 +108,15 @@ class _Nodes:
         """
         views: dict[Address, NodeView] = {}
         for address in self._addresses:
-            texts = (("CLUSTER", "NODES"), ("CLUSTER", "INFO"), ("INFO", "replication"))
-            views[self._place(address)] = parse_node(*(self._ask(address, *command).decode() for command in texts))
+            try:
+                place = self.places[address] = Address(socket.gethostbyname(address.host), address.port)
+                views[place] = parse_node(*(self._call(address, *command).decode() for command in _QUESTIONS))
+            except ReplyError as error:
+                if not_executed(str(error)):
+                    raise _NotYet(f"{address}: {error}", busy=str(error).startswith("LOADING")) from None
+                raise RedisUnavailableError(f"Redis at {address} can't be made part of a cluster: {error}") from error
+            except OSError as error:
+                raise _NotYet(f"{address.host} is not known: {error}") from None
         return views
 
     def carry_out(self, steps: Sequence[Step]) -> str:
@@ -129,14 +130,6 @@ class _Nodes:
                 refused = f"{step.address}: {error}"
         return refused
 
-    def _ask(self, address: Address, *command: str) -> bytes:
-        try:
-            return self._call(address, *command)
-        except ReplyError as error:
-            if not_executed(str(error)):
-                raise _NotYet(f"{address}: {error}", busy=str(error).startswith("LOADING")) from None
-            raise RedisUnavailableError(f"Redis at {address} can't be made part of a cluster: {error}") from error
-
     def _call(self, address: Address, *command: str | int) -> bytes:
         try:
             if address not in self._wires:
@@ -144,26 +137,21 @@ class _Nodes:
                 self._wires[address] = wire
                 wire.connect()
             return self._wires[address].call(*command)
-        except (WireBrokenError, ReplyError) as error:
-            if isinstance(error, WireBrokenError) or not_executed(str(error)):
-                self._wires.pop(address).close()
-            if isinstance(error, ReplyError):
-                raise
+        except WireBrokenError as error:
+            self._wires.pop(address).close()
             raise _NotYet(f"Redis at {address} does not answer: {error}") from None
-
-    def _place(self, address: Address) -> Address:
-        """Return the address with its IP address in place of a name: CLUSTER MEET takes no names."""
-        try:
-            self.places[address] = Address(socket.gethostbyname(address.host), address.port)
-        except OSError as error:
-            raise _NotYet(f"{address.host} is not known: {error}") from None
-        return self.places[address]
+        except ReplyError as error:
+            if not_executed(str(error)):
+                self._wires.pop(address).close()
+            raise
 
 
 def main(arguments: Sequence[str]) -> int:
     """Make a cluster, or what is missing of one; return the exit code."""
-    masters = _addresses(arguments[0])
-    replicas = _addresses(arguments[1]) if len(arguments) > 1 else []
+    servers = [
+        [Address(host, int(port)) for host, _, port in (item.rpartition(":") for item in text.split(","))]
+        for text in arguments
+    ]
     told: list[str] = []
 
     def tell(lacking: str) -> None:
@@ -172,15 +160,11 @@ def main(arguments: Sequence[str]) -> int:
             sys.stderr.write(f"waiting: {lacking}\n")
 
     try:
-        create_cluster(masters, replicas, MAIN_WAIT_S, tell)
+        create_cluster(*servers, timeout_s=MAIN_WAIT_S, waiting=tell)
     except RedisUnavailableError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
-
-
-def _addresses(text: str) -> list[Address]:
-    return [Address(host, int(port)) for host, _, port in (item.rpartition(":") for item in text.split(","))]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import os
 import re
 import shutil
@@ -19,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rmq._processes.java import package_folder
 from rmq.errors import EmbeddedServerError
 
 SERVER_VARIABLE = "RMQ_REDIS_SERVER"
@@ -39,16 +39,10 @@ _FIRST_WRITER = {10: "Redis 7.0", 11: "Redis 7.2", 12: "Redis 7.4"}
 
 @dataclass(frozen=True)
 class ServerProgram:
-    """A program that runs as a Redis server.
-
-    Attributes:
-        path: Its absolute path.
-        name: `Redis` or `Valkey`, as it calls itself.
-        version: Major and minor number.
-    """
+    """A program that runs as a Redis server."""
 
     path: Path
-    name: str
+    name: str  # `Redis` or `Valkey`, as it calls itself
     version: tuple[int, int]
 
     def __str__(self) -> str:
@@ -57,17 +51,11 @@ class ServerProgram:
 
 @dataclass(frozen=True)
 class KeptData:
-    """The format of the data in a folder.
+    """The format of the data in a folder."""
 
-    Attributes:
-        split: Whether they lie in `appendonlydir`, as since Redis 7.0.
-        valkey: Whether they are in Valkey's own format.
-        rdb: Version of the RDB format; 0 if the AOF holds commands only.
-    """
-
-    split: bool
-    valkey: bool = False
-    rdb: int = 0
+    split: bool  # they lie in `appendonlydir`, as since Redis 7.0
+    valkey: bool = False  # they are in Valkey's own format
+    rdb: int = 0  # version of the RDB format; 0 if the AOF holds commands only
 
     @property
     def writer(self) -> str:
@@ -154,14 +142,18 @@ def _usable_programs() -> Iterator[ServerProgram]:
     Raises:
         EmbeddedServerError: As `find_redis_server`.
     """
-    chosen = os.environ.get(SERVER_VARIABLE)
-    if chosen:
-        yield _chosen_program(chosen)
+    if chosen := os.environ.get(SERVER_VARIABLE):
+        found = shutil.which(chosen)
+        if found is None:
+            raise EmbeddedServerError(f"{SERVER_VARIABLE} is {chosen!r}, which is not a program that can be run here")
+        program = look_at(Path(found))
+        if program.version < OLDEST_VERSION:
+            number = ".".join(map(str, program.version))
+            raise EmbeddedServerError(f"{SERVER_VARIABLE} is {chosen!r}, version {number}: RMQ needs 6.2 or newer")
+        yield program
         return
     some = False
-    for candidate in (*map(shutil.which, _PATH_NAMES), *map(in_wheel, SERVER_WHEELS)):
-        if candidate is None:
-            continue
+    for candidate in filter(None, (*map(shutil.which, _PATH_NAMES), *map(in_wheel, SERVER_WHEELS))):
         with contextlib.suppress(EmbeddedServerError):
             program = look_at(Path(candidate))
             if program.version >= OLDEST_VERSION:
@@ -175,25 +167,11 @@ def _usable_programs() -> Iterator[ServerProgram]:
         )
 
 
-def _chosen_program(chosen: str) -> ServerProgram:
-    found = shutil.which(chosen)
-    if found is None:
-        raise EmbeddedServerError(f"{SERVER_VARIABLE} is {chosen!r}, which is not a program that can be run here")
-    program = look_at(Path(found))
-    if program.version < OLDEST_VERSION:
-        number = ".".join(map(str, program.version))
-        raise EmbeddedServerError(f"{SERVER_VARIABLE} is {chosen!r}, version {number}: RMQ needs 6.2 or newer")
-    return program
-
-
 def in_wheel(package: str) -> str | None:
     """Find the program in one of `SERVER_WHEELS` without importing the package; None if it is not installed."""
-    spec = importlib.util.find_spec(package)
-    for folder in (spec and spec.submodule_search_locations) or ():
-        for program in sorted(Path(folder).glob(SERVER_WHEELS[package])):
-            if os.access(program, os.X_OK):
-                return str(program)
-    return None
+    folder = package_folder(package)
+    programs = sorted(folder.glob(SERVER_WHEELS[package])) if folder else ()
+    return next((str(program) for program in programs if os.access(program, os.X_OK)), None)
 
 
 @functools.cache

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 
@@ -24,7 +25,7 @@ log = reporter("rmq.supervisor")
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 STEADY_S = 30.0
-"""A process that has run for so long is restarted without the pause of earlier failures."""
+"""After this time a process is restarted without the pause of earlier failures."""
 
 GRACE_S = 5.0
 """What a process gets on top of its drain limit to close its connections."""
@@ -38,21 +39,13 @@ POLL_S = 0.1
 
 @dataclass
 class Child:
-    """One place for a process: what runs there now, or when the next one starts.
-
-    Attributes:
-        number: From 0.
-        process: The process, `None` between two.
-        started_s: When it was started.
-        failures: How many have ended in a row without having run for long.
-        start_at_s: When the next one starts.
-    """
+    """A process that is started again when it has ended."""
 
     number: int
     process: subprocess.Popen[bytes] | None = None
     started_s: float = 0.0
-    failures: int = 0
-    start_at_s: float = 0.0
+    failures: int = 0  # quick ends in a row
+    start_at_s: float = 0.0  # when the next process starts
 
     def ended(self, now_s: float) -> float:
         """Note that the process has ended; return the pause until the next one, doubled by every quick end."""
@@ -112,7 +105,7 @@ class Supervisor:
                     ended.wait(POLL_S)
                 return self._end(ended)
         finally:
-            for child in self._children:  # whatever happened: nobody is left behind
+            for child in self._children:
                 if child.process is not None:
                     child.process.kill()
                     child.close()
@@ -127,7 +120,7 @@ class Supervisor:
         self._further_signals += 1
 
     def _look_after_all(self) -> int | None:
-        """Start who is due and note who has ended; return the exit code of one that is hopeless."""
+        """Start processes that are due and note those that have ended; return the exit code of a hopeless one."""
         now_s = monotonic_s()
         for child in self._children:
             if child.process is not None and (code := child.process.poll()) is not None:
@@ -138,16 +131,13 @@ class Supervisor:
                 pid = child.process.pid
                 log.warning("process %d %s; the next starts in %g s", pid, _how(code), child.ended(now_s))
             if child.process is None and now_s >= child.start_at_s:
-                child.process = self._start()
+                child.process = subprocess.Popen(self._command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603
                 child.started_s = now_s
                 log.info("process %d of %d is %d", child.number + 1, len(self._children), child.process.pid)
         return None
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(self._command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603 - ours
-
     def _end(self, ended: threading.Event) -> int:
-        """Pass the signal on, wait for all, kill whoever takes too long; return the exit code."""
+        """Pass the signal on, wait for all, kill those that take too long; return the exit code."""
         running = [child.process for child in self._children if child.process is not None]
         log.info("stopping %d processes", len(running))
         for process in running:
@@ -157,12 +147,13 @@ class Supervisor:
         for process in running:
             while process.poll() is None:
                 if monotonic_s() >= until_s or (ended.is_set(), self._further_signals) != signals:
-                    log.warning("process %d has not ended in time and is killed; its leases settle what it held",
-                                process.pid)  # fmt: skip
+                    text = "process %d has not ended in time and is killed; its leases settle what it held"
+                    log.warning(text, process.pid)
                     process.kill()
                     code = KILLED
                     break
-                _wait(process, POLL_S)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(POLL_S)
         for child in self._children:
             child.close()
         return code
@@ -178,13 +169,6 @@ def end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="rmq-parent", daemon=True).start()
-
-
-def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    try:
-        process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        pass
 
 
 def _how(code: int) -> str:

