@@ -11,12 +11,9 @@ Controlled Rounding", JASA 82, 1987; it is a flow with whole capacities). `_even
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
 
 Owners = tuple[str | None, ...]
 """The owner of each slot of one topic, by slot number; None while the slot has none."""
@@ -33,15 +30,12 @@ class Share:
 def assign(
     topics: Mapping[str, int], workers: Mapping[str, Share], present: Mapping[str, Sequence[str | None]]
 ) -> dict[str, Owners]:
-    """Return the owner of every slot of every topic.
+    """Return the owner of every slot of every topic; None where no live worker consumes the topic.
 
     Args:
         topics: Topic → its number of slots.
         workers: Live worker → its share.
         present: Topic → the owners so far. What is gone (workers, topics, slots) is passed over.
-
-    Returns:
-        Topic → owners. A topic that no live worker consumes has None throughout.
 
     Guarantee: The same arguments give the same result. In every topic, and in total, a worker's number of slots differs
         from its fair share by less than one. In one topic no assignment with this balance moves fewer slots: a joining
@@ -148,16 +142,9 @@ def _path(tables: list[_Table], start: str, goals: set[str], *, giving: bool) ->
 
 
 def spread_slots(slots: Collection[int], threads: int, before: Mapping[int, int]) -> dict[int, int]:
-    """Give each slot to one thread: evenly, and without moving a slot that has one.
+    """Return slot → thread, from 0, as even as is possible without moving a slot that had a thread before.
 
-    Args:
-        slots: The slots that this process owns.
-        threads: How many threads share them, from 1.
-        before: Thread of each slot until now.
-
-    Returns:
-        Slot -> thread, 0 to `threads` - 1. A slot never moves while it is owned, so that its messages stay in one
-        thread; the next ones even the load out.
+    A slot never moves while it is owned, so that its messages stay in one thread.
     """
     spread = {slot: before[slot] for slot in slots if slot in before}
     load = Counter(spread.values())

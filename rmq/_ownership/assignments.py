@@ -11,20 +11,17 @@ import zlib
 from base64 import b64decode, b64encode
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rmq._model.schema import FIRST_VERSION, SCHEMA_VERSION, Document, new_document, read_document
 from rmq._model.workers import as_ranges, from_ranges
+from rmq._ownership.assignment import Owners
+from rmq._ownership.values import SlotKey
 from rmq.errors import UnreadableDocumentError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from rmq._ownership.assignment import Owners
-    from rmq._ownership.values import SlotKey
 
 COMPRESSED = 2
 """The first schema version that reads a compressed assignment."""
@@ -40,16 +37,13 @@ _WHAT = "the assignment in ZooKeeper"
 class Assignment:
     """Who shall own what.
 
-    Args:
-        topics: Topic → owner by slot number.
-        partial: Whether topics are left out, since it would grow too long or they can't be read: who owns slots of a
-            topic that is not in here keeps them then, and nobody gets more.
-        version: The schema version in which it is, or was, written.
+    It is partial where topics are left out, since it would grow too long or they can't be read: owners of their slots
+    keep them then, and nobody gets more.
     """
 
     topics: Mapping[str, Owners] = field(default_factory=dict[str, "Owners"])
     partial: bool = False
-    version: int = field(default=SCHEMA_VERSION, compare=False)
+    version: int = field(default=SCHEMA_VERSION, compare=False)  # the schema in which it is, or was, written
 
     def of(self, worker: str, topics: Iterable[str]) -> frozenset[SlotKey]:
         """Return the slots of these topics that `worker` shall own."""
@@ -61,7 +55,6 @@ class Assignment:
         )
 
     def to_json(self) -> bytes:
-        """Return the contents of the node."""
         fields: dict[str, Any] = {"partial": True} if self.partial else {}
         if self.version < COMPRESSED:
             fields["topics"] = {
@@ -77,12 +70,9 @@ class Assignment:
         return new_document(fields, min_reader=COMPRESSED).to_json().encode()
 
     def fitting(self, keep: Collection[str], limit: int = MAX_NODE_BYTES) -> tuple[Assignment, bytes]:
-        """Return the part of this assignment that fits into a node, and the contents of that node.
+        """Return the part of this assignment that fits into a node of `limit` bytes, and the contents of that node.
 
-        Args:
-            keep: Topics of the present assignment: others are left out before them. Then those with most slots go
-                first.
-            limit: Bytes of the node.
+        Topics outside `keep` are left out first, then those with most slots.
         """
         data = self.to_json()
         if len(data) <= limit:

@@ -11,18 +11,13 @@ Source: ZooKeeper 3.9, `CloseSessionTxn` (a vector of strings, each with four by
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
-from rmq._ownership.assignment import assign
+from rmq._ownership.assignment import Owners, Share, assign
 from rmq._ownership.documents import LEADER, owner_path, worker_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from rmq._ownership.assignment import Owners, Share
-    from rmq._ownership.values import SlotKey
+from rmq._ownership.values import SlotKey
 
 SESSION_BYTES = 900_000
 """Paths of one session by default: fits `jute.maxbuffer` as every ZooKeeper has it, without the extra size."""
@@ -34,17 +29,11 @@ _TRANSACTION_HEADER = 256
 
 @dataclass(frozen=True, slots=True)
 class SessionBudget:
-    """What the paths of one worker's session may take.
+    """What the paths of one worker's session may take."""
 
-    Args:
-        limit: Bytes of all its paths.
-        worker: Its id.
-        chroot: The path below which all nodes lie, as ZooKeeper knows it.
-    """
-
-    limit: int
+    limit: int  # bytes of all paths
     worker: str
-    chroot: str = ""
+    chroot: str = ""  # the path below which all nodes lie, as ZooKeeper knows it
 
     @property
     def room(self) -> int:
@@ -53,7 +42,6 @@ class SessionBudget:
         return max(0, self.limit - own - _TRANSACTION_HEADER)
 
     def slot_bytes(self, key: SlotKey) -> int:
-        """Return what one owned slot takes."""
         return _STRING_HEADER + len(self.chroot) + len(owner_path(key))
 
     def topic_bytes(self, topic: str, slots: int) -> int:
@@ -94,20 +82,13 @@ def assign_within(
     rooms: Mapping[str, int],
     slot_bytes: Mapping[str, int],
 ) -> dict[str, Owners]:
-    """Return the owner of every slot, as `assign` does, and give nobody more than its session holds.
+    """Return the owner of every slot, as `assign` does, and give no worker more than its session holds.
 
-    Args:
-        topics: Topic → its number of slots.
-        workers: Live worker → its share.
-        present: Topic → the owners so far.
-        rooms: Worker → bytes for its owner nodes. Who is not in it has no limit.
-        slot_bytes: Topic → bytes of one owner node.
+    A worker that would get too much is full: it keeps its slots as far as there is room, is filled up, and the others
+    share the rest as if it and its slots were not there. A slot for which no worker has room gets None.
 
-    Returns:
-        Topic → owners. None where no worker has room for the slot.
-
-    Who would get too much is full: it keeps what it has as far as there is room, is filled up, and the others share the
-    rest as if it and its slots were not there.
+    `rooms` are bytes for a worker's owner nodes, without an entry there is no limit; `slot_bytes` is what one such node
+    of a topic takes.
     """
     result: dict[str, list[str | None]] = {topic: [None] * slots for topic, slots in topics.items()}
     had = {topic: dict(enumerate(owners)) for topic, owners in present.items()}

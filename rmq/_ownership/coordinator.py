@@ -8,27 +8,23 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._model.workers import process_name
 from rmq._ownership.capacity import SESSION_BYTES, SessionBudget
+from rmq._ownership.counting import ConnectionKey
 from rmq._ownership.documents import WORKERS, WorkerDocument, owners_path, topic_path, worker_path
 from rmq._ownership.machine import WorkerMachine
 from rmq._ownership.member import Member
 from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Reply, Request
 from rmq._ownership.rounds import Rounds
 from rmq._ownership.values import DigestAuth, Ownership, SaslAuth, SlotKey, Tls
-from rmq._ownership.view import OwnershipView
 from rmq.errors import CoordinationError, ForkedClientError, InvalidValueError, UnreadableDocumentError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
-
-    from rmq._ownership.counting import ConnectionKey
 
 T = TypeVar("T")
 _LOG = reporter("rmq.coordination")
@@ -106,15 +102,14 @@ class Coordinator:
         self._drain_at_end = True
         self._drain_given = drain_timeout_s is not None
         self._stop_by_s = inf  # when it ends although slots are still drained
-        self._view = OwnershipView()
-        broken = self._view.connection_broke
-        self._client = ZooKeeperClient(hosts, chroot, session_timeout_s, self._wake.set, broken, auth=auth, tls=tls)
+        wake, broke = self._wake.set, lambda: self._rounds.connection_broke()
+        self._client = ZooKeeperClient(hosts, chroot, session_timeout_s, wake, broke, auth=auth, tls=tls)
         _, slash, above = hosts.partition("/")
         budget = SessionBudget(session_bytes, self.worker_id, slash + above + chroot)
         document = WorkerDocument({}, weight, socket.gethostname(), self._pid, budget.room)
         machine = WorkerMachine(session_timeout_s, drain_s, budget=budget)
         self._member = Member(self.worker_id, document, machine, monotonic_s)
-        self._rounds = Rounds(self._client, self._member, self._view, lambda: self.on_change and self.on_change())
+        self._rounds = Rounds(self._client, self._member, lambda: self.on_change and self.on_change())
         self._failure: Exception | None = None
 
     # --- for everybody, without waiting
@@ -129,17 +124,17 @@ class Coordinator:
             any time, unless it was paused between this call and its use; against that stands the epoch.
         """
         self._check_process()
-        return self._view.owned()
+        return self._rounds.owned()
 
     def still_owner(self, ownership: Ownership) -> bool:
         """Tell whether nobody else can own the slot yet: also while it is drained, or the connection just broke."""
         self._check_process()
-        return self._view.still_owner(ownership)
+        return self._rounds.still_owner(ownership)
 
     def revoking(self) -> frozenset[SlotKey]:
         """Return the slots to be drained: no new claims; `drained` once their last handler has ended."""
         self._check_process()
-        return self._view.revoking()
+        return self._rounds.revoking()
 
     @property
     def leads(self) -> bool:

@@ -7,17 +7,12 @@ then refuses its epochs until somebody moves the topics over on purpose. So no c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 from uuid import uuid4
 
 from rmq._ownership.documents import ENSEMBLE
-from rmq._ownership.requests import BrokenOffError, Get, Put, read
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rmq._ownership.requests import Steps
-    from rmq._ownership.troubles import Troubles
+from rmq._ownership.requests import BrokenOffError, Get, Put, Steps, read
+from rmq._ownership.troubles import Troubles
 
 ConnectionKey = tuple[int, int]
 """A session, and how often its connection has broken."""
@@ -56,10 +51,7 @@ class Counting:
     def check(self, connection: ConnectionKey, ensemble: str, path: str) -> Steps[bool]:
         """Look whether ZooKeeper has gone back; tell whether slots may be taken.
 
-        Args:
-            connection: The connection of this round.
-            ensemble: Identity of the ensemble.
-            path: A node of ours: it is written once, since what a write is numbered is what ZooKeeper has reached.
+        The node of ours at `path` is written once: the number of that write is what ZooKeeper has reached.
 
         Raises:
             BrokenOffError: It has gone back, and has got a new identity; the next round reads it.

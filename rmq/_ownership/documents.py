@@ -14,17 +14,14 @@ leaves everything as it is until the leader writes one in the version of the old
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rmq._model.schema import SCHEMA_VERSION, new_document, read_document
+from rmq._ownership.values import SlotKey
 from rmq.errors import UnreadableDocumentError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rmq._ownership.values import SlotKey
 
 ENSEMBLE = "/ensemble"
 WORKERS = "/workers"
@@ -45,22 +42,18 @@ def topic_name(node: str) -> str:
 
 
 def worker_path(worker: str) -> str:
-    """Return the path of a worker's node."""
     return f"{WORKERS}/{worker}"
 
 
 def topic_path(topic: str) -> str:
-    """Return the path of a topic's definition."""
     return f"{TOPICS}/{node_name(topic)}"
 
 
 def owners_path(topic: str) -> str:
-    """Return the path of the parent of a topic's owner nodes."""
     return f"{OWNERS}/{node_name(topic)}"
 
 
 def owner_path(key: SlotKey) -> str:
-    """Return the path of a slot's owner node."""
     return f"{OWNERS}/{node_name(key[0])}/{key[1]}"
 
 
@@ -77,7 +70,6 @@ class WorkerDocument:
     redis: str = ""  # identity of the Redis whose messages it handles; empty: it does not know (before version 2)
 
     def to_json(self) -> bytes:
-        """Return the contents of the worker's node."""
         fields: dict[str, Any] = {"host": self.host, "pid": self.pid, "weight": self.weight, "topics": {**self.topics}}
         if self.room is not None:
             fields["room"] = self.room

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, cast
+from collections.abc import Mapping
+from typing import cast
 
 from rmq._model.schema import SCHEMA_VERSION
 from rmq._ownership.assignment import Share
 from rmq._ownership.assignments import MAX_NODE_BYTES, Assignment
-from rmq._ownership.capacity import NO_LIMIT, assign_within
+from rmq._ownership.capacity import NO_LIMIT, SessionBudget, assign_within
 from rmq._ownership.documents import (
     ASSIGNMENT,
     TOPICS,
@@ -19,15 +20,9 @@ from rmq._ownership.documents import (
     topic_path,
     worker_path,
 )
-from rmq._ownership.requests import Children, Create, Get, Put, read
+from rmq._ownership.requests import Children, Create, Get, Node, Put, Steps, read
+from rmq._ownership.troubles import Troubles
 from rmq.errors import UnreadableDocumentError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rmq._ownership.capacity import SessionBudget
-    from rmq._ownership.requests import Node, Steps
-    from rmq._ownership.troubles import Troubles
 
 
 def decide(
@@ -39,12 +34,8 @@ def decide(
 ) -> Assignment:
     """Return who shall own what, in the version of the oldest live worker.
 
-    Args:
-        workers: The live workers.
-        slots: Registered topic → its number of slots. A worker that knows another number gets none of them.
-        current: The assignment as it is; None if there is none.
-        budget: The leader's, which knows how long the paths are.
-        unreadable: Registered topics that this version can't read: left as they are.
+    A worker that knows another number of slots than is registered gets none of them. Topics with an unreadable
+    definition stay as they are.
     """
     shut_out = strangers(workers, current)
     shares: dict[str, Share] = {}
@@ -87,10 +78,7 @@ class Leader:
     def lead(self, current: Assignment | None, version: int | None, *, readable: bool) -> Steps[None]:
         """Write the assignment if another one is due.
 
-        Args:
-            current: The last assignment that could be read.
-            version: The version of its node; None if there is no node.
-            readable: Whether the node as it is can be read.
+        `current` is the last one that could be read; `version` and `readable` are the node's, None without a node.
         """
         live = yield from self._live()
         slots, unreadable = yield from self._registered(live)

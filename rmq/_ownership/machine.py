@@ -18,16 +18,12 @@ and asks for the plan. A slot's way:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
 
 from rmq._ownership.capacity import NO_LIMIT, SessionBudget
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Set
-
-    from rmq._ownership.values import SlotKey, Stat
+from rmq._ownership.values import SlotKey, Stat
 
 WATCHDOG_SHARE = 2 / 3
 
@@ -51,14 +47,7 @@ class Plan:
 
 
 class WorkerMachine:
-    """The state of one worker's ownership.
-
-    Args:
-        session_timeout_s: The session timeout that ZooKeeper granted.
-        drain_timeout_s: How long a revoked slot may wait for its last handler.
-        sample: How many nodes are looked at in a round without a reason.
-        budget: What the paths of one session may take.
-    """
+    """The state of one worker's ownership; `sample` nodes are looked at in each round without a reason."""
 
     def __init__(
         self, session_timeout_s: float, drain_timeout_s: float, sample: int = 16, budget: SessionBudget = NO_LIMIT
@@ -113,7 +102,7 @@ class WorkerMachine:
         self.revision += 1
 
     def doubtful(self, assigned: Set[SlotKey], present: Set[SlotKey]) -> set[SlotKey]:
-        """Return the owner nodes that must be looked at before `observed`, which explains the arguments."""
+        """Return the owner nodes that must be looked at before `observed`; `present` are the slots that have one."""
         if len(present) <= self._sample:
             return set(present)
         releasing = {key for key, held in self._held.items() if held.releasing}
@@ -134,12 +123,7 @@ class WorkerMachine:
     ) -> None:
         """Take over what was read in this session.
 
-        Args:
-            session: The session that read.
-            assigned: The slots that we shall own.
-            present: The slots that had an owner node.
-            nodes: The owner nodes looked at afterwards; None where there is none any more.
-            now_s: The time now.
+        Of the nodes that were looked at, those that are gone are None.
         """
         self._enter(session)
         self._present = {key for key in present if nodes.get(key, self) is not None}
@@ -171,7 +155,6 @@ class WorkerMachine:
             self.revision += 1
 
     def released(self, key: SlotKey) -> None:
-        """The owner node is gone."""
         self._present.discard(key)
         if self._held.pop(key, None):
             self.revision += 1
@@ -218,17 +201,14 @@ class WorkerMachine:
         return {key: held.epoch for key, held in self._held.items() if not held.releasing}
 
     def revoking(self) -> frozenset[SlotKey]:
-        """Return the slots to be drained."""
         return frozenset(key for key, held in self._held.items() if held.revoked_s < inf and not held.releasing)
 
     @property
     def held(self) -> frozenset[SlotKey]:
-        """The slots whose owner node is ours, as far as we know."""
         return frozenset(self._held)
 
     @property
     def suspects(self) -> frozenset[SlotKey]:
-        """The slots whose owner node may be ours."""
         return frozenset(self._suspects)
 
     def next_drain_limit_s(self) -> float:

@@ -8,7 +8,8 @@ stick (pitfall 40).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 from uuid import uuid4
 
 from rmq._ownership.assignments import Assignment
@@ -28,16 +29,24 @@ from rmq._ownership.documents import (
     worker_path,
 )
 from rmq._ownership.leading import Leader
-from rmq._ownership.requests import UNKNOWN, BrokenOffError, Children, Create, Get, Look, Put, Release, Sync, read
+from rmq._ownership.machine import WorkerMachine
+from rmq._ownership.requests import (
+    UNKNOWN,
+    BrokenOffError,
+    Children,
+    Create,
+    Get,
+    Look,
+    Node,
+    Put,
+    Release,
+    Steps,
+    Sync,
+    read,
+)
 from rmq._ownership.troubles import Troubles
+from rmq._ownership.values import SlotKey, Stat
 from rmq.errors import UnreadableDocumentError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from rmq._ownership.machine import WorkerMachine
-    from rmq._ownership.requests import Node, Steps
-    from rmq._ownership.values import SlotKey, Stat
 
 FULL_S = 10.0
 """How long a session may lack room before that is told: slots that it hands over still count."""

@@ -1,48 +1,85 @@
-"""A member's rounds: carried out in ZooKeeper, and shown to other threads."""
+"""A member's rounds: carried out in ZooKeeper, and what other threads see of them.
+
+What they see is replaced as a whole and read without a lock.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
-from rmq._ownership.requests import Create, Put, Release
+from rmq._ownership.member import Member
+from rmq._ownership.requests import Create, Put, Release, Reply
+from rmq._ownership.values import Ownership, SlotKey
 from rmq.errors import CoordinationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from rmq._ownership.member import Member
-    from rmq._ownership.requests import Reply
-    from rmq._ownership.view import OwnershipView
     from rmq._ownership.zookeeper import ZooKeeperClient
 
+
 _LOG = reporter("rmq.coordination")
+_NONE: Mapping[SlotKey, Ownership] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """The state at one moment, and how often the connection had broken by then."""
+
+    owned: Mapping[SlotKey, Ownership] = field(default_factory=lambda: _NONE)
+    held: Mapping[SlotKey, int] = field(default_factory=dict[SlotKey, int])
+    revoking: frozenset[SlotKey] = frozenset()
+    breaks: int = 0
+    ensemble: str = ""
+    revision: int = -1
 
 
 class Rounds:
     """What the coordinator's thread does again and again.
 
-    Args:
-        client: Carries requests out.
-        member: Says what to request. Other threads use it, and its machine, under `lock`.
-        view: Shows the state to other threads.
-        changed: Called after every change of what may be claimed or is to be drained.
+    Other threads use the member, and its machine, under `lock`. `changed` is called after every change of what may be
+    claimed or is to be drained.
     """
 
-    def __init__(
-        self, client: ZooKeeperClient, member: Member, view: OwnershipView, changed: Callable[[], object]
-    ) -> None:
+    def __init__(self, client: ZooKeeperClient, member: Member, changed: Callable[[], object]) -> None:
         self.lock = threading.Lock()
         self._client = client
         self._member = member
         self._machine = member.machine
-        self._view = view
         self._changed = changed
         self._finished_in: int | None = None  # the session in which the last round came to its end
+        self._view = _View()
+        self._breaks = 0  # how often the connection has broken
+        self._deadline_s = -inf
+
+    # --- for any thread
+
+    def owned(self) -> Mapping[SlotKey, Ownership]:
+        """Return the slots that may be claimed from now."""
+        view = self._view
+        return view.owned if view.breaks == self._breaks and monotonic_s() < self._deadline_s else _NONE
+
+    def still_owner(self, ownership: Ownership) -> bool:
+        """Tell whether nobody else can own the slot yet."""
+        view = self._view
+        held = view.held.get((ownership.topic, ownership.slot)) == ownership.epoch
+        return held and view.ensemble == ownership.ensemble and monotonic_s() < self._deadline_s
+
+    def revoking(self) -> frozenset[SlotKey]:
+        """Return the slots to be drained."""
+        return self._view.revoking
+
+    def connection_broke(self) -> None:
+        """Make the view invalid at once; called from the thread that notices, by no other."""
+        self._breaks += 1
+
+    # --- for the coordinator's thread
 
     def pause_s(self) -> float:
         """Return how long to wait for a wake-up: a sixth of the session timeout, or until something is due before."""
@@ -59,10 +96,10 @@ class Rounds:
         Raises:
             CoordinationError: The login is refused, or the rights do not suffice.
         """
-        breaks = self._view.breaks
+        breaks = self._breaks
         with self.lock:
             self._machine.session_timeout_s = self._client.session_timeout_s
-            if not self._view.current:
+            if self._view.breaks != breaks:
                 self._machine.suspended()
             if self._machine.expire(monotonic_s()):
                 _LOG.warning("No answer from ZooKeeper for two thirds of the session timeout: all slots count as lost")
@@ -83,7 +120,7 @@ class Rounds:
         """Give everything up: the session has ended."""
         with self.lock:
             self._machine.contacted(-1, -inf)  # no session: nothing is ours any more
-        self._publish(self._view.breaks)
+        self._publish(self._breaks)
 
     def _round(self, session: int, breaks: int) -> bool:
         steps = self._member.round(session, breaks)
@@ -108,12 +145,21 @@ class Rounds:
         """Note that ZooKeeper knew the session when a window of requests was sent."""
         with self.lock:
             self._machine.contacted(session, sent_s)
-        self._view.deadline_s = self._machine.deadline_s
+        self._deadline_s = self._machine.deadline_s
 
     def _publish(self, breaks: int) -> None:
+        """Show other threads the state; the connection had broken `breaks` times when it was read."""
+        before, machine, ensemble = self._view, self._machine, self._member.ensemble or ""
         with self.lock:
-            changed = self._view.publish(self._machine, self._member.ensemble or "", breaks)
-        if changed:
+            self._deadline_s = machine.deadline_s
+            if (machine.revision, breaks, ensemble) == (before.revision, before.breaks, before.ensemble):
+                return
+            owned = {key: Ownership(*key, epoch, ensemble) for key, epoch in machine.owned(monotonic_s()).items()}
+            view = _View(
+                MappingProxyType(owned), machine.epochs(), machine.revoking(), breaks, ensemble, machine.revision
+            )
+            self._view = view
+        if (before.owned, before.revoking) != (view.owned, view.revoking):
             try:
                 self._changed()
             except Exception:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CHANGED_S = 60.0
 """When a trouble whose text has changed (another number, say) is told again."""
@@ -39,12 +36,9 @@ class Troubles:
         self._noted.clear()
 
     def note(self, name: str, text: str, patience_s: float = 0.0) -> None:
-        """Say that something is wrong in this round.
+        """Say that something is wrong in this round; it is told once it has lasted `patience_s`.
 
-        Args:
-            name: What it is: the same one in the next round is the same trouble.
-            text: For the log.
-            patience_s: How long it must have lasted before it is told.
+        The same name in the next round is the same trouble.
         """
         self._noted.add(name)
         trouble = self._all.setdefault(name, _Trouble(text, self._clock(), patience_s))

@@ -13,15 +13,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from kazoo import exceptions as refusals  # pyright: ignore[reportMissingTypeStubs]
 from kazoo.client import KazooClient  # pyright: ignore[reportMissingTypeStubs]
-from kazoo.handlers.threading import (  # pyright: ignore[reportMissingTypeStubs]
-    KazooTimeoutError,
-    SequentialThreadingHandler,
-)
+from kazoo.handlers import threading as handlers  # pyright: ignore[reportMissingTypeStubs]
 from kazoo.protocol.states import KeeperState  # pyright: ignore[reportMissingTypeStubs]
 from kazoo.security import CREATOR_ALL_ACL  # pyright: ignore[reportMissingTypeStubs]
 
@@ -29,9 +27,6 @@ from rmq._model.times import monotonic_s
 from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Look, Put, Release, Reply, Request, Sync
 from rmq._ownership.values import DigestAuth, SaslAuth, Stat, Tls
 from rmq.errors import CoordinationError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 WINDOW = 128
 """Requests under way at once: kazoo's wake-up pipe takes a byte for each and must not fill up."""
@@ -43,7 +38,7 @@ _BROKEN = (
 _DEFINITE = (refusals.NoNodeError, refusals.NodeExistsError, refusals.BadVersionError)
 
 
-class _Handler(SequentialThreadingHandler):
+class _Handler(handlers.SequentialThreadingHandler):
     """Kazoo's handler; it bounds the wait for a connection, and remembers it, so that we can hang up."""
 
     connect_timeout_s = 5.0
@@ -55,8 +50,8 @@ class _Handler(SequentialThreadingHandler):
         try:
             connection = cast("Any", super()).create_connection(*args, **kwargs)
         except Exception as error:  # kazoo tries the next server, and tells nobody why
-            server: Any = kwargs.get("address", args[0] if args else None)
-            self.refusal = f"{'{}:{}'.format(*server[:2]) if server else 'a server'}: {error!s:.300}"
+            host, port = kwargs["address"] if "address" in kwargs else args[0]
+            self.refusal = f"{host}:{port}: {error!s:.300}"
             raise
         self._current, self.refusal = connection, None
         return connection
@@ -70,14 +65,8 @@ class _Handler(SequentialThreadingHandler):
 class ZooKeeperClient:
     """One ZooKeeper session after another, on whichever server answers.
 
-    Args:
-        hosts: `host:port,host:port…`
-        chroot: Path below which all paths lie; created by `ensure_chroot`.
-        session_timeout_s: Asked for; the server grants 2 to 20 of its ticks.
-        wake: Called from kazoo's threads when a watch fires or the connection changes; must not block.
-        broken: Called from kazoo's threads when the connection breaks; must not block.
-        auth: How we log in; with a login every node is open to us only.
-        tls: Certificates; None for plain TCP.
+    Kazoo's threads call `wake` when a watch fires or the connection changes, `broken` when it breaks: both must not
+    block. The rest is as the coordinator gets it.
     """
 
     def __init__(
@@ -186,15 +175,10 @@ class ZooKeeperClient:
     def carry_out(
         self, session: int, requests: Sequence[Request], heard: Callable[[float], None] | None = None
     ) -> list[Reply]:
-        """Carry out requests, many at once, in their order.
+        """Carry out requests of a session, many at once, in their order.
 
-        Args:
-            session: The session that they belong to.
-            requests: What to do.
-            heard: Called with the time at which a window of requests was sent, once it was answered completely.
-
-        Returns:
-            A reply for each; UNKNOWN where the connection broke or another session has begun.
+        Each gets a reply: UNKNOWN where the connection broke or another session has begun. `heard` is called with the
+        time at which a window of requests was sent, once it was answered completely.
 
         Raises:
             CoordinationError: The rights do not suffice, or ZooKeeper refuses for another reason.
@@ -253,10 +237,10 @@ class ZooKeeperClient:
         try:
             try:
                 return result.get(timeout=self.session_timeout_s / 3)
-            except KazooTimeoutError:
+            except handlers.KazooTimeoutError:
                 self.hang_up()
                 return result.get(timeout=2 * self.session_timeout_s)
-        except KazooTimeoutError as error:
+        except handlers.KazooTimeoutError as error:
             raise refusals.ConnectionLoss from error
         except (*_BROKEN, *_DEFINITE):
             raise
@@ -297,11 +281,5 @@ def _login(auth: DigestAuth | SaslAuth | None) -> dict[str, Any]:
 def _encryption(tls: Tls | None) -> dict[str, Any]:
     if tls is None:
         return {}
-    return {
-        "use_ssl": True,
-        "ca": tls.ca,
-        "certfile": tls.cert,
-        "keyfile": tls.key,
-        "keyfile_password": tls.key_password,
-        "check_hostname": tls.check_hostname,
-    }
+    files = {"ca": tls.ca, "certfile": tls.cert, "keyfile": tls.key, "keyfile_password": tls.key_password}
+    return {**files, "use_ssl": True, "check_hostname": tls.check_hostname}

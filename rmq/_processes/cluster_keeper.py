@@ -40,11 +40,7 @@ _NOTE_S = 0.5
 
 
 class Keeper:
-    """Runs one cluster, in the process that `up` has started for it.
-
-    Args:
-        folder: Where its state lies; the state says what to start.
-    """
+    """Runs one cluster, in the process that `up` has started for it; the state in its folder says what to start."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -47,11 +47,6 @@ class NodeView:
         """The node itself."""
         return next(peer for peer in self.peers.values() if "myself" in peer.flags)
 
-    @property
-    def synchronised(self) -> int:
-        """How many replicas follow this node and have its data."""
-        return sum(key.startswith("slave") and "state=online" in value for key, value in self.replication.items())
-
 
 @dataclass(frozen=True)
 class Step:
@@ -70,9 +65,8 @@ def parse_node(nodes: str, info: str, replication: str) -> NodeView:
 def next_steps(views: Mapping[Address, NodeView], masters: Sequence[Address]) -> list[Step]:
     """Return the commands that can be sent now; none where all are sent that are needed.
 
-    Args:
-        views: What each node says. The hosts of the addresses are the IP addresses by which the nodes meet.
-        masters: Those of them that share the hash slots where nobody holds them.
+    The hosts of all addresses are the IP addresses by which the nodes meet. The masters share the hash slots that
+    nobody holds.
     """
     alone = [
         Step(address, ("CLUSTER", "SET-CONFIG-EPOCH", number + 1))
@@ -89,7 +83,8 @@ def what_lacks(views: Mapping[Address, NodeView], replicas: int) -> str:
     for address, view in views.items():
         if lacking := _trouble(view, ids, replicas):
             return f"{address} {lacking}"
-    following = sum(view.synchronised for view in views.values())
+    replication = [item for view in views.values() for item in view.replication.items()]
+    following = sum(key.startswith("slave") and "state=online" in value for key, value in replication)
     return f"{following} of {replicas} replicas have their master's data" if following < replicas else ""
 
 

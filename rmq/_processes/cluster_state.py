@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import json
 from collections.abc import Generator, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,43 +20,26 @@ STATE_FILE, LOCK_FILE, LOG_FILE = "state.json", "keeper.lock", "keeper.log"
 
 @dataclass(frozen=True)
 class Process:
-    """One process as the keeper sees it.
+    """One process as the keeper sees it."""
 
-    Attributes:
-        name: Such as `redis-1`, `zookeeper-2`, `worker-1`, `producer`.
-        pid: Its id; 0 while it does not run.
-        address: Where it listens; empty for workers and the producer.
-        starts: How often it was started.
-    """
-
-    name: str
-    pid: int = 0
-    address: str = ""
+    name: str  # such as `redis-1`, `zookeeper-2`, `worker-1`, `producer`
+    pid: int = 0  # 0 while it does not run
+    address: str = ""  # empty for workers and the producer
     starts: int = 0
 
 
 @dataclass(frozen=True)
 class State:
-    """What the keeper has written down.
+    """What the keeper has written down."""
 
-    Attributes:
-        phase: `starting`, `ready`, `failed`, or `down`.
-        error: Why it failed.
-        ports: Service name to port.
-        workers: How many worker processes.
-        producer: Whether the demo producer runs.
-        processes: All processes.
-    """
-
-    phase: str
-    ports: dict[str, int]
+    phase: str  # `starting`, `ready`, `failed`, or `down`
+    ports: dict[str, int]  # by service name
     workers: int = deployment.WORKERS
     producer: bool = True
-    error: str = ""
-    processes: tuple[Process, ...] = field(default_factory=tuple[Process, ...])
+    error: str = ""  # why it failed
+    processes: tuple[Process, ...] = ()
 
     def addresses(self, names: Iterable[str]) -> list[Address]:
-        """Return where these services listen."""
         return [Address(HOST, self.ports[name]) for name in names]
 
     @property

@@ -48,12 +48,7 @@ def redis_arguments() -> list[str]:
 
 
 def environment(redis: Iterable[Address], zookeepers: Iterable[Address]) -> dict[str, str]:
-    """Return the environment of workers and producer.
-
-    Args:
-        redis: Some or all servers of the Redis Cluster.
-        zookeepers: All servers of the ensemble.
-    """
+    """Return the environment of workers and producer."""
     return {
         "RMQ_URL": f"redis+cluster://{','.join(map(str, redis))}",
         "RMQ_ZOOKEEPER": ",".join(map(str, zookeepers)),

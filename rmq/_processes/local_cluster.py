@@ -76,14 +76,7 @@ def up(
 
 
 def down(folder: Path, *, delete: bool = False) -> bool:
-    """End all processes of a cluster: first those that use it, then the servers.
-
-    Args:
-        folder: Where its state lies.
-        delete: Delete the folder with all data, too.
-
-    Returns:
-        Whether it was running.
+    """End all processes of a cluster, first those that use it, then the servers; tell whether it was running.
 
     Raises:
         LocalClusterError: It does not end, or `delete` for a folder that is none of ours.

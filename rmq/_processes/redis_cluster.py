@@ -81,16 +81,12 @@ def create_cluster(
 
 
 class _Nodes:
-    """The servers, by the addresses under which they meet; connections are made anew when they break.
-
-    Attributes:
-        places: The address as given → the one with an IP address: CLUSTER MEET takes no names.
-    """
+    """The servers, by the addresses under which they meet; connections are made anew when they break."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         self._addresses = addresses
         self._wires: dict[Address, Wire] = {}
-        self.places: dict[Address, Address] = {}
+        self.places: dict[Address, Address] = {}  # address as given → with an IP address: CLUSTER MEET takes no names
 
     def __enter__(self) -> _Nodes:
         return self

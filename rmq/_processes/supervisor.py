@@ -65,12 +65,12 @@ class Child:
 
 
 class Supervisor:
-    """Keeps worker processes running until SIGTERM or SIGINT.
+    """Keeps 1 to 1,000 worker processes running until SIGTERM or SIGINT.
 
     Args:
         command: Program and arguments of each process. It ends on SIGTERM, calls `end_with_parent`, and exits with 2
             where another start would end the same way.
-        processes: How many, 1 to 1,000.
+        processes: How many.
         drain_s: How long their running handlers may finish; they are killed 5 s later.
 
     Raises:
@@ -128,8 +128,9 @@ class Supervisor:
                     log.error("process %d cannot run at all (exit code %d): all stop", child.process.pid, code)
                     child.close()
                     return code
+                how = f"ended with exit code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
                 pid = child.process.pid
-                log.warning("process %d %s; the next starts in %g s", pid, _how(code), child.ended(now_s))
+                log.warning("process %d %s; the next starts in %g s", pid, how, child.ended(now_s))
             if child.process is None and now_s >= child.start_at_s:
                 child.process = subprocess.Popen(self._command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603
                 child.started_s = now_s
@@ -154,8 +155,6 @@ class Supervisor:
                     break
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(POLL_S)
-        for child in self._children:
-            child.close()
         return code
 
 
@@ -169,7 +168,3 @@ def end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="rmq-parent", daemon=True).start()
-
-
-def _how(code: int) -> str:
-    return f"ended with exit code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"

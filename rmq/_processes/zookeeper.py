@@ -52,11 +52,11 @@ def find_classpath() -> str:
 
 
 class ZooKeeperServer(GuardedProcess):
-    """One server process, whose data stay in its folder.
+    """One server process on 127.0.0.1; its configuration, data and log stay in its folder.
 
     Args:
-        folder: Where configuration, data and the log lie; created if needed.
-        port: Client port on 127.0.0.1.
+        folder: Created if needed.
+        port: For clients.
         settings: Lines of `zoo.cfg` beside the basic ones.
         server_id: Its number in an ensemble, from 1; None for a server of its own.
         tick_ms: Basic unit of time; sessions last 2 to 20 ticks.
