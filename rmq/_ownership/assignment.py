@@ -1,8 +1,8 @@
 """Which worker owns which slot: pure, deterministic, sticky, and with as few moves as balance allows.
 
 Two steps. First the quotas: in every topic a worker gets its fair share (slots × weight ÷ weights of all workers of the
-topic) rounded down or up, and so does its total over all topics. Who is rounded up is chosen so that slots stay where
-they are. Then the slots: a worker keeps what it has up to its quota; only the rest is dealt out.
+topic) rounded down or up, and so does its total over all topics. The shares to round up are chosen so that slots stay
+with their owners. Then the slots: a worker keeps its slots up to its quota; only the rest is dealt out.
 
 Source: such a double rounding always exists (controlled rounding: L. H. Cox, "A Constructive Procedure for Unbiased
 Controlled Rounding", JASA 82, 1987; it is a flow with whole capacities). `_even_out` finds it along shortest paths.
@@ -75,7 +75,7 @@ class _Table:
         return cls(name, slots, held, quota, remainder)
 
     def round_up(self, loads: dict[str, Fraction]) -> None:
-        """Choose whose share is rounded up: who has the slot already, then who has least in total for its share."""
+        """Round shares up: of workers with a slot for that first, then of those with the smallest total so far."""
         for worker, remainder in self.remainder.items():
             loads[worker] -= remainder
         spare = int(sum(self.remainder.values()))
@@ -102,9 +102,9 @@ class _Table:
 
 
 def _even_out(tables: list[_Table], loads: dict[str, Fraction]) -> None:
-    """Pass rounded-up places on until every total differs from its fair share by less than one.
+    """Round other workers' shares up until every total differs from its fair share by less than one.
 
-    `loads` holds total − fair share. Who is at or above +1 gives to one below 0; who is at or below −1 takes from one
+    `loads` holds total − fair share. A worker at or above +1 gives to one below 0; one at or below −1 takes from one
     above 0.
     """
     while True:

@@ -1,4 +1,4 @@
-"""The coordinator: one background thread that keeps this worker's slots, and cheap answers for everybody else."""
+"""The coordinator: one background thread that keeps this worker's slots, and cheap answers for all others."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Coordinator:
         auth: Login; then every node is open to this login only.
         tls: Certificates; None for plain TCP.
         drain_timeout_s: How long a revoked slot waits for its last handler before it is handed over all the same. None
-            for the drain time that the client runs with, 30 s without one. Who leaves says by `leave` how long.
+            for the drain time that the client runs with, 30 s without one. `leave` gives a worker that leaves another.
         session_bytes: What the paths of this session's nodes may take, from 1,000. ZooKeeper writes them all down when
             the session ends; what exceeds `jute.maxbuffer` takes the whole ensemble down. Raise it only after
             `jute.maxbuffer` on all servers, and stay a tenth below that.
@@ -112,7 +112,7 @@ class Coordinator:
         self._rounds = Rounds(self._client, self._member, lambda: self.on_change and self.on_change())
         self._failure: Exception | None = None
 
-    # --- for everybody, without waiting
+    # --- for any thread, without waiting
 
     def owned(self) -> Mapping[SlotKey, Ownership]:
         """Return the slots that may be claimed from now.
@@ -127,7 +127,7 @@ class Coordinator:
         return self._rounds.owned()
 
     def still_owner(self, ownership: Ownership) -> bool:
-        """Tell whether nobody else can own the slot yet: also while it is drained, or the connection just broke."""
+        """Tell whether no other worker can own the slot yet: also while it is drained, or the connection just broke."""
         self._check_process()
         return self._rounds.still_owner(ownership)
 
@@ -317,7 +317,7 @@ class Coordinator:
             member.counting.give(connection, marks)
 
     def fenced(self, epoch: int) -> None:
-        """Say that Redis has a higher epoch of this ensemble: a ZooKeeper that has not counted so far was restored."""
+        """Say that Redis has a higher epoch of this ensemble: a ZooKeeper that has counted less was restored."""
         with self._telling() as member:
             member.counting.note(member.ensemble or "", epoch)
 

@@ -2,7 +2,7 @@
 
 Redis remembers how far each ensemble has counted (`_listening/kinship.py`). Before a worker takes slots over a new
 connection, it hears from Redis how far that was. Where ZooKeeper stands lower, the ensemble gets a new identity: Redis
-then refuses its epochs until somebody moves the topics over on purpose. So no czxid counts for two owners.
+then refuses its epochs until an operator moves the topics over on purpose. So no czxid counts for two owners.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class WorkerDocument:
         """Read a worker's node.
 
         Raises:
-            UnreadableDocumentError: It is for newer readers, or no such document: it stops nobody else.
+            UnreadableDocumentError: It is for newer readers, or no such document: it stops no other worker.
         """
         document = read_document(data, "a worker's node in ZooKeeper")
         try:

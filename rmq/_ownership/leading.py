@@ -53,7 +53,7 @@ def decide(
 def strangers(workers: Mapping[str, WorkerDocument], current: Assignment | None) -> dict[str, set[str]]:
     """Return topic → the workers that consume it from another Redis than those that have it.
 
-    Who has most of its slots has the topic; else the first worker's Redis. A worker that knows no identity fits any.
+    The Redis whose workers have most slots has the topic, else the first worker's. No identity fits any Redis.
     """
     found: dict[str, set[str]] = {}
     for topic in sorted({topic for worker in workers.values() for topic in worker.topics}):
@@ -135,7 +135,7 @@ class Leader:
         return slots, frozenset(unreadable)
 
     def _tell(self, due: Assignment) -> None:
-        """Say which topics do not fit, and how many slots nobody has room for."""
+        """Say which topics do not fit, and for how many slots no worker has room."""
         long = [topic for topic in self._wanted if topic not in due.topics]
         if long:
             names = ", ".join(long[:10]) + (f" and {len(long) - 10} more" if len(long) > 10 else "")

@@ -70,8 +70,8 @@ class Put:
 class Release:
     """Delete a node if `guard` exists. Reply: whether the node is gone.
 
-    The guard is our own worker node: should kazoo send this late, in a new session, it finds no guard and deletes
-    nobody else's node.
+    The guard is our own worker node: should kazoo send this late, in a new session, it finds no guard and deletes no
+    other worker's node.
     """
 
     path: str

@@ -23,7 +23,6 @@ from rmq.errors import CoordinationError
 if TYPE_CHECKING:
     from rmq._ownership.zookeeper import ZooKeeperClient
 
-
 _LOG = reporter("rmq.coordination")
 _NONE: Mapping[SlotKey, Ownership] = MappingProxyType({})
 
@@ -66,7 +65,7 @@ class Rounds:
         return view.owned if view.breaks == self._breaks and monotonic_s() < self._deadline_s else _NONE
 
     def still_owner(self, ownership: Ownership) -> bool:
-        """Tell whether nobody else can own the slot yet."""
+        """Tell whether no other worker can own the slot yet."""
         view = self._view
         held = view.held.get((ownership.topic, ownership.slot)) == ownership.epoch
         return held and view.ensemble == ownership.ensemble and monotonic_s() < self._deadline_s

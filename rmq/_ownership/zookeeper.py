@@ -49,7 +49,7 @@ class _Handler(handlers.SequentialThreadingHandler):
         kwargs["timeout"] = min(kwargs.get("timeout", self.connect_timeout_s), self.connect_timeout_s)
         try:
             connection = cast("Any", super()).create_connection(*args, **kwargs)
-        except Exception as error:  # kazoo tries the next server, and tells nobody why
+        except Exception as error:  # kazoo tries the next server, and does not tell why
             host, port = kwargs["address"] if "address" in kwargs else args[0]
             self.refusal = f"{host}:{port}: {error!s:.300}"
             raise
@@ -153,10 +153,6 @@ class ZooKeeperClient:
         """Begin to connect; returns at once."""
         self._client.start_async()
 
-    def hang_up(self) -> None:
-        """Break the connection, so that kazoo tries the next server; the session stays."""
-        self._handler.hang_up()
-
     def stop(self) -> None:
         """End the session, if a server hears it, and the threads."""
         with contextlib.suppress(Exception):  # whatever state kazoo is in: it is to end
@@ -238,7 +234,7 @@ class ZooKeeperClient:
             try:
                 return result.get(timeout=self.session_timeout_s / 3)
             except handlers.KazooTimeoutError:
-                self.hang_up()
+                self._handler.hang_up()  # kazoo tries the next server; the session stays
                 return result.get(timeout=2 * self.session_timeout_s)
         except handlers.KazooTimeoutError as error:
             raise refusals.ConnectionLoss from error

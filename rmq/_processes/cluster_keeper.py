@@ -32,7 +32,6 @@ from rmq._processes.signals import ignore, until_signal
 from rmq._processes.zookeeper import ZooKeeperServer
 
 RESTART_S = 1.0
-CREATE_S = 30.0
 WORKERS_STOP_S, SERVERS_STOP_S = 36.0, 12.0
 """A worker drains for 30 s before it would be killed."""
 
@@ -82,7 +81,7 @@ class Keeper:
         for server in (*self._zookeepers.values(), *self._redis.values()):
             server.start()
         masters, replicas = map(self._state.addresses, (deployment.MASTERS, deployment.REPLICAS))
-        create_cluster(masters, replicas, CREATE_S, self._note_progress)
+        create_cluster(masters, replicas, waiting=self._note_progress)
         for server in self._zookeepers.values():
             server.wait_ready()
         for user in self._users.values():

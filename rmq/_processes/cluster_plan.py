@@ -65,8 +65,7 @@ def parse_node(nodes: str, info: str, replication: str) -> NodeView:
 def next_steps(views: Mapping[Address, NodeView], masters: Sequence[Address]) -> list[Step]:
     """Return the commands that can be sent now; none where all are sent that are needed.
 
-    The hosts of all addresses are the IP addresses by which the nodes meet. The masters share the hash slots that
-    nobody holds.
+    The hosts of all addresses are the IP addresses by which the nodes meet. The masters share the free hash slots.
     """
     alone = [
         Step(address, ("CLUSTER", "SET-CONFIG-EPOCH", number + 1))
@@ -123,7 +122,7 @@ def _trouble(view: NodeView, ids: set[str], replicas: int) -> str:
 
 
 def _slots(views: Mapping[Address, NodeView], masters: Sequence[Address]) -> Iterable[Step]:
-    """Give each master the part of its share that nobody holds."""
+    """Give each master the part of its share that no node holds."""
     taken = {slot for view in views.values() for peer in view.peers.values() for slot in peer.slots}
     able = [address for address in masters if "master" in views[address].me.flags]
     able = able or [address for address, view in views.items() if "master" in view.me.flags]
@@ -135,15 +134,15 @@ def _slots(views: Mapping[Address, NodeView], masters: Sequence[Address]) -> Ite
 
 
 def _meetings(views: Mapping[Address, NodeView]) -> Iterable[Step]:
-    """Let each meet the first one, unless both know each other, and those that it seeks where they are no more."""
+    """Let each node meet the first one, unless both know each other, and those that it seeks at an old address."""
     first, its_view = next(iter(views.items()))
     for address, view in views.items():
         if address != first and not (its_view.me.id in view.peers and view.me.id in its_view.peers):
             yield Step(address, ("CLUSTER", "MEET", first.host, first.port))
-        for place, other in views.items():
-            known = view.peers.get(other.me.id)
-            if known is not None and not known.reached and known.address != place:
-                yield Step(address, ("CLUSTER", "MEET", place.host, place.port))
+        for other, its in views.items():
+            known = view.peers.get(its.me.id)
+            if known is not None and not known.reached and known.address != other:
+                yield Step(address, ("CLUSTER", "MEET", other.host, other.port))
 
 
 def _followers(views: Mapping[Address, NodeView], masters: Sequence[Address]) -> Iterable[Step]:

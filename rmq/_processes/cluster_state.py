@@ -64,7 +64,7 @@ def read_state(folder: Path) -> State | None:
 
 
 def write_state(folder: Path, state: State) -> None:
-    """Replace the state at once: who reads it sees the old or the new one."""
+    """Replace the state at once: a reader sees the old or the new one."""
     new = folder / f"{STATE_FILE}.new"
     new.write_text(json.dumps(asdict(state), indent=1))
     new.replace(folder / STATE_FILE)

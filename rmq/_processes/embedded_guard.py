@@ -1,4 +1,4 @@
-"""The guard: a small process that keeps an embedded redis-server running for exactly as long as somebody uses it.
+"""The guard: a small process that keeps an embedded redis-server running for exactly as long as it has users.
 
 ``embedded.py`` runs this file as ``python -I -S embedded_guard.py SERVER KIND LOCK_FD USER_FD SOCKET_PATH ALIAS`` with
 the server's folder as working directory. It needs nothing but the standard library, imports little (every start waits
@@ -6,7 +6,7 @@ for it) and finds every file by a relative name, so that no folder is too long f
 
 Users and guard talk over ``guard.sock`` (the first user over an inherited socket pair). The guard writes lines:
 
-    loading                  redis-server reads its data; sent every second, so that nobody gives up on a big file
+    loading                  redis-server reads its data; sent every second, so that no user gives up on a big file
     ready PID SOCKET_PATH    from here on the receiver counts as a user
     failed                   redis-server did not start; the rest of the stream says why
 
@@ -191,7 +191,7 @@ class Guard:
             _become_redis([self._server, *_ALWAYS, *_PERSISTENCE[self._kind]], guard_pid)
 
     def _probe(self) -> None:
-        """Tell those who wait if redis-server answers: also those who came late, since it may just be stopping."""
+        """Tell waiting users if redis-server answers: also those that came late, since it may just be stopping."""
         reply = ask(SERVER_SOCKET, b"PING")
         if not reply:
             return
@@ -217,7 +217,7 @@ class Guard:
             how = f"was killed by signal {-status}" if status < 0 else f"ended with exit code {status}"
             self._tell_failure(f"{self._server} {how} before it was ready")
             return False
-        if self._kind == TEMPORARY or status == 0:  # 0: somebody told it to shut down
+        if self._kind == TEMPORARY or status == 0:  # 0: it was told to shut down
             return False
         self._restarts -= 1
         time.sleep(_RESTART_PAUSE_S)

@@ -43,7 +43,7 @@ def java_home_for_spark(environment: Mapping[str, str] = os.environ) -> Path:
     """Return what `JAVA_HOME` has to be for Spark to start; where it takes more, a folder that leads to the Java found.
 
     Raises:
-        RmqError: No Java found, or no place to write that folder.
+        RmqError: No Java found, or that folder cannot be written.
     """
     java, bundled = find_java(environment), _bundled_java()
     real = java.resolve()
@@ -78,7 +78,7 @@ def _shim_home(java: Path, environment: Mapping[str, str]) -> Path:
             with open(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
             os.chmod(part, 0o755)  # noqa: S103 - a program, and no secret
-            os.replace(part, shim)  # whole, whoever else writes it now
+            os.replace(part, shim)  # whole, also if another process writes it now
     except OSError as error:
         raise RmqError(f"{home}, which Spark needs to start {java}, can't be written: {error}") from None
     return home

@@ -1,8 +1,8 @@
 """The whole cluster of docker-compose.yml as local processes: for `rmq cluster up`, for trying out and for tests.
 
 A keeper process of its own starts everything in a state folder, restarts what ends, and writes down what runs. It
-lives on when the command that started it ends. The keeper holds a lock on the folder, so that nobody has to trust a
-process id that may belong to someone else by now.
+lives on when the command that started it ends. The keeper holds a lock on the folder: a process id alone may belong to
+another process by now.
 
     rmq-cluster/
         state.json           addresses and processes; kept by `down`, so that the data are found on the same ports
@@ -109,7 +109,7 @@ def runs(folder: Path) -> bool:
 
 
 def _launch_keeper(folder: Path) -> None:
-    """Start the keeper as nobody's child: it outlives us, and no Ctrl-C reaches it."""
+    """Start the keeper so that it outlives us, and no Ctrl-C reaches it."""
     with (folder / LOG_FILE).open("wb") as log:
         subprocess.run(  # noqa: S603 - a fixed command
             ["/bin/sh", "-c", '"$0" -m rmq._processes.cluster_keeper "$1" &', sys.executable, str(folder)],

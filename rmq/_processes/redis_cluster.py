@@ -47,8 +47,8 @@ def create_cluster(
     Complete: each node knows and reaches all others, all hash slots are served, and each replica has its master's data.
 
     Args:
-        masters: Servers that share the hash slots which nobody holds, evenly.
-        replicas: Further servers. Whoever has no hash slots follows a master; failovers may have changed roles.
+        masters: Servers that share the free hash slots evenly.
+        replicas: Further servers. A node without hash slots follows a master; failovers may have changed roles.
         timeout_s: How long to wait, in seconds. Loading and copying of data does not count.
         waiting: Called again and again meanwhile, with what lacks.
 

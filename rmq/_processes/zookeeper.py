@@ -116,7 +116,7 @@ class ZooKeeperServer(GuardedProcess):
         super().start()
 
     def ask(self, command: str, timeout_s: float = 1.0) -> str:
-        """Send a four letter word (`srvr`, `ruok`, `mntr`); return the reply, empty if nobody answers."""
+        """Send a four letter word (`srvr`, `ruok`, `mntr`); return the reply, empty without an answer."""
         reply = b""
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout_s) as connection:
             connection.settimeout(timeout_s)
