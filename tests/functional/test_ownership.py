@@ -473,6 +473,7 @@ def test_two_redis_behind_one_zookeeper_are_refused(
         for client in (prod, staging):
             client.listener(topic)(lambda delivery: None)
         prod.start()
+        wait_until(lambda: len(owner.owned()) == 4)  # before that, others may not see what it consumes
         with pytest.raises(CoordinationError, match="another Redis") as refused:
             staging.start()
         here, there = (Marks(client._registered(topic)[0]).redis("") for client in (prod, staging))
