@@ -130,16 +130,19 @@ class Consumer:
             delivery.outcome = outcome
         settled = Settled()
         try:
-            self._settler.settle(wanted, outcome, settled)
+            self._settle(wanted, outcome, settled)
         finally:
             for delivery in settled.untried:
                 delivery.outcome = None
+        return settled.stale
+
+    def _settle(self, deliveries: Sequence[Delivery], outcome: Outcome, settled: Settled) -> None:
+        self._settler.settle(deliveries, outcome, settled)
         for slot in settled.slots:
             self._claimer.expect(slot)
         _mark_lost(settled.stale)
         if settled.trouble is not None:
             raise settled.trouble
-        return settled.stale
 
     def extend(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Renew the leases of several deliveries: they count from now.
@@ -259,11 +262,7 @@ class Consumer:
     def settle(self, delivery: Delivery, outcome: Outcome) -> bool:
         """Carry out one delivery's outcome; for `Delivery`."""
         settled = Settled()
-        self._settler.settle([delivery], outcome, settled)
-        if settled.trouble is not None:
-            raise settled.trouble
-        self._claimer.expect(delivery.slot)
-        _mark_lost(settled.stale)
+        self._settle([delivery], outcome, settled)
         return not settled.stale
 
     def still_owner(self, delivery: Delivery) -> bool:
@@ -298,10 +297,9 @@ def _refuse_foreign(delivery: Delivery, topic: str, group: str | None) -> None:
         )
 
 
-def _mark_lost(deliveries: list[Delivery]) -> list[Delivery]:
+def _mark_lost(deliveries: Iterable[Delivery]) -> None:
     for delivery in deliveries:
         delivery.lost = True
-    return deliveries
 
 
 def _bytes_of(deliveries: Sequence[Delivery]) -> int:

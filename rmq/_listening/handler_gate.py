@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Sequence
-from itertools import count
+from dataclasses import dataclass
 
 from rmq._io.backend import Blocking
 from rmq._listening.adaptive_limit import Adaptive, AdaptiveLimit
@@ -58,15 +57,13 @@ class HandlerPool:
             share.catch_up(least_used_s([gate.share for gate in self.gates], monotonic_s()))
 
 
+@dataclass(slots=True)
 class Ticket:
-    """One thread's wish to begin; the lowest number goes first."""
+    """One thread's wish to begin."""
 
-    __slots__ = ("began_s", "number", "thread")
-
-    def __init__(self, thread: int, number: int) -> None:
-        self.thread = thread
-        self.number = number
-        self.began_s: float | None = None
+    thread: int
+    waits: bool = False
+    began_s: float | None = None
 
 
 class HandlerGate:
@@ -84,9 +81,7 @@ class HandlerGate:
         self._pool = pool
         self._limit = limit
         self._threads = threads
-        self._queue: list[Ticket] = []
-        self._numbers = count()
-        self._places: dict[int, int] = {}
+        self._tickets: dict[int, Ticket] = {}  # by thread, in the order of asking
         self._handling: dict[int, float] = {}
 
     def allowed(self, now_s: float) -> int:
@@ -109,19 +104,16 @@ class HandlerGate:
         Who asks again keeps its place: with ZooKeeper a slot has but one thread, which must not always come last.
         """
         with self._pool.changed:
-            number = self._places.get(thread)
-            if number is None:
-                number = self._places[thread] = next(self._numbers)
-            ticket = Ticket(thread, number)
+            ticket = self._tickets.setdefault(thread, Ticket(thread))
+            ticket.waits = True
             self._pool.catch_up(self.share)
-            insort(self._queue, ticket, key=lambda each: each.number)
             self.share.waiting += 1
             self._pool.hand_out()
             until_s = monotonic_s() + longest_s
             while ticket.began_s is None and (left_s := until_s - monotonic_s()) > 0:
                 self._pool.changed.wait(left_s)
             if ticket.began_s is None:
-                self._queue.remove(ticket)
+                ticket.waits = False
                 self.share.waiting -= 1
             return ticket.began_s
 
@@ -133,9 +125,9 @@ class HandlerGate:
 
     def admit(self, now_s: float) -> None:
         """Give a turn to the one that waits longest; the lock is held."""
-        ticket = self._queue.pop(0)
+        ticket = next(ticket for ticket in self._tickets.values() if ticket.waits)
         ticket.began_s = now_s
-        del self._places[ticket.thread]
+        del self._tickets[ticket.thread]
         self.share.waiting -= 1
         self.share.begin(now_s)
 

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from rmq._io.backend import Condition, Event, Job, Lock
 from rmq._io.wire import Wire
-from rmq.aio.greenlets import Driver, wait
+from rmq.aio.greenlets import Driver, resolve, wait, wait_until
 from rmq.aio.wire import AsyncWire, async_wire_factory
 
 P = ParamSpec("P")
@@ -75,27 +75,11 @@ class EventLoop:
 
     def wait_readable(self, wires: Iterable[Wire], timeout_s: float) -> None:
         """Wait until one of some wires has something to read, or has ended."""
-        news = asyncio.get_running_loop().create_future()
-        watched = [cast("AsyncWire", wire) for wire in wires]
-        for wire in watched:
-            wire.watch(news)
-        try:
-            wait_until(news, timeout_s, breakable=True)
-        finally:
-            for wire in watched:
-                wire.unwatch(news)
+        _wait_for_wires(wires, timeout_s, AsyncWire.watch, breakable=True)
 
     def wait_progress(self, wires: Iterable[Wire], timeout_s: float) -> None:
         """Wait until more arrives over one of some wires, or one takes more of what was posted."""
-        news = asyncio.get_running_loop().create_future()
-        watched = [cast("AsyncWire", wire) for wire in wires]
-        for wire in watched:
-            wire.watch_arrivals(news)
-        try:
-            wait_until(news, timeout_s)
-        finally:
-            for wire in watched:
-                wire.unwatch(news)
+        _wait_for_wires(wires, timeout_s, AsyncWire.watch_arrivals)
 
     def wire_factory(self, url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
         """Return what makes unconnected wires to a server."""
@@ -107,21 +91,22 @@ def gate() -> Lock:
     return _Lock(False, MOST_CALLS)
 
 
-def wait_until(done: asyncio.Future[bool], timeout_s: float | None, *, breakable: bool = False) -> bool:
-    """Wait for a future; False where it was not done in time."""
-    if timeout_s is None:
-        return wait(done, breakable=breakable)
-    timer = asyncio.get_running_loop().call_later(timeout_s, resolve, done, False)
+def _wait_for_wires(
+    wires: Iterable[Wire],
+    timeout_s: float,
+    watch: Callable[[AsyncWire, asyncio.Future[bool]], None],
+    *,
+    breakable: bool = False,
+) -> None:
+    news = asyncio.get_running_loop().create_future()
+    watched = [cast("AsyncWire", wire) for wire in wires]
+    for wire in watched:
+        watch(wire, news)
     try:
-        return wait(done, breakable=breakable)
+        wait_until(news, timeout_s, breakable=breakable)
     finally:
-        timer.cancel()
-
-
-def resolve(future: asyncio.Future[bool], value: bool = True) -> None:
-    """Give a future its result, if it has none."""
-    if not future.done():
-        future.set_result(value)
+        for wire in watched:
+            wire.unwatch(news)
 
 
 class _Lock:
@@ -167,13 +152,13 @@ class _Lock:
         self.release()
 
 
-class _Waiting:
-    """Futures of those that wait."""
+class _Condition:
+    """One thread needs no lock."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Future[bool]] = set()
 
-    def _wait(self, timeout: float | None) -> bool:
+    def wait(self, timeout: float | None = None) -> bool:
         told = asyncio.get_running_loop().create_future()
         self._waiting.add(told)
         try:
@@ -181,19 +166,9 @@ class _Waiting:
         finally:
             self._waiting.discard(told)
 
-    def _tell(self) -> None:
+    def notify_all(self) -> None:
         for told in self._waiting:
             resolve(told)
-
-
-class _Condition(_Waiting):
-    """One thread needs no lock."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return self._wait(timeout)
-
-    def notify_all(self) -> None:
-        self._tell()
 
     def __enter__(self) -> None: ...
 
@@ -202,7 +177,7 @@ class _Condition(_Waiting):
     ) -> None: ...
 
 
-class _Event(_Waiting):
+class _Event(_Condition):
     """May be set from any thread: ZooKeeper's client has its own."""
 
     def __init__(self) -> None:
@@ -217,15 +192,15 @@ class _Event(_Waiting):
     def set(self) -> None:
         self._set = True
         if threading.get_ident() == self._thread:
-            self._tell()
+            self.notify_all()
         elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._tell)
+            self._loop.call_soon_threadsafe(self.notify_all)
 
     def clear(self) -> None:
         self._set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        return self._set or self._wait(timeout)
+        return self._set or super().wait(timeout)
 
 
 class _Job:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
-from weakref import WeakSet
 
 from rmq import client as plain
-from rmq._claiming.consumer import Consumer as PlainConsumer
 from rmq._listening.listener import Listener, decorator
 from rmq._model.handlers import check_async
 from rmq._model.topics import Topic
@@ -27,6 +25,7 @@ from rmq.errors import ClientClosedError, RmqError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+FaceT = TypeVar("FaceT")
 AsyncHandlerT = TypeVar("AsyncHandlerT", bound=AsyncHandler)
 
 
@@ -43,16 +42,14 @@ class PlainClient(plain.RmqClient):
 class Opened:
     """What belongs to one event loop.
 
-    Attributes:
-        plain: The client whose logic is run.
+    Args:
+        plain_client: The client whose logic is run.
         tasks: Runs it.
         blocking: How it waits.
-        consumers: Those that were made: what nobody closes would leave its connection to the loop's end.
     """
 
     def __init__(self, plain_client: PlainClient, tasks: Tasks, blocking: EventLoop) -> None:
-        self.plain, self.tasks, self.blocking = plain_client, tasks, blocking
-        self.consumers: WeakSet[PlainConsumer] = WeakSet()
+        self.plain, self.tasks, self._blocking = plain_client, tasks, blocking
         self._loop = asyncio.get_running_loop()
 
     async def run(self, method: Callable[Concatenate[PlainClient, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -70,11 +67,9 @@ class Opened:
         try:
             await self.run(PlainClient.stop)
             await self.tasks.settled()
-            for consumer in list(self.consumers):
-                await self.tasks.run(consumer.close)
         finally:
             await self.run(PlainClient.close)
-            await self.blocking.cancel_jobs()
+            await self._blocking.cancel_jobs()
 
 
 class RmqClient:
@@ -128,28 +123,8 @@ class RmqClient:
         await self._open()
         return self
 
-    async def producer(self, topic: Topic) -> Producer:
-        """Return a producer; registers the topic at first use. Raises as `rmq.RmqClient.producer`."""
-        opened = await self._open()
-        return Producer(await opened.run(PlainClient.producer, topic), opened.tasks)
-
-    async def consumer(
-        self,
-        topic: Topic,
-        slots: Iterable[int] | None = None,
-        *,
-        group: str | None = None,
-        name: str | None = None,
-        start: str = "new",
-        resume_as: str | None = None,
-    ) -> Consumer:
-        """Return a consumer of all slots, or of the given ones. Takes and raises what `rmq.RmqClient.consumer` does."""
-        opened = await self._open()
-        plain_one = await opened.run(
-            PlainClient.consumer, topic, slots, group=group, name=name, start=start, resume_as=resume_as
-        )
-        opened.consumers.add(plain_one)
-        return Consumer(plain_one, opened.tasks)
+    producer = awaited(PlainClient.producer, Producer)
+    consumer = awaited(PlainClient.consumer, Consumer)
 
     def listener(
         self,
@@ -213,17 +188,7 @@ class RmqClient:
         self._started = bool(self._listeners)
         await opened.run(PlainClient.start, concurrency, None, drain_s)
 
-    async def stop(self, drain_s: float = DRAIN_S) -> list[Delivery]:
-        """Stop all listeners: no new claims, what was not begun goes back at once, running handlers may finish.
-
-        Args:
-            drain_s: How long to wait for running handlers, in seconds.
-
-        Returns:
-            Deliveries whose handlers still run: they stay claimed until their lease ends. `close` cancels the handlers.
-        """
-        opened = await self._open()
-        return faced_all(await opened.run(PlainClient.stop, drain_s), opened.tasks)
+    stop = awaited(PlainClient.stop, faced_all)
 
     async def run(self, drain_s: float = DRAIN_S, concurrency: int | None = None) -> list[Delivery]:
         """Run all listeners until SIGTERM or SIGINT, or until cancelled, then stop them and close.
@@ -254,31 +219,11 @@ class RmqClient:
                 loop.remove_signal_handler(number)
             await self.close()
 
-    async def inspect(self, topic: Topic | str) -> Inspection:
-        """Return a read-only view of a topic. Raises as `rmq.RmqClient.inspect`."""
-        opened = await self._open()
-        return Inspection(await opened.run(PlainClient.inspect, topic), opened.tasks)
-
-    async def stream(self, topic: Topic | str) -> StreamTopic:
-        """Return a stream topic to read, to follow and to look after. Raises as `rmq.RmqClient.stream`."""
-        opened = await self._open()
-        return StreamTopic(await opened.run(PlainClient.stream, topic), opened.tasks)
-
-    async def dead(self, topic: Topic | str, actor: str | None = None) -> DeadLetters:
-        """Return a topic's dead letters. Raises as `rmq.RmqClient.dead`."""
-        opened = await self._open()
-        return DeadLetters(await opened.run(PlainClient.dead, topic, actor), opened.tasks)
-
-    async def control(self, topic: Topic | str, actor: str | None = None) -> Control:
-        """Return what steers a topic. Raises as `rmq.RmqClient.control`."""
-        opened = await self._open()
-        return Control(await opened.run(PlainClient.control, topic, actor), opened.tasks)
-
-    async def history(self) -> History:
-        """Return the last day of all topics, minute by minute."""
-        opened = await self._open()
-        return History(opened.plain.history(), opened.tasks)
-
+    inspect = awaited(PlainClient.inspect, Inspection)
+    stream = awaited(PlainClient.stream, StreamTopic)
+    dead = awaited(PlainClient.dead, DeadLetters)
+    control = awaited(PlainClient.control, Control)
+    history = awaited(PlainClient.history, History)
     workers = awaited(PlainClient.workers)
     server_memory = awaited(PlainClient.server_memory)
     record_history = awaited(PlainClient.record_history)
@@ -307,6 +252,16 @@ class RmqClient:
 
     async def _run(self, method: Callable[Concatenate[PlainClient, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await (await self._open()).run(method, *args, **kwargs)
+
+    async def _run_faced(
+        self,
+        face: Callable[[T, Tasks], FaceT],
+        method: Callable[Concatenate[PlainClient, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> FaceT:
+        opened = await self._open()
+        return face(await opened.run(method, *args, **kwargs), opened.tasks)
 
     async def _open(self) -> Opened:
         if self._opened is not None:

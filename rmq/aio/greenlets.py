@@ -48,6 +48,23 @@ def wait(awaitable: Awaitable[T], *, breakable: bool = False) -> T:
     return cast("T", parent.switch((awaitable, breakable)))
 
 
+def wait_until(done: asyncio.Future[bool], timeout_s: float | None, *, breakable: bool = False) -> bool:
+    """Wait for a future; False where it was not done in time."""
+    if timeout_s is None:
+        return wait(done, breakable=breakable)
+    timer = asyncio.get_running_loop().call_later(timeout_s, resolve, done, False)
+    try:
+        return wait(done, breakable=breakable)
+    finally:
+        timer.cancel()
+
+
+def resolve(future: asyncio.Future[bool], value: bool = True) -> None:
+    """Give a future its result, if it has none."""
+    if not future.done():
+        future.set_result(value)
+
+
 class Driver:
     """Plain logic under way.
 

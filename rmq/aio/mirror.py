@@ -62,7 +62,21 @@ class awaited(_Face[P, T]):
     """To be awaited; its object's `_run` runs it.
 
     Cancelled, it ends where it waits; what was sent may have been carried out.
+
+    Args:
+        method: The plain method.
+        face: Makes what is returned of the method's result; the result itself by default.
     """
+
+    @overload
+    def __init__(self, method: Callable[Concatenate[Any, P], T]) -> None: ...
+    @overload
+    def __init__(self, method: Callable[Concatenate[Any, P], PlainT], face: Callable[[PlainT, Tasks], T]) -> None: ...
+    def __init__(
+        self, method: Callable[Concatenate[Any, P], Any], face: Callable[[Any, Tasks], T] | None = None
+    ) -> None:
+        super().__init__(method)
+        self._face = face
 
     @overload
     def __get__(self, instance: None, owner: Any) -> awaited[P, T]: ...
@@ -71,7 +85,9 @@ class awaited(_Face[P, T]):
     def __get__(self, instance: Any, owner: Any) -> Any:
         if instance is None:
             return self
-        return functools.partial(instance._run, self.method)
+        if self._face is None:
+            return functools.partial(instance._run, self.method)
+        return functools.partial(instance._run_faced, self._face, self.method)
 
 
 class finished(_Face[P, T]):

@@ -16,7 +16,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from rmq._io.wire import NOTHING, UNUSABLE, ReplyError, Wire, WireBrokenError, WireSilentError, checked_maker
-from rmq.aio.greenlets import wait
+from rmq.aio.greenlets import resolve, wait, wait_until
 from rmq.errors import InvalidUrlError
 
 
@@ -25,7 +25,7 @@ class _Replies(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._reader: Any = hiredis.Reader(replyError=ReplyError, notEnoughData=NOTHING)
-        self._told: set[asyncio.Future[bool]] = set()
+        self.told: set[asyncio.Future[bool]] = set()
         self.writable = True
         self.ended = ""
         self.received = 0
@@ -54,18 +54,9 @@ class _Replies(asyncio.Protocol):
         """Return whether there is something to read, or nothing will ever come."""
         return bool(self.ended) or bool(self._reader.has_data())
 
-    def watch(self, told: asyncio.Future[bool]) -> None:
-        """Tell when something has happened."""
-        self._told.add(told)
-
-    def unwatch(self, told: asyncio.Future[bool]) -> None:
-        """Tell no more."""
-        self._told.discard(told)
-
     def _tell(self) -> None:
-        for told in self._told:
-            if not told.done():
-                told.set_result(True)
+        for told in self.told:
+            resolve(told)
 
 
 class AsyncWire(Wire):
@@ -138,16 +129,8 @@ class AsyncWire(Wire):
 
     def read(self) -> Any:
         """Read one reply; raises as `Wire.read`."""
-        replies = self._replies
-        try:
-            while (reply := replies.take()) is NOTHING:
-                if replies.ended:
-                    raise WireBrokenError(replies.ended)
-                self._wait("no reply in time")
-        except hiredis.ProtocolError as error:
-            raise WireBrokenError(str(error)) from error
-        if isinstance(reply, ReplyError):
-            raise reply
+        while (reply := self.take()) is NOTHING:
+            self._wait("no reply in time")
         return reply
 
     def can_read(self, timeout_s: float = 0.0) -> bool:
@@ -159,17 +142,17 @@ class AsyncWire(Wire):
 
     def watch_arrivals(self, told: asyncio.Future[bool]) -> None:
         """Tell when something has happened from now on; what has arrived before does not count."""
-        self._replies.watch(told)
+        self._replies.told.add(told)
 
     def watch(self, told: asyncio.Future[bool]) -> None:
         """Tell when there is something to read."""
-        self._replies.watch(told)
-        if self._replies.any() and not told.done():
-            told.set_result(True)
+        self._replies.told.add(told)
+        if self._replies.any():
+            resolve(told)
 
     def unwatch(self, told: asyncio.Future[bool]) -> None:
         """Tell no more."""
-        self._replies.unwatch(told)
+        self._replies.told.discard(told)
 
     def interrupt(self) -> None:
         """Let whoever waits for something to read find that it has ended."""
@@ -192,14 +175,12 @@ class AsyncWire(Wire):
 
     def _wait(self, trouble: str, timeout_s: float | None = None) -> None:
         told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        timer = told.get_loop().call_later(self._timeout_s if timeout_s is None else timeout_s, _give_up, told)
-        self._replies.watch(told)
+        self._replies.told.add(told)
         try:
-            if not wait(told):
+            if not wait_until(told, self._timeout_s if timeout_s is None else timeout_s):
                 raise WireSilentError(trouble)
         finally:
-            timer.cancel()
-            self._replies.unwatch(told)
+            self._replies.told.discard(told)
 
 
 def async_wire_factory(url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
@@ -233,8 +214,3 @@ async def _cancellable(connecting: Coroutine[Any, Any, object]) -> None:
         raise asyncio.CancelledError
     if failed is not None:
         raise failed
-
-
-def _give_up(told: asyncio.Future[bool]) -> None:
-    if not told.done():
-        told.set_result(False)
