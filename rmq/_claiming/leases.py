@@ -27,12 +27,16 @@ log = reporter("rmq.leases")
 class HeldDeliveries:
     """The deliveries that one listener thread holds: claimed, and their outcome not yet in Redis.
 
-    `lock` is held during the worker's claims and settlements. The keeper never takes it: a server may hold up a claim.
-    Instead `marks`, which nobody holds while waiting, guards who sends the claim score of which delivery: the worker
-    those in `settling`, the keeper those marked `under_way`. Neither sends a token that the other is just replacing.
+    The thread holds `lock` during claims and settlements. The keeper never takes it: a server may hold up a claim.
+    Instead `marks` guards who sends the claim score of a delivery: the thread those in `settling`, the keeper those
+    marked `under_way`. So neither sends a score that the other is replacing. Nobody waits while `marks` is held.
 
-    Those that are acked may wait for a ride, by slot: to settle a slot together with its next claim costs little more
-    than the claim. They are not among `deliveries` then.
+    Acks may wait for the next claim from their slot, which carries them for little. They are in `deferred` then, by
+    slot, and not in `deliveries`.
+
+    Args:
+        lease_s: The lease of the topic.
+        blocking: How to wait.
     """
 
     def __init__(self, lease_s: float, blocking: Blocking = THREADS) -> None:
@@ -44,15 +48,15 @@ class HeldDeliveries:
         self.deferred: dict[int, list[Delivery]] = {}
 
     def all(self) -> list[Delivery]:
-        """Return all that is held; for others than the worker without the lock, so what they see may just change."""
+        """Return all that is held. Other threads call it without the lock, so the answer may be outdated at once."""
         return [*self.deliveries, *chain.from_iterable(list(self.deferred.values()))]
 
     def settled(self) -> list[Delivery]:
-        """Return those with an outcome that is to be sent, as far as nobody is just sending their claim scores."""
+        """Return those with an outcome to send, but for those whose claim score is on its way."""
         return [each for each in self.deliveries if each.outcome is not None and not each.under_way]
 
     def to_renew(self, before_s: float) -> list[Delivery]:
-        """Mark and return those whose lease ends before a moment of `monotonic_s`, and whose score nobody sends."""
+        """Mark and return those whose lease ends before a moment of `monotonic_s` and whose score nobody is sending."""
         with self.marks:
             settling = set(map(id, self.settling))
             due = [
@@ -65,7 +69,7 @@ class HeldDeliveries:
         return due
 
     def defer_acks(self, since_s: float) -> None:
-        """Let those wait for a ride that are acked and were claimed after a moment of `monotonic_s`."""
+        """Defer the acks of what was claimed after a moment of `monotonic_s`."""
         stay: list[Delivery] = []
         slot, deferred, until_s = -1, stay, since_s + self._lease_s
         for delivery in self.deliveries:
@@ -79,7 +83,10 @@ class HeldDeliveries:
         self.deliveries = stay
 
     def take_deferred(self, slots: Iterable[int] | None = None, before_s: float = 0.0) -> list[Delivery]:
-        """Take those of some slots, of all by default, and those claimed before a moment, back among `deliveries`."""
+        """Move the deferred acks of some slots, by default of all, and old ones to `deliveries`; return them.
+
+        Old are those that were claimed before `before_s`.
+        """
         wanted = list(self.deferred) if slots is None else [slot for slot in slots if slot in self.deferred]
         taken = [delivery for slot in wanted for delivery in self.deferred.pop(slot)]
         while self.deferred:
@@ -129,13 +136,13 @@ class _Round:
 
 
 class LeaseKeeper(Background):
-    """Renews the leases of what the workers hold, each when a third of it has passed: all that are due in one round.
+    """Renews the leases of held deliveries once a third of the lease has passed: all that are due in one round.
 
-    A server that does not answer holds up no others: what it owes is looked at again in the next rounds.
+    A server that does not answer holds up no others: its replies are taken in later rounds.
 
     Args:
         slots: The topic's slots.
-        held: What to look after, one per listener thread.
+        held: The deliveries, one object per listener thread.
         on_lost: Called with each delivery whose lease was lost, once. It must not wait: `LostCalls` may be told.
         blocking: How to wait.
     """
@@ -169,7 +176,7 @@ class LeaseKeeper(Background):
         self._stop_requested.set()
 
     def renew(self) -> None:
-        """Renew the leases that are due for it, and take what earlier rounds are still owed."""
+        """Renew the leases that are due, and take late replies of earlier rounds."""
         before, self._missed = self._missed, {}
         late, self._late = self._late, []
         for round_ in late:
@@ -181,7 +188,7 @@ class LeaseKeeper(Background):
             log.warning("leases in slots %s of topic %s were not renewed: %s", slots, self._slots.topic.name, error)
 
     def _pause_s(self) -> float:
-        """Where a server has failed, look again soon: it may answer before its leases end."""
+        """Return the pause; it is shorter after a failure, since the server may answer before the leases end."""
         return min(self._lease_s / 30, 1.0) if self._late or self._missed else min(self._lease_s / 6, 5.0)
 
     def _parts_due(self) -> list[_Part]:
@@ -204,7 +211,7 @@ class LeaseKeeper(Background):
             raise
 
     def _take(self, round_: _Round, patience_s: float) -> None:
-        """Take what has been answered; what has not is looked at again later."""
+        """Take the replies that have come; the others are taken in later rounds."""
         waiting = [part for part in round_.parts if not part.answered]
         try:
             replies = round_.renewals.results(patience_s, leave=True)
@@ -248,14 +255,14 @@ def take_renewal(deliveries: Sequence[Delivery], reply: ExtendReply | RmqError, 
 
 
 def _free(parts: Iterable[_Part]) -> None:
-    """Let the workers settle these again."""
+    """Allow the threads to settle these again."""
     for part in parts:
         for delivery in part.deliveries:
             delivery.under_way = False
 
 
 class LostCalls(Background):
-    """Calls `on_lost`, beside the keeper: a call that takes long must cost the other leases nothing.
+    """Calls `on_lost` in a thread of its own: a slow call must not hold up other renewals.
 
     Args:
         topic: Name of the topic.
@@ -272,24 +279,24 @@ class LostCalls(Background):
         self._stop_requested = False
 
     def tell(self, delivery: Delivery) -> None:
-        """Have it called with a delivery; does not wait."""
+        """Have `on_lost` called with a delivery; does not wait."""
         self._waiting.append(delivery)
         self._news.set()
 
     def stop(self) -> None:
-        """End once all that were told of are through."""
+        """End after the calls that are waiting."""
         self._stop_requested = True
         self._news.set()
 
     def run(self) -> None:
-        """Call it until `stop`."""
+        """Call `on_lost` until `stop`."""
         while True:
             self._news.wait()
             self._news.clear()
             while self._waiting:
                 try:
                     refuse_unfinished(self._call(self._waiting.popleft()))
-                except BaseException as error:  # else nobody would be told of the others
+                except BaseException as error:  # else the other deliveries would get no call
                     if not passes_over(error):
                         raise
                     log.error("on_lost of topic %s failed", self._topic, exc_info=traced(error))

@@ -1,13 +1,13 @@
 """Wake hints: a message was sent that is due earlier than an idle consumer knows.
 
-A hint only: it may get lost, and losing it costs time, never a message. Consumers look again by themselves.
+A hint may get lost, which costs time, but never a message: consumers look by themselves as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from rmq._io.wire import ReplyError, Wire, WireBrokenError, pack
 from rmq._model.reports import reporter
@@ -23,25 +23,25 @@ RECONNECT_S = 0.5
 """Shortest time between two attempts to subscribe."""
 
 REFUSED_S = 60.0
-"""The same after Redis has refused one."""
+"""The same after Redis has refused a subscription."""
 
 CONFIRM_S = 0.5
 """How long a reading waits for Redis to confirm its subscriptions."""
 
 PING_S, PONG_S = 10.0, 5.0
-"""After so long a silence a connection is tried, and after so long without an answer it is dead: else a server that
-vanished without a word would look like one that has nothing to tell."""
+"""A connection that is silent for this long gets a PING; without an answer within this time it counts as dead. Else a
+server that vanished would look like a server without hints."""
 
 MOST_DIGITS = 16
 """Digits of the latest due time, 2^53 - 1."""
 
 MOST_HINTS = 1_000
-"""Hints taken in one reading, so that a flood of them does not keep the reader from its work."""
+"""Most hints taken in one reading: a flood of hints must not keep the reader from its work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What arrived.
+    """The hints of one reading.
 
     Attributes:
         due: (slot, due ms) of each hint; 0 ms for at once.
@@ -109,16 +109,14 @@ class HintReader:
                 if self._take_all(found) and len(found) < MOST_HINTS:
                     continue
                 now_s = monotonic_s()
-                confirmed_s = 0.0
-                for line in self._lines.values():
-                    if line.asked:
-                        confirmed_s = max(confirmed_s, line.asked_s + CONFIRM_S)
+                asked_s = [line.asked_s + CONFIRM_S for line in self._lines.values() if line.asked]
+                confirmed_s = max(asked_s, default=0.0)
                 if len(found) >= MOST_HINTS or ((found or self._missed) and confirmed_s <= now_s):
                     break
                 wait_s = max(until_s, confirmed_s) - now_s
                 if wait_s <= 0:
                     break
-                self._wait(wait_s)
+                self._connections.blocking.wait_readable([line.wire for line in self._lines.values()], wait_s)
             self._ping()
         except BaseException:
             self._hang_up()
@@ -139,7 +137,7 @@ class HintReader:
             finally:
                 self._reading.release()
             return
-        for line in list(self._lines.values()):  # whoever reads closes them
+        for line in list(self._lines.values()):  # the reader closes them
             line.wire.interrupt()
 
     def _hang_up(self) -> None:
@@ -148,7 +146,7 @@ class HintReader:
         self._lines.clear()
 
     def _subscribe(self) -> None:
-        """Subscribe where need be: to what is not heard yet, and to what has moved."""
+        """Subscribe to channels that are not heard yet, and to those that have moved."""
         layout = self._connections.layout
         heard = sum(len(line.heard) + len(line.asked) for line in self._lines.values())
         if heard >= len(self._slots) and layout == self._layout:
@@ -157,22 +155,17 @@ class HintReader:
         if now_s < self._next_attempt_s:
             return
         self._next_attempt_s = now_s + RECONNECT_S
-        wanted = self._wanted()
         self._layout = layout
-        for node in self._lines.keys() - wanted.keys():
-            self._drop(node)
-        for node, channels in wanted.items():
-            self._subscribe_at(node, channels)
-
-    def _wanted(self) -> dict[Node, set[bytes]]:
-        """Return which channels are to be heard from which server."""
         wanted: dict[Node, set[bytes]] = {}
         for channel in self._slots:
             try:
                 wanted.setdefault(self._connections.hint_node(channel), set()).add(channel)
             except WireBrokenError as error:
                 log.debug("no server to subscribe to %r at: %s", channel, error)
-        return wanted
+        for node in self._lines.keys() - wanted.keys():
+            self._drop(node)
+        for node, channels in wanted.items():
+            self._subscribe_at(node, channels)
 
     def _subscribe_at(self, node: Node, channels: set[bytes]) -> None:
         if node.silent and node not in self._lines:
@@ -194,11 +187,10 @@ class HintReader:
             else:
                 line.wire.send_command(command, *new)
         except WireBrokenError:
-            self._drop(node)
-            self._connections.doubt()
+            self._lose(node)
 
     def _take_all(self, found: list[tuple[int, int]]) -> bool:
-        """Take what has arrived; return whether there was anything."""
+        """Take all replies that have arrived; return whether there were any."""
         any_ = False
         for node, line in list(self._lines.items()):
             try:
@@ -207,8 +199,7 @@ class HintReader:
                     self._take_one(node, line, found)
             except WireBrokenError:
                 any_ = True
-                self._drop(node)
-                self._connections.doubt()
+                self._lose(node)
         return any_
 
     def _take_one(self, node: Node, line: _Line, found: list[tuple[int, int]]) -> None:
@@ -220,17 +211,14 @@ class HintReader:
         line.heard_s, line.pinged_s = monotonic_s(), 0.0
         if not isinstance(reply, list):
             return
-        kind, channel, *rest = reply  # pyright: ignore[reportUnknownVariableType]
-        self._note(line, kind, channel, rest, found)  # pyright: ignore[reportUnknownArgumentType]
-
-    def _note(self, line: _Line, kind: bytes, channel: bytes, rest: list[Any], found: list[tuple[int, int]]) -> None:
+        kind, channel, *rest = cast("list[Any]", reply)
         if kind in (b"message", b"smessage") and channel in self._slots:
             if (due_ms := _due_ms(rest)) is not None:
                 found.append((self._slots[channel], due_ms))
         elif kind in (b"subscribe", b"ssubscribe"):
             line.asked.discard(channel)
             line.heard.add(channel)
-            self._missed = self._missed or not line.asked  # what was sent before went unheard
+            self._missed = self._missed or not line.asked  # hints sent before the subscription went unheard
         elif kind == b"sunsubscribe":  # the hash slot has moved to another server
             line.heard.discard(channel)
             self._missed = True
@@ -241,7 +229,7 @@ class HintReader:
         if not_executed(str(error)):  # asked the wrong server, or one that is not ready
             line.asked.clear()
             return
-        # no right to these channels, for one: then looking has to do
+        # for example no right to these channels: then consumers look by themselves
         self._next_attempt_s = monotonic_s() + REFUSED_S
         log.warning("topic %s gets no wake hints, so its consumers poll: %s", self._topic, error)
         self._drop(node)
@@ -252,8 +240,13 @@ class HintReader:
             line.wire.close()
             self._missed = True
 
+    def _lose(self, node: Node) -> None:
+        """Drop a connection that broke: its channels may be elsewhere now."""
+        self._drop(node)
+        self._connections.doubt()
+
     def _ping(self) -> None:
-        """Find connections that are dead without having broken."""
+        """Find connections that are dead, though they have not broken."""
         now_s = monotonic_s()
         for node, line in list(self._lines.items()):
             try:
@@ -267,17 +260,10 @@ class HintReader:
                 elif now_s - line.pinged_s > PONG_S:
                     raise WireBrokenError("no answer to PING")
             except WireBrokenError:
-                self._drop(node)
-                self._connections.doubt()
-
-    def _wait(self, wait_s: float) -> None:
-        """Wait until something arrives."""
-        self._connections.blocking.wait_readable([line.wire for line in self._lines.values()], wait_s)
+                self._lose(node)
 
 
 def _due_ms(rest: list[Any]) -> int | None:
-    """Return what a hint says; `None` for what is none: anybody with the right to may publish there."""
+    """Return the due time of a hint; `None` for any other message: other clients may publish there, too."""
     said = rest[0] if len(rest) == 1 else None
-    if not isinstance(said, bytes) or not said.isdigit() or len(said) > MOST_DIGITS:
-        return None
-    return int(said)
+    return int(said) if isinstance(said, bytes) and said.isdigit() and len(said) <= MOST_DIGITS else None

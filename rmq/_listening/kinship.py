@@ -1,8 +1,8 @@
-"""What binds Redis and ZooKeeper together: which Redis a worker serves, and how far each ensemble has counted.
+"""Checks that Redis and ZooKeeper belong together: the identity of Redis, and the highest epoch of each ensemble.
 
-Two Redis behind one ZooKeeper would share slots, and messages would wait in slots that a worker of the other one owns.
-So each Redis has an identity, and slots of a topic go to workers of one Redis only. And a ZooKeeper that was restored
-from a backup gives out epochs twice, so Redis keeps the highest one of each ensemble.
+Workers of two Redis behind one ZooKeeper would share slots: a message would wait in a slot that a worker of the other
+Redis owns. So each Redis has an identity, and all slots of a topic go to workers of one Redis. A ZooKeeper that was
+restored from a backup gives out epochs twice. So Redis keeps the highest epoch of each ensemble.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ LOOK_EVERY_S = 0.25
 IDENTIFY_EVERY_S = 10.0
 MEET_EVERY_S = 60.0
 STRANGERS_S = 12.0
-"""Longer than IDENTIFY_EVERY_S: a worker whose Redis was emptied has learned its new identity by then."""
+"""Longer than `IDENTIFY_EVERY_S`: a worker whose Redis was emptied knows the new identity by then."""
 
 MARKS_PATIENCE_S = 10.0
-"""A Redis that does not say how far ensembles have counted keeps a new connection waiting no longer."""
+"""How long a new connection to ZooKeeper waits for the highest epochs from Redis."""
 
 MOST_ENSEMBLES = 1_000
 PATIENCE_S = 2.0
-"""A stop waits no longer than this."""
+"""Longest wait of a stop."""
 
 
 class Marks:
-    """What Redis remembers for all workers.
+    """The identity and the highest epochs, as Redis keeps them for all workers.
 
     Args:
         connections: Where.
@@ -53,7 +53,7 @@ class Marks:
             ScriptFailedError: No right to store it.
             MemoryFullError: Redis is at its maxmemory.
 
-        Guarantee: of two that ask at once both get the same.
+        Guarantee: two workers that ask at once get the same identity.
         """
         found: bytes | None = self._connections.command("GET", REDIS_KEY)
         if found is None:
@@ -62,23 +62,23 @@ class Marks:
         return "" if found is None else found.decode(errors="replace")
 
     def counted(self) -> dict[str, int]:
-        """Return how far each ensemble has counted, as far as anybody said."""
+        """Return the highest known epoch of each ensemble."""
         found: list[Any] = self._connections.command("ZREVRANGE", ENSEMBLES_KEY, 0, MOST_ENSEMBLES - 1, "WITHSCORES")
         pairs = zip(found[::2], found[1::2], strict=True)
         return {name.decode(errors="replace"): int(float(score)) for name, score in pairs}
 
     def count(self, ensemble: str, epoch: int) -> None:
-        """Say that an ensemble has counted so far. Safe to repeat; a lower number changes nothing."""
+        """Store the highest epoch of an ensemble. Safe to repeat; a lower one changes nothing."""
         self._connections.command("ZADD", ENSEMBLES_KEY, "GT", epoch, ensemble)
 
 
 class Kinship(Background):
-    """Keeps a coordinator informed of what Redis remembers, and Redis of what the coordinator's ensemble has counted.
+    """Tells the coordinator the highest epochs that Redis knows, and Redis the highest epoch of the coordinator.
 
     Args:
         connections: Where Redis is.
         coordinator: This process as a worker in ZooKeeper.
-        places: What this process consumes.
+        places: Names under which this process owns slots.
     """
 
     def __init__(self, connections: Connections, coordinator: Coordinator, places: Collection[str]) -> None:
@@ -96,15 +96,15 @@ class Kinship(Background):
         self._said: set[str] = set()
 
     def begin(self) -> None:
-        """Learn which Redis this is; before the coordinator starts."""
+        """Learn the identity of this Redis; before the coordinator starts."""
         self._identify()
         self._coordinator.expect_marks()
 
     def refuse_strangers(self) -> None:
-        """Wait a moment for live workers that serve another Redis to find out that it is the same one.
+        """Wait a moment until live workers of the same topics name the same Redis.
 
         Raises:
-            CoordinationError: They serve another one: the two would share slots.
+            CoordinationError: They name another one: its workers and ours would share slots.
         """
         until_s = monotonic_s() + STRANGERS_S
         while text := self._strangers():
@@ -173,7 +173,7 @@ class Kinship(Background):
                 log.error("%s", text)
 
     def _strangers(self) -> str:
-        """Return what to say of live workers of another Redis that consume what we do; empty if there are none."""
+        """Return an error text about live workers of another Redis on our topics; empty if there are none."""
         if not self._redis:
             return ""
         for name, other in sorted(self._call(self._coordinator.others).items()):

@@ -1,8 +1,8 @@
 """Runs the library's plain logic in an event loop: in a greenlet, whose waits a task awaits.
 
-A greenlet can be left in the midst of a call and come back to. So the logic, written once for threads, calls `wait`
-where it would block; the task that drives it awaits what it was given, while the loop does other work, and goes on with
-the result. SQLAlchemy's asyncio side stands on the same means.
+A greenlet can be suspended in the middle of a call and resumed. So the logic, written once for threads, calls `wait`
+where it would block. Its task awaits what `wait` was given, while the loop does other work, and resumes the logic with
+the result. SQLAlchemy's asyncio side works the same way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class _Logic(greenlet):
-    """A greenlet that `Driver` drives: it alone may `wait`."""
+    """A greenlet that a `Driver` runs: only there may `wait` be called."""
 
 
 def wait(awaitable: Awaitable[T], *, breakable: bool = False) -> T:
@@ -37,7 +37,7 @@ def wait(awaitable: Awaitable[T], *, breakable: bool = False) -> T:
 
     Args:
         awaitable: What to wait for.
-        breakable: Whether it holds nothing up to end here, when nobody waits for the logic's result any more.
+        breakable: Whether the logic may end here once nobody waits for its result.
     """
     current = getcurrent()
     parent = current.parent
@@ -79,8 +79,8 @@ class Driver:
         self._broken = self._breakable = False
 
     async def drive(self) -> Any:
-        """Run it to its end, and return or raise what it does. A cancellation goes to where it waits."""
-        here = getcurrent()  # not where this was made: that may be a greenlet, too
+        """Run it to its end; return its result or raise its error. A cancellation is raised where the logic waits."""
+        here = getcurrent()  # the driver may have been made in another greenlet
         self._driven_in = _current_task()
         logic = _Logic(self._action, here)
         logic.gr_context = here.gr_context
@@ -106,7 +106,7 @@ class Driver:
         return step
 
     def _is_driven(self) -> bool:
-        """Return whether the loop is at this; else the loop is gone, and nothing can be waited for any more."""
+        """Return whether the loop still runs this task; else nothing can be awaited any more."""
         task = _current_task()
         return task is not None and task is self._driven_in
 
@@ -116,17 +116,17 @@ class Driver:
         return self._task
 
     def break_off(self) -> None:
-        """Nobody waits for the result any more: end at the next wait that may be broken, this one if it may."""
+        """End the logic at its next breakable wait, or at the present one: nobody waits for the result."""
         self._broken = True
         if self._breakable and self._task is not None:
             self._task.cancel()
 
 
 class Tasks:
-    """The tasks of one client, to be waited for before it closes.
+    """The tasks of one client; it waits for them before it closes.
 
     Args:
-        gate: What single deliveries' outcomes pass on their way to Redis; a lock, as plain logic has them.
+        gate: Held while the outcome of a single delivery is sent; a lock for plain logic.
     """
 
     def __init__(self, gate: Lock | None = None) -> None:
@@ -139,14 +139,14 @@ class Tasks:
         return cast("T", await Driver(functools.partial(action, *args, **kwargs)).drive())
 
     async def finish(self, action: Callable[[], T], unclaimed: Callable[[T], object] | None = None) -> T:
-        """Run plain logic that goes on to its end even if the caller is cancelled, though it waits no longer for news.
+        """Run plain logic to its end even if the caller is cancelled; then it ends at its next breakable wait.
 
         Args:
             action: The logic.
-            unclaimed: Plain logic, too, that gets the result if the caller has gone.
+            unclaimed: Plain logic that gets the result if the caller was cancelled.
 
         Raises:
-            ClientClosedError: The client was closed while this waited for news.
+            ClientClosedError: The client was closed while this waited.
         """
         driver = Driver(action)
         task = self._tracked(driver, f"rmq-{getattr(action, '__name__', 'call')}")
@@ -161,7 +161,7 @@ class Tasks:
             raise
 
     async def settled(self) -> None:
-        """Break off what waits for news, now and from now on, and wait until what was begun is finished."""
+        """End all breakable waits, now and from now on, and wait until all tasks have finished."""
         self._ending = True
         for driver in self._finishing.values():
             driver.break_off()
