@@ -6,10 +6,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from types import TracebackType
 from typing import IO, Self
 
-from rmq.demo.handled import Handled
+from rmq.demo.summary import Handled
 from rmq.errors import RmqError
 
 WORKERS = 2
@@ -20,6 +19,8 @@ _LOG_LINES = 5
 
 class Crew:
     """Worker processes. They get the URL by `RMQ_URL`, like any other, so that a password in it shows nowhere.
+
+    At the end of its block they get a moment to finish; then they are killed.
 
     Args:
         url: Where the topics are.
@@ -33,7 +34,7 @@ class Crew:
             for _ in range(WORKERS):
                 self._start(url, seconds_per_minute)
         except BaseException:
-            self.end()
+            self.__exit__()
             raise
 
     def _start(self, url: str, seconds_per_minute: float) -> None:
@@ -59,17 +60,17 @@ class Crew:
         """
         for worker, log in zip(self._workers, self._logs, strict=True):
             if worker.stdout is None or worker.stdout.readline() != "ready\n":
-                raise RmqError(f"a worker of the demo did not start{_end_of(log)}")
+                raise _failed("did not start", log)
 
     def check(self) -> None:
-        """Raise an error if one ended.
+        """Raise an error if one ended badly, or before it was told to.
 
         Raises:
-            RmqError: One ended.
+            RmqError: One did.
         """
         for worker, log in zip(self._workers, self._logs, strict=True):
-            if worker.poll() is not None:
-                raise RmqError(f"a worker of the demo ended with code {worker.returncode}{_end_of(log)}")
+            if worker.poll() is not None and (worker.returncode or worker.stdin is not None):
+                raise _failed(f"ended with code {worker.returncode}", log)
 
     def dismiss(self) -> list[Handled]:
         """Let all finish, and return what they wrote down.
@@ -77,56 +78,40 @@ class Crew:
         Raises:
             RmqError: One did not end, or not well.
         """
-        records: list[Handled] = []
-        for worker in self._workers:
-            _hang_up(worker)
-        for worker, log in zip(self._workers, self._logs, strict=True):
-            try:
-                written, _ = worker.communicate(timeout=_STOP_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                raise RmqError(f"a worker of the demo did not end in {_STOP_LIMIT_S:g} s{_end_of(log)}") from None
-            if worker.returncode:
-                raise RmqError(f"a worker of the demo ended with code {worker.returncode}{_end_of(log)}")
-            records += map(Handled.from_json, written.splitlines())
-        return records
+        written = self._end()
+        for text, log in zip(written, self._logs, strict=True):
+            if text is None:
+                raise _failed(f"did not end in {_STOP_LIMIT_S:g} s", log)
+        self.check()
+        return [Handled.from_json(line) for text in written for line in (text or "").splitlines()]
 
-    def end(self) -> None:
-        """End those that still run: they get a moment to finish, then they are killed."""
+    def _end(self) -> list[str | None]:
+        """End all; return what each wrote, `None` where it had to be killed."""
         for worker in self._workers:
-            _hang_up(worker)
-        for worker in self._workers:
-            _end(worker)
-        for log in self._logs:
-            log.close()
-        self._workers, self._logs = [], []
+            if worker.stdin is not None:
+                worker.stdin.close()
+                worker.stdin = None
+        return [_last_output(worker) for worker in self._workers]
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end()
+    def __exit__(self, *_: object) -> None:
+        self._end()
+        for log in self._logs:
+            log.close()
 
 
-def _hang_up(worker: subprocess.Popen[str]) -> None:
-    if worker.stdin is not None:
-        worker.stdin.close()
-        worker.stdin = None
+def _last_output(worker: subprocess.Popen[str]) -> str | None:
+    try:
+        return worker.communicate(timeout=_STOP_LIMIT_S)[0]
+    except subprocess.TimeoutExpired:
+        worker.kill()
+        worker.communicate()
+        return None
 
 
-def _end(worker: subprocess.Popen[str]) -> None:
-    if worker.poll() is None:
-        try:
-            worker.communicate(timeout=_STOP_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            worker.kill()
-            worker.communicate()
-    if worker.stdout is not None:
-        worker.stdout.close()
-
-
-def _end_of(log: IO[str]) -> str:
+def _failed(how: str, log: IO[str]) -> RmqError:
     log.seek(0)
     lines = log.read().splitlines()[-_LOG_LINES:]
-    return "; its last words:\n" + "\n".join(lines) if lines else ""
+    return RmqError(f"a worker of the demo {how}" + "; its last words:\n" * bool(lines) + "\n".join(lines))

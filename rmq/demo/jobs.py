@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from zlib import crc32
 
 from rmq import ExponentialRetry, Topic, TopicType
@@ -25,20 +26,19 @@ SLOWEST_PAYMENT_MIN = 20
 FAILS_ALWAYS_PER_MILLE = 8
 FAILS_ONCE_PER_MILLE = 50
 
-# Short waits, few retries: a dead message has to die while one looks on.
-_RETRY = ExponentialRetry(base=timedelta(milliseconds=100), cap=timedelta(seconds=1))
-_LEASE = timedelta(seconds=10)
 MAX_RETRIES = 3
 
-PRICE_PICTURE = Topic(
-    "demo.price-picture", TopicType.RANGE_MERGE, slots=8, max_retries=MAX_RETRIES, retry=_RETRY, lease=_LEASE
+_topic = partial(
+    Topic,
+    max_retries=MAX_RETRIES,
+    retry=ExponentialRetry(base=timedelta(milliseconds=100), cap=timedelta(seconds=1)),
+    lease=timedelta(seconds=10),
 )
-CUSTOMER_PICTURE = Topic(
-    "demo.customer-picture", TopicType.PRIORITY, slots=4, max_retries=MAX_RETRIES, retry=_RETRY, lease=_LEASE
-)
-CLOSE_ORDER = Topic(
-    "demo.close-order", TopicType.FIXED_TIME, slots=2, max_retries=MAX_RETRIES, retry=_RETRY, lease=_LEASE
-)
+"""Short waits, few retries: a message has to die within a run."""
+
+PRICE_PICTURE = _topic("demo.price-picture", TopicType.RANGE_MERGE, slots=8)
+CUSTOMER_PICTURE = _topic("demo.customer-picture", TopicType.PRIORITY, slots=4)
+CLOSE_ORDER = _topic("demo.close-order", TopicType.FIXED_TIME, slots=2)
 TOPICS = (PRICE_PICTURE, CUSTOMER_PICTURE, CLOSE_ORDER)
 
 

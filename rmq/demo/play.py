@@ -5,18 +5,38 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rmq import ControlResult, FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient
-from rmq.demo.jobs import CLOSE_AFTER_MIN, CLOSE_ORDER, CUSTOMER_PICTURE, MERGE_WINDOW_MIN, PRICE_PICTURE, Minute
-from rmq.demo.redis_clock import RedisClock
+from rmq.demo.jobs import (
+    CLOSE_AFTER_MIN,
+    CLOSE_ORDER,
+    CUSTOMER_PICTURE,
+    MERGE_WINDOW_MIN,
+    PRICE_PICTURE,
+    TOPICS,
+    Minute,
+)
 from rmq.errors import FixedTimePassedError
 
 LEAST_AHEAD_MS = 250
 """A short demo leaves an order this long at least: its closing must lie ahead when the message arrives."""
 
 _ATTEMPTS = 5
+_CLOCK_READINGS = 7
+
+
+def redis_clock(client: RmqClient) -> Callable[[], int]:
+    """Return what tells Redis' time, epoch ms, to a millisecond or so: read a few times, then carried on by ours."""
+    view, readings = client.inspect(CLOSE_ORDER), list[tuple[float, float]]()
+    for _ in range(_CLOCK_READINGS):
+        before_s = time.monotonic()
+        now_ms = view.stats([0]).slots[0].now_ms
+        after_s = time.monotonic()
+        readings.append((after_s - before_s, now_ms - 500 * (before_s + after_s)))
+    ahead_ms = min(readings)[1]  # of the quickest reading
+    return lambda: round(1_000 * time.monotonic() + ahead_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +70,7 @@ class Player(threading.Thread):
     Args:
         client: Where to send.
         plan: The day.
-        pace: How fast it goes.
+        pace: How fast order time goes.
 
     Attributes:
         lines: Order lines played so far.
@@ -62,13 +82,10 @@ class Player(threading.Thread):
 
     def __init__(self, client: RmqClient, plan: Sequence[Minute], pace: Pace) -> None:
         super().__init__(name="rmq-demo-player", daemon=True)
-        self._client = client
-        self._plan = plan
-        self._pace = pace
-        self._clock = RedisClock(client, CLOSE_ORDER)
-        self._prices = client.producer(PRICE_PICTURE)
-        self._pictures = client.producer(CUSTOMER_PICTURE)
-        self._closings = client.producer(CLOSE_ORDER)
+        self._plan, self._pace = plan, pace
+        self._now_ms = redis_clock(client)
+        self._prices, self._pictures, self._closings = map(client.producer, TOPICS)
+        self._control = client.control(CLOSE_ORDER)
         self._stopped = threading.Event()
         self._started_s = time.monotonic()
         self.lines = 0
@@ -102,10 +119,10 @@ class Player(threading.Thread):
     def _play(self, minute: Minute) -> None:
         self._note(PRICE_PICTURE.name, [f"item:{item}" for item in minute.repriced])
         window_ms = self._pace.ms_of(MERGE_WINDOW_MIN)
-        # no price in the message: it may merge with an earlier one, and who draws looks up what holds then
+        # no price in the message: it may merge with an earlier one, and the worker looks up the price that holds then
         self._prices.send_many(RangeMergeMessage(f"item:{item}", window_ms) for item in minute.repriced)
         self._note(CUSTOMER_PICTURE.name, [picture.content for picture in minute.pictures])
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         self._pictures.send_many(
             PriorityMessage(each.content, each.tier.value, body=json.dumps({"tier": each.tier.name, "sent_ms": now_ms}))
             for each in minute.pictures
@@ -122,7 +139,7 @@ class Player(threading.Thread):
         ahead_ms = max(LEAST_AHEAD_MS, self._pace.ms_of(CLOSE_AFTER_MIN))
         for left in reversed(range(_ATTEMPTS)):
             try:
-                self._closings.send(FixedTimeMessage(content, self._clock.now_ms() + ahead_ms))
+                self._closings.send(FixedTimeMessage(content, self._now_ms() + ahead_ms))
                 return
             except FixedTimePassedError:  # this machine stood still in between
                 if not left:
@@ -130,7 +147,7 @@ class Player(threading.Thread):
 
     def _pay(self, invoice: str) -> None:
         content = f"order:{invoice}"
-        if self._client.control(CLOSE_ORDER).cancel(content) is ControlResult.DONE:
+        if self._control.cancel(content) is ControlResult.DONE:
             self.last_sent_s.pop((CLOSE_ORDER.name, content), None)
         else:
             self.too_late += 1

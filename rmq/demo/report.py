@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import groupby, islice
 
@@ -13,23 +13,16 @@ from rich.table import Table
 from rich.text import Text
 
 from rmq import DeadMessage
-from rmq.demo.accounts import Account, total
 from rmq.demo.crew import WORKERS
 from rmq.demo.jobs import Tier
 from rmq.demo.orders import OrderLine
-from rmq.demo.summary import Check, Run
+from rmq.demo.summary import Account, Run, total
 
-_LIVE = (
-    ("sent", "accepted"),
-    ("merged", "merged"),
-    ("backlog", "backlog"),
-    ("due", "due"),
-    ("in\nflight", "in_flight"),
-    ("waiting", "waiting"),
-    ("delivered", "delivered"),
-    ("acked", "acked"),
-    ("dead", "dead"),
-)
+_LIVE = {
+    "sent": "accepted", "merged": "merged", "backlog": "backlog", "due": "due", "in\nflight": "in_flight",
+    "waiting": "waiting", "delivered": "delivered", "acked": "acked", "dead": "dead",
+}  # fmt: skip
+_STYLES = {"waiting": "yellow", "dead": "red"}
 _WIDEST_FIGURE = len("1,404")
 _DEAD_SHOWN = 2
 """Of each topic."""
@@ -53,18 +46,11 @@ def live_view(now: datetime, lines: int, all_lines: int, accounts: Sequence[Acco
     head = Table.grid(padding=(0, 2, 0, 0))
     state = f"{lines:,} of {all_lines:,} order lines" if lines < all_lines else "all in; finishing the rest"
     head.add_row(Text(f"{now:%a %d %b %Y  %H:%M}", "bold"), ProgressBar(all_lines, lines, width=20), state)
-    table = _table()
-    for title, _ in _LIVE:
-        width = max(_WIDEST_FIGURE, *map(len, title.split("\n")))  # so that columns stay where they are
-        table.add_column(title, justify="right", vertical="bottom", no_wrap=True, min_width=width)
+    table = _table("topic", *_LIVE)
     for account in accounts:
-        figures = [getattr(account, name) for _, name in _LIVE]
-        style = {"dead": "red", "waiting": "yellow"}
-        cells = [
-            Text(f"{figure:,}", style.get(name, "") if figure else "dim")
-            for (_, name), figure in zip(_LIVE, figures, strict=True)
-        ]
-        table.add_row(short(account.topic), *cells)
+        figures = {name: getattr(account, name) for name in _LIVE.values()}
+        cells = [Text(f"{each:,}", _STYLES.get(name, "") if each else "dim") for name, each in figures.items()]
+        table.add_row(_short(account.topic), *cells)
     return Group(head, "", table)
 
 
@@ -79,63 +65,47 @@ def live_line(now: datetime, lines: int, all_lines: int, accounts: Sequence[Acco
 
 def summary(run: Run) -> RenderableType:
     """Return the summary."""
-    return Group(
-        "",
-        _what_happened(run),
-        "",
-        _accounts(run),
-        "",
-        _tiers(run),
-        *_dead(run.dead),
-        "",
-        _checks(run.checks()),
-        "",
-        _verdict(run),
+    happened = _table("topic", "sent", "merged", "delivered", "retried", "cancelled", "p50 late", "p99 late")
+    sums = _table("topic", "accepted", "- merged", "= acked", "+ dead", "+ cancelled", "left over", "accounts")
+    for each in run.accounts:
+        late, topic = run.lateness(each.topic), _short(each.topic)
+        counts = _numbers(each.accepted, each.merged, each.delivered, each.retried, each.cancelled)
+        happened.add_row(topic, *counts, f"{late.p50_ms:,} ms", f"{late.p99_ms:,} ms")
+        right = Text("right", "green") if not each.missing else Text(f"{each.missing:+,}", "bold red")
+        counts = _numbers(each.accepted, each.merged, each.acked, each.dead, each.cancelled, each.left)
+        sums.add_row(topic, *counts, right)
+    tiers = _table("larger customers first", "pictures", "mean late", "p99 late")
+    for tier in reversed(Tier):
+        late = run.lateness_of_tier(tier)
+        tiers.add_row(f"  {tier.name.lower()}", f"{late.count:,}", f"{late.mean_ms:,} ms", f"{late.p99_ms:,} ms")
+    checks = Table.grid(padding=(0, 2, 0, 0))
+    for check in run.checks():
+        checks.add_row(Text("kept", "green") if check.kept else Text("BROKEN", "bold red"), check.name, check.words)
+    sum_ = total(run.accounts)
+    played = (
+        f"{run.lines:,} order lines: {sum_.accepted:,} messages, {sum_.delivered:,} deliveries "
+        f"in {run.elapsed_s:.1f} s ({run.rate_per_s:,.0f}/s)."
     )
+    verdict = Text("Nothing was lost, and nothing is left.", "bold green")
+    if run.exit_code:
+        verdict = Text("The accounts are not in order: see above.", "bold red")
+    return Group("", happened, "", sums, "", tiers, *_dead(run.dead), "", checks, "", played, verdict)
 
 
-def short(topic: str) -> str:
+def _short(topic: str) -> str:
     """Return a topic's name without the `demo.` that keeps it apart from others on the same Redis."""
     return topic.removeprefix("demo.")
 
 
-def _table(title: str = "topic") -> Table:
+def _numbers(*figures: int) -> Iterable[str]:
+    return (f"{figure:,}" for figure in figures)
+
+
+def _table(title: str, *figures: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, collapse_padding=True, header_style="bold")
     table.add_column(title, vertical="bottom", no_wrap=True)
-    return table
-
-
-def _what_happened(run: Run) -> RenderableType:
-    table = _table()
-    titles = ("sent", "merged", "delivered", "retried", "cancelled", "p50 late", "p99 late")
-    for title in titles:
-        table.add_column(title, justify="right", no_wrap=True)
-    for account in run.accounts:
-        late = run.lateness(account.topic)
-        counts = (account.accepted, account.merged, account.delivered, account.retried, account.cancelled)
-        times = (f"{late.p50_ms:,} ms", f"{late.p99_ms:,} ms")
-        table.add_row(short(account.topic), *(f"{each:,}" for each in counts), *times)
-    return table
-
-
-def _accounts(run: Run) -> RenderableType:
-    table = _table()
-    for title in ("accepted", "- merged", "= acked", "+ dead", "+ cancelled", "left over", "accounts"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for account in run.accounts:
-        counts = (account.accepted, account.merged, account.acked, account.dead, account.cancelled, account.left)
-        right = Text("right", "green") if not account.missing else Text(f"{account.missing:+,}", "bold red")
-        table.add_row(short(account.topic), *(f"{each:,}" for each in counts), right)
-    return table
-
-
-def _tiers(run: Run) -> RenderableType:
-    table = _table("larger customers first")
-    for title in ("pictures", "mean late", "p99 late"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for tier in reversed(Tier):
-        late = run.lateness_of_tier(tier)
-        table.add_row(f"  {tier.name.lower()}", f"{late.count:,}", f"{late.mean_ms:,} ms", f"{late.p99_ms:,} ms")
+    for name in figures:  # a least width, so that columns stay where they are
+        table.add_column(name, justify="right", vertical="bottom", no_wrap=True, min_width=_WIDEST_FIGURE)
     return table
 
 
@@ -147,23 +117,5 @@ def _dead(dead: Sequence[DeadMessage]) -> list[RenderableType]:
     for message in shown:
         reason = f"{message.error_type}: {message.error_message}"
         # not cut with an ellipsis, which a terminal without UTF-8 could not show
-        lines.append(Text(f"  {short(message.topic)}: {reason}", no_wrap=True, overflow="crop"))
+        lines.append(Text(f"  {_short(message.topic)}: {reason}", no_wrap=True, overflow="crop"))
     return lines
-
-
-def _checks(checks: Sequence[Check]) -> RenderableType:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for check in checks:
-        grid.add_row(Text("kept", "green") if check.kept else Text("BROKEN", "bold red"), check.name, check.words)
-    return grid
-
-
-def _verdict(run: Run) -> RenderableType:
-    sum_ = total(run.accounts)
-    played = (
-        f"{run.lines:,} order lines: {sum_.accepted:,} messages, {sum_.delivered:,} deliveries "
-        f"in {run.elapsed_s:.1f} s ({run.rate_per_s:,.0f}/s)."
-    )
-    if run.exit_code == 0:
-        return Group(played, Text("Nothing was lost, and nothing is left.", "bold green"))
-    return Group(played, Text("The accounts are not in order: see above.", "bold red"))

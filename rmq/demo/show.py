@@ -12,15 +12,13 @@ from datetime import timedelta
 from rich.console import Console
 from rich.live import Live
 
-from rmq import DeadFilter, DeadMessage, RmqClient
+from rmq import DeadFilter, RmqClient
 from rmq.demo import report
-from rmq.demo.accounts import Account
 from rmq.demo.crew import Crew
-from rmq.demo.jobs import CLOSE_AFTER_MIN, CLOSE_ORDER, MERGE_WINDOW_MIN, TOPICS, plan
-from rmq.demo.orders import read_orders
-from rmq.demo.play import Pace, Player
-from rmq.demo.redis_clock import RedisClock
-from rmq.demo.summary import Run
+from rmq.demo.jobs import CLOSE_AFTER_MIN, MERGE_WINDOW_MIN, TOPICS, plan
+from rmq.demo.orders import OrderLine, read_orders
+from rmq.demo.play import Pace, Player, redis_clock
+from rmq.demo.summary import Account, Run
 from rmq.errors import InvalidValueError, RmqError
 
 DRAIN_LIMIT_S = 20.0
@@ -54,7 +52,7 @@ def run(
         raise InvalidValueError(f"seconds is {seconds!r}; it must lie between 1 and 3,600")
     console = console or Console(highlight=False)
     try:
-        finished = _Show(url, seconds, Console(quiet=True) if json_output else console).play()
+        finished = _play(url, seconds, Console(quiet=True) if json_output else console)
     except KeyboardInterrupt:
         print("The demo was stopped.", file=sys.stderr)
         return _INTERRUPTED
@@ -67,75 +65,60 @@ def run(
     return finished.exit_code
 
 
-class _Show:
-    """One run."""
+def _play(url: str | None, seconds: float, console: Console) -> Run:
+    """Play the day from start to end, and leave no process behind."""
+    orders = read_orders()
+    day = plan(orders)
+    pace = Pace(day[-1].number, seconds)
+    with RmqClient(url) as client:
+        before = {topic.name: client.inspect(topic).stats() for topic in TOPICS}
 
-    def __init__(self, url: str | None, seconds: float, console: Console) -> None:
-        self._url = url
-        self._seconds = seconds
-        self._console = console
-        self._orders = read_orders()
-        self._plan = plan(self._orders)
-        self._pace = Pace(self._plan[-1].number, seconds)
-        self._next_line_s = 0.0
+        def accounts() -> tuple[Account, ...]:
+            return tuple(Account.between(before[each.name], client.inspect(each).stats()) for each in TOPICS)
 
-    def play(self) -> Run:
-        """Run it from start to end, and leave no process behind."""
-        with RmqClient(self._url) as client:
-            before = {topic.name: client.inspect(topic).stats() for topic in TOPICS}
-
-            def accounts() -> tuple[Account, ...]:
-                return tuple(Account.between(before[each.name], client.inspect(each).stats()) for each in TOPICS)
-
-            began_ms = RedisClock(client, CLOSE_ORDER).now_ms()
-            with Crew(client.url, self._pace.seconds_of(1)) as crew:
-                self._console.print(report.opening(self._orders, self._seconds, client.shown_url), soft_wrap=True)
-                crew.wait_ready()
-                player = Player(client, self._plan, self._pace)
-                started_s = time.monotonic()
-                try:
-                    player.start()
-                    self._watch(player, crew, accounts)
-                finally:
-                    player.stop()
-                elapsed_s = time.monotonic() - started_s
-                records = crew.dismiss()
-            return Run(
-                seconds=self._seconds,
-                elapsed_s=elapsed_s,
-                lines=player.lines,
-                accounts=accounts(),
-                records=records,
-                last_sent_s=player.last_sent_s,
-                dead=_dead(client, began_ms),
-            )
-
-    def _watch(self, player: Player, crew: Crew, accounts: Callable[[], tuple[Account, ...]]) -> None:
-        """Show how it goes until nothing is left, or until it takes too long."""
-        windows_s = self._pace.seconds_of(max(MERGE_WINDOW_MIN, CLOSE_AFTER_MIN))
-        give_up_s = time.monotonic() + self._seconds + windows_s + DRAIN_LIMIT_S
-        live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
-        with live or nullcontext():
-            while True:
-                ended = not player.is_alive()  # before the reading: what it sends after that is not in it
-                now = accounts()
-                self._show(live, player, now)
-                if player.error is not None:
-                    raise RmqError(f"the demo could not send: {player.error}") from player.error
-                crew.check()
-                if time.monotonic() > give_up_s or (ended and not any(account.left for account in now)):
-                    return
-                time.sleep(_LOOK_EVERY_S)
-
-    def _show(self, live: Live | None, player: Player, accounts: Sequence[Account]) -> None:
-        clock = self._orders[0].at + timedelta(minutes=player.minute)
-        if live is not None:
-            live.update(report.live_view(clock, player.lines, len(self._orders), accounts), refresh=True)
-        elif time.monotonic() >= self._next_line_s:
-            self._next_line_s = time.monotonic() + _LINE_EVERY_S
-            self._console.print(report.live_line(clock, player.lines, len(self._orders), accounts), soft_wrap=True)
+        began_ms = redis_clock(client)()
+        with Crew(client.url, pace.seconds_of(1)) as crew:
+            console.print(report.opening(orders, seconds, client.shown_url), soft_wrap=True)
+            crew.wait_ready()
+            player = Player(client, day, pace)
+            windows_s = pace.seconds_of(max(MERGE_WINDOW_MIN, CLOSE_AFTER_MIN))
+            started_s = time.monotonic()
+            try:
+                player.start()
+                _watch(console, orders, player, crew, accounts, started_s + seconds + windows_s + DRAIN_LIMIT_S)
+            finally:
+                player.stop()
+            elapsed_s = time.monotonic() - started_s
+            records = crew.dismiss()
+        mine = DeadFilter(died_after=began_ms)
+        dead = [message for topic in TOPICS for message in client.dead(topic).list(mine)]
+        return Run(seconds, elapsed_s, player.lines, accounts(), records, player.last_sent_s, dead)
 
 
-def _dead(client: RmqClient, since_ms: int) -> list[DeadMessage]:
-    mine = DeadFilter(died_after=since_ms)
-    return [message for topic in TOPICS for message in client.dead(topic).list(mine)]
+def _watch(
+    console: Console,
+    orders: Sequence[OrderLine],
+    player: Player,
+    crew: Crew,
+    accounts: Callable[[], tuple[Account, ...]],
+    give_up_s: float,
+) -> None:
+    """Show how it goes until nothing is left, or until it takes too long."""
+    live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+    next_line_s = 0.0
+    with live or nullcontext():
+        while True:
+            ended = not player.is_alive()  # before the reading: what it sends after that is not in it
+            now = accounts()
+            progress = (orders[0].at + timedelta(minutes=player.minute), player.lines, len(orders), now)
+            if live is not None:
+                live.update(report.live_view(*progress), refresh=True)
+            elif time.monotonic() >= next_line_s:
+                next_line_s = time.monotonic() + _LINE_EVERY_S
+                console.print(report.live_line(*progress), soft_wrap=True)
+            if player.error is not None:
+                raise RmqError(f"the demo could not send: {player.error}") from player.error
+            crew.check()
+            if time.monotonic() > give_up_s or (ended and not any(account.left for account in now)):
+                return
+            time.sleep(_LOOK_EVERY_S)

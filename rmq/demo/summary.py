@@ -1,15 +1,146 @@
-"""What a run of the demo came to: figures, and the promises checked against them. Pure."""
+"""What a run of the demo came to: figures of Redis, records of the workers, and the promises that it kept. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from rmq import DeadMessage
-from rmq.demo.accounts import Account
-from rmq.demo.handled import Handled, Spread, outdated, overlaps, spread
+from rmq._model.figures import TopicStats
 from rmq.demo.jobs import CUSTOMER_PICTURE, Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a topic took in and what became of it since the demo began, as Redis counted it.
+
+    `backlog`, `due`, `in_flight` and `waiting` are there now; `found` are messages that an earlier run had left.
+    """
+
+    topic: str
+    accepted: int
+    merged: int
+    delivered: int
+    retried: int
+    acked: int
+    cancelled: int
+    dead: int
+    backlog: int
+    due: int
+    in_flight: int
+    waiting: int
+    found: int
+
+    @classmethod
+    def between(cls, before: TopicStats, now: TopicStats) -> Account:
+        """Return the account from one reading to another."""
+        names = ("accepted", "merged", "delivered", "retried", "acked", "cancelled", "purged", "trimmed")
+        grown = {name: now.total(name) - before.total(name) for name in names}
+        # what somebody removed from the dead meanwhile died as well
+        dead = now.dead - before.dead + grown.pop("purged") + grown.pop("trimmed")
+        found = before.backlog + before.in_flight + before.waiting
+        present = {"backlog": now.backlog, "due": now.due_now, "in_flight": now.in_flight, "waiting": now.waiting}
+        return cls(now.topic.name, **grown, dead=dead, **present, found=found)
+
+    @property
+    def left(self) -> int:
+        """Messages that are neither done nor dead: in store, prepare or retry."""
+        return self.backlog + self.in_flight + self.waiting
+
+    @property
+    def missing(self) -> int:
+        """0, always: accepted - merged = acked + dead + cancelled, once nothing is left."""
+        return self.found + self.accepted - self.merged - self.acked - self.dead - self.cancelled - self.left
+
+
+def total(accounts: Iterable[Account]) -> Account:
+    """Return the sum of some accounts, at least one."""
+    rows = [astuple(account)[1:] for account in accounts]
+    return Account("all", *map(sum, zip(*rows, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """One run of a handler, as its worker wrote it down.
+
+    Attributes:
+        topic: Topic name.
+        content: The content, as text.
+        done: Whether it ended without an error.
+        started_s: When it began, on the clock `time.monotonic`, which all processes of a machine share.
+        ended_s: When it ended.
+        late_ms: How long after its due time it began, by Redis' time; `None` for a retry.
+        early: Whether it was claimed before its due time.
+        tier: Tier of the customer, for customers' pictures.
+    """
+
+    topic: str
+    content: str
+    done: bool
+    started_s: float
+    ended_s: float
+    late_ms: int | None
+    early: bool
+    tier: str | None
+
+    def to_json(self) -> str:
+        """Return it as one line of JSON."""
+        return json.dumps(astuple(self))
+
+    @classmethod
+    def from_json(cls, line: str) -> Handled:
+        """Rebuild it."""
+        return cls(*json.loads(line))
+
+
+def overlaps(records: Iterable[Handled]) -> int:
+    """Return how often a handler began on a content while another one was still at it."""
+    ends_s: dict[tuple[str, str], float] = {}
+    found = 0
+    for record in sorted(records, key=lambda each: each.started_s):
+        key = (record.topic, record.content)
+        found += record.started_s < ends_s.get(key, 0.0)
+        ends_s[key] = max(record.ended_s, ends_s.get(key, 0.0))
+    return found
+
+
+def outdated(
+    last_sent_s: Mapping[tuple[str, str], float], records: Iterable[Handled], dead: Collection[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Return the topic and content of messages that no handler has done since they were last sent.
+
+    Args:
+        last_sent_s: When the last send of each began, on the records' clock.
+        records: What was handled.
+        dead: Topic and content of what is dead, and so need not be done.
+    """
+    last_done_s: dict[tuple[str, str], float] = {}
+    for record in records:
+        if record.done:
+            key = (record.topic, record.content)
+            last_done_s[key] = max(record.started_s, last_done_s.get(key, 0.0))
+    return [key for key, sent_s in last_sent_s.items() if key not in dead and last_done_s.get(key, 0.0) < sent_s]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How late deliveries began: how many were measured, two percentiles, and the mean: it shows what a rush costs."""
+
+    count: int
+    p50_ms: int
+    p99_ms: int
+    mean_ms: int
+
+
+def spread(late_ms: Iterable[int | None]) -> Spread:
+    """Return the spread of all that were measured; all 0 without any."""
+    known = sorted(each for each in late_ms if each is not None)
+    if not known:
+        return Spread(0, 0, 0, 0)
+    p50_ms, p99_ms = (known[len(known) * percent // 100] for percent in (50, 99))
+    return Spread(len(known), p50_ms, p99_ms, round(sum(known) / len(known)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +211,18 @@ class Run:
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary as JSON values."""
+        topics: dict[str, Any] = {}
+        for account in self.accounts:
+            figures = {name: value for name, value in asdict(account).items() if name != "topic"}
+            figures |= {"left": account.left, "missing": account.missing}
+            topics[account.topic] = {**figures, "lateness": asdict(self.lateness(account.topic))}
         return {
             "ok": self.exit_code == 0,
             "seconds": self.seconds,
             "elapsed_s": round(self.elapsed_s, 3),
             "order_lines": self.lines,
             "deliveries_per_s": round(self.rate_per_s, 1),
-            "topics": {
-                account.topic: {
-                    **{name: value for name, value in asdict(account).items() if name != "topic"},
-                    "left": account.left,
-                    "missing": account.missing,
-                    "lateness": asdict(self.lateness(account.topic)),
-                }
-                for account in self.accounts
-            },
+            "topics": topics,
             "lateness_by_tier": {tier.name.lower(): asdict(self.lateness_of_tier(tier)) for tier in reversed(Tier)},
             "checks": {check.name: {"kept": check.kept, "words": check.words} for check in self.checks()},
             "dead": [

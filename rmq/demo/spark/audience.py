@@ -13,7 +13,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -23,13 +24,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rmq._admin.inspection import Inspection
 from rmq._model.topics import Topic, TopicType
 from rmq.client import RmqClient
-from rmq.demo.spark.audience_report import AudienceReport
 from rmq.demo.spark.audience_rules import DEFAULT_RULES, check_rules
 from rmq.demo.spark.customers import SOURCES, changes, latest
 from rmq.demo.spark.evaluating import Evaluator, Say
 from rmq.demo.spark.order_lines import read_lines
 from rmq.demo.spark.rival import Rival
-from rmq.demo.spark.serial import disorder
+from rmq.demo.spark.serial import Disorder, disorder
 from rmq.errors import InvalidValueError, UnknownTopicError
 from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors
 from rmq.spark.jobs import nothing
@@ -89,11 +89,66 @@ class AudienceSettings:
         return Topic(self.topic, TopicType.RANGE_MERGE, slots=self.slots)
 
 
+@dataclass(frozen=True, slots=True)
+class AudienceReport:
+    """Figures of one run.
+
+    Attributes:
+        lines: Order lines read.
+        without_customer: Those of them that name no customer: no change.
+        sent: Source -> what became of its changes.
+        batches: Batches evaluated.
+        evaluated: Customers in them, as often as they came.
+        passed_over: Messages whose content is no customer.
+        customers: Customers with segments in the folder, those of earlier runs too.
+        members: Segment -> how many of these it has.
+        rival: Customers that the plain consumer had.
+        disorder: What should not be.
+        expired: Leases that ran out.
+        left: Messages still in the topic.
+        died: Messages that died in this run, as of a batch that failed too often: their customers were not evaluated.
+        elapsed_s: From the first send until the topic was drained, the window's waiting included.
+    """
+
+    lines: int
+    without_customer: int
+    sent: Mapping[str, Counts]
+    batches: int
+    evaluated: int
+    passed_over: int
+    customers: int
+    members: Mapping[str, int]
+    rival: int
+    disorder: Disorder
+    expired: int
+    left: int
+    died: int
+    elapsed_s: float
+
+    @property
+    def total(self) -> Counts:
+        """What became of the changes of all sources."""
+        return Counts.total(self.sent.values())
+
+    @property
+    def merged_share(self) -> float:
+        """The folding rate: which share of the changes became no message of its own; 0 without any."""
+        total = self.total
+        return 1 - total.new / total.rows if total.rows else 0.0
+
+    @property
+    def serial(self) -> bool:
+        """Whether no customer was in two hands at once, and none is out of date."""
+        return self.disorder == Disorder()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        own = {"total": asdict(self.total), "merged_share": round(self.merged_share, 4)}
+        return {**asdict(self), **own, "serial": self.serial, "elapsed_s": round(self.elapsed_s, 1)}
+
+
 def run(
-    spark: SparkSession,
-    settings: AudienceSettings,
-    say: Say = nothing,
-    stop: threading.Event | None = None,
+    spark: SparkSession, settings: AudienceSettings, say: Say = nothing, stop: threading.Event | None = None
 ) -> AudienceReport:
     """Send the changes, drain the topic, write the segments, and say how it went.
 
@@ -131,11 +186,8 @@ def current_segments(spark: SparkSession, out: str) -> DataFrame:
 
 def _check_folder(spark: SparkSession, client: RmqClient, settings: AudienceSettings) -> None:
     """Refuse a checkpoint that Redis can't know, before all changes are sent to a query that then fails."""
-    try:
+    with suppress(UnknownTopicError):
         client.topic(settings.topic)
-    except UnknownTopicError:
-        pass
-    else:
         return
     try:
         current_segments(spark, settings.out)

@@ -1,14 +1,17 @@
-"""The audit of dead letters: how many died, of what, when and where; and, on request, back with those that are chosen.
+"""The audit of dead letters: how many died, of what, when and where; on request it redrives the chosen ones.
 
-The chosen dead of all topics are read once and kept: the tables, the pictures and the redrive speak of the same ones.
+The job reads the chosen dead of all topics once and keeps them: tables, pictures and redrive show the same ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import astuple, dataclass, field, fields
 from datetime import datetime
 from functools import reduce
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +21,7 @@ from rmq._model.topics import Topic
 from rmq.errors import InvalidValueError
 from rmq.spark.failures import one_line, plain_errors
 from rmq.spark.jobs import nothing
-from rmq.spark.jobs.redrive import Again, Redriver, connected, dead_of, in_utc, known_topic, utc
+from rmq.spark.jobs.redrive import Again, Redriver, connect, dead_of, dead_topic, in_utc, utc
 from rmq.spark.sink.sender import Counts
 
 MOST_ROWS = 100_000
@@ -114,6 +117,9 @@ class Example:
     error_message: str
 
 
+Value = TypeVar("Value", Reason, HourCount, SlotCount, Example)
+
+
 @dataclass(frozen=True)
 class DeadReport:
     """What the audit found, and what it moved.
@@ -159,8 +165,8 @@ def run(
 
     Guarantee: as `RedriveWriter`: a message is dead or in the backlog at any time.
     """
-    with connected(settings.url) as connections, in_utc(spark):
-        topics = [known_topic(connections, name) for name in settings.topics]
+    with closing(connect(settings.url)) as connections, in_utc(spark):
+        topics = [dead_topic(connections, name) for name in settings.topics]
         frame = reduce(DataFrame.union, [dead_of(spark, settings.url, topic.name) for topic in topics])
         chosen = _chosen(frame, settings.where)
         redrivers: list[tuple[Topic, Redriver]] = []
@@ -201,56 +207,36 @@ def _chosen(frame: DataFrame, where: str | None) -> DataFrame:
 
 
 def _report(frame: DataFrame, kept: DataFrame, settings: DeadAuditSettings) -> DeadReport:
-    chosen = kept.count()
+    chosen, dead = kept.count(), F.count("*").alias("dead")
     reasons = kept.groupBy("topic", "error_type").agg(
-        F.count("*").alias("dead"),
+        dead,
         F.avg("attempts").alias("attempts"),
         F.unix_millis(F.min("died")).alias("first_died"),
         F.unix_millis(F.max("died")).alias("last_died"),
         F.max_by("error_message", "died").alias("example"),
     )
-    dead = F.count("*").alias("dead")
     hour = F.unix_millis(F.date_trunc("hour", "died")).alias("hour")
-    hours = _largest(kept.groupBy("topic", hour, "error_type").agg(dead)).collect()
-    slots = _largest(kept.groupBy("topic", "slot", "error_type").agg(dead)).collect()
-    examples: Sequence[Example] = ()
-    if settings.dry_run:
-        first = kept.orderBy("died", "topic", "slot", "content").limit(MOST_EXAMPLES)
-        rows = first.withColumn("died", F.unix_millis("died")).collect()
-        examples = [
-            Example(row.topic, row.slot, bytes(row.content), utc(row.died), row.error_type, row.error_message)
-            for row in rows
-        ]
+    hours = _values(HourCount, _largest(kept.groupBy("topic", hour, "error_type").agg(dead)))
+    slots = _values(SlotCount, _largest(kept.groupBy("topic", "slot", "error_type").agg(dead)))
+    longest = kept.orderBy("died", "topic", "slot", "content").limit(MOST_EXAMPLES)
     return DeadReport(
         found=chosen if settings.where is None else frame.count(),
         chosen=chosen,
-        reasons=tuple(
-            Reason(
-                row.topic,
-                row.error_type,
-                row.dead,
-                row.attempts,
-                utc(row.first_died),
-                utc(row.last_died),
-                row.example,
-            )
-            for row in _largest(reasons).collect()
-        ),
-        hours=tuple(
-            sorted(
-                (HourCount(row.topic, utc(row.hour), row.error_type, row.dead) for row in hours),
-                key=lambda row: (row.hour, row.topic, row.error_type),
-            )
-        ),
-        slots=tuple(
-            sorted(
-                (SlotCount(row.topic, row.slot, row.error_type, row.dead) for row in slots),
-                key=lambda row: (row.topic, row.slot, row.error_type),
-            )
-        ),
-        examples=tuple(examples),
+        reasons=_values(Reason, _largest(reasons)),
+        hours=tuple(sorted(hours, key=attrgetter("hour", "topic", "error_type"))),
+        slots=tuple(sorted(slots, key=astuple)),
+        examples=_values(Example, longest.withColumn("died", F.unix_millis("died"))) if settings.dry_run else (),
     )
 
 
 def _largest(table: DataFrame) -> DataFrame:
     return table.orderBy(F.col("dead").desc(), *(name for name in table.columns if name != "dead")).limit(MOST_ROWS)
+
+
+def _values(kind: type[Value], table: DataFrame) -> tuple[Value, ...]:
+    """Return the rows of a table as values of a class with fields of the same names."""
+    convert: dict[str, Callable[[Any], Any]] = {"content": bytes}
+    convert |= dict.fromkeys(("hour", "died", "first_died", "last_died"), utc)
+    names: list[str] = [field.name for field in fields(kind)]
+    rows: list[Any] = table.collect()
+    return tuple(kind(*[convert.get(name, lambda value: value)(row[name]) for name in names]) for row in rows)

@@ -72,21 +72,20 @@ def write_files(report: DeadReport, folder: str, form: str = "csv") -> tuple[Pat
 
 
 def _write(report: DeadReport, place: Path, form: str) -> tuple[Path, ...]:
-    files = [
+    tables = [
         _table(place / "by_reason", Reason, report.reasons, form),
         _table(place / "by_hour", HourCount, report.hours, form),
         _table(place / "by_slot", SlotCount, report.slots, form),
     ]
+    pictures = [table.with_suffix(".png") for table in tables]
     if not report.chosen:
-        for name in ("reason", "hour", "slot"):  # an earlier audit's pictures would belie the tables
-            (place / f"by_{name}.png").unlink(missing_ok=True)
-    else:
-        files += [
-            _draw_reasons(place / "by_reason.png", report.reasons),
-            _draw_hours(place / "by_hour.png", report.hours),
-            _draw_slots(place / "by_slot.png", report.slots),
-        ]
-    return tuple(files)
+        for path in pictures:  # an earlier audit's pictures would belie the tables
+            path.unlink(missing_ok=True)
+        return tuple(tables)
+    _draw_reasons(pictures[0], report.reasons)
+    _draw_hours(pictures[1], report.hours)
+    _draw_slots(pictures[2], report.slots)
+    return (*tables, *pictures)
 
 
 def _table(path: Path, kind: type[Row], rows: Sequence[Row], form: str) -> Path:
@@ -125,7 +124,7 @@ def _figure(width: float = 9, height: float = 4.5) -> Any:
     return figure
 
 
-def _draw_reasons(path: Path, reasons: Iterable[Reason]) -> Path:
+def _draw_reasons(path: Path, reasons: Iterable[Reason]) -> None:
     counts: Counter[str] = Counter()
     for row in reasons:
         counts[_name(row.error_type)] += row.dead
@@ -139,10 +138,10 @@ def _draw_reasons(path: Path, reasons: Iterable[Reason]) -> Path:
     bars = axes.barh(names, numbers, color=[_GREY if name == _OTHERS else _COLOURS[0] for name in names])
     axes.bar_label(bars, [f"{number:,}" for number in numbers], padding=3)
     axes.margins(x=0.12)
-    return _finish(figure, axes, path, f"Dead by reason: {counts.total():,} in all", "dead", "", "x")
+    _finish(figure, axes, path, f"Dead by reason: {counts.total():,} in all", "dead", "", "x")
 
 
-def _draw_hours(path: Path, hours: Sequence[HourCount]) -> Path:
+def _draw_hours(path: Path, hours: Sequence[HourCount]) -> None:
     first, last = hours[0].hour, max(row.hour for row in hours)
     span_h = int((last - first).total_seconds()) // 3_600 + 1
     # at most about 200 bars: hours of a week, days of a month
@@ -155,8 +154,7 @@ def _draw_hours(path: Path, hours: Sequence[HourCount]) -> Path:
 
     figure = _figure()
     axes = figure.subplots()
-    width = timedelta(hours=step_h * 0.9)
-    _stack(axes, hours, place, lambda row: row.dead, width)
+    _stack(axes, hours, place, timedelta(hours=step_h * 0.9))
     axes.set_xlim(start - timedelta(hours=step_h), last + timedelta(hours=step_h))
     from matplotlib import dates
 
@@ -164,46 +162,43 @@ def _draw_hours(path: Path, hours: Sequence[HourCount]) -> Path:
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
     unit = "hour" if step_h == 1 else "day"
-    return _finish(figure, axes, path, f"Dead by {unit} of death", "UTC", "dead", "y")
+    _finish(figure, axes, path, f"Dead by {unit} of death", "UTC", "dead", "y")
 
 
-def _draw_slots(path: Path, slots: Sequence[SlotCount]) -> Path:
+def _draw_slots(path: Path, slots: Sequence[SlotCount]) -> None:
     largest = max(row.slot for row in slots)
     step = largest // MOST_SLOTS + 1
     figure = _figure()
     axes = figure.subplots()
-    _stack(axes, slots, lambda row: row.slot // step * step + (step - 1) / 2, lambda row: row.dead, 0.9 * step)
+    _stack(axes, slots, lambda row: row.slot // step * step + (step - 1) / 2, 0.9 * step)
     axes.xaxis.get_major_locator().set_params(integer=True)
     topics = sorted({row.topic for row in slots})
     of = f"topic {shown(topics[0], 60)}" if len(topics) == 1 else f"{len(topics)} topics"
     label = "slot" if step == 1 else f"slot ({step} in a bar)"
-    return _finish(figure, axes, path, f"Dead by slot of {of}", label, "dead", "y")
+    _finish(figure, axes, path, f"Dead by slot of {of}", label, "dead", "y")
 
 
-def _stack(axes: Any, rows: Sequence[Row], place: Callable[[Row], Key], size: Callable[[Row], int], width: Any) -> None:
+def _stack(axes: Any, rows: Sequence[Row], place: Callable[[Row], Key], width: Any) -> None:
     """Draw bars, cut by type of error."""
     by_type: Counter[str] = Counter()
     for row in rows:
-        by_type[_name(row.error_type)] += size(row)
+        by_type[_name(row.error_type)] += row.dead
     named = [name for name, _ in by_type.most_common(MOST_SERIES)]
     counts: dict[str, Counter[Key]] = {}
     for row in rows:
         name = _name(row.error_type)
-        counts.setdefault(name if name in named else _OTHERS, Counter())[place(row)] += size(row)
+        counts.setdefault(name if name in named else _OTHERS, Counter())[place(row)] += row.dead
     floor: Counter[Key] = Counter()
     for name, colour in zip([*named, _OTHERS], [*_COLOURS, _GREY], strict=False):
-        found = counts.get(name)
-        if found:
-            places = list(found)
-            axes.bar(
-                places, [found[at] for at in places], width, [floor[at] for at in places], label=name, color=colour
-            )
+        if found := counts.get(name):
+            floors = [floor[at] for at in found]
+            axes.bar(list(found), list(found.values()), width, floors, label=name, color=colour)
             floor.update(found)
     if len(counts) > 1:
         axes.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
-def _finish(figure: Any, axes: Any, path: Path, title: str, x: str, y: str, grid: str) -> Path:
+def _finish(figure: Any, axes: Any, path: Path, title: str, x: str, y: str, grid: str) -> None:
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
     axes.set_title(title, loc="left")
@@ -216,7 +211,6 @@ def _finish(figure: Any, axes: Any, path: Path, title: str, x: str, y: str, grid
     counting.set_major_locator(MaxNLocator(6, integer=True))
     counting.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     figure.savefig(path)
-    return path
 
 
 def _name(error_type: str) -> str:

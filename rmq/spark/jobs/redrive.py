@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
-from rmq._model.topics import Topic, TopicType
+from rmq._model.topics import Topic
 from rmq._slots.audit import Audit
-from rmq._slots.registry import Registry
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
 from rmq.errors import InvalidValueError
@@ -22,6 +21,7 @@ from rmq.spark.sink.pacing import Limit, sent_so_far
 from rmq.spark.sink.redrive_writer import RedriveWriter
 from rmq.spark.sink.sender import Counts
 from rmq.spark.sink.writer import write_counted
+from rmq.spark.slots import queue_topic
 
 LOOK_EVERY_S = 2.0
 DEADLINE_S = 60.0
@@ -35,10 +35,10 @@ class Again:
     """How messages are sent again.
 
     Attributes:
-        priority: PRIORITY topics: their priority; by default the lowest, or the one that is known.
-        due_in_ms: Time topics: due so long after they are sent; `None` for at once.
+        priority: PRIORITY topics: their new priority; by default the lowest, or the known one.
+        due_in_ms: Time topics: how long after the send they are due; `None` for at once.
         rate: Messages a second, over all tasks; `None` for no limit.
-        actor: Who, for the audit; `user@host` by default.
+        actor: The name in the audit; `user@host` by default.
     """
 
     priority: int | None = None
@@ -73,19 +73,15 @@ class Redriver:
         self, connections: Connections, url: str, topic: Topic, again: Again, limit: Limit | None = None
     ) -> None:
         self._connections, self._topic = connections, topic
-        options = {"url": url, "topic": topic.name, "redrive": "true"}
-        if again.priority is not None:
-            options["priority"] = str(again.priority)
-        if again.due_in_ms is not None:
-            options["time_range"] = str(again.due_in_ms)
-        self._options = parse_options(options)
+        given = {"priority": again.priority, "time_range": again.due_in_ms}
+        options = {name: str(value) for name, value in given.items() if value is not None}
+        self._options = parse_options({"url": url, "topic": topic.name, "redrive": "true", **options})
         self._audit = Audit(connections, topic, again.actor)
         self._limit = limit or limit_for(again)
 
     def move(self, dead: DataFrame, total: int, meaning: str, say: Say) -> Counts:
         """Move rows of the batch reader's `queue=dead`; return what became of them."""
-        rows = dead.select("topic", "slot", "content", "died")
-        writer = RedriveWriter(rows.schema, self._options, self._limit)
+        rows, writer = self.check(dead)
         with (
             self._audit.step("redrive", meaning) as note,
             reporting(self._connections, self._topic, self._limit, total, say),
@@ -95,13 +91,14 @@ class Redriver:
             note(f"{counts.new} done, {counts.merged} merged, {counts.skipped} absent")
         return counts
 
-    def check(self, dead: DataFrame) -> None:
-        """Find out before anything is moved whether it can be.
+    def check(self, dead: DataFrame) -> tuple[DataFrame, RedriveWriter]:
+        """Return what moves, and its sink: to be called before anything is moved.
 
         Raises:
             InvalidValueError: It does not fit the topic.
         """
-        RedriveWriter(dead.select("topic", "slot", "content", "died").schema, self._options, self._limit)
+        rows = dead.select("topic", "slot", "content", "died")
+        return rows, RedriveWriter(rows.schema, self._options, self._limit)
 
 
 def limit_for(again: Again, chunk: int = 10) -> Limit | None:
@@ -128,27 +125,14 @@ def reporting(connections: Connections, topic: Topic, limit: Limit | None, total
         yield
 
 
-@contextmanager
-def connected(url: str) -> Generator[Connections]:
-    """Give connections for the driver."""
-    connections = Connections(parse_url(url), deadline_s=DEADLINE_S)
-    try:
-        yield connections
-    finally:
-        connections.close()
+def connect(url: str) -> Connections:
+    """Return connections for the driver, for the caller to close."""
+    return Connections(parse_url(url), deadline_s=DEADLINE_S)
 
 
-def known_topic(connections: Connections, name: str, *, streams: bool = False) -> Topic:
-    """Return a registered topic.
-
-    Raises:
-        UnknownTopicError: Nobody has registered it.
-        InvalidValueError: It is a STREAM, and those are not meant.
-    """
-    topic = Registry(connections).get(name)
-    if topic.type is TopicType.STREAM and not streams:
-        raise InvalidValueError(f"topic {name} is STREAM: its dead belong to groups; see rmq dead list --group")
-    return topic
+def dead_topic(connections: Connections, name: str) -> Topic:
+    """Return a registered topic, unless it is a STREAM, whose dead belong to groups."""
+    return queue_topic(connections, name, "its dead belong to groups; see rmq dead list --group")
 
 
 def dead_of(spark: SparkSession, url: str, topic: str) -> DataFrame:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -29,10 +30,10 @@ from rmq.spark.jobs.archive import Archive, open_archive
 from rmq.spark.jobs.redrive import (
     Again,
     Redriver,
-    connected,
+    connect,
     dead_of,
+    dead_topic,
     in_utc,
-    known_topic,
     limit_for,
     reporting,
 )
@@ -156,17 +157,17 @@ def run(spark: SparkSession, settings: ReplaySettings, say: Callable[[str], None
         sends again, while it has the same settings but for the rate, and finds the same messages of the day; else, and
         on topics that wait for room, drop, or are PRIORITY with a `ttl` (`resumable`), a second run sends all again.
     """
-    with connected(settings.url) as connections, in_utc(spark):
+    with closing(connect(settings.url)) as connections, in_utc(spark):
         if settings.archive is None:
             return _replay_dead(spark, connections, settings, say)
-        topic = known_topic(connections, settings.topic, streams=True)
+        topic = Registry(connections).get(settings.topic)
         return _ArchiveReplay(spark, connections, topic, settings, say).run()
 
 
 def _replay_dead(
     spark: SparkSession, connections: Connections, settings: ReplaySettings, say: Callable[[str], None]
 ) -> ReplayReport:
-    topic = known_topic(connections, settings.topic)
+    topic = dead_topic(connections, settings.topic)
     redriver = Redriver(connections, settings.url, topic, settings.again, limit_for(settings.again, CHUNK))
     dead = dead_of(spark, settings.url, topic.name)
     redriver.check(dead)
@@ -216,12 +217,12 @@ class _ArchiveReplay:
             self._name = settings.name_for(found, fingerprint)
         if settings.dry_run or not found:
             return ReplayReport(found, resumable=self._resumable)
-        began_s, total = time.monotonic(), Counts()
+        began_s, sent = time.monotonic(), list[Counts]()
         with reporting(self._connections, self._topic, self._limit, found, self._say), plain_errors():
             for hour in sorted(hours):
                 self._say(f"hour {hour:02d}: {hours[hour]:,} messages")
-                total.add(self._send(rows, hour))
-        seconds = time.monotonic() - began_s
+                sent.append(self._send(rows, hour))
+        total, seconds = Counts.total(sent), time.monotonic() - began_s
         return ReplayReport(found, total.new, total.merged, total.skipped, seconds, self._resumable)
 
     def _check_slots(self, archive: Archive) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from rmq._model.messages import Encoded
@@ -48,10 +48,10 @@ class Counts:
     skipped: int = 0
     bad: int = 0
 
-    def add(self, other: Counts) -> None:
-        """Add those of another task."""
-        for name, number in vars(other).items():
-            setattr(self, name, getattr(self, name) + number)
+    @classmethod
+    def total(cls, tasks: Iterable[Counts]) -> Counts:
+        """Return the sum of several tasks' counts."""
+        return cls(*map(sum, zip(*map(astuple, tasks), strict=True)))
 
 
 @dataclass(frozen=True)

@@ -44,10 +44,7 @@ class Reporting:
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
         """Log what was done."""
-        total = Counts()
-        for message in messages:
-            if isinstance(message, Written):
-                total.add(message.counts)
+        total = Counts.total(message.counts for message in messages if isinstance(message, Written))
         log.log(logging.WARNING if total.bad else logging.INFO, "topic %s: %s: %s", self.topic.name, self.done, total)
 
     abort = commit
@@ -176,8 +173,6 @@ def write_counted(frame: DataFrame, writer: DataSourceArrowWriter) -> Counts:
         written = cast("Written", cast("Any", writer).write(batches))
         yield pa.RecordBatch.from_pylist([asdict(written.counts)])
 
-    total = Counts()
     columns = ", ".join(f"{field.name} bigint" for field in fields(Counts))
-    for row in cast("Any", frame).mapInArrow(write, columns).collect():  # mapInArrow has no full types
-        total.add(Counts(**row.asDict()))
-    return total
+    rows = cast("Any", frame).mapInArrow(write, columns).collect()  # mapInArrow has no full types
+    return Counts.total(Counts(**row.asDict()) for row in rows)

@@ -11,11 +11,9 @@ from rich.console import Console
 
 from rmq import DeadMessage
 from rmq.demo import report
-from rmq.demo.accounts import Account, total
-from rmq.demo.handled import Handled, outdated, overlaps, spread
 from rmq.demo.jobs import CUSTOMER_PICTURE, PRICE_PICTURE, Tier
 from rmq.demo.orders import read_orders
-from rmq.demo.summary import Run
+from rmq.demo.summary import Account, Handled, Run, outdated, overlaps, spread, total
 
 RECORD = Handled(PRICE_PICTURE.name, "item:1", True, 10.0, 11.0, 5, False, None)
 GOLD = Handled(CUSTOMER_PICTURE.name, "item:1 customer:2", True, 12.0, 13.0, 70, False, "GOLD")
@@ -85,8 +83,8 @@ def test_spread() -> None:
 def test_accounts_add_up() -> None:
     both = total([ACCOUNT, replace(ACCOUNT, topic="other", found=2, acked=7)])
     assert (both.accepted, both.acked, both.found, both.missing) == (20, 12, 2, 0)
-    assert not replace(ACCOUNT, backlog=1).settled
-    assert ACCOUNT.settled
+    assert replace(ACCOUNT, backlog=1).left == 1
+    assert ACCOUNT.left == ACCOUNT.missing == 0
 
 
 def test_the_summary_says_in_words_how_it_went() -> None:

@@ -15,7 +15,7 @@ from rmq.cli.console import FAILED, Session, cut, new_table
 from rmq.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from rmq.demo.spark.audience_report import AudienceReport
+    from rmq.demo.spark.audience import AudienceReport
 
 
 def audience(
