@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import random
-import threading
+import time
 from datetime import timedelta
 
 from rmq._model.deliveries import Delivery
@@ -33,19 +33,20 @@ DRAWING_S = 0.002
 def client() -> RmqClient:
     """Return a client whose listener draws pictures."""
     made = RmqClient(zookeeper=os.environ.get("RMQ_ZOOKEEPER") or None)
-    pause = threading.Event()
 
     @made.listener(PICTURES, threads=2)
     def draw(delivery: Delivery) -> None:  # pyright: ignore[reportUnusedFunction]
         log.debug("drawing %s", delivery.text)
-        pause.wait(DRAWING_S)
+        time.sleep(DRAWING_S)
 
     return made
 
 
-def produce(stop: threading.Event) -> None:
-    """Change prices until `stop`; what a failover refuses is told and sent anew with the next change."""
-    with RmqClient(durability="replicated" if _replicated() else "memory") as made:
+def main() -> None:
+    """Change prices until SIGTERM or SIGINT. What a failover refuses is logged; the next change sends it again."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    cluster = os.environ.get("RMQ_URL", "").startswith("redis+cluster://")
+    with until_signal() as stop, RmqClient(durability="replicated" if cluster else "memory") as made:
         producer = made.producer(PICTURES)
         while not stop.wait(ROUND_S):
             items = random.choices(range(ITEMS), k=CHANGES_PER_ROUND)  # noqa: S311
@@ -54,17 +55,6 @@ def produce(stop: threading.Event) -> None:
                 log.info("%d changes: %d new, %d merged", CHANGES_PER_ROUND, result.new, result.merged)
             except RmqError as error:
                 log.warning("%s", error)
-
-
-def _replicated() -> bool:
-    return os.environ.get("RMQ_URL", "").startswith("redis+cluster://")
-
-
-def main() -> None:
-    """Run the producer until SIGTERM or SIGINT."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    with until_signal() as stop:
-        produce(stop)
 
 
 if __name__ == "__main__":

@@ -41,12 +41,7 @@ def redis_clock(client: RmqClient) -> Callable[[], int]:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast order time goes.
-
-    Args:
-        minutes: Length of the day in minutes of order time, more than 0.
-        seconds: In how many seconds it passes.
-    """
+    """How fast order time goes: a day of `minutes`, more than 0, passes in `seconds`."""
 
     minutes: int
     seconds: float

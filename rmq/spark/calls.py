@@ -58,12 +58,7 @@ KEEP_S = 30 * 86_400
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """The process that plans a streaming query's batches.
-
-    Attributes:
-        query: Identity of the query; it lives in the query's checkpoint.
-        generation: Larger for every later driver of the query.
-    """
+    """The process that plans a query's batches: the identity in its checkpoint, and a number that grows with each."""
 
     query: str
     generation: int
@@ -129,13 +124,7 @@ class Chunk:
 
 
 class Settled(NamedTuple):
-    """How an ack or a renewal of a chunk went.
-
-    Attributes:
-        done: Messages acked or renewed.
-        lost: Messages that others have taken meanwhile.
-        put_back: Messages that its last replay has put back to the backlog.
-    """
+    """How many messages of a chunk were acked or renewed, taken by others, and put back to store by its last replay."""
 
     done: int
     lost: int
@@ -191,13 +180,7 @@ class Mark:
 
 
 class Once(NamedTuple):
-    """How a marked chunk was taken.
-
-    Attributes:
-        new: Messages that became an entry of their own.
-        merged: Messages that merged with one in the backlog.
-        skipped: Messages that had been sent before, and were not sent now.
-    """
+    """How many messages of a marked chunk were new, merged with the backlog, or skipped: sent before."""
 
     new: int
     merged: int

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 from rmq._model.times import parse_duration_ms
 from rmq._model.topics import MAX_SLOTS, Topic, TopicType
@@ -125,22 +125,9 @@ def _messages(text: str, name: str) -> int:
     return MOST_MESSAGES if text.lower() == "all" else _whole(1, MOST_MESSAGES)(text, name)
 
 
-class Option(NamedTuple):
-    """An option as users write it.
-
-    Attributes:
-        name: Its name in the documentation.
-        convert: Turns its text into its value.
-        doc: What it says.
-    """
-
-    name: str
-    convert: Convert
-    doc: str
-
-
 def _option(name: str, convert: Convert, default: Any, doc: str) -> Any:
-    return field(default=default, metadata={"option": Option(name, convert, doc)})
+    """Declare an option: its name in the documentation, what turns its text into its value, its default, its effect."""
+    return field(default=default, metadata={"name": name, "convert": convert, "doc": doc})
 
 
 @dataclass(frozen=True)
@@ -154,54 +141,30 @@ class Options:
     slots: int | None = _option("slots", _whole(1, MAX_SLOTS), None, "Number of slots of such a topic.")
     durability: str = _option("durability", _choice("memory", "replicated", "fsync"), "memory", "As for `RmqClient`.")
     replicas: int | None = _option("replicas", _whole(0, 100), None, "How many replicas have to confirm.")
-    deadline_s: int = _option(
-        "deadlineSeconds", _seconds(1, 86_400), 60, "Time to repeat what may be repeated, before a task fails."
-    )
-    queue: str = _option(
-        "queue", _choice("backlog", "inflight", "waiting", "dead"), "backlog", "What the reader reads."
-    )
+    deadline_s: int = _option("deadlineSeconds", _seconds(1, 86_400), 60, "How long a task repeats what it may repeat.")
+    queue: str = _option("queue", _choice("backlog", "inflight", "waiting", "dead"), "backlog", "What a read reads.")
     snapshot: str = _option("snapshot", _choice("scan", "atomic"), "scan", "`atomic` reads each slot at one instant.")
-    atomic_limit: int = _option(
-        "atomicLimit", _whole(1, 10_000_000), 100_000, "Most messages of a slot in one atomic call."
-    )
+    atomic_limit: int = _option("atomicLimit", _whole(1, 10_000_000), 100_000, "Most messages of a slot in one read.")
     pushdown: bool = _option("pushdown", _flag, False, "Use filters on `slot` when partitions are planned.")
-    min_partitions: int | None = _option(
-        "minPartitions", _whole(1, MAX_SLOTS), None, "Fewest partitions of a read, if there are as many slots."
-    )
-    max_partitions: int | None = _option(
-        "maxPartitions", _whole(1, MAX_SLOTS), None, "Most partitions of a read; one then reads several slots."
-    )
+    min_partitions: int | None = _option("minPartitions", _whole(1, MAX_SLOTS), None, "Fewest partitions of a read.")
+    max_partitions: int | None = _option("maxPartitions", _whole(1, MAX_SLOTS), None, "Most partitions of a read.")
     max_messages: int = _option("maxMessagesPerTrigger", _messages, 1_000_000, "Most messages of a micro-batch.")
-    lease_s: int | None = _option(
-        "leaseSeconds", _seconds(1, 86_400), None, "Refused by the source: the topic's lease counts."
-    )
-    fail_on_lease_lost: bool = _option(
-        "failOnLeaseLost", _flag, True, "Fail a batch that lost a lease before it was read."
-    )
-    fail_on_data_loss: bool = _option("failOnDataLoss", _flag, True, "Fail a restart whose query Redis has forgotten.")
-    max_replays: int | None = _option(
-        "maxReplays", _whole(0, 999), None, "Replays of a whole batch; each further one halves it."
-    )
-    time_range_ms: int | None = _option(
-        "time_range", _time_range, None, "Merge window of all rows; replaces the column."
-    )
-    priority: int | None = _option("priority", _whole(1, 2**53 - 1), None, "Priority of all rows; replaces the column.")
+    lease_s: int | None = _option("leaseSeconds", _seconds(1, 86_400), None, "Refused by the source.")
+    fail_on_lease_lost: bool = _option("failOnLeaseLost", _flag, True, "Fail a batch that lost leases before its read.")
+    fail_on_data_loss: bool = _option("failOnDataLoss", _flag, True, "Fail a query that Redis has forgotten.")
+    max_replays: int | None = _option("maxReplays", _whole(0, 999), None, "Replays of a batch before it is halved.")
+    time_range_ms: int | None = _option("time_range", _time_range, None, "Merge window of all rows, not of a column.")
+    priority: int | None = _option("priority", _whole(1, 2**53 - 1), None, "Priority of all rows, not of a column.")
     chunk_size: int = _option("chunkSize", _whole(1, 1_000), 1_000, "Most messages in one script call.")
     pipeline_depth: int = _option("pipelineDepth", _whole(1, 64), 4, "Most script calls in one round trip to a server.")
     merge: str | None = _option("merge", _merge, None, "`partition` folds equal contents of a task; `none` does not.")
-    merge_rows: int = _option(
-        "mergeRows", _whole(1, 10_000_000), 50_000, "Most messages that a task holds back to fold them."
-    )
+    merge_rows: int = _option("mergeRows", _whole(1, 10_000_000), 50_000, "Most messages held back to fold them.")
     idempotent: bool = _option("idempotent", _flag, False, "Mark each chunk, so that a replay does not send it again.")
-    mark_ttl_s: int = _option(
-        "markTtlSeconds", _seconds(60, 365 * 86_400), 7 * 86_400, "Lifetime of marks after the last write."
-    )
+    mark_ttl_s: int = _option("markTtlSeconds", _seconds(60, 365 * 86_400), 7 * 86_400, "Lifetime of these marks.")
     redrive: bool = _option("redrive", _flag, False, "Move rows that were read from the dead into the backlog.")
     trust_slot: bool = _option("trustSlot", _flag, False, "Take the column `slot` without checking it.")
     max_rate: float | None = _option("maxRate", _rate, None, "Most messages a second of all tasks together.")
-    bad_rows: str = _option(
-        "badRows", _choice("fail", "collect"), "fail", "`collect` puts rows that break a rule aside."
-    )
+    bad_rows: str = _option("badRows", _choice("fail", "collect"), "fail", "`collect` puts bad rows aside.")
     bad_rows_path: str | None = _option("badRowsPath", _text, None, "Folder for those rows, as Parquet.")
 
     def new_topic(self) -> Topic | None:
@@ -238,13 +201,9 @@ class Options:
         return fewest, self.max_partitions or max(MOST_PARTITIONS, fewest)
 
 
-_OPTIONS: dict[str, tuple[str, Option]] = {
-    option.name.lower(): (each.name, option)
-    for each in fields(Options)
-    for option in [cast("Option", each.metadata["option"])]
-}
+_OPTIONS = {str(each.metadata["name"]).lower(): each for each in fields(Options)}
 
-OPTION_NAMES = tuple(option.name for _, option in _OPTIONS.values())
+OPTION_NAMES = tuple(str(each.metadata["name"]) for each in _OPTIONS.values())
 """All options as they are written in the documentation."""
 
 
@@ -256,13 +215,11 @@ def parse_options(options: Mapping[str, str]) -> Options:
     """
     values: dict[str, Any] = {}
     for key, text in options.items():
-        found = _OPTIONS.get(key.lower())
-        if found is not None:
-            attribute, option = found
-            values[attribute] = option.convert(text.strip(), option.name)
+        if option := _OPTIONS.get(key.lower()):
+            values[option.name] = option.metadata["convert"](text.strip(), option.metadata["name"])
         elif key.lower() not in _OF_SPARK:
             near = difflib.get_close_matches(key.lower(), _OPTIONS, 1)
-            hint = f"; did you mean {_OPTIONS[near[0]][1].name}?" if near else ""
+            hint = f"; did you mean {_OPTIONS[near[0]].metadata['name']}?" if near else ""
             raise InvalidValueError(f"format rmq has no option {key}{hint}")
     values["url"] = _url(values.get("url"))
     parsed = Options(**values)

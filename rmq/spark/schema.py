@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pyspark.sql.types import (
     BinaryType,
-    DataType,
     IntegerType,
     LongType,
     StringType,
@@ -13,34 +12,33 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-
-def _rows(*columns: tuple[str, DataType, bool]) -> StructType:
-    return StructType([StructField(name, kind, nullable) for name, kind, nullable in columns])
-
-
-_MESSAGE: tuple[tuple[str, DataType, bool], ...] = (
-    ("topic", StringType(), False),
-    ("slot", IntegerType(), False),
-    ("content", BinaryType(), False),
-    ("body", BinaryType(), True),
+_MESSAGE = (
+    StructField("topic", StringType(), False),
+    StructField("slot", IntegerType(), False),
+    StructField("content", BinaryType(), False),
+    StructField("body", BinaryType(), True),
 )
 
-QUEUE = _rows(
-    *_MESSAGE,
-    ("score", LongType(), False),
-    ("priority", LongType(), True),
-    ("due", TimestampType(), True),
-    ("retries_left", IntegerType(), True),
+QUEUE = StructType(
+    [
+        *_MESSAGE,
+        StructField("score", LongType(), False),
+        StructField("priority", LongType(), True),
+        StructField("due", TimestampType(), True),
+        StructField("retries_left", IntegerType(), True),
+    ]
 )
 """Backlog, in flight and waiting. `due`: when it is due, its lease ends, or its retry starts; null where at once."""
 
-DEAD = _rows(
-    *_MESSAGE,
-    ("died", TimestampType(), False),
-    ("error_type", StringType(), False),
-    ("error_message", StringType(), False),
-    ("attempts", IntegerType(), False),
-    ("first_failed", TimestampType(), False),
-    ("last_failed", TimestampType(), False),
+DEAD = StructType(
+    [
+        *_MESSAGE,
+        StructField("died", TimestampType(), False),
+        StructField("error_type", StringType(), False),
+        StructField("error_message", StringType(), False),
+        StructField("attempts", IntegerType(), False),
+        StructField("first_failed", TimestampType(), False),
+        StructField("last_failed", TimestampType(), False),
+    ]
 )
 """Dead messages and why they died."""

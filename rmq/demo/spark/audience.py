@@ -26,13 +26,13 @@ from rmq._model.topics import Topic, TopicType
 from rmq.client import RmqClient
 from rmq.demo.spark.audience_rules import DEFAULT_RULES, check_rules
 from rmq.demo.spark.customers import SOURCES, changes, latest
-from rmq.demo.spark.evaluating import Evaluator, Say
+from rmq.demo.spark.evaluating import Evaluator
 from rmq.demo.spark.order_lines import read_lines
 from rmq.demo.spark.rival import Rival
 from rmq.demo.spark.serial import Disorder, disorder
 from rmq.errors import InvalidValueError, UnknownTopicError
 from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors
-from rmq.spark.jobs import nothing
+from rmq.spark.jobs import Say, nothing
 from rmq.spark.options import MOST_MESSAGES, parse_options
 from rmq.spark.sink.sender import Counts
 from rmq.spark.sink.writer import BatchWriter, write_counted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from pyspark.sql import DataFrame
 
@@ -11,9 +11,7 @@ from rmq._admin.inspection import Inspection
 from rmq.demo.spark.customers import customers_of, figures, with_segments
 from rmq.demo.spark.order_lines import read_lines
 from rmq.errors import RmqError
-
-Say = Callable[[str], None]
-"""Gets a line when a step begins."""
+from rmq.spark.jobs import Say
 
 
 class Evaluator:

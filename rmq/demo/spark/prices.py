@@ -8,7 +8,6 @@ item or the customer only: who handles one looks up what holds then.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,7 +21,7 @@ from rmq.demo.spark.order_lines import read_lines
 from rmq.errors import InvalidValueError
 from rmq.spark.failures import plain_errors
 from rmq.spark.folding import merged
-from rmq.spark.jobs import nothing
+from rmq.spark.jobs import Say, nothing
 from rmq.spark.options import parse_options
 from rmq.spark.sink.writer import BatchWriter, write_counted
 
@@ -175,7 +174,7 @@ def tier_of(turnover: str, above: tuple[Any, Any]) -> Column:
     return F.when(gold, Tier.GOLD.name).when(silver, Tier.SILVER.name).otherwise(Tier.BRONZE.name)
 
 
-def run(spark: SparkSession, settings: PriceSettings, say: Callable[[str], None] = nothing) -> PriceReport:
+def run(spark: SparkSession, settings: PriceSettings, say: Say = nothing) -> PriceReport:
     """Send what order lines ask for, and say what came of it.
 
     Args:

@@ -14,13 +14,7 @@ from rmq.demo.spark.customers import PREFIX
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A time in which a plain consumer had a message, and changed its customer.
-
-    Attributes:
-        content: The message's content.
-        began_ms: When it had it at the latest, Redis' time, epoch ms.
-        ended_ms: When it had it still.
-    """
+    """A plain consumer held a message at least between two times of Redis, and changed its customer meanwhile."""
 
     content: str
     began_ms: int

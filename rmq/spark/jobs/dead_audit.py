@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from rmq._model.topics import Topic
 from rmq.errors import InvalidValueError
 from rmq.spark.failures import one_line, plain_errors
-from rmq.spark.jobs import nothing
+from rmq.spark.jobs import Say, nothing
 from rmq.spark.jobs.redrive import Again, Redriver, connect, dead_of, dead_topic, in_utc, utc
 from rmq.spark.sink.sender import Counts
 
@@ -147,7 +147,7 @@ class DeadReport:
 def run(
     spark: SparkSession,
     settings: DeadAuditSettings,
-    say: Callable[[str], None] = nothing,
+    say: Say = nothing,
     found: Callable[[DeadReport], None] = lambda report: None,
 ) -> DeadReport:
     """Read the dead, count them, and redrive those that are chosen if that is asked for.

@@ -1,8 +1,8 @@
-"""What the jobs share that send again: moving the dead through the sink, at a rate, and telling how far they are."""
+"""What the jobs that send again share: they move the dead through the sink, at a rate, and report their progress."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +15,7 @@ from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
 from rmq.errors import InvalidValueError
 from rmq.spark.failures import plain_errors
+from rmq.spark.jobs import Say
 from rmq.spark.options import MAX_RATE, parse_options
 from rmq.spark.progress import watching
 from rmq.spark.sink.pacing import Limit, sent_so_far
@@ -26,8 +27,6 @@ from rmq.spark.slots import queue_topic
 LOOK_EVERY_S = 2.0
 DEADLINE_S = 60.0
 _ZONE = "spark.sql.session.timeZone"
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class Redriver:
 
 
 def limit_for(again: Again, chunk: int = 10) -> Limit | None:
-    """Return the limit of a job; small chunks, so that a low rate does not come in lumps."""
+    """Return the limit of a job; its chunks are small, so that a low rate sends evenly."""
     return None if again.rate is None else Limit(again.rate, chunk)
 
 

@@ -1,14 +1,14 @@
-"""Replay: what a topic had on one day is sent again, at a rate. From its dead, or from an archive that a drain wrote.
+"""Replay: sends the messages of one day again, at a rate, from a topic's dead or from an archive that a drain wrote.
 
-The dead move back through the sink, so that a run that was killed is simply run again. Of an archive each hour is sent
-in turn, each chunk with a mark in Redis that is set by the script that sends it: a later run passes over what was sent.
+The dead move back through the sink: after a kill, a second run moves the rest. An archive is sent hour by hour. The
+script that sends a chunk also sets a mark in Redis; a later run skips the marked chunks.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -25,7 +25,7 @@ from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, UnknownTopicError
 from rmq.spark.calls import Mark
 from rmq.spark.failures import plain_errors
-from rmq.spark.jobs import nothing
+from rmq.spark.jobs import Say, nothing
 from rmq.spark.jobs.archive import Archive, open_archive
 from rmq.spark.jobs.redrive import (
     Again,
@@ -140,7 +140,7 @@ class ReplayReport:
         return self.sent / self.seconds if self.seconds else 0.0
 
 
-def run(spark: SparkSession, settings: ReplaySettings, say: Callable[[str], None] = nothing) -> ReplayReport:
+def run(spark: SparkSession, settings: ReplaySettings, say: Say = nothing) -> ReplayReport:
     """Send a day's messages again.
 
     Args:
@@ -164,9 +164,7 @@ def run(spark: SparkSession, settings: ReplaySettings, say: Callable[[str], None
         return _ArchiveReplay(spark, connections, topic, settings, say).run()
 
 
-def _replay_dead(
-    spark: SparkSession, connections: Connections, settings: ReplaySettings, say: Callable[[str], None]
-) -> ReplayReport:
+def _replay_dead(spark: SparkSession, connections: Connections, settings: ReplaySettings, say: Say) -> ReplayReport:
     topic = dead_topic(connections, settings.topic)
     redriver = Redriver(connections, settings.url, topic, settings.again, limit_for(settings.again, CHUNK))
     dead = dead_of(spark, settings.url, topic.name)
@@ -189,12 +187,7 @@ class _ArchiveReplay:
     """One run over an archive."""
 
     def __init__(
-        self,
-        spark: SparkSession,
-        connections: Connections,
-        topic: Topic,
-        settings: ReplaySettings,
-        say: Callable[[str], None],
+        self, spark: SparkSession, connections: Connections, topic: Topic, settings: ReplaySettings, say: Say
     ) -> None:
         self._spark, self._connections, self._topic = spark, connections, topic
         self._settings, self._say = settings, say

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 from rmq._model.envelope import MARK, wrap
@@ -17,25 +17,16 @@ SAMPLED = 1_000
 """Rows of each task whose slots are computed once more."""
 
 
-class Rows(NamedTuple):
-    """A batch of rows as messages.
-
-    Attributes:
-        good: Those that keep all rules, in their order.
-        bad: Index of each of the others -> the rule that it breaks.
-    """
-
-    good: list[Encoded]
-    bad: dict[int, str]
-
-
-def encode_rows(layout: Layout, batch: Any, *, sample: bool = False) -> Rows:
+def encode_rows(layout: Layout, batch: Any, *, sample: bool = False) -> tuple[list[Encoded], dict[int, str]]:
     """Turn a batch into messages.
 
     Args:
         layout: What its columns are.
         batch: A `pyarrow.RecordBatch`.
         sample: Compare the slots of its first rows with those that RMQ computes.
+
+    Returns:
+        The rows that keep all rules, in their order; and the index of each other row -> the rule that it breaks.
 
     Raises:
         InvalidValueError: The column `slot` was computed in another way than RMQ's.
@@ -53,9 +44,7 @@ def encode_rows(layout: Layout, batch: Any, *, sample: bool = False) -> Rows:
         else:
             slots = [0 if key is None else crc32(key) & mask for key in keys]
         found = list(map(Encoded, slots, contents, _values(layout, batch, bad), _bodies(layout, batch, bad)))
-    if not bad:
-        return Rows(found, bad)
-    return Rows([row for index, row in enumerate(found) if index not in bad], bad)
+    return [row for index, row in enumerate(found) if index not in bad] if bad else found, bad
 
 
 def _contents(layout: Layout, batch: Any, bad: dict[int, str]) -> list[Any]:
@@ -87,7 +76,8 @@ def _values(layout: Layout, batch: Any, bad: dict[int, str]) -> Any:
     column = batch.column(layout.value)
     if pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type):
         # microseconds, in ms rounded up: nothing happens early
-        column = pc.divide(pc.add(column.cast(_unit_us(column.type)).cast(pa.int64()), 999), 1_000)
+        unit = pa.timestamp("us", column.type.tz) if pa.types.is_timestamp(column.type) else pa.duration("us")
+        column = pc.divide(pc.add(column.cast(unit).cast(pa.int64()), 999), 1_000)
     column = column.cast(pa.int64())
     low, high = layout.bounds
 
@@ -136,10 +126,6 @@ def _binary(column: Any) -> Any:
     if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         return column.cast(pa.large_binary())
     return column.cast(pa.binary())
-
-
-def _unit_us(kind: Any) -> Any:
-    return pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) else pa.duration("us")
 
 
 def _note(bad: dict[int, str], wrong: Any, say: Callable[[int], str]) -> None:
