@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Any, cast
 
 from pyspark.sql.datasource import (
@@ -166,13 +165,9 @@ def _server_of(connections: Connections, key: str) -> bytes:
 def to_arrow(schema: StructType, topic: Topic, slot: int, queue: str, page: Page) -> Any:
     """Return a page with the columns that Spark asks for."""
     contents, scores, bodies, _ = zip(*page.rows, strict=True)
-    columns: dict[str, Sequence[Any]] = {
-        "topic": list(repeat(topic.name, len(contents))),
-        "slot": list(repeat(slot, len(contents))),
-        "content": contents,
-        "body": bodies,
-    }
-    columns |= _of_dead(topic, slot, page) if queue == "dead" else _of_queue(topic, queue, scores)
+    columns = _of_dead(topic, slot, page) if queue == "dead" else _of_queue(topic, queue, scores)
+    columns |= {"content": contents, "body": bodies}
+    columns |= {"topic": [topic.name] * len(contents), "slot": [slot] * len(contents)}
     form = spark_types.to_arrow_schema(schema, timezone="UTC")
     arrays: list[Any] = [pa.array(columns[name], form.field(name).type) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=form)

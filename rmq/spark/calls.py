@@ -84,12 +84,9 @@ class Reading:
 
 
 class Entered(NamedTuple):
-    """What a driver learns when it begins.
+    """What a driver learns when it begins: its generation, the last acked batch (0: none), and if Redis knew the query.
 
-    Attributes:
-        generation: Its own; 0 where the query is not known and was needed.
-        acked: Number of the last acked batch, 0 for none.
-        known: Whether the query had a driver before.
+    The generation is 0 where the query is not known and was needed.
     """
 
     generation: int

@@ -41,13 +41,7 @@ def queue_topic(connections: Connections, name: str, no_stream: str) -> Topic:
 
 
 class SettledBatch(NamedTuple):
-    """How an ack or a renewal of a batch went.
-
-    Attributes:
-        done: Messages acked or renewed.
-        lost: Messages that others have taken meanwhile.
-        put_back: Slot -> messages that its last replay has put back to the backlog, where there are any.
-    """
+    """As `Settled`, of a batch: `put_back` has the slots with messages that the last replay has put back."""
 
     done: int
     lost: int

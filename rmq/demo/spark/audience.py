@@ -28,8 +28,7 @@ from rmq.demo.spark.audience_rules import DEFAULT_RULES, check_rules
 from rmq.demo.spark.customers import SOURCES, changes, latest
 from rmq.demo.spark.evaluating import Evaluator
 from rmq.demo.spark.order_lines import read_lines
-from rmq.demo.spark.rival import Rival
-from rmq.demo.spark.serial import Disorder, disorder
+from rmq.demo.spark.serial import Disorder, Rival, disorder
 from rmq.errors import InvalidValueError, UnknownTopicError
 from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors
 from rmq.spark.jobs import Say, nothing

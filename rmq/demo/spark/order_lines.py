@@ -87,11 +87,13 @@ def read_lines(spark: SparkSession, path: str, *, numbered: bool = False) -> Dat
             lines = spark.read.csv(path, header=True, schema=schema, enforceSchema=False, mode="FAILFAST")
         else:
             if Path(path).is_file():
-                _check_parquet(path)
+                parquet.read_schema(path)  # refuses another file in one line; Spark would say no with pages of traces
             lines = spark.read.parquet(path)
         types = dict(lines.dtypes)
     except SPARK_ERRORS as error:
         raise InvalidValueError(f"order lines {path!r} can't be read: {one_line(error)}") from None
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidValueError(f"order lines {path!r} can't be read: {error}") from None
     for name, allowed in COLUMNS.items():
         found = types.get(name)
         if found is None:
@@ -104,11 +106,3 @@ def read_lines(spark: SparkSession, path: str, *, numbered: bool = False) -> Dat
         return lines.select(*COLUMNS)
     row = F.monotonically_increasing_id() if csv else F.col("_metadata.row_index")
     return lines.select(*COLUMNS, F.struct("_metadata.file_path", row).alias("line"))
-
-
-def _check_parquet(path: str) -> None:
-    """Refuse another file in one line: Spark would say no with pages of traces."""
-    try:
-        parquet.read_schema(path)
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidValueError(f"order lines {path!r} can't be read: {error}") from None

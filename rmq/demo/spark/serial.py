@@ -1,15 +1,25 @@
-"""Looks whether a customer was ever in two hands at once, from what batches and a rival have written down."""
+"""A plain consumer beside Spark, and the check that no customer was in two hands at once, from what both noted."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from rmq._claiming.consumer import Consumer
+from rmq._model.messages import RangeMergeMessage
+from rmq._model.topics import Topic
+from rmq.client import RmqClient
 from rmq.demo.spark.customers import PREFIX
+from rmq.errors import RmqError
+
+_AT_ONCE = 20
+_HOLD_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +29,54 @@ class Held:
     content: str
     began_ms: int
     ended_ms: int
+
+
+class Rival(threading.Thread):
+    """Takes some customers, changes each again while it has them, and acks.
+
+    Args:
+        client: Where Redis is.
+        topic: What it takes from.
+        most: How many it takes; 0: it does nothing.
+        window_ms: Merge window of the changes that it sends.
+        others: Set when Spark has its first customers: the rival takes a few before, and the others beside it.
+
+    Attributes:
+        held: Whom it had, and when, by Redis' time.
+    """
+
+    def __init__(self, client: RmqClient, topic: Topic, most: int, window_ms: int, others: threading.Event) -> None:
+        super().__init__(name="rmq-audience-rival", daemon=True)
+        self._client, self._topic, self._most, self._window_ms = client, topic, most, window_ms
+        self._others = others
+        self._producer = client.producer(topic)
+        self._inspection = client.inspect(topic)
+        self._stopping = threading.Event()
+        self.held: list[Held] = []
+
+    def run(self) -> None:
+        """Work until `most` were taken, until stopped, or until Redis is gone, which ends Spark's query, too."""
+        with suppress(RmqError), self._client.consumer(self._topic) as consumer:
+            while len(self.held) < self._most and not self._stopping.is_set():
+                if not self.held or self._others.wait(_HOLD_S):
+                    self._take(consumer)
+
+    def _take(self, consumer: Consumer) -> None:
+        deliveries = consumer.poll(max_messages=min(_AT_ONCE, self._most - len(self.held)), timeout=_HOLD_S)
+        began_ms = self._now_ms()
+        self._producer.send_many(RangeMergeMessage(each.content, self._window_ms) for each in deliveries)
+        self._stopping.wait(_HOLD_S)
+        ended_ms = self._now_ms()
+        self.held += [Held(each.text, began_ms, ended_ms) for each in deliveries]
+        consumer.ack(deliveries)
+
+    def stop(self) -> None:
+        """End when what is in hand is done."""
+        self._stopping.set()
+        self.join()
+
+    def _now_ms(self) -> int:
+        return self._inspection.stats([0]).now_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +116,8 @@ def disorder(
     rival: DataFrame = cast("Any", spark).createDataFrame(rows, "customer string, began_ms long, ended_ms long")
     try:
         once = evaluated.distinct()
-        before = (
-            Window.partitionBy("customer").orderBy("began_ms", "ended_ms").rowsBetween(Window.unboundedPreceding, -1)
-        )
+        by_time = Window.partitionBy("customer").orderBy("began_ms", "ended_ms")
+        before = by_time.rowsBetween(Window.unboundedPreceding, -1)
         spans = once.drop("batch").unionAll(rival).withColumn("busy_ms", F.max("ended_ms").over(before))
         last_held = rival.groupBy("customer").agg(F.max("began_ms").alias("changed_ms"))
         last = once.groupBy("customer").agg(F.max("began_ms").alias("began_ms"))

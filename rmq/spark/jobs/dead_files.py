@@ -114,13 +114,13 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def _figure(width: float = 9, height: float = 4.5) -> Any:
+def _figure(height: float = 4.5) -> Any:
     """Return a figure that needs no display."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise RmqError(f"pictures need matplotlib ({error}): install rmq[plots]") from None
-    figure: Any = Figure(figsize=(width, height), dpi=120, layout="constrained")
+    figure: Any = Figure(figsize=(9, height), dpi=120, layout="constrained")
     return figure
 
 

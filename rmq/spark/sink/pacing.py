@@ -22,13 +22,7 @@ _SENT = "sent"
 
 @dataclass(frozen=True)
 class Limit:
-    """How fast a write may send.
-
-    Attributes:
-        per_second: Messages a second, over all tasks.
-        burst: Most messages at once, and so in a call.
-        name: Names the write's bucket.
-    """
+    """How many messages all tasks of a write may send a second, and at once (so in a call); `name` is its bucket's."""
 
     per_second: float
     burst: int

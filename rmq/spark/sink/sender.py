@@ -56,19 +56,13 @@ class Counts:
 
 @dataclass(frozen=True)
 class Sending:
-    """How a task sends.
-
-    Attributes:
-        fold: Whether equal contents of a slot are folded.
-        hold: Most messages that are held back, to fold them and to fill chunks.
-        chunk: Most messages in a call.
-        depth: Most calls in a round trip, each to another slot.
-    """
+    """How a task sends: `hold` is how many messages it holds back to fold them and to fill chunks."""
 
     fold: bool
     hold: int
     chunk: int
     depth: int
+    """Most calls in a round trip, each to another slot."""
 
 
 @dataclass(slots=True)

@@ -34,13 +34,7 @@ BATCH_BYTES = 8 << 20
 
 @dataclass
 class BatchPartition(InputPartition):
-    """What one task reads of a batch.
-
-    Attributes:
-        topic: The definition, so that tasks need not ask for it.
-        reading: How the batch is read.
-        parts: The task's chunks.
-    """
+    """What one task reads of a batch: its chunks, with the definition, so that tasks need not ask for it."""
 
     topic: Topic
     reading: Reading
