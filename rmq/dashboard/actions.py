@@ -1,4 +1,4 @@
-"""What the forms do. Each is a POST with a token; what cannot be undone asks once more before it is done."""
+"""What the forms do. Each is a POST with a token; an action that cannot be undone asks first."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class Actions:
 
     def _in_background(self, form: Form, what: str, work: Callable[[Report], str]) -> Done:
         if not self._jobs.start(_field(form, "topic"), what, work):
-            return "bad", "too many jobs are running; wait until one has ended"
+            return "bad", "too many jobs are running; wait until one of them ends"
         return "good", f"{what} has begun; its progress is shown below"
 
     def _topic(self, form: Form) -> Topic:

@@ -1,4 +1,4 @@
-"""What takes longer than a page may: redriving and purging many. In threads, with what they have done so far."""
+"""Redrives and purges of many messages, which take longer than a page may: threads with their progress."""
 
 from __future__ import annotations
 
