@@ -49,19 +49,13 @@ def _plain(value: object) -> object:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def peeked_message(message: PeekedMessage) -> Document:
-    """Return a message where it lies."""
-    fresh = message.place == "store" and message.retries_left is None
-    priority = message.score if fresh and message.due_ms is None else None
-    found = picked(message, "topic slot place content body due_ms priority=score retries_left")
-    return found | {"place": Place[message.place].value, "priority": priority}
-
-
-def found_message(message: FoundMessage) -> Document:
-    """Return a message that a search found."""
-    names = "topic slot place content body body_bytes due_ms priority=score retries_left error_type error_message"
-    priority = message.score if message.due_ms is None and message.retries_left is None else None
-    return picked(message, names) | {"place": Place[message.place].value, "priority": priority}
+def message(found: PeekedMessage | FoundMessage) -> Document:
+    """Return a message in its section; of one that a search found also its error, and the length of its body."""
+    more = "body_bytes error_type error_message" if isinstance(found, FoundMessage) else ""
+    document = picked(found, f"topic slot place content body due_ms priority=score retries_left {more}")
+    if found.due_ms is not None or found.retries_left is not None:
+        document["priority"] = None
+    return document | {"place": Place[found.place].value}
 
 
 def dead_message(message: DeadMessage) -> Document:

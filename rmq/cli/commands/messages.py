@@ -55,7 +55,7 @@ def peek(
 
         columns = ["~content", *(["~body"] if with_bodies else []), ">slot"]
         columns += [">priority" if prioritised else f">{_DUE[place]}", ">retries left"]
-        session.rows(found, documents.peeked_message, columns, cells, f"nothing in {place} of topic {topic}")
+        session.rows(found, documents.message, columns, cells, f"nothing in {place} of topic {topic}")
 
 
 def _peek_group(
