@@ -122,13 +122,7 @@ class Dead(Generic[D]):
         return sum(1 for _ in self.list(where))
 
     def purge(self, where: DeadFilter = ALL, *, limit: int | None = None, progress: Progress | None = None) -> int:
-        """Drop the dead for good; return how many. A stream keeps what it has of them.
-
-        Args:
-            where: Which ones; all by default. Those that die while this runs are left alone.
-            limit: Most of them.
-            progress: Called with the number dealt with so far.
-        """
+        """Drop the dead for good; return how many. A stream keeps what it has of them. Arguments as of `redrive`."""
         dropped, left = 0, most(limit, "limit")
         with self._audit.step("purge dead", self._about + meaning(where, limit)) as note:
             for slot, dead in self._chosen(where, left, NACK_BATCH):
@@ -266,10 +260,7 @@ class GroupDead(Dead[DeadEntry]):
     ) -> RedriveResult:
         """Deliver dead entries again, to this group and to no other, with all retries.
 
-        Args:
-            where: Which ones; all by default. Those that die while this runs are left alone.
-            limit: Most entries.
-            progress: Called with the number dealt with so far.
+        Arguments as of `DeadLetters.redrive`.
 
         Returns:
             How many are on their way again, or were gone; a stream merges nothing.

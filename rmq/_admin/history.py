@@ -91,18 +91,9 @@ def minute_of(stats: TopicStats, minute: int) -> Minute:
 def minute_of_stream(stats: StreamStats, groups: Sequence[GroupStats], minute: int) -> Minute:
     """Return a stream topic's record: what its groups have before them and in hand, in sum."""
     lag = sum(group.lag or 0 for group in groups)
-    return Minute(
-        minute,
-        backlog=lag,
-        due_now=lag,
-        in_flight=sum(group.in_flight for group in groups),
-        waiting=sum(group.waiting for group in groups),
-        dead=sum(group.dead for group in groups),
-        accepted=stats.total("accepted"),
-        acked=sum(group.total("acked") for group in groups),
-        retried=sum(group.total("retried") for group in groups),
-        buried=sum(group.total("buried") for group in groups),
-    )
+    sizes = {name: sum(getattr(group, name) for group in groups) for name in ("in_flight", "waiting", "dead")}
+    totals = {name: sum(group.total(name) for group in groups) for name in ("acked", "retried", "buried")}
+    return Minute(minute, lag, lag, accepted=stats.total("accepted"), **sizes, **totals)
 
 
 def sum_of(minute: int, parts: Iterable[Minute]) -> Minute:
@@ -114,23 +105,14 @@ def sum_of(minute: int, parts: Iterable[Minute]) -> Minute:
 
 
 class History:
-    """Reads and records the last day.
-
-    Args:
-        connections: Where the topics are.
-    """
+    """Reads and records the last day."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._registry = Registry(connections)
 
     def last(self, topic: str | None = None, minutes: int = MINUTES) -> list[Minute]:
-        """Return the last records of a topic, or of all topics together, the oldest first; some may be missing.
-
-        Args:
-            topic: Its name; `None` for all topics together.
-            minutes: Most records.
-        """
+        """Return the last records of a topic, or of all topics together, the oldest first; some may be missing."""
         found: Sequence[bytes] = self._connections.command("LRANGE", history_key(topic), -max(1, minutes), -1)
         return [minute for minute in map(Minute.from_bytes, found) if minute is not None]
 
@@ -166,11 +148,7 @@ class History:
 
 
 class Recorder(Background):
-    """Records a minute whenever it gets the turn, until it is stopped.
-
-    Args:
-        connections: Where the topics are.
-    """
+    """Records a minute whenever it gets the turn, until it is stopped."""
 
     def __init__(self, connections: Connections) -> None:
         super().__init__(connections.blocking, "rmq-history")

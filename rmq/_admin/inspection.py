@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import get_args
 
-from rmq._admin.search import Search, literal
+from rmq._admin.search import literal, search
 from rmq._admin.view import View, check_whole, locate
 from rmq._model.figures import TopicStats
 from rmq._model.messages import Payload, payload_bytes
@@ -59,9 +58,7 @@ class Inspection(View):
             InvalidValueError: A slot that the topic does not have, an unknown place, or a limit out of range.
         """
         wanted = checked_slots(self.topic, slots)
-        if place not in ("store", "prepare", "retry"):
-            raise InvalidValueError(f"place is {place!r}; it must be store, prepare or retry")
-        check_whole("limit", limit, MAX_BATCH)
+        _check_page(place, "limit", limit)
         answers = self._each(lambda slot: viewing.peek(self.topic, slot, place, 0, limit), wanted)
         found: list[PeekedMessage] = []
         for slot, (now_ms, rows, more) in zip(wanted, answers, strict=True):
@@ -73,19 +70,10 @@ class Inspection(View):
     def pages(self, slot: int, place: Place, page: int = 1_000, start: int = 0) -> Iterator[PeekedMessage]:
         """Yield all messages of one place of a slot, page by page; those that move meanwhile may be missed.
 
-        Args:
-            slot: Number of the slot.
-            place: `store`, `prepare` or `retry`.
-            page: How many are read at once, 1 to 1,000.
-            start: How many are passed over.
-
-        Raises:
-            InvalidValueError: No such slot or place, or a number out of range.
+        Places and errors are those of `peek`. A page has 1 to 1,000 messages; the first `start` are passed over.
         """
         checked_slots(self.topic, [slot])
-        if place not in get_args(Place):
-            raise InvalidValueError(f"place is {place!r}; it must be one of {', '.join(get_args(Place))}")
-        check_whole("page", page, MAX_BATCH)
+        _check_page(place, "page", page)
         return self._pages(slot, place, page, most(start, "start"))
 
     def _pages(self, slot: int, place: Place, page: int, start: int) -> Iterator[PeekedMessage]:
@@ -97,13 +85,7 @@ class Inspection(View):
             start += len(rows)
 
     def find(self, content: Payload, slot_basis: Payload | None = None, everywhere: bool = False) -> Whereabouts:
-        """Return where a content is right now.
-
-        Args:
-            content: Content of the message.
-            slot_basis: Slot basis it was sent with, if any.
-            everywhere: Look through all slots, for one whose slot basis is not known.
-        """
+        """Return where a content is right now: in the slot of its slot basis, or `everywhere`, in any slot."""
         name, home = locate(self.topic, content, slot_basis)
         found = self._connections.run(viewing.find(self.topic, home, name))
         if found.gone and everywhere:
@@ -153,8 +135,8 @@ class Inspection(View):
         wanted = b"*" if pattern is None else payload_bytes(pattern, "pattern")
         if prefix is not None:
             wanted = literal(payload_bytes(prefix, "prefix"))
-        search = Search(self._connections, self.topic, wanted, places, checked_slots(self.topic, slots), cursor)
-        return search.step(limit, budget)
+        chosen = checked_slots(self.topic, slots)
+        return search(self._connections, self.topic, wanted, places, chosen, cursor, limit, budget)
 
     def dead_reasons(self, sample: int = 2_000, stats: TopicStats | None = None) -> DeadReasons:
         """Return the dead by type of error, from a sample of at most 64 slots where there are many.
@@ -179,12 +161,10 @@ class Inspection(View):
     def audit(self, limit: int = 50, slots: Sequence[int] | None = None) -> list[AuditLine]:
         """Return who steered what, the newest first; about the last 1,000 lines of each slot are kept.
 
-        Args:
-            limit: Most lines, 1 to 1,000.
-            slots: Only these slots; what concerned all slots stands in slot 0.
+        What concerned all slots stands in slot 0.
 
         Raises:
-            InvalidValueError: `limit` out of range, or a slot that the topic does not have.
+            InvalidValueError: `limit` is not 1 to 1,000, or a slot that the topic does not have.
         """
         return self._audit_lines(limit, slots)
 
@@ -213,3 +193,9 @@ def read_workers(connections: Connections) -> list[WorkerInfo]:
         more, rest = connections.run(workers_.workers(rest))
         found += more
     return sorted(found, key=lambda worker: worker.name)
+
+
+def _check_page(section: object, name: str, size: int) -> None:
+    if section not in ("store", "prepare", "retry"):
+        raise InvalidValueError(f"place is {section!r}; it must be store, prepare or retry")
+    check_whole(name, size, MAX_BATCH)

@@ -14,103 +14,78 @@ from rmq._transport.exchange import raise_first
 from rmq.errors import InvalidValueError
 
 _FEWEST, MOST = 10, 250
-"""Entries to go over in one place of a slot per call."""
+"""Entries to go over in one section of a slot per call."""
 _WIDEST = 64
 """Slots per round trip."""
 _CURSOR = re.compile(r"[0-9]{1,5}(;[0-9]{1,5}=[0-9]{0,20}(\.[0-9]{0,20}){3})*")
 _LAST_CURSOR = 2**64 - 1
 """Redis refuses a larger one."""
 
-_Open = tuple[int, tuple[str, ...]]
-"""A slot that was begun, and the cursors in its places: empty where a place is done, or left out."""
+_Begun = tuple[int, tuple[str, ...]]
+"""A slot that was begun, and the cursors in its sections: empty where a section is done, or left out."""
 
 
-class Search:
-    """A search through some places of some slots.
+def search(
+    connections: Connections,
+    topic: Topic,
+    pattern: bytes,
+    sections: Collection[AnyPlace],
+    slots: Sequence[int],
+    cursor: str | None,
+    limit: int,
+    budget: int,
+) -> SearchPage:
+    """Go on until about `limit` messages were found, about `budget` entries looked at, or all is done.
 
-    Args:
-        connections: Where the topic is.
-        topic: The registered definition.
-        pattern: What contents have to match, with Redis' `*`, `?` and `[...]`.
-        places: Where to look.
-        slots: In which slots; the same ones in every step.
-        cursor: Where the step before ended; `None` to begin.
+    Each step of a search names the same slots; its `cursor` is that of the step before, `None` to begin.
 
     Raises:
         InvalidValueError: Not a cursor of such a search.
     """
-
-    def __init__(
-        self,
-        connections: Connections,
-        topic: Topic,
-        pattern: bytes,
-        places: Collection[AnyPlace],
-        slots: Sequence[int],
-        cursor: str | None,
-    ) -> None:
-        self._connections = connections
-        self._topic = topic
-        self._pattern = pattern
-        self._slots = slots
-        self._begin = tuple("0" if place in places else "" for place in PLACES)
-        self._next, self._open = 0, deque[_Open]()
-        if cursor is not None:
-            self._take_up(cursor)
-
-    def step(self, limit: int, budget: int) -> SearchPage:
-        """Go on until about `limit` messages were found, about `budget` entries looked at, or all is done."""
-        found: list[FoundMessage] = []
-        looked_at, width, count = 0, 1, _FEWEST
-        while (self._open or self._next < len(self._slots)) and len(found) < limit and looked_at < budget:
-            while len(self._open) < width and self._next < len(self._slots):
-                self._open.append((self._slots[self._next], self._begin))
-                self._next += 1
-            part = [self._open.popleft() for _ in range(min(width, len(self._open)))]
-            before = len(found)
-            looked_at += self._round(part, count, found)
-            if len(found) - before < (limit - len(found)) / 4:  # few: look further at once, but not beyond the budget
-                width = min(_WIDEST, 4 * width)
-                count = max(_FEWEST, min(MOST, 4 * count, (budget - looked_at) // width))
-        return SearchPage(tuple(found), self._cursor(), looked_at)
-
-    def _round(self, part: Sequence[_Open], count: int, found: list[FoundMessage]) -> int:
-        topic, looked_at = self._topic, 0
-        replies = self._connections.run_many(
-            [viewing.search(topic, slot, self._pattern, count, cursors) for slot, cursors in part]
-        )
+    begin = tuple("0" if section in sections else "" for section in PLACES)
+    at, begun = (0, deque[_Begun]()) if cursor is None else _read_cursor(cursor, slots)
+    found: list[FoundMessage] = []
+    looked_at, width, count = 0, 1, _FEWEST
+    while (begun or at < len(slots)) and len(found) < limit and looked_at < budget:
+        new = slots[at : at + max(0, width - len(begun))]
+        begun.extend((slot, begin) for slot in new)
+        at += len(new)
+        part = [begun.popleft() for _ in range(min(width, len(begun)))]
+        before = len(found)
+        replies = connections.run_many([viewing.search(topic, slot, pattern, count, old) for slot, old in part])
         raise_first(replies)
-        for (slot, before), (cursors, messages) in zip(part, replies, strict=True):
+        for (slot, old), (cursors, messages) in zip(part, replies, strict=True):
             found += messages
             # what was gone over at once is small
-            looked_at += sum(
-                count if each != "0" else _FEWEST for each, old in zip(cursors, before, strict=True) if old
-            )
-            left = tuple("" if each == "0" else each for each in cursors)
+            looked_at += sum(count if now != "0" else _FEWEST for now, was in zip(cursors, old, strict=True) if was)
+            left = tuple("" if now == "0" else now for now in cursors)
             if any(left):
-                self._open.append((slot, left))
-        return looked_at
+                begun.append((slot, left))
+        if len(found) - before < (limit - len(found)) / 4:  # few: look further at once, but not beyond the budget
+            width = min(_WIDEST, 4 * width)
+            count = max(_FEWEST, min(MOST, 4 * count, (budget - looked_at) // width))
+    if not begun and at >= len(slots):
+        return SearchPage(tuple(found), None, looked_at)
+    where = ";".join([str(at), *(f"{slot}={'.'.join(cursors)}" for slot, cursors in begun)])
+    return SearchPage(tuple(found), where, looked_at)
 
-    def _cursor(self) -> str | None:
-        if not self._open and self._next >= len(self._slots):
-            return None
-        return ";".join([str(self._next), *(f"{slot}={'.'.join(cursors)}" for slot, cursors in self._open)])
 
-    def _take_up(self, cursor: str) -> None:
-        if not _CURSOR.fullmatch(cursor):
+def _read_cursor(cursor: str, slots: Sequence[int]) -> tuple[int, deque[_Begun]]:
+    """Return how many of the slots were begun, and those that are not done."""
+    if not _CURSOR.fullmatch(cursor):
+        raise InvalidValueError(f"cursor {cursor!r:.100} is not one that a search gave out")
+    first, *parts = cursor.split(";")
+    known, begun = set(slots), deque[_Begun]()
+    for part in parts:
+        slot, _, text = part.partition("=")
+        if int(slot) not in known:
+            raise InvalidValueError(f"cursor {cursor!r:.100} is not one of a search in these slots")
+        known.remove(int(slot))  # each stands there once
+        cursors = tuple(text.split("."))
+        if any(each and int(each) > _LAST_CURSOR for each in cursors):
             raise InvalidValueError(f"cursor {cursor!r:.100} is not one that a search gave out")
-        first, *opened = cursor.split(";")
-        self._next = int(first)
-        known = set(self._slots)
-        for part in opened:
-            slot, _, cursors = part.partition("=")
-            if int(slot) not in known:
-                raise InvalidValueError(f"cursor {cursor!r:.100} is not one of a search in these slots")
-            known.remove(int(slot))  # each stands there once
-            places = tuple(cursors.split("."))
-            if any(place and int(place) > _LAST_CURSOR for place in places):
-                raise InvalidValueError(f"cursor {cursor!r:.100} is not one that a search gave out")
-            self._open.append((int(slot), places))
+        begun.append((int(slot), cursors))
+    return int(first), begun
 
 
 def literal(prefix: bytes) -> bytes:

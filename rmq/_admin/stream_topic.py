@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 
 from rmq._admin.dead_letters import GroupDead
@@ -16,6 +17,7 @@ from rmq._model.entries import (
     checked_consumer,
     checked_group,
     id_key,
+    is_id,
     position,
 )
 from rmq._model.times import MAX_SCORE, monotonic_s, seconds
@@ -88,11 +90,10 @@ class StreamTopic(StreamView):
         """
         wanted, longest_s = checked_slots(self.topic, slots), None if timeout is None else seconds(timeout, "timeout")
         if start is None:  # now, and not when the first entry is asked for
-            ends = {slot: self._connections.run(streams.stats(self.topic, slot)).last_id for slot in wanted}
-            after = {slot: f"({last}" if last else "-" for slot, last in ends.items()}
+            after = {each.slot: f"({each.last_id}" if each.last_id else "-" for each in self.stats(wanted).slots}
         else:
-            place = position(start, "start")
-            after = dict.fromkeys(wanted, f"({place}" if isinstance(start, str) else place)
+            first = position(start, "start")
+            after = dict.fromkeys(wanted, f"({first}" if isinstance(start, str) else first)
         return self._follow(after, longest_s)
 
     def delete(self, *ids: str, slot: int | None = None, actor: str | None = None) -> int:
@@ -105,9 +106,8 @@ class StreamTopic(StreamView):
         Guarantee: safe to repeat. A group that has one of them pending finds out, acks it and counts it as lost.
         """
         for entry_id in ids:
-            if not isinstance(entry_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            if not is_id(entry_id):
                 raise InvalidValueError(f"id is {entry_id!r}; it must be an entry's id")
-            position(entry_id, "id")
         if not ids:
             return 0
         deleted, wanted = 0, checked_slots(self.topic, None if slot is None else [slot])
@@ -136,11 +136,12 @@ class StreamTopic(StreamView):
         done: list[Trimmed] = []
         with Audit(self._connections, self.topic, actor).step("trim", "by its retention") as note:
             for slot in range(self.topic.slots):
-                trimmed, dropped = self._writer.trim(slot, now=True), 0
+                trimmed = self._writer.trim(slot, now=True)
+                dropped = trimmed.dropped
                 while trimmed.more:
-                    dropped += trimmed.dropped
                     trimmed = self._writer.trim(slot, now=True)
-                done.append(Trimmed(slot, trimmed.due, dropped + trimmed.dropped, False, trimmed.length))
+                    dropped += trimmed.dropped
+                done.append(replace(trimmed, dropped=dropped))
                 note(f"dropped {sum(each.dropped for each in done)}")
         return done
 
@@ -182,8 +183,7 @@ class StreamTopic(StreamView):
         """
         checked_group(group)
         checked_consumer(name)
-        audit = Audit(self._connections, self.topic, actor)
-        with audit.step("remove consumer", f"group {group}: {name}") as note:
+        with Audit(self._connections, self.topic, actor).step("remove consumer", f"group {group}: {name}") as note:
             given_back = self._forget(group, name, 0)
             note(f"gave back {given_back}")
         return given_back
@@ -197,8 +197,8 @@ class StreamTopic(StreamView):
         if not gone:
             return []
         longest_s = 2 * self.topic.lease_s if idle_s is None else seconds(idle_s, "idle_s")
-        audit = Audit(self._connections, self.topic, actor)
-        with audit.step("remove consumer", f"group {group}: those gone, {len(gone)}") as note:
+        what = f"group {group}: those gone, {len(gone)}"
+        with Audit(self._connections, self.topic, actor).step("remove consumer", what) as note:
             for number, name in enumerate(gone, 1):
                 self._forget(group, name, int(longest_s * 1000))
                 note(f"removed {number}")
@@ -207,11 +207,10 @@ class StreamTopic(StreamView):
     def _forget(self, group: str, name: str, idle_ms: int) -> int:
         given_back = 0
         for slot in range(self.topic.slots):
-            while True:
+            removed, number = 0, NACK_BATCH
+            while not removed and number == NACK_BATCH:
                 removed, number = self._writer.forget(slot, group, name, idle_ms, NACK_BATCH)
                 given_back += number
-                if removed or number < NACK_BATCH:
-                    break
         return given_back
 
     def _follow(self, after: dict[int, str], longest_s: float | None) -> Iterator[StreamEntry]:

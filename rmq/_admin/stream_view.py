@@ -53,10 +53,9 @@ class StreamView(View):
         low = "-" if first is None else position(first, "first")
         high = "+" if last is None else position(last, "last")
         left = most(limit, "limit")
-        size = max(1, min(PAGE, left))
-        pages = [self._pages(slot, low, high, size, newest_first) for slot in checked_slots(self.topic, slots)]
-        merged = pages[0] if len(pages) == 1 else merge(*pages, key=lambda each: id_key(each.id), reverse=newest_first)
-        return islice(merged, left)
+        return islice(
+            self._merged(dict.fromkeys(checked_slots(self.topic, slots), low), high, left, newest_first), left
+        )
 
     def get(self, entry_id: str, slot: int | None = None) -> StreamEntry | None:
         """Return the entry with an id; `None` where there is none.
@@ -68,11 +67,9 @@ class StreamView(View):
     def unread(self, group: str, limit: int | None = None, slots: Iterable[int] | None = None) -> Iterator[StreamEntry]:
         """Yield up to `limit` entries that a group has not been given yet, by id; none where it is not registered."""
         left = most(limit, "limit")
-        size = max(1, min(PAGE, left))
         last = {slot.slot: slot.last_id for slot in self.group(group).slots}
-        wanted = [slot for slot in checked_slots(self.topic, slots) if last[slot]]
-        pages = [self._pages(slot, f"({last[slot]}", "+", size, down=False) for slot in wanted]
-        merged = merge(*pages, key=lambda each: id_key(each.id))
+        unread = {slot: f"({last[slot]}" for slot in checked_slots(self.topic, slots) if last[slot]}
+        merged = self._merged(unread, "+", left, down=False)
         return islice((entry for entry in merged if entry.only_group in (None, group)), left)
 
     def stats(self, slots: Iterable[int] | None = None) -> StreamStats:
@@ -126,6 +123,10 @@ class StreamView(View):
             ):
                 yield from page
                 after = page[-1].id
+
+    def _merged(self, low: dict[int, str], high: str, most_read: int, down: bool) -> Iterator[StreamEntry]:
+        pages = [self._pages(slot, first, high, max(1, min(PAGE, most_read)), down) for slot, first in low.items()]
+        return pages[0] if len(pages) == 1 else merge(*pages, key=lambda each: id_key(each.id), reverse=down)
 
     def _pages(self, slot: int, low: str, high: str, size: int, down: bool) -> Iterator[StreamEntry]:
         while True:

@@ -62,7 +62,7 @@ def check_group(topic: Topic, group: str | None, start: str, resume_as: str | No
         if group is None:
             raise InvalidValueError(f"topic {topic.name} is STREAM: name a group")
         checked_group(group)
-        if start not in ("new", "all") and not _is_id(start):
+        if start not in ("new", "all") and not is_id(start):
             raise InvalidValueError(f"start is {start!r}; it must be 'new', 'all' or an entry's id")
     elif group is not None:
         raise InvalidValueError(f"topic {topic.name} is {topic.type.name}; only STREAM topics have groups")
@@ -72,12 +72,12 @@ def position(value: Position, name: str) -> str:
     """Return a position as Redis reads it; a time stands for all ids of that millisecond. `name` is for the error."""
     if not isinstance(value, str):
         return str(instant_ms(value, name))
-    if not _is_id(value):
+    if not is_id(value):
         raise InvalidValueError(f"{name} is {value!r}; it must be an entry's id, epoch ms or an aware datetime")
     return value
 
 
-def _is_id(text: object) -> bool:
+def is_id(text: object) -> bool:
     """Return whether it is an entry's id: two numbers that Redis can hold."""
     found = _ID.fullmatch(text) if isinstance(text, str) else None
     return found is not None and all(int(number or 0) <= _LAST for number in found.groups())

@@ -11,20 +11,12 @@ _MOST = 2**53
 
 @dataclass(frozen=True, slots=True)
 class FailureRecord:
-    """Why a delivery failed, or a message died; what can't be read is empty.
-
-    Attributes:
-        type: Type of the error.
-        message: Its text.
-        attempts: Deliveries that the message had; 0 where that is not known.
-        first_ms: The first failure, epoch ms.
-        last_ms: The last one.
-    """
+    """Why a delivery failed, or a message died; what can't be read is empty."""
 
     type: str = ""
     message: str = ""
-    attempts: int = 0
-    first_ms: int | None = None
+    attempts: int = 0  # deliveries that the message had; 0 where that is not known
+    first_ms: int | None = None  # the first failure, epoch ms
     last_ms: int | None = None
 
 

@@ -57,16 +57,11 @@ class Redriven(Enum):
 
 
 class Claimed(NamedTuple):
-    """One message as a claim hands it over.
-
-    Attributes:
-        store_score: The score it had in store: due ms, priority, or retries left.
-        claim_score: The token that ack, nack and extend compare.
-    """
+    """One message as a claim hands it over."""
 
     content: bytes
-    store_score: int
-    claim_score: int
+    store_score: int  # the score it had in store: due ms, priority, or retries left
+    claim_score: int  # the token that ack, nack and extend compare
     body: bytes | None
 
 
@@ -83,37 +78,23 @@ class StreamClaimed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClaimReply(Generic[M]):
-    """What a claim answers: messages, or entries of a stream.
+    """What a claim answers: messages, or entries of a stream, in the order of delivery."""
 
-    Attributes:
-        now_ms: Redis' time, epoch ms.
-        next_due_ms: When this slot next has something to do, epoch ms; 0 for never. At most `now_ms`: at once.
-        resume: Rank at which the next claim goes on, when a bound ended this one's search; else 0.
-        swept: How many expired leases and due retries the sweep moved.
-        stale: Contents among the settled ones whose claim was no longer ours; nothing changed for them.
-        messages: The messages claimed, in the order of delivery.
-        unmatched: Claim scores of whole claims that were not acked: their deliveries have to be named.
-        lost: Stream topics: ids of entries that were trimmed or deleted before the group had acked them.
-    """
-
-    now_ms: int
-    next_due_ms: int
-    resume: int
-    swept: int
-    stale: tuple[bytes, ...]
+    now_ms: int  # Redis' time, epoch ms
+    next_due_ms: int  # when this slot next has something to do, epoch ms; 0 for never; at most `now_ms`: at once
+    resume: int  # rank at which the next claim goes on, when a bound ended this one's search; else 0
+    swept: int  # expired leases and due retries that the sweep moved
+    stale: tuple[bytes, ...]  # contents among the settled ones whose claim was no longer ours: nothing changed for them
     messages: tuple[M, ...]
-    unmatched: tuple[int, ...] = ()
-    lost: tuple[bytes, ...] = ()
+    unmatched: tuple[
+        int, ...
+    ] = ()  # claim scores of whole claims that were not acked: their deliveries have to be named
+    lost: tuple[bytes, ...] = ()  # stream topics: ids of entries that were trimmed or deleted before they were acked
 
 
 @dataclass(frozen=True, slots=True)
 class ExtendReply:
-    """What an extend answers.
+    """What an extend answers."""
 
-    Attributes:
-        claim_scores: Per delivery asked for, its new claim score, or `None` where the lease was lost.
-        now_ms: Redis' time, epoch ms.
-    """
-
-    now_ms: int
-    claim_scores: tuple[int | None, ...]
+    now_ms: int  # Redis' time, epoch ms
+    claim_scores: tuple[int | None, ...]  # per delivery asked for, its new one, or `None` where the lease was lost

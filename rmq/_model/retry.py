@@ -41,6 +41,7 @@ class ImmediateRetry:
         return {"policy": "immediate"}
 
 
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class ExponentialRetry:
     """Doubling waits with jitter: attempt n waits between half and all of `base` x 2^(n-1), at most `cap`.
 
@@ -54,11 +55,12 @@ class ExponentialRetry:
     Source: "equal jitter" in M. Brooker, Exponential Backoff And Jitter (AWS Architecture Blog, 2015).
     """
 
-    __slots__ = ("base_ms", "cap_ms")
+    base_ms: int
+    cap_ms: int
 
     def __init__(self, base: Duration = timedelta(seconds=1), cap: Duration = timedelta(minutes=10)) -> None:
-        self.base_ms = duration_ms(base, "base of ExponentialRetry")
-        self.cap_ms = duration_ms(cap, "cap of ExponentialRetry")
+        object.__setattr__(self, "base_ms", duration_ms(base, "base of ExponentialRetry"))
+        object.__setattr__(self, "cap_ms", duration_ms(cap, "cap of ExponentialRetry"))
         if not 0 < self.base_ms <= self.cap_ms:
             raise InvalidValueError(f"ExponentialRetry needs 0 < base <= cap, not base={base!r}, cap={cap!r}")
 
@@ -68,12 +70,6 @@ class ExponentialRetry:
 
     def to_json(self) -> dict[str, Any]:
         return {"policy": "exponential", "base_ms": self.base_ms, "cap_ms": self.cap_ms}
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ExponentialRetry) and self.to_json() == other.to_json()
-
-    def __hash__(self) -> int:
-        return hash((self.base_ms, self.cap_ms))
 
     def __repr__(self) -> str:
         return f"ExponentialRetry(base={self.base_ms}, cap={self.cap_ms})"

@@ -31,17 +31,11 @@ MOST_TOLD = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A stored document that this version may act on.
+    """A stored document that this version may act on, with the fields that this version does not know."""
 
-    Attributes:
-        fields: What it says, with the fields that this version does not know, without the two versions.
-        version: The writer's.
-        min_reader: The oldest version that may act on it.
-    """
-
-    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    version: int = FIRST_VERSION
-    min_reader: int = FIRST_VERSION
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])  # without the two versions
+    version: int = FIRST_VERSION  # the writer's
+    min_reader: int = FIRST_VERSION  # the oldest version that may act on it
 
     def to_json(self) -> str:
         """Return the text to store."""
