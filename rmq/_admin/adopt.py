@@ -27,7 +27,6 @@ class Adoption:
     """Whose slots a topic's are, and how many have moved. On a stream topic each group's slots count.
 
     Attributes:
-        topic: Its name.
         ensemble: Identity of the ensemble that they move, or would move, to; empty for none.
         stored: Identity of the ensemble that slots belonged to before -> how many; empty for those nobody has owned.
         moved: How many slots were moved.

@@ -41,12 +41,7 @@ class UnreadableTopic:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """All registered definitions, each kind by name.
-
-    Attributes:
-        topics: Those that this version can read.
-        unreadable: The others.
-    """
+    """All registered definitions, by name: those that this version can read, and the others."""
 
     topics: tuple[Topic, ...] = ()
     unreadable: tuple[UnreadableTopic, ...] = ()

@@ -49,7 +49,7 @@ RELEASED = Outcome(Verb.RELEASE)
 
 
 class Holder(Protocol):
-    """Whoever claimed a delivery, and knows whether it is still theirs."""
+    """The claimer of a delivery, which knows whether it is still its own."""
 
     @property
     def settle(self) -> Callable[[Delivery, Outcome], bool] | None:

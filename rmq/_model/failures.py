@@ -3,48 +3,35 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any, cast
+
+from rmq._model.whereabouts import Failure
 
 _MOST = 2**53
 
 
-@dataclass(frozen=True, slots=True)
-class FailureRecord:
-    """Why a delivery failed, or a message died; what can't be read is empty."""
+def read_failure(data: bytes | None, unknown_ms: int = 0) -> tuple[Failure, int]:
+    """Read a record: the failure, and how many deliveries the message had, 0 where that is not known.
 
-    type: str = ""
-    message: str = ""
-    attempts: int = 0  # deliveries that the message had; 0 where that is not known
-    first_ms: int | None = None  # the first failure, epoch ms
-    last_ms: int | None = None
-
-
-def read_failure(data: bytes | None) -> FailureRecord:
-    """Read a record; one that can't be read says so in its message, so that it hides nothing but itself."""
+    What can't be read is empty, a time `unknown_ms`; no JSON at all says so in the message, and hides nothing else.
+    """
     if not data:
-        return FailureRecord()
+        return Failure("", "", unknown_ms, unknown_ms), 0
     try:
         value: Any = json.loads(data.decode(errors="replace"))
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        return FailureRecord(message="(what was kept of the failure cannot be read)")
-    record = cast("dict[str, Any]", value)
-    return FailureRecord(
-        _text(record.get("type")),
-        _text(record.get("message")),
-        _whole(record.get("attempts")) or 0,
-        _whole(record.get("first_ms")),
-        _whole(record.get("last_ms")),
-    )
+        return Failure("", "(what was kept of the failure cannot be read)", unknown_ms, unknown_ms), 0
+    found = cast("dict[str, Any]", value)
+    times = (_whole(found.get(name), unknown_ms) for name in ("first_ms", "last_ms"))
+    return Failure(_text(found.get("type")), _text(found.get("message")), *times), _whole(found.get("attempts"), 0)
 
 
 def why_dead(data: bytes | None, died_ms: int) -> tuple[str, str, int, int, int]:
-    """Return what a `DeadMessage` says of the failures, from `error_type` on; times not known are that of death."""
-    record = read_failure(data)
-    first, last = (died_ms if each is None else each for each in (record.first_ms, record.last_ms))
-    return record.type, record.message, record.attempts, first, last
+    """Return what a `DeadMessage` says of its failures, from `error_type` on; times not known are that of death."""
+    failure, attempts = read_failure(data, died_ms)
+    return failure.type, failure.message, attempts, failure.first_ms, failure.last_ms
 
 
 def _text(value: object) -> str:
@@ -52,10 +39,10 @@ def _text(value: object) -> str:
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else ""
 
 
-def _whole(value: object) -> int | None:
-    """Return a whole number that Lua has written as a number or as text, `None` for anything else."""
+def _whole(value: object, otherwise: int) -> int:
+    """Return a whole number that Lua has written as a number or as text."""
     try:
-        number = int(value) if isinstance(value, (int, float, str)) and len(str(value)) < 32 else None
+        number = int(value) if isinstance(value, (int, float, str)) and len(str(value)) < 32 else -1
     except (ValueError, OverflowError):
-        return None
-    return number if number is not None and 0 <= number < _MOST else None
+        return otherwise
+    return number if 0 <= number < _MOST else otherwise

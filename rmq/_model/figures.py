@@ -104,12 +104,7 @@ class _HandedOut(_Summed):
 
 @dataclass(frozen=True, slots=True)
 class TopicStats(_HandedOut):
-    """A topic as the sum of its slots, each read at one instant of its own.
-
-    Attributes:
-        topic: The definition.
-        slots: Its slots' figures.
-    """
+    """A topic as the sum of its slots, each read at one instant of its own."""
 
     topic: Topic
     slots: tuple[SlotStats, ...]
@@ -202,7 +197,6 @@ class GroupSlot:
     """A group on one slot at one instant.
 
     Attributes:
-        group: The group.
         last_id: The last entry that was delivered for the first time; empty where the group is not registered.
         pending: Entries delivered and not acked: in flight, or waiting for a retry.
         waiting: Those of them that wait for a retry.
@@ -244,12 +238,7 @@ class GroupSlot:
 
 @dataclass(frozen=True, slots=True)
 class GroupStats(_HandedOut):
-    """A group as the sum of its slots, each read at one instant of its own.
-
-    Attributes:
-        group: Its name.
-        slots: It on each slot.
-    """
+    """A group as the sum of its slots, each read at one instant of its own."""
 
     group: str
     slots: tuple[GroupSlot, ...]
@@ -297,12 +286,7 @@ class StreamSlot:
 
 @dataclass(frozen=True, slots=True)
 class StreamStats(_Summed):
-    """A stream topic as the sum of its slots, each read at one instant of its own.
-
-    Attributes:
-        topic: The definition.
-        slots: Its slots' streams.
-    """
+    """A stream topic as the sum of its slots, each read at one instant of its own."""
 
     topic: Topic
     slots: tuple[StreamSlot, ...]
@@ -333,8 +317,6 @@ class ConsumerStats:
     """A consumer of a group.
 
     Attributes:
-        group: Its group.
-        name: Its name.
         pending: Entries that it holds, on all slots.
         idle_ms: How long it has not claimed, renewed or been given anything, ms.
         gone: Whether it holds something and has not renewed it within a lease, or holds nothing and has been idle for

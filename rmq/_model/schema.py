@@ -82,23 +82,6 @@ def read_document(data: str | bytes, what: str, reader: int = SCHEMA_VERSION) ->
     Raises:
         UnreadableDocumentError: It is no JSON object, too long, or for newer readers only.
     """
-    fields = _object(data, what)
-    version = fields.pop("version", FIRST_VERSION)
-    min_reader = fields.pop("min_reader", FIRST_VERSION)
-    for name, value in (("version", version), ("min_reader", min_reader)):
-        if type(value) is not int or not FIRST_VERSION <= value < 2**31:
-            raise UnreadableDocumentError(f"{what} cannot be read: its {name} is {value!r:.50}, no version from 1")
-    if min_reader > reader:
-        raise UnreadableDocumentError(
-            f"{what} is for schema version {min_reader} and newer (version {version} wrote it), "
-            f"and this RMQ has version {reader}; upgrade RMQ here",
-            version=version,
-            min_reader=min_reader,
-        )
-    return Document(fields, version, min_reader)
-
-
-def _object(data: str | bytes, what: str) -> dict[str, Any]:
     if len(data) > MAX_DOCUMENT_BYTES:
         raise UnreadableDocumentError(f"{what} cannot be read: its {len(data)} bytes exceed {MAX_DOCUMENT_BYTES}")
     try:
@@ -107,7 +90,20 @@ def _object(data: str | bytes, what: str) -> dict[str, Any]:
         raise UnreadableDocumentError(f"{what} cannot be read: {data[:100]!r} is not JSON ({error!s:.200})") from None
     if not isinstance(value, dict):
         raise UnreadableDocumentError(f"{what} cannot be read: {data[:100]!r} is not a JSON object")
-    return cast("dict[str, Any]", value)
+    fields = cast("dict[str, Any]", value)
+    version = fields.pop("version", FIRST_VERSION)
+    min_reader = fields.pop("min_reader", FIRST_VERSION)
+    for name, number in (("version", version), ("min_reader", min_reader)):
+        if type(number) is not int or not FIRST_VERSION <= number < 2**31:
+            raise UnreadableDocumentError(f"{what} cannot be read: its {name} is {number!r:.50}, no version from 1")
+    if min_reader > reader:
+        raise UnreadableDocumentError(
+            f"{what} is for schema version {min_reader} and newer (version {version} wrote it), "
+            f"and this RMQ has version {reader}; upgrade RMQ here",
+            version=version,
+            min_reader=min_reader,
+        )
+    return Document(fields, version, min_reader)
 
 
 class PassedOver:

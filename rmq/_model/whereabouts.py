@@ -33,9 +33,7 @@ class PeekedMessage(_InSlot):
     """A message where it lies.
 
     Attributes:
-        body: The body, or `None`.
         place: `store`, `prepare` (in flight) or `retry` (waiting).
-        score: Its raw score.
         due_ms: Epoch ms: when it is due, its lease ends, or its retry starts; `None` for a priority or a
             rolled-back message, which are due at once.
         retries_left: Retries left; `None` for a fresh message, which has them all.
@@ -71,8 +69,6 @@ class Failure:
     """The last failure of a message that is not dead.
 
     Attributes:
-        type: Type of the error.
-        message: Its text.
         first_ms: When this message first failed, epoch ms.
         last_ms: When it last failed, epoch ms.
     """
@@ -120,7 +116,6 @@ class FoundMessage(_InSlot):
 
     Attributes:
         place: `store`, `prepare` (in flight), `retry` (waiting) or `dead`.
-        score: Its raw score.
         due_ms: As in `PeekedMessage`; of a dead one its time of death.
         retries_left: As in `PeekedMessage`; `None` for a dead one.
         error_type: Of a dead one: type of its last error; else empty.
@@ -186,9 +181,7 @@ class AuditLine:
 
     Attributes:
         slot: Slot in whose log it stands; what concerns all slots stands in the first of them.
-        id: Its id in that log.
         time_ms: When, epoch ms.
-        actor: Who.
         action: What: cancel, reschedule, reprioritise, promote, redrive, purge dead, pause, resume, purge ...
         content: On which content; `None` for many.
         detail: On which messages, or with which value.
@@ -211,7 +204,6 @@ class DeadMessage(_InSlot):
     """A dead message and why it died.
 
     Attributes:
-        body: The body, or `None`.
         died_ms: Time of death, epoch ms.
         error_type: Type of the last error, e.g. `ValueError`, or `LeaseExpired`.
         error_message: The last error's text, cut to 1,000 characters.

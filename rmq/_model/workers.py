@@ -63,12 +63,10 @@ class WorkerInfo:
     Attributes:
         name: `host:pid:random`.
         host: Name of its machine.
-        pid: Its process id.
         started_ms: When its listeners started, by its own clock, epoch ms.
         seen_ms: Its last sign of life, epoch ms.
         now_ms: Redis' time of the reading, epoch ms.
         zookeeper: Whether it owns slots through ZooKeeper.
-        listeners: What it runs.
     """
 
     name: str

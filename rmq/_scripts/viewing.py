@@ -13,7 +13,6 @@ from rmq._model.topics import Topic
 from rmq._model.whereabouts import (
     PLACES,
     AuditLine,
-    Failure,
     FoundMessage,
     PeekedMessage,
     Place,
@@ -65,7 +64,7 @@ def find(topic: Topic, slot: int, content: bytes) -> Call[Whereabouts]:
             peeked("prepare", scores[1]),
             peeked("retry", scores[2]),
             dead,
-            _failure(error),
+            None if error is None else read_failure(error)[0],
         )
 
     return _FIND.call(topic, slot, parse, _FIND.args(content=content), repeatable=True)
@@ -107,18 +106,11 @@ def _found(
     begin = None if int(size) < 0 else unwrap(body)[0]
     length = int(size) - len(body) + len(begin or b"")
     due_ms, left = (value, None) if where == "dead" else meaning_of(topic, where, value)
-    record = read_failure(reason)
+    why, _ = read_failure(reason)
     return FoundMessage(
-        topic.name, slot, content, where, value, due_ms, left, record.type, record.message, begin,
+        topic.name, slot, content, where, value, due_ms, left, why.type, why.message, begin,
         max(0, length), now_ms,
     )  # fmt: skip
-
-
-def _failure(error: bytes | None) -> Failure | None:
-    if error is None:
-        return None
-    record = read_failure(error)
-    return Failure(record.type, record.message, record.first_ms or 0, record.last_ms or 0)
 
 
 def _audit_line(topic: str, slot: int, entry_id: str, flat: list[bytes]) -> AuditLine:

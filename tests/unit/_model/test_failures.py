@@ -9,37 +9,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq._admin.history import Minute
-from rmq._model.failures import FailureRecord, read_failure
+from rmq._model.failures import read_failure
 from rmq._model.schema import SCHEMA_VERSION
+from rmq._model.whereabouts import Failure
 from rmq._model.workers import ListenerInfo, WorkerInfo
 from rmq._scripts.dead import dead_message
 from rmq._transport.call import Call
 from rmq._transport.refusals import parsed
 from rmq.errors import InvalidValueError, ScriptFailedError, UnreadableDocumentError
 
-UNREADABLE = FailureRecord(message="(what was kept of the failure cannot be read)")
+UNREADABLE = "(what was kept of the failure cannot be read)"
 
 
 def test_a_record() -> None:
     text = b'{"type":"E","message":"m","attempts":3,"first_ms":"1","last_ms":"2","new":{}}'
-    assert read_failure(text) == FailureRecord("E", "m", 3, 1, 2)
-    assert read_failure(None) == read_failure(b"") == FailureRecord()
+    assert read_failure(text) == (Failure("E", "m", 1, 2), 3)
+    assert read_failure(None, 7) == read_failure(b"", 7) == (Failure("", "", 7, 7), 0)
 
 
 @pytest.mark.parametrize("text", [b"garbage", b"[]", b"7", b"null", b"[" * 200_000, b"9" * 5_000, b"\xff"])
 def test_what_is_no_record(text: bytes) -> None:
-    assert read_failure(text) == UNREADABLE
+    assert read_failure(text, 7) == (Failure("", UNREADABLE, 7, 7), 0)
 
 
 @pytest.mark.parametrize("value", [None, [], {}, True, "x" * 99, "-1", -1, 2**53, 1e300, float("nan"), "9" * 30, "1.5"])
 def test_values_of_another_type_are_left_out(value: object) -> None:
-    record = read_failure(json.dumps(dict.fromkeys(("attempts", "first_ms", "last_ms"), value)).encode())
-    assert (record.attempts, record.first_ms, record.last_ms) in ((0, None, None), (1, 1, 1))
-    assert read_failure(json.dumps({"type": value if not isinstance(value, str) else 7}).encode()).type == ""
+    names = ("attempts", "first_ms", "last_ms")
+    failure, attempts = read_failure(json.dumps(dict.fromkeys(names, value)).encode(), 7)
+    assert (attempts, failure.first_ms, failure.last_ms) in ((0, 7, 7), (1, 1, 1))
+    assert read_failure(json.dumps({"type": value if not isinstance(value, str) else 7}).encode())[0].type == ""
 
 
 def test_half_a_pair_of_surrogates_can_be_sent() -> None:
-    record = read_failure(rb'{"type":"\ud800","message":"a\udfffb"}')
+    record, _ = read_failure(rb'{"type":"\ud800","message":"a\udfffb"}')
     assert (record.type.encode(), record.message.encode()) == (rb"\ud800", rb"a\udfffb")
 
 
