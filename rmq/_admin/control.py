@@ -113,11 +113,8 @@ class Control:
 
         Sends, acks, retries of what was claimed and leases go on; what a worker has claimed ahead it still handles.
 
-        Args:
-            slots: Only these slots; all by default.
-
         Returns:
-            How many slots were not paused before.
+            How many slots were not paused before, of all, or of the given ones.
 
         Raises:
             InvalidValueError: A slot that the topic does not have.

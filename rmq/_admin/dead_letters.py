@@ -99,11 +99,9 @@ class Dead(Generic[D]):
         raise NotImplementedError
 
     def list(self, where: DeadFilter = ALL, limit: int | None = None) -> Iterator[D]:
-        """Yield the dead, slot by slot, in each the longest dead first.
+        """Yield the dead, slot by slot, in each the longest dead first; no more than `limit`.
 
-        Args:
-            where: Which ones; all by default. On a stream topic, contents and pattern look at `DeadEntry.content`.
-            limit: Most of them; no bound by default.
+        On a stream topic, contents and pattern of a filter look at `DeadEntry.content`.
 
         Raises:
             InvalidValueError: `limit` is no whole number, or negative.
@@ -281,10 +279,9 @@ class GroupDead(Dead[DeadEntry]):
 def new_score(
     topic: Topic, priority: int | None, due_in: Duration | None, fixed_time: Instant | None = None
 ) -> tuple[str, int]:
-    """Return the kind and the value of the score that a message gets; for time topics due at once by default.
+    """Return the kind and the value of the score that a message gets: by default it is due at once, or goes last.
 
-    Raises:
-        InvalidValueError: `priority` on a time topic, a time on a PRIORITY topic, or out of range.
+    It refuses a priority on a time topic, a time on a PRIORITY topic, and what is out of range.
     """
     if topic.type.timed:
         if priority is not None:

@@ -47,12 +47,9 @@ class Inspection(View):
         return TopicStats(self.topic, tuple(self._each(lambda slot: viewing.stats(self.topic, slot), slots)))
 
     def peek(self, place: Place = "store", limit: int = 10, slots: Sequence[int] | None = None) -> list[PeekedMessage]:
-        """Return up to `limit` messages per slot, the next to be delivered first, without claiming them.
+        """Return up to `limit` messages per slot, 1 to 1,000, the next to be delivered first, without claiming them.
 
-        Args:
-            place: `store`, `prepare` (in flight) or `retry` (waiting).
-            limit: Most messages per slot, 1 to 1,000.
-            slots: Only these slots.
+        They are from `store`, `prepare` (in flight) or `retry` (waiting).
 
         Raises:
             InvalidValueError: A slot that the topic does not have, an unknown place, or a limit out of range.
@@ -141,12 +138,10 @@ class Inspection(View):
     def dead_reasons(self, sample: int = 2_000, stats: TopicStats | None = None) -> DeadReasons:
         """Return the dead by type of error, from a sample of at most 64 slots where there are many.
 
-        Args:
-            sample: Most dead to look at, 1 to 10,000.
-            stats: A look at all slots that is at hand, to save another.
+        Where `stats` of all slots are at hand, they save a trip.
 
         Raises:
-            InvalidValueError: `sample` out of range.
+            InvalidValueError: `sample`, the most dead to look at, is not 1 to 10,000.
         """
         check_whole("sample", sample, 10_000)
         dead = {slot.slot: slot.dead for slot in (stats or self.stats()).slots if slot.dead}

@@ -38,9 +38,6 @@ def search(
     """Go on until about `limit` messages were found, about `budget` entries looked at, or all is done.
 
     Each step of a search names the same slots; its `cursor` is that of the step before, `None` to begin.
-
-    Raises:
-        InvalidValueError: Not a cursor of such a search.
     """
     begin = tuple("0" if section in sections else "" for section in PLACES)
     at, begun = (0, deque[_Begun]()) if cursor is None else _read_cursor(cursor, slots)

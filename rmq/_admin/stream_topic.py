@@ -148,9 +148,7 @@ class StreamTopic(StreamView):
     def add_group(self, group: str, start: str = "new") -> None:
         """Register a group before its first consumer comes; where it is registered, it stays where it is.
 
-        Args:
-            group: Its name.
-            start: `new`, `all`, or the id after which it begins.
+        It begins with `new` entries, with `all`, or after the id that `start` is.
 
         Raises:
             TooManyGroupsError: The topic has its most groups.

@@ -49,11 +49,7 @@ def checked_consumer(name: str) -> str:
 
 
 def check_group(topic: Topic, group: str | None, start: str, resume_as: str | None = None) -> None:
-    """Check that a group is given where the topic has groups, and only there.
-
-    Raises:
-        InvalidValueError: It is missing, not allowed, or its name or start, or the consumer's name, breaks a rule.
-    """
+    """Check that a group is given where the topic has groups, and only there; and the rules of its name and start."""
     if resume_as is not None:
         checked_consumer(resume_as)
         if topic.type is not TopicType.STREAM:

@@ -107,11 +107,7 @@ class LadderRetry:
 
 
 def retry_from_json(value: dict[str, Any]) -> RetryPolicy:
-    """Rebuild a policy from a topic's definition.
-
-    Raises:
-        InvalidValueError: A policy this version does not know.
-    """
+    """Rebuild a policy from a topic's definition."""
     match value.get("policy"):
         case "immediate":
             return ImmediateRetry()

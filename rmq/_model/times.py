@@ -81,11 +81,7 @@ def seconds(value: float | timedelta, name: str) -> float:
 
 
 def most(value: int | None, name: str) -> int:
-    """Return an upper bound: `None` bounds nothing.
-
-    Raises:
-        InvalidValueError: Not a whole number, or negative.
-    """
+    """Return an upper bound, a whole number from 0: `None` bounds nothing."""
     if value is None:
         return MAX_SCORE
     if type(value) is not int or value < 0:
@@ -127,11 +123,7 @@ def is_duration(text: str) -> bool:
 
 
 def parse_duration_ms(text: str, name: str) -> int:
-    """Return a duration such as `5s`, `1m30s`, `250ms` or `0` in ms, rounded up.
-
-    Raises:
-        InvalidValueError: Not a duration, or over 100 years.
-    """
+    """Return a duration up to 100 years, such as `5s`, `1m30s`, `250ms` or `0`, in ms, rounded up."""
     if not is_duration(text):
         raise InvalidValueError(f"{name} is {text!r}; it must be {DURATION_RULE}")
     exact = sum(Fraction(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text))
