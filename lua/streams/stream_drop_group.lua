@@ -1,4 +1,4 @@
--- Remove a group from one slot with all that it has: its place in the stream, its pending list, its dead.
+-- Remove a group from one slot with all that it has: its position in the stream, its pending list, its dead.
 --
 -- KEYS[1]  store      STREAM
 -- KEYS[2]  group      HASH  epoch, ensemble, paused, state of the pass over the pending list, totals

@@ -1,4 +1,4 @@
--- Read where one content is: in store, in flight, waiting for a retry, dead; it can be in several places.
+-- Read where one content is: in store, in flight, waiting for a retry, dead; it can be in several sections.
 --
 -- KEYS[1]  store      ZSET  content -> score
 -- KEYS[2]  prepare    ZSET  content -> claim score

@@ -149,7 +149,7 @@ class Control:
             How many were dropped; what is sent meanwhile is left alone as far as its number goes.
 
         Raises:
-            InvalidValueError: `confirm` is not the topic's name, another place, or a slot that the topic does not have.
+            InvalidValueError: `confirm` is not the topic's name, another section, or a slot that is not there.
 
         Guarantee: atomic per call of up to 1,000 messages.
         """

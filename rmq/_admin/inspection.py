@@ -52,7 +52,7 @@ class Inspection(View):
         They are from `store`, `prepare` (in flight) or `retry` (waiting).
 
         Raises:
-            InvalidValueError: A slot that the topic does not have, an unknown place, or a limit out of range.
+            InvalidValueError: A slot that the topic does not have, an unknown section, or a limit out of range.
         """
         wanted = checked_slots(self.topic, slots)
         _check_page(place, "limit", limit)
@@ -65,9 +65,9 @@ class Inspection(View):
         return found
 
     def pages(self, slot: int, place: Place, page: int = 1_000, start: int = 0) -> Iterator[PeekedMessage]:
-        """Yield all messages of one place of a slot, page by page; those that move meanwhile may be missed.
+        """Yield all messages of one section of a slot, page by page; those that move meanwhile may be missed.
 
-        Places and errors are those of `peek`. A page has 1 to 1,000 messages; the first `start` are passed over.
+        Sections and errors are those of `peek`. A page has 1 to 1,000 messages; the first `start` are passed over.
         """
         checked_slots(self.topic, [slot])
         _check_page(place, "page", page)
@@ -117,8 +117,8 @@ class Inspection(View):
             A page; its `cursor` is `None` at the end.
 
         Raises:
-            InvalidValueError: Both `pattern` and `prefix`, an unknown place or slot, a foreign cursor, a number out of
-                range.
+            InvalidValueError: Both `pattern` and `prefix`, an unknown section or slot, a foreign cursor, or a number
+                out of range.
 
         Guarantee: what is there from the first page to the last is found at least once.
         """

@@ -182,7 +182,7 @@ class SlotStats:
 
     @property
     def unaccounted(self) -> int:
-        """0, always: what was accepted and not merged is in one place or was taken out on purpose.
+        """0, always: what was accepted and not merged is in one section or was taken out on purpose.
 
         store + prepare + retry + dead + acked + cancelled + purged + trimmed + dropped = accepted - merged.
         """

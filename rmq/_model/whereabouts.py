@@ -81,7 +81,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """Where a content is. It can be in several places: in flight, and sent again meanwhile.
+    """Where a content is. It can be in several sections: in flight, and sent again meanwhile.
 
     Attributes:
         now_ms: Redis' time of the reading, epoch ms.
@@ -106,7 +106,7 @@ class Whereabouts:
 
     @property
     def gone(self) -> bool:
-        """Whether it is in none of these places: done, cancelled, or never sent."""
+        """Whether it is in no section: done, cancelled, or never sent."""
         return (self.stored, self.in_flight, self.waiting, self.dead) == (None, None, None, None)
 
 
