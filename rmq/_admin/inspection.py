@@ -13,7 +13,7 @@ from rmq._model.figures import TopicStats
 from rmq._model.messages import Payload, payload_bytes
 from rmq._model.times import most
 from rmq._model.whereabouts import (
-    PLACES,
+    SECTIONS,
     AnyPlace,
     AuditLine,
     DeadReasons,
@@ -96,7 +96,7 @@ class Inspection(View):
         pattern: Payload | None = None,
         *,
         prefix: Payload | None = None,
-        places: Collection[AnyPlace] = PLACES,
+        places: Collection[AnyPlace] = SECTIONS,
         slots: Sequence[int] | None = None,
         cursor: str | None = None,
         limit: int = 50,
@@ -125,7 +125,7 @@ class Inspection(View):
         if pattern is not None and prefix is not None:
             raise InvalidValueError("search takes a pattern or a prefix, not both")
         for place in places:
-            if place not in PLACES:
+            if place not in SECTIONS:
                 raise InvalidValueError(f"place is {place!r}; it must be store, prepare, retry or dead")
         check_whole("limit", limit, MAX_BATCH)
         check_whole("budget", budget, 1_000_000)

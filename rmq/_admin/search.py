@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 
 from rmq._model.topics import Topic
-from rmq._model.whereabouts import PLACES, AnyPlace, FoundMessage, SearchPage
+from rmq._model.whereabouts import SECTIONS, AnyPlace, FoundMessage, SearchPage
 from rmq._scripts import viewing
 from rmq._transport.connections import Connections
 from rmq._transport.exchange import raise_first
@@ -39,7 +39,7 @@ def search(
 
     Each step of a search names the same slots; its `cursor` is that of the step before, `None` to begin.
     """
-    begin = tuple("0" if section in sections else "" for section in PLACES)
+    begin = tuple("0" if section in sections else "" for section in SECTIONS)
     at, begun = (0, deque[_Begun]()) if cursor is None else _read_cursor(cursor, slots)
     found: list[FoundMessage] = []
     looked_at, width, count = 0, 1, _FEWEST

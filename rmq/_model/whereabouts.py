@@ -11,7 +11,7 @@ from rmq._model.topics import Topic
 
 Place = Literal["store", "prepare", "retry"]
 AnyPlace = Literal["store", "prepare", "retry", "dead"]
-PLACES: tuple[AnyPlace, ...] = ("store", "prepare", "retry", "dead")
+SECTIONS: tuple[AnyPlace, ...] = ("store", "prepare", "retry", "dead")
 
 
 @dataclass(frozen=True, slots=True)

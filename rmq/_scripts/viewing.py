@@ -11,7 +11,7 @@ from rmq._model.figures import TOTALS, SlotStats
 from rmq._model.scores import score_of
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import (
-    PLACES,
+    SECTIONS,
     AuditLine,
     FoundMessage,
     PeekedMessage,
@@ -75,15 +75,15 @@ SearchReply = tuple[tuple[str, ...], list[FoundMessage]]
 
 
 def search(topic: Topic, slot: int, pattern: bytes, count: int, cursors: Sequence[str]) -> Call[SearchReply]:
-    """Build the next step of a search in one slot. `cursors`: one for each of `PLACES`, empty to leave it out."""
+    """Build the next step of a search in one slot. `cursors`: one for each of `SECTIONS`, empty to leave it out."""
 
     def parse(reply: list[Any]) -> SearchReply:
         now_ms, nexts, flat = reply
         rows = zip(*(flat[column::6] for column in range(6)), strict=True)
         return tuple(each.decode() for each in nexts), [_found(topic, slot, int(now_ms), *row) for row in rows]
 
-    of_place = {f"{place}_cursor": cursor for place, cursor in zip(PLACES, cursors, strict=True)}
-    args = _SEARCH.args(pattern=pattern, count=count, most_body=MOST_BODY_BYTES, **of_place)
+    of_section = {f"{section}_cursor": cursor for section, cursor in zip(SECTIONS, cursors, strict=True)}
+    args = _SEARCH.args(pattern=pattern, count=count, most_body=MOST_BODY_BYTES, **of_section)
     return _SEARCH.call(topic, slot, parse, args, repeatable=True)
 
 
@@ -102,7 +102,7 @@ def _found(
     topic: Topic, slot: int, now_ms: int, place: bytes, content: bytes, score: bytes, size: bytes, body: bytes,
     reason: bytes | None,
 ) -> FoundMessage:  # fmt: skip
-    where, value = PLACES[int(place) - 1], score_of(score)
+    where, value = SECTIONS[int(place) - 1], score_of(score)
     begin = None if int(size) < 0 else unwrap(body)[0]
     length = int(size) - len(body) + len(begin or b"")
     due_ms, left = (value, None) if where == "dead" else meaning_of(topic, where, value)

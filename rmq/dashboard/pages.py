@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from rmq._model.figures import TopicStats
 from rmq._model.topics import Topic, TopicType
-from rmq._model.whereabouts import PLACES, AnyPlace
+from rmq._model.whereabouts import SECTIONS, AnyPlace
 from rmq._slots.each import checked_slots
 from rmq.dashboard.background import Jobs
 from rmq.dashboard.queries import RANGES, Reader, basis_for, digest
@@ -114,14 +114,14 @@ class Views:
         query = request.query_params
         values: dict[str, Any] = {
             "topics": [each for each in self._reader.topics() if each.type is not TopicType.STREAM],
-            "name": query.get("topic", ""), "pattern": query.get("pattern", ""), "places": PLACES,
+            "name": query.get("topic", ""), "pattern": query.get("pattern", ""), "places": SECTIONS,
             "place": query.get("place", ""), "page": None,
         }  # fmt: skip
         if values["name"]:
             topic = _no_stream(self._reader.topic(values["name"]))
             values["page"] = self._reader.client.inspect(topic).search(
                 values["pattern"] or "*",
-                places=(_place(values["place"]),) if values["place"] else PLACES,
+                places=(_place(values["place"]),) if values["place"] else SECTIONS,
                 cursor=query.get("cursor") or None,
                 limit=PAGE,
                 budget=BUDGET,
@@ -263,10 +263,10 @@ def _no_stream(topic: Topic) -> Topic:
 
 
 def _place(text: str) -> AnyPlace:
-    for place in PLACES:
+    for place in SECTIONS:
         if text == place:
             return place
-    raise InvalidValueError(f"place must be one of {', '.join(PLACES)}, not {text[:40]!r}")
+    raise InvalidValueError(f"place must be one of {', '.join(SECTIONS)}, not {text[:40]!r}")
 
 
 def _range(request: Request) -> str:
