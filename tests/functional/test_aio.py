@@ -99,4 +99,4 @@ def test_a_program_that_ends_without_a_close_ends(redis_url: str, make_topic: Ma
                 consumer.ack(consumer.poll(100, 0.5))
                 return client.inspect(topic).stats().total("acked") == 20
 
-            wait_until(all_acked, 30)
+            wait_until(all_acked)

@@ -27,7 +27,7 @@ def test_find_says_where_a_content_is(cli: Cli, client: RmqClient, priority: Top
     assert "in store: priority 100" in ran.out
     assert "body, 1 bytes: b" in ran.out
     with client.consumer(priority) as consumer:
-        delivery = consumer.poll(1, timeout=5)[0]
+        delivery = consumer.poll(1, timeout=50)[0]
         ran = cli("find", priority.name, "a")
         assert "in flight: its lease runs for" in ran.out
         assert "not known" in ran.out

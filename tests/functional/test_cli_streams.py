@@ -212,7 +212,7 @@ def test_dead_consumers_are_removed_and_what_they_held_goes_to_others(
     assert gone["removed"] == ["dead-2"]
     assert "either one consumer, or --gone" in cli("stream", "remove-consumer", orders.name, "mail", code=2).err
     with client.consumer(orders, group="mail") as consumer:
-        assert sorted(each.text for each in consumer.poll(10, 5.0)) == ["a", "b"]
+        assert sorted(each.text for each in consumer.poll(10, 50)) == ["a", "b"]
     cli("stream", "remove-group", orders.name, "mail", "--force")
     assert "no consumers" in cli("stream", "consumers", orders.name, "mail").err
 

@@ -147,7 +147,7 @@ def test_cancel_and_reschedule(cli: Cli, client: RmqClient, merging: Topic) -> N
     assert cli("reschedule", merging.name, "a", "--in", "0", "--slot-basis", "s").out == "rescheduled: a\n"
     assert cli("reschedule", merging.name, "b", "--at", "2999-01-01T00:00Z", "--slot-basis", "s").out
     with client.consumer(merging) as consumer:
-        (delivery,) = consumer.poll(timeout=5)
+        (delivery,) = consumer.poll(timeout=50)
         ran = cli("cancel", merging.name, "a", "--slot-basis", "s", code=1)
         assert (ran.out, ran.err) == ("", "a handler has it at the moment; not touched: a\n")
         delivery.ack()

@@ -135,7 +135,9 @@ def test_it_ends_with_the_object() -> None:
 def test_it_ends_with_a_killed_process(number: signal.Signals) -> None:
     with another_user() as (process, server, folder):
         process.send_signal(number)
-        wait_until(lambda: not server.is_running() and not folder.exists(), 5, "the end of the server and its folder")
+        wait_until(
+            lambda: not server.is_running() and not folder.exists(), message="the end of the server and its folder"
+        )
 
 
 def test_an_exit_without_close_ends_it_before_the_process_is_gone() -> None:

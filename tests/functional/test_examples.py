@@ -88,7 +88,7 @@ def test_the_price_pictures(tmp_path: Path) -> None:
         try:
             with RmqClient(server.url) as client:
                 view = client.inspect("price-picture")
-                wait_until(lambda: view.stats().total("acked") == 3, 30)
+                wait_until(lambda: view.stats().total("acked") == 3)
                 worker.send_signal(signal.SIGTERM)
                 assert worker.wait(30) == 0
                 assert view.stats().unaccounted == 0

@@ -70,7 +70,7 @@ from rmq import RmqClient
 url, topic, ledger, step = sys.argv[1:]
 file = os.open(ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 with RmqClient(url) as client, client.consumer(client.topic(topic), group="g") as consumer:
-    for place, delivery in enumerate(consumer.poll(50, 5.0)):
+    for place, delivery in enumerate(consumer.poll(50, 50)):
         if place == 20 and step == "read":
             os.kill(os.getpid(), signal.SIGKILL)
         os.write(file, f"{delivery.text}\\n".encode())

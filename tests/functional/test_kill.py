@@ -81,7 +81,7 @@ def start(server: RedisServer, ledger: Ledger) -> Iterator[Start]:
         command += ["--handle-ms", str(handle_ms), "--threads", str(threads), "--drain-s", str(drain_s)]
         worker = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
         workers.append(worker)
-        wait_until(lambda: any(pid == worker.pid for _, pid, _, _ in ledger.lines("started")), 30)
+        wait_until(lambda: any(pid == worker.pid for _, pid, _, _ in ledger.lines("started")))
         return worker
 
     yield start
@@ -104,7 +104,7 @@ def test_killed_in_the_middle_of_ten_thousand_messages(client: RmqClient, ledger
     killed: set[int] = set()
     in_flight: set[str] = set()
     for worker in workers[:2]:
-        wait_until(lambda worker=worker: len(ledger.of(worker.pid, "end")) > 100, 30)
+        wait_until(lambda worker=worker: len(ledger.of(worker.pid, "end")) > 100)
         worker.send_signal(signal.SIGSTOP)  # so that what it holds can be read before it dies
         in_flight |= {peeked.text for peeked in client.inspect(topic).peek("prepare", limit=1_000)}
         worker.kill()
@@ -138,7 +138,7 @@ def test_one_content_is_in_one_hand_only_though_it_is_sent_all_the_time(
     until_s = time.monotonic() + 3
     while time.monotonic() < until_s:
         producer.send_many(PriorityMessage(f"hot{i}", 100) for i in range(30))
-    wait_until(lambda: empty(client, topic), 30)
+    wait_until(lambda: empty(client, topic))
     handled = Counter(pid for _, pid, _, _ in ledger.lines("end"))
     print(f"handled {dict(handled)}")
     assert len(handled) > 1
@@ -147,7 +147,7 @@ def test_one_content_is_in_one_hand_only_though_it_is_sent_all_the_time(
     # each of them is awake, also one that always was too late above: alone, it handles all
     for _ in range(3):
         producer.send_many(PriorityMessage(f"cold{i}", 100) for i in range(30))
-        wait_until(lambda: empty(client, topic), 30)
+        wait_until(lambda: empty(client, topic))
         workers[-1].terminate()
         assert workers.pop().wait(30) == 0
     ledger.check_one_hand_only(set())
@@ -158,10 +158,10 @@ def test_frozen_for_longer_than_the_lease(client: RmqClient, ledger: Ledger, sta
     topic = Topic("frozen", TopicType.PRIORITY, slots=2, lease=timedelta(seconds=1), retry=ImmediateRetry())
     client.producer(topic).send(PriorityMessage("a", 100))
     worker = start(topic, handle_ms=4_000, threads=1)
-    wait_until(lambda: ledger.of(worker.pid, "begin"), 10)
+    wait_until(lambda: ledger.of(worker.pid, "begin"))
     worker.send_signal(signal.SIGSTOP)
     with client.consumer(topic) as other:
-        [again] = other.poll(timeout=10)
+        [again] = other.poll(timeout=50)
         assert (again.text, again.attempt) == ("a", 2)
         worker.send_signal(signal.SIGCONT)
 
@@ -169,10 +169,10 @@ def test_frozen_for_longer_than_the_lease(client: RmqClient, ledger: Ledger, sta
             """Whether it has come to that; the message is ours all the while."""
             return lambda: other.extend([again]) == [] and bool(condition())
 
-        wait_until(held_and(lambda: ledger.of(worker.pid, "lost") == ["a"]), 10)
-        wait_until(held_and(lambda: ledger.of(worker.pid, "stale-end") == ["a"]), 10)
+        wait_until(held_and(lambda: ledger.of(worker.pid, "lost") == ["a"]))
+        wait_until(held_and(lambda: ledger.of(worker.pid, "stale-end") == ["a"]))
         worker.send_signal(signal.SIGTERM)  # its last outcome is on the way at the latest now
-        wait_until(held_and(lambda: worker.poll() == 0), 20)
+        wait_until(held_and(lambda: worker.poll() == 0))
         assert left_in(stats_of(client, topic)) == (0, 1, 0, 0)
         assert again.ack()
     assert stats_of(client, topic).total("acked") == 1
@@ -185,9 +185,9 @@ def test_a_signal_lets_handlers_finish_and_gives_back_the_rest_at_once(
     topic = Topic(f"stopped-by-{number.name}", TopicType.PRIORITY, slots=2)
     client.producer(topic).send_many(PriorityMessage(f"m{i}", 1_000 - i) for i in range(20))
     worker = start(topic, handle_ms=1_000, threads=2)
-    wait_until(lambda: len(ledger.of(worker.pid, "begin")) == 2, 10)
+    wait_until(lambda: len(ledger.of(worker.pid, "begin")) == 2)
     worker.send_signal(number)
-    wait_until(lambda: stats_of(client, topic).in_flight == 2, 10)
+    wait_until(lambda: stats_of(client, topic).in_flight == 2)
     assert ledger.of(worker.pid, "end") == []  # given back while the handlers still run
     assert worker.wait(20) == 0
     assert sorted(ledger.of(worker.pid, "end")) == sorted(ledger.of(worker.pid, "begin"))
@@ -204,7 +204,7 @@ def test_the_limit_of_a_stop_is_respected(client: RmqClient, ledger: Ledger, sta
     topic = Topic("limit", TopicType.PRIORITY)
     client.producer(topic).send(PriorityMessage("endless", 100))
     worker = start(topic, handle_ms=60_000, threads=1, drain_s=0.5)
-    wait_until(lambda: ledger.of(worker.pid, "begin"), 10)
+    wait_until(lambda: ledger.of(worker.pid, "begin"))
     start_s = time.monotonic()
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(20) == 0
@@ -216,7 +216,7 @@ def test_a_second_signal_ends_at_once(client: RmqClient, ledger: Ledger, start: 
     topic = Topic("second-signal", TopicType.PRIORITY)
     client.producer(topic).send(PriorityMessage("endless", 100))
     worker = start(topic, handle_ms=60_000, threads=1)
-    wait_until(lambda: ledger.of(worker.pid, "begin"), 10)
+    wait_until(lambda: ledger.of(worker.pid, "begin"))
     worker.send_signal(signal.SIGTERM)
     start_s = time.monotonic()
 
@@ -224,6 +224,6 @@ def test_a_second_signal_ends_at_once(client: RmqClient, ledger: Ledger, start: 
         worker.send_signal(signal.SIGTERM)  # until the first one has been taken
         return worker.poll() is not None
 
-    wait_until(ended, 20)
+    wait_until(ended)
     assert worker.returncode == -signal.SIGTERM
     assert time.monotonic() - start_s < 10

@@ -422,12 +422,12 @@ def test_a_zookeeper_restored_from_a_backup_is_told_of_and_adopted(
                 client.start()
                 plain.producer(topic).send(PriorityMessage(content, 1_000))
                 if waits:
-                    wait_until(lambda: content in handled, 20)
+                    wait_until(lambda: content in handled)
                     wait_until(lambda: all(slot.epoch for slot in plain.inspect(topic).stats().slots))
                     highest = max(each.epoch for each in coordinator.owned().values())
                     wait_until(lambda: Marks(connections).counted().get(coordinator.ensemble or "", 0) >= highest)
                 else:
-                    wait_until(lambda: "has gone back" in caplog.text, 20)
+                    wait_until(lambda: "has gone back" in caplog.text)
                     wait_until(lambda: coordinator.ensemble != old)
                     assert content not in handled
             return coordinator

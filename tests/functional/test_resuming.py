@@ -100,9 +100,9 @@ def test_a_killed_process_goes_on_at_once_under_its_old_name(
 
         client.producer(topic).send(StreamMessage("a"))
         killed = start(60)
-        wait_until(lambda: begun() == {"a 1"}, 30)
+        wait_until(lambda: begun() == {"a 1"})
         killed.kill()
         killed.wait()
         start(0)
-        wait_until(lambda: client.stream(topic).group("g").total("acked") == 1, 30)
+        wait_until(lambda: client.stream(topic).group("g").total("acked") == 1)
     assert begun() == {"a 1", "a 2"}

@@ -73,7 +73,7 @@ def run_until(supervisor: Supervisor, condition: Callable[[], object], signals: 
 
     def stop() -> None:
         try:
-            wait_until(condition, 20)
+            wait_until(condition)
         finally:
             for _ in range(signals):
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -153,12 +153,12 @@ def test_workers_survive_a_poison_message_and_stop_cleanly(
     with supervised(redis_url, topic, tmp_path) as (process, ledger):
         wait_until(lambda: len(children(process)) == 2)
         producer.send(PriorityMessage("poison", 1_000))
-        wait_until(lambda: "poison" in handled(ledger), 20)
+        wait_until(lambda: "poison" in handled(ledger))
         poisoned = handled(ledger)["poison"]
-        wait_until(lambda: len(children(process)) == 2 and poisoned not in children(process), 20)
+        wait_until(lambda: len(children(process)) == 2 and poisoned not in children(process))
         producer.send_many(PriorityMessage(f"m{number}", 1_000) for number in range(20))
-        wait_until(lambda: len(handled(ledger)) == 21, 20)
-        wait_until(lambda: client.inspect(topic).stats().dead == 1, 20)
+        wait_until(lambda: len(handled(ledger)) == 21)
+        wait_until(lambda: client.inspect(topic).stats().dead == 1)
         pids = children(process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
@@ -172,8 +172,8 @@ def test_workers_stop_when_their_supervisor_is_killed(
     topic = make_topic(TopicType.PRIORITY, slots=4)
     client.producer(topic).send(PriorityMessage("m", 1_000))
     with supervised(redis_url, topic, tmp_path) as (process, ledger):
-        wait_until(lambda: "m" in handled(ledger), 20)
+        wait_until(lambda: "m" in handled(ledger))
         pids = children(process)
         process.kill()
         process.wait()
-        wait_until(lambda: not alive(pids), 20)
+        wait_until(lambda: not alive(pids))

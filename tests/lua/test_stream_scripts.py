@@ -292,7 +292,7 @@ def test_a_long_pass_that_finds_nothing_takes_its_time_and_does_not_hold_up_new_
         assert reply.messages == ()
         return reply.next_due_ms > reply.now_ms + 30_000
 
-    wait_until(rest, 30)
+    wait_until(rest)
     redis_client.xclaim(store, "g", "holder", 0, [redis_client.xrange(store, count=1)[0][0]], idle=70_000)
     redis_client.hset(next(key for key in all_keys(topic) if key.startswith("group:")), "scan_at", 1)
     reply = connections.run(streams.claim(topic, 0, ME, 10))

@@ -150,7 +150,7 @@ def test_leases_are_kept_until_the_ack_is_done(spark_client: RmqClient, monkeypa
     def slow(self: QuerySlots, driver: Driver, seq: int, chunks: Any, verb: Any) -> SettledBatch:
         if verb == "ack" and not waited:
             before, began_s = claim(), time.monotonic()
-            wait_until(lambda: claim() != before, 10)
+            wait_until(lambda: claim() != before)
             waited.append(time.monotonic() - began_s)
         return settle(self, driver, seq, chunks, verb)
 

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
-_LIMIT_S = 5.0
+_LIMIT_S = 60.0
 
 
 class Link:

@@ -195,7 +195,7 @@ def redis_master_killed(servers: RedisClusterServers, lag_s: float = 0.0) -> Cal
         started_s = time.monotonic()
         master.kill()
         replica.resume()
-        wait_until(lambda: _taken_over(servers, key, master), 20)
+        wait_until(lambda: _taken_over(servers, key, master))
         failover_s = time.monotonic() - started_s
         rig.wait_caught_up(timeout_s=40)
         caught_up_s = time.monotonic() - started_s

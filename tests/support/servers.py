@@ -37,7 +37,7 @@ from tests.support.waiting import wait_until
 BINARY_VARIABLE = "RMQ_TEST_REDIS"
 
 _START_LIMIT_S = 60.0
-_STOP_LIMIT_S = 10.0
+_STOP_LIMIT_S = 60.0
 _PORT_ATTEMPTS = 5
 
 # Has the kernel kill the server when we are killed. A launcher and not `preexec_fn`, which is unsafe beside threads.
@@ -152,8 +152,8 @@ class RedisServer:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def connect(self, **options: object) -> redis.Redis:
-        """Make a redis-py client that repeats nothing by itself (pitfall 1) and gives up after 5 s."""
-        settings: dict[str, object] = {"retry": Retry(NoBackoff(), 0), "socket_timeout": 5.0, **options}
+        """Make a redis-py client that repeats nothing by itself (pitfall 1) and gives up after 30 s."""
+        settings: dict[str, object] = {"retry": Retry(NoBackoff(), 0), "socket_timeout": 30.0, **options}
         return redis.Redis.from_url(self.url, **settings)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     def start(self) -> None:

@@ -15,10 +15,12 @@ from rmq._processes.redis_cluster import create_cluster
 from rmq._transport.cluster_map import hash_slot
 from rmq._transport.urls import Address
 from tests.support.servers import RedisServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 NODE_TIMEOUT_MS = 1_000
 DOWN_AFTER_MS = 500
+NEVER_MS = 3_600_000
+"""After so long nobody is taken for dead, however slow this machine is: for all tests but those of a failover."""
 SERVICE = "queue"
 
 _DATA = ("repl-diskless-sync yes", "repl-diskless-sync-delay 0", "repl-timeout 5", "repl-ping-replica-period 1")
@@ -39,6 +41,8 @@ def free_cluster_port() -> int:
 class RedisClusterServers:
     """A Redis Cluster, started and formed at once; it ends with `stop`.
 
+    Its nodes take no other for dead unless `take_for_dead_after` says so.
+
     Args:
         masters: How many masters; they share the hash slots evenly.
         replicas: How many replicas each master has.
@@ -52,7 +56,7 @@ class RedisClusterServers:
         settings = (
             *_DATA,
             "cluster-enabled yes",
-            f"cluster-node-timeout {NODE_TIMEOUT_MS}",
+            f"cluster-node-timeout {NEVER_MS}",
             "cluster-require-full-coverage no",
             "cluster-replica-validity-factor 0",
             "appendonly yes",
@@ -117,13 +121,13 @@ class RedisClusterServers:
         between()
         with source.connect() as client:
             while names := client.execute_command("CLUSTER", "GETKEYSINSLOT", number, 1):
-                client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *names)
+                client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 30_000, "KEYS", *names)
                 between()
         for server in (target, source, *self.servers):
             with suppress(redis.RedisError):  # replicas refuse, dead ones do not answer
                 self.ask(server, "CLUSTER", "SETSLOT", number, "NODE", target_id)
 
-    def wait_whole(self, timeout: float = 15.0) -> None:
+    def wait_whole(self, timeout: float = LIMIT_S) -> None:
         """Wait until all servers that run agree that all hash slots are served."""
 
         def whole() -> bool:
@@ -133,6 +137,12 @@ class RedisClusterServers:
             return False
 
         wait_until(whole, timeout, "a whole cluster")
+
+    def take_for_dead_after(self, ms: int = NODE_TIMEOUT_MS) -> None:
+        """Let the nodes that run take one for dead that has said nothing for so long."""
+        for server in self.servers:
+            if server.running:
+                server.config_set("cluster-node-timeout", ms)
 
     def stop(self) -> None:
         """End all servers."""
@@ -167,6 +177,8 @@ def _holds(ranges: list[str], number: int) -> bool:
 class SentinelServers:
     """A master, its replicas and Sentinels that watch them, started at once; it ends with `stop`.
 
+    The Sentinels take no server for dead unless `take_for_dead_after` says so.
+
     Args:
         replicas: How many replicas.
         sentinels: How many Sentinels; the quorum is more than half of them.
@@ -187,12 +199,12 @@ class SentinelServers:
                 self.servers.append(RedisServer((*settings, follow), binary=binary))
             watch = (
                 f"sentinel monitor {SERVICE} 127.0.0.1 {self.servers[0].port} {sentinels // 2 + 1}",
-                f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}",
+                f"sentinel down-after-milliseconds {SERVICE} {NEVER_MS}",
                 f"sentinel failover-timeout {SERVICE} 3000",
             )
             for _ in range(sentinels):
                 self.sentinels.append(RedisServer(watch, arguments=("--sentinel",), binary=binary))
-            wait_until(lambda: all(map(self._sees_all, self.sentinels)), 15, "the Sentinels to find each other")
+            wait_until(lambda: all(map(self._sees_all, self.sentinels)), message="the Sentinels to find each other")
         except BaseException:
             self.stop()
             raise
@@ -208,6 +220,12 @@ class SentinelServers:
         with self.sentinels[0].connect() as client:
             reply: Any = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
         return next(server for server in self.servers if server.port == int(reply[1]))
+
+    def take_for_dead_after(self, ms: int = DOWN_AFTER_MS) -> None:
+        """Let the Sentinels take a server for dead that has said nothing for so long."""
+        for sentinel in self.sentinels:
+            with sentinel.connect() as client:
+                client.execute_command("SENTINEL", "SET", SERVICE, "down-after-milliseconds", ms)
 
     def stop(self) -> None:
         """End all servers."""

@@ -11,7 +11,7 @@ from datetime import timedelta
 from rmq import PriorityMessage, RmqClient, Topic
 from rmq._model.deliveries import Delivery
 from rmq.errors import RmqError, SendError
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 SECOND = timedelta(seconds=1)
 
@@ -59,12 +59,12 @@ class Traffic:
         if self._thread.is_alive():
             self._thread.join(60)
 
-    def wait_for(self, more: int, timeout: float = 30.0) -> None:
+    def wait_for(self, more: int, timeout: float = LIMIT_S) -> None:
         """Wait until so many more messages have been handled."""
         goal = len(self.handled) + more
         wait_until(lambda: len(self.handled) >= goal, timeout, f"{more} more messages")
 
-    def settle(self, timeout: float = 30.0) -> set[str]:
+    def settle(self, timeout: float = LIMIT_S) -> set[str]:
         """Stop sending, wait until nothing comes any more, and return what was accepted and never handled."""
         self.stop_sending()
         deadline = time.monotonic() + timeout

@@ -8,16 +8,20 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+LIMIT_S = 50.0
+"""Only against hanging; below the usual lease of 60 s, so that what its end alone would bring is still missed."""
+
 _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.05
 
 
-def wait_until(condition: Callable[[], T | None], timeout: float = 5.0, message: str = "") -> T:
+def wait_until(condition: Callable[[], T | None], timeout: float = LIMIT_S, message: str = "") -> T:
     """Call `condition` until it returns something true, and return that.
 
     Args:
         condition: Called at once, then with pauses of 1 to 50 ms. What it raises is passed on.
-        timeout: When to give up, in seconds. The condition gets a last chance after it.
+        timeout: When to give up, in seconds. The condition gets a last chance after it. A test that passes only in time
+            fails on a busy machine: prove the order or the number of things instead.
         message: What was waited for, for the error.
 
     Raises:

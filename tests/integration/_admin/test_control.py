@@ -50,12 +50,12 @@ def test_reschedule_times(client: RmqClient, make_topic: MakeTopic) -> None:
     assert client.inspect(topic).peek()[0].due_ms == now_ms + 7_200_000
     assert client.control(topic).reschedule("a", due_in=timedelta(0)) is DONE
     with client.consumer(topic) as consumer:
-        [delivery] = consumer.poll(timeout=5)
+        [delivery] = consumer.poll(timeout=50)
         assert (delivery.body, delivery.attempt) == (b"x", 1)
         assert client.control(topic).reschedule("a", due_in=0) is IN_FLIGHT
         assert delivery.nack(delay=timedelta(hours=1))
         assert client.control(topic.name).reschedule(b"a", due_in=0) is DONE  # fresh again
-        [again] = consumer.poll(timeout=5)
+        [again] = consumer.poll(timeout=50)
         assert again.attempt == 1
         assert again.ack()
 

@@ -34,7 +34,7 @@ def make_dead(client: RmqClient, make_topic: MakeTopic) -> MakeDead:
         done = 0
         with client.consumer(topic) as consumer:
             while done < number:
-                for delivery in consumer.poll(timeout=5):
+                for delivery in consumer.poll(timeout=50):
                     index = int(delivery.text[1:])
                     assert delivery.bury(KeyError("odd") if index % 2 else ValueError(f"even {index}"))
                     done += 1
@@ -229,9 +229,9 @@ def test_a_fixed_time_topic_redrives_at_once(client: RmqClient, make_topic: Make
     now_ms = stats_of(client, topic).slots[0].now_ms
     client.producer(topic).send(FixedTimeMessage("a", now_ms + 300))
     with client.consumer(topic) as consumer:
-        [delivery] = consumer.poll(timeout=5)
+        [delivery] = consumer.poll(timeout=50)
         assert delivery.bury()
         assert client.dead(topic).redrive().redriven == 1
-        [again] = consumer.poll(timeout=5)
+        [again] = consumer.poll(timeout=50)
         assert again.attempt == 1
         assert again.ack()

@@ -27,9 +27,9 @@ def test_every_place_is_counted(client: RmqClient, make_topic: MakeTopic) -> Non
     producer = client.producer(topic)
     producer.send_many(RangeMergeMessage(f"m{i}", 1) for i in range(20))
     with client.consumer(topic) as consumer:
-        found = consumer.poll(1_000, timeout=5)
+        found = consumer.poll(1_000, timeout=50)
         while len(found) < 20:
-            found += consumer.poll(1_000, timeout=5)
+            found += consumer.poll(1_000, timeout=50)
         for delivery in found[:3]:
             assert delivery.bury()
         for delivery in found[3:8]:
@@ -50,7 +50,7 @@ def test_lateness(client: RmqClient, make_topic: MakeTopic) -> None:
     now_ms = stats_of(client, topic).slots[0].now_ms
     client.producer(topic).send_many([FixedTimeMessage("a", now_ms + 200), FixedTimeMessage("b", now_ms + 9_000_000)])
     with client.consumer(topic) as consumer:
-        [delivery] = consumer.poll(timeout=5)
+        [delivery] = consumer.poll(timeout=50)
         assert delivery.release()
     stats = stats_of(client, topic)
     assert (stats.oldest_due_ms, stats.due_now) == (now_ms + 200, 1)

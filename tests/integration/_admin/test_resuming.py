@@ -154,9 +154,9 @@ def test_a_listener_resumes_and_a_living_namesake_hears_that_it_has_lost(
             before.start()
             assert begun.wait(10)
             after.start()  # the promise that it is gone is wrong
-            wait_until(lambda: again == [("m0", 2)], 10)
-            wait_until(lambda: lost == ["m0"], 10)
-            wait_until(lambda: client.stream(topic).group("g").total("acked") == 1, 10)
+            wait_until(lambda: again == [("m0", 2)])
+            wait_until(lambda: lost == ["m0"])
+            wait_until(lambda: client.stream(topic).group("g").total("acked") == 1)
         finally:
             go.set()
             after.stop()

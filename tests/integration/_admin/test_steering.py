@@ -32,7 +32,7 @@ def test_promote_makes_a_later_message_due(client: RmqClient, make_topic: MakeTo
     assert client.control(topic).promote("nothing") is ABSENT
     assert client.control(topic).promote("a") is DONE
     with client.consumer(topic) as consumer:
-        delivery = consumer.poll(1, timeout=5)[0]
+        delivery = consumer.poll(1, timeout=50)[0]
         assert (delivery.text, delivery.body) == ("a", b"b")
         assert client.control(topic).promote("a") is IN_FLIGHT
         delivery.ack()
@@ -44,9 +44,9 @@ def test_promote_and_reprioritise_change_the_order(client: RmqClient, make_topic
     assert client.control(topic).reprioritise("c", 200) is DONE
     assert client.control(topic).promote("b") is DONE
     with client.consumer(topic) as consumer:
-        first = consumer.poll(2, timeout=5)
+        first = consumer.poll(2, timeout=50)
         assert [each.text for each in first] == ["b", "c"]
-        for each in [*first, *consumer.poll(2, timeout=5)]:
+        for each in [*first, *consumer.poll(2, timeout=50)]:
             each.ack()
 
 
@@ -78,8 +78,8 @@ def test_a_paused_topic_is_not_claimed_from_by_anybody_and_goes_on_when_resumed(
         assert (stats.backlog, all(slot.paused for slot in stats.slots)) == (40, True)
         assert operator.control(topic).resume([0]) == 1
         assert operator.control(topic).resume() == 3
-        wait_until(lambda: len(seen) == 40, 30)
-        wait_until(lambda: operator.inspect(topic).stats().total("acked") == 40, 30)
+        wait_until(lambda: len(seen) == 40)
+        wait_until(lambda: operator.inspect(topic).stats().total("acked") == 40)
     client.stop()
 
 
@@ -91,7 +91,7 @@ def test_a_paused_stream_group(client: RmqClient, make_topic: MakeTopic) -> None
         assert stream.pause("g") == 2
         assert consumer.poll(5, timeout=0.3) == []
         assert stream.resume("g", actor="alice") == 2
-        delivery = consumer.poll(5, timeout=10)[0]
+        delivery = consumer.poll(5, timeout=50)[0]
         delivery.ack()
     assert [(line.actor == "alice", line.action) for line in stream.audit()] == [(True, "resume"), (False, "pause")]
     assert stream.dead("g", actor="bob").purge() == 0
@@ -106,7 +106,7 @@ def test_purge_needs_the_name_and_leaves_what_is_in_flight(client: RmqClient, ma
     client.producer(topic).send_many(PriorityMessage(f"m{n}", 100 + n, body="b") for n in range(2_500))
     control = client.control(topic, actor="alice")
     with client.consumer(topic) as consumer:
-        held = consumer.poll(1, timeout=5)[0]
+        held = consumer.poll(1, timeout=50)[0]
         for wrong in ("", "yes", topic.name + "x"):
             with pytest.raises(InvalidValueError, match="confirm it with the topic's name"):
                 control.purge("store", confirm=wrong)
@@ -130,7 +130,7 @@ def test_redrive_and_purge_of_one_dead(client: RmqClient, make_topic: MakeTopic)
     topic = make_topic(TopicType.PRIORITY, max_retries=0, retry=ImmediateRetry())
     client.producer(topic).send_many(PriorityMessage(name, 100) for name in "ab")
     with client.consumer(topic) as consumer:
-        for delivery in consumer.poll(2, timeout=5):
+        for delivery in consumer.poll(2, timeout=50):
             delivery.nack()
         consumer.poll(1, timeout=0)
     control = client.control(topic)

@@ -48,9 +48,9 @@ def test_find_search_and_steer(client: RmqClient) -> None:
     with client.consumer(topic) as consumer:
         assert consumer.poll(10, timeout=0.2) == []
         assert control.resume() == 16
-        for delivery in consumer.poll(40, timeout=10):
+        for delivery in consumer.poll(40, timeout=50):
             delivery.nack(error=ValueError("no"))
-    wait_until(lambda: view.stats().dead > 0, 10)
+    wait_until(lambda: view.stats().dead > 0)
     reasons = view.dead_reasons()
     assert (reasons.exact, set(reasons.counts)) == (True, {"ValueError"})
     dead = view.search(places=["dead"]).messages[0]
@@ -68,7 +68,7 @@ def test_drop_and_time_to_live(client: RmqClient) -> None:
     assert client.producer(topic).send_many(PriorityMessage(f"m{n}", 100 + n) for n in range(800)).dropped == 720
     view = client.inspect(topic)
     with client.consumer(topic) as consumer:
-        wait_until(lambda: consumer.poll(100, timeout=0) == [] and view.stats().backlog == 0, 20)
+        wait_until(lambda: consumer.poll(100, timeout=0) == [] and view.stats().backlog == 0)
     stats = view.stats()
     assert (stats.total("dropped"), stats.unaccounted) == (720, 0)
 
@@ -82,6 +82,6 @@ def test_workers(client: RmqClient, cluster: RedisClusterServers) -> None:
 
     with RmqClient(cluster.url) as reader:
         client.start()
-        wait_until(lambda: len(reader.workers()) == 1, 30)
+        wait_until(lambda: len(reader.workers()) == 1)
         client.stop()
         assert reader.workers() == []

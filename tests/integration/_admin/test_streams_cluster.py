@@ -35,7 +35,7 @@ def test_groups_the_dead_trimming_and_reading_on_a_cluster(cluster: RedisCluster
         view = client.stream(topic)
         for group in ("a", "b"):
             with client.consumer(topic, group=group, start="all") as consumer:
-                first = consumer.poll(1, 5.0)
+                first = consumer.poll(1, 50)
                 first[0].nack(error="dead at once")
                 found = drain_entries(consumer, 1.0)
                 assert len(set(found)) == len(found) == 1_999
@@ -51,7 +51,7 @@ def test_a_delayed_queue_on_a_cluster(cluster: RedisClusterServers) -> None:
     with RmqClient(cluster.url) as client, DelayedQueue(client, f"delayed{os.getpid()}", slots=4) as queue:
         for number in range(20):
             queue.offer(str(number), 10 * number)
-        assert sorted(queue.take(5.0) for _ in range(20)) == sorted(str(number).encode() for number in range(20))
+        assert sorted(queue.take(50.0) for _ in range(20)) == sorted(str(number).encode() for number in range(20))
 
 
 def test_the_command_line_on_a_cluster(cluster: RedisClusterServers) -> None:

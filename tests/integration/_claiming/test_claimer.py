@@ -178,7 +178,7 @@ def test_an_outcome_that_never_got_out_is_handed_back(client: RmqClient, topic: 
         delivery.mark(ACKED)
     proxy.refuse_connections()
     proxy.cut_now()
-    wait_until(lambda: claims.claim(0, found).unsent == found, 10)
+    wait_until(lambda: claims.claim(0, found).unsent == found)
     proxy.normal()
     assert claims.claim(0, found).unsent == []
     assert left_in(stats_of(client, topic)) == (0, 0, 0, 0)

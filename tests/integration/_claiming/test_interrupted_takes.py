@@ -140,7 +140,7 @@ from rmq import DelayedQueue, RmqClient
 client = RmqClient(sys.argv[1], timeout_s=4.0, deadline_s=60.0)
 queue = DelayedQueue(client, sys.argv[2])
 for _ in range(40):
-    queue.take(10.0)
+    queue.take(50.0)
 """
 ASYNC_TAKER = """
 import asyncio, sys
@@ -149,7 +149,7 @@ async def main():
     client = RmqClient(sys.argv[1])
     queue = DelayedQueue(client, sys.argv[2])
     for _ in range(40):
-        await queue.take(10.0)
+        await queue.take(50.0)
     await asyncio.sleep(0)
     main.kept = client, queue
 asyncio.run(main())
@@ -269,7 +269,7 @@ def test_a_client_closes_the_rest_whatever_one_part_raises() -> None:
     assert Path(path).exists()
     with pytest.raises(LookupError):
         client.close()
-    wait_until(lambda: not Path(path).exists(), 20)
+    wait_until(lambda: not Path(path).exists())
     assert [each.closed for each in failing] == [1, 1]
     with pytest.raises(ClientClosedError):
         client.topics()
@@ -317,7 +317,7 @@ def test_what_is_no_hint_on_a_wake_channel_harms_nobody(
             assert delivery.ack()
             sender.join()
             queue.offer("b", 300)
-            assert queue.take(20.0) == b"b"
+            assert queue.take(50.0) == b"b"
     finally:
         ended.set()
         shouting.join()

@@ -33,7 +33,7 @@ _numbers = count(1)
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RedisClusterServers]:
     """Two masters that never take each other for dead."""
-    with RedisClusterServers(2, config=("cluster-node-timeout 600000",)) as cluster:
+    with RedisClusterServers(2) as cluster:
         yield cluster
 
 
@@ -61,7 +61,7 @@ def claim_late(client: RmqClient, consumer: Consumer, topic: Topic, victim: Redi
     finally:
         victim.resume()
     found: list[Any] = []
-    wait_until(lambda: found.extend(consumer.poll(1, 0.2)) or found, 20)
+    wait_until(lambda: found.extend(consumer.poll(1, 0.2)) or found)
     assert found[0].ack() is True
     return [found[0].text]
 
@@ -70,7 +70,7 @@ def check_rest(client: RmqClient, topic: Topic, done: list[str]) -> None:
     """The rest is there at once, and none of it counts as delivered before."""
     group = {} if topic.type is not TopicType.STREAM else {"group": "g"}
     with client.consumer(topic, **group) as consumer:  # type: ignore[arg-type]
-        found = consumer.poll(100, 5.0)
+        found = consumer.poll(100, 50)
         found += consumer.poll(100)
         assert sorted([each.text for each in found] + done) == sorted(f"m{index}" for index in range(SENT))
         assert {each.attempt for each in found} == {1}
@@ -210,7 +210,7 @@ def test_it_goes_back_where_no_poll_comes_and_what_has_lost_its_lease_is_not_ret
     with client.consumer(topic) as idle, client.consumer(topic) as other:
         idle._left.keep(idle.poll(10))  # pyright: ignore[reportPrivateUsage]
         found: list[Any] = []
-        wait_until(lambda: found.extend(other.poll(10, 0.1)) or len(found) == 10, 20)
+        wait_until(lambda: found.extend(other.poll(10, 0.1)) or len(found) == 10)
         assert {each.attempt for each in found} == {1}
         assert other.ack(found[1:]) == []
         left = Leftovers(idle._connections.blocking, topic, print)  # pyright: ignore[reportPrivateUsage]

@@ -92,7 +92,7 @@ def test_without_work_no_token_is_used_up(redis_url: str, make_topic: MakeTopic,
         assert consumer.poll(100, 0.3) == []
         client.change_topic(client.topic(topic.name).changed(max_rate=None, max_burst=None))
         acked: list[bool] = []
-        wait_until(lambda: acked.extend(each.ack() for each in consumer.poll(100, 0.5)) or len(acked) >= 10, 20)
+        wait_until(lambda: acked.extend(each.ack() for each in consumer.poll(100, 0.5)) or len(acked) >= 10)
         assert acked == [True] * 10
 
 
@@ -129,7 +129,7 @@ def test_a_strangers_rate_stops_no_topic(
             throttle = Throttle(client._registered(topic)[0], topic)
             throttle.follow()
             assert throttle.take(1) == 1
-        assert len(consumer.poll(timeout=5)) == 3
+        assert len(consumer.poll(timeout=50)) == 3
         assert redis_client.hget(rate_key(topic.name), "rate") == repr(max_rate or 0).encode()
 
 
@@ -167,7 +167,7 @@ def test_a_claim_that_breaks_off_while_it_gives_tokens_back_keeps_its_messages(
         client.producer(topic).send_many(PriorityMessage(text, 100) for text in "abc")
         armed.append(True)
         with pytest.raises(KeyboardInterrupt):
-            consumer.poll(10, 5.0)
+            consumer.poll(10, 50)
         found = consumer.poll(10, 2.0)
         assert sorted(each.text for each in found) == ["a", "b", "c"]
         assert {each.attempt for each in found} == {1}

@@ -117,7 +117,7 @@ def tried(client: RmqClient, topic: Topic, **started: Any) -> None:
     """Start, and expect the good ones acked and the bad one dead: long before a lease ends."""
     client.start(**started)
     try:
-        wait_until(lambda: (s := stats_of(client, topic)).dead == 1 and s.total("acked") == 20, 20)
+        wait_until(lambda: (s := stats_of(client, topic)).dead == 1 and s.total("acked") == 20)
     finally:
         client.stop()
 
@@ -206,7 +206,7 @@ def test_a_stream_delivery_is_not_leaked_either(client: RmqClient, make_topic: M
 
     client.producer(topic).send_many(StreamMessage(text) for text in ("bad", "good"))
     client.start()
-    wait_until(lambda: client.stream(topic).dead("g").count() == 1 and not client.stream(topic).group("g").pending, 20)
+    wait_until(lambda: client.stream(topic).dead("g").count() == 1 and not client.stream(topic).group("g").pending)
     client.stop()
     assert seen == {"bad": 2, "good": 1}
 
@@ -284,7 +284,7 @@ def test_an_observer_that_fails_loses_and_repeats_nothing(
 
     client.producer(topic).send_many(PriorityMessage(f"m{number}", 100) for number in range(50))
     client.start()
-    wait_until(lambda: stats_of(client, topic).total("acked") == 50, 20)
+    wait_until(lambda: stats_of(client, topic).total("acked") == 50)
     client.stop()
     assert seen == Counter(f"m{number}" for number in range(50))
     assert observer.calls
@@ -319,7 +319,7 @@ def test_work_that_a_handler_returns_is_nacked(client: RmqClient, make_topic: Ma
     client.listener(topic, batch=batch)(lambda given: work(given))
     client.producer(topic).send(PriorityMessage("a", 100))
     client.start()
-    wait_until(lambda: stats_of(client, topic).dead == 1, 20)
+    wait_until(lambda: stats_of(client, topic).dead == 1)
     client.stop()
     [dead] = client.dead(topic).list()
     assert (dead.error_type, ran) == ("InvalidValueError", [])
@@ -382,7 +382,7 @@ def test_no_message_is_begun_after_a_stop_whoever_waits_for_redis(
     wait_until(lambda: any(thread.name.startswith("rmq-release") for thread in threading.enumerate()))
     try:
         go_on.set()
-        wait_until(lambda: not any(thread.name == f"rmq-{topic.name}-1" for thread in threading.enumerate()), 20)
+        wait_until(lambda: not any(thread.name == f"rmq-{topic.name}-1" for thread in threading.enumerate()))
         assert len(begun) == 6
     finally:
         both.abort()
@@ -405,9 +405,9 @@ def test_a_handler_may_end_its_own_client(redis_url: str, make_topic: MakeTopic,
 
     client.producer(topic).send(PriorityMessage("last", 100))
     client.start()
-    wait_until(lambda: bool(ended), 40)
+    wait_until(lambda: bool(ended))
     assert ended == [["last"] if ending == "stop" else None]
-    wait_until(lambda: not [each.name for each in threading.enumerate() if topic.name in each.name], 20)
+    wait_until(lambda: not [each.name for each in threading.enumerate() if topic.name in each.name])
     if ending == "stop":
         assert stats_of(client, topic).total("acked") == 1
     client.close()

@@ -76,7 +76,7 @@ def test_return_is_ack_and_an_exception_is_nack(client: RmqClient, make_topic: M
 
     client.producer(topic).send_many(PriorityMessage(f"m{i}", 100) for i in range(200))
     with listening(client):
-        wait_until(empty(client, topic), 20)
+        wait_until(empty(client, topic))
     assert seen == Counter({f"m{i}": 3 if i == 7 else 1 for i in range(200)})
     stats = stats_of(client, topic)
     assert (stats.total("acked"), stats.total("retried"), stats.dead) == (200, 2, 0)
@@ -98,7 +98,7 @@ def test_a_handler_may_settle_by_itself(client: RmqClient, make_topic: MakeTopic
 
     client.producer(topic).send_many(PriorityMessage(c, 100) for c in ("bury", "acked, then raises", "again"))
     with listening(client):
-        wait_until(empty(client, topic), 20)
+        wait_until(empty(client, topic))
     assert [dead.text for dead in client.dead(topic).list()] == ["bury"]
     assert stats_of(client, topic).total("acked") == 2
 
@@ -114,7 +114,7 @@ def test_seventeen_failures_then_dead_with_the_reason(client: RmqClient, make_to
 
     client.producer(topic).send(RangeMergeMessage("item:13", 1))
     with listening(client):
-        wait_until(lambda: stats_of(client, topic).dead, 20)
+        wait_until(lambda: stats_of(client, topic).dead)
     assert attempts == list(range(1, 18))
     [dead] = client.dead(topic).list()
     assert (dead.attempts, dead.error_type, dead.error_message) == (17, "LookupError", "failed 17")
@@ -130,7 +130,7 @@ def test_even_sys_exit_does_not_end_a_worker(client: RmqClient, make_topic: Make
 
     client.producer(topic).send(PriorityMessage("a", 100))
     with listening(client):
-        wait_until(empty(client, topic), 20)
+        wait_until(empty(client, topic))
     assert stats_of(client, topic).total("acked") == 1
 
 
@@ -153,7 +153,7 @@ def test_a_batch_with_an_outcome_for_each_message(client: RmqClient, make_topic:
 
     client.producer(topic).send_many(PriorityMessage(f"{i}", 100) for i in range(400))
     with listening(client):
-        wait_until(empty(client, topic), 20)
+        wait_until(empty(client, topic))
     assert max(sizes) <= 50
     assert len(sizes) < 60
     stats = stats_of(client, topic)
@@ -174,7 +174,7 @@ def test_a_batch_that_raises_fails_only_what_it_left_open(client: RmqClient, mak
 
     client.producer(topic).send_many(PriorityMessage(f"m{i}", 100) for i in range(10))
     with listening(client):
-        wait_until(empty(client, topic), 20)
+        wait_until(empty(client, topic))
     assert sorted(seen.values()) == [1] * 4 + [2] * 6
 
 
@@ -222,7 +222,7 @@ def test_highest_priority_first(client: RmqClient, make_topic: MakeTopic) -> Non
     client.listener(topic)(lambda delivery: seen.append(delivery.text))
     client.producer(topic).send_many(PriorityMessage(f"p{p:03}", p) for p in range(20, 120))
     with listening(client):
-        wait_until(empty(client, topic), 20)
+        wait_until(empty(client, topic))
     assert seen == sorted(seen, reverse=True)
 
 
@@ -245,9 +245,9 @@ def test_a_flooded_slot_does_not_starve_the_others(
     producer = client.producer(topic)
     producer.send_many(PriorityMessage(f"flood{i}", 100, slot_basis=bases[7]) for i in range(5_000))
     with listening(client):
-        wait_until(lambda: len(seen) > 20, 10)
+        wait_until(lambda: len(seen) > 20)
         producer.send_many(PriorityMessage(f"rare{slot}", 100, slot_basis=bases[slot]) for slot in range(32))
-        wait_until(lambda: set(seen) == set(range(32)), 20)
+        wait_until(lambda: set(seen) == set(range(32)))
     assert len(seen) < 2_000
     drain(client.consumer(topic))
 
@@ -262,13 +262,13 @@ def test_a_handler_that_takes_longer_than_its_lease_keeps_it(client: RmqClient, 
     client.listener(topic, on_lost=lost.append)(gate)
     client.producer(topic).send(PriorityMessage("slow", 100))
     with listening(client):
-        wait_until(lambda: gate.begun, 10)
+        wait_until(lambda: gate.begun)
         claimed_s = gate.begun[0].claim_score // 1000
         with client.consumer(topic) as other:
             assert other.poll(timeout=3.2) == []
         assert gate.begun[0].claim_score // 1000 > claimed_s + 1
         gate.open.set()
-        wait_until(empty(client, topic), 10)
+        wait_until(empty(client, topic))
     assert lost == []
     assert len(gate.ended) == 1
     assert stats_of(client, topic).total("acked") == stats_of(client, topic).total("delivered") == 1
@@ -292,13 +292,13 @@ def test_what_waits_behind_a_slow_handler_goes_to_others(
     client.producer(topic).send_many(PriorityMessage(f"m{i}", 100 - i) for i in range(8))
     found: list[Delivery] = []
     with listening(client), client.consumer(topic) as other:
-        wait_until(lambda: gate.begun, 10)
-        wait_until(lambda: found.extend(other.poll(timeout=0.5)) or len(found) == 7, 10)
+        wait_until(lambda: gate.begun)
+        wait_until(lambda: found.extend(other.poll(timeout=0.5)) or len(found) == 7)
         assert {delivery.attempt for delivery in found} == {1}
         assert [delivery.priority for delivery in found] == list(range(99, 92, -1))
         assert other.ack(found) == []
         gate.open.set()
-        wait_until(empty(client, topic), 10)
+        wait_until(empty(client, topic))
     assert texts(gate.ended) == ["m0"]
 
 
@@ -309,12 +309,12 @@ def test_what_waits_behind_a_slow_handler_keeps_its_lease(client: RmqClient, mak
     client.listener(topic)(gate)
     client.producer(topic).send_many(PriorityMessage(f"m{i}", 100) for i in range(8))
     with listening(client):
-        wait_until(lambda: gate.begun, 10)
+        wait_until(lambda: gate.begun)
         assert left_in(stats_of(client, topic)) == (0, 8, 0, 0)
         with client.consumer(topic) as other:
             assert other.poll(timeout=2.5) == []
         gate.open.set()
-        wait_until(empty(client, topic), 10)
+        wait_until(empty(client, topic))
     assert stats_of(client, topic).total("delivered") == 8
 
 
@@ -341,7 +341,7 @@ def test_a_lost_lease_is_told_and_the_late_ack_changes_nothing(
     def handle(delivery: Delivery) -> None:
         begun.append(delivery)
         if delivery.attempt == 1:
-            wait_until(lambda: delivery.lost, 10)
+            wait_until(lambda: delivery.lost)
             assert not delivery.still_owner()
             try:
                 delivery.raise_if_lost()
@@ -350,12 +350,12 @@ def test_a_lost_lease_is_told_and_the_late_ack_changes_nothing(
 
     client.producer(topic).send(PriorityMessage("a", 100))
     with caplog.at_level(logging.WARNING), listening(client):
-        wait_until(lambda: begun, 10)
+        wait_until(lambda: begun)
         take_lease_away(redis_client, begun[0])
-        wait_until(lambda: raised, 10)
-        wait_until(lambda: "outcomes came after their lease" in caplog.text, 10)
+        wait_until(lambda: raised)
+        wait_until(lambda: "outcomes came after their lease" in caplog.text)
         assert left_in(stats_of(client, topic))[1] == 1
-        wait_until(lambda: len(begun) == 2 and empty(client, topic)(), 20)  # once that lease ends
+        wait_until(lambda: len(begun) == 2 and empty(client, topic)())  # once that lease ends
     assert told == begun[:1]
     assert "on_lost of topic" in caplog.text
     assert stats_of(client, topic).total("acked") == 1
@@ -371,16 +371,16 @@ def test_what_lost_its_lease_while_it_waited_is_not_begun(
     client.listener(topic, on_lost=lost.append)(gate)
     client.producer(topic).send_many(PriorityMessage(f"m{i}", 100 - i) for i in range(3))
     with caplog.at_level(logging.WARNING), listening(client):
-        wait_until(lambda: gate.begun, 10)
+        wait_until(lambda: gate.begun)
         keys = slot_keys(topic.name, 0)
         for content in (b"m1", b"m2"):
             redis_client.zincrby(keys.prepare, 2_000, content)
-        wait_until(lambda: {delivery.text for delivery in lost} == {"m1", "m2"}, 10)
+        wait_until(lambda: {delivery.text for delivery in lost} == {"m1", "m2"})
         gate.open.set()
-        wait_until(lambda: caplog.text.count("not begun in time") == 2, 10)
+        wait_until(lambda: caplog.text.count("not begun in time") == 2)
         assert texts(gate.begun) == ["m0"]
         assert all(delivery.still_owner() is False for delivery in lost)
-        wait_until(empty(client, topic), 20)  # somebody had them; that lease ends
+        wait_until(empty(client, topic))  # somebody had them; that lease ends
     assert sorted(texts(gate.ended)) == ["m0", "m1", "m2"]
 
 
@@ -396,13 +396,13 @@ def test_stop_lets_handlers_finish_and_releases_at_once_what_was_not_begun(
     client.listener(topic, threads=2)(gate)
     client.producer(topic).send_many(PriorityMessage(f"m{i}", 1_000 - i) for i in range(30))
     client.start()
-    wait_until(lambda: len(gate.begun) == 2, 10)
+    wait_until(lambda: len(gate.begun) == 2)
     assert stats_of(client, topic).in_flight > 2
     left: list[list[Delivery]] = []
     stopper = threading.Thread(target=lambda: left.append(client.stop(30)))
     stopper.start()
     # the others are back at once, though the handlers still run, and have all their retries
-    wait_until(lambda: stats_of(client, topic).in_flight == 2, 10)
+    wait_until(lambda: stats_of(client, topic).in_flight == 2)
     with client.consumer(topic) as other:
         found = other.poll()
         assert len(found) == 28
@@ -424,14 +424,14 @@ def test_stop_respects_its_limit(client: RmqClient, make_topic: MakeTopic, caplo
     client.listener(topic)(gate)
     client.producer(topic).send(PriorityMessage("stuck", 100))
     client.start()
-    wait_until(lambda: gate.begun, 10)
+    wait_until(lambda: gate.begun)
     start = time.monotonic()
     with caplog.at_level(logging.WARNING):
         assert client.stop(0.3) == gate.begun
     assert 0.3 <= time.monotonic() - start < 3
     assert "1 deliveries were not finished within 0.3 s" in caplog.text
     gate.open.set()
-    wait_until(empty(client, topic), 10)  # the thread still sends its outcome
+    wait_until(empty(client, topic))  # the thread still sends its outcome
 
 
 def test_stop_of_an_idle_listener_is_quick(client: RmqClient, make_topic: MakeTopic) -> None:
@@ -450,8 +450,8 @@ def test_close_stops_what_still_runs(redis_url: str, client: RmqClient, make_top
         other.listener(topic, threads=2)(lambda delivery: seen.append(delivery.text))
         other.start()
         client.producer(topic).send(PriorityMessage("a", 100))
-        wait_until(lambda: seen, 10)
-    wait_until(lambda: threading.active_count() <= before, 10)
+        wait_until(lambda: seen)
+    wait_until(lambda: threading.active_count() <= before)
     assert empty(client, topic)()
 
 
@@ -471,13 +471,13 @@ def test_a_hint_wakes_an_idle_listener_within_a_few_ms(
     took_ms: list[float] = []
     with listening(client):
         producer.send(RangeMergeMessage("warm up", 1))
-        wait_until(lambda: arrived, 10)
-        wait_until(empty(client, topic), 10)
+        wait_until(lambda: arrived)
+        wait_until(empty(client, topic))
         for i in range(30):
             arrived.clear()
             start = time.monotonic()
             producer.send(RangeMergeMessage(f"m{i}", 1))
-            wait_until(lambda: arrived, 10)
+            wait_until(lambda: arrived)
             took_ms.append((arrived[0] - start) * 1000)
     took_ms.sort()
     print(f"from send to handler, due after 1 ms: median {took_ms[15]:.1f} ms, longest {took_ms[-1]:.1f} ms")
@@ -494,10 +494,10 @@ def test_idle_and_without_hints_it_finds_by_looking(
     client.listener(topic)(lambda delivery: seen.append(delivery.text))
     with listening(client):
         client.producer(topic).send(PriorityMessage("a", 100))
-        wait_until(lambda: seen, 10)
+        wait_until(lambda: seen)
         redis_client.zadd(slot_keys(topic.name, 3).store, {"quiet": 100})
         redis_client.hincrby(slot_keys(topic.name, 3).meta, "accepted", 1)
-        wait_until(lambda: "quiet" in seen, 10)
+        wait_until(lambda: "quiet" in seen)
 
 
 def test_an_idle_listener_of_64_slots_sends_fewer_than_five_commands_a_second(
@@ -524,7 +524,7 @@ def test_an_idle_listener_of_64_slots_sends_fewer_than_five_commands_a_second(
         client.history().take_turn()  # so that the client does not
         with listening(client):
             wait_until(lambda: stats_of(client, topic).backlog == 1_000)
-            (sent,) = wait_until(seconds_without_a_record, 30)
+            (sent,) = wait_until(seconds_without_a_record)
         before = proxy.commands()
         client.inspect(topic).stats()  # what a record asks, once a minute, in one round trip
         recorded = proxy.commands() - before
@@ -544,13 +544,13 @@ def test_without_the_right_to_the_wake_channels_it_works_by_looking(
         with RmqClient(f"redis://deaf:pw@127.0.0.1:{redis_server.port}") as deaf, caplog.at_level(logging.WARNING):
             deaf.listener(topic)(lambda delivery: seen.append(delivery.text))
             with listening(deaf):
-                wait_until(lambda: "gets no wake hints" in caplog.text, 10)
+                wait_until(lambda: "gets no wake hints" in caplog.text)
                 client.producer(topic).send(PriorityMessage("a", 100))
-                wait_until(lambda: seen == ["a"], 10)
+                wait_until(lambda: seen == ["a"])
             with deaf.consumer(topic) as consumer:
                 assert consumer.poll(timeout=0.1) == []
                 client.producer(topic).send(PriorityMessage("b", 100))
-                [delivery] = consumer.poll(timeout=10)
+                [delivery] = consumer.poll(timeout=50)
                 assert delivery.ack()
         assert caplog.text.count("gets no wake hints") == 2  # not over and over
     finally:

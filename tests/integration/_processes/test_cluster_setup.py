@@ -118,7 +118,7 @@ def test_a_cluster_that_has_failed_over_is_left_as_it_is(blank: list[RedisServer
     create_cluster(*addresses(blank))
     with blank[3].connect() as replica:
         replica.execute_command("CLUSTER", "FAILOVER")
-        wait_until(lambda: replica.info("replication")["role"] == "master", 10)
+        wait_until(lambda: replica.info("replication")["role"] == "master")
     create_cluster(*addresses(blank))
     assert_complete(blank)
     with blank[3].connect() as replica:
@@ -133,12 +133,12 @@ def test_it_waits_for_servers_that_load_their_data(blank: list[RedisServer]) -> 
         key = next(f"{{{number}}}" for number in range(1000) if client.cluster("KEYSLOT", f"{{{number}}}") < 5461)
         client.mset({f"{key}{number}": os.urandom(40_000) for number in range(1_500)})
         client.bgrewriteaof()  # the delay below is for the RDB format; a loading server looks up after each 2 MB
-        wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], 20)
+        wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"])
     blank[0].halt()
     command = [redis_binary(), blank[0].folder / "redis.conf", "--key-load-delay", "4000"]
     process = subprocess.Popen(command, cwd=blank[0].folder, stdout=subprocess.DEVNULL)  # `start` would wait for it
     try:
-        wait_until(lambda: loads(blank[0]), 10)
+        wait_until(lambda: loads(blank[0]))
         assert_others_are_asked(blank)
         lacking: set[str] = set()
         create_cluster(*addresses(blank), 5.0, lacking.add)  # loading takes longer, and does not count

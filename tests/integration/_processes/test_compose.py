@@ -158,14 +158,14 @@ def test_a_local_cluster_works_survives_its_command_and_ends(folder: Path) -> No
             assert stats.unaccounted == 0
             return stats.total("acked")
 
-        wait_until(lambda: acked() > 100, 40, "the workers to draw the producer's pictures")
+        wait_until(lambda: acked() > 100, message="the workers to draw the producer's pictures")
 
     os.kill(pids["worker-1"], signal.SIGKILL)
-    wait_until(lambda: _pid_of(folder, "worker-1") not in (0, pids["worker-1"]), 10, "a new worker")
+    wait_until(lambda: _pid_of(folder, "worker-1") not in (0, pids["worker-1"]), message="a new worker")
 
     assert local_cluster.down(folder) is True
     for pid in pids.values():
-        wait_until(lambda pid=pid: not _alive(pid), 5, f"the end of process {pid}")
+        wait_until(lambda pid=pid: not _alive(pid), message=f"the end of process {pid}")
     state = local_cluster.status(folder)
     assert state is not None and state.phase == "down"  # noqa: PT018
 
@@ -175,7 +175,7 @@ def test_a_local_cluster_works_survives_its_command_and_ends(folder: Path) -> No
     keeper = int((folder / "keeper.lock").read_text())
     os.kill(keeper, signal.SIGKILL)  # however it ends, all the others do, too
     for process in again.processes:
-        wait_until(lambda pid=process.pid: not pid or not _alive(pid), 5, f"the end of {process.name}")
+        wait_until(lambda pid=process.pid: not pid or not _alive(pid), message=f"the end of {process.name}")
     assert local_cluster.down(folder, delete=True) is False
     assert not folder.exists()
 
@@ -184,10 +184,10 @@ def test_a_start_that_was_killed_is_completed_by_the_next(folder: Path) -> None:
     folder.mkdir()
     command = [sys.executable, "-c", "import sys; from rmq.cli import main; main()", "cluster", "up"]
     with subprocess.Popen([*command, "--folder", folder, "--workers", "0", "--no-producer"], cwd=ROOT) as first:
-        wait_until(lambda: _redis_runs(folder), 30, "the first Redis")
+        wait_until(lambda: _redis_runs(folder), message="the first Redis")
         os.kill(int((folder / "keeper.lock").read_text()), signal.SIGKILL)
         first.kill()
-    wait_until(lambda: not local_cluster.runs(folder), 5)
+    wait_until(lambda: not local_cluster.runs(folder))
     _assert_whole(local_cluster.up(folder, workers=0, producer=False))
 
 
@@ -202,7 +202,7 @@ def test_a_cluster_moves_to_other_ports_with_its_data(folder: Path) -> None:
     _assert_whole(after)
     with RmqClient(after.environment["RMQ_URL"]) as client, client.consumer(TOPIC) as consumer:
         found: set[str] = set()
-        wait_until(lambda: found.update(_acked(consumer)) or len(found) == 50, 20, "all messages")
+        wait_until(lambda: found.update(_acked(consumer)) or len(found) == 50, message="all messages")
 
 
 def _acked(consumer: Consumer) -> list[str]:

@@ -40,7 +40,7 @@ def test_a_failure_that_cannot_be_read_stops_no_retry_and_no_death(
     keys = slot_keys(topic.name, 0)
     with client.consumer(topic) as consumer:
         for attempt in range(3):
-            found = consumer.poll(10, timeout=10)
+            found = consumer.poll(10, timeout=50)
             assert {each.text for each in found} == {"bad", "good"}
             redis_client.hset(keys.error, "bad", garbage)
             assert client.inspect(topic).find("bad").failure is not None
@@ -77,7 +77,7 @@ def test_a_stream_buries_over_a_failure_that_cannot_be_read(
     client.stream(client.producer(topic).topic).add_group("g", "all")
     client.producer(topic).send(StreamMessage("a"))
     with client.consumer(topic, group="g") as consumer:
-        [delivery] = consumer.poll(10, timeout=10)
+        [delivery] = consumer.poll(10, timeout=50)
         redis_client.hset(f"error:g{{{topic.name}_0}}", delivery.name, "garbage")
         assert delivery.nack(error=ValueError("no"))
     assert [each.text for each in client.stream(topic.name).dead("g").list()] == ["a"]

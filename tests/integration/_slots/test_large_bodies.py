@@ -26,7 +26,7 @@ def test_a_poll_returns_what_fits_and_all_slots_have_their_turn(
     order: list[int] = []
     with client.consumer(topic) as consumer:
         while len(seen) < 40:
-            found = consumer.poll(10_000, timeout=5)
+            found = consumer.poll(10_000, timeout=50)
             assert 0 < len(found) <= 20
             assert {delivery.attempt for delivery in found} == {1}
             seen += [delivery.text for delivery in found]
@@ -61,7 +61,7 @@ def test_a_stream_is_read_and_shown_in_parts(client: RmqClient, make_topic: Make
         client.producer(topic).send_many(StreamMessage(f"m{number}", body=body) for number in range(30))
         seen: list[str] = []
         while len(seen) < 30:
-            found = consumer.poll(10_000, timeout=5)
+            found = consumer.poll(10_000, timeout=50)
             assert 0 < len(found) <= 24
             seen += [delivery.text for delivery in found]
             consumer.ack(found)

@@ -21,10 +21,10 @@ from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
 from rmq.errors import InvalidUrlError, RedisUnavailableError
 from tests.support.clients import stats_of
-from tests.support.exercise import exercise, wake_times
+from tests.support.exercise import exercise, wake
 from tests.support.servers import RedisServer
 from tests.support.sides import SIDES, Side
-from tests.support.topologies import NODE_TIMEOUT_MS, RedisClusterServers
+from tests.support.topologies import NEVER_MS, RedisClusterServers
 from tests.support.traffic import SECOND, Traffic
 from tests.support.waiting import wait_until
 
@@ -50,7 +50,7 @@ def topic() -> Topic:
 
 
 def make_client(cluster: RedisClusterServers, **options: object) -> RmqClient:
-    return RmqClient(cluster.url, timeout_s=1.0, **options)  # pyright: ignore[reportArgumentType]
+    return RmqClient(cluster.url, **{"timeout_s": 20.0, "deadline_s": 60.0, **options})  # pyright: ignore[reportArgumentType]
 
 
 def commands_of(cluster: RedisClusterServers) -> int:
@@ -62,7 +62,7 @@ def commands_of(cluster: RedisClusterServers) -> int:
 
 @pytest.mark.parametrize("side", SIDES, indirect=True)
 def test_everything_works(cluster: RedisClusterServers, side: Side) -> None:
-    with side.client(cluster.url, timeout_s=1.0) as client:
+    with side.client(cluster.url, timeout_s=20.0) as client:
         exercise(client, f"all{next(_numbers)}")
 
 
@@ -78,17 +78,16 @@ def test_the_slots_of_a_topic_lie_on_all_nodes(cluster: RedisClusterServers, cli
     ]
 
 
-def test_an_idle_consumer_wakes_at_once(client: RmqClient) -> None:
-    """By hints: looking takes turns, and would take 8 s for 64 slots."""
-    times = wake_times(client, f"wake{next(_numbers)}")
-    assert times[-1] < 0.5, times
+def test_hints_wake_an_idle_consumer(client: RmqClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmq._claiming.consumer.LOOK_EVERY_S", 3_600.0)
+    wake(client, f"wake{next(_numbers)}")
 
 
 def test_an_idle_consumer_of_many_slots_is_quiet(cluster: RedisClusterServers, client: RmqClient) -> None:
     with client.consumer(Topic(f"quiet{next(_numbers)}", TopicType.PRIORITY, slots=1_024)) as consumer:
         while consumer.poll(timeout=0.2):
             pass
-        wait_until(lambda: consumer.poll(timeout=1.0) == [], 5)
+        wait_until(lambda: consumer.poll(timeout=1.0) == [])
         before, started_s = commands_of(cluster), time.monotonic()
         assert consumer.poll(timeout=4.0) == []
         elapsed_s = time.monotonic() - started_s
@@ -141,7 +140,9 @@ def test_the_order_of_a_slot_holds_while_it_moves(cluster: RedisClusterServers, 
     assert found == list(range(-1, 20_000))
 
 
-def test_hints_follow_a_moved_hash_slot(cluster: RedisClusterServers, client: RmqClient, topic: Topic) -> None:
+def test_hints_follow_a_moved_hash_slot(
+    cluster: RedisClusterServers, client: RmqClient, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     producer = client.producer(topic)
     basis = next(f"b{i}" for i in range(1_000) if topic.slot_of(f"b{i}".encode()) == 5)
     key = slot_keys(topic.name, 5).store
@@ -150,14 +151,13 @@ def test_hints_follow_a_moved_hash_slot(cluster: RedisClusterServers, client: Rm
         target = next(server for server in cluster.servers if server is not cluster.owner(key))
         cluster.move(key, target)
         producer.send(PriorityMessage("first", 100, slot_basis=basis))
-        [delivery] = consumer.poll(timeout=10)
+        [delivery] = consumer.poll(timeout=50)
         assert delivery.ack()  # found by looking at all, since hints may have been missed
+        monkeypatch.setattr("rmq._claiming.consumer.LOOK_EVERY_S", 3_600.0)  # from here on only a hint can wake it
         assert consumer.poll(timeout=1.2) == []
         timer = threading.Timer(0.1, lambda: producer.send(PriorityMessage("second", 100, slot_basis=basis)))
         timer.start()
-        started_s = time.monotonic()
-        [delivery] = consumer.poll(timeout=10)
-        assert time.monotonic() - started_s < 0.6
+        [delivery] = consumer.poll(timeout=50)
         assert delivery.ack()
         timer.join()
 
@@ -176,7 +176,7 @@ def test_a_script_is_loaded_on_the_node_that_a_hash_slot_moves_to(cluster: Redis
     limited = replace(topic, max_rate=1_000.0)
     key = rate_key(limited.name)
     target = next(server for server in cluster.servers if server is not cluster.owner(key))
-    connections = Connections(parse_url(cluster.url), timeout_s=1.0, deadline_s=3.0)
+    connections = Connections(parse_url(cluster.url), timeout_s=20.0, deadline_s=60.0)
 
     def take() -> None:
         cluster.ask(target, "SCRIPT", "FLUSH")
@@ -195,17 +195,15 @@ def test_a_script_is_loaded_on_the_node_that_a_hash_slot_moves_to(cluster: Redis
 def test_a_frozen_node_holds_up_no_reading_of_the_map(cluster: RedisClusterServers) -> None:
     frozen, *others = cluster.servers
     url = "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in cluster.servers)
-    connections = Connections(parse_url(url), timeout_s=30.0)
+    connections = Connections(parse_url(url), timeout_s=600.0)
     key = next(f"k{i}" for i in range(1_000) if cluster.owner(f"k{i}") is others[0])
     try:
         assert connections.command("EXISTS", key) == 0
         frozen.pause()
-        started_s = time.monotonic()
         for _ in range(8):  # each time another node may be asked
             time.sleep(0.15)
             connections.doubt()
             assert connections.command("EXISTS", key) == 0
-        assert time.monotonic() - started_s < 8
     finally:
         frozen.resume()
         connections.close()
@@ -224,17 +222,12 @@ def test_nobody_there() -> None:
             client.topics()
 
 
-def _take_for_dead_after(cluster: RedisClusterServers, ms: int) -> None:
-    """Let the nodes that run take one that says nothing for dead after so long."""
-    for server in cluster.servers:
-        if server.running:
-            cluster.ask(server, "CONFIG", "SET", "cluster-node-timeout", ms)
-
-
 def test_a_master_dies_while_messages_flow(topic: Topic) -> None:
     """Pitfalls 7, 20, 27: the consumers go on with the other nodes' slots at once, and with its own after failover."""
     with RedisClusterServers(3, replicas=1) as cluster:
-        with Traffic(lambda: make_client(cluster, durability="replicated"), topic) as traffic:
+        with Traffic(
+            lambda: make_client(cluster, durability="replicated", timeout_s=1.0, deadline_s=5.0), topic
+        ) as traffic:
             traffic.wait_for(300)
             victim = cluster.owner(slot_keys(topic.name, 0).store)
             alive = next(
@@ -242,23 +235,23 @@ def test_a_master_dies_while_messages_flow(topic: Topic) -> None:
             )
             basis = next(f"b{i}" for i in range(1_000) if topic.slot_of(f"b{i}".encode()) == alive)
             key = slot_keys(topic.name, 0).store
-            with make_client(cluster) as other:
+            with make_client(cluster, timeout_s=1.0) as other:
                 producer = other.producer(topic)
                 producer.send(PriorityMessage("before", 100, slot_basis=basis))
-                _take_for_dead_after(cluster, 600_000)  # no failover yet, however slow this machine is
                 victim.kill()
                 producer.send(PriorityMessage("on another node", 100, slot_basis=basis))
-            wait_until(lambda: "on another node" in traffic.handled, 5, "the others' slots to go on")
+            wait_until(lambda: "on another node" in traffic.handled, message="the others' slots to go on")
             assert cluster.find_owner(key) in (victim, None)
-            _take_for_dead_after(cluster, NODE_TIMEOUT_MS)
+            cluster.take_for_dead_after()
             started_s = time.monotonic()
             wait_until(lambda: cluster.find_owner(key) not in (victim, None), 60, "failover")
             failover_s = time.monotonic() - started_s
             cluster.wait_whole()
+            cluster.take_for_dead_after(NEVER_MS)
             victim.start()
             traffic.wait_for(300)
             accepted = len(traffic.accepted)
-            wait_until(lambda: len(traffic.accepted) > accepted + 100, 20, "accepted again")
+            wait_until(lambda: len(traffic.accepted) > accepted + 100, message="accepted again")
             lost = traffic.settle()
         print(
             f"failover {failover_s:.1f} s, slowest send {traffic.slowest_send_s:.1f} s, longest silence of the "
@@ -282,7 +275,7 @@ def test_what_a_listener_gives_back_is_taken_over_at_once(cluster: RedisClusterS
         producer = slow.producer(wide)
         producer.send_many(PriorityMessage(f"m{number}", 100, "here") for number in range(200))
         slow.start()
-        wait_until(lambda: stats_of(slow, wide).total("acked") == 200, 30)  # it claims ahead now
+        wait_until(lambda: stats_of(slow, wide).total("acked") == 200)  # it claims ahead now
         slow.control(wide).pause([wide.slot_of(b"here")])
         producer.send(PriorityMessage("slow", 900, "here"))
         producer.send_many(PriorityMessage(f"behind{number}", 100, "here") for number in range(20))
@@ -291,7 +284,7 @@ def test_what_a_listener_gives_back_is_taken_over_at_once(cluster: RedisClusterS
             try:
                 assert began.wait(30)
                 found: list[str] = []
-                wait_until(lambda: found.extend(each.text for each in consumer.poll(timeout=1)) or len(found) == 20, 30)
+                wait_until(lambda: found.extend(each.text for each in consumer.poll(timeout=1)) or len(found) == 20)
                 assert sorted(found) == sorted(f"behind{number}" for number in range(20))
             finally:
                 end.set()
@@ -301,7 +294,7 @@ def test_what_a_listener_gives_back_is_taken_over_at_once(cluster: RedisClusterS
 def test_without_a_right_to_the_channels_sends_are_taken(cluster: RedisClusterServers, topic: Topic) -> None:
     for server in cluster.servers:
         cluster.ask(server, "ACL", "SETUSER", "mute", "reset", "on", ">pw", "~*", "+@all", "resetchannels")
-    with RmqClient(cluster.url.replace("://", "://mute:pw@", 1), timeout_s=1.0) as client:
+    with RmqClient(cluster.url.replace("://", "://mute:pw@", 1), timeout_s=20.0) as client:
         sent = client.producer(topic).send_many(PriorityMessage(f"m{number}", 100) for number in range(50))
         assert (sent.new, stats_of(client, topic).backlog) == (50, 50)
         with client.consumer(topic) as consumer:

@@ -34,7 +34,7 @@ class Pair:
     def __init__(self) -> None:
         self.master = RedisServer(("appendonly yes", "repl-diskless-sync yes", "repl-diskless-sync-delay 0"))
         self.replica = RedisServer((f"replicaof 127.0.0.1 {self.master.port}", "appendonly yes"))
-        wait_until(self.in_step, 10, "the replica to follow")
+        wait_until(self.in_step, message="the replica to follow")
 
     def in_step(self) -> bool:
         with self.replica.connect() as client:
@@ -137,7 +137,7 @@ def test_replicas_without_persistence_are_warned_of(caplog: pytest.LogCaptureFix
     caplog.set_level(logging.WARNING, "rmq")
     with RedisServer() as master, RedisServer((f"replicaof 127.0.0.1 {master.port}",)):
         with master.connect() as admin:
-            wait_until(lambda: admin.info("replication")["connected_slaves"] == 1, 10)
+            wait_until(lambda: admin.info("replication")["connected_slaves"] == 1)
             with RmqClient(master.url) as client:
                 client.topics()
             assert "has replicas but no persistence: if it restarts" in caplog.text
@@ -205,7 +205,7 @@ def test_what_a_dead_master_takes_along(durability: str, loses: bool, topic: Top
     accepted: set[str] = set()
     try:
         with replica.connect() as admin:
-            wait_until(lambda: admin.info("replication")["master_link_status"] == "up", 10)
+            wait_until(lambda: admin.info("replication")["master_link_status"] == "up")
         with RmqClient(master.url, durability=durability, timeout_s=0.4) as client:
             producer = client.producer(topic)
             for i in range(20):

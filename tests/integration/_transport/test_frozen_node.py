@@ -28,7 +28,7 @@ from tests.support.servers import RedisServer
 from tests.support.sides import SIDES, Side
 from tests.support.topologies import RedisClusterServers
 from tests.support.traffic import SECOND
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 _numbers = count(1)
 
@@ -36,7 +36,7 @@ _numbers = count(1)
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RedisClusterServers]:
     """Two masters that never take each other for dead."""
-    with RedisClusterServers(2, config=("cluster-node-timeout 600000",)) as cluster:
+    with RedisClusterServers(2) as cluster:
         yield cluster
 
 
@@ -100,7 +100,7 @@ class Halves:
 def test_handlers_of_the_healthy_node_go_on(cluster: RedisClusterServers, side: Side, threads: int) -> None:
     halves = Halves(cluster)
     handled = {"h": 0, "f": 0}
-    with side.client(cluster.url) as client:
+    with side.client(cluster.url, timeout_s=3_600.0) as client:
         producer = client.producer(halves.topic)
         producer.send_many(halves.messages(halves.healthy, 4_000))
         producer.send_many(halves.messages(halves.frozen, 4_000))
@@ -111,13 +111,13 @@ def test_handlers_of_the_healthy_node_go_on(cluster: RedisClusterServers, side: 
             time.sleep(0.005)
 
         client.start()
-        wait_until(lambda: min(handled.values()) > 20, 30)
+        wait_until(lambda: min(handled.values()) > 20)
         with halves.freeze():
             before = handled["h"]
-            # a tenth of what one thread does otherwise; each call used to wait 5 s for the frozen node
-            wait_until(lambda: handled["h"] >= before + 150, 10, "work on the healthy node")
+            # each call used to wait for the frozen node as long as the timeout
+            wait_until(lambda: handled["h"] >= before + 150, message="work on the healthy node")
             frozen = handled["f"]
-        wait_until(lambda: handled["f"] > frozen, 10, "work on the node that is back")
+        wait_until(lambda: handled["f"] > frozen, message="work on the node that is back")
         client.stop(10.0)
 
 
@@ -126,7 +126,7 @@ def test_handlers_of_the_healthy_node_go_on(cluster: RedisClusterServers, side: 
 def test_no_lease_on_the_healthy_node_is_lost(
     cluster: RedisClusterServers, side: Side, half: int, type_: TopicType
 ) -> None:
-    halves = Halves(cluster, lease_s=3.0, type_=type_)
+    halves = Halves(cluster, lease_s=5.0, type_=type_)
     group: dict[str, Any] = {"group": "g", "start": "all"} if type_ is TopicType.STREAM else {}
     begun: list[list[str]] = [[], []]
     lost: list[str] = []
@@ -147,11 +147,11 @@ def test_no_lease_on_the_healthy_node_is_lost(
         producer.send_many(halves.messages(halves.healthy, half))
         producer.send_many(halves.messages(halves.frozen, half))
         first.start()
-        wait_until(lambda: len(begun[0]) == 2 * half, 20)
+        wait_until(lambda: len(begun[0]) == 2 * half)
         second.start()
         with halves.freeze():
-            wait_until(lambda: len(lost) >= half, 20, "on_lost of what the frozen node holds")
-            time.sleep(2 * halves.topic.lease_s)
+            wait_until(lambda: len(lost) >= half, message="on_lost of what the frozen node holds")
+            time.sleep(1.2 * halves.topic.lease_s)  # what was not renewed comes to the second client
             assert begun[1] == []
         assert sorted(lost) == sorted(text for text in begun[0] if text.startswith("f"))
         end.set()
@@ -168,7 +168,7 @@ def test_a_consumer_gets_and_acks_what_the_healthy_node_has(cluster: RedisCluste
         producer.send_many(halves.messages(halves.frozen, 10))
         done = 0
         with client.consumer(halves.topic) as consumer, halves.freeze():
-            until_s = time.monotonic() + 12.0
+            until_s = time.monotonic() + LIMIT_S  # with the timeout in each poll it would be 150 s
             while done < 300 and time.monotonic() < until_s:
                 found = consumer.poll(10, timeout=1.0)
                 assert consumer.ack(found) == []
@@ -176,7 +176,7 @@ def test_a_consumer_gets_and_acks_what_the_healthy_node_has(cluster: RedisCluste
         assert done == 300
         with client.consumer(halves.topic) as consumer:
             left: list[Delivery] = []
-            wait_until(lambda: left.extend(consumer.poll(10, timeout=1.0)) or len(left) == 10, 20)
+            wait_until(lambda: left.extend(consumer.poll(10, timeout=1.0)) or len(left) == 10)
             assert consumer.ack(left) == []
         assert stats_of(client, halves.topic).total("acked") == 310
 
@@ -196,16 +196,16 @@ def test_what_a_consumer_settles_reaches_the_healthy_node_at_once(
     cluster: RedisClusterServers, side: Side, type_: TopicType, verb: str
 ) -> None:
     """Slot after slot, each that the frozen node holds took as long as the timeout, and the others waited behind it."""
-    halves = Halves(cluster, lease_s=60.0, type_=type_)
+    halves = Halves(cluster, lease_s=18.0, type_=type_)  # the frozen node is waited for a sixth of it
     group: dict[str, Any] = {"group": "g", "start": "all"} if type_ is TopicType.STREAM else {}
     number = 40
-    with side.client(cluster.url, timeout_s=4.0) as client, RmqClient(cluster.url) as watching:
+    with side.client(cluster.url, timeout_s=3_600.0) as client, RmqClient(cluster.url) as watching:
         producer = client.producer(halves.topic)
         producer.send_many(halves.messages(halves.healthy, number))
         producer.send_many(halves.messages(halves.frozen, number))
         with client.consumer(halves.topic, **group) as consumer:
             held: list[Delivery] = []
-            wait_until(lambda: held.extend(consumer.poll(100, timeout=1.0)) or len(held) == 2 * number, 20)
+            wait_until(lambda: held.extend(consumer.poll(100, timeout=1.0)) or len(held) == 2 * number)
             ends_s = {id(each): each.lease_until_s for each in held}
 
             def renewed() -> int:
@@ -232,8 +232,8 @@ def test_what_a_consumer_settles_reaches_the_healthy_node_at_once(
                 thread = threading.Thread(target=settle)
                 thread.start()
                 if verb != "extend":  # what is renewed shows once it returns
-                    wait_until(lambda: reached() == number, 3, "what is for the healthy node")
-                thread.join(30)
+                    wait_until(lambda: reached() == number, message="what is for the healthy node")
+                thread.join(LIMIT_S)
                 assert reached() == number
                 assert len(caught) == 1
                 if verb != "extend":
@@ -253,7 +253,7 @@ def test_a_consumer_does_not_wait_again_for_a_node_that_is_known_to_be_silent(
         producer.send_many(halves.messages(halves.frozen, 20))
         with client.consumer(halves.topic) as consumer:
             held: list[Delivery] = []
-            wait_until(lambda: held.extend(consumer.poll(100, timeout=1.0)) or len(held) == 40, 20)
+            wait_until(lambda: held.extend(consumer.poll(100, timeout=1.0)) or len(held) == 40)
             good = [each for each in held if each.text.startswith("h")]
             bad = [each for each in held if each.text.startswith("f")]
             with halves.freeze():
@@ -264,7 +264,7 @@ def test_a_consumer_does_not_wait_again_for_a_node_that_is_known_to_be_silent(
                         consumer.ack([*good[2 * turn : 2 * turn + 2], *bad])
             assert all(each.outcome is not None for each in good)
             assert all(each.outcome is None for each in bad)
-            wait_until(lambda: _acked(consumer, bad), 20)
+            wait_until(lambda: _acked(consumer, bad))
         assert stats_of(client, halves.topic).total("acked") == 40
 
 
@@ -284,14 +284,12 @@ def test_a_new_client_gets_on_with_the_healthy_node(cluster: RedisClusterServers
         client.producer(halves.topic).send_many(halves.messages(halves.healthy, 10))
     with halves.freeze():
         for _ in range(4):  # which node is asked for the map is chosen by chance
-            with side.client(cluster.url, timeout_s=30.0, deadline_s=60.0) as client:
-                started_s = time.monotonic()
+            with side.client(cluster.url, timeout_s=3_600.0, deadline_s=3_600.0) as client:
                 handled: list[str] = []
                 client.listener(halves.topic)(lambda delivery, handled=handled: handled.append(delivery.text))
                 client.start()
                 client.producer(halves.topic).send_many(halves.messages(halves.healthy, 10, "more"))
-                wait_until(lambda handled=handled: len(handled) >= 10, 20)
-                assert time.monotonic() - started_s < 20  # of a timeout of 30 s
+                wait_until(lambda handled=handled: len(handled) >= 10)
                 client.stop(10.0)
 
 
@@ -302,15 +300,15 @@ def test_a_delayed_queue_beside_a_frozen_node(cluster: RedisClusterServers, side
     victim = cluster.servers[1]
     names = (f"delayed{os.getpid()}-{next(_numbers)}" for _ in range(1_000))
     name = next(name for name in names if (cluster.owner(slot_keys(name, 0).store) is victim) == (home == "frozen"))
-    with side.client(cluster.url, timeout_s=2.0, deadline_s=4.0) as client:
+    with side.client(cluster.url, timeout_s=3.0, deadline_s=6.0) as client:
         queue = side.queue(client, name, lease=3 * SECOND)
         for number in range(20):
             queue.offer(f"{number}", 0)
-        taken = [queue.take(10.0) for _ in range(5)]
+        taken = [queue.take(50.0) for _ in range(5)]
         victim.pause()
         try:
             if home == "healthy":
-                taken += [queue.take(5.0) for _ in range(10)]
+                taken += [queue.take(50.0) for _ in range(10)]
                 queue.offer("20", 0)
             else:
                 with contextlib.suppress(TimeoutError, RedisUnavailableError):  # some may have been claimed ahead
@@ -320,7 +318,7 @@ def test_a_delayed_queue_beside_a_frozen_node(cluster: RedisClusterServers, side
                     queue.offer("20", 0)
         finally:
             victim.resume()
-        wait_until(lambda: _taken(queue, taken) or len(set(taken)) >= 20, 30)
+        wait_until(lambda: _taken(queue, taken) or len(set(taken)) >= 20)
         queue.close()
 
 
@@ -337,14 +335,14 @@ def test_a_claim_that_a_slow_node_answers_late_is_no_lost_one(cluster: RedisClus
     """A node that is busy for a while, and not dead: what it gives late is handled once, in the first lease."""
     halves = Halves(cluster, lease_s=60.0)
     handled: list[str] = []
-    with side.client(cluster.url) as client:
+    with side.client(cluster.url, timeout_s=20.0) as client:
         client.listener(halves.topic, threads=4)(lambda delivery: handled.append(delivery.text))
         client.start()
         client.producer(halves.topic).send_many(halves.messages(halves.frozen, 1_000, "a"))
-        wait_until(lambda: len(handled) >= 100, 20)
+        wait_until(lambda: len(handled) >= 100)
         with halves.freeze():
             time.sleep(1.5)
-        wait_until(lambda: len(handled) >= 1_000, 30)
+        wait_until(lambda: len(handled) >= 1_000)
         client.stop(10.0)
         assert len(set(handled)) == len(handled) == 1_000
         stats = stats_of(client, halves.topic)
@@ -372,7 +370,7 @@ def test_send_many_stores_what_is_for_the_healthy_node(cluster: RedisClusterServ
     """All of it, while the frozen node takes nothing; the error names what is not stored."""
     halves = Halves(cluster)
     number = 8_000
-    with side.client(cluster.url, timeout_s=2.0, deadline_s=6.0) as client, RmqClient(cluster.url) as watching:
+    with side.client(cluster.url, timeout_s=3.0, deadline_s=10.0) as client, RmqClient(cluster.url) as watching:
         producer = client.producer(halves.topic)
         producer.send_many(halves.messages(halves.healthy + halves.frozen, 100, "first"))
         mixed = [
@@ -397,9 +395,8 @@ def test_send_many_stores_what_is_for_the_healthy_node(cluster: RedisClusterServ
         with halves.freeze():
             thread = threading.Thread(target=send)
             thread.start()
-            wait_until(lambda: stored() == before + number, 5, "all that is for the healthy node")
-            assert thread.is_alive()  # the frozen one is still waited for
-            thread.join(30)
+            thread.join(LIMIT_S)
+            assert stored() == before + number  # all that is for the healthy node
         (error,) = caught
         assert error.stored == number
         told = [message.content for message in (*error.unknown, *error.not_stored)]
@@ -410,7 +407,7 @@ def test_send_many_stores_what_is_for_the_healthy_node(cluster: RedisClusterServ
 @pytest.mark.parametrize("side", SIDES, indirect=True)
 def test_a_shard_that_cannot_confirm_slows_nobody_but_itself(side: Side) -> None:
     """Finding S7: its sends are told apart, the others' are confirmed, and it is not waited for again and again."""
-    with RedisClusterServers(2, 2, config=("cluster-node-timeout 600000",)) as cluster:
+    with RedisClusterServers(2, 2) as cluster:
         halves = Halves(cluster)
         replicas = [server for server in cluster.servers[2:] if _master_port(cluster, server) == halves.victim.port]
         assert len(replicas) == 2
@@ -420,7 +417,7 @@ def test_a_shard_that_cannot_confirm_slows_nobody_but_itself(side: Side) -> None
             for replica in replicas:
                 replica.pause()
             started_s = time.monotonic()
-            for turn in range(10):
+            for turn in range(20):
                 mixed = [
                     *halves.messages(halves.healthy, 25, f"{turn}-"),
                     *halves.messages(halves.frozen, 25, f"{turn}-"),
@@ -430,8 +427,8 @@ def test_a_shard_that_cannot_confirm_slows_nobody_but_itself(side: Side) -> None
                 assert caught.value.stored == 25
                 assert caught.value.not_stored == ()
                 assert {str(message.content)[0] for message in caught.value.unknown} == {"f"}
-            # once 2.5 s, the WAIT of this client; it used to be that for each slot and call
-            assert time.monotonic() - started_s < 15
+            # once 2.5 s, the WAIT of this client; it used to be that for each slot and call, 200 s
+            assert time.monotonic() - started_s < 45
             for replica in replicas:
                 replica.resume()
 
@@ -445,7 +442,7 @@ def test_a_node_comes_back_although_no_thread_could_be_started(
 ) -> None:
     """Whoever notes a silence starts a thread that ends it; without one the node would be silent for ever."""
     halves = Halves(cluster)
-    with RmqClient(cluster.url, timeout_s=0.5, deadline_s=1.0) as client:
+    with RmqClient(cluster.url, timeout_s=1.5, deadline_s=3.0) as client:
         producer = client.producer(halves.topic)
         mixed = [*halves.messages(halves.healthy, 20), *halves.messages(halves.frozen, 20)]
         producer.send_many(mixed)
@@ -459,7 +456,7 @@ def test_a_node_comes_back_although_no_thread_could_be_started(
                 with pytest.raises(SendError) as caught:
                     producer.send_many(mixed)
                 assert caught.value.stored == 20
-        wait_until(lambda: _stored(client, halves) == 40, 10, "the node that is back")
+        wait_until(lambda: _stored(client, halves) == 40, message="the node that is back")
         assert producer.send_many(mixed).accepted == 40
 
 

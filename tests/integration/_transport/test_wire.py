@@ -113,7 +113,7 @@ def test_a_server_that_takes_nothing_does_not_hold_a_large_request_for_ever(serv
 
 def test_a_large_request_gets_through_a_slow_line(serve: Serve) -> None:
     """Each piece has the timeout, not the whole request."""
-    size, begun = 16_000_000, threading.Event()
+    size, timeout_s, begun = 30_000_000, 3.0, threading.Event()
 
     def act(connection: socket.socket) -> None:
         begun.set()
@@ -123,22 +123,20 @@ def test_a_large_request_gets_through_a_slow_line(serve: Serve) -> None:
             time.sleep(0.1)
         connection.sendall(b"+OK\r\n")
 
-    wire = serve(act, 1.5)
-    assert begun.wait(10)
+    wire = serve(act, timeout_s)
+    assert begun.wait(60)
     started_s = time.monotonic()
     wire.send(bytes(size))
     assert wire.read() == b"OK"
-    assert time.monotonic() - started_s > 2 * 1.5
+    assert time.monotonic() - started_s > 2 * timeout_s
 
 
 def test_what_is_posted_does_not_wait_for_a_server_that_takes_nothing(serve: Serve) -> None:
-    wire = serve(lambda connection: None)
-    started_s = time.monotonic()
+    wire = serve(lambda connection: None, 3_600.0)
     wire.post(bytes(50_000_000))
     wire.push()
     assert wire.unsent
     assert wire.take() is NOTHING
-    assert time.monotonic() - started_s < 10  # the timeout is 20 s
 
 
 def test_what_is_posted_goes_out_as_the_server_takes_it(serve: Serve) -> None:

@@ -148,7 +148,7 @@ async def test_a_cancelled_ack_is_carried_out(redis_server: RedisServer, make_to
         async with RmqClient(proxy.url) as client:
             await (await client.producer(topic)).send_many(PriorityMessage(c, 100) for c in "abc")
             async with await client.consumer(topic) as consumer:
-                one, *others = await consumer.poll(10, timeout=5)
+                one, *others = await consumer.poll(10, timeout=50)
                 proxy.delay_replies(0.2, command="EVALSHA")
                 for call in (one.ack(), consumer.ack(others)):
                     with pytest.raises(TimeoutError):

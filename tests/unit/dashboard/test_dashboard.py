@@ -180,8 +180,8 @@ def test_what_was_just_read_is_not_read_again(clock: list[float]) -> None:
     assert reads[0] == 1
     clock[0] += 0.2
     assert cache.get("a", read) == 1  # at once, and again in the background
-    wait_until(lambda: reads[0] == 2, 30)
-    wait_until(lambda: cache.get("a", read) == 2, 30)
+    wait_until(lambda: reads[0] == 2)
+    wait_until(lambda: cache.get("a", read) == 2)
     clock[0] += 60
     assert cache.get("a", read) == 3  # nobody has looked for long: not shown before it was read
     cache.drop()
@@ -199,7 +199,7 @@ def test_a_failure_is_passed_on_and_not_kept(clock: list[float]) -> None:
     assert cache.get("a", lambda: 1) == 1
     clock[0] += 3
     assert cache.get("a", fail) == 1  # fails in the background: the next one is told
-    wait_until(lambda: not [each for each in threading.enumerate() if each.name == "rmq-dashboard-read"], 30)
+    wait_until(lambda: not [each for each in threading.enumerate() if each.name == "rmq-dashboard-read"])
     with pytest.raises(InvalidValueError):
         cache.get("a", fail)
 
