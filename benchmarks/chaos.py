@@ -75,6 +75,8 @@ class Servers:
         several = kind == "cluster"
         self.zookeeper = stack.enter_context(ZooKeeperEnsemble(servers=3 if several else 1, tick_ms=TICK_MS))
         self.cluster = stack.enter_context(RedisClusterServers(masters=3, replicas=1)) if several else None
+        if self.cluster:
+            self.cluster.take_for_dead_after()
         self.url = self.cluster.url if self.cluster else stack.enter_context(RedisServer()).url
         self.links = tuple(stack.enter_context(Link(server.port)) for server in self.zookeeper.servers)
 

@@ -133,7 +133,7 @@ class Connections:
             RmqError: What the script refused.
         """
         if self._confirmation is not None and call.durable:
-            return cast("T", _only(self.submit([call])()))
+            return cast("T", _only(self.dispatch([call]).results()))
         if self._closed or os.getpid() != self._pid:
             self._refuse_misuse()
         started_s = monotonic_s()
@@ -172,13 +172,6 @@ class Connections:
         if deadline_s is None and patience_s is not None and self.some_silent and not any(map(self._may_wait, calls)):
             deadline_s = min(self._deadline_s, self._timeout_s)
         return self.dispatch(calls, deadline_s).results(patience_s)
-
-    def submit(self, calls: Sequence[Call[Any]]) -> Callable[[], list[Any]]:
-        """Send calls without waiting; the function returned waits for the results, as `run_many` returns them.
-
-        The caller must call it once: until then connections are taken.
-        """
-        return self.dispatch(calls).results
 
     def dispatch(self, calls: Sequence[Call[Any]], deadline_s: float | None = None) -> Dispatch:
         """Send calls without waiting for replies; the caller must ask for all results, or close it."""

@@ -73,7 +73,7 @@ def worker(url: str, topic: Topic, *args: str) -> subprocess.Popen[str]:
 
 def test_a_signal_lets_running_handlers_finish(redis_url: str, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=4)
-    with RmqClient(redis_url) as client, worker(redis_url, topic, "1") as process:
+    with RmqClient(redis_url) as client, worker(redis_url, topic, "4") as process:
         client.producer(topic).send_many(PriorityMessage(f"m{i}", 100) for i in range(100))
         assert process.stdout is not None
         assert process.stdout.readline().startswith("begun")

@@ -98,10 +98,10 @@ def test_ctrl_c_ends_it_and_leaves_nothing_behind() -> None:
     started = children(demo)
     assert len(started) >= 2
     demo.send_signal(signal.SIGINT)
-    _, err = demo.communicate(timeout=40)
+    _, err = demo.communicate(timeout=60)
     assert demo.returncode == 130, err
     assert "Traceback" not in err
-    assert not psutil.wait_procs(started, timeout=10)[1]
+    assert not psutil.wait_procs(started, timeout=40)[1]
 
 
 @pytest.mark.timeout(90)
@@ -114,10 +114,10 @@ def test_a_worker_that_dies_is_reported() -> None:
     started = children(demo)
     worker = next(each for each in started if "rmq.demo.worker" in each.cmdline())
     worker.kill()
-    _, err = demo.communicate(timeout=40)
+    _, err = demo.communicate(timeout=60)
     assert demo.returncode == 1
     assert "a worker of the demo ended with code -9" in err
-    assert not psutil.wait_procs(started, timeout=10)[1]
+    assert not psutil.wait_procs(started, timeout=40)[1]
 
 
 @pytest.mark.timeout(90)

@@ -86,7 +86,7 @@ def test_a_group_that_is_killed_at_every_step_loses_nothing(
     redis_url: str, client: RmqClient, make_topic: MakeTopic, redis_client: object, tmp_path: Path
 ) -> None:
     topic: Topic = make_topic(
-        TopicType.STREAM, checked=False, slots=2, lease=timedelta(seconds=1), retry=ImmediateRetry()
+        TopicType.STREAM, checked=False, slots=2, lease=timedelta(seconds=4), retry=ImmediateRetry()
     )
     client.producer(topic).send_many(StreamMessage(f"m{number}") for number in range(200))
     client.stream(topic).add_group("g", "all")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -97,13 +96,15 @@ def empty(client: RmqClient, topic: Topic) -> bool:
 def test_killed_in_the_middle_of_ten_thousand_messages(client: RmqClient, ledger: Ledger, start: Start) -> None:
     """Three processes share all slots; one after the other is killed with -9. Nothing is lost, and only what was in
     flight in a killed one is delivered again."""
-    topic = Topic("killed", TopicType.PRIORITY, slots=8, lease=timedelta(seconds=2), retry=ImmediateRetry())
+    topic = Topic("killed", TopicType.PRIORITY, slots=8, lease=timedelta(seconds=5), retry=ImmediateRetry())
     number = 10_000
-    client.producer(topic).send_many(PriorityMessage(f"m{i}", 100 + i % 50) for i in range(number))
+    producer = client.producer(topic)
     workers = [start(topic, handle_ms=2) for _ in range(3)]
     killed: set[int] = set()
     in_flight: set[str] = set()
-    for worker in workers[:2]:
+    for turn, worker in enumerate(workers[:2]):
+        half = range(number // 2 * turn, number // 2 * (turn + 1))
+        producer.send_many(PriorityMessage(f"m{i}", 100 + i % 50) for i in half)
         wait_until(lambda worker=worker: len(ledger.of(worker.pid, "end")) > 100)
         worker.send_signal(signal.SIGSTOP)  # so that what it holds can be read before it dies
         in_flight |= {peeked.text for peeked in client.inspect(topic).peek("prepare", limit=1_000)}
@@ -135,14 +136,16 @@ def test_one_content_is_in_one_hand_only_though_it_is_sent_all_the_time(
     topic = Topic("one-hand", TopicType.PRIORITY, slots=4)
     producer = client.producer(topic)
     workers = [start(topic, handle_ms=2, threads=3) for _ in range(3)]
-    until_s = time.monotonic() + 3
-    while time.monotonic() < until_s:
+
+    def send_again() -> bool:
         producer.send_many(PriorityMessage(f"hot{i}", 100) for i in range(30))
+        ended = Counter(pid for _, pid, _, _ in ledger.lines("end"))
+        return len(ended) > 1 and sum(ended.values()) > 1_000
+
+    wait_until(send_again)
     wait_until(lambda: empty(client, topic))
     handled = Counter(pid for _, pid, _, _ in ledger.lines("end"))
     print(f"handled {dict(handled)}")
-    assert len(handled) > 1
-    assert sum(handled.values()) > 500
     assert stats_of(client, topic).total("acked") == sum(handled.values())
     # each of them is awake, also one that always was too late above: alone, it handles all
     for _ in range(3):
@@ -155,9 +158,9 @@ def test_one_content_is_in_one_hand_only_though_it_is_sent_all_the_time(
 
 def test_frozen_for_longer_than_the_lease(client: RmqClient, ledger: Ledger, start: Start) -> None:
     """It is told, its late ack changes nothing, and the message is delivered again."""
-    topic = Topic("frozen", TopicType.PRIORITY, slots=2, lease=timedelta(seconds=1), retry=ImmediateRetry())
+    topic = Topic("frozen", TopicType.PRIORITY, slots=2, lease=timedelta(seconds=3), retry=ImmediateRetry())
     client.producer(topic).send(PriorityMessage("a", 100))
-    worker = start(topic, handle_ms=4_000, threads=1)
+    worker = start(topic, handle_ms=9_000, threads=1)
     wait_until(lambda: ledger.of(worker.pid, "begin"))
     worker.send_signal(signal.SIGSTOP)
     with client.consumer(topic) as other:
@@ -184,12 +187,12 @@ def test_a_signal_lets_handlers_finish_and_gives_back_the_rest_at_once(
 ) -> None:
     topic = Topic(f"stopped-by-{number.name}", TopicType.PRIORITY, slots=2)
     client.producer(topic).send_many(PriorityMessage(f"m{i}", 1_000 - i) for i in range(20))
-    worker = start(topic, handle_ms=1_000, threads=2)
+    worker = start(topic, handle_ms=4_000, threads=2)
     wait_until(lambda: len(ledger.of(worker.pid, "begin")) == 2)
     worker.send_signal(number)
     wait_until(lambda: stats_of(client, topic).in_flight == 2)
     assert ledger.of(worker.pid, "end") == []  # given back while the handlers still run
-    assert worker.wait(20) == 0
+    assert worker.wait(60) == 0
     assert sorted(ledger.of(worker.pid, "end")) == sorted(ledger.of(worker.pid, "begin"))
     assert ledger.of(worker.pid, "stopped") == ["-"]
     assert left_in(stats_of(client, topic)) == (18, 0, 0, 0)
@@ -203,22 +206,19 @@ def test_a_signal_lets_handlers_finish_and_gives_back_the_rest_at_once(
 def test_the_limit_of_a_stop_is_respected(client: RmqClient, ledger: Ledger, start: Start) -> None:
     topic = Topic("limit", TopicType.PRIORITY)
     client.producer(topic).send(PriorityMessage("endless", 100))
-    worker = start(topic, handle_ms=60_000, threads=1, drain_s=0.5)
+    worker = start(topic, handle_ms=3_600_000, threads=1, drain_s=0.5)
     wait_until(lambda: ledger.of(worker.pid, "begin"))
-    start_s = time.monotonic()
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(20) == 0
-    assert time.monotonic() - start_s < 10
+    assert worker.wait(60) == 0
     assert left_in(stats_of(client, topic)) == (0, 1, 0, 0)  # the lease settles it
 
 
 def test_a_second_signal_ends_at_once(client: RmqClient, ledger: Ledger, start: Start) -> None:
     topic = Topic("second-signal", TopicType.PRIORITY)
     client.producer(topic).send(PriorityMessage("endless", 100))
-    worker = start(topic, handle_ms=60_000, threads=1)
+    worker = start(topic, handle_ms=3_600_000, threads=1, drain_s=3_600)
     wait_until(lambda: ledger.of(worker.pid, "begin"))
     worker.send_signal(signal.SIGTERM)
-    start_s = time.monotonic()
 
     def ended() -> bool:
         worker.send_signal(signal.SIGTERM)  # until the first one has been taken
@@ -226,4 +226,3 @@ def test_a_second_signal_ends_at_once(client: RmqClient, ledger: Ledger, start: 
 
     wait_until(ended)
     assert worker.returncode == -signal.SIGTERM
-    assert time.monotonic() - start_s < 10

@@ -148,7 +148,7 @@ def handled(ledger: Path) -> dict[str, int]:
 def test_workers_survive_a_poison_message_and_stop_cleanly(
     client: RmqClient, redis_url: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    topic = make_topic(TopicType.PRIORITY, slots=4, lease=1_000, max_retries=0)
+    topic = make_topic(TopicType.PRIORITY, slots=4, lease=4_000, max_retries=0)
     producer = client.producer(topic)
     with supervised(redis_url, topic, tmp_path) as (process, ledger):
         wait_until(lambda: len(children(process)) == 2)
@@ -161,7 +161,7 @@ def test_workers_survive_a_poison_message_and_stop_cleanly(
         wait_until(lambda: client.inspect(topic).stats().dead == 1)
         pids = children(process)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     assert not alive(pids)
     assert client.inspect(topic).stats().in_flight == 0
 

@@ -69,7 +69,7 @@ class Cluster:
     """A Redis Cluster of two masters."""
 
     def __init__(self, journal: Journal, binary: Path | None) -> None:
-        self._cluster = RedisClusterServers(2, 0, config=(*DURABLE, *PATIENT), binary=binary)
+        self._cluster = RedisClusterServers(2, 0, config=DURABLE, binary=binary)
         self.servers = self._cluster.servers
         self.url = self._cluster.url
         self._journal = journal

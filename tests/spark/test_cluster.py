@@ -26,7 +26,7 @@ from tests.spark.dead_letters import accounts, kill
 from tests.spark.frames import sink_of, stored
 from tests.spark.sessions import stream_of
 from tests.support.servers import RedisServer
-from tests.support.topologies import RedisClusterServers
+from tests.support.topologies import NEVER_MS, RedisClusterServers
 from tests.support.waiting import wait_until
 
 LIMIT_S = 150
@@ -108,7 +108,7 @@ def test_a_node_that_hangs_does_not_keep_the_leases_on_the_others_from_being_ren
     for each in (server, *replicas):  # with a replica to take over, it would only hang for a moment
         each.pause()
     try:
-        wait_until(lambda: oldest_claim_s() > began_s + 15)
+        wait_until(lambda: oldest_claim_s() > began_s + 15, LIMIT_S)
     finally:
         for each in (server, *replicas):
             each.resume()
@@ -174,8 +174,10 @@ def test_a_master_is_killed_and_its_replica_takes_over(
     job.wait_for(lambda: job.acked() >= NUMBER // 10)
     server = busiest(cluster, job.source)
     server.kill()
+    cluster.take_for_dead_after()
     try:
         wait_until(lambda: cluster.find_owner(slot_keys(job.source.name, 0).store) not in (None, server), LIMIT_S)
+        cluster.take_for_dead_after(NEVER_MS)
         job.finish()
     finally:
         server.start()

@@ -53,7 +53,7 @@ def play(
         proxy.delay_replies(0.0, reply_s, seed=3, command="EVALSHA")
 
         def consume(name: str, timeouts_s: tuple[float, ...]) -> None:
-            with side.queue(taker, name, lease=timedelta(seconds=2)) as queue:
+            with side.queue(taker, name, lease=timedelta(seconds=10)) as queue:
                 while not ended.is_set():
                     for timeout_s in timeouts_s:
                         with suppress(RedisUnavailableError):
@@ -67,7 +67,7 @@ def play(
         workers = [
             threading.Thread(target=consume, args=(name, timeouts)) for name in names for timeouts in ((0.001,), steps)
         ]
-        queues = [side.queue(sender, name, lease=timedelta(seconds=2)) for name in names]
+        queues = [side.queue(sender, name, lease=timedelta(seconds=10)) for name in names]
         for worker in workers:
             worker.start()
         for number in range(count):

@@ -26,7 +26,7 @@ from rmq._model.times import monotonic_s
 from rmq._model.topics import TopicType
 from rmq._ownership.documents import owner_path, owners_path
 from tests.support.ledger import Story, read_ledger
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 SESSION_S = 3.0
 TICK_MS = 300
@@ -94,7 +94,7 @@ class WorkerProcess:
         self.process.wait()
         self.killed_s = monotonic_s()
 
-    def stop(self, timeout_s: float = 20.0) -> int:
+    def stop(self, timeout_s: float = 60.0) -> int:
         """SIGTERM; return the exit code."""
         self.process.send_signal(signal.SIGCONT)
         self.process.send_signal(signal.SIGTERM)
@@ -220,7 +220,7 @@ class Rig:
         self._kazoo: Any = KazooClient(hosts=hosts + self.chroot, timeout=10.0)
 
     def __enter__(self) -> Rig:
-        self._kazoo.start(20)
+        self._kazoo.start(60)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -257,7 +257,7 @@ class Rig:
             pass
         return owners
 
-    def wait_owned(self, *names: str, timeout_s: float = 20.0, even: bool = True) -> float:
+    def wait_owned(self, *names: str, timeout_s: float = LIMIT_S, even: bool = True) -> float:
         """Wait until the named workers, by default all, own all slots, as evenly as stated; return how long it took."""
         wanted = set(names or self.workers)
         started_s = time.monotonic()

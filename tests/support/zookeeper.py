@@ -98,7 +98,7 @@ class ZooKeeperEnsemble:
         """The server that leads (or stands alone); None while there is no quorum."""
         return next((server for server in self.servers if server.pid and server.mode in ("leader", "standalone")), None)
 
-    def start(self, timeout_s: float = 30.0) -> None:
+    def start(self, timeout_s: float = 60.0) -> None:
         """Start all servers and wait until each serves.
 
         Raises:

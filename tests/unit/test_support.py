@@ -87,4 +87,4 @@ def test_waiting_ends_with_what_was_missing() -> None:
     start = time.monotonic()
     with pytest.raises(AssertionError, match=r"not within 0.05 s: the moon \(last value: 0\)"):
         wait_until(lambda: 0, 0.05, "the moon")
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 30

@@ -7,7 +7,7 @@ it, and read the same messages as often as they are asked to.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from rmq._model.topics import Topic
 from rmq._transport.connections import Connections
+from rmq._transport.dispatch import Dispatch
 from rmq.spark.arrow import pa, pc, spark_types
 from rmq.spark.calls import Chunk, Reading, read
 from rmq.spark.options import Options, check_source
@@ -120,27 +121,30 @@ def _chunks(connections: Connections, partition: BatchPartition) -> Iterator[lis
     """Read a partition's chunks, some at a time, each with its slot; the next ones are on their way meanwhile."""
     parts = partition.parts
 
-    def ask(first: int) -> Callable[[], list[Any]]:
+    def ask(first: int) -> Dispatch:
         asked = parts[first : first + AHEAD]
-        return connections.submit([read(partition.topic, partition.reading, *part) for part in asked])
+        return connections.dispatch([read(partition.topic, partition.reading, *part) for part in asked])
 
-    answers = ask(0)
-    for first in range(0, len(parts), AHEAD):
-        results = answers()
-        if first + AHEAD < len(parts):
-            answers = ask(first + AHEAD)
-        found: list[tuple[int, Chunk]] = []
-        size = 0
-        for (slot, *_), chunk in zip(parts[first : first + AHEAD], results, strict=True):
-            if isinstance(chunk, Exception):
-                raise chunk
-            found.append((slot, chunk))
-            size += chunk.size_bytes
-            if size > BATCH_BYTES:
+    under_way = ask(0)
+    try:
+        for first in range(0, len(parts), AHEAD):
+            results = under_way.results()
+            if first + AHEAD < len(parts):
+                under_way = ask(first + AHEAD)
+            found: list[tuple[int, Chunk]] = []
+            size = 0
+            for (slot, *_), chunk in zip(parts[first : first + AHEAD], results, strict=True):
+                if isinstance(chunk, Exception):
+                    raise chunk
+                found.append((slot, chunk))
+                size += chunk.size_bytes
+                if size > BATCH_BYTES:
+                    yield found
+                    found, size = [], 0
+            if found:
                 yield found
-                found, size = [], 0
-        if found:
-            yield found
+    finally:  # Spark may leave the rest unread
+        under_way.close()
 
 
 def to_arrow(schema: StructType, topic: Topic, chunks: Sequence[tuple[int, Chunk]]) -> Any:

@@ -144,7 +144,7 @@ def test_a_listener_resumes_and_a_living_namesake_hears_that_it_has_lost(
         def wait_long(delivery: Delivery) -> None:
             del delivery
             begun.set()
-            go.wait(20)
+            go.wait(100)
 
         @after.listener(topic, group="g", resume_as="pod-0")
         def handle(delivery: Delivery) -> None:
@@ -152,7 +152,7 @@ def test_a_listener_resumes_and_a_living_namesake_hears_that_it_has_lost(
 
         try:
             before.start()
-            assert begun.wait(10)
+            assert begun.wait(60)
             after.start()  # the promise that it is gone is wrong
             wait_until(lambda: again == [("m0", 2)])
             wait_until(lambda: lost == ["m0"])

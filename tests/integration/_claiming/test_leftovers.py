@@ -163,11 +163,9 @@ def test_a_program_that_ends_gives_back_what_no_poll_has_returned(
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, checked=False, lease=LEASE)
     client.producer(topic).send_many(PriorityMessage(f"m{index}", 100) for index in range(SENT))
-    began_s = time.monotonic()
     command = [sys.executable, "-c", program, redis_url, topic.name, way]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert time.monotonic() - began_s < 30
     if way == "forked":  # the child has nothing to give back, and the parent was ended by force
         assert client.inspect(topic).stats().in_flight == SENT
         forget_topic(redis_client, topic.name)
@@ -205,7 +203,7 @@ def test_an_error_and_an_interruption_leave_it_for_the_next_poll(
 def test_it_goes_back_where_no_poll_comes_and_what_has_lost_its_lease_is_not_returned(
     client: RmqClient, make_topic: Any
 ) -> None:
-    topic = make_topic(TopicType.PRIORITY, lease=timedelta(seconds=4))
+    topic = make_topic(TopicType.PRIORITY, lease=timedelta(seconds=10))
     client.producer(topic).send_many(PriorityMessage(f"m{index}", 100) for index in range(10))
     with client.consumer(topic) as idle, client.consumer(topic) as other:
         idle._left.keep(idle.poll(10))  # pyright: ignore[reportPrivateUsage]

@@ -60,7 +60,7 @@ def test_a_row_that_the_server_refused_is_put_aside_by_the_attempt_that_ends_wel
     topic = make_topic(TopicType.FIXED_TIME, slots=1)
     task = Task(connections, topic, tmp_path / "bad", marked=marked)
     now_ms = int(time.time() * 1_000)
-    soon_ms = now_ms + 1_500
+    soon_ms = now_ms + 5_000
     rows = [Encoded(0, *row, None) for row in ((b"passed", 7), (b"soon", soon_ms), (b"later", now_ms + 10**6))]
     counts, bad_rows = task.attempt(rows)
     assert counts == Counts(new=2)
