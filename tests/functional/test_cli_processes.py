@@ -34,8 +34,11 @@ MODULE = """if True:
 
     @client.listener(Topic("{topic}", TopicType.PRIORITY, slots=2))
     def handle(delivery):
+        stopping = client._listeners.runtimes[0].stopping
         Path("begun-" + delivery.text).touch()
         while not Path("go-on").exists():
+            if stopping.is_set():
+                Path("stopping").touch()
             time.sleep(0.01)
         if delivery.text == "bad":
             raise ValueError("\\x1b[31mbad\\x1b[0m")
@@ -244,6 +247,7 @@ def test_a_worker_finishes_what_it_began_and_returns_the_rest(
     with cli.process("worker", target, cwd=folder) as process:
         wait_until((folder / "begun-first").exists, LIMIT_S)
         process.terminate()
+        wait_until((folder / "stopping").exists, LIMIT_S)
         wait_until(lambda: client.inspect(topic_name).stats().in_flight == 1, LIMIT_S)
         (folder / "go-on").touch()
         code, out, err = ended(process)

@@ -13,11 +13,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("server", ["alone", "cluster"])
 def test_a_random_history_keeps_all_promises(server: str):
-    command = [sys.executable, "-m", "tests.histories", "--server", server, "--minutes", "0.2", "--freeze", "4"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr[-3000:] + done.stdout
-    report = json.loads(done.stdout)
-    assert report["runs"] > 100, report
+    for minutes in ("0.2", "1"):  # a busy machine needs more time until enough has happened
+        command = [sys.executable, "-m", "tests.histories", "--server", server, "--minutes", minutes, "--freeze", "4"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+        assert done.returncode == 0, done.stderr[-3000:] + done.stdout
+        report = json.loads(done.stdout)
+        if report["runs"] > 100:
+            return
+    pytest.fail(f"too few runs: {report}")

@@ -174,7 +174,10 @@ def test_deliveries_know_their_epoch_and_whether_their_slot_is_still_ours(
     seen: list[Delivery] = []
     go_on = threading.Event()
     lost: list[Delivery] = []
-    with RmqClient(redis_url, zookeeper=coordinate()) as first, RmqClient(redis_url) as plain:
+    with (
+        RmqClient(redis_url, zookeeper=coordinate(session_timeout_s=20 * TICK_MS / 1_000)) as first,
+        RmqClient(redis_url) as plain,
+    ):
 
         @first.listener(topic, on_lost=lost.append)
         def handle(delivery: Delivery) -> None:

@@ -135,7 +135,7 @@ def test_a_driver_that_ended_in_the_middle_of_an_ack_leaves_the_rest_of_it_to_th
 
 
 def test_leases_are_kept_until_the_ack_is_done(spark_client: RmqClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = Topic(f"reader-{next(numbers)}", TopicType.PRIORITY, lease=timedelta(seconds=1))
+    topic = Topic(f"reader-{next(numbers)}", TopicType.PRIORITY, lease=timedelta(seconds=4))
     spark_client.producer(topic).send(PriorityMessage("m", 1_000))
     reader, settle = reader_of(spark_client, topic), QuerySlots.settle
     start = reader.initialOffset()

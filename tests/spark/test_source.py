@@ -187,7 +187,7 @@ def test_a_read_after_the_ack_fails_loudly(queries: Queries) -> None:
 
 
 def test_a_batch_longer_than_three_leases_is_not_redelivered(queries: Queries, background: threading.Event) -> None:
-    topic = queries.topic(lease=timedelta(seconds=3))
+    topic = queries.topic(lease=timedelta(seconds=5))
     sent = queries.fill(topic, 500)
     stolen: list[str] = []
     began = threading.Event()
@@ -205,7 +205,7 @@ def test_a_batch_longer_than_three_leases_is_not_redelivered(queries: Queries, b
     def write(frame: DataFrame, number: int) -> None:
         first = contents(frame)
         began.set()
-        time.sleep(11)
+        time.sleep(16)
         assert contents(frame) == first
         seen.extend(first)
 

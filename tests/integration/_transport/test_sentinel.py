@@ -158,6 +158,7 @@ def test_a_service_that_nobody_knows(servers: SentinelServers) -> None:
             client.topics()
 
 
+@pytest.mark.timeout(240)
 def test_the_master_dies_while_messages_flow(
     servers: SentinelServers, topic: Topic, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -169,7 +170,9 @@ def test_the_master_dies_while_messages_flow(
         victim.kill()
         servers.take_for_dead_after()
         started_s = time.monotonic()
-        wait_until(lambda: servers.master is not victim, message="failover")
+        wait_until(
+            lambda: servers.master is not victim, 120, "failover"
+        )  # Sentinels rest for 30 s after a pause of 2 s
         failover_s = time.monotonic() - started_s
         servers.take_for_dead_after(NEVER_MS)
         victim.start()  # comes back as a replica, without which nothing would be confirmed
