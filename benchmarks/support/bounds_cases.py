@@ -18,7 +18,7 @@ from rmq._model.retention import Retention
 from rmq._model.topics import Topic, TopicType, WhenFull
 from rmq._scripts import claiming, limits, sending, steering, streams, viewing, workers
 from rmq._scripts import dead as dead_
-from rmq._scripts.claiming import MAX_BATCH, Nack
+from rmq._scripts.claiming import MAX_BATCH, Nack, Outcomes
 from rmq._scripts.keys import (
     HISTORY_TURN_KEY,
     TOPICS_KEY,
@@ -276,9 +276,9 @@ def _spark_send(place: Place) -> Call[Any]:
 
 
 @case("claim", "1,000 due")
-def _claim(place: Place, **more: Any) -> Call[Any]:
+def _claim(place: Place) -> Call[Any]:
     place.store(MAX_BATCH)
-    return claiming.claim(place.topic, 0, MAX_BATCH, **more)
+    return claiming.claim(place.topic, 0, MAX_BATCH)
 
 
 @case("claim", "1,000 due, behind 4,000 twins in flight")
@@ -354,7 +354,7 @@ def _claim_everything(place: Place) -> Call[Any]:
     place.dead(2_000)
     acks = place.held(MAX_BATCH, prefix="e")
     nacked = place.held(PORTION if place.body_bytes else PIGGYBACKED_NACKS, 0, prefix="f")
-    return claiming.claim(place.topic, 0, MAX_BATCH, acks=acks, nacks=_nacks(nacked))
+    return claiming.claim(place.topic, 0, MAX_BATCH, outcomes=Outcomes(acks=acks, nacks=_nacks(nacked)))
 
 
 @case("claim_many", "as many slots as a call has", most=16, slots=1_024)
@@ -384,7 +384,7 @@ def _ack_whole(place: Place) -> Call[Any]:
     held = [(place.names(10, f"w{index:03}"), place.now_ms * 1000 - index * 1000 + 5) for index in range(WHOLE_BATCH)]
     for names, score in held:
         place.zset(place.keys.prepare, names, score, 0)
-    return claiming.claim(place.topic, 0, 0, whole=[(score, 10) for _, score in held])
+    return claiming.claim(place.topic, 0, 0, outcomes=Outcomes(whole=[(score, 10) for _, score in held]))
 
 
 @case("nack", "to retry")
@@ -428,7 +428,7 @@ def _cancel(place: Place) -> Call[Any]:
 
 @case("reschedule", "the most", ttl=10**9)
 def _reschedule(place: Place) -> Call[Any]:
-    return steering.reschedule(place.topic, 0, _waiting_too(place), "priority", FAR, "me")
+    return steering.reschedule(place.topic, 0, _waiting_too(place), ("priority", FAR), "me")
 
 
 @case("promote", "the most", ttl=10**9)
@@ -657,8 +657,8 @@ def _join(place: Place) -> Call[Any]:
     return streams.join(place.topic, 0, "h", "all")
 
 
-def _claim_entries(place: Place, limit: int = MAX_BATCH, **more: Any) -> Call[Any]:
-    return streams.claim(place.topic, 0, ME, limit, **more)
+def _claim_entries(place: Place, limit: int = MAX_BATCH, **settled: Any) -> Call[Any]:
+    return streams.claim(place.topic, 0, ME, limit, Outcomes(**settled))
 
 
 @case("stream_claim", "1,000 new", S)

@@ -16,7 +16,7 @@ from rmq._model.replies import ClaimReply
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._scripts import claiming
-from rmq._scripts.claiming import CLAIM_BYTES
+from rmq._scripts.claiming import CLAIM_BYTES, NO_OUTCOMES
 from rmq._slots.slots import PIGGYBACKED_NACKS
 from rmq._transport.call import Call
 from rmq._transport.dispatch import AWAITED, Awaited, Dispatch
@@ -160,14 +160,9 @@ class ClaimExecutor:
         return found, trouble
 
     def _call(self, visit: Visit, most_bytes: int) -> Call[ClaimReply[Any]]:
-        slot, owner, settlements = visit.slot, visit.owner, visit.settlements
-        claim_call, limit, start = self._source.claim_call, visit.limit, visit.start
-        if settlements is None:
-            return claim_call(slot, limit, owner=owner, start=start, most_bytes=most_bytes)
-        acks, whole = settlements.acks()
-        nacks = settlements.nacks
-        return claim_call(
-            slot, limit, owner=owner, start=start, acks=acks, nacks=nacks, whole=whole, most_bytes=most_bytes
+        outcomes = NO_OUTCOMES if visit.settlements is None else visit.settlements.outcomes()
+        return self._source.claim_call(
+            visit.slot, visit.limit, outcomes, owner=visit.owner, start=visit.start, most_bytes=most_bytes
         )
 
     def _send_joined(

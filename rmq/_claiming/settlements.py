@@ -9,7 +9,7 @@ from rmq._claiming.portions import bytes_of
 from rmq._model.deliveries import RELEASED, Delivery, Outcome, Verb
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.retry import draw_jitter
-from rmq._scripts.claiming import CLAIM_BYTES, Ack, Nack, WholeClaim
+from rmq._scripts.claiming import CLAIM_BYTES, Ack, Nack, Outcomes, WholeClaim
 
 NAMED_ACKS = 2_000
 """Most acks by name that go along with a round of claims: 1,000 cost the server about 1 ms."""
@@ -34,8 +34,8 @@ class Settlements:
     acked: dict[int, list[Delivery]] = field(default_factory=dict[int, list[Delivery]])
     named: set[int] = field(default_factory=set[int])
 
-    def acks(self) -> tuple[list[Ack], list[WholeClaim]]:
-        """Return the acks to be named, those of a claim side by side, and the claims to be acked as a whole.
+    def outcomes(self) -> Outcomes:
+        """Return what a claim takes: the acks to be named stand side by side where they are of one claim.
 
         Whole are those of which every delivery is acked; what is nacked leaves them before. To name a single delivery
         costs least.
@@ -47,7 +47,7 @@ class Settlements:
                 named += [(delivery.name, score) for delivery in part]
             else:
                 whole.append((score, len(part)))
-        return named, whole
+        return Outcomes(named, self.nacks, whole)
 
     def of_claims(self, claim_scores: Iterable[int]) -> list[Delivery]:
         """Return the acked deliveries of these claims."""

@@ -15,7 +15,7 @@ from rmq._claiming.settlements import nack_of
 from rmq._model.deliveries import Delivery, Outcome, Verb
 from rmq._model.replies import ClaimReply
 from rmq._model.times import monotonic_s
-from rmq._scripts.claiming import MAX_BATCH, RENEWALS, Ack
+from rmq._scripts.claiming import MAX_BATCH, RENEWALS, Ack, Outcomes
 from rmq._slots.slots import NACK_BATCH, WHOLE_BATCH
 from rmq._slots.source import Source
 from rmq._transport.call import Call
@@ -111,7 +111,7 @@ class Settler:
             whole = [each for each in claims if len(each[1]) > 1 and not any(one.ack_individually for one in each[1])]
             for first in range(0, len(whole), WHOLE_BATCH):
                 batch = whole[first : first + WHOLE_BATCH]
-                call = writer.claim_call(slot, 0, whole=[(score, len(part)) for score, part in batch])
+                call = writer.claim_call(slot, 0, Outcomes(whole=[(score, len(part)) for score, part in batch]))
                 yield _Part(call.then(_unmatched), [each for _, part in batch for each in part], whole=True)
             scores = {score for score, _ in whole}
             deliveries = [delivery for delivery in deliveries if delivery.claim_score not in scores]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 from rmq._io.wire import Argument
 from rmq._model.topics import Topic
-from rmq._scripts.keys import slot_keys
+from rmq._scripts.keys import group_keys, slot_keys
 from rmq._transport.call import NO_REFUSALS, PUBLISH, Call, Refusals
 from rmq._transport.contract import Names
 from rmq._transport.script_library import default_scripts
@@ -26,11 +26,13 @@ class Bound:
     Args:
         name: Name of the script.
         refusals: Code of an error reply -> what makes the caller's error of it, for codes of this script's own.
+        repeatable: Whether a call may be sent again when its reply was lost.
     """
 
-    def __init__(self, name: str, refusals: Refusals = NO_REFUSALS) -> None:
+    def __init__(self, name: str, refusals: Refusals = NO_REFUSALS, *, repeatable: bool = True) -> None:
         self.name = name
         self._refusals = refusals
+        self.repeatable = repeatable
 
     @cached_property
     def args(self) -> Callable[..., list[Argument]]:
@@ -51,8 +53,7 @@ class Bound:
         return _getter(self._keys.required)
 
     @cached_property
-    def all_keys(self) -> Callable[[Any], tuple[str, ...]]:
-        """As `keys`, with the optional ones."""
+    def _all_keys(self) -> Callable[[Any], tuple[str, ...]]:
         return _getter(self._keys.required + self._keys.optional)
 
     @cached_property
@@ -62,7 +63,7 @@ class Bound:
     def keys_of(self, topic: Topic, slot: int) -> tuple[str, ...]:
         """Return the keys in a slot of a topic; with `born` only where the topic keeps times of sending."""
         keys = slot_keys(topic.name, slot)
-        return self.keys(keys) if topic.ttl is None or topic.type.timed else self.all_keys(keys)
+        return self.keys(keys) if topic.ttl is None or topic.type.timed else self._all_keys(keys)
 
     def keys_with(self, topic: Topic, slot: int, **others: str) -> tuple[str, ...]:
         """As `keys_of`, where some keys of the script are others than those of the slot that have their names."""
@@ -88,9 +89,9 @@ class Bound:
         parse: Callable[[Any], T],
         args: Sequence[Argument],
         *,
-        repeatable: bool,
-        keys: tuple[str, ...] | None = None,
+        group: str | None = None,
         durable: bool = False,
+        **others: str,
     ) -> Call[T]:
         """Build a call on a slot of a topic.
 
@@ -99,12 +100,15 @@ class Bound:
             slot: The slot.
             parse: Turns the reply into a value.
             args: What `args` has returned.
-            repeatable: Whether it may be sent again when its reply was lost.
-            keys: The keys; by default those of the slot.
+            group: Take the keys of this group of a stream topic, and not those of the slot.
             durable: Whether it counts only once it is as safe as the client's durability level asks.
+            others: Keys of the script, by name, that are not those of the slot that have these names.
         """
-        names = self.keys_of(topic, slot) if keys is None else keys
-        return Call(self.name, names, args, parse, repeatable, topic.name, slot, durable, self._refusals)
+        if group is not None:
+            keys = self.keys(group_keys(topic.name, slot, group))
+        else:
+            keys = self.keys_with(topic, slot, **others) if others else self.keys_of(topic, slot)
+        return Call(self.name, keys, args, parse, self.repeatable, topic.name, slot, durable, self._refusals)
 
 
 def _binder(script: str, names: Names, brackets: str) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, repeat
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from rmq._io.wire import Argument
 from rmq._model.owner import NO_OWNER, Owner
@@ -20,11 +20,11 @@ from rmq._transport.call import Call
 from rmq._transport.refusals import AOF_TROUBLE, error_of, reply_lost
 from rmq.errors import RmqError
 
-_CLAIM, _CLAIM_MANY = Bound("claim"), Bound("claim_many")
+_CLAIM, _CLAIM_MANY = Bound("claim", repeatable=False), Bound("claim_many", repeatable=False)
+_ACK, _NACK, _EXTEND = (Bound(verb, repeatable=False) for verb in ("ack", "nack", "extend"))
+_LOOK = Bound("look")
 _SHARED = ("lease_ms", "max_retries", "order", "sweep_limit", "max_dead_age_ms", "max_dead")
 """What all claims of a topic have in common."""
-
-_ACK, _NACK, _EXTEND, _LOOK = Bound("ack"), Bound("nack"), Bound("extend"), Bound("look")
 
 MAX_BATCH = 1_000
 """Most messages in one script call: `unpack` takes 7,999 values, and a script that has written can't be stopped."""
@@ -67,6 +67,9 @@ class Nack:
 Ack = tuple[bytes, int]
 """Content and claim score of a delivery that is done."""
 
+NewScore = tuple[str, int]
+"""New due time or priority of a message: `after` and ms, `at` and epoch ms, or `priority` and the number."""
+
 Renewal = tuple[int, Sequence[Ack], Owner]
 """A slot, the deliveries whose lease is to be renewed there, and the owner that claimed them."""
 
@@ -77,23 +80,42 @@ WholeClaim = tuple[int, int]
 """Claim score, and the number of all the deliveries of a slot that have it, every one of them done."""
 
 
+class Outcomes(NamedTuple):
+    """What came of earlier deliveries of a slot.
+
+    Attributes:
+        acks: Those that are done, by name.
+        nacks: Those to roll back.
+        whole: Claims of which every delivery is done: without names, which is cheaper for all sides.
+    """
+
+    acks: Iterable[Ack] = ()
+    nacks: Sequence[Nack] = ()
+    whole: Sequence[WholeClaim] = ()
+
+
+NO_OUTCOMES = Outcomes()
+
+
 def claim(
     topic: Topic,
     slot: int,
     limit: int,
+    outcomes: Outcomes = NO_OUTCOMES,
     *,
     owner: Owner = NO_OWNER,
     start: int = 0,
-    acks: Iterable[Ack] = (),
-    nacks: Sequence[Nack] = (),
-    whole: Sequence[WholeClaim] = (),
     sweep_limit: int = SWEEP_LIMIT,
     most_bytes: int = CLAIM_BYTES,
 ) -> Call[ClaimReply[Claimed]]:
     """Build the claim of up to `limit` messages (0 to `MAX_BATCH`), which first settles earlier deliveries.
 
-    `whole` acks claims of which every delivery is done, without their names: cheaper for all sides.
+    The reply's `unmatched` are the claim scores of `outcomes.whole` that have to be acked by name.
+
+    Guarantee: a whole claim is acked only if all of it is still there; else nothing changes for it. Nobody else's
+    can be meant: no two claims or renewals of a slot have a score in common.
     """
+    acks, nacks, whole = outcomes
     max_retries = topic.max_retries
     settlements = nack_args(nacks)
     settlements += ack_args(acks)
@@ -116,11 +138,7 @@ def claim(
         most_bytes=most_bytes,
         settlements=settlements,
     )
-
-    def parse(reply: list[Any]) -> ClaimReply[Claimed]:
-        return _parse_claim(reply, max_retries)
-
-    return _CLAIM.call(topic, slot, parse, args, repeatable=False)
+    return _CLAIM.call(topic, slot, lambda reply: _parse_claim(reply, max_retries), args)
 
 
 def claim_many(
@@ -163,7 +181,7 @@ def _parse_one_of_many(claim: Call[ClaimReply[Claimed]], reply: Any) -> ClaimRep
 def ack(topic: Topic, slot: int, acks: Iterable[Ack], owner: Owner = NO_OWNER) -> Call[tuple[bytes, ...]]:
     """Build the ack of deliveries; answers the contents whose claim was stale."""
     args = _ACK.args(epoch=owner.epoch, ensemble=owner.ensemble, acks=ack_args(acks))
-    return _ACK.call(topic, slot, _contents, args, repeatable=False)
+    return _ACK.call(topic, slot, tuple, args)
 
 
 def nack(topic: Topic, slot: int, nacks: Sequence[Nack], owner: Owner = NO_OWNER) -> Call[tuple[bytes, ...]]:
@@ -176,37 +194,33 @@ def nack(topic: Topic, slot: int, nacks: Sequence[Nack], owner: Owner = NO_OWNER
         max_dead=topic.max_dead_per_slot,
         nacks=nack_args(nacks),
     )
-    return _NACK.call(topic, slot, _contents, args, repeatable=False)
+    return _NACK.call(topic, slot, tuple, args)
 
 
 def extend(topic: Topic, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
     """Build the renewal of leases."""
-    pairs: list[Argument] = []
-    for content, claim_score in claims:
-        pairs += (claim_score, content)
+    pairs = renewal_args(claims)
     args = _EXTEND.args(epoch=owner.epoch, ensemble=owner.ensemble, lease_ms=topic.lease_ms, claims=pairs)
-    lefts = [retries_left_of(claim_score) for _, claim_score in claims]
 
     def parse(reply: list[bytes]) -> ExtendReply:
-        stamp, flags = int(reply[2]), zip(reply[1], lefts, strict=True)
-        scores = tuple(stamped(stamp, left) if flag == 49 else None for flag, left in flags)
-        return ExtendReply(int(reply[0]), scores)
+        stamp, flags = int(reply[2]), zip(reply[1], pairs[::2], strict=True)
+        scores = (stamped(stamp, retries_left_of(cast(int, score))) if flag == 49 else None for flag, score in flags)
+        return ExtendReply(int(reply[0]), tuple(scores))
 
-    return _EXTEND.call(topic, slot, parse, args, repeatable=False)
+    return _EXTEND.call(topic, slot, parse, args)
 
 
 def look(topic: Topic, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
     """Build the reading of Redis' time and of when each slot next has something to do (0 for never), ms."""
-    names: list[str] = []
-    for slot in slots:
-        keys = slot_keys(topic.name, slot)
-        names += (keys.store, keys.prepare, keys.retry, keys.meta)
+    each = [slot_keys(topic.name, slot) for slot in slots]
+    names = [name for keys in each for name in (keys.store, keys.prepare, keys.retry, keys.meta)]
+    args = _LOOK.args(order=order_of(topic), lease_ms=topic.lease_ms)
+    return Call(_LOOK.name, tuple(names), args, due_times, True, topic.name, slots[0])
 
-    def parse(reply: list[bytes]) -> tuple[int, list[int]]:
-        return int(reply[0]), [int(due) for due in reply[1:]]
 
-    args, keys = _LOOK.args(order=order_of(topic), lease_ms=topic.lease_ms), _LOOK.names(slots=names)
-    return _LOOK.call(topic, slots[0], parse, args, repeatable=True, keys=keys)
+def due_times(reply: list[bytes]) -> tuple[int, list[int]]:
+    """Parse Redis' time, and when each slot is due."""
+    return int(reply[0]), [int(due) for due in reply[1:]]
 
 
 def order_of(topic: Topic) -> str:
@@ -228,6 +242,11 @@ def ack_args(acks: Iterable[Ack]) -> list[Argument]:
     return args
 
 
+def renewal_args(claims: Sequence[Ack]) -> list[Argument]:
+    """Return deliveries as the scripts that renew leases take them."""
+    return [part for content, claim_score in claims for part in (claim_score, content)]
+
+
 def nack_args(nacks: Sequence[Nack]) -> list[Argument]:
     """Return nacks as settle_nacks takes them."""
     args: list[Argument] = [len(nacks)]
@@ -238,30 +257,24 @@ def nack_args(nacks: Sequence[Nack]) -> list[Argument]:
 
 def _parse_claim(reply: list[Any], max_retries: int) -> ClaimReply[Claimed]:
     now_ms, next_due_ms, resume, swept, stale, items, bodies, unmatched, stamp = reply
-    now = int(now_ms)
-    if not items:
-        return ClaimReply(now, int(next_due_ms), int(resume), int(swept), tuple(stale), (), tuple(map(int, unmatched)))
-    stamp = int(stamp)
-    fresh = stamped(stamp, max_retries)
-    scores = scores_of(items[1::2])
-    claim_scores: Iterable[int] = repeat(fresh)
-    if min(scores) <= max_retries:
-        claim_scores = [
-            fresh if score > max_retries else stamped(stamp, retries_left_after_claim(score, max_retries))
-            for score in scores
-        ]
-    # nothing of Python's own per message: most of a claim's cost is here
-    messages = tuple(map(_claimed, zip(items[::2], scores, claim_scores, bodies or repeat(None), strict=False)))
-    return ClaimReply(
-        now, int(next_due_ms), int(resume), int(swept), tuple(stale), messages, tuple(map(int, unmatched))
-    )
+    messages: tuple[Claimed, ...] = ()
+    if items:
+        stamp = int(stamp)
+        fresh = stamped(stamp, max_retries)
+        scores = scores_of(items[1::2])
+        claim_scores: Iterable[int] = repeat(fresh)
+        if min(scores) <= max_retries:
+            claim_scores = [
+                fresh if score > max_retries else stamped(stamp, retries_left_after_claim(score, max_retries))
+                for score in scores
+            ]
+        # nothing of Python's own per message: most of a claim's cost is here
+        messages = tuple(map(_claimed, zip(items[::2], scores, claim_scores, bodies or repeat(None), strict=False)))
+    whole = tuple(map(int, unmatched))
+    return ClaimReply(int(now_ms), int(next_due_ms), int(resume), int(swept), tuple(stale), messages, whole)
 
 
 _claimed = cast(
     "Callable[[tuple[bytes, int, int, bytes | None]], Claimed]",
     partial(tuple.__new__, Claimed),  # pyright: ignore[reportUnknownMemberType]
 )
-
-
-def _contents(reply: list[bytes]) -> tuple[bytes, ...]:
-    return tuple(reply)

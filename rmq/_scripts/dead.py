@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 from rmq._io.wire import Argument
@@ -14,6 +15,7 @@ from rmq._model.scores import score_of
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import DeadMessage
 from rmq._scripts.binding import Bound
+from rmq._scripts.claiming import NewScore
 from rmq._transport.call import Call
 
 _REDRIVE, _PURGE_DEAD, _LIST_DEAD = Bound("redrive"), Bound("purge_dead"), Bound("list_dead")
@@ -23,8 +25,7 @@ _DEAD_REASONS = Bound("dead_reasons")
 def redrive(
     topic: Topic,
     slot: int,
-    kind: str,
-    value: int,
+    score: NewScore,
     *,
     overwrite: bool,
     contents: Sequence[bytes],
@@ -39,24 +40,24 @@ def redrive(
     if died_ms is not None:
         named = [part for pair in zip(contents, died_ms, strict=True) for part in pair]
     args = _REDRIVE.args(
-        kind=kind,
-        value=value,
+        kind=score[0],
+        value=score[1],
         overwrite=int(overwrite),
         actor=actor,
         dated=int(died_ms is not None),
         contents=named,
     )
+    return _REDRIVE.call(topic, slot, redriven, args)
 
-    def parse(reply: list[bytes]) -> list[Redriven]:
-        return [Redriven(answer.decode()) for answer in reply]
 
-    return _REDRIVE.call(topic, slot, parse, args, repeatable=True)
+def redriven(reply: list[bytes]) -> list[Redriven]:
+    """Parse what became of dead messages."""
+    return [Redriven(answer.decode()) for answer in reply]
 
 
 def purge_dead(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "") -> Call[int]:
     """Build the purge of contents; answers how many were dead."""
-    args = _PURGE_DEAD.args(actor=actor, contents=contents)
-    return _PURGE_DEAD.call(topic, slot, int, args, repeatable=True)
+    return _PURGE_DEAD.call(topic, slot, int, _PURGE_DEAD.args(actor=actor, contents=contents))
 
 
 def list_dead(topic: Topic, slot: int, start: int, limit: int) -> Call[list[DeadMessage]]:
@@ -64,11 +65,10 @@ def list_dead(topic: Topic, slot: int, start: int, limit: int) -> Call[list[Dead
 
     def parse(reply: list[Any]) -> list[DeadMessage]:
         page, reasons, bodies = reply
-        pairs = list(zip(page[::2], page[1::2], strict=True))
-        rows = zip(pairs, reasons, bodies or [None] * len(pairs), strict=True)
-        return [dead_message(topic.name, slot, *pair, reason, body) for pair, reason, body in rows]
+        rows = zip(page[::2], page[1::2], reasons, bodies or repeat(None), strict=False)
+        return [dead_message(topic.name, slot, *row) for row in rows]
 
-    return _LIST_DEAD.call(topic, slot, parse, _LIST_DEAD.args(start=start, limit=limit), repeatable=True)
+    return _LIST_DEAD.call(topic, slot, parse, _LIST_DEAD.args(start=start, limit=limit))
 
 
 def dead_message(
@@ -86,4 +86,4 @@ def dead_reasons(topic: Topic, slot: int, sample: int) -> Call[tuple[int, Counte
         pairs = zip(reply[1::2], reply[2::2], strict=True)
         return int(reply[0]), Counter({kind.decode(errors="backslashreplace"): int(number) for kind, number in pairs})
 
-    return _DEAD_REASONS.call(topic, slot, parse, _DEAD_REASONS.args(sample=sample), repeatable=True)
+    return _DEAD_REASONS.call(topic, slot, parse, _DEAD_REASONS.args(sample=sample))

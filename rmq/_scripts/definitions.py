@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rmq._model.definitions import MAX_DEFINITION_BYTES
 from rmq._scripts.binding import Bound
 from rmq._scripts.keys import TOPICS_KEY
-from rmq._transport.call import Call
+from rmq._transport.call import Call, is_one
 
 _READ, _DEFINE = Bound("registry_read"), Bound("registry_define")
 
@@ -17,19 +17,11 @@ def read(names: Sequence[bytes]) -> Call[list[bytes | int | None]]:
 
     The answer is shorter than `names` where they are long: the rest is left to further calls.
     """
-
-    def parse(reply: list[bytes | int | None]) -> list[bytes | int | None]:
-        return reply
-
     args = _READ.args(most_bytes=MAX_DEFINITION_BYTES, names=names)
-    return Call(_READ.name, _READ.names(topics=TOPICS_KEY), args, parse, True, TOPICS_KEY, 0)
+    return Call(_READ.name, _READ.names(topics=TOPICS_KEY), args, list, True, TOPICS_KEY, 0)
 
 
 def define(topic: str, expected: bytes, text: bytes, *, durable: bool) -> Call[bool]:
     """Build the writing of a definition where the expected one is; answers whether it was."""
-
-    def parse(reply: bytes) -> bool:
-        return reply == b"1"
-
     args = _DEFINE.args(name=topic, expected=expected, text=text)
-    return Call(_DEFINE.name, _DEFINE.names(topics=TOPICS_KEY), args, parse, True, topic, 0, durable)
+    return Call(_DEFINE.name, _DEFINE.names(topics=TOPICS_KEY), args, is_one, True, topic, 0, durable)

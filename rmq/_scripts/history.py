@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rmq._scripts.binding import Bound
 from rmq._scripts.keys import HISTORY_TURN_KEY, history_key
-from rmq._transport.call import Call
+from rmq._transport.call import Call, is_one
 
 _TURN, _WRITE = Bound("history_turn"), Bound("history_write")
 
@@ -22,10 +22,6 @@ def take_turn(keep_s: int) -> Call[tuple[int, int | None]]:
 
 def append(topic: str | None, minute: int, record: bytes, most: int, keep_s: int) -> Call[bool]:
     """Build the appending of a record to a ring of `most`; answers whether it was new."""
-
-    def parse(reply: bytes) -> bool:
-        return reply == b"1"
-
     keys = _WRITE.names(ring=history_key(topic))
     args = _WRITE.args(minute=minute, record=record, most=most, keep_s=keep_s)
-    return Call(_WRITE.name, keys, args, parse, True, topic or "", 0)
+    return Call(_WRITE.name, keys, args, is_one, True, topic or "", 0)

@@ -6,7 +6,7 @@ A topic's name has no brace, which would move the tag (`a{b}c_0` and `prepare{a{
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 TOPICS_KEY = "rmq:topics"
@@ -45,6 +45,7 @@ class SlotKeys:
         wake: channel: a hint that something became due earlier than before.
         born: ZSET content -> time of its last send, ms; only on PRIORITY topics with a time to live.
         audit: STREAM: who steered what in this slot, the last thousand lines.
+        sizes: HASH, only on stream topics: how long the stream was at the last shrinking.
     """
 
     store: str
@@ -59,6 +60,7 @@ class SlotKeys:
     wake: str
     born: str
     audit: str
+    sizes: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,52 +105,28 @@ class QueryKeys:
 
 @lru_cache(maxsize=65_536)
 def slot_keys(topic: str, slot: int) -> SlotKeys:
-    """Return the names of a slot's keys.
+    """Return the names of a slot's keys: `prepare{topic_0}`, `deadbody{topic_0}` and so on.
 
     Args:
         topic: A valid topic name.
         slot: Number of the slot, from 0.
     """
     store = f"{topic}_{slot}"
-    tag = f"{{{store}}}"
-    return SlotKeys(
-        store=store,
-        prepare=f"prepare{tag}",
-        retry=f"retry{tag}",
-        dead=f"dead{tag}",
-        body=f"body{tag}",
-        meta=f"meta{tag}",
-        error=f"error{tag}",
-        reason=f"reason{tag}",
-        dead_body=f"deadbody{tag}",
-        wake=f"wake{tag}",
-        born=f"born{tag}",
-        audit=f"audit{tag}",
-    )
+    return SlotKeys(store, *(f"{each.name.replace('_', '')}{{{store}}}" for each in fields(SlotKeys)[1:]))
 
 
 @lru_cache(maxsize=65_536)
 def group_keys(topic: str, slot: int, group: str) -> GroupKeys:
-    """Return the names of a group's keys on a slot of a stream topic.
+    """Return the names of a group's keys on a slot of a stream topic: `retry:group{topic_0}` and so on.
 
     Args:
         topic: A valid topic name.
         slot: Number of the slot, from 0.
         group: A valid group name: no colon in it.
     """
-    store = f"{topic}_{slot}"
-    tag = f"{{{store}}}"
-    return GroupKeys(
-        store=store,
-        meta=f"meta{tag}",
-        wake=f"wake{tag}",
-        group=f"group:{group}{tag}",
-        retry=f"retry:{group}{tag}",
-        dead=f"dead:{group}{tag}",
-        error=f"error:{group}{tag}",
-        reason=f"reason:{group}{tag}",
-        dead_body=f"deadbody:{group}{tag}",
-    )
+    common = slot_keys(topic, slot)
+    own = (f"{each.name.replace('_', '')}:{group}{{{common.store}}}" for each in fields(GroupKeys)[3:])
+    return GroupKeys(common.store, common.meta, common.wake, *own)
 
 
 @lru_cache(maxsize=65_536)
@@ -167,11 +145,6 @@ def query_keys(topic: str, slot: int, query: str) -> QueryKeys:
 def sent_key(topic: str, slot: int, query: str) -> str:
     """Return the HASH that says which chunks a streaming query has sent to a slot; unused, it expires."""
     return f"sent:{query}{{{topic}_{slot}}}"
-
-
-def sizes_key(topic: str, slot: int) -> str:
-    """Return the HASH of a stream topic's slot that remembers how long the stream was at the last shrinking."""
-    return f"sizes{{{topic}_{slot}}}"
 
 
 def rate_key(topic: str) -> str:

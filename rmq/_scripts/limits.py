@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from rmq._model.topics import Topic
 from rmq._scripts.binding import Bound
 from rmq._scripts.keys import rate_key
-from rmq._transport.call import Call
+from rmq._transport.call import Call, is_one
 
-_TAKE_TOKENS = Bound("take_tokens")
+_TAKE_TOKENS = Bound("take_tokens", repeatable=False)
 
 Tokens = tuple[int, float, float, bool]
 """How many were granted, seconds until it is worth asking again, the rate (0: no limit), whether the bucket is new."""
@@ -24,7 +24,7 @@ def take_from(key: str, topic: Topic, wanted: int, per_second: float, burst: int
     """Build the taking of tokens from any bucket; rate and burst count where it does not exist yet."""
 
     def parse(reply: Sequence[bytes]) -> Tokens:
-        return int(reply[0]), int(reply[1]) / 1000, float(reply[2]), reply[3] == b"1"
+        return int(reply[0]), int(reply[1]) / 1000, float(reply[2]), is_one(reply[3])
 
     args = _TAKE_TOKENS.args(wanted=wanted, rate=repr(per_second), burst=burst)
-    return _TAKE_TOKENS.call(topic, 0, parse, args, repeatable=False, keys=_TAKE_TOKENS.names(bucket=key))
+    return _TAKE_TOKENS.call(topic, 0, parse, args, bucket=key)

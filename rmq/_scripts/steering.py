@@ -8,65 +8,53 @@ from dataclasses import dataclass
 from rmq._model.replies import ControlResult
 from rmq._model.topics import Topic
 from rmq._scripts.binding import Bound
-from rmq._scripts.claiming import order_of
+from rmq._scripts.claiming import NewScore, order_of
 from rmq._scripts.keys import group_keys, slot_keys
-from rmq._transport.call import Call, nothing
+from rmq._transport.call import Call, is_one, nothing
 
 _CANCEL, _RESCHEDULE, _PROMOTE, _PAUSE = Bound("cancel"), Bound("reschedule"), Bound("promote"), Bound("pause")
-_PURGE_BACKLOG, _AUDIT, _ADOPT = Bound("purge_backlog"), Bound("audit"), Bound("adopt")
+_PURGE_BACKLOG, _AUDIT, _ADOPT = Bound("purge_backlog", repeatable=False), Bound("audit"), Bound("adopt")
 
 
 def promote(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "") -> Call[list[ControlResult]]:
     """Build making up to `STEERED` contents due now. An empty `actor`, here and below, leaves no audit line."""
     args = _PROMOTE.args(order=order_of(topic), max_retries=topic.max_retries, actor=actor, contents=contents)
-    return _PROMOTE.call(topic, slot, control_results, args, repeatable=True)
+    return _PROMOTE.call(topic, slot, control_results, args)
 
 
 def pause(
     topic: Topic, slot: int, paused: bool, actor: str = "", detail: str = "", group: str | None = None
 ) -> Call[bool]:
     """Build the pause or the resumption of a slot, or of a stream group on it; answers whether that changed it."""
-    meta = slot_keys(topic.name, slot).meta if group is None else group_keys(topic.name, slot, group).group
     args = _PAUSE.args(pause=int(paused), actor=actor, detail=detail)
-    return _PAUSE.call(topic, slot, _flag, args, repeatable=True, keys=_PAUSE.keys_with(topic, slot, meta=meta))
+    return _PAUSE.call(topic, slot, is_one, args, meta=_meta_key(topic, slot, group))
 
 
 def purge_backlog(topic: Topic, slot: int, place: str, limit: int) -> Call[int]:
     """Build dropping up to `limit` messages of `store` or `retry`; answers how many."""
     keys = slot_keys(topic.name, slot)
     source = {"store": keys.store, "retry": keys.retry}[place]
-    names = _PURGE_BACKLOG.keys_with(topic, slot, source=source)
-    return _PURGE_BACKLOG.call(topic, slot, int, _PURGE_BACKLOG.args(limit=limit), repeatable=False, keys=names)
+    return _PURGE_BACKLOG.call(topic, slot, int, _PURGE_BACKLOG.args(limit=limit), source=source)
 
 
 def audit(topic: Topic, slot: int, actor: str, action: str, detail: str, outcome: str) -> Call[None]:
     """Build a line of the audit for a step that takes many calls."""
     args = _AUDIT.args(actor=actor, action=action, detail=detail, outcome=outcome)
-    return _AUDIT.call(topic, slot, nothing, args, repeatable=True)
-
-
-def _flag(reply: bytes) -> bool:
-    return reply == b"1"
+    return _AUDIT.call(topic, slot, nothing, args)
 
 
 def cancel(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "") -> Call[list[ControlResult]]:
-    """Build the cancellation of up to `STEERED` contents. An empty `actor`, here and below, leaves no audit line."""
-    args = _CANCEL.args(actor=actor, contents=contents)
-    return _CANCEL.call(topic, slot, control_results, args, repeatable=True)
+    """Build the cancellation of up to `STEERED` contents."""
+    return _CANCEL.call(topic, slot, control_results, _CANCEL.args(actor=actor, contents=contents))
 
 
 def reschedule(
-    topic: Topic,
-    slot: int,
-    contents: Sequence[bytes],
-    kind: str,
-    value: int,
-    actor: str = "",
-    action: str = "reschedule",
+    topic: Topic, slot: int, contents: Sequence[bytes], score: NewScore, actor: str = "", action: str = "reschedule"
 ) -> Call[list[ControlResult]]:
-    """Build a new due time (`after` ms, `at` epoch ms) or `priority` for up to `STEERED` contents."""
+    """Build a new score for up to `STEERED` contents."""
+    kind, value = score
     args = _RESCHEDULE.args(kind=kind, value=value, actor=actor, action=action, contents=contents)
-    return _RESCHEDULE.call(topic, slot, control_results, args, repeatable=True)
+    return _RESCHEDULE.call(topic, slot, control_results, args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +74,18 @@ class Adopted:
 
 def adopt(topic: Topic, slot: int, from_ensemble: str, to_ensemble: str, group: str | None = None) -> Call[Adopted]:
     """Build the move of a slot, or of a group's part of it, to another ensemble; without `from_ensemble` it reads."""
-    meta = slot_keys(topic.name, slot).meta if group is None else group_keys(topic.name, slot, group).group
 
     def parse(reply: list[bytes]) -> Adopted:
-        return Adopted(reply[0].decode(), int(reply[1]), reply[2] == b"1")
+        return Adopted(reply[0].decode(), int(reply[1]), is_one(reply[2]))
 
     args = _ADOPT.args(from_ensemble=from_ensemble, to_ensemble=to_ensemble)
-    return _ADOPT.call(topic, slot, parse, args, repeatable=True, keys=_ADOPT.names(meta=meta))
+    return _ADOPT.call(topic, slot, parse, args, meta=_meta_key(topic, slot, group))
 
 
 def control_results(reply: list[bytes]) -> list[ControlResult]:
     """Parse what became of contents."""
     return [ControlResult(answer.decode()) for answer in reply]
+
+
+def _meta_key(topic: Topic, slot: int, group: str | None) -> str:
+    return slot_keys(topic.name, slot).meta if group is None else group_keys(topic.name, slot, group).group

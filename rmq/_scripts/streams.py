@@ -27,12 +27,14 @@ from rmq._model.replies import ClaimReply, ExtendReply, Redriven, SendResult, St
 from rmq._model.retention import Retention
 from rmq._model.topics import Topic
 from rmq._scripts.binding import Bound
-from rmq._scripts.claiming import CLAIM_BYTES, Ack, Nack, ack_args, nack_args
-from rmq._scripts.keys import group_keys, sizes_key
-from rmq._transport.call import Call
+from rmq._scripts.claiming import CLAIM_BYTES, NO_OUTCOMES, Ack, Outcomes, ack_args, due_times, nack_args, renewal_args
+from rmq._scripts.dead import redriven
+from rmq._scripts.keys import group_keys
+from rmq._transport.call import Call, is_one, read_totals
 from rmq.errors import RmqError, TooManyGroupsError
 
-_SEND, _CLAIM, _EXTEND, _LOOK = (Bound(f"stream_{verb}") for verb in "send claim extend look".split())
+_SEND, _LOOK = Bound("stream_send"), Bound("stream_look")
+_CLAIM, _EXTEND = Bound("stream_claim", repeatable=False), Bound("stream_extend", repeatable=False)
 _RESUME, _FORGET, _DROP_GROUP = (Bound(f"stream_{verb}") for verb in "resume forget drop_group".split())
 _TRIM, _DELETE, _RANGE, _PENDING = (Bound(f"stream_{verb}") for verb in "trim delete range pending".split())
 _STATS, _GROUP, _CONSUMERS = (Bound(f"stream_{verb}") for verb in "stats group consumers".split())
@@ -82,11 +84,10 @@ def send(topic: Topic, slot: int, messages: Sequence[Encoded], detailed: bool = 
     )
 
     def parse(reply: list[bytes]) -> SendResult:
-        if not detailed:
-            return SendResult(number, 0)
-        return SendResult(number, 0, (True,) * number, tuple(entry_id.decode() for entry_id in reply))
+        ids = tuple(entry_id.decode() for entry_id in reply) if detailed else ()
+        return SendResult(number, 0, (True,) * len(ids), ids)
 
-    return _SEND.call(topic, slot, parse, args, repeatable=True, durable=True)
+    return _SEND.call(topic, slot, parse, args, durable=True)
 
 
 def entry_args(messages: Iterable[Encoded]) -> list[Argument]:
@@ -105,9 +106,8 @@ def entry_args(messages: Iterable[Encoded]) -> list[Argument]:
 
 def join(topic: Topic, slot: int, group: str, start: str) -> Call[bool]:
     """Build the registration of a group; answers whether it is new."""
-    keys = _JOIN.keys(group_keys(topic.name, slot, group))
     args = _JOIN.args(group=group, start=start, max_groups=MAX_GROUPS)
-    return _JOIN.call(topic, slot, _flag, args, repeatable=True, keys=keys)
+    return _JOIN.call(topic, slot, is_one, args, group=group)
 
 
 def claim(
@@ -115,10 +115,9 @@ def claim(
     slot: int,
     member: Member,
     limit: int,
+    outcomes: Outcomes = NO_OUTCOMES,
     *,
     owner: Owner = NO_OWNER,
-    acks: Iterable[Ack] = (),
-    nacks: Sequence[Nack] = (),
     scan_limit: int = SCAN_LIMIT,
     most_bytes: int = CLAIM_BYTES,
 ) -> Call[ClaimReply[StreamClaimed]]:
@@ -136,44 +135,31 @@ def claim(
         max_dead=topic.max_dead_per_slot,
         most_bytes=most_bytes,
         piece=max(1, FIRST_BYTES // (topic.max_content_bytes + topic.max_body_bytes)),
-        settlements=nack_args(nacks) + ack_args(acks),
+        settlements=nack_args(outcomes.nacks) + ack_args(outcomes.acks),
     )
-    keys = _CLAIM.keys(group_keys(topic.name, slot, member.group))
-    return _CLAIM.call(topic, slot, _parse_claim, args, repeatable=False, keys=keys)
+    return _CLAIM.call(topic, slot, _parse_claim, args, group=member.group)
 
 
 def extend(
     topic: Topic, slot: int, member: Member, claims: Sequence[Ack], owner: Owner = NO_OWNER
 ) -> Call[ExtendReply]:
     """Build the renewal of leases; the delivery counts, which are the tokens, stay."""
-    pairs: list[Argument] = []
-    for entry_id, deliveries in claims:
-        pairs += (deliveries, entry_id)
-    args = _EXTEND.args(
-        epoch=owner.epoch, ensemble=owner.ensemble, group=member.group, consumer=member.consumer, claims=pairs
-    )
-    counts = [deliveries for _, deliveries in claims]
+    group, pairs = member.group, renewal_args(claims)
+    args = _EXTEND.args(epoch=owner.epoch, ensemble=owner.ensemble, group=group, consumer=member.consumer, claims=pairs)
 
     def parse(reply: list[bytes]) -> ExtendReply:
-        flags = zip(reply[1], counts, strict=True)
-        return ExtendReply(int(reply[0]), tuple(deliveries if flag == 49 else None for flag, deliveries in flags))
+        flags = zip(reply[1], claims, strict=True)
+        return ExtendReply(int(reply[0]), tuple(count if flag == 49 else None for flag, (_, count) in flags))
 
-    keys = _EXTEND.keys(group_keys(topic.name, slot, member.group))
-    return _EXTEND.call(topic, slot, parse, args, repeatable=False, keys=keys)
+    return _EXTEND.call(topic, slot, parse, args, group=group)
 
 
 def look(topic: Topic, slots: Sequence[int], group: str) -> Call[tuple[int, list[int]]]:
     """Build the reading of Redis' time and of when each slot next has something to do (0 for never), ms."""
-    names: list[str] = []
-    for slot in slots:
-        keys = group_keys(topic.name, slot, group)
-        names += (keys.store, keys.group, keys.retry)
-
-    def parse(reply: list[bytes]) -> tuple[int, list[int]]:
-        return int(reply[0]), [int(due) for due in reply[1:]]
-
-    args, keys = _LOOK.args(group=group, lease_ms=topic.lease_s * 1000), _LOOK.names(slots=names)
-    return _LOOK.call(topic, slots[0], parse, args, repeatable=True, keys=keys)
+    each = [group_keys(topic.name, slot, group) for slot in slots]
+    names = [name for keys in each for name in (keys.store, keys.group, keys.retry)]
+    args = _LOOK.args(group=group, lease_ms=topic.lease_s * 1000)
+    return Call(_LOOK.name, tuple(names), args, due_times, True, topic.name, slots[0])
 
 
 def trim(topic: Topic, slot: int, retention: Retention, *, now: bool = False) -> Call[Trimmed]:
@@ -189,15 +175,14 @@ def trim(topic: Topic, slot: int, retention: Retention, *, now: bool = False) ->
     )
 
     def parse(reply: list[bytes]) -> Trimmed:
-        return Trimmed(slot, reply[0] == b"1", int(reply[1]), reply[2] == b"1", int(reply[3]))
+        return Trimmed(slot, is_one(reply[0]), int(reply[1]), is_one(reply[2]), int(reply[3]))
 
-    keys = _TRIM.keys_with(topic, slot, sizes=sizes_key(topic.name, slot))
-    return _TRIM.call(topic, slot, parse, args, repeatable=True, keys=keys)
+    return _TRIM.call(topic, slot, parse, args)
 
 
 def delete(topic: Topic, slot: int, ids: Sequence[str]) -> Call[int]:
     """Build the deletion of up to `MAX_BATCH` entries."""
-    return _DELETE.call(topic, slot, int, _DELETE.args(ids=ids), repeatable=True)
+    return _DELETE.call(topic, slot, int, _DELETE.args(ids=ids))
 
 
 def read_range(topic: Topic, slot: int, first: str, last: str, limit: int, *, down: bool) -> Call[list[StreamEntry]]:
@@ -207,7 +192,7 @@ def read_range(topic: Topic, slot: int, first: str, last: str, limit: int, *, do
         return [StreamEntry(topic.name, slot, entry_id.decode(), tuple(flat)) for entry_id, flat in reply]
 
     args = _RANGE.args(first=first, last=last, limit=limit, order="down" if down else "up")
-    return _RANGE.call(topic, slot, parse, args, repeatable=True)
+    return _RANGE.call(topic, slot, parse, args)
 
 
 def stats(topic: Topic, slot: int) -> Call[StreamSlot]:
@@ -216,10 +201,10 @@ def stats(topic: Topic, slot: int) -> Call[StreamSlot]:
     def parse(reply: list[Any]) -> StreamSlot:
         now_ms, length, first, last, totals, groups = reply
         names = tuple(sorted(found[1].decode() for found in groups))
-        numbers = _totals(STREAM_TOTALS, totals)
+        numbers = read_totals(STREAM_TOTALS, totals)
         return StreamSlot(topic.name, slot, int(now_ms), int(length), first.decode(), last.decode(), names, numbers)
 
-    return _STATS.call(topic, slot, parse, _STATS.args(totals=STREAM_TOTALS), repeatable=True)
+    return _STATS.call(topic, slot, parse, _STATS.args(totals=STREAM_TOTALS))
 
 
 def group_stats(topic: Topic, slot: int, group: str) -> Call[GroupSlot]:
@@ -228,13 +213,10 @@ def group_stats(topic: Topic, slot: int, group: str) -> Call[GroupSlot]:
     def parse(reply: list[Any]) -> GroupSlot:
         last_id, pending, waiting, dead, lag, epoch, paused, oldest, totals = reply
         sizes = (int(pending), int(waiting), int(dead), int(lag) if lag else None)
-        return GroupSlot(
-            topic.name, slot, group, last_id.decode(), *sizes, int(epoch), paused == b"1", oldest.decode(),
-            _totals(GROUP_TOTALS, totals),
-        )  # fmt: skip
+        state = (int(epoch), is_one(paused), oldest.decode(), read_totals(GROUP_TOTALS, totals))
+        return GroupSlot(topic.name, slot, group, last_id.decode(), *sizes, *state)
 
-    keys = _GROUP.keys(group_keys(topic.name, slot, group))
-    return _GROUP.call(topic, slot, parse, _GROUP.args(group=group, totals=GROUP_TOTALS), repeatable=True, keys=keys)
+    return _GROUP.call(topic, slot, parse, _GROUP.args(group=group, totals=GROUP_TOTALS), group=group)
 
 
 def consumers(topic: Topic, slot: int, group: str) -> Call[list[tuple[str, int, int]]]:
@@ -243,7 +225,7 @@ def consumers(topic: Topic, slot: int, group: str) -> Call[list[tuple[str, int, 
     def parse(reply: list[Any]) -> list[tuple[str, int, int]]:
         return [(row[1].decode(errors="backslashreplace"), row[3], row[5]) for row in reply]
 
-    return _CONSUMERS.call(topic, slot, parse, _CONSUMERS.args(group=group), repeatable=True)
+    return _CONSUMERS.call(topic, slot, parse, _CONSUMERS.args(group=group))
 
 
 def pending(
@@ -252,23 +234,22 @@ def pending(
     """Build the reading of a page of what a group has not acked."""
 
     def parse(reply: list[Any]) -> list[PendingEntry]:
-        rows = [(row[0].decode(), row[1].decode(errors="backslashreplace"), row[2], row[3]) for row in reply]
-        return [PendingEntry(slot, id_, None if name == WAITING else name, idle, n) for id_, name, idle, n in rows]
+        return [PendingEntry(slot, entry_id.decode(), _holder(name), idle, n) for entry_id, name, idle, n in reply]
 
     first = "-" if after is None else f"({after}"
     args = _PENDING.args(group=group, first=first, limit=limit, consumer=consumer)
-    return _PENDING.call(topic, slot, parse, args, repeatable=True)
+    return _PENDING.call(topic, slot, parse, args)
+
+
+def _holder(name: bytes) -> str | None:
+    text = name.decode(errors="backslashreplace")
+    return None if text == WAITING else text
 
 
 def forget(topic: Topic, slot: int, group: str, consumer: str, idle_ms: int, limit: int) -> Call[tuple[int, int]]:
     """Build the removal of consumers: how many were removed, and how many deliveries were given back."""
-
-    def parse(reply: list[int]) -> tuple[int, int]:
-        return reply[0], reply[1]
-
     args = _FORGET.args(group=group, consumer=consumer, idle_ms=idle_ms, limit=limit)
-    keys = _FORGET.keys(group_keys(topic.name, slot, group))
-    return _FORGET.call(topic, slot, parse, args, repeatable=True, keys=keys)
+    return _FORGET.call(topic, slot, tuple, args, group=group)
 
 
 def resume(topic: Topic, slot: int, member: Member, after: str, limit: int) -> Call[tuple[str, int, tuple[bytes, ...]]]:
@@ -289,50 +270,39 @@ def resume(topic: Topic, slot: int, member: Member, after: str, limit: int) -> C
     def parse(reply: list[Any]) -> tuple[str, int, tuple[bytes, ...]]:
         return reply[0].decode(), reply[1], tuple(reply[2])
 
-    keys = _RESUME.keys(group_keys(topic.name, slot, member.group))
-    return _RESUME.call(topic, slot, parse, args, repeatable=True, keys=keys)
+    return _RESUME.call(topic, slot, parse, args, group=member.group)
 
 
 def drop_group(topic: Topic, slot: int, group: str) -> Call[bool]:
     """Build the removal of a group with all that it has; answers whether it was there."""
-    keys = _DROP_GROUP.keys(group_keys(topic.name, slot, group))
-    return _DROP_GROUP.call(topic, slot, _flag, _DROP_GROUP.args(group=group), repeatable=True, keys=keys)
+    return _DROP_GROUP.call(topic, slot, is_one, _DROP_GROUP.args(group=group), group=group)
 
 
 def list_dead(topic: Topic, slot: int, group: str, start: int, limit: int) -> Call[list[DeadEntry]]:
     """Build the reading of a page of a group's dead, the longest dead first."""
 
     def parse(reply: list[Any]) -> list[DeadEntry]:
-        return [_dead_entry(topic.name, slot, group, *row) for row in reply]
+        return [
+            DeadEntry(topic.name, slot, content_of(flat), body_of(flat), *death, entry_id.decode(), group, tuple(flat))
+            for entry_id, died, reason, flat in reply
+            for death in [(int(died), *why_dead(reason, int(died)))]
+        ]
 
-    keys = _LIST_DEAD.keys(group_keys(topic.name, slot, group))
-    return _LIST_DEAD.call(topic, slot, parse, _LIST_DEAD.args(start=start, limit=limit), repeatable=True, keys=keys)
+    return _LIST_DEAD.call(topic, slot, parse, _LIST_DEAD.args(start=start, limit=limit), group=group)
 
 
 def redrive(topic: Topic, slot: int, group: str, ids: Sequence[str]) -> Call[list[Redriven]]:
     """Build the redrive of dead entries into the group in which they died."""
-
-    def parse(reply: list[bytes]) -> list[Redriven]:
-        return [Redriven(answer.decode()) for answer in reply]
-
-    keys = _REDRIVE.keys(group_keys(topic.name, slot, group))
-    return _REDRIVE.call(topic, slot, parse, _REDRIVE.args(group=group, ids=ids), repeatable=True, keys=keys)
+    return _REDRIVE.call(topic, slot, redriven, _REDRIVE.args(group=group, ids=ids), group=group)
 
 
 def purge_dead(topic: Topic, slot: int, group: str, ids: Sequence[str]) -> Call[int]:
     """Build the purge of dead entries."""
     own = group_keys(topic.name, slot, group)
-    keys = _PURGE_DEAD.keys_with(topic, slot, dead=own.dead, meta=own.group, reason=own.reason, dead_body=own.dead_body)
     args = _PURGE_DEAD.args(actor="", contents=ids)
-    return _PURGE_DEAD.call(topic, slot, int, args, repeatable=True, keys=keys)
-
-
-def _flag(reply: bytes) -> bool:
-    return reply == b"1"
-
-
-def _totals(names: Sequence[str], values: Sequence[bytes | None]) -> dict[str, int]:
-    return {name: int(value) for name, value in zip(names, values, strict=True) if value is not None}
+    return _PURGE_DEAD.call(
+        topic, slot, int, args, dead=own.dead, meta=own.group, reason=own.reason, dead_body=own.dead_body
+    )
 
 
 _claimed = cast(
@@ -352,11 +322,3 @@ def _parse_claim(reply: list[Any]) -> ClaimReply[StreamClaimed]:
         messages.append(_claimed((content_of(flat), deliveries, deliveries, body_of(flat), items[at], flat)))
         at = last
     return ClaimReply(int(now_ms), int(next_due_ms), 0, int(swept), tuple(stale), tuple(messages), (), tuple(lost))
-
-
-def _dead_entry(
-    topic: str, slot: int, group: str, entry_id: bytes, died: bytes, reason: bytes, flat: list[bytes]
-) -> DeadEntry:
-    died_ms, fields = int(died), (content_of(flat), body_of(flat))
-    why = why_dead(reason, died_ms)
-    return DeadEntry(topic, slot, *fields, died_ms, *why, id=entry_id.decode(), group=group, flat=tuple(flat))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 from rmq._model.envelope import unwrap
@@ -23,14 +24,13 @@ from rmq._scripts.binding import Bound
 from rmq._scripts.claiming import order_of
 from rmq._scripts.dead import dead_message
 from rmq._scripts.keys import slot_keys
-from rmq._transport.call import Call
+from rmq._transport.call import Call, is_one, read_totals
 
 _FIND, _SEARCH, _PEEK, _STATS = Bound("find"), Bound("search"), Bound("peek"), Bound("stats")
 _RANGE = Bound("stream_range")
 
 MOST_BODY_BYTES = 1_024
 """So much of a body a search hands over."""
-
 
 MOST_REASONS = 500
 """Dead of one slot that are looked at for a sample."""
@@ -48,26 +48,17 @@ def find(topic: Topic, slot: int, content: bytes) -> Call[Whereabouts]:
         def peeked(place: Place, score: int | None) -> PeekedMessage | None:
             if score is None:
                 return None
-            return PeekedMessage(
-                topic.name, slot, content, body, place, score, *meaning_of(topic, place, score), now_ms
-            )
+            meaning = meaning_of(topic, place, score)
+            return PeekedMessage(topic.name, slot, content, body, place, score, *meaning, now_ms)
 
         dead = None
         if scores[3] is not None:
             dead = dead_message(topic.name, slot, content, b"%d" % scores[3], reason, dead_body)
-        return Whereabouts(
-            topic.name,
-            slot,
-            content,
-            now_ms,
-            peeked("store", scores[0]),
-            peeked("prepare", scores[1]),
-            peeked("retry", scores[2]),
-            dead,
-            None if error is None else read_failure(error)[0],
-        )
+        alive = (peeked("store", scores[0]), peeked("prepare", scores[1]), peeked("retry", scores[2]))
+        failure = None if error is None else read_failure(error)[0]
+        return Whereabouts(topic.name, slot, content, now_ms, *alive, dead, failure)
 
-    return _FIND.call(topic, slot, parse, _FIND.args(content=content), repeatable=True)
+    return _FIND.call(topic, slot, parse, _FIND.args(content=content))
 
 
 SearchReply = tuple[tuple[str, ...], list[FoundMessage]]
@@ -79,12 +70,20 @@ def search(topic: Topic, slot: int, pattern: bytes, count: int, cursors: Sequenc
 
     def parse(reply: list[Any]) -> SearchReply:
         now_ms, nexts, flat = reply
-        rows = zip(*(flat[column::6] for column in range(6)), strict=True)
-        return tuple(each.decode() for each in nexts), [_found(topic, slot, int(now_ms), *row) for row in rows]
+        found: list[FoundMessage] = []
+        for number, content, score, size, body, reason in zip(*(flat[column::6] for column in range(6)), strict=True):
+            place, value = SECTIONS[int(number) - 1], score_of(score)
+            begin = None if int(size) < 0 else unwrap(body)[0]
+            length = max(0, int(size) - len(body) + len(begin or b""))
+            meaning = (value, None) if place == "dead" else meaning_of(topic, place, value)
+            why, _ = read_failure(reason)
+            what = (topic.name, slot, content, place, value)
+            found.append(FoundMessage(*what, *meaning, why.type, why.message, begin, length, int(now_ms)))
+        return tuple(each.decode() for each in nexts), found
 
     of_section = {f"{section}_cursor": cursor for section, cursor in zip(SECTIONS, cursors, strict=True)}
     args = _SEARCH.args(pattern=pattern, count=count, most_body=MOST_BODY_BYTES, **of_section)
-    return _SEARCH.call(topic, slot, parse, args, repeatable=True)
+    return _SEARCH.call(topic, slot, parse, args)
 
 
 def audit_lines(topic: Topic, slot: int, limit: int) -> Call[list[AuditLine]]:
@@ -93,24 +92,8 @@ def audit_lines(topic: Topic, slot: int, limit: int) -> Call[list[AuditLine]]:
     def parse(reply: list[Any]) -> list[AuditLine]:
         return [_audit_line(topic.name, slot, entry_id.decode(), flat) for entry_id, flat in reply]
 
-    keys = _RANGE.keys_with(topic, slot, store=slot_keys(topic.name, slot).audit)
     args = _RANGE.args(first="-", last="+", limit=limit, order="down")
-    return _RANGE.call(topic, slot, parse, args, repeatable=True, keys=keys)
-
-
-def _found(
-    topic: Topic, slot: int, now_ms: int, place: bytes, content: bytes, score: bytes, size: bytes, body: bytes,
-    reason: bytes | None,
-) -> FoundMessage:  # fmt: skip
-    where, value = SECTIONS[int(place) - 1], score_of(score)
-    begin = None if int(size) < 0 else unwrap(body)[0]
-    length = int(size) - len(body) + len(begin or b"")
-    due_ms, left = (value, None) if where == "dead" else meaning_of(topic, where, value)
-    why, _ = read_failure(reason)
-    return FoundMessage(
-        topic.name, slot, content, where, value, due_ms, left, why.type, why.message, begin,
-        max(0, length), now_ms,
-    )  # fmt: skip
+    return _RANGE.call(topic, slot, parse, args, store=slot_keys(topic.name, slot).audit)
 
 
 def _audit_line(topic: str, slot: int, entry_id: str, flat: list[bytes]) -> AuditLine:
@@ -129,18 +112,16 @@ def peek(
 
     It answers Redis' time, (content, score, body) of each, and whether the page has more, since these are large.
     """
-    keys = slot_keys(topic.name, slot)
-    zset = {"store": keys.store, "prepare": keys.prepare, "retry": keys.retry}[place]
+    zset: str = getattr(slot_keys(topic.name, slot), place)
     order = order_of(topic) if place == "store" else "low"
 
     def parse(reply: list[Any]) -> tuple[int, list[tuple[bytes, int, bytes | None]], bool]:
         now_ms, page, bodies, more = reply
-        contents, scores = page[::2], page[1::2]
-        rows = zip(contents, scores, bodies or [None] * len(contents), strict=True)
-        return int(now_ms), [(content, score_of(score), unwrap(body)[0]) for content, score, body in rows], more == b"1"
+        rows = zip(page[::2], page[1::2], bodies or repeat(None), strict=False)
+        found = [(content, score_of(score), unwrap(body)[0]) for content, score, body in rows]
+        return int(now_ms), found, is_one(more)
 
-    args = _PEEK.args(order=order, start=start, limit=limit)
-    return _PEEK.call(topic, slot, parse, args, repeatable=True, keys=_PEEK.keys_with(topic, slot, zset=zset))
+    return _PEEK.call(topic, slot, parse, _PEEK.args(order=order, start=start, limit=limit), zset=zset)
 
 
 def stats(topic: Topic, slot: int) -> Call[SlotStats]:
@@ -151,12 +132,11 @@ def stats(topic: Topic, slot: int) -> Call[SlotStats]:
         oldest = None
         if backlog:
             oldest = lowest if topic.type.timed and lowest > topic.max_retries else now_ms
-        totals = {name: int(value) for name, value in zip(TOTALS, reply[10], strict=True) if value is not None}
-        sizes = (backlog, due_now, in_flight, waiting, dead)
-        return SlotStats(topic.name, slot, now_ms, *sizes, oldest, next_due_ms, epoch, reply[9] == b"1", totals)
+        sizes, totals = (backlog, due_now, in_flight, waiting, dead), read_totals(TOTALS, reply[10])
+        return SlotStats(topic.name, slot, now_ms, *sizes, oldest, next_due_ms, epoch, is_one(reply[9]), totals)
 
     args = _STATS.args(order=order_of(topic), lease_ms=topic.lease_ms, totals=TOTALS)
-    return _STATS.call(topic, slot, parse, args, repeatable=True)
+    return _STATS.call(topic, slot, parse, args)
 
 
 def _whole(text: bytes) -> int:

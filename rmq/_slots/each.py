@@ -52,3 +52,13 @@ def call_each(
         found += replies
     raise_first(found)
     return found
+
+
+def call_in_parts(connections: Connections, build: Callable[[int], Call[list[T]]], number: int) -> list[T]:
+    """Carry out a call that may answer for fewer than it was given; `build` makes the one for those not done yet."""
+    answers: list[T] = []
+    while True:
+        done = len(answers)
+        answers += connections.run(build(done))
+        if not done < len(answers) < number:
+            return answers

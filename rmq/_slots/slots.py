@@ -7,7 +7,7 @@ a ring.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rmq._model.deliveries import Delivery, Holder
 from rmq._model.messages import Encoded
@@ -15,13 +15,13 @@ from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.replies import Claimed, ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
 from rmq._model.topics import Topic
 from rmq._scripts import claiming, dead, steering
-from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH, Ack, Nack, Renewal, WholeClaim
+from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes
 from rmq._scripts.sending import send_calls
 from rmq._scripts.steering import Adopted
-from rmq._slots.each import call_each
+from rmq._slots.each import call_each, call_in_parts
+from rmq._slots.source import Source
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
-from rmq._transport.dispatch import Dispatch
 
 NACK_BATCH = 100
 """Most nacks, and most redrives or purges, in one call: each costs the server several commands."""
@@ -33,7 +33,7 @@ WHOLE_BATCH = 256
 """Most whole claims acked in one call, for the same reason."""
 
 
-class SlotWriter:
+class SlotWriter(Source[Claimed]):
     """Changes the slots of one topic.
 
     Args:
@@ -45,14 +45,8 @@ class SlotWriter:
         send_call: Builds a send of up to `MAX_BATCH` messages of one slot, for callers that keep several in flight.
     """
 
-    awaits_owners = False
-    joins_claims = True
-    acks_whole = True
-    group: str | None = None
-
     def __init__(self, connections: Connections, topic: Topic, *, delayed: bool = False) -> None:
-        self._connections = connections
-        self.topic = topic
+        super().__init__(connections, topic)
         self.send_call = send_calls(topic, delayed=delayed)
 
     def send(self, slot: int, messages: Sequence[Encoded], detailed: bool = False) -> SendResult:
@@ -63,54 +57,31 @@ class SlotWriter:
         self,
         slot: int,
         limit: int,
+        outcomes: Outcomes = NO_OUTCOMES,
         *,
         owner: Owner = NO_OWNER,
         start: int = 0,
-        acks: Iterable[Ack] = (),
-        nacks: Sequence[Nack] = (),
-        whole: Sequence[WholeClaim] = (),
         most_bytes: int = CLAIM_BYTES,
     ) -> Call[ClaimReply[Claimed]]:
-        """Build a claim that first settles earlier deliveries, for callers that claim from several slots at once."""
-        return claiming.claim(
-            self.topic,
-            slot,
-            limit,
-            owner=owner,
-            start=start,
-            acks=acks,
-            nacks=nacks,
-            whole=whole,
-            most_bytes=most_bytes,
-        )
+        return claiming.claim(self.topic, slot, limit, outcomes, owner=owner, start=start, most_bytes=most_bytes)
 
     def look_call(self, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
-        """Build the reading of when each slot next has something to do."""
         return claiming.look(self.topic, slots)
 
     def deliveries(
         self, slot: int, reply: ClaimReply[Claimed], lease_until_s: float, holder: Holder, owner: Owner
     ) -> list[Delivery]:
-        """Return what a claim brought, for handlers."""
         topic, now_ms = self.topic, reply.now_ms
         return [Delivery(topic, slot, claimed, now_ms, lease_until_s, holder, owner) for claimed in reply.messages]
 
     def ack_call(self, slot: int, acks: Sequence[Ack]) -> Call[tuple[bytes, ...]]:
-        """Build the ack of up to `MAX_BATCH` deliveries; answers the contents whose claim was stale."""
         return claiming.ack(self.topic, slot, acks)
 
     def nack_call(self, slot: int, nacks: Sequence[Nack]) -> Call[tuple[bytes, ...]]:
-        """Build the nack of up to `NACK_BATCH` deliveries; answers the contents whose claim was stale."""
         return claiming.nack(self.topic, slot, nacks)
 
-    def extend_call(self, slot: int, claims: Sequence[Ack]) -> Call[ExtendReply]:
-        """Build the renewal of up to `RENEWALS` leases; answers the new claim scores, `None` where one was lost."""
-        return claiming.extend(self.topic, slot, claims)
-
-    def begin_extend(self, renewals: Sequence[Renewal]) -> Dispatch:
-        """Send renewals of leases in several slots at once; a server that is down does not hold up the others."""
-        parts = [claiming.extend(self.topic, slot, claims, owner) for slot, claims, owner in renewals]
-        return self._connections.dispatch(parts, self.topic.lease_s / 6)
+    def extend_call(self, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
+        return claiming.extend(self.topic, slot, claims, owner)
 
     def cancel(self, slot: int, contents: Sequence[bytes], actor: str = "") -> list[ControlResult]:
         """Take contents out of the backlog; at most `STEERED`. Without `actor`, here and below, no audit line."""
@@ -126,7 +97,7 @@ class SlotWriter:
         action: str = "reschedule",
     ) -> list[ControlResult]:
         """Give contents another due time (`after` ms, `at` epoch ms) or `priority`; at most `STEERED`."""
-        return self._connections.run(steering.reschedule(self.topic, slot, contents, kind, value, actor, action))
+        return self._connections.run(steering.reschedule(self.topic, slot, contents, (kind, value), actor, action))
 
     def promote(self, slot: int, contents: Sequence[bytes], actor: str = "") -> list[ControlResult]:
         """Make contents due now; at most `STEERED`."""
@@ -157,22 +128,19 @@ class SlotWriter:
         actor: str = "",
     ) -> list[Redriven]:
         """Send up to `NACK_BATCH` dead again, with `died_ms` only if they died then. Large ones take several calls."""
-        answers: list[Redriven] = []
-        while True:
-            done = len(answers)
-            call = dead.redrive(
+
+        def build(done: int) -> Call[list[Redriven]]:
+            return dead.redrive(
                 self.topic,
                 slot,
-                kind,
-                value,
+                (kind, value),
                 overwrite=overwrite,
                 contents=contents[done:],
                 died_ms=None if died_ms is None else died_ms[done:],
                 actor=actor,
             )
-            answers += self._connections.run(call)
-            if not done < len(answers) < len(contents):
-                return answers
+
+        return call_in_parts(self._connections, build, len(contents))
 
     def purge_dead(self, slot: int, contents: Sequence[bytes], actor: str = "") -> int:
         """Drop dead for good; return how many. At most `NACK_BATCH`."""

@@ -2,79 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic
 
 from rmq._model.deliveries import Delivery, Holder
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.replies import ClaimReply, ExtendReply, M
 from rmq._model.topics import Topic
-from rmq._scripts.claiming import CLAIM_BYTES, Ack, Nack, Renewal, WholeClaim
+from rmq._scripts.claiming import CLAIM_BYTES, NO_OUTCOMES, Ack, Nack, Outcomes, Renewal
 from rmq._transport.call import Call
+from rmq._transport.connections import Connections
 from rmq._transport.dispatch import Dispatch
 
 
-class Source(Protocol[M]):
-    """The slots of a topic, as claims and settlements deal with them: plain ones, or those of a consumer of a group."""
+class Source(ABC, Generic[M]):
+    """The slots of a topic, as claims and settlements deal with them: plain ones, or those of a consumer of a group.
 
-    topic: Topic
+    Args:
+        connections: Where the slots are.
+        topic: The registered definition.
 
-    awaits_owners: bool
-    """Whether a claim itself waits until nothing of an earlier owner is in flight."""
+    Attributes:
+        awaits_owners: Whether a claim itself waits until nothing of an earlier owner is in flight.
+        joins_claims: Whether `claiming.claim_many` knows its claims.
+        acks_whole: Whether a claim score names all deliveries of a claim, so that `Outcomes.whole` acks them.
+        group: The group, on a stream topic.
+    """
 
-    joins_claims: bool
-    """Whether `claiming.claim_many` knows its claims."""
+    awaits_owners = False
+    joins_claims = True
+    acks_whole = True
+    group: str | None = None
 
-    acks_whole: bool
-    """Whether a claim score names all deliveries of a claim, so that `whole` acks them."""
+    def __init__(self, connections: Connections, topic: Topic) -> None:
+        self._connections = connections
+        self.topic = topic
 
-    group: str | None
-    """The group, on a stream topic."""
-
+    @abstractmethod
     def claim_call(
         self,
         slot: int,
         limit: int,
+        outcomes: Outcomes = NO_OUTCOMES,
         *,
         owner: Owner = NO_OWNER,
         start: int = 0,
-        acks: Iterable[Ack] = (),
-        nacks: Sequence[Nack] = (),
-        whole: Sequence[WholeClaim] = (),
         most_bytes: int = CLAIM_BYTES,
     ) -> Call[ClaimReply[M]]:
-        """Build a claim that first settles earlier deliveries.
+        """Build a claim that first settles earlier deliveries, for callers that claim from several slots at once."""
 
-        `whole` acks claims of which every delivery is done. The reply's `unmatched` are the claim scores of those that
-        have to be acked by name.
-
-        Guarantee: a whole claim is acked only if all of it is still there; else nothing changes for it. Nobody else's
-        can be meant: no two claims or renewals of a slot have a score in common.
-        """
-        ...
-
+    @abstractmethod
     def look_call(self, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
         """Build the reading of when each slot next has something to do."""
-        ...
 
+    @abstractmethod
     def deliveries(
         self, slot: int, reply: ClaimReply[M], lease_until_s: float, holder: Holder, owner: Owner
     ) -> list[Delivery]:
         """Return what a claim brought, for handlers."""
-        ...
 
+    @abstractmethod
     def ack_call(self, slot: int, acks: Sequence[Ack]) -> Call[tuple[bytes, ...]]:
         """Build the ack of up to `MAX_BATCH` deliveries; answers the names of those whose claim was stale."""
-        ...
 
+    @abstractmethod
     def nack_call(self, slot: int, nacks: Sequence[Nack]) -> Call[tuple[bytes, ...]]:
         """Build the nack of up to `NACK_BATCH` deliveries; answers the names of those whose claim was stale."""
-        ...
 
-    def extend_call(self, slot: int, claims: Sequence[Ack]) -> Call[ExtendReply]:
-        """Build the renewal of up to `RENEWALS` leases."""
-        ...
+    @abstractmethod
+    def extend_call(self, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
+        """Build the renewal of up to `RENEWALS` leases; answers the new claim scores, `None` where one was lost."""
 
     def begin_extend(self, renewals: Sequence[Renewal]) -> Dispatch:
         """Send renewals of leases in several slots at once; a server that is down does not hold up the others."""
-        ...
+        return self._connections.dispatch([self.extend_call(*renewal) for renewal in renewals], self.topic.lease_s / 6)

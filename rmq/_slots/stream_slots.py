@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 
 from rmq._model.deliveries import Delivery, Holder
 from rmq._model.entries import StreamDelivery, Trimmed, checked_consumer
@@ -13,13 +12,13 @@ from rmq._model.reports import reporter
 from rmq._model.topics import Topic
 from rmq._model.workers import process_name
 from rmq._scripts import steering, streams
-from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH, Ack, Nack, Renewal, WholeClaim
+from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes
 from rmq._scripts.streams import Member
-from rmq._slots.each import call_each, checked_slots
+from rmq._slots.each import call_each, call_in_parts, checked_slots
 from rmq._slots.slots import NACK_BATCH
+from rmq._slots.source import Source
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
-from rmq._transport.dispatch import Dispatch
 from rmq.errors import InvalidValueError
 
 log = reporter("rmq.streams")
@@ -105,20 +104,16 @@ class StreamWriter:
 
     def redrive(self, slot: int, group: str, ids: Sequence[str]) -> list[Redriven]:
         """Deliver dead entries again, to this group only; at most `NACK_BATCH`."""
-        answers: list[Redriven] = []
-        while True:  # large ones take several calls
-            done = len(answers)
-            call = streams.redrive(self.topic, slot, group, ids[done:])
-            answers += self._connections.run(call)
-            if not done < len(answers) < len(ids):
-                return answers
+        return call_in_parts(
+            self._connections, lambda done: streams.redrive(self.topic, slot, group, ids[done:]), len(ids)
+        )
 
     def purge_dead(self, slot: int, group: str, ids: Sequence[str]) -> int:
         """Drop dead entries for good; return how many."""
         return self._connections.run(streams.purge_dead(self.topic, slot, group, ids))
 
 
-class GroupSlots:
+class GroupSlots(Source[StreamClaimed]):
     """The slots as one consumer of a group claims from them; what a `Claimer` and a `LeaseKeeper` work on.
 
     Args:
@@ -132,38 +127,24 @@ class GroupSlots:
     acks_whole = False
 
     def __init__(self, connections: Connections, topic: Topic, member: Member) -> None:
-        self._connections = connections
-        self.topic = topic
+        super().__init__(connections, topic)
         self.member = member
-        self.group: str | None = member.group
+        self.group = member.group
 
     def claim_call(
         self,
         slot: int,
         limit: int,
+        outcomes: Outcomes = NO_OUTCOMES,
         *,
         owner: Owner = NO_OWNER,
         start: int = 0,
-        acks: Iterable[Ack] = (),
-        nacks: Sequence[Nack] = (),
-        whole: Sequence[WholeClaim] = (),
         most_bytes: int = CLAIM_BYTES,
     ) -> Call[ClaimReply[StreamClaimed]]:
-        """Build a claim that first settles earlier deliveries."""
-        del start, whole  # a stream has no ranks, and its claims are named
-        return streams.claim(
-            self.topic,
-            slot,
-            self.member,
-            limit,
-            owner=owner,
-            acks=acks,
-            nacks=nacks,
-            most_bytes=most_bytes,
-        )
+        del start  # a stream has no ranks
+        return streams.claim(self.topic, slot, self.member, limit, outcomes, owner=owner, most_bytes=most_bytes)
 
     def look_call(self, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
-        """Build the reading of when each slot next has something to do."""
         return streams.look(self.topic, slots, self.member.group)
 
     def deliveries(
@@ -178,25 +159,20 @@ class GroupSlots:
         ]
 
     def ack_call(self, slot: int, acks: Sequence[Ack]) -> Call[tuple[bytes, ...]]:
-        """Build the ack of up to `MAX_BATCH` deliveries; answers the ids whose claim was stale."""
-        return self.claim_call(slot, 0, acks=acks).then(partial(self._stale_of, slot))
+        return self._settle_call(slot, Outcomes(acks))
 
     def nack_call(self, slot: int, nacks: Sequence[Nack]) -> Call[tuple[bytes, ...]]:
-        """Build the nack of up to `NACK_BATCH` deliveries; answers the ids whose claim was stale."""
-        return self.claim_call(slot, 0, nacks=nacks).then(partial(self._stale_of, slot))
+        return self._settle_call(slot, Outcomes(nacks=nacks))
 
-    def _stale_of(self, slot: int, reply: ClaimReply[StreamClaimed]) -> tuple[bytes, ...]:
-        log_lost(self.topic, slot, self.member.group, reply.lost)
-        return reply.stale
+    def _settle_call(self, slot: int, outcomes: Outcomes) -> Call[tuple[bytes, ...]]:
+        def stale_of(reply: ClaimReply[StreamClaimed]) -> tuple[bytes, ...]:
+            log_lost(self.topic, slot, self.member.group, reply.lost)
+            return reply.stale
 
-    def extend_call(self, slot: int, claims: Sequence[Ack]) -> Call[ExtendReply]:
-        """Build the renewal of up to `RENEWALS` leases; answers the delivery counts, `None` where one was lost."""
-        return streams.extend(self.topic, slot, self.member, claims)
+        return self.claim_call(slot, 0, outcomes).then(stale_of)
 
-    def begin_extend(self, renewals: Sequence[Renewal]) -> Dispatch:
-        """Send renewals of leases in several slots at once; a server that is down does not hold up the others."""
-        parts = [streams.extend(self.topic, slot, self.member, claims, owner) for slot, claims, owner in renewals]
-        return self._connections.dispatch(parts, self.topic.lease_s / 6)
+    def extend_call(self, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
+        return streams.extend(self.topic, slot, self.member, claims, owner)
 
 
 def join_group(

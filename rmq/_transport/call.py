@@ -82,6 +82,16 @@ def _as_it_is(reply: Any) -> Any:
     return reply
 
 
+def is_one(reply: object) -> bool:
+    """Parse a reply that says yes or no."""
+    return reply == b"1"
+
+
+def read_totals(names: Sequence[str], values: Sequence[bytes | None]) -> dict[str, int]:
+    """Parse counters; those that nothing has counted yet are absent."""
+    return {name: int(value) for name, value in zip(names, values, strict=True) if value is not None}
+
+
 def nothing(reply: object) -> None:
     """Parse a reply that says nothing."""
     del reply

@@ -205,8 +205,7 @@ def send_once(topic: Topic, slot: int, messages: Sequence[Encoded], mark: Mark) 
             return Once(0, 0, number)
         return Once(int(reply[1]), number - int(reply[1]), 0)
 
-    keys = _SEND.keys_with(topic, slot, sent=sent_key(topic.name, slot, mark.query))
-    return _SEND.call(topic, slot, parse, args, repeatable=True, keys=keys, durable=True)
+    return _SEND.call(topic, slot, parse, args, durable=True, sent=sent_key(topic.name, slot, mark.query))
 
 
 class Page(NamedTuple):
@@ -256,9 +255,9 @@ def read_place(
         rows = list(zip(contents, scores, sent, why, strict=False))
         return Page("" if following == b"0" else following.decode(), int(size), rows, rest)
 
-    names = _SCAN.keys_with(topic, slot, zset=getattr(keys, place), body=keys.dead_body if dead else keys.body)
+    zset, body = getattr(keys, place), keys.dead_body if dead else keys.body
     args = _SCAN.args(how=how, cursor=cursor, most=most, dead=int(dead), contents=contents[:MAX_BATCH])
-    return _SCAN.call(topic, slot, parse, args, repeatable=True, keys=names)
+    return _SCAN.call(topic, slot, parse, args, zset=zset, body=body)
 
 
 def enter(topic: Topic, query: str, *, needed: bool = False) -> Call[Entered]:
@@ -267,9 +266,8 @@ def enter(topic: Topic, query: str, *, needed: bool = False) -> Call[Entered]:
     def parse(reply: list[bytes]) -> Entered:
         return Entered(int(reply[0]), int(reply[1]), reply[2] == b"1")
 
-    keys = _ENTER.names(query=query_keys(topic.name, 0, query).query)
     args = _ENTER.args(keep_s=KEEP_S, needed=int(needed))
-    return _ENTER.call(topic, 0, parse, args, repeatable=True, keys=keys)
+    return _ENTER.call(topic, 0, parse, args, query=query_keys(topic.name, 0, query).query)
 
 
 def read(topic: Topic, reading: Reading, slot: int, chunk: int, limit: int, before: int = 0) -> Call[Chunk]:
@@ -304,8 +302,7 @@ def read(topic: Topic, reading: Reading, slot: int, chunk: int, limit: int, befo
         return Chunk(int(claimed), int(left_out), int(buried), items[::2], scores, sent)
 
     own = query_keys(topic.name, slot, reading.driver.query)
-    keys = _READ.keys_with(topic, slot, query=own.query, query_body=own.body)
-    return _READ.call(topic, slot, parse, args, repeatable=True, keys=keys)
+    return _READ.call(topic, slot, parse, args, query=own.query, query_body=own.body)
 
 
 def settle(
@@ -320,5 +317,4 @@ def settle(
         generation=driver.generation, seq=seq, chunk=chunk, verb=verb, keep_s=KEEP_S, lease_ms=topic.lease_ms
     )
     own = query_keys(topic.name, slot, driver.query)
-    keys = _SETTLE.keys_with(topic, slot, query=own.query, query_body=own.body)
-    return _SETTLE.call(topic, slot, parse, args, repeatable=True, keys=keys)
+    return _SETTLE.call(topic, slot, parse, args, query=own.query, query_body=own.body)

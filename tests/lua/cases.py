@@ -9,7 +9,7 @@ from rmq._model.messages import Encoded
 from rmq._model.owner import Owner
 from rmq._model.topics import Topic, TopicType, WhenFull
 from rmq._scripts import claiming, dead, sending, steering, viewing, workers
-from rmq._scripts.claiming import Nack
+from rmq._scripts.claiming import Nack, Outcomes
 from rmq._transport.call import Call
 from tests.support.slots import T0, SlotState
 
@@ -52,7 +52,7 @@ LIMITS: dict[str, dict[str, Any]] = {"send_limited": {"max_backlog": 3, "when_fu
 
 def _redrive(topic: Topic) -> Call[Any]:
     kind = "at" if topic.type.timed else "priority"
-    return dead.redrive(topic, 0, kind, 2**52, overwrite=False, contents=[b"dead"], actor="me")
+    return dead.redrive(topic, 0, (kind, 2**52), overwrite=False, contents=[b"dead"], actor="me")
 
 
 WRITERS: dict[str, tuple[TopicType, Case]] = {
@@ -63,7 +63,9 @@ WRITERS: dict[str, tuple[TopicType, Case]] = {
     "send_delayed": (TopicType.FIXED_TIME, _send_delayed),
     "claim": (
         TopicType.FIXED_TIME,
-        lambda topic: claiming.claim(topic, 0, 10, owner=OWNER, acks=[(b"held", LIVE)], nacks=NACKS[1:]),
+        lambda topic: claiming.claim(
+            topic, 0, 10, owner=OWNER, outcomes=Outcomes(acks=[(b"held", LIVE)], nacks=NACKS[1:])
+        ),
     ),
     "ack": (TopicType.FIXED_TIME, lambda topic: claiming.ack(topic, 0, [(b"held", LIVE), (b"resent", LIVE)], OWNER)),
     "nack": (
@@ -77,7 +79,7 @@ WRITERS: dict[str, tuple[TopicType, Case]] = {
     "cancel": (TopicType.FIXED_TIME, lambda topic: steering.cancel(topic, 0, [b"due", b"patient", b"resent"], "me")),
     "reschedule": (
         TopicType.FIXED_TIME,
-        lambda topic: steering.reschedule(topic, 0, [b"due", b"waiting"], "at", 2**52, "me"),
+        lambda topic: steering.reschedule(topic, 0, [b"due", b"waiting"], ("at", 2**52), "me"),
     ),
     "promote": (
         TopicType.FIXED_TIME,

@@ -11,8 +11,8 @@ from rmq._model.owner import Owner
 from rmq._model.retention import Retention
 from rmq._model.topics import Topic
 from rmq._scripts import streams
-from rmq._scripts.claiming import Nack
-from rmq._scripts.keys import group_keys, sizes_key, slot_keys
+from rmq._scripts.claiming import Nack, Outcomes
+from rmq._scripts.keys import group_keys, slot_keys
 from rmq._scripts.streams import Member
 from rmq._transport.call import Call
 
@@ -69,7 +69,7 @@ def seed(client: Any, topic: Topic) -> Seeded:
     client.hset(own.dead_body, mapping={names.dead: packed, names.gone: packed})
     client.hset(own.group, mapping={"epoch": 5, "ensemble": "zk", "fresh": 8, "began": 0, "acked": 0})
     client.hset(keys.meta, mapping={"accepted": 9, "deleted": 2})
-    client.hset(sizes_key(topic.name, 0), mapping={keys.store: 1, "last_id": names.held})
+    client.hset(slot_keys(topic.name, 0).sizes, mapping={keys.store: 1, "last_id": names.held})
     client.xdel(keys.store, names.gone, names.lost)
     return names
 
@@ -85,7 +85,7 @@ Case = Callable[[Topic, Seeded], Call[object]]
 def _claim(topic: Topic, names: Seeded) -> Call[object]:
     nacks = [Nack(names.used_up.encode(), 99, "retry", 0, "E", "m")]
     acks = [(names.held.encode(), 1)]
-    return streams.claim(topic, 0, ME, 10, owner=OWNER, acks=acks, nacks=nacks)  # pyright: ignore
+    return streams.claim(topic, 0, ME, 10, owner=OWNER, outcomes=Outcomes(acks=acks, nacks=nacks))  # pyright: ignore
 
 
 WRITERS: dict[str, Case] = {
@@ -117,6 +117,6 @@ READERS: dict[str, Case] = {
 def all_keys(topic: Topic) -> Iterator[str]:
     """Every key that slot 0 can have."""
     keys = slot_keys(topic.name, 0)
-    yield from (keys.store, keys.meta, sizes_key(topic.name, 0))
+    yield from (keys.store, keys.meta, slot_keys(topic.name, 0).sizes)
     group = group_keys(topic.name, 0, "g")
     yield from (key for key in astuple(group) if key not in (keys.store, keys.meta, keys.wake))

@@ -14,7 +14,7 @@ from rmq._model.messages import Encoded
 from rmq._model.topics import TopicType
 from rmq._model.workers import WorkerInfo
 from rmq._scripts import claiming, definitions, sending, streams, workers
-from rmq._scripts.claiming import Nack
+from rmq._scripts.claiming import Nack, Outcomes
 from rmq._scripts.keys import WORKER_INFOS_KEY, WORKERS_KEY, group_keys
 from rmq._scripts.streams import Member
 from rmq._slots import registry
@@ -42,7 +42,7 @@ def test_nacks_and_a_sweep_share_what_a_claim_may_do(left: int, make_slot: MakeS
     held = {b"h%03d" % number: HELD for number in range(64)}
     slot.seed(SlotState(prepare=expired | held, store={b"s%04d" % number: 5_000 + number for number in range(600)}))
     nacks = [Nack(name, HELD, "retry", 60_000, "E", "m") for name in held]
-    reply = slot.run(claiming.claim(slot.topic, 0, 1_000, nacks=nacks))
+    reply = slot.run(claiming.claim(slot.topic, 0, 1_000, outcomes=Outcomes(nacks=nacks)))
     assert (reply.swept, len(reply.messages)) == (32, 250)
     assert 0 < reply.next_due_ms <= reply.now_ms, "there is more to do at once"
     swept = [slot.claim(0).swept for _ in range(4)]
@@ -136,7 +136,7 @@ def test_what_a_stream_claim_does_beside_is_bounded_in_all(
     redis_client.xclaim(f"{topic.name}_0", "g", "me", 0, ids[:300], idle=10**8, justid=True)
     nacks = [Nack(each, 1, "bury", 0, "E", "m") for each in ids[300:364]]
     redis_client.hdel(own.group, "scan_at")
-    reply = connections.run(streams.claim(topic, 0, ME, 1_000, nacks=nacks))
+    reply = connections.run(streams.claim(topic, 0, ME, 1_000, outcomes=Outcomes(nacks=nacks)))
     assert (len(reply.messages), reply.next_due_ms <= reply.now_ms) == (250, True)
     dead, new = [redis_client.zcard(own.dead)], 250
     for _ in range(3):

@@ -10,7 +10,7 @@ from rmq._model.messages import Encoded
 from rmq._model.replies import ClaimReply, Redriven, StreamClaimed
 from rmq._model.topics import TopicType
 from rmq._scripts import claiming, dead, sending, streams, viewing
-from rmq._scripts.claiming import Nack
+from rmq._scripts.claiming import Nack, Outcomes
 from rmq._scripts.streams import Member
 from rmq._transport.connections import Connections
 from rmq.spark import calls as spark_calls
@@ -26,8 +26,8 @@ def names(reply: Any) -> list[bytes]:
     return [message.content for message in reply.messages]
 
 
-def claim(slot: SlotUnderTest, limit: int = 1_000, most_bytes: int = 1_000, **more: Any) -> ClaimReply:
-    return slot.run(claiming.claim(slot.topic, 0, limit, most_bytes=most_bytes, **more))
+def claim(slot: SlotUnderTest, limit: int = 1_000, most_bytes: int = 1_000, **settled: Any) -> ClaimReply:
+    return slot.run(claiming.claim(slot.topic, 0, limit, Outcomes(**settled), most_bytes=most_bytes))
 
 
 def fill(slot: SlotUnderTest, sizes: dict[bytes, int]) -> None:
@@ -89,12 +89,16 @@ def test_who_gives_back_tells_the_others(make_slot: MakeSlot) -> None:
     held = slot.claim().messages
     before = len(slot.state().hints)
     nacks = [Nack(message.content, message.claim_score, "release", message.store_score) for message in held]
-    slot.run(with_hints(claiming.claim(slot.topic, 0, 0, nacks=nacks[:1])))
-    slot.run(with_hints(claiming.claim_many([claiming.claim(slot.topic, 0, 0, nacks=nacks[1:])])))
+    slot.run(with_hints(claiming.claim(slot.topic, 0, 0, outcomes=Outcomes(nacks=nacks[:1]))))
+    slot.run(with_hints(claiming.claim_many([claiming.claim(slot.topic, 0, 0, outcomes=Outcomes(nacks=nacks[1:]))])))
     assert slot.state().hints[before:] == [0, 0]
     slot.run(with_hints(claiming.claim(slot.topic, 0, 1)))
     held = slot.run(with_hints(claiming.claim(slot.topic, 0, 1))).messages
-    slot.run(with_hints(claiming.claim(slot.topic, 0, 1, nacks=[Nack(held[0].content, held[0].claim_score)])))
+    slot.run(
+        with_hints(
+            claiming.claim(slot.topic, 0, 1, outcomes=Outcomes(nacks=[Nack(held[0].content, held[0].claim_score)]))
+        )
+    )
     assert len(slot.state().hints) == before + 2, "who claims takes it himself, or knows of it"
 
 
@@ -211,7 +215,7 @@ def test_what_comes_back_to_a_stream_is_bounded(verb: str, make_topic: MakeTopic
         held: list[StreamClaimed] = list(reply.messages)  # pyright: ignore[reportAssignmentType]
         nacks = [Nack(held[0].id, 1, verb, 0)]
         if verb == "bury" or number == 5:
-            connections.run(streams.claim(topic, 0, me, 0, nacks=nacks))
+            connections.run(streams.claim(topic, 0, me, 0, outcomes=Outcomes(nacks=nacks)))
     if verb == "release":
         return
     page = connections.run(streams.list_dead(topic, 0, "g", 0, 256))

@@ -11,7 +11,7 @@ from rmq._model.owner import Owner
 from rmq._model.replies import ClaimReply
 from rmq._model.topics import TopicType
 from rmq._scripts import claiming
-from rmq._scripts.claiming import Nack
+from rmq._scripts.claiming import Nack, Outcomes
 from rmq._scripts.keys import slot_keys
 from rmq._transport.call import Call
 from rmq.errors import FencedError, ScriptFailedError
@@ -51,8 +51,8 @@ def test_a_slot_fares_as_with_a_call_of_its_own(
     alone, joined = make_slot(kind, **settings), make_slot(kind, slots=1, **settings)
     for slot in (alone, joined):
         slot.seed(state)
-    expected = alone.run(claiming.claim(alone.topic, 0, 10, owner=OWNER, **settled))
-    found = joined.run(claiming.claim_many([claiming.claim(joined.topic, 0, 10, owner=OWNER, **settled)]))
+    expected = alone.run(claiming.claim(alone.topic, 0, 10, Outcomes(**settled), owner=OWNER))
+    found = joined.run(claiming.claim_many([claiming.claim(joined.topic, 0, 10, Outcomes(**settled), owner=OWNER)]))
     assert found == [expected]
     assert joined.state() == alone.state()
 
@@ -61,7 +61,7 @@ def test_a_slot_fares_as_with_a_call_of_its_own(
 def test_a_brief_call_for_a_quiet_slot_settles_and_no_more(owner: Owner, make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(HELD)
-    call = claiming.claim(slot.topic, 0, 0, owner=owner, acks=[(b"h", LIVE), (b"a", LIVE)])
+    call = claiming.claim(slot.topic, 0, 0, owner=owner, outcomes=Outcomes([(b"h", LIVE), (b"a", LIVE)]))
     [reply] = slot.run(claiming.claim_many([call], [True]))
     assert isinstance(reply, ClaimReply)
     assert (reply.messages, reply.stale) == ((), (b"a",))
@@ -86,7 +86,7 @@ def test_a_brief_call_says_when_the_first_message_is_due(kind: TopicType, make_s
         slot.seed(state)
         if paused:
             slot.client.hset(slot.keys.meta, "paused", "1")
-        call = claiming.claim(slot.topic, 0, 0, acks=[(b"h", LIVE)])
+        call = claiming.claim(slot.topic, 0, 0, outcomes=Outcomes([(b"h", LIVE)]))
         [reply] = slot.run(claiming.claim_many([call], [True]))
         assert isinstance(reply, ClaimReply)
         assert reply.next_due_ms == expected

@@ -11,7 +11,7 @@ import pytest
 from rmq._model.messages import Encoded
 from rmq._model.topics import Topic, TopicType
 from rmq._scripts import claiming, steering
-from rmq._scripts.claiming import Nack
+from rmq._scripts.claiming import Nack, Outcomes
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq._transport.script_library import ScriptLibrary
@@ -34,10 +34,13 @@ def _send_once(topic: Topic) -> Call[Any]:
 
 CASES: dict[str, tuple[TopicType, Callable[[Topic], Call[Any]]]] = {
     **WRITERS,
-    "claim": (TopicType.FIXED_TIME, lambda topic: claiming.claim(topic, 0, 0, owner=OWNER, nacks=RELEASE)),
+    "claim": (
+        TopicType.FIXED_TIME,
+        lambda topic: claiming.claim(topic, 0, 0, owner=OWNER, outcomes=Outcomes(nacks=RELEASE)),
+    ),
     "claim_many": (
         TopicType.FIXED_TIME,
-        lambda topic: claiming.claim_many([claiming.claim(topic, 0, 0, owner=OWNER, nacks=RELEASE)]),
+        lambda topic: claiming.claim_many([claiming.claim(topic, 0, 0, owner=OWNER, outcomes=Outcomes(nacks=RELEASE))]),
     ),
     "pause": (TopicType.FIXED_TIME, lambda topic: steering.pause(topic, 0, False, "me")),
     "spark_send": (TopicType.PRIORITY, _send_once),

@@ -8,7 +8,7 @@ import redis
 from rmq._model.replies import Claimed
 from rmq._model.topics import TopicType
 from rmq._scripts import claiming
-from rmq._scripts.claiming import Ack, WholeClaim
+from rmq._scripts.claiming import Ack, Outcomes, WholeClaim
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotUnderTest, scripts_with_fake_clock
 
@@ -59,7 +59,7 @@ def test_acks_of_a_script_that_broke_off_afterwards_are_repeated_in_vain(make_sl
     first = slot.claim(1).messages
     user = f"user-{slot.topic.name}"
     slot.client.acl_setuser(user, enabled=True, nopass=True, keys=["*"], categories=["+@all"], commands=["-zadd"])
-    call = claiming.claim(slot.topic, 0, 1, acks=tokens(first))
+    call = claiming.claim(slot.topic, 0, 1, outcomes=Outcomes(tokens(first)))
     script = scripts_with_fake_clock().text(call.script)
     with slot.as_user(user) as restricted, pytest.raises(redis.ResponseError, match=r"NOPERM|permission|can't run"):
         restricted.eval(script, len(call.keys), *call.keys, *call.args)

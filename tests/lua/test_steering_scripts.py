@@ -123,10 +123,10 @@ def test_every_step_by_content_leaves_a_line_with_its_outcome(make_slot: MakeSlo
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(FULL)
     slot.run(steering.cancel(slot.topic, 0, [b"due", b"held"], "me"))
-    slot.run(steering.reschedule(slot.topic, 0, [b"later"], "after", 7, "me", "reprioritise"))
+    slot.run(steering.reschedule(slot.topic, 0, [b"later"], ("after", 7), "me", "reprioritise"))
     promote(slot, b"nothing", actor="me")
     redrive = {"overwrite": False, "contents": [b"dead"], "actor": "me"}
-    slot.run(dead_.redrive(slot.topic, 0, "after", 0, **redrive))
+    slot.run(dead_.redrive(slot.topic, 0, ("after", 0), **redrive))
     slot.run(dead_.purge_dead(slot.topic, 0, contents=[b"long dead"], actor="me"))
     slot.run(steering.audit(slot.topic, 0, "me", "purge", "all", "begun"))
     lines = [tuple(line[name] for name in (b"action", b"content", b"outcome")) for line in audit_of(slot)]

@@ -15,7 +15,7 @@ from rmq._model.replies import ClaimReply, Redriven, StreamClaimed
 from rmq._model.retention import Retention
 from rmq._model.topics import Topic, TopicType
 from rmq._scripts import streams
-from rmq._scripts.claiming import Nack
+from rmq._scripts.claiming import Nack, Outcomes
 from rmq._scripts.keys import group_keys
 from rmq._scripts.streams import Member
 from rmq._transport.connections import Connections
@@ -160,7 +160,7 @@ def test_an_older_owner_is_refused_and_changes_nothing(
     before = dump(redis_client, topic)
     old = Owner(4, "zk")
     with pytest.raises(FencedError):
-        connections.run(streams.claim(topic, 0, ME, 10, owner=old, acks=[(names.held.encode(), 1)]))
+        connections.run(streams.claim(topic, 0, ME, 10, owner=old, outcomes=Outcomes([(names.held.encode(), 1)])))
     with pytest.raises(FencedError):
         connections.run(streams.extend(topic, 0, ME, [(names.held.encode(), 1)], old))
     assert dump(redis_client, topic) == before
@@ -179,7 +179,9 @@ def test_only_the_holder_of_this_delivery_settles_it(
         entry_id = names.held.encode()
         acks = [(entry_id, token)] if verb == "ack" else []
         nacks = [] if verb == "ack" else [Nack(entry_id, token, verb, 0, "E", "m")]
-        reply = connections.run(streams.claim(topic, 0, member, 0, owner=OWNER, acks=acks, nacks=nacks))
+        reply = connections.run(
+            streams.claim(topic, 0, member, 0, owner=OWNER, outcomes=Outcomes(acks=acks, nacks=nacks))
+        )
         assert reply.stale == (entry_id,)
     row = redis_client.xpending_range(f"{topic.name}_0", "g", names.held, names.held, 1)[0]
     assert (row["consumer"], row["times_delivered"]) == (b"me", 1)
@@ -193,7 +195,7 @@ def test_a_renewal_of_what_was_deleted_keeps_the_account(
     redis_client.xdel(f"{topic.name}_0", names.held)
     held = [(names.held.encode(), 1), (names.held_too.encode(), 1)]
     kept = connections.run(streams.extend(topic, 0, ME, held, OWNER)).claim_scores[0]
-    ack = streams.claim(topic, 0, ME, 0, owner=OWNER, acks=held)
+    ack = streams.claim(topic, 0, ME, 0, owner=OWNER, outcomes=Outcomes(held))
     assert connections.run(ack).stale == ((names.held.encode(),) if kept is None else ())  # Redis 7 drops it itself
     after = connections.run(streams.group_stats(topic, 0, "g"))
     assert after.unaccounted == 0
@@ -209,7 +211,7 @@ def test_who_only_settles_does_not_bring_back_a_removed_group(
     held = [(names.held.encode(), 1)]
     assert connections.run(streams.extend(topic, 0, ME, held, OWNER)).claim_scores == (None,)
     nacks = [Nack(names.held_too.encode(), 1, "retry", 0, "E", "m")]
-    reply = connections.run(streams.claim(topic, 0, ME, 0, owner=OWNER, acks=held, nacks=nacks))
+    reply = connections.run(streams.claim(topic, 0, ME, 0, owner=OWNER, outcomes=Outcomes(acks=held, nacks=nacks)))
     assert set(reply.stale) == {names.held.encode(), names.held_too.encode()}
     assert redis_client.xinfo_groups(f"{topic.name}_0") == []
 

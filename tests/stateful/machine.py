@@ -19,7 +19,7 @@ from rmq._model.replies import Claimed, ControlResult
 from rmq._model.topics import Topic, TopicType, WhenFull
 from rmq._scripts import claiming, sending, steering, viewing
 from rmq._scripts import dead as dead_
-from rmq._scripts.claiming import Ack, Nack, WholeClaim
+from rmq._scripts.claiming import Ack, Nack, Outcomes, WholeClaim
 from rmq._scripts.keys import slot_keys
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
@@ -166,9 +166,10 @@ class SlotMachine(RuleBasedStateMachine):
         sweep_limit: int = 256,
     ) -> None:
         held, stored = dict(self.model.slot.prepare), set(self.model.slot.store)
-        bounds = {"acks": acks, "nacks": nacks, "whole": whole, "sweep_limit": sweep_limit}
-        reply = self.connections.run(claiming.claim(self.topic, 0, limit, owner=self._owner(), **bounds))
-        expected = self.model.claim(limit, self._owner(), **bounds)
+        outcomes, owner = Outcomes(acks, nacks, whole), self._owner()
+        call = claiming.claim(self.topic, 0, limit, outcomes, owner=owner, sweep_limit=sweep_limit)
+        reply = self.connections.run(call)
+        expected = self.model.claim(limit, owner, acks=acks, nacks=nacks, whole=whole, sweep_limit=sweep_limit)
         assert replace(reply, next_due_ms=expected.next_due_ms) == expected
         at_once = 0 < reply.next_due_ms <= reply.now_ms
         if 0 < expected.next_due_ms <= reply.now_ms:
@@ -276,7 +277,7 @@ class SlotMachine(RuleBasedStateMachine):
         names = self._names(picked)
         if choice is not None:
             kind, value = self._new_score(choice)
-            call = with_hints(steering.reschedule(self.topic, 0, names, kind, value))
+            call = with_hints(steering.reschedule(self.topic, 0, names, (kind, value)))
             self._both(call, lambda: self.model.reschedule(names, kind, value))
             return
         answers = self._both(steering.cancel(self.topic, 0, names), lambda: self.model.cancel(names))
@@ -323,8 +324,7 @@ class SlotMachine(RuleBasedStateMachine):
         call = dead_.redrive(
             self.topic,
             0,
-            kind,
-            value,
+            (kind, value),
             overwrite=overwrite,
             contents=names,
             died_ms=died_ms,
@@ -371,7 +371,9 @@ class SlotMachine(RuleBasedStateMachine):
         for _ in range(3 * len(CONTENTS)):
             self._set_clock(max(self.model.now_ms, self.latest_ms) + LONGEST_DELAY_MS + 4_000)
             acks = self._tokens(range(len(self.handed)))
-            reply = self.connections.run(claiming.claim(self.topic, 0, 10, owner=self._owner(), acks=acks))
+            reply = self.connections.run(
+                claiming.claim(self.topic, 0, 10, owner=self._owner(), outcomes=Outcomes(acks))
+            )
             self.owed -= {claimed.content for claimed in reply.messages}
             self.handed = list(reply.messages)
             if not reply.messages and reply.next_due_ms == 0:

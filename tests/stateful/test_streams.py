@@ -18,7 +18,7 @@ from rmq._model.replies import ClaimReply, StreamClaimed
 from rmq._model.retention import Retention
 from rmq._model.topics import Topic, TopicType
 from rmq._scripts import streams
-from rmq._scripts.claiming import Nack
+from rmq._scripts.claiming import Nack, Outcomes
 from rmq._scripts.keys import group_keys
 from rmq._scripts.streams import Member
 from rmq._transport.connections import Connections
@@ -73,7 +73,7 @@ class Streams(RuleBasedStateMachine):
             self.connections.close()
 
     def claim(self, name: str, consumer: str, limit: int, **settled: Any) -> ClaimReply[StreamClaimed]:
-        return self.run(streams.claim(self.topic, 0, Member(name, consumer), limit, **settled))
+        return self.run(streams.claim(self.topic, 0, Member(name, consumer), limit, Outcomes(**settled)))
 
     @rule(number=st.integers(1, 5))
     def send(self, number: int) -> None:

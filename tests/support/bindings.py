@@ -15,7 +15,7 @@ MODULES = [
 """The modules that build calls of scripts."""
 
 
-def bound_in(module: Path) -> dict[str, str]:
-    """The variables of a module that stand for a script, and its name."""
+def bound_in(module: Path) -> dict[str, Bound]:
+    """The variables of a module that stand for a script."""
     name = ".".join(module.relative_to(ROOT.parent).with_suffix("").parts)
-    return {name: value.name for name, value in vars(import_module(name)).items() if isinstance(value, Bound)}
+    return {name: value for name, value in vars(import_module(name)).items() if isinstance(value, Bound)}

@@ -22,7 +22,7 @@ from rmq._model.replies import ClaimReply, ControlResult, ExtendReply, Redriven,
 from rmq._model.topics import Topic
 from rmq._scripts import claiming, sending, steering
 from rmq._scripts import dead as dead_
-from rmq._scripts.claiming import Ack, Nack, WholeClaim
+from rmq._scripts.claiming import Ack, Nack, Outcomes, WholeClaim
 from rmq._scripts.keys import TOPICS_KEY, SlotKeys, slot_keys
 from rmq._transport.call import PUBLISH, Call
 from rmq._transport.connections import Connections
@@ -251,7 +251,13 @@ class SlotUnderTest:
         owner: Owner = NO_OWNER,
     ) -> ClaimReply:
         call = claiming.claim(
-            self.topic, 0, limit, owner=owner, start=start, acks=acks, nacks=nacks, whole=whole, sweep_limit=sweep_limit
+            self.topic,
+            0,
+            limit,
+            owner=owner,
+            start=start,
+            outcomes=Outcomes(acks=acks, nacks=nacks, whole=whole),
+            sweep_limit=sweep_limit,
         )
         return self.run(call)
 
@@ -268,7 +274,7 @@ class SlotUnderTest:
         return self.run(steering.cancel(self.topic, 0, contents))
 
     def reschedule(self, kind: str, value: int, *contents: bytes) -> list[ControlResult]:
-        return self.run(with_hints(steering.reschedule(self.topic, 0, contents, kind, value)))
+        return self.run(with_hints(steering.reschedule(self.topic, 0, contents, (kind, value))))
 
     def redrive(
         self,
@@ -282,8 +288,7 @@ class SlotUnderTest:
         call = dead_.redrive(
             self.topic,
             0,
-            kind,
-            value,
+            (kind, value),
             overwrite=overwrite,
             contents=contents or self.longest_dead(limit),
             died_ms=died_ms,

@@ -11,7 +11,7 @@ from rmq._claiming.consumer import Consumer
 from rmq._model.deliveries import Delivery
 from rmq._model.entries import StreamDelivery
 from rmq._model.figures import GroupStats
-from rmq._scripts.keys import group_keys, history_key, sizes_key, slot_keys
+from rmq._scripts.keys import group_keys, history_key, slot_keys
 
 
 def check_stream(client: RmqClient, plain: Any, topic: Topic) -> None:
@@ -23,7 +23,7 @@ def check_stream(client: RmqClient, plain: Any, topic: Topic) -> None:
     known = {history_key(topic.name)}  # of a listener that ran when a minute ended
     for slot in range(topic.slots):
         keys = slot_keys(topic.name, slot)
-        known |= {keys.store, keys.meta, keys.audit, sizes_key(topic.name, slot)}
+        known |= {keys.store, keys.meta, keys.audit, keys.sizes}
         for name in names:
             known |= set(astuple(group_keys(topic.name, slot, name)))
     found = {key.decode() for key in plain.keys(f"*{topic.name}*")}

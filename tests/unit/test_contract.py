@@ -28,7 +28,7 @@ def key_names() -> set[str]:
         *astuple(keys.group_keys(*parts)),
         *astuple(keys.query_keys("T", 7, "Q")),
     }
-    names |= {keys.sent_key("T", 7, "Q"), keys.sizes_key("T", 7), keys.rate_key("T"), keys.write_rate_key("T", "W")}
+    names |= {keys.sent_key("T", 7, "Q"), keys.rate_key("T"), keys.write_rate_key("T", "W")}
     names |= {keys.history_key(None), keys.history_key("T")}
     names |= {value for name, value in vars(keys).items() if name.endswith("_KEY")}
     return {name.replace("T_7", "T_n") for name in names}
@@ -61,12 +61,16 @@ def repeatable() -> dict[str, set[str]]:
             if not isinstance(node, ast.Call):
                 continue
             name = ast.unparse(node.func)
-            if name.endswith(".call") and name.partition(".")[0] in bound:
-                keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
-                found[bound[name.partition(".")[0]]].add(keywords["repeatable"])
+            variable = name.partition(".")[0]
+            if name.endswith("._replace") and variable in bound:
+                found[bound[variable].name] |= {
+                    ast.unparse(each.value) for each in node.keywords if each.arg == "repeatable"
+                }
+            elif name.endswith(".call") and variable in bound:
+                found[bound[variable].name].add(str(bound[variable].repeatable))
             elif name == "Call":
                 owner = ast.unparse(node.args[0]).partition(".")[0].strip("'")
-                found[bound.get(owner, owner)].add(ast.unparse(node.args[4]))
+                found[bound[owner].name if owner in bound else owner].add(ast.unparse(node.args[4]))
     return found
 
 

@@ -13,15 +13,11 @@ MOST_LINES = 400
 MOST_PARAMETERS = 8
 
 _SETTINGS = "public, by keyword: each parameter is a setting of its own with a default"
-_TO_SHRINK = "still to be shrunk"
 
 MANY_PARAMETERS = {
     "rmq._ownership.coordinator.Coordinator.__init__": _SETTINGS,
-    "rmq._scripts.claiming.claim": _TO_SHRINK,
-    "rmq._scripts.streams.claim": _TO_SHRINK,
-    "rmq._scripts.viewing._found": _TO_SHRINK,
 }
-"""Functions that have more parameters -> why: take out one that has shrunk, add none of the second kind."""
+"""Functions that have more parameters -> why: take out one that has shrunk, add none."""
 
 
 def sources(suffix: str) -> list[Path]:

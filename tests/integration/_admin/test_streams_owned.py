@@ -17,6 +17,7 @@ from rmq._admin.adopt import Adoption
 from rmq._model.deliveries import Delivery
 from rmq._model.owner import Owner
 from rmq._ownership import Coordinator
+from rmq._scripts.claiming import Outcomes
 from rmq._scripts.streams import Member
 from rmq._slots.stream_slots import GroupSlots
 from rmq.errors import EnsembleMismatchError
@@ -114,7 +115,7 @@ def test_groups_go_on_with_another_ensemble_once_it_adopts_them(
     connections = client._registered(topic)[0]
     stranger = GroupSlots(connections, topic, Member("a", "stranger"))
     with pytest.raises(EnsembleMismatchError):
-        connections.run(stranger.claim_call(0, 0, owner=Owner(10**9, shown.ensemble), acks=[(b"1-1", 1)]))
+        connections.run(stranger.claim_call(0, 0, owner=Owner(10**9, shown.ensemble), outcomes=Outcomes([(b"1-1", 1)])))
     with pytest.raises(EnsembleMismatchError):
         adopt(new, "some third one")
     assert [adopt(new, before).moved for _ in range(2)] == [8, 0]

@@ -22,6 +22,7 @@ from rmq._model.deliveries import ACKED, Delivery
 from rmq._model.observers import Observer, Observers
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
+from rmq._scripts.claiming import Outcomes
 from rmq._scripts.keys import slot_keys
 from rmq._slots.slots import WHOLE_BATCH, SlotWriter
 from rmq._transport.connections import Connections
@@ -418,7 +419,7 @@ def test_many_whole_claims_are_acked_in_several_calls(
     wrong = [(score, 3) for score in (scores[0], scores[-1])]
     mixed = [wrong[0], *claims[1:-1], wrong[1]]
     parts = [mixed[first : first + WHOLE_BATCH] for first in range(0, len(mixed), WHOLE_BATCH)]
-    replies = connections.run_many([writer.claim_call(0, 0, whole=part) for part in parts])
+    replies = connections.run_many([writer.claim_call(0, 0, outcomes=Outcomes(whole=part)) for part in parts])
     assert [score for reply in replies for score in reply.unmatched] == [scores[0], scores[-1]]
     assert proxy.commands("EVALSHA") in (2, 3, 4)  # one more each, where the script was not loaded
     assert redis_client.zcard(prepare) == 4

@@ -16,6 +16,7 @@ from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient,
 from rmq._claiming.consumer import Consumer
 from rmq._model.retry import ImmediateRetry
 from rmq._model.topics import Topic
+from rmq._scripts.claiming import Outcomes
 from rmq._scripts.keys import slot_keys
 from rmq._sending.producer import Producer
 from rmq._slots.slots import SlotWriter
@@ -461,7 +462,7 @@ def test_a_whole_claim_is_acked_without_its_contents(
         client.producer(topic).send_many(PriorityMessage(f"{'content' * 20}{i}", 100) for i in range(50))
         found = consumer.poll(50)
         assert len(found) == 50
-        loading = SlotWriter(connections, topic).claim_call(0, 0, whole=[(1, 1)])
+        loading = SlotWriter(connections, topic).claim_call(0, 0, outcomes=Outcomes(whole=[(1, 1)]))
         assert connections.run(loading).unmatched == (1,)
         before = proxy.commands("EVALSHA")
         assert consumer.ack(found) == []

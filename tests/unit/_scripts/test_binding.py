@@ -17,6 +17,9 @@ from tests.support.bindings import MODULES, bound_in
 SETTINGS = {"detailed", "number", "messages", "max_backlog", "kind", "drop", "max_retries", "ttl", "lowest"}
 """What `sending` puts together from parts."""
 
+OPTIONS = {"group", "durable"}
+"""What `Bound.call` takes beside keys."""
+
 
 class Use:
     """One place where a module binds the arguments or the keys of a script."""
@@ -38,14 +41,14 @@ def uses() -> Iterator[Use]:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 owner = node.func.value
                 if isinstance(owner, ast.Name) and owner.id in bound:
-                    yield Use(module, bound[owner.id], node)
+                    yield Use(module, bound[owner.id].name, node)
 
 
 USES = list(uses())
 
 
 def test_every_script_is_bound() -> None:
-    bound = {name for module in MODULES for name in bound_in(module).values()}
+    bound = {each.name for module in MODULES for each in bound_in(module).values()}
     assert bound == set(default_scripts().names())
 
 
@@ -57,11 +60,12 @@ def test_arguments_are_those_of_the_header(use: Use) -> None:
     assert use.positional == 0
 
 
-@pytest.mark.parametrize("use", [use for use in USES if use.what in ("names", "keys_with")], ids=lambda use: use.place)
+@pytest.mark.parametrize("use", [use for use in USES if use.what in ("names", "call")], ids=lambda use: use.place)
 def test_keys_are_those_of_the_header(use: Use) -> None:
     wanted = default_scripts()[use.script].keys
     names = {*wanted.required, *wanted.optional, *([wanted.tail] if wanted.tail else [])}
-    assert use.names <= names if use.spread or use.what == "keys_with" else use.names == names
+    given = use.names - OPTIONS if use.what == "call" else use.names
+    assert given <= names if use.spread or use.what == "call" else given == names
 
 
 def test_arguments_that_are_put_together_are_those_of_the_header() -> None:

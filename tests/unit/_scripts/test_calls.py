@@ -13,7 +13,7 @@ from rmq._model.replies import Claimed, ClaimReply, ControlResult, ExtendReply, 
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import DeadMessage
 from rmq._scripts import claiming, dead, sending, steering, viewing
-from rmq._scripts.claiming import Nack
+from rmq._scripts.claiming import Nack, Outcomes
 from rmq._transport import refusals
 from rmq.errors import (
     BacklogFullError,
@@ -49,9 +49,9 @@ def test_a_claim() -> None:
         10,
         owner=Owner(7, "zk"),
         start=4,
-        acks=[(b"a", 5), (b"b", 5), (b"c", 6)],
-        nacks=[Nack(b"d", 5, "bury", 0, "E", "m")],
-        whole=[(8, 2)],
+        outcomes=Outcomes(
+            acks=[(b"a", 5), (b"b", 5), (b"c", 6)], nacks=[Nack(b"d", 5, "bury", 0, "E", "m")], whole=[(8, 2)]
+        ),
     )
     settings = [7, "zk", 60_000, 16, "high", 10, 4, 256, 30 * 86_400_000, 250_000, 4 * 1_048_576, "PUBLISH"]
     nacks = [1, b"d", 5, "bury", 0, "E", "m"]
@@ -106,14 +106,14 @@ def test_acks_nacks_and_extends() -> None:
 def test_control_by_content() -> None:
     cancel = steering.cancel(FIXED, 0, [b"a", b"b", b"c"])
     assert cancel.parse([b"done", b"in_flight", b"absent"]) == list(ControlResult)
-    reschedule = steering.reschedule(FIXED, 0, [b"a"], "at", 5)
+    reschedule = steering.reschedule(FIXED, 0, [b"a"], ("at", 5))
     assert list(reschedule.args) == ["at", 5, "PUBLISH", "", "reschedule", b"a"]
 
 
 def test_the_dead() -> None:
-    redrive = dead.redrive(FIXED, 0, "at", 5, overwrite=True, contents=[b"a"])
+    redrive = dead.redrive(FIXED, 0, ("at", 5), overwrite=True, contents=[b"a"])
     assert list(redrive.args) == ["at", 5, 1, "PUBLISH", "", 0, b"a"]
-    seen = dead.redrive(FIXED, 0, "at", 5, overwrite=True, contents=[b"a"], died_ms=[9])
+    seen = dead.redrive(FIXED, 0, ("at", 5), overwrite=True, contents=[b"a"], died_ms=[9])
     assert list(seen.args)[5:] == [1, b"a", 9]
     assert redrive.parse([b"done", b"merged", b"absent"]) == list(Redriven)
     assert list(dead.purge_dead(FIXED, 0, [b"a"], "me").args) == ["me", b"a"]
@@ -164,7 +164,7 @@ CLAIM = claiming.claim(FIXED, 1, 1)
         (CLAIM, "RMQ_ENSEMBLE zk", EnsembleMismatchError, "ensemble zk, not through this one; RmqClient.adopt"),
         (SEND, "RMQ_PAST 99 40", FixedTimePassedError, "fixed_time 40 does not lie ahead of Redis' time, 99 ms"),
         (
-            steering.reschedule(FIXED, 1, [b"a"], "at", 5),
+            steering.reschedule(FIXED, 1, [b"a"], ("at", 5)),
             "ERR RMQ_PAST 99 5",
             FixedTimePassedError,
             "fixed_time 5 does not lie ahead",

@@ -23,8 +23,8 @@ SEND = sending.send_calls(FIXED)(0, [Encoded(0, b"a", 5_000, None)])
 REPEATED = {
     "send": SEND,
     "cancel": steering.cancel(FIXED, 0, [b"a"]),
-    "reschedule": steering.reschedule(FIXED, 0, [b"a"], "at", 5),
-    "redrive": dead.redrive(FIXED, 0, "at", 5, overwrite=True, contents=[b"a"]),
+    "reschedule": steering.reschedule(FIXED, 0, [b"a"], ("at", 5)),
+    "redrive": dead.redrive(FIXED, 0, ("at", 5), overwrite=True, contents=[b"a"]),
     "purge_dead": dead.purge_dead(FIXED, 0, [b"a"]),
     "list_dead": dead.list_dead(FIXED, 0, 0, 1),
     "peek": viewing.peek(FIXED, 0, "store", 0, 1),
