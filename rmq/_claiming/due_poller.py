@@ -45,7 +45,7 @@ class DuePoller:
         failed: list[RmqError] = []
         for first in range(0, len(slots), LOOK_SLOTS):
             part = slots[first : first + LOOK_SLOTS]
-            if self._connections.multi_slot_scripts:
+            if not self._connections.apart:
                 asked_s = monotonic_s()
                 try:
                     now_ms, times = self._connections.run(self._source.look_call(part))
@@ -59,7 +59,7 @@ class DuePoller:
             raise failed[0]
 
     def _in_turn(self, slots: Sequence[int], at_all: bool) -> Sequence[int]:
-        if at_all or self.missed or self._connections.multi_slot_scripts:
+        if at_all or self.missed or not self._connections.apart:
             self.missed = False
             return slots
         first, self._next = self._next % max(1, len(slots)), self._next + ROTATED_SLOTS

@@ -15,7 +15,7 @@ from rmq._model.times import monotonic_s
 from rmq._scripts.keys import slot_keys
 from rmq._transport.connections import Connections
 from rmq._transport.exchange import not_executed
-from rmq._transport.make_router import Node
+from rmq._transport.node import Node
 
 log = reporter("rmq.wakeups")
 

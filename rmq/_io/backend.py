@@ -143,7 +143,7 @@ class Blocking(Protocol):
     def wait_progress(self, wires: Iterable[Wire], timeout_s: float) -> None:
         """Wait until more arrives over one of some wires, or one takes more of what was posted.
 
-        What has arrived and was not a whole reply does not count: ask each wire's `take` first.
+        What has arrived and was not a whole reply does not count: call each wire's `read` without `wait` first.
         """
         ...
 

@@ -127,8 +127,8 @@ class Wire:
         """Send one command."""
         self.send(pack(*args))
 
-    def read(self) -> Any:
-        """Read one reply.
+    def read(self, *, wait: bool = True) -> Any:
+        """Read one reply; without `wait` return `NOTHING` where it has not arrived.
 
         Raises:
             ReplyError: The reply is an error; the connection is still good.
@@ -137,25 +137,9 @@ class Wire:
         reader = self._reader
         try:
             while (reply := reader.gets()) is NOTHING:
-                data = self._socket.recv(_READ_BYTES)
-                if not data:
-                    raise WireBrokenError("the connection was closed")
-                self.received += len(data)
-                reader.feed(data)
-        except OSError as error:
-            raise _broken(error) from error
-        except hiredis.ProtocolError as error:
-            raise WireBrokenError(str(error)) from error
-        if type(reply) is ReplyError:
-            raise reply
-        return reply
-
-    def take(self) -> Any:
-        """Return the next reply if it has arrived, else `NOTHING`; raises as `read`."""
-        reader = self._reader
-        try:
-            while (reply := reader.gets()) is NOTHING:
-                if not self._ready(select.POLLIN) or (data := self._at_once(self._socket.recv, _READ_BYTES)) is None:
+                if wait:
+                    data = self._socket.recv(_READ_BYTES)
+                elif not self._ready(select.POLLIN) or (data := self._at_once(self._socket.recv, _READ_BYTES)) is None:
                     return NOTHING
                 if not data:
                     raise WireBrokenError("the connection was closed")

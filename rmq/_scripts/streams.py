@@ -43,7 +43,7 @@ _LIST_DEAD, _REDRIVE, _PURGE_DEAD = Bound("stream_list_dead"), Bound("stream_red
 
 def _too_many_groups(call: Call[Any], detail: Sequence[str]) -> RmqError:
     text = f"{call.place} has {detail[0]} groups already; remove one, see `RmqClient.stream`"
-    return TooManyGroupsError(text, topic=call.topic, slot=call.slot)
+    return call.error(TooManyGroupsError, text)
 
 
 _JOIN = Bound("stream_join", {"RMQ_GROUPS": _too_many_groups})

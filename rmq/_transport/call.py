@@ -11,6 +11,7 @@ from rmq.errors import RmqError
 
 S = TypeVar("S")
 T = TypeVar("T")
+E = TypeVar("E", bound=RmqError)
 
 PUBLISH, SHARDED_PUBLISH = "PUBLISH", "SPUBLISH"
 """Command for wake hints. A call has the first; whoever sends it puts the second where hints go by sharded pub/sub."""
@@ -56,6 +57,10 @@ class Call(NamedTuple, Generic[T]):
     def what(self) -> str:
         """What is called, in words."""
         return f"script {self.script}" if self.script else f"command {self.args[0]}"
+
+    def error(self, kind: type[E], text: str) -> E:
+        """Return an error that says what it is about."""
+        return kind(text, topic=self.topic, slot=self.slot)
 
     def then(self, step: Callable[[T], S]) -> Call[S]:
         """Return the same call with one step more behind `parse`."""

@@ -54,7 +54,7 @@ class ClusterRouter:
         self._doubted = False
         self._read_s = float("-inf")
         self._closed = False
-        self._sharded: bool | None = None
+        self._sharded: bool | None = None  # decided once, when the map is first read
         self._hint_address: Address | None = None
         self._hint_chosen_s = 0.0
         self.layout = 0
@@ -62,11 +62,9 @@ class ClusterRouter:
 
     @property
     def sharded_hints(self) -> bool:
-        """Whether every master has sharded pub/sub; decided once, when the map is first read."""
         return bool(self._sharded)
 
     def refresh(self) -> None:
-        """Read the slot map where it is unknown, in doubt, or old."""
         if not self._read_now() or not self._lock.acquire(blocking=not self._map.masters):
             return
         if self._map.masters:
@@ -85,11 +83,9 @@ class ClusterRouter:
 
     @property
     def silent(self) -> Collection[Node]:
-        """The nodes that do not answer at the moment."""
-        return self._factory.beside.silent
+        return self._factory.silent
 
     def node_for(self, key: str | bytes) -> Node:
-        """Return the master that holds a key's hash slot."""
         number = hash_slot(key)
         address = self._map.owners[number]
         if address is None:
@@ -97,7 +93,6 @@ class ClusterRouter:
         return self.node_at(address)
 
     def node_at(self, address: Address) -> Node:
-        """Return the node at an address."""
         node = self._nodes.get(address)
         if node is None:
             with self._nodes_lock:
@@ -118,11 +113,9 @@ class ClusterRouter:
         return self.node_at(chosen)
 
     def masters(self) -> Sequence[Node]:
-        """Return all nodes that hold hash slots."""
         return [self.node_at(address) for address in self._map.masters]
 
     def doubt(self) -> None:
-        """Read the map before the next call."""
         self._doubted = True
 
     def learn(self, redirects: Iterable[Redirect]) -> None:
@@ -134,7 +127,6 @@ class ClusterRouter:
             self._doubted = True
 
     def close(self) -> None:
-        """Close all idle connections."""
         self._closed = True
         for node in list(self._nodes.values()):
             node.close()

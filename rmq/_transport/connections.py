@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol, TypeVar, cast
@@ -17,8 +16,9 @@ from rmq._transport.call import Call, plain
 from rmq._transport.dispatch import AWAITED, FIRST_PAUSE_S, LONGEST_PAUSE_S, Dispatch
 from rmq._transport.durability import Durability
 from rmq._transport.exchange import Confirmation, Exchange, not_executed
-from rmq._transport.make_router import Node, make_router
+from rmq._transport.node import Node
 from rmq._transport.refusals import UNREADABLE, error_of, unreadable
+from rmq._transport.router import make_router
 from rmq._transport.script_library import ScriptLibrary, default_scripts
 from rmq._transport.urls import Address, RedisUrl
 from rmq.errors import ClientClosedError, ForkedClientError, RedisUnavailableError, RmqError
@@ -49,6 +49,11 @@ class Connections:
         deadline_s: How long to repeat what may be repeated before giving up.
         durability: What has to have happened before a send counts as accepted.
         blocking: How to wait, also for what is built on these connections; in threads by default.
+
+    Attributes:
+        apart: Whether there are several servers, of which one may fail while the others work. Then a topic's slots lie
+            apart, too, and a script call can't read several of them.
+        confirms: Whether a durable call counts only once replicas, or a disk, have confirmed it.
     """
 
     def __init__(
@@ -65,46 +70,28 @@ class Connections:
         self.blocking = blocking
         self._scripts = scripts or default_scripts()
         self._timeout_s = timeout_s
-        self._deadline_s = deadline_s
+        self.deadline_s = deadline_s
         self._pid = os.getpid()
         self._closed = False
         self._closed_with_us: WeakSet[Closable] = WeakSet()
         self._router = make_router(url, timeout_s, durability, blocking)
+        self.apart = not self._router.multi_slot_scripts
         # half of what we wait for a reply: the server has to give up first, or its answer would be lost
         command = durability.confirmation(max(1, int(timeout_s * 500)))
         self._confirmation = None if command is None else Confirmation(command, durability.shortfall, hurry=self.apart)
+        self.confirms = command is not None
 
     @property
     def subscribe(self) -> str:
         """Command to hear wake hints: SSUBSCRIBE where every server has sharded pub/sub."""
-        if not self._router.multi_slot_scripts and not self._router.layout:
+        if self.apart and not self._router.layout:
             self._until_deadline(lambda: None)  # a cluster whose servers are not known yet
         return "SSUBSCRIBE" if self._router.sharded_hints else "SUBSCRIBE"
-
-    @property
-    def multi_slot_scripts(self) -> bool:
-        """Whether one script call may read several slots of a topic: not in a cluster, where they lie apart."""
-        return self._router.multi_slot_scripts
-
-    @property
-    def confirms(self) -> bool:
-        """Whether a durable call counts only once replicas, or a disk, have confirmed it."""
-        return self._confirmation is not None
 
     @property
     def layout(self) -> int:
         """Changes whenever slots have moved to another server."""
         return self._router.layout
-
-    @property
-    def deadline_s(self) -> float:
-        """How long what may be repeated is repeated."""
-        return self._deadline_s
-
-    @property
-    def apart(self) -> bool:
-        """Whether there are several servers, of which one may fail while the others work."""
-        return not self._router.multi_slot_scripts
 
     @property
     def some_silent(self) -> bool:
@@ -143,9 +130,7 @@ class Connections:
                 return call.parse(reply)
             except UNREADABLE as error:
                 raise unreadable(call, error) from error
-        deadline_s = self._deadline_s
-        if self.some_silent and not self._may_wait(call):
-            deadline_s = min(deadline_s, self._timeout_s)
+        deadline_s = self._deadline_for([call]) if self.some_silent else self.deadline_s
         return cast("T", _only(self._dispatch(reply, deadline_s, started_s).results()))
 
     def run_many(
@@ -169,14 +154,14 @@ class Connections:
                 raise
             except RmqError as error:
                 return [error]
-        if deadline_s is None and patience_s is not None and self.some_silent and not any(map(self._may_wait, calls)):
-            deadline_s = min(self._deadline_s, self._timeout_s)
+        if deadline_s is None and patience_s is not None and self.some_silent:
+            deadline_s = self._deadline_for(calls)
         return self.dispatch(calls, deadline_s).results(patience_s)
 
     def dispatch(self, calls: Sequence[Call[Any]], deadline_s: float | None = None) -> Dispatch:
         """Send calls without waiting for replies; the caller must ask for all results, or close it."""
         self._refuse_misuse()
-        dispatch = self._dispatch(Exchange(calls, self._scripts, self._confirmation), deadline_s or self._deadline_s)
+        dispatch = self._dispatch(Exchange(calls, self._scripts, self._confirmation), deadline_s or self.deadline_s)
         dispatch.send()
         return dispatch
 
@@ -272,11 +257,9 @@ class Connections:
         if os.getpid() != self._pid:
             raise ForkedClientError("this client was made before a fork; make one in the process that uses it")
 
-    def _until_deadline(self, attempt: Callable[[], T], deadline_s: float | None = None) -> T:
+    def _until_deadline(self, attempt: Callable[[], T]) -> T:
         """Repeat what executes nothing when it fails, or may be executed twice."""
-        deadline_s = self._deadline_s if deadline_s is None else deadline_s
-        deadline = time.monotonic() + deadline_s
-        pause_s = FIRST_PAUSE_S
+        end_s, pause_s = monotonic_s() + self.deadline_s, FIRST_PAUSE_S
         while True:
             try:
                 self._router.refresh()
@@ -288,11 +271,12 @@ class Connections:
                     raise
                 trouble = error
             self._router.doubt()
-            if time.monotonic() + pause_s > deadline:
+            if monotonic_s() + pause_s > end_s:
                 raise RedisUnavailableError(
-                    f"no answer from Redis at {self.url.shown} within {deadline_s:g} s ({trouble})"
+                    f"no answer from Redis at {self.url.shown} within {self.deadline_s:g} s ({trouble})"
                 ) from trouble
-            pause_s = self._pause(pause_s)
+            self.blocking.sleep(pause_s * (0.5 + draw_jitter() / 2))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _try_alone(self, call: Call[Any]) -> Any:
         """Carry out one call without the bookkeeping that many need, which costs more than the call.
@@ -308,7 +292,7 @@ class Connections:
             wire = node.checkout()
         except WireBrokenError as error:
             exchange = Exchange([call], self._scripts)
-            exchange.not_sent([index for index, _, _ in exchange.take_open()], str(error))
+            exchange.not_sent((), str(error))
             return exchange
         try:
             wire.send(self._scripts.request(call, sharded=self._router.sharded_hints))
@@ -316,18 +300,17 @@ class Connections:
         except ReplyError as error:
             node.give_back(wire)
             exchange = Exchange([call], self._scripts)
-            exchange.first_flight(node.address).take_error(str(error))
+            exchange.take_error(exchange.flown(node.address), str(error))
             return exchange
-        except WireBrokenError as error:
+        except BaseException as error:  # a reply left behind would be read by the next caller
             wire.close()
+            if not isinstance(error, WireBrokenError):
+                raise
             if isinstance(error, WireSilentError):
                 node.note_silence()
             exchange = Exchange([call], self._scripts)
-            exchange.first_flight(node.address).lost(str(error))
+            exchange.lost(exchange.flown(node.address), str(error))
             return exchange
-        except BaseException:  # a reply left behind would be read by the next caller
-            wire.close()
-            raise
         node.give_back(wire)
         return reply
 
@@ -335,13 +318,11 @@ class Connections:
         server = f"Redis at {self.url.shown}"
         return Dispatch(exchange, self._router, self.blocking, self._timeout_s, deadline_s, started_s, server)
 
-    def _may_wait(self, call: Call[Any]) -> bool:
-        """Return whether a call may take until the deadline; one that is not repeated no longer than for a reply."""
-        return call.repeatable or not self.silent(call.keys[0])
-
-    def _pause(self, pause_s: float) -> float:
-        self.blocking.sleep(pause_s * (0.5 + draw_jitter() / 2))
-        return min(2 * pause_s, LONGEST_PAUSE_S)
+    def _deadline_for(self, calls: Sequence[Call[Any]]) -> float:
+        """Return how long calls may take: no longer than for a reply where none is repeated, and no server answers."""
+        if any(call.repeatable or not self.silent(call.keys[0]) for call in calls):
+            return self.deadline_s
+        return min(self.deadline_s, self._timeout_s)
 
 
 def _only(results: list[Any]) -> Any:

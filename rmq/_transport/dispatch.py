@@ -11,7 +11,8 @@ from rmq._io.wire import NOTHING, ReplyError, Wire, WireBrokenError, WireSilentE
 from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s
 from rmq._transport.exchange import Exchange, Flight
-from rmq._transport.make_router import Node, Router
+from rmq._transport.node import Node
+from rmq._transport.router import Router
 from rmq.errors import RmqError
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
@@ -50,7 +51,7 @@ class Dispatch:
         blocking: How to wait.
         timeout_s: How long to wait for a server that sends nothing.
         deadline_s: How long to repeat what may be repeated.
-        started_s: Since when, on the clock of `monotonic_s`; by default from now on.
+        started_s: Since when, on the clock of `monotonic_s`; `None` for from now on.
         server: What errors call the servers.
     """
 
@@ -61,8 +62,8 @@ class Dispatch:
         blocking: Blocking,
         timeout_s: float,
         deadline_s: float,
-        started_s: float | None = None,
-        server: str = "Redis",
+        started_s: float | None,
+        server: str,
     ) -> None:
         self._exchange = exchange
         self._router = router
@@ -94,7 +95,7 @@ class Dispatch:
         try:
             self._router.refresh()
         except WireBrokenError as error:
-            exchange.not_sent([index for index, _, _ in exchange.take_open()], str(error))
+            exchange.not_sent((), str(error))
             return
         parts: dict[Node, list[int]] = {}
         for index, call, asked in exchange.take_open():
@@ -115,7 +116,6 @@ class Dispatch:
     def step(self) -> bool:
         """Take what has come and send what is due, without waiting for replies; return whether all is done."""
         self._receive(alone=False)
-        self._router.learn(self._exchange.take_moved())
         if self._exchange.open and self._stalled:
             self._repeat_in_time()
         return self._exchange.done
@@ -163,7 +163,6 @@ class Dispatch:
         exchange, started_s = self._exchange, monotonic_s()
         while True:
             self._receive(alone=patience_s is None and len(self._under_way) == 1)
-            self._router.learn(exchange.take_moved())
             if exchange.done:
                 return
             over_s = None
@@ -174,19 +173,15 @@ class Dispatch:
                 over_s = started_s + patience_s if exchange.partly_done else None
             if exchange.open and self._stalled and not self._repeat_in_time(over_s):
                 continue
-            self._wait_for_news(None if patience_s is None else max(patience_s / 8, 0.001))
+            wait_s = self.wait_s()
+            if patience_s is not None and self._under_way:
+                wait_s = min(wait_s, max(patience_s / 8, 0.001))
+            _wait(self._blocking, self.wires, wait_s)
 
     @property
     def _stalled(self) -> bool:
         """Whether nothing is under way but to servers that do not answer: what is open need not wait for it."""
         return all(part.node.silent for part in self._under_way)
-
-    def _wait_for_news(self, longest_s: float | None) -> None:
-        wait_s = self.wait_s()
-        if self._under_way:
-            self._blocking.wait_progress(self.wires, wait_s if longest_s is None else min(wait_s, longest_s))
-        elif wait_s > 0:
-            self._blocking.sleep(wait_s)
 
     def _impatient(self, started_s: float, patience_s: float) -> bool:
         """Return whether all servers that still owe something have sent nothing for so long."""
@@ -201,7 +196,7 @@ class Dispatch:
                 part.node.note_silence()
             if not leave:
                 part.wire.close()
-                part.flight.lost("no reply in time")
+                self._exchange.lost(part.flight, "no reply in time")
         if not leave:
             self._under_way = []
         self._exchange.give_up(patience_s, self._server)
@@ -234,7 +229,8 @@ class Dispatch:
             exchange.not_sent(indices, str(error))
             return
         except RmqError as error:  # it refuses us: that is no reason to drop what others have been sent
-            exchange.refuse(indices, error)
+            for index in indices:
+                exchange.settle(index, error)
             return
         flight = exchange.flight(indices, node.address, sharded=self._router.sharded_hints)
         try:
@@ -244,7 +240,7 @@ class Dispatch:
                 wire.send(flight.request)
         except WireBrokenError as error:
             wire.close()
-            flight.lost(str(error))
+            exchange.lost(flight, str(error))
         except BaseException:
             wire.close()
             raise
@@ -255,35 +251,35 @@ class Dispatch:
         """Take the replies that have come; all of them where there is only one server to wait for."""
         for part in list(self._under_way):
             try:
-                if alone and not part.wire.unsent:
-                    _read_all(part)
-                elif not self._take(part):
+                if not self._take(part, alone):
                     continue
             except WireBrokenError as error:
                 self._under_way.remove(part)
                 part.wire.close()
                 if isinstance(error, WireSilentError):
                     part.node.note_silence()
-                part.flight.lost(str(error))
+                self._exchange.lost(part.flight, str(error))
             else:
                 self._under_way.remove(part)
                 part.node.give_back(part.wire)
+        self._router.learn(self._exchange.take_moved())
 
-    def _take(self, part: _UnderWay) -> bool:
+    def _take(self, part: _UnderWay, alone: bool) -> bool:
         """Take what has come over one connection; return whether that was all."""
-        flight, wire = part.flight, part.wire
+        exchange, flight, wire = self._exchange, part.flight, part.wire
         if wire.unsent:
             wire.push()
+        wait = alone and not wire.unsent
         while flight.awaited:
             try:
-                reply = wire.take()
+                reply = wire.read(wait=wait)
             except ReplyError as error:
-                flight.take_error(str(error))
+                exchange.take_error(flight, str(error))
                 continue
             if reply is NOTHING:
                 break
-            flight.take_reply(reply)
-        if not flight.awaited:
+            exchange.take_reply(flight, reply)
+        else:
             return True
         now_s = monotonic_s()
         if wire.received != part.received:
@@ -302,22 +298,13 @@ class Dispatch:
 def wait_for_any(dispatches: Iterable[Dispatch], blocking: Blocking) -> None:
     """Wait until one of some has something to do."""
     waiting = list(dispatches)
-    wires = [wire for each in waiting for wire in each.wires]
     wait_s = min((each.wait_s() for each in waiting), default=0.0)
-    if wait_s <= 0:
-        return
+    if wait_s > 0:
+        _wait(blocking, [wire for each in waiting for wire in each.wires], wait_s)
+
+
+def _wait(blocking: Blocking, wires: Sequence[Wire], wait_s: float) -> None:
     if wires:
         blocking.wait_progress(wires, wait_s)
-    else:
+    elif wait_s > 0:
         blocking.sleep(wait_s)
-
-
-def _read_all(part: _UnderWay) -> None:
-    flight, wire = part.flight, part.wire
-    while flight.awaited:
-        try:
-            reply = wire.read()
-        except ReplyError as error:
-            flight.take_error(str(error))
-        else:
-            flight.take_reply(reply)

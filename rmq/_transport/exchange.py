@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from enum import Enum, auto
+from dataclasses import dataclass, field
 from typing import Any
 
 from rmq._io.wire import pack
@@ -72,11 +72,37 @@ class Confirmation:
         return missing
 
 
-class _Kind(Enum):
-    LOAD = auto()
-    ASKING = auto()
-    CALL = auto()
-    CONFIRM = auto()
+_LOAD, _ASKING, _CONFIRM = -1, -2, -3
+"""What a reply may be about beside a call, which its index stands for."""
+
+
+@dataclass(slots=True)
+class Flight:
+    """Calls on their way to one node over one connection.
+
+    Attributes:
+        request: What to send.
+        address: Where it goes.
+        awaited: What each reply that is still to come is about, in order.
+        unconfirmed: Calls whose results count only with the confirmation, and these results.
+        unloadable: Why the server did not load a script; empty where it loaded all.
+    """
+
+    request: bytes
+    address: Address
+    awaited: deque[int]
+    unconfirmed: list[tuple[int, Any]] = field(default_factory=list[tuple[int, Any]])
+    unloadable: str = ""
+
+    @property
+    def confirming(self) -> bool:
+        """Whether nothing is still to come but the confirmation, which takes its time."""
+        return len(self.awaited) == 1 and self.awaited[0] == _CONFIRM
+
+    @property
+    def owed(self) -> list[int]:
+        """The calls that have no result yet."""
+        return [index for index in self.awaited if index >= 0] + [index for index, _ in self.unconfirmed]
 
 
 class Exchange:
@@ -86,34 +112,36 @@ class Exchange:
         calls: What to carry out, in any number, on any nodes.
         scripts: Where their texts and SHA-1 come from.
         confirmation: What has to follow durable calls.
+
+    Attributes:
+        results: Per call its parsed reply, or the error that it met.
+        last_trouble: The last reason for which something has to be repeated.
+        pause_needed: Whether repeating at once would meet the same trouble.
     """
 
     def __init__(
         self, calls: Sequence[Call[Any]], scripts: ScriptLibrary, confirmation: Confirmation | None = None
     ) -> None:
+        self.results: list[Any] = [None] * len(calls)
+        self.last_trouble = ""
+        self.pause_needed = False
         self._calls = calls
         self._scripts = scripts
         self._confirmation = confirmation
         self._open = list(range(len(calls)))
-        self._under_way = 0
+        self._left = len(calls)
         self._unloaded: set[int] = set()
         self._unheard: set[int] = set()  # sent, the reply lost, to be sent again: carried out or not
         self._asked: dict[int, Address] = {}
         self._asking: set[int] = set()  # sent with ASKING
         self._hops_left = FREE_HOPS
         self._redirected = False
-        self.results: list[Any] = [None] * len(calls)
-        """Per call its parsed reply, or the error that it met."""
-        self.last_trouble = ""
-        """The last reason for which something has to be repeated."""
         self._moved: list[Redirect] = []
-        self.pause_needed = False
-        """Whether repeating at once would meet the same trouble."""
 
     @property
     def done(self) -> bool:
         """Whether every call has a result."""
-        return not self._open and not self._under_way
+        return not self._left
 
     @property
     def open(self) -> bool:
@@ -123,7 +151,7 @@ class Exchange:
     @property
     def partly_done(self) -> bool:
         """Whether some calls have a result and others have not."""
-        return 0 < len(self._open) + self._under_way < len(self._calls)
+        return 0 < self._left < len(self._calls)
 
     def take_open(self) -> Iterator[tuple[int, Call[Any], Address | None]]:
         """Yield the open calls, each with the address that it was sent to by an ASK, if any; none is open then."""
@@ -139,15 +167,6 @@ class Exchange:
         moved, self._moved = self._moved, []
         return moved
 
-    def flight(self, indices: Sequence[int], address: Address, *, sharded: bool = False) -> Flight:
-        """Put taken calls together for one node; `sharded`: hints go by sharded pub/sub."""
-        self._under_way += len(indices)
-        return Flight(self, indices, address, sharded)
-
-    def first_flight(self, address: Address) -> Flight:
-        """Put all calls together for one node, as they were sent there already; what came of it is still to be told."""
-        return self.flight([index for index, _, _ in self.take_open()], address)
-
     def not_sent(self, indices: Sequence[int], trouble: str) -> None:
         """Note that taken calls did not reach a server: they may be repeated."""
         for index in indices:
@@ -156,58 +175,102 @@ class Exchange:
         self.last_trouble = trouble
         self.pause_needed = True
 
-    def refuse(self, indices: Sequence[int], error: RmqError) -> None:
-        """Note that a server refuses us, so that taken calls can't be sent there."""
-        for index in indices:
-            self.results[index] = error
+    def settle(self, index: int, result: Any) -> None:
+        """Book the result of a taken call."""
+        self.results[index] = result
+        self._left -= 1
 
     def give_up(self, deadline_s: float, server: str = "Redis") -> None:
         """Note that the deadline has passed: what is open fails."""
         trouble = f"no answer from {server} within {deadline_s:g} s ({self.last_trouble})"
         for index in self._open:
             call = self._calls[index]
-            if index in self._unheard:
-                self.results[index] = reply_lost(call, trouble)
-            else:
-                self.results[index] = RedisUnavailableError(trouble, topic=call.topic, slot=call.slot)
+            lost = index in self._unheard
+            self.settle(index, reply_lost(call, trouble) if lost else call.error(RedisUnavailableError, trouble))
         self._open = []
 
-    # for flights
-
-    def pack(self, indices: Sequence[int], address: Address, sharded: bool) -> tuple[bytes, deque[tuple[_Kind, int]]]:
-        """Return the request for these calls, and what its replies will be about, in order."""
+    def flight(self, indices: Sequence[int], address: Address, *, sharded: bool = False) -> Flight:
+        """Put taken calls together for one node; `sharded`: hints go by sharded pub/sub."""
         parts: list[bytes] = []
-        awaited: deque[tuple[_Kind, int]] = deque()
+        awaited: deque[int] = deque()
         loaded: set[str] = set()
         for index in indices:
             name = self._calls[index].script
             if index in self._unloaded and name not in loaded:
                 loaded.add(name)
                 parts.append(pack("SCRIPT", "LOAD", self._scripts[name].text))
-                awaited.append((_Kind.LOAD, index))
+                awaited.append(_LOAD)
             self._unloaded.discard(index)
         for index in indices:
-            call = self._calls[index]
             self._asking.discard(index)
             if self._asked.pop(index, None) is not None:
                 self._asking.add(index)
                 parts.append(pack("ASKING"))
-                awaited.append((_Kind.ASKING, index))
-            parts.append(self._scripts.request(call, sharded=sharded))
-            awaited.append((_Kind.CALL, index))
+                awaited.append(_ASKING)
+            parts.append(self._scripts.request(self._calls[index], sharded=sharded))
+            awaited.append(index)
         if self._confirmation is not None and any(self._calls[index].durable for index in indices):
             parts.append(pack(*self._confirmation.command(address)))
-            awaited.append((_Kind.CONFIRM, -1))
-        return b"".join(parts), awaited
+            awaited.append(_CONFIRM)
+        return Flight(b"".join(parts), address, awaited)
 
-    def settle(self, index: int, result: Any) -> None:
-        """Book the result of a call that was under way."""
-        self.results[index] = result
-        self._under_way -= 1
+    def flown(self, address: Address) -> Flight:
+        """Put all calls together for one node, as they were sent there already; what came of it is still to be told."""
+        return self.flight([index for index, _, _ in self.take_open()], address)
 
-    def reopen(self, index: int, message: str, address: Address) -> None:
+    def take_reply(self, flight: Flight, reply: Any) -> None:
+        """Take the next reply in order."""
+        index = flight.awaited.popleft()
+        if index == _CONFIRM and self._confirmation is not None:
+            self._confirm(flight, self._confirmation.shortfall(flight.address, reply))
+        if index < 0:
+            return
+        call = self._calls[index]
+        try:
+            result = parsed(call, reply)
+        except RmqError as error:
+            result = error
+        if call.durable and self._confirmation is not None:
+            flight.unconfirmed.append((index, result))
+        else:
+            self.settle(index, result)
+
+    def take_error(self, flight: Flight, message: str) -> None:
+        """Take the next reply in order, an error: repeat what was not carried out, else it is the result."""
+        index = flight.awaited.popleft()
+        if index == _CONFIRM:
+            self._confirm(flight, message)
+        elif index == _LOAD and not not_executed(message):
+            flight.unloadable = message
+        if index < 0:
+            return
+        if message.startswith("NOSCRIPT") and flight.unloadable:
+            message = f"it cannot be loaded: {flight.unloadable}"
+        if not_executed(message):
+            self._reopen(index, message, flight.address)
+        elif AOF_TROUBLE in message:
+            self._lose(index, message)
+        else:
+            call = self._calls[index]
+            error = error_of(call, message)
+            if index in self._unheard:  # the first sending may have been carried out: a fixed time was still ahead then
+                error = reply_lost(call, f"sent again, it was refused: {error}")
+            self.settle(index, error)
+
+    def lost(self, flight: Flight, trouble: str) -> None:
+        """Note that the connection broke: what may be repeated is open again, the rest may have been carried out."""
+        for index in flight.owed:
+            self._lose(index, trouble)
+        flight.unconfirmed.clear()
+        flight.awaited.clear()
+
+    def _confirm(self, flight: Flight, missing: str) -> None:
+        for index, result in flight.unconfirmed:
+            self.settle(index, self._unconfirmed(index, missing) if missing else result)
+        flight.unconfirmed.clear()
+
+    def _reopen(self, index: int, message: str, address: Address) -> None:
         """Note that a call was refused without having begun."""
-        self._under_way -= 1
         self._open.append(index)
         self.last_trouble = message
         if message.startswith("NOSCRIPT"):
@@ -226,137 +289,26 @@ class Exchange:
         else:
             self._moved.append(redirect)
 
-    def lost(self, index: int, trouble: str) -> None:
+    def _lose(self, index: int, trouble: str) -> None:
         """Note that the reply to a call was lost: it is open again if it may be repeated."""
         call = self._calls[index]
         self.last_trouble = trouble
         self.pause_needed = True
         if call.repeatable:
-            self._under_way -= 1
             self._open.append(index)
             self._unheard.add(index)
-            return
-        self.settle(index, reply_lost(call, f"{trouble}; if it was carried out, the lease settles it"))
+        else:
+            self.settle(index, reply_lost(call, f"{trouble}; if it was carried out, the lease settles it"))
 
-    def answer(self, index: int, reply: Any) -> Any:
-        """Return the value of the reply to a call, or the error that it is."""
-        try:
-            return parsed(self._calls[index], reply)
-        except RmqError as error:
-            return error
-
-    def refusal(self, index: int, message: str) -> RmqError:
-        """Turn an error reply to a call into the error that the caller sees.
-
-        The first sending of a repeated call may have been carried out all the same: a fixed time was still ahead then.
-        """
+    def _unconfirmed(self, index: int, missing: str) -> DurabilityError:
         call = self._calls[index]
-        error = error_of(call, message)
-        return reply_lost(call, f"sent again, it was refused: {error}") if index in self._unheard else error
-
-    def durable(self, index: int) -> bool:
-        """Return whether a call's result counts only with a confirmation."""
-        return self._confirmation is not None and self._calls[index].durable
-
-    def shortfall(self, address: Address, reply: Any) -> str:
-        """Return what a server's reply to the confirmation lacks, in words; empty when all is well."""
-        return "" if self._confirmation is None else self._confirmation.shortfall(address, reply)
-
-    def unconfirmed(self, index: int, missing: str) -> DurabilityError:
-        """Return the error for a durable call that lacks something."""
-        call = self._calls[index]
-        error = DurabilityError(
+        error = call.error(
+            DurabilityError,
             f"messages in slot {call.slot} of topic {call.topic} are stored on the master, but not confirmed: "
             f"{missing}; they may get lost if it fails now. Sending them again is safe",
-            topic=call.topic,
-            slot=call.slot,
         )
         error.missing = missing
         return error
-
-
-class Flight:
-    """Calls on their way to one node over one connection.
-
-    Args:
-        exchange: What they belong to.
-        indices: Which calls.
-        address: Where they go.
-        sharded: Whether wake hints go by sharded pub/sub.
-
-    Attributes:
-        request: What to send.
-    """
-
-    def __init__(self, exchange: Exchange, indices: Sequence[int], address: Address, sharded: bool) -> None:
-        self._exchange = exchange
-        self._indices = indices
-        self._address = address
-        self._unloadable = ""
-        self._unconfirmed: list[tuple[int, Any]] = []
-        self.request, self._awaited = exchange.pack(indices, address, sharded)
-
-    @property
-    def awaited(self) -> int:
-        """How many replies are still to come."""
-        return len(self._awaited)
-
-    @property
-    def confirming(self) -> bool:
-        """Whether nothing is still to come but the confirmation, which takes its time."""
-        return len(self._awaited) == 1 and self._awaited[0][0] is _Kind.CONFIRM
-
-    @property
-    def owed(self) -> list[int]:
-        """The calls that have no result yet."""
-        calls = [index for kind, index in self._awaited if kind is _Kind.CALL]
-        return calls + [index for index, _ in self._unconfirmed]
-
-    def take_reply(self, reply: Any) -> None:
-        """Take the next reply in order."""
-        kind, index = self._awaited.popleft()
-        if kind is _Kind.CONFIRM:
-            self._confirm(self._exchange.shortfall(self._address, reply))
-        elif kind is _Kind.CALL:
-            self._settle(index, self._exchange.answer(index, reply))
-
-    def take_error(self, message: str) -> None:
-        """Take the next reply in order, an error: repeat what was not carried out, else it is the result."""
-        kind, index = self._awaited.popleft()
-        if kind is _Kind.CONFIRM:
-            self._confirm(message)
-        elif kind is _Kind.LOAD and not not_executed(message):
-            self._unloadable = message
-        elif kind is _Kind.CALL:
-            if message.startswith("NOSCRIPT") and self._unloadable:
-                message = f"it cannot be loaded: {self._unloadable}"
-            if not_executed(message):
-                self._exchange.reopen(index, message, self._address)
-            elif AOF_TROUBLE in message:
-                self._exchange.lost(index, message)
-            else:
-                self._exchange.settle(index, self._exchange.refusal(index, message))
-
-    def lost(self, trouble: str) -> None:
-        """Note that the connection broke: what may be repeated is open again, the rest may have been carried out."""
-        for index, _ in self._unconfirmed:
-            self._exchange.lost(index, trouble)
-        for kind, index in self._awaited:
-            if kind is _Kind.CALL:
-                self._exchange.lost(index, trouble)
-        self._unconfirmed.clear()
-        self._awaited.clear()
-
-    def _settle(self, index: int, result: Any) -> None:
-        if self._exchange.durable(index):
-            self._unconfirmed.append((index, result))
-        else:
-            self._exchange.settle(index, result)
-
-    def _confirm(self, missing: str) -> None:
-        for index, result in self._unconfirmed:
-            self._exchange.settle(index, self._exchange.unconfirmed(index, missing) if missing else result)
-        self._unconfirmed.clear()
 
 
 def raise_first(results: Sequence[Any]) -> None:

@@ -38,7 +38,9 @@ class Node:
         new_wire: Makes an unconnected wire to it.
         check: Looks at the server once, over the first connection.
         greet: Looks at every new connection.
-        beside: What the server has beside it; `None` where there are no others, so that all have to wait for it.
+        blocking: How to wait.
+        others: Those of the servers beside it that do not answer; `None` where there are no others, so that all have to
+            wait for it.
 
     Attributes:
         failed_s: When it last could not be reached, on the monotonic clock; 0 for never.
@@ -53,13 +55,15 @@ class Node:
         new_wire: Callable[[], Wire],
         check: Callable[[Wire], Version],
         greet: Check,
-        beside: Beside | None = None,
+        blocking: Blocking,
+        others: set[Node] | None = None,
     ) -> None:
         self.address = address
         self.failed_s = 0.0
         self.silent = False
         self.version: Version | None = None
-        self._beside = beside
+        self._blocking = blocking
+        self._others = others
         self._shown = shown
         self._new_wire = new_wire
         self._check = check
@@ -91,9 +95,7 @@ class Node:
             except WireBrokenError:
                 pass
             wire.close()
-        if patience_s is None or self._beside is None:
-            return self._fit_wire()
-        return self._wire_soon(patience_s, self._beside.blocking)
+        return self._fit_wire() if patience_s is None or self._others is None else self._wire_soon(patience_s)
 
     def ask(self, *args: Argument) -> Any:
         """Carry out one command and return its reply.
@@ -115,14 +117,15 @@ class Node:
 
     def note_silence(self) -> None:
         """Note that a call waits in vain: others go elsewhere until a try of its own finds that the server answers."""
-        if self.silent or self._beside is None or self._closed:
+        others = self._others
+        if self.silent or others is None or self._closed:
             return
         self.silent, self.failed_s = True, monotonic_s()
-        self._beside.silent.add(self)
+        others.add(self)
         try:
-            self._beside.blocking.job(self._try_until_it_answers, f"rmq-try-{self._shown}").start()
+            self._blocking.job(lambda: self._try_until_it_answers(others), f"rmq-try-{self._shown}").start()
         except RuntimeError as error:  # no more threads: nobody would end the silence, so each call waits for itself
-            self._beside.silent.discard(self)
+            others.discard(self)
             self.silent = False
             log.warning("Redis at %s does not answer, and no thread can wait until it does: %s", self._shown, error)
 
@@ -157,31 +160,38 @@ class Node:
             raise
         return wire
 
-    def _wire_soon(self, patience_s: float, blocking: Blocking) -> Wire:
-        """Have a connection made by somebody who can wait for it, and return one if that is done soon."""
-        made, troubles = blocking.event(), list[RmqError]()
+    def _wire_soon(self, patience_s: float) -> Wire:
+        """Have a connection made by a job that can wait for it, and return it if that is done soon."""
+        ended, made, late = self._blocking.event(), deque[Wire](), False
+        trouble: RmqError = WireSilentError(f"no connection within {patience_s:g} s")
 
         def make() -> None:
+            nonlocal trouble
             try:
-                self.give_back(self._fit_wire())
+                made.append(self._fit_wire())
             except RmqError as error:
-                troubles.append(error)
+                trouble = error
             finally:
-                made.set()
+                ended.set()
+            if late:
+                with suppress(IndexError):  # the caller has taken it after all
+                    self.give_back(made.pop())
 
         try:
-            blocking.job(make, f"rmq-connect-{self._shown}").start()
+            self._blocking.job(make, f"rmq-connect-{self._shown}").start()
         except RuntimeError:  # no more threads
             return self._fit_wire()
-        if not made.wait(patience_s):
+        if not ended.wait(patience_s):
             self.note_silence()
-        if self._idle:
-            return self.checkout(patience_s)
-        raise troubles[0] if troubles else WireSilentError(f"no connection within {patience_s:g} s")
+        late = True
+        try:
+            return made.pop()
+        except IndexError:
+            raise trouble from None
 
-    def _try_until_it_answers(self) -> None:
+    def _try_until_it_answers(self, others: set[Node]) -> None:
         """End the silence once the server answers on a new connection, or is no longer wanted."""
-        beside, pause_s, warned = self._beside, FIRST_TRY_S, False
+        pause_s, warned = FIRST_TRY_S, False
         try:
             while not self._closed:
                 try:
@@ -202,12 +212,10 @@ class Node:
                     if warned:
                         log.warning("Redis at %s answers again", self._shown)
                     break
-                if beside is not None:
-                    beside.blocking.sleep(pause_s)
+                self._blocking.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_TRY_S)
         finally:
-            if beside is not None:
-                beside.silent.discard(self)
+            others.discard(self)
             self.silent = False
 
     def _connected(self) -> Wire:
@@ -224,79 +232,58 @@ class Node:
         try:
             return action(wire)
         except ReplyError as error:
-            raise self._refusal(error) from error
-
-    def _refusal(self, error: ReplyError) -> RmqError:
-        """Tell what a refused greeting means: a busy server is waited for, a wrong password never gets right."""
-        if not_executed(str(error)):
-            return WireBrokenError(str(error))
-        return RedisUnavailableError(f"Redis at {self._shown} refuses this client: {error}")
-
-
-class Beside:
-    """What the servers of a cluster share.
-
-    Args:
-        blocking: How to wait.
-
-    Attributes:
-        silent: Those that do not answer at the moment.
-    """
-
-    def __init__(self, blocking: Blocking) -> None:
-        self.blocking = blocking
-        self.silent: set[Node] = set()
+            if not_executed(str(error)):  # a busy server is waited for, a wrong password never gets right
+                raise WireBrokenError(str(error)) from error
+            raise RedisUnavailableError(f"Redis at {self._shown} refuses this client: {error}") from error
 
 
 class NodeFactory:
-    """Makes the nodes behind one URL.
+    """Makes the nodes behind one URL; takes what `Connections` takes.
 
-    Args:
-        url: The URL.
-        timeout_s: How long to wait for a connection, and for a reply.
-        durability: What servers must be able to do.
-        blocking: How to wait.
+    Attributes:
+        silent: Those of the servers of a cluster that do not answer at the moment.
     """
 
     def __init__(self, url: RedisUrl, timeout_s: float, durability: Durability, blocking: Blocking) -> None:
         self.blocking = blocking
-        self.beside = Beside(blocking)
+        self.silent: set[Node] = set()
         self._url = url
         self._timeout_s = timeout_s
         self._durability = durability
 
     def only(self) -> Node:
         """Return the only server of a standalone URL."""
-        return self._node(Address("", 0), self._url.url, self._url.shown, self._timeout_s, _welcome)
+        new_wire = self.blocking.wire_factory(self._url.url, self._timeout_s)
+        return Node(Address("", 0), self._url.shown, new_wire, self._check(self._url.shown), _welcome, self.blocking)
 
     def server(self, address: Address, greet: Check) -> Node:
         """Return a data server of a Sentinel URL."""
-        url, connect_s = self._url.server_url(address), min(self._timeout_s, CONNECT_S)
-        return self._node(address, url, str(address), connect_s, greet)
+        return Node(address, str(address), self._wires(address), self._check(str(address)), greet, self.blocking)
 
     def member(self, address: Address) -> Node:
         """Return a data server of a cluster URL."""
-        url, connect_s = self._url.server_url(address), min(self._timeout_s, CONNECT_S)
-        return self._node(address, url, str(address), connect_s, _welcome, self.beside)
+        shown, new_wire = str(address), self._wires(address)
+        return Node(address, shown, new_wire, self._check(shown), _welcome, self.blocking, self.silent)
 
     def sentinel(self, address: Address, patience_s: float) -> Node:
         """Return a Sentinel, to be waited for so long; it is no data server and not checked."""
         return self._informant(address, self._url.sentinel_url(address), f"Sentinel {address}", patience_s, _welcome)
 
-    def informant(self, address: Address, patience_s: float, greet: Check | None = None) -> Node:
+    def informant(self, address: Address, patience_s: float, greet: Check) -> Node:
         """Return a data server that is only asked about itself or others, and waited for so long; it is not checked."""
-        return self._informant(address, self._url.server_url(address), str(address), patience_s, greet or _welcome)
+        return self._informant(address, self._url.server_url(address), str(address), patience_s, greet)
 
     def _informant(self, address: Address, url: str, shown: str, patience_s: float, greet: Check) -> Node:
         patience_s = min(self._timeout_s, patience_s)
         new_wire = self.blocking.wire_factory(url, patience_s, patience_s)
-        return Node(address, shown, new_wire, lambda wire: (0, 0), greet)
+        return Node(address, shown, new_wire, lambda wire: (0, 0), greet, self.blocking)
 
-    def _node(
-        self, address: Address, url: str, shown: str, connect_s: float, greet: Check, beside: Beside | None = None
-    ) -> Node:
-        new_wire = self.blocking.wire_factory(url, self._timeout_s, connect_s)
-        return Node(address, shown, new_wire, lambda wire: check_server(wire, shown, self._durability), greet, beside)
+    def _wires(self, address: Address) -> Callable[[], Wire]:
+        connect_s = min(self._timeout_s, CONNECT_S)
+        return self.blocking.wire_factory(self._url.server_url(address), self._timeout_s, connect_s)
+
+    def _check(self, shown: str) -> Callable[[Wire], Version]:
+        return lambda wire: check_server(wire, shown, self._durability)
 
 
 def _welcome(wire: Wire) -> None:

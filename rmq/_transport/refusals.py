@@ -24,7 +24,6 @@ def error_of(call: Call[Any], message: str) -> RmqError:
         call: The call that was refused.
         message: Text of the error reply.
     """
-    topic, slot = call.topic, call.slot
     place = call.place
     code, _, rest = message.removeprefix("ERR ").partition(" ")
     detail = rest.split()
@@ -32,52 +31,37 @@ def error_of(call: Call[Any], message: str) -> RmqError:
         return call.refusals[code](call, detail)
     match code:
         case "RMQ_FENCED" if detail[1:] == ["0"]:
-            return FencedError(
+            text = (
                 f"{place} is owned through ZooKeeper (epoch {detail[0]}), and this client has none: "
-                "give it zookeeper=..., or move the topic away with RmqClient.adopt",
-                topic=topic,
-                slot=slot,
+                "give it zookeeper=..., or move the topic away with RmqClient.adopt"
             )
+            return call.error(FencedError, text)
         case "RMQ_FENCED":
-            return FencedError(
-                f"{place} was touched by a newer owner (epoch {detail[0]}); this one's is older",
-                topic=topic,
-                slot=slot,
-                epoch=int(detail[0]),
-            )
+            text = f"{place} was touched by a newer owner (epoch {detail[0]}); this one's is older"
+            fenced = call.error(FencedError, text)
+            fenced.epoch = int(detail[0])
+            return fenced
         case "RMQ_ENSEMBLE":
-            return EnsembleMismatchError(
-                f"{place} is owned through ZooKeeper ensemble {detail[0]}, not through this one; "
-                "RmqClient.adopt moves it over on purpose",
-                topic=topic,
-                slot=slot,
-            )
+            text = f"{place} is owned through ZooKeeper ensemble {detail[0]}, not through this one"
+            return call.error(EnsembleMismatchError, f"{text}; RmqClient.adopt moves it over on purpose")
         case "RMQ_PAST":
-            return FixedTimePassedError(
-                f"fixed_time {detail[1]} does not lie ahead of Redis' time, {detail[0]} ms", topic=topic, slot=slot
-            )
+            text = f"fixed_time {detail[1]} does not lie ahead of Redis' time, {detail[0]} ms"
+            return call.error(FixedTimePassedError, text)
         case "RMQ_FULL":
-            full = BacklogFullError(
-                f"{place} holds {detail[0]} messages; its share of max_backlog is {detail[1]}", topic=topic, slot=slot
-            )
+            text = f"{place} holds {detail[0]} messages; its share of max_backlog is {detail[1]}"
+            full = call.error(BacklogFullError, text)
             full.room = max(0, int(detail[1]) - int(detail[0]))
             return full
-        case _ if call.durable and any(
-            words in message for words in _NO_RIGHT_WITHIN
-        ):  # which of its writes came before cannot be told
-            return ReplyLostError(
-                f"{call.what} broke off on {place}, and some of it may be stored: {message}",
-                topic=topic,
-                slot=slot,
+        case _ if call.durable and any(words in message for words in _NO_RIGHT_WITHIN):
+            # which of its writes came before cannot be told
+            return call.error(
+                ReplyLostError, f"{call.what} broke off on {place}, and some of it may be stored: {message}"
             )
         case _ if "OOM command not allowed" in message:
-            return MemoryFullError(
-                f"Redis is at its maxmemory and stored nothing in {place}; consume, or raise maxmemory",
-                topic=topic,
-                slot=slot,
-            )
+            text = f"Redis is at its maxmemory and stored nothing in {place}; consume, or raise maxmemory"
+            return call.error(MemoryFullError, text)
         case _:
-            return ScriptFailedError(f"{call.what} was refused on {place}: {message}", topic=topic, slot=slot)
+            return call.error(ScriptFailedError, f"{call.what} was refused on {place}: {message}")
 
 
 _NO_RIGHT_WITHIN = "The user executing the script can't", "ACL failure in script"
@@ -94,11 +78,7 @@ before the first write only.
 
 def reply_lost(call: Call[Any], trouble: str) -> ReplyLostError:
     """Return the error for a call of which nobody knows whether it was carried out."""
-    return ReplyLostError(
-        f"the reply to {call.what} on {call.place} was lost ({trouble})",
-        topic=call.topic,
-        slot=call.slot,
-    )
+    return call.error(ReplyLostError, f"the reply to {call.what} on {call.place} was lost ({trouble})")
 
 
 def parsed(call: Call[T], reply: Any) -> T:
@@ -121,9 +101,8 @@ def unreadable(call: Call[Any], error: Exception) -> RmqError:
     """Return the error for a reply that cannot be parsed: one of RMQ's own stays as it is."""
     if isinstance(error, RmqError):
         return error
-    return ScriptFailedError(
+    return call.error(
+        ScriptFailedError,
         f"{call.place} holds something that cannot be read: the reply to {call.what} "
         f"met {type(error).__name__}: {error!s:.200}",
-        topic=call.topic,
-        slot=call.slot,
     )

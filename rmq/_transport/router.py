@@ -1,13 +1,18 @@
-"""What `Connections` asks of a topology."""
+"""What is behind a URL: one server, a master that Sentinels watch, or a Redis Cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
+from rmq._io.backend import Blocking
+from rmq._transport.cluster import ClusterRouter
 from rmq._transport.cluster_map import Redirect
-from rmq._transport.node import Node
-from rmq._transport.urls import Address
+from rmq._transport.durability import Durability
+from rmq._transport.node import Node, NodeFactory
+from rmq._transport.sentinel import SentinelRouter
+from rmq._transport.standalone import StandaloneRouter
+from rmq._transport.urls import Address, RedisUrl, Topology
 
 
 class Router(Protocol):
@@ -73,3 +78,15 @@ class Router(Protocol):
     def close(self) -> None:
         """Close all idle connections."""
         ...
+
+
+def make_router(url: RedisUrl, timeout_s: float, durability: Durability, blocking: Blocking) -> Router:
+    """Return the router for a URL; it connects at its first use. Takes what `Connections` takes.
+
+    Raises:
+        InvalidUrlError: redis-py can't use the URL.
+    """
+    nodes = NodeFactory(url, timeout_s, durability, blocking)
+    if url.topology is Topology.CLUSTER:
+        return ClusterRouter(url, nodes)
+    return SentinelRouter(url, nodes) if url.topology is Topology.SENTINEL else StandaloneRouter(nodes.only())

@@ -5,15 +5,15 @@ Source: Redis documentation, "Guidelines for Redis clients with support for Redi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rmq._io.wire import ReplyError, Wire, WireBrokenError
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
-from rmq._transport.cluster_map import Redirect
 from rmq._transport.node import CONNECT_S, Node, NodeFactory
 from rmq._transport.panel import DOUBT_REST_S, QUICK_S, REST_S, Panel
+from rmq._transport.standalone import OneMaster
 from rmq._transport.urls import Address, RedisUrl, told_address
 from rmq.errors import RedisUnavailableError
 
@@ -26,17 +26,13 @@ DOUBT_S = 0.1
 """Shortest time between two questions when something is wrong."""
 
 
-class SentinelRouter:
+class SentinelRouter(OneMaster):
     """A `Router` to the master of one service.
 
     Args:
         url: The Sentinels and the service.
         nodes: Makes nodes.
     """
-
-    multi_slot_scripts = True
-    sharded_hints = False
-    silent: Collection[Node] = ()
 
     def __init__(self, url: RedisUrl, nodes: NodeFactory) -> None:
         self._url = url
@@ -48,10 +44,8 @@ class SentinelRouter:
         self._doubted = False
         self._asked_s = float("-inf")
         self._closed = False
-        self.layout = 0
 
     def refresh(self) -> None:
-        """Ask the Sentinels who the master is, where it is unknown, in doubt, or was asked long ago."""
         if not self._ask_now() or not self._lock.acquire(blocking=self._master is None):
             return
         try:
@@ -61,34 +55,18 @@ class SentinelRouter:
             self._lock.release()
 
     def node_for(self, key: str | bytes) -> Node:
-        """Return the master."""
         del key
         if self._master is None:
             raise WireBrokenError(f"no Sentinel knows a master of {self._url.service}")
         return self._master
 
-    def node_at(self, address: Address) -> Node:
-        """Return the master."""
-        return self.node_for(str(address))
-
-    def hint_node(self, channel: str | bytes) -> Node:
-        """Return the master."""
-        return self.node_for(channel)
-
     def masters(self) -> Sequence[Node]:
-        """Return the master."""
         return () if self._master is None else (self._master,)
 
     def doubt(self) -> None:
-        """Ask the Sentinels before the next call."""
         self._doubted = True
 
-    def learn(self, redirects: Iterable[Redirect]) -> None:
-        """Do nothing: a master does not redirect."""
-        del redirects
-
     def close(self) -> None:
-        """Close all idle connections."""
         self._closed = True
         self._sentinels.close()
         for node in self.masters():
@@ -145,13 +123,7 @@ class SentinelRouter:
         return ""
 
     def _answer_of(self, sentinel: Node) -> Address:
-        wire = sentinel.checkout()
-        try:
-            reply: Any = wire.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._url.service)
-        except BaseException:
-            wire.close()
-            raise
-        sentinel.give_back(wire)
+        reply = sentinel.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._url.service)
         if reply is None:
             raise WireBrokenError(f"it watches no master named {self._url.service}")
         try:

@@ -114,23 +114,20 @@ class AsyncWire(Wire):
         if self._replies.ended:
             raise WireBrokenError(self._replies.ended)
 
-    def take(self) -> Any:
-        """Return the next reply if it has arrived, else `NOTHING`; raises as `Wire.read`."""
-        self.received = self._replies.received
+    def read(self, *, wait: bool = True) -> Any:
+        """Read one reply; raises as `Wire.read`."""
+        replies = self._replies
+        self.received = replies.received
         try:
-            reply = self._replies.take()
+            while (reply := replies.take()) is NOTHING:
+                self.push()
+                if not wait:
+                    return NOTHING
+                self._wait("no reply in time")
         except hiredis.ProtocolError as error:
             raise WireBrokenError(str(error)) from error
         if isinstance(reply, ReplyError):
             raise reply
-        if reply is NOTHING:
-            self.push()
-        return reply
-
-    def read(self) -> Any:
-        """Read one reply; raises as `Wire.read`."""
-        while (reply := self.take()) is NOTHING:
-            self._wait("no reply in time")
         return reply
 
     def can_read(self, timeout_s: float = 0.0) -> bool:

@@ -20,7 +20,7 @@ from rmq._io.backend import THREADS
 from rmq._io.wire import Wire
 from rmq._processes.redis_cluster import create_cluster
 from rmq._transport.durability import Durability
-from rmq._transport.make_router import make_router
+from rmq._transport.router import make_router
 from rmq._transport.urls import Address, parse_url
 from rmq.errors import RedisUnavailableError
 from tests.support.servers import RedisServer, redis_binary

@@ -136,7 +136,7 @@ def test_what_is_posted_does_not_wait_for_a_server_that_takes_nothing(serve: Ser
     wire.post(bytes(50_000_000))
     wire.push()
     assert wire.unsent
-    assert wire.take() is NOTHING
+    assert wire.read(wait=False) is NOTHING
 
 
 def test_what_is_posted_goes_out_as_the_server_takes_it(serve: Serve) -> None:
@@ -152,7 +152,7 @@ def test_what_is_posted_goes_out_as_the_server_takes_it(serve: Serve) -> None:
     wire = serve(act)
     assert begun.wait(10)
     wire.post(bytes(20_000_000))
-    while (reply := wire.take()) is NOTHING:
+    while (reply := wire.read(wait=False)) is NOTHING:
         THREADS.wait_progress([wire], 5.0)
         wire.push()
     assert (reply, wire.unsent) == (7, False)

@@ -42,7 +42,7 @@ NEVER_REPEATED = {
 
 def lose_reply(*sent: Call[Any]) -> Exchange:
     exchange = Exchange(sent, default_scripts())
-    fly(exchange).lost("cut")
+    exchange.lost(fly(exchange), "cut")
     return exchange
 
 
@@ -70,13 +70,13 @@ def test_sends_and_reads_are_sent_again(name: str) -> None:
 
 def test_a_repeated_send_counts_by_its_second_reply() -> None:
     exchange = lose_reply(SEND)
-    fly(exchange).take_reply([b"0", b""])
+    exchange.take_reply(fly(exchange), [b"0", b""])
     assert exchange.results == [SendResult(0, 1)]
 
 
 def test_a_repeated_send_that_is_refused_may_be_stored_all_the_same() -> None:
     exchange = lose_reply(SEND)
-    fly(exchange).take_error("RMQ_PAST 6000 5000")
+    exchange.take_error(fly(exchange), "RMQ_PAST 6000 5000")
     (error,) = exchange.results
     assert isinstance(error, ReplyLostError)
     assert "sent again, it was refused: fixed_time 5000 does not lie ahead" in str(error)
@@ -84,7 +84,7 @@ def test_a_repeated_send_that_is_refused_may_be_stored_all_the_same() -> None:
 
 def test_a_first_send_that_is_refused_is_not_stored() -> None:
     exchange = Exchange([SEND], default_scripts())
-    fly(exchange).take_error("RMQ_PAST 6000 5000")
+    exchange.take_error(fly(exchange), "RMQ_PAST 6000 5000")
     assert isinstance(exchange.results[0], FixedTimePassedError)
 
 
