@@ -285,11 +285,11 @@ class RmqClient:
 
     def topics(self) -> list[Topic]:
         """Return the registered definitions that this version of RMQ can read, by name; see `definitions`."""
-        return list(self._known.all().topics)
+        return list(self._known.definitions().topics)
 
     def definitions(self) -> Definitions:
         """Return the definitions of all registered topics, and those that this version of RMQ can't read."""
-        return self._known.all()
+        return self._known.definitions()
 
     def topic(self, name: str) -> Topic:
         """Return the registered definition of a topic.

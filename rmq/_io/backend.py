@@ -153,56 +153,46 @@ class Blocking(Protocol):
 
 
 class Threads:
-    """Waits in threads."""
+    """Waits in threads; see `Blocking`."""
 
     interruptions: tuple[type[BaseException], ...] = ()
     outlives_main = True
 
     def sleep(self, seconds: float) -> None:
-        """Do nothing for so long."""
         time.sleep(seconds)
 
     def lock(self, *, long: bool = False) -> Lock:
-        """Return a new lock."""
         return _LongLock() if long else threading.Lock()
 
     def condition(self) -> Condition:
-        """Return a new condition."""
         return threading.Condition()
 
     def event(self) -> Event:
-        """Return a new event."""
         return threading.Event()
 
     def job(self, run: Callable[[], object], name: str) -> Job:
-        """Return a new daemon thread."""
         return threading.Thread(target=run, name=name, daemon=True)
 
     def last_words(self, action: Callable[[], object], longest_s: float) -> None:
-        """Do it: a thread is never interrupted."""
         del longest_s
         action()
 
     def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call it."""
         return action(*args, **kwargs)
 
     def wait_readable(self, wires: Iterable[Wire], timeout_s: float) -> None:
-        """Wait until one of some wires has something to read, or has ended."""
         poller = select.poll()
         for wire in wires:
             poller.register(wire.fileno(), select.POLLIN)
         poller.poll(timeout_s * 1000)
 
     def wait_progress(self, wires: Iterable[Wire], timeout_s: float) -> None:
-        """Wait until more arrives over one of some wires, or one takes more of what was posted."""
         poller = select.poll()
         for wire in wires:
             poller.register(wire.fileno(), select.POLLIN | select.POLLOUT if wire.unsent else select.POLLIN)
         poller.poll(timeout_s * 1000)
 
     def wire_factory(self, url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
-        """Return what makes unconnected wires to a server; see `rmq._io.wire.wire_factory`."""
         return wire_factory(url, timeout_s, connect_s)
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rmq._model.definitions import Definitions
 from rmq._model.topics import Topic, TopicType
 from rmq._slots.registry import Registry
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError
 
 
-class KnownTopics:
+class KnownTopics(Registry):
     """The registered definitions of a client's topics, each read at its first use and then kept.
 
     Args:
@@ -19,8 +18,7 @@ class KnownTopics:
     """
 
     def __init__(self, connections: Connections) -> None:
-        self._confirms = connections.confirms
-        self._registry = Registry(connections)
+        super().__init__(connections)
         self._known: dict[Topic, Topic] = {}
 
     def registered(self, topic: Topic) -> Topic:
@@ -29,13 +27,13 @@ class KnownTopics:
             raise InvalidValueError(f"{topic!r} is not a Topic")
         registered = self._known.get(topic)
         if registered is None:
-            registered = self._known[topic] = self._registry.register(topic)
+            registered = self._known[topic] = self.register(topic)
         return registered
 
     def named(self, name: str) -> Topic:
         """Read a registered definition, which is then known. Raises as `Registry.get`."""
-        found = self._registry.get(name)
-        if not self._confirms:  # else its first use still has to see it confirmed
+        found = self.get(name)
+        if not self._connections.confirms:  # else its first use still has to see it confirmed
             self._known[found] = found
         return found
 
@@ -50,18 +48,8 @@ class KnownTopics:
             raise InvalidValueError(f"topic {resolved.name} is STREAM; use {instead}", topic=resolved.name)
         return resolved
 
-    def all(self) -> Definitions:
-        """Read all registered definitions."""
-        return self._registry.definitions()
-
-    def change(self, topic: Topic) -> Topic:
-        """Put settings in place of the registered ones. Raises as `Registry.change`."""
-        changed = self._registry.change(topic)
-        self._known.clear()
-        return changed
-
     def update(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
         """Change a definition by what it is. Raises as `Registry.update`."""
-        changed = self._registry.update(name, change)
+        changed = super().update(name, change)
         self._known.clear()
         return changed
