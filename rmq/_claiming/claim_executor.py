@@ -20,7 +20,15 @@ from rmq._scripts.claiming import CLAIM_BYTES, NO_OUTCOMES
 from rmq._slots.slots import PIGGYBACKED_NACKS
 from rmq._transport.call import Call
 from rmq._transport.dispatch import AWAITED, Awaited, Dispatch
-from rmq.errors import CoordinationError, FencedError, ReplyLostError, RmqError, ScriptFailedError
+from rmq.errors import (
+    ClientClosedError,
+    CoordinationError,
+    FencedError,
+    ForkedClientError,
+    ReplyLostError,
+    RmqError,
+    ScriptFailedError,
+)
 
 log = reporter("rmq.claimer")
 
@@ -112,22 +120,21 @@ class ClaimExecutor:
         return earlier
 
     def _carry_out(self, plan: ClaimPlan, settled: Sequence[Delivery], held: Sequence[Delivery] | None) -> ClaimRound:
-        waiting: list[Delivery] = []
         held = settled if held is None else held
-        if self._connections.some_silent:  # what is for servers that do not answer is sent once they do
+        waiting: list[Delivery] = []
+        if self._connections.silent_nodes:  # outcomes for servers that do not answer are sent once they do
             silent = {slot for slot in {delivery.slot for delivery in settled} if self._claimer.is_silent(slot)}
             waiting = [delivery for delivery in settled if delivery.slot in silent]
             settled = [delivery for delivery in settled if delivery.slot not in silent]
         sent_s = monotonic_s()
         packed, later = pack(settled, held, sent_s, PIGGYBACKED_NACKS)
-        waiting += later
         settles = bool(packed)
         for visit in plan.visits:
             visit.settlements = packed.pop((visit.slot, visit.owner), None)
         settled_only = [Visit(slot, owner, picked=False, settlements=each) for (slot, owner), each in packed.items()]
         visits = [*plan.visits, *settled_only]
         if not visits:
-            return ClaimRound([], waiting)
+            return ClaimRound([], waiting + later)
         try:
             round_, trouble = self._send(visits, sent_s)
         except BaseException:
@@ -137,7 +144,7 @@ class ClaimExecutor:
             if not round_.deliveries and not settles:
                 raise trouble
             log.warning("%s", trouble)  # no reason to forget what was claimed, or to send again what was settled
-        round_.unsent.extend(waiting)
+        round_.unsent += waiting + later
         if closed := [visit for visit in plan.visits if not visit.limit and isinstance(visit.reply, ClaimReply)]:
             self._claimer.take_over(closed)
         return round_
@@ -147,11 +154,30 @@ class ClaimExecutor:
 
         In a cluster the replies that a server owes are left for a later round.
         """
-        most_bytes = _bytes_of_each(len([visit for visit in visits if visit.limit]))
-        calls = [self._call(visit, most_bytes) for visit in visits]
+        claim_call, most_bytes = (
+            self._source.claim_call,
+            CLAIM_BYTES // max(1, len([each for each in visits if each.limit])),
+        )
+        calls = [
+            claim_call(
+                visit.slot,
+                visit.limit,
+                NO_OUTCOMES if visit.settlements is None else visit.settlements.outcomes(),
+                owner=visit.owner,
+                start=visit.start,
+                most_bytes=most_bytes,
+            )
+            for visit in visits
+        ]
+        if self._claimer.joins and len(visits) == 1 and visits[0].picked:
+            try:
+                reply = self._connections.run(calls[0])
+            except (ClientClosedError, ForkedClientError):
+                raise
+            except RmqError as error:
+                reply = error
+            return self._take(visits, [reply], sent_s)
         if self._claimer.joins:
-            if len(visits) == 1 and visits[0].picked:
-                return self._take(visits, self._connections.run_many(calls, PATIENCE_S), sent_s)
             return self._take(visits, self._send_joined(visits, calls), sent_s)
         dispatch = self._connections.dispatch(calls)
         replies = dispatch.results(PATIENCE_S, leave=True)
@@ -159,19 +185,13 @@ class ClaimExecutor:
         found.doubtful += self._leave(_Late(visits, dispatch, sent_s))
         return found, trouble
 
-    def _call(self, visit: Visit, most_bytes: int) -> Call[ClaimReply[Any]]:
-        outcomes = NO_OUTCOMES if visit.settlements is None else visit.settlements.outcomes()
-        return self._source.claim_call(
-            visit.slot, visit.limit, outcomes, owner=visit.owner, start=visit.start, most_bytes=most_bytes
-        )
-
     def _send_joined(
         self, visits: Sequence[Visit], calls: Sequence[Call[ClaimReply[Any]]]
     ) -> list[ClaimReply[Any] | RmqError]:
         """Carry out claims of slots that share a server; return per claim its reply or its error."""
         connections = self._connections
         groups = groups_of(calls, visits)
-        most_bytes = _bytes_of_each(len(groups))
+        most_bytes = CLAIM_BYTES // max(1, len(groups))  # a node works off one call after the other
         settle_only = [not visit.picked for visit in visits]
         many = [claiming.claim_many(calls[first:last], settle_only[first:last], most_bytes) for first, last in groups]
         replies: list[ClaimReply[Any] | RmqError] = []
@@ -325,8 +345,3 @@ def _ack_individually(deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
     for delivery in deliveries:
         delivery.ack_individually = True
     return deliveries
-
-
-def _bytes_of_each(calls: int) -> int:
-    """Return how many bytes each call of a round may return: a node works off one call after the other."""
-    return CLAIM_BYTES // max(1, calls)

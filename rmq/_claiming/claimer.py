@@ -163,14 +163,20 @@ class Claimer:
         if not limit:
             return ClaimPlan([], False)
         limit = self._size.messages(limit)
-        visits = self._pick(min(self._size.slots, limit), held)
+        most, schedule = min(self._size.slots, limit), self.schedule
+        with self.changed:
+            slots = schedule.due(monotonic_s(), most)
+            if self.connections.silent_nodes:
+                slots = self._without_silent(slots, most)
+            if not self.joins:
+                slots += self._settled_too(held, slots)[: most - len(slots)]
+            if self._may_claim is not None:
+                slots = [slot for slot in slots if self._is_still_ours(slot, self._may_claim)]
+            schedule.picked(slots)
+            visits = [Visit(slot, self._owners[slot], start=self._resume.get(slot, 0)) for slot in slots]
         # an owner that lost a slot and has it back with its epoch may claim
-        is_open = self._takeovers.is_open
-        open_ = [
-            visit
-            for visit in visits
-            if visit.owner == NO_OWNER or self.source.awaits_owners or is_open(visit.slot, visit.owner)
-        ]
+        is_open, awaits = self._takeovers.is_open, self.source.awaits_owners
+        open_ = [each for each in visits if each.owner == NO_OWNER or awaits or is_open(each.slot, each.owner)]
         if open_:
             share, extra = divmod(limit, len(open_))
             for index, visit in enumerate(open_):
@@ -221,33 +227,27 @@ class Claimer:
 
     def all_silent(self) -> bool:
         """Return whether no server of the slots answers at the moment."""
-        return self.connections.some_silent and all(map(self.is_silent, list(self._owners)))
+        return bool(self.connections.silent_nodes) and all(map(self.is_silent, list(self._owners)))
 
     def is_silent(self, slot: int) -> bool:
         """Return whether the server of a slot does not answer at the moment. Asks nobody."""
         return self.connections.silent(slot_keys(self.topic.name, slot).store)
 
-    def _pick(self, most: int, held: Iterable[Delivery]) -> list[Visit]:
-        now_s, schedule = monotonic_s(), self.schedule
-        with self.changed:
-            slots = schedule.due(now_s, most)
-            while self.connections.some_silent and (silent := [slot for slot in slots if self.is_silent(slot)]):
-                for slot in silent:  # put off, so that they cost no round
-                    schedule.postpone(slot, now_s, max(TROUBLE_PAUSE_S, len(self._owners) / SILENT_SLOTS_PER_S))
-                slots = schedule.due(now_s, most)
-            if not self.joins:
-                slots += self._settled_too(held, slots)[: most - len(slots)]
-            if self._may_claim is not None:
-                slots = [slot for slot in slots if self._is_still_ours(slot, self._may_claim)]
-            schedule.picked(slots)
-            return [Visit(slot, self._owners[slot], start=self._resume.get(slot, 0)) for slot in slots]
+    def _without_silent(self, slots: list[int], most: int) -> list[int]:
+        """Put off the slots of servers that do not answer, so that they cost no round; return others that are due."""
+        now_s, pause_s = monotonic_s(), max(TROUBLE_PAUSE_S, len(self._owners) / SILENT_SLOTS_PER_S)
+        while silent := [slot for slot in slots if self.is_silent(slot)]:
+            for slot in silent:
+                self.schedule.postpone(slot, now_s, pause_s)
+            slots = self.schedule.due(now_s, most)
+        return slots
 
     def _settled_too(self, held: Iterable[Delivery], picked: Sequence[int]) -> list[int]:
         """Return the slots that are settled in their present owner's name, and are not picked yet."""
         settled = [delivery for delivery in held if delivery.outcome is not None and not delivery.under_way]
         owners = dict.fromkeys((delivery.slot, delivery.owner) for delivery in settled)
         slots = [slot for slot, owner in owners if self._owners.get(slot) == owner and slot not in picked]
-        return [slot for slot in slots if not self.is_silent(slot)] if self.connections.some_silent else slots
+        return [slot for slot in slots if not self.is_silent(slot)] if self.connections.silent_nodes else slots
 
     def _is_still_ours(self, slot: int, may_claim: Callable[[int, Owner], bool]) -> bool:
         if may_claim(slot, self._owners[slot]):

@@ -71,7 +71,7 @@ class DuePoller:
         Slots of a node that does not answer are left out until it does.
         """
         failed: list[RmqError] = []
-        if self._connections.some_silent:
+        if self._connections.silent_nodes:
             topic = self._source.topic.name
             loud = [slot for slot in slots if not self._connections.silent(slot_keys(topic, slot).store)]
             self.missed = self.missed or len(loud) < len(slots)

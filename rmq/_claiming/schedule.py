@@ -83,7 +83,9 @@ class Schedule:
         known = self._due_ms
         for slot, due_ms in times:
             if due_ms and slot in known and not 0 < known[slot] <= due_ms:
-                self._set(slot, due_ms)
+                known[slot] = due_ms
+                self._ready.discard(slot)
+                heappush(self._later, (due_ms, slot))
         if now_ms:
             self.sync_clock(now_ms, received_s, sent_s)
         self._gather(received_s)
@@ -143,11 +145,11 @@ class Schedule:
         self._ready.discard(slot)
         if due_ms:
             heappush(self._later, (due_ms, slot))
-            if len(self._later) > 2 * len(self._due_ms) + STALE_ENTRIES:
-                self._rebuild()
 
     def _gather(self, monotonic_s: float) -> float:
         """Sort out what has become due, leave an entry that still counts in front, and return Redis' time, ms."""
+        if len(self._later) > 2 * len(self._due_ms) + STALE_ENTRIES:
+            self._rebuild()
         # while the time is unknown, all slots are due anyway
         now_ms = 1 if self._offset_ms is None else self._offset_ms + monotonic_s * 1000
         later, known = self._later, self._due_ms

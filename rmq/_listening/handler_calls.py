@@ -74,10 +74,8 @@ class HandlerCalls:
         try:
             # what has lost its lease or its slot goes back: somebody else has it, or will
             ready = [delivery for delivery in part if not delivery.lost and started_s < delivery.lease_until_s]
-            if self._coordinator is not None:
-                ready = self._owned(ready, self._coordinator)
-            if len(ready) < len(part):
-                self._release_late(part, ready)
+            if self._coordinator is not None or len(ready) < len(part):
+                ready = self._release_others(part, ready)
             if not ready:
                 return
             self.began_s = started_s
@@ -97,37 +95,38 @@ class HandlerCalls:
             for delivery in part:
                 if delivery.outcome is None:
                     delivery.outcome = outcome
-        self._note(ready, error, started_s)
-
-    def _owned(self, ready: Sequence[Delivery], coordinator: Coordinator) -> list[Delivery]:
-        owned, name = coordinator.owned(), self._listener.ownership_name
-        return [
-            delivery
-            for delivery in ready
-            if (ownership := owned.get((name, delivery.slot))) is not None and ownership.epoch == delivery.epoch
-        ]
-
-    def _release_late(self, part: Sequence[Delivery], ready: Sequence[Delivery]) -> None:
-        begun = set(ready)
-        for delivery in part:
-            if delivery not in begun:
-                delivery.outcome = RELEASED
-        log.warning("topic %s: %d messages were not begun in time", self._listener.topic.name, len(part) - len(ready))
-
-    def _note(self, ready: Sequence[Delivery], error: BaseException | None, started_s: float) -> None:
-        """Log a failure, count, and learn how long it took. What fails here changes no outcome."""
         number = len(ready)
         self.handled += number
-        self.failed += 0 if error is None else number
+        if not self._listener.batch:  # else nobody asks
+            self.prefetch.note(number, monotonic_s() - started_s)
+        if error is not None or self._gate is not None:
+            self._note(ready, error)
+
+    def _release_others(self, part: Sequence[Delivery], ready: list[Delivery]) -> list[Delivery]:
+        """Give back what is not ready, or lies in slots of other owners; return the rest."""
+        if self._coordinator is not None:
+            owned, name = self._coordinator.owned(), self._listener.ownership_name
+            epochs = {delivery.slot: owned.get((name, delivery.slot)) for delivery in ready}
+            ready = [each for each in ready if (own := epochs[each.slot]) is not None and own.epoch == each.epoch]
+        begun = set(ready)
+        late = [delivery for delivery in part if delivery not in begun]
+        for delivery in late:
+            delivery.outcome = RELEASED
+        if late:
+            log.warning("topic %s: %d messages were not begun in time", self._listener.topic.name, len(late))
+        return ready
+
+    def _note(self, ready: Sequence[Delivery], error: BaseException | None) -> None:
+        """Log a failure, and tell the gate. What fails here changes no outcome."""
+        name = self._listener.topic.name
+        self.failed += 0 if error is None else len(ready)
         try:
             if self._gate is not None:
                 failed = any(each.outcome is not None and each.outcome.verb is Verb.NACK for each in ready)
-                self._gate.handled(id(self), number, failed)
-            if not self._listener.batch:  # else nobody asks
-                self.prefetch.note(number, monotonic_s() - started_s)
+                self._gate.handled(id(self), len(ready), failed)
             if error is not None:
-                name, (kind, said) = self._listener.topic.name, describe(error)
+                kind, said = describe(error)
                 seen = traced(error)
                 log.warning("handler of topic %s failed: %s(%r)", name, kind, said, exc_info=seen, extra=about(ready))
         except BaseException:  # SystemExit, too: a method of the error may raise it while the error is logged
-            log.exception("topic %s: a handler's end was not noted", self._listener.topic.name)
+            log.exception("topic %s: a handler's end was not noted", name)

@@ -97,48 +97,77 @@ class Outcomes(NamedTuple):
 NO_OUTCOMES = Outcomes()
 
 
+class Claims:
+    """Builds the claims of one topic: what is the same for all of them is worked out once.
+
+    Args:
+        topic: The registered definition.
+        sweep_limit: Most expired leases and most due retries that one claim moves.
+    """
+
+    def __init__(self, topic: Topic, sweep_limit: int = SWEEP_LIMIT) -> None:
+        self._topic = topic.name
+        self._keys_of = partial(_CLAIM.keys_of, topic) if topic.ttl is not None else None
+        self._ttl_ms = topic.ttl_ms
+        self._parse = partial(_parse_claim, topic.max_retries)
+        self._common: dict[str, Any] = {
+            "lease_ms": topic.lease_ms,
+            "max_retries": topic.max_retries,
+            "order": order_of(topic),
+            "sweep_limit": sweep_limit,
+            "max_dead_age_ms": topic.max_dead_age_ms,
+            "max_dead": topic.max_dead_per_slot,
+        }
+
+    def __call__(
+        self,
+        slot: int,
+        limit: int,
+        outcomes: Outcomes = NO_OUTCOMES,
+        *,
+        owner: Owner = NO_OWNER,
+        start: int = 0,
+        most_bytes: int = CLAIM_BYTES,
+    ) -> Call[ClaimReply[Claimed]]:
+        """Build the claim of up to `limit` messages (0 to `MAX_BATCH`), which first settles earlier deliveries.
+
+        The reply's `unmatched` are the claim scores of `outcomes.whole` that have to be acked by name.
+
+        Guarantee: a whole claim is acked only if all of it is still there; else nothing changes for it. Nobody else's
+        can be meant: no two claims or renewals of a slot have a score in common.
+        """
+        acks, nacks, whole = outcomes
+        settlements = nack_args(nacks) if nacks else [0]
+        settlements += ack_args(acks) if acks else (0,)
+        settlements.append(len(whole))
+        for each in whole:
+            settlements += each
+        if self._ttl_ms is not None:
+            settlements.append(self._ttl_ms)
+        args = _CLAIM.args(
+            epoch=owner.epoch,
+            ensemble=owner.ensemble,
+            limit=limit,
+            start=start,
+            most_bytes=most_bytes,
+            settlements=settlements,
+            **self._common,
+        )
+        keys = _CLAIM.keys(slot_keys(self._topic, slot)) if self._keys_of is None else self._keys_of(slot)
+        return Call(_CLAIM.name, keys, args, self._parse, False, self._topic, slot)
+
+
 def claim(
     topic: Topic,
     slot: int,
     limit: int,
     outcomes: Outcomes = NO_OUTCOMES,
     *,
-    owner: Owner = NO_OWNER,
-    start: int = 0,
     sweep_limit: int = SWEEP_LIMIT,
-    most_bytes: int = CLAIM_BYTES,
+    **rest: Any,
 ) -> Call[ClaimReply[Claimed]]:
-    """Build the claim of up to `limit` messages (0 to `MAX_BATCH`), which first settles earlier deliveries.
-
-    The reply's `unmatched` are the claim scores of `outcomes.whole` that have to be acked by name.
-
-    Guarantee: a whole claim is acked only if all of it is still there; else nothing changes for it. Nobody else's
-    can be meant: no two claims or renewals of a slot have a score in common.
-    """
-    acks, nacks, whole = outcomes
-    max_retries = topic.max_retries
-    settlements = nack_args(nacks)
-    settlements += ack_args(acks)
-    settlements.append(len(whole))
-    for each in whole:
-        settlements += each
-    if topic.ttl is not None:
-        settlements.append(cast(int, topic.ttl_ms))
-    args = _CLAIM.args(
-        epoch=owner.epoch,
-        ensemble=owner.ensemble,
-        lease_ms=topic.lease_ms,
-        max_retries=max_retries,
-        order=order_of(topic),
-        limit=limit,
-        start=start,
-        sweep_limit=sweep_limit,
-        max_dead_age_ms=topic.max_dead_age_ms,
-        max_dead=topic.max_dead_per_slot,
-        most_bytes=most_bytes,
-        settlements=settlements,
-    )
-    return _CLAIM.call(topic, slot, lambda reply: _parse_claim(reply, max_retries), args)
+    """Build one claim; see `Claims`."""
+    return Claims(topic, sweep_limit)(slot, limit, outcomes, **rest)
 
 
 def claim_many(
@@ -255,7 +284,7 @@ def nack_args(nacks: Sequence[Nack]) -> list[Argument]:
     return args
 
 
-def _parse_claim(reply: list[Any], max_retries: int) -> ClaimReply[Claimed]:
+def _parse_claim(max_retries: int, reply: list[Any]) -> ClaimReply[Claimed]:
     now_ms, next_due_ms, resume, swept, stale, items, bodies, unmatched, stamp = reply
     messages: tuple[Claimed, ...] = ()
     if items:

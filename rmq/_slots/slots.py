@@ -48,6 +48,7 @@ class SlotWriter(Source[Claimed]):
     def __init__(self, connections: Connections, topic: Topic, *, delayed: bool = False) -> None:
         super().__init__(connections, topic)
         self.send_call = send_calls(topic, delayed=delayed)
+        self._claims = claiming.Claims(topic)
 
     def send(self, slot: int, messages: Sequence[Encoded], detailed: bool = False) -> SendResult:
         """Store up to `MAX_BATCH` messages of one slot. Atomic; safe to repeat."""
@@ -63,7 +64,7 @@ class SlotWriter(Source[Claimed]):
         start: int = 0,
         most_bytes: int = CLAIM_BYTES,
     ) -> Call[ClaimReply[Claimed]]:
-        return claiming.claim(self.topic, slot, limit, outcomes, owner=owner, start=start, most_bytes=most_bytes)
+        return self._claims(slot, limit, outcomes, owner=owner, start=start, most_bytes=most_bytes)
 
     def look_call(self, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
         return claiming.look(self.topic, slots)

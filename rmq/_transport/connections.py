@@ -53,6 +53,7 @@ class Connections:
     Attributes:
         apart: Whether there are several servers, of which one may fail while the others work. Then a topic's slots lie
             apart, too, and a script call can't read several of them.
+        silent_nodes: Servers that do not answer at the moment; `silent` tells whose slots those are.
         confirms: Whether a durable call counts only once replicas, or a disk, have confirmed it.
     """
 
@@ -76,6 +77,7 @@ class Connections:
         self._closed_with_us: WeakSet[Closable] = WeakSet()
         self._router = make_router(url, timeout_s, durability, blocking)
         self.apart = not self._router.multi_slot_scripts
+        self.silent_nodes = self._router.silent
         # half of what we wait for a reply: the server has to give up first, or its answer would be lost
         command = durability.confirmation(max(1, int(timeout_s * 500)))
         self._confirmation = None if command is None else Confirmation(command, durability.shortfall, hurry=self.apart)
@@ -92,11 +94,6 @@ class Connections:
     def layout(self) -> int:
         """Changes whenever slots have moved to another server."""
         return self._router.layout
-
-    @property
-    def some_silent(self) -> bool:
-        """Whether a server does not answer at the moment; then `silent` tells whose slots those are."""
-        return bool(self._router.silent)
 
     def silent(self, key: str) -> bool:
         """Return whether the server that holds a key does not answer at the moment. Asks nobody."""
@@ -130,7 +127,7 @@ class Connections:
                 return call.parse(reply)
             except UNREADABLE as error:
                 raise unreadable(call, error) from error
-        deadline_s = self._deadline_for([call]) if self.some_silent else self.deadline_s
+        deadline_s = self._deadline_for([call]) if self.silent_nodes else self.deadline_s
         return cast("T", _only(self._dispatch(reply, deadline_s, started_s).results()))
 
     def run_many(
@@ -154,7 +151,7 @@ class Connections:
                 raise
             except RmqError as error:
                 return [error]
-        if deadline_s is None and patience_s is not None and self.some_silent:
+        if deadline_s is None and patience_s is not None and self.silent_nodes:
             deadline_s = self._deadline_for(calls)
         return self.dispatch(calls, deadline_s).results(patience_s)
 
