@@ -115,7 +115,6 @@ class ClaimExecutor:
             raise
         if earlier is None:
             return round_
-        earlier.late = len(earlier.deliveries)
         earlier.add(round_)
         return earlier
 

@@ -74,7 +74,6 @@ class ClaimRound:
         unconfirmed: Settled deliveries whose outcomes may or may not be carried out, since the reply was lost. Their
             leases settle it.
         doubtful: How many messages may have been claimed by calls of which the reply was lost, or is still awaited.
-        late: How many of the deliveries come from earlier rounds, whose replies were still awaited.
         arrived: Settled deliveries of earlier rounds of which it is known by now what became of them.
         lost: Settled deliveries whose lease had been lost.
     """
@@ -83,7 +82,6 @@ class ClaimRound:
     unsent: list[Delivery]
     unconfirmed: list[Delivery] = field(default_factory=list[Delivery])
     doubtful: int = 0
-    late: int = 0
     arrived: list[Delivery] = field(default_factory=list[Delivery])
     lost: list[Delivery] = field(default_factory=list[Delivery])
 

@@ -6,7 +6,6 @@ import asyncio
 import signal
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from rmq import client as plain
@@ -19,7 +18,7 @@ from rmq.aio.delivery import Delivery, faced_all
 from rmq.aio.facades import Consumer, Control, DeadLetters, History, Inspection, Producer, StreamTopic
 from rmq.aio.greenlets import Tasks
 from rmq.aio.listener import AsyncHandler, HandlersInTasks, plain_listener
-from rmq.aio.mirror import awaited
+from rmq.aio.mirror import Closing, awaited
 from rmq.client import DRAIN_S
 from rmq.errors import ClientClosedError, RmqError
 
@@ -72,7 +71,7 @@ class Opened:
             await self._blocking.cancel_jobs()
 
 
-class RmqClient:
+class RmqClient(Closing):
     """A connection to RMQ for one event loop. Use it with `async with`, or `close` it.
 
     The names, the arguments and the behaviour are those of `rmq.RmqClient`; whatever may talk to Redis is awaited. It
@@ -241,14 +240,6 @@ class RmqClient:
         if opened is None:
             return
         await asyncio.shield(asyncio.ensure_future(opened.close()))
-
-    async def __aenter__(self) -> Self:
-        return await self.open()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def _run(self, method: Callable[Concatenate[PlainClient, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await (await self._open()).run(method, *args, **kwargs)

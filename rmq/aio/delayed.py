@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
-from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar, overload
 
 from rmq import delayed as plain
@@ -17,14 +16,14 @@ from rmq._model.times import Duration
 from rmq._model.topics import Topic
 from rmq.aio.client import Opened, RmqClient
 from rmq.aio.facades import gone_through
-from rmq.aio.mirror import awaited, each
+from rmq.aio.mirror import Closing, awaited, each
 from rmq.errors import RmqError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class DelayedQueue:
+class DelayedQueue(Closing):
     """A queue whose values become due after a delay; see `rmq.DelayedQueue`. Any number of tasks may share it.
 
     Use it with `async with`, or close it. It registers its topic at its first use.
@@ -109,14 +108,6 @@ class DelayedQueue:
         if self._ready is not None:
             queue, opened = self._ready
             await opened.tasks.finish(queue.close)
-
-    async def __aenter__(self) -> Self:
-        return await self.open()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     @property
     def topic(self) -> Topic:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import partial
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from rmq._admin import control as plain_control
 from rmq._admin import dead_letters as plain_dead
@@ -22,7 +21,7 @@ from rmq._sending import producer as plain_producer
 from rmq.aio.backend import gate
 from rmq.aio.delivery import Delivery, faced_all, plain_all
 from rmq.aio.greenlets import Tasks, wait
-from rmq.aio.mirror import Mirror, TopicMirror, awaited, each, iterated
+from rmq.aio.mirror import Closing, Mirror, TopicMirror, awaited, each, iterated
 
 T = TypeVar("T")
 
@@ -57,7 +56,7 @@ class Producer(TopicMirror[plain_producer.Producer]):
             return self._plain.send(message)
 
 
-class Consumer(TopicMirror[plain_consumer.Consumer]):
+class Consumer(Closing, TopicMirror[plain_consumer.Consumer]):
     """Claims messages of a topic on request; polls of several tasks take turns. Use it with `async with`."""
 
     @property
@@ -84,14 +83,6 @@ class Consumer(TopicMirror[plain_consumer.Consumer]):
     async def extend(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Renew the leases of several deliveries; see `Consumer.extend`."""
         return await self._finish(self._plain.extend, deliveries)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     close = awaited(plain_consumer.Consumer.close)
 

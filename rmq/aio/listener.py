@@ -146,13 +146,12 @@ def plain_listener(listener: Listener, tasks: Tasks) -> Listener:
     check_async(listener.handler)
     on_lost = listener.on_lost
 
-    def handle_one(delivery: PlainDelivery) -> object:
-        return wait(listener.handler(faced(delivery, tasks)))
+    face: Callable[[Any, Tasks], Any] = faced if listener.batch is None else faced_all
 
-    def handle_batch(deliveries: list[PlainDelivery]) -> object:
-        return wait(listener.handler(faced_all(deliveries, tasks)))
+    def handle(given: Any) -> object:
+        return wait(listener.handler(face(given, tasks)))
 
     def tell_lost(delivery: PlainDelivery) -> object:
         return None if on_lost is None else on_lost(faced(delivery, tasks))  # pyright: ignore[reportArgumentType]
 
-    return replace(listener, handler=handle_one if listener.batch is None else handle_batch, on_lost=tell_lost)
+    return replace(listener, handler=handle, on_lost=tell_lost)

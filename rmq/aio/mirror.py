@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 from rmq._model.topics import Topic
 from rmq.aio.greenlets import Tasks
@@ -30,6 +31,25 @@ class Mirror(Generic[PlainT]):
 
     async def _run(self, method: Callable[Concatenate[PlainT, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._tasks.run(method, self._plain, *args, **kwargs)
+
+
+class Closing:
+    """Closes at the end of an `async with` block."""
+
+    if TYPE_CHECKING:
+        close: Any
+
+    async def _open(self) -> object:
+        """Get ready at the beginning of the block."""
+
+    async def __aenter__(self) -> Self:
+        await self._open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
 class HasTopic(Protocol):
