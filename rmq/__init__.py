@@ -34,6 +34,7 @@ from rmq._model.owner import Owner
 from rmq._model.replies import ControlResult, Redriven, SendResult
 from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
+from rmq._model.scores import Ties
 from rmq._model.topics import Topic, TopicType, WhenFull
 from rmq._model.whereabouts import (
     AuditLine,
@@ -65,9 +66,9 @@ __all__ = [
     "ListenerInfo", "ListenerOptions", "LogContext", "Minute", "Observer", "Observers", "Outcome", "Owner", "Ownership",
     "PeekedMessage", "PendingEntry", "PriorityMessage", "Producer", "RangeMergeMessage", "Rates", "RedriveResult",
     "Redriven", "Retention", "RetryPolicy", "RmqClient", "SaslAuth", "SearchPage", "SendResult", "ServerMemory",
-    "SlotStats", "StreamDelivery", "StreamEntry", "StreamMessage", "StreamSlot", "StreamStats", "StreamTopic", "Tls",
-    "Topic", "TopicStats", "TopicType", "Trimmed", "UnreadableTopic", "Verb", "WhenFull", "Whereabouts", "WorkerInfo",
-    "__version__", "listener", "scan",
+    "SlotStats", "StreamDelivery", "StreamEntry", "StreamMessage", "StreamSlot", "StreamStats", "StreamTopic", "Ties",
+    "Tls", "Topic", "TopicStats", "TopicType", "Trimmed", "UnreadableTopic", "Verb", "WhenFull", "Whereabouts",
+    "WorkerInfo", "__version__", "listener", "scan",
 ]
 # fmt: on
 __all__ += errors.__all__

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Self, Unpack
 
 from rmq._admin.adopt import Adoption, adopt, ensemble_of, highest_epochs
+from rmq._admin.ages import order_oldest_first
 from rmq._admin.control import Control
 from rmq._admin.dead_letters import DeadLetters
 from rmq._admin.history import History, Recorder
@@ -292,11 +293,9 @@ class RmqClient:
         return self._known.definitions()
 
     def topic(self, name: str) -> Topic:
-        """Return the registered definition of a topic.
+        """Return the registered definition of a topic. Raises `UnknownTopicError` where there is none.
 
-        Raises:
-            UnknownTopicError: Not registered.
-            UnreadableTopicError: Its definition is for newer versions of RMQ only, or garbage.
+        Raises `UnreadableTopicError` for garbage, and for a definition for newer versions of RMQ only.
         """
         return self._known.named(name)
 
@@ -311,44 +310,47 @@ class RmqClient:
             The definition that is registered now.
 
         Raises:
-            UnknownTopicError: Not registered.
+            UnknownTopicError: Not registered; else as `topic`.
             TopicMismatchError: Another type or number of slots.
-            UnreadableTopicError: The registered definition is for newer versions of RMQ only, or garbage.
             DurabilityError: It is changed, but not as safe as `durability` asks. Changing it again is safe.
 
         Guarantee: of two clients that change different settings at once both win; of the same setting the last one.
-            Settings that only a newer version of RMQ knows stay.
         """
         return self._known.change(topic)
 
     def update_topic(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
         """Change a registered definition by what it is; else as `change_topic`.
 
-        Args:
-            name: The topic's name.
-            change: Makes the new definition from the registered one. It is called again where another client has
-                changed the definition meanwhile, so it should do nothing else.
+        `change` makes the new definition from the registered one. It is called again where another client has changed
+        the definition meanwhile, so it should do nothing else.
         """
         return self._known.update(name, change)
+
+    def order_oldest_first(self, topic: Topic | str, max_priority: int | None = None) -> int:
+        """Change a PRIORITY topic from `ties="any"` to `"oldest"`; return how many messages got an age.
+
+        Upgrade all processes first: docs/guide/priorities.md.
+
+        Raises:
+            InvalidTopicError: Not PRIORITY, or a message in the backlog has a larger priority; nothing was changed.
+
+        Guarantee: safe to repeat, also after it broke off half-way. Claims go on meanwhile.
+        """
+        resolved = self._known.resolved(topic)
+        return order_oldest_first(self._connections, resolved, max_priority, self._known.reorder)
 
     def adopt(self, topic: Topic | str, from_ensemble: str | None = None) -> Adoption:
         """Move a topic's slots over to this client's ZooKeeper ensemble, or away from ZooKeeper where it has none.
 
-        For the day when an ensemble was rebuilt: its epochs begin anew, so slots refuse it until this says otherwise.
-        One that was restored from a backup counts lower than slots have it; it gets a new identity here, if no worker
-        has given it one: name the old one as `from_ensemble`.
-        Stop the workers of the old one first, or know that it is gone: it can't take part in this.
+        Slots refuse an ensemble that was rebuilt, since its epochs begin anew, until this says otherwise. One that was
+        restored from a backup gets a new identity here, if no worker has given it one. Stop the workers of the old one
+        first: it can't take part in this.
 
         Args:
             topic: What to move.
-            from_ensemble: Identity of the ensemble that the slots are to be taken from; `None` changes nothing and
-                shows whose they are.
-
-        Returns:
-            Whose the slots were, and how many have moved.
+            from_ensemble: Identity of the ensemble whose slots are moved; `None` shows whose they are, and moves none.
 
         Raises:
-            UnknownTopicError: A name that is not registered.
             EnsembleMismatchError: Some slots belong to a third ensemble; nothing was moved.
             CoordinationError: ZooKeeper does not answer.
 

@@ -122,10 +122,15 @@ def topic_name(make_topic: MakeTopic) -> str:
 
 @pytest.fixture
 def make_slot(make_topic: MakeTopic, redis_url: str) -> Iterator[MakeSlot]:
-    """Make slots under test, with a fake clock: `make_slot(type, **settings)`; checked as `make_topic` says."""
+    """Make slots under test, with a fake clock: `make_slot(type, **settings)`; checked as `make_topic` says.
+
+    Scores of PRIORITY are plain priorities, unless a test says otherwise.
+    """
     made: list[SlotUnderTest] = []
 
     def make(type: TopicType = TopicType.RANGE_MERGE, **definition: object) -> SlotUnderTest:
+        if type is TopicType.PRIORITY:
+            definition.setdefault("ties", "any")
         made.append(SlotUnderTest(redis_url, make_topic(type, **definition)))
         return made[-1]
 

@@ -253,7 +253,21 @@ def _send(place: Place) -> Call[Any]:
     return sending.send_calls(place.topic)(0, place.messages(MAX_BATCH), True)
 
 
-case("send_priority", "1,000")(_send)
+case("send_priority", "1,000", ties="any")(_send)
+
+
+@case("send_aged", "1,000 that merge, with another priority")
+def _send_aged(place: Place) -> Call[Any]:
+    place.store(MAX_BATCH, score=2**40)
+    return _send(place)
+
+
+@case("add_ages", "500")
+def _add_ages(place: Place) -> Call[Any]:
+    place.store(500, score=1_000)
+    return steering.add_ages(place.topic, 0, 500)
+
+
 case("send_fixed_time", "1,000", F)(_send)
 case("send_range_merge", "1,000", R)(lambda place: sending.send_calls(
     place.topic)(0, place.messages(MAX_BATCH, 5_000), True))  # fmt: skip

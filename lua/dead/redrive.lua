@@ -11,11 +11,13 @@
 -- KEYS[9]  born?      ZSET  content -> time of its last send, ms; only for PRIORITY with a time to live
 -- ARGV[1]  kind       `after`, `at` or `priority`: see new_score
 -- ARGV[2]  value      ms from now, epoch ms, or priority
--- ARGV[3]  overwrite  '1': the redriven one replaces a fresh copy in store; '0': the fresh copy stands
--- ARGV[4]  publish    command for the wake hint: PUBLISH or SPUBLISH
--- ARGV[5]  actor      who, for the audit; empty for no line
--- ARGV[6]  dated      '1': each content is followed by the time of death, ms, without which it is not meant; else '0'
--- ARGV[7..] contents  at most 1,000, each with its time of death where `dated`
+-- ARGV[3]  scale      PRIORITY, oldest first: of the scores, see aged; else 1
+-- ARGV[4]  unit_ms    PRIORITY, oldest first: of the ages; else 1
+-- ARGV[5]  overwrite  '1': the redriven one replaces a fresh copy in store; '0': the fresh copy stands
+-- ARGV[6]  publish    command for the wake hint: PUBLISH or SPUBLISH
+-- ARGV[7]  actor      who, for the audit; empty for no line
+-- ARGV[8]  dated      '1': each content is followed by the time of death, ms, without which it is not meant; else '0'
+-- ARGV[9..] contents  at most 1,000, each with its time of death where `dated`
 -- Returns: per message `done`, `merged` (with a fresh copy) or `absent` (not dead, or dead since another time). Fewer
 --   than were asked for where those before have 4 MiB with their bodies: the others were not looked at
 -- Errors: RMQ_PAST now_ms; OOM at maxmemory; nothing was written
@@ -32,18 +34,18 @@
 
 local store, dead, body, meta, reason, dead_body, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local audit, born = KEYS[8], KEYS[9]
-local kind, value, overwrite, publish = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', ARGV[4]
-local actor, dated = ARGV[5], ARGV[6] == '1'
+local kind, value, scale, unit_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local overwrite, publish, actor, dated = ARGV[5] == '1', ARGV[6], ARGV[7], ARGV[8] == '1'
 
 local now_ms = read_clock()
-local score, refusal = new_score(kind, value, now_ms)
+local score, refusal = new_score(kind, value, now_ms, scale, unit_ms)
 if not score then
   return refusal
 end
 check_types({ store, born }, { body, meta, reason, dead_body })
 redis.call('XLEN', audit)
 local contents, died = {}, {}
-for i = 7, #ARGV, dated and 2 or 1 do
+for i = 9, #ARGV, dated and 2 or 1 do
   contents[#contents + 1] = ARGV[i]
   died[#contents] = dated and tonumber(ARGV[i + 1])
 end
@@ -61,7 +63,8 @@ for i, content in ipairs(contents) do
     answers[i] = fresh and 'merged' or 'done'
     count(totals, fresh and 'merged' or 'redriven', 1)
     if not fresh or overwrite then
-      redis.call('ZADD', store, whole(score), content)
+      local own = fresh and scale > 1 and with_own_age(tonumber(fresh), score, scale) or score
+      redis.call('ZADD', store, whole(own), content)
       if born then
         redis.call('ZADD', born, whole(now_ms), content)
       end

@@ -17,7 +17,9 @@
 -- ARGV[7]  drop         '1': beyond max_backlog, drop what would be delivered last; '0': refuse the batch
 -- ARGV[8]  max_retries  0 to 999: scores up to it are rollbacks, which are never dropped
 -- ARGV[9]  ttl          '1': note the time of sending in born
--- ARGV[10..] messages  value (ms, epoch ms, priority) and content, alternating; then index (from 1) and body
+-- ARGV[10]  scale       PRIORITY, oldest first: of the scores, see aged; else 1
+-- ARGV[11]  unit_ms     PRIORITY, oldest first: of the ages; else 1
+-- ARGV[12..] messages  value (ms, epoch ms, priority) and content, alternating; then index (from 1) and body
 -- Returns: { number of new ones, '1' or '0' per message if detailed or with bodies, else '', number dropped }
 -- Errors: RMQ_PAST now_ms lowest when `lowest` does not lie ahead; RMQ_FULL size max_backlog; OOM; nothing was written
 -- Complexity: O(n log N)
@@ -25,6 +27,7 @@
 -- @include read_clock
 -- @include write_totals
 -- @include send_batch
+-- @include age_messages
 -- @include drop_excess
 
 local slot = {
@@ -33,7 +36,7 @@ local slot = {
 local born = KEYS[8]
 local publish, max_backlog, detailed, number = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
 local lowest, kind, drop, max_retries = tonumber(ARGV[5]), ARGV[6], ARGV[7] == '1', tonumber(ARGV[8])
-local ttl = ARGV[9] == '1'
+local ttl, scale, unit_ms = ARGV[9] == '1', tonumber(ARGV[10]), tonumber(ARGV[11])
 
 local now_ms = read_clock()
 if kind == 'FIXED_TIME' and lowest <= now_ms then
@@ -44,19 +47,22 @@ redis.call('HLEN', slot.error)
 redis.call('ZCARD', born)
 if kind == 'RANGE_MERGE' or kind == 'DELAYED' then
   lowest = now_ms + lowest
-  for i = 10, 9 + 2 * number, 2 do
+  for i = 12, 11 + 2 * number, 2 do
     ARGV[i] = whole(now_ms + ARGV[i])
   end
 end
+if scale > 1 then
+  age_messages(slot, scale, unit_ms, now_ms, 12, number)
+end
 
 local keep_first, bound = kind == 'RANGE_MERGE', drop and 0 or max_backlog
-local reply = send_batch(slot, publish, bound, detailed, number, 10, keep_first, whole(lowest), now_ms)
+local reply = send_batch(slot, publish, bound, detailed, number, 12, keep_first, whole(lowest), now_ms)
 if reply.err then
   return reply
 end
 if ttl then
   slot.born = born
-  for i = 11, 9 + 2 * number, 2 do
+  for i = 13, 11 + 2 * number, 2 do
     redis.call('ZADD', born, whole(now_ms), ARGV[i])
   end
 end

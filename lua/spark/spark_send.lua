@@ -15,7 +15,9 @@
 -- ARGV[7]  batch        number of the batch, from 0
 -- ARGV[8]  digest       of the chunk's messages
 -- ARGV[9]  keep_s       seconds for which the mark is kept, counted from the query's last send to this slot
--- ARGV[10..] messages  as the type's own send script takes them
+-- ARGV[10]  scale       PRIORITY, oldest first: of the scores, see aged; else 1
+-- ARGV[11]  unit_ms     PRIORITY, oldest first: of the ages; else 1
+-- ARGV[12..] messages  as the type's own send script takes them
 -- Returns: { '1' if it was sent now, else '0', number of new ones }
 -- Errors: RMQ_PAST now_ms lowest when `lowest` does not lie ahead; RMQ_FULL size max_backlog; OOM; nothing was written
 -- Complexity: O(n log N)
@@ -23,12 +25,14 @@
 --   the same digest.
 -- @include read_clock
 -- @include send_batch
+-- @include age_messages
 -- @include append_entries
 
 local slot = { store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], wake = KEYS[5] }
 local sent = KEYS[6]
 local publish, lowest, max_backlog, number = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local kind, chunk, batch, digest, keep_s = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9]
+local scale, unit_ms = tonumber(ARGV[10]), tonumber(ARGV[11])
 
 local mark = redis.call('HGET', sent, chunk)
 if mark then
@@ -46,7 +50,7 @@ if kind == 'STREAM' then
   if max_backlog > 0 and size + number > max_backlog then
     return redis.error_reply('RMQ_FULL ' .. size .. ' ' .. max_backlog)
   end
-  append_entries(slot.store, slot.meta, 10, number, false)
+  append_entries(slot.store, slot.meta, 12, number, false)
   hint(publish, slot.wake, '0')
   new = whole(number)
 else
@@ -56,11 +60,14 @@ else
   end
   if kind == 'RANGE_MERGE' then
     lowest = now_ms + lowest
-    for i = 10, 9 + 2 * number, 2 do
+    for i = 12, 11 + 2 * number, 2 do
       ARGV[i] = whole(now_ms + ARGV[i])
     end
   end
-  local reply = send_batch(slot, publish, max_backlog, false, number, 10, kind == 'RANGE_MERGE', whole(lowest), now_ms)
+  if scale > 1 then
+    age_messages(slot, scale, unit_ms, now_ms, 12, number)
+  end
+  local reply = send_batch(slot, publish, max_backlog, false, number, 12, kind == 'RANGE_MERGE', whole(lowest), now_ms)
   if reply.err then
     return reply
   end

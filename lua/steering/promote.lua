@@ -9,9 +9,10 @@
 -- KEYS[7]  born?    ZSET  content -> time of its last send, ms; only for PRIORITY with a time to live
 -- ARGV[1]  order        `high` for PRIORITY, else `low`
 -- ARGV[2]  max_retries  0 to 999
--- ARGV[3]  publish      command for the wake hint: PUBLISH or SPUBLISH
--- ARGV[4]  actor        who, for the audit; empty for no line
--- ARGV[5..] contents  at most 256
+-- ARGV[3]  scale        PRIORITY, oldest first: of the scores, see aged; else 1
+-- ARGV[4]  publish      command for the wake hint: PUBLISH or SPUBLISH
+-- ARGV[5]  actor        who, for the audit; empty for no line
+-- ARGV[6..] contents  at most 256
 -- Returns: per content `done`, `in_flight` (only there: not touched), or `absent`
 -- Errors: none of its own
 -- Complexity: O(n log N)
@@ -27,7 +28,8 @@
 
 local store, prepare, retry, meta, wake, audit = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local born = KEYS[7]
-local highest_first, max_retries, publish, actor = ARGV[1] == 'high', tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local highest_first, max_retries, scale = ARGV[1] == 'high', tonumber(ARGV[2]), tonumber(ARGV[3])
+local publish, actor = ARGV[4], ARGV[5]
 
 local now_ms = read_clock()
 check_types({ store, prepare, retry, born }, { meta })
@@ -35,7 +37,7 @@ redis.call('XLEN', audit)
 
 local totals, answers = {}, {}
 redis.call('ZREM', store, '')
-for i = 5, #ARGV do
+for i = 6, #ARGV do
   local content = ARGV[i]
   local stored, waiting = redis.call('ZSCORE', store, content), redis.call('ZSCORE', retry, content)
   local answer = 'done'
@@ -44,9 +46,12 @@ for i = 5, #ARGV do
   elseif highest_first then
     local first = redis.call('ZREVRANGE', store, 0, 0, 'WITHSCORES')
     if first[1] ~= content or tonumber(first[2]) <= max_retries then
-      local top = math.max(tonumber(first[2] or 0), max_retries)
-      -- from 2^53 on, above all that can be sent, every second whole number is a score
-      redis.call('ZADD', store, whole(top + (top < 9007199254740992 and 1 or 2)), content)
+      local top, own = math.max(tonumber(first[2] or 0), max_retries), tonumber(stored or 0)
+      local above = top - top % scale + scale + own % scale -- one priority above, with its own age
+      if above > 9007199254740991 then -- then only every second whole number is a score
+        above = top + (top < 9007199254740992 and 1 or 2)
+      end
+      redis.call('ZADD', store, whole(above), content)
       if born then
         redis.call('ZADD', born, 'NX', whole(now_ms), content)
       end

@@ -9,15 +9,17 @@
 -- KEYS[7]  born?    ZSET  content -> time of its last send, ms; only for PRIORITY with a time to live
 -- ARGV[1]  kind     `after`, `at` or `priority`: see new_score
 -- ARGV[2]  value    ms from now, epoch ms, or priority
--- ARGV[3]  publish  command for the wake hint: PUBLISH or SPUBLISH
--- ARGV[4]  actor    who, for the audit; empty for no line
--- ARGV[5]  action   what it is called there
--- ARGV[6..] contents  at most 256
+-- ARGV[3]  scale    PRIORITY, oldest first: of the scores, see aged; else 1
+-- ARGV[4]  unit_ms  PRIORITY, oldest first: of the ages; else 1
+-- ARGV[5]  publish  command for the wake hint: PUBLISH or SPUBLISH
+-- ARGV[6]  actor    who, for the audit; empty for no line
+-- ARGV[7]  action   what it is called there
+-- ARGV[8..] contents  at most 256
 -- Returns: per content `done`, `in_flight` (only there: not touched), or `absent`
 -- Errors: RMQ_PAST now_ms; nothing was written
 -- Complexity: O(n log N)
 -- Notes: atomic. Safe to repeat. A rescheduled message is fresh: it has all its retries again, and its time to live
---   begins where it had none.
+--   begins where it had none. With another priority it keeps its own age.
 -- @include check_types
 -- @include count
 -- @include write_totals
@@ -29,10 +31,11 @@
 
 local store, prepare, retry, meta, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local audit, born = KEYS[6], KEYS[7]
-local kind, value, publish, actor, action = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+local kind, value, scale, unit_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local publish, actor, action = ARGV[5], ARGV[6], ARGV[7]
 
 local now_ms = read_clock()
-local score, refusal = new_score(kind, value, now_ms)
+local score, refusal = new_score(kind, value, now_ms, scale, unit_ms)
 if not score then
   return refusal
 end
@@ -41,11 +44,12 @@ redis.call('XLEN', audit)
 
 local totals, answers = {}, {}
 redis.call('ZREM', store, '')
-for i = 6, #ARGV do
+for i = 8, #ARGV do
   local content = ARGV[i]
   local stored, waiting = redis.call('ZSCORE', store, content), redis.call('ZSCORE', retry, content)
   if stored or waiting then
-    redis.call('ZADD', store, whole(score), content)
+    local own = stored and scale > 1 and with_own_age(tonumber(stored), score, scale) or score
+    redis.call('ZADD', store, whole(own), content)
     if born then
       redis.call('ZADD', born, 'NX', whole(now_ms), content)
     end

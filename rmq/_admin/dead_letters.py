@@ -10,6 +10,7 @@ from numbers import Real
 from typing import Generic, TypeVar
 
 from rmq._model.entries import DeadEntry, checked_group
+from rmq._model.messages import checked_priority
 from rmq._model.replies import Redriven
 from rmq._model.times import MAX_SCORE, Duration, Instant, duration_ms, instant_ms, monotonic_s, most
 from rmq._model.topics import Topic
@@ -208,7 +209,7 @@ class DeadLetters(Dead[DeadMessage]):
             where: Which ones; all by default. Those that die while this runs are left alone.
             limit: Most messages.
             per_second: Most messages a second; no bound by default.
-            priority: For PRIORITY topics; one above `max_retries`, the lowest, by default.
+            priority: For PRIORITY topics; the lowest by default.
             due_in: For time topics: due after so long, `timedelta` or ms; at once by default.
             progress: Called with the number dealt with so far.
 
@@ -291,13 +292,7 @@ def new_score(
         return "after", 0 if due_in is None else duration_ms(due_in, "due_in")
     if due_in is not None or fixed_time is not None:
         raise InvalidValueError(f"topic {topic.name} is {topic.type.name}: it has priorities, no due times")
-    lowest = topic.max_retries + 1
-    chosen = lowest if priority is None else priority
-    if type(chosen) is not int or not lowest <= chosen <= MAX_SCORE:
-        raise InvalidValueError(
-            f"priority is {chosen!r}; on topic {topic.name} it must be a whole number from {lowest} to 2^53 - 1"
-        )
-    return "priority", chosen
+    return "priority", topic.priorities[0] if priority is None else checked_priority(topic, priority)
 
 
 def meaning(where: DeadFilter, limit: int | None) -> str:

@@ -22,6 +22,7 @@ from rmq._model.whereabouts import (
     SearchPage,
     Whereabouts,
     meaning_of,
+    priority_of,
 )
 from rmq._model.workers import WorkerInfo
 from rmq._scripts import dead as dead_
@@ -178,7 +179,8 @@ class Inspection(View):
         self, slot: int, place: Place, now_ms: int, content: bytes, score: int, body: bytes | None
     ) -> PeekedMessage:
         due_ms, left = meaning_of(self.topic, place, score)
-        return PeekedMessage(self.topic.name, slot, content, body, place, score, due_ms, left, now_ms)
+        priority = priority_of(self.topic, place, score)
+        return PeekedMessage(self.topic.name, slot, content, body, place, score, due_ms, left, now_ms, priority)
 
 
 def read_workers(connections: Connections) -> list[WorkerInfo]:

@@ -10,7 +10,7 @@ from typing import Protocol
 from rmq._model.envelope import unwrap
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.replies import Claimed, StreamClaimed
-from rmq._model.scores import retries_left_of
+from rmq._model.scores import ages_for, retries_left_of
 from rmq._model.times import Duration, duration_ms, monotonic_s
 from rmq._model.topics import Topic
 from rmq.errors import AlreadySettledError, LeaseLostError, ReplyLostError, RmqError
@@ -72,7 +72,7 @@ class Delivery:
         slot: Its slot.
         content: Its content in bytes.
         body: Its body in bytes, or `None`.
-        store_score: Score it had in store: due ms, priority, or, after a rollback, retries left.
+        store_score: Score it had in store: due ms, a priority with its age, or, after a rollback, retries left.
         claim_score: The token that ack, nack and extend compare.
         claimed_ms: Redis' time of the claim, epoch ms.
         lease_until_s: When the lease ends at the earliest, on the clock of `rmq._model.times.monotonic_s`.
@@ -147,7 +147,7 @@ class Delivery:
     def priority(self) -> int | None:
         """Its priority; `None` on time topics and for a retry."""
         plain = not self.topic.type.timed and self.store_score > self.topic.max_retries
-        return self.store_score if plain else None
+        return ages_for(self.topic.max_priority).priority_of(self.store_score) if plain else None
 
     @property
     def epoch(self) -> int:

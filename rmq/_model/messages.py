@@ -49,11 +49,12 @@ class RangeMergeMessage:
 
 @dataclass(frozen=True, slots=True)
 class PriorityMessage:
-    """Delivered before all messages of a smaller priority; the last send of a content decides.
+    """Delivered before all messages of a smaller priority; the last send of a content decides on its priority.
 
     Args:
         content: What identifies the message and merges duplicates; not empty.
-        priority: Whole number > the topic's `max_retries` and < 2^53; larger first.
+        priority: Whole number, larger first: 1 to the topic's `max_priority`; with `ties="any"` above its
+            `max_retries` and below 2^53.
         slot_basis: What the slot is computed from instead of the content; equal contents need equal bases.
         body: Optional payload; the last send's stands.
 
@@ -228,17 +229,35 @@ def encode(topic: Topic, message: Message) -> Encoded:
         )
     if isinstance(message, PriorityMessage):
         score = int(message.priority)
-        if score <= topic.max_retries:
-            raise InvalidMessageError(
-                f"priority is {score}; on topic {topic.name} it must be above max_retries, "
-                f"which is {topic.max_retries}",
-                topic=topic.name,
-            )
+        lowest, highest = topic.priorities
+        if not lowest <= score <= highest:
+            raise InvalidMessageError(_wrong_priority(topic, score), topic=topic.name)
     else:
         score = message.score_ms()
     basis = content if message.slot_basis is None else payload_bytes(message.slot_basis, "slot_basis")
     body = None if message.body is None else _checked_body(topic, content, message.body)
     return _encoded((slot_of(basis, topic.slots), content, score, body, ()))
+
+
+def _wrong_priority(topic: Topic, priority: object) -> str:
+    lowest, highest = topic.priorities
+    if topic.max_priority is None:
+        rule = f"above max_retries, which is {topic.max_retries}, and below 2^53"
+    else:
+        rule = f"from {lowest} to max_priority, which is {highest}"
+    return f"priority is {priority!r}; on topic {topic.name} it must be a whole number {rule}"
+
+
+def checked_priority(topic: Topic, priority: object) -> int:
+    """Return a priority that a message of this topic may have.
+
+    Raises:
+        InvalidValueError: It may not.
+    """
+    lowest, highest = topic.priorities
+    if type(priority) is not int or not lowest <= priority <= highest:
+        raise InvalidValueError(_wrong_priority(topic, priority))
+    return priority
 
 
 def _checked_body(topic: Topic, content: bytes, payload: Payload | None) -> bytes | None:

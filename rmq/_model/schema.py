@@ -19,8 +19,11 @@ from rmq.errors import UnreadableDocumentError
 FIRST_VERSION = 1
 """Version of a document that names none: RMQ wrote those before it knew versions."""
 
-SCHEMA_VERSION = 2
-"""Version of the documents that this code writes. 2: documents say their version."""
+SCHEMA_VERSION = 3
+"""Version of the documents that this code writes. 2: documents say their version. 3: a topic may have `ties`."""
+
+AGES_VERSION = 3
+"""The oldest version that may act on a topic whose scores hold ages."""
 
 MAX_DOCUMENT_BYTES = 1_000_000
 """A longer document is not read. Source: ZooKeeper refuses nodes over 1 MiB; a definition takes less than 1 kB."""

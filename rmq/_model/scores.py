@@ -3,7 +3,8 @@
 | where | score |
 |---|---|
 | store, time topics | due ms |
-| store, PRIORITY | priority, > max_retries |
+| store, PRIORITY, ties `any` | priority, > max_retries |
+| store, PRIORITY, ties `oldest` | priority x scale + what its age mark leaves of scale - 1: see `Ages` |
 | store, after a rollback | retries left, 1 to max_retries |
 | prepare | claim stamp x 1000 + retries left after this delivery |
 | retry | due second x 1000 + retries left |
@@ -16,6 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
 
 STAMP = 1000
 """Retries left lie below this; so `max_retries` is at most 999."""
@@ -85,3 +89,50 @@ def lease_end_ms(claim_score: int, lease_ms: int) -> int:
     if claim_score < FIRST_MS_SCORE:
         return (stamp + -(-lease_ms // 1000) + 1) * 1000
     return stamp + lease_ms + 1
+
+
+class Ties(Enum):
+    """Which of equal priorities is delivered first."""
+
+    OLDEST = "oldest"
+    """The one that was sent first; sending it again with the same priority keeps its turn."""
+    ANY = "any"
+    """Any: priorities up to 2^53 - 1, and above `max_retries`. Topics of releases before have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ages:
+    """How the scores of a PRIORITY topic hold priorities and, where the oldest of equal ones is first, their ages.
+
+    A score is `priority * scale + scale - 1 - mark`; the mark is the time of sending in whole units since 2025-01-01.
+    Source: a score holds 53 bits exactly. What `max_priority` leaves of them has to last for 20 years.
+
+    Attributes:
+        scale: A power of two; 1 where a score is the priority, and says no age.
+        unit_ms: Unit of the ages, ms.
+    """
+
+    scale: int = 1
+    unit_ms: int = 1
+
+    def priority_of(self, score: int) -> int:
+        """Return the priority in a store score that is not of a rollback."""
+        return score // self.scale if score >= self.scale else score  # the latter: of a sender that knows no ages
+
+
+MAX_AGED_PRIORITY = 2**23 - 1
+"""The largest `max_priority`: beyond, ages of 20 years have units above a second."""
+
+_AGES_LAST_MS = 20 * 365 * 86_400_000
+
+
+@cache
+def ages_for(max_priority: int | None) -> Ages:
+    """Return how scores hold priorities up to a largest one, and ages in the finest unit of 1 ms to 1 s that lasts.
+
+    `None`, for topics that are not PRIORITY or whose ties are `any`: without ages.
+    """
+    if max_priority is None:
+        return Ages()
+    scale = 2**53 >> max_priority.bit_length()
+    return Ages(scale, next((unit for unit in (1, 10, 100) if scale * unit >= _AGES_LAST_MS), 1000))

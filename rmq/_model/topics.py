@@ -12,8 +12,8 @@ from zlib import crc32
 
 from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy, retry_from_json
-from rmq._model.schema import SCHEMA_VERSION, Document, new_document, read_document
-from rmq._model.scores import STAMP
+from rmq._model.schema import AGES_VERSION, FIRST_VERSION, SCHEMA_VERSION, Document, new_document, read_document
+from rmq._model.scores import MAX_AGED_PRIORITY, MAX_SCORE, STAMP, Ties
 from rmq._model.times import Duration, duration_ms
 from rmq.errors import InvalidTopicError, InvalidValueError, UnreadableDocumentError, UnreadableTopicError
 
@@ -95,6 +95,10 @@ class Topic:
             STREAM. Time topics count from the due time, PRIORITY from the last send. `None`: it never gets too old.
         max_rate: Most deliveries a second in the whole cluster, above 0 to 1,000,000; `None` for no limit.
         max_burst: Most deliveries at once after a pause, 1 to 1,000,000; by default what `max_rate` gives in a second.
+        ties: PRIORITY only: which of equal priorities is first, a `Ties` or its value; the oldest by default. A topic
+            that is registered keeps its own: docs/guide/priorities.md says how to change it over.
+        max_priority: PRIORITY with the oldest first: largest priority, 1 to 8,388,607; 1,048,575 by default. The more,
+            the coarser the ages: 100 ms by default, 10 ms up to 131,071, 1 ms up to 8,191, else 1 s.
 
     Raises:
         InvalidTopicError: A value breaks its rule.
@@ -120,6 +124,8 @@ class Topic:
     ttl: Duration | None = None
     max_rate: float | None = None
     max_burst: int | None = None
+    ties: Ties | str | None = None
+    max_priority: int | None = None
     changes: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
     """Names of the settings that `changed` has changed: `RmqClient.change_topic` puts only these."""
 
@@ -154,6 +160,7 @@ class Topic:
         self._check_retention()
         self._check_limits()
         self._check_rate()
+        self._check_ties()
         object.__setattr__(self, "lease", timedelta(milliseconds=lease_ms))
         object.__setattr__(self, "max_dead_age", timedelta(milliseconds=age_ms))
 
@@ -190,6 +197,22 @@ class Topic:
             self._check_range("max_burst", self.max_burst, 1, 10**6)
             if rate is None:
                 raise InvalidTopicError(f"max_burst of topic {self.name} needs a max_rate")
+
+    def _check_ties(self) -> None:
+        if self.type is not TopicType.PRIORITY:
+            if (self.ties, self.max_priority) != (None, None):
+                raise InvalidTopicError(f"topic {self.name} is {self.type.name}: it has no ties and no max_priority")
+            return
+        try:
+            ties = Ties.OLDEST if self.ties is None else Ties(self.ties)
+        except ValueError:
+            raise InvalidTopicError(f"ties of topic {self.name} is {self.ties!r}; it must be oldest or any") from None
+        object.__setattr__(self, "ties", ties)
+        if ties is Ties.OLDEST:
+            object.__setattr__(self, "max_priority", 2**20 - 1 if self.max_priority is None else self.max_priority)
+            self._check_range("max_priority", self.max_priority, 1, MAX_AGED_PRIORITY)
+        elif self.max_priority is not None:
+            raise InvalidTopicError(f"max_priority of topic {self.name} needs ties='oldest'")
 
     def _check_range(self, name: str, value: object, low: int, high: int) -> None:
         if type(value) is not int or not low <= value <= high:
@@ -228,6 +251,11 @@ class Topic:
         return None if self.ttl is None else cast("timedelta", self.ttl) // _MS
 
     @property
+    def priorities(self) -> tuple[int, int]:
+        """The lowest and the highest priority of a message."""
+        return (self.max_retries + 1, MAX_SCORE) if self.max_priority is None else (1, self.max_priority)
+
+    @property
     def rate_burst(self) -> int:
         """Most deliveries at once after a pause; 0 without a `max_rate`."""
         return self.max_burst or math.ceil(self.max_rate or 0)
@@ -251,6 +279,11 @@ class Topic:
         for fixed in ("name", "type", "slots"):
             if fixed in settings:
                 raise InvalidTopicError(f"{fixed} of topic {self.name} is part of its identity and can't be changed")
+        for scored in ("ties", "max_priority"):
+            if scored in settings:
+                raise InvalidTopicError(
+                    f"{scored} of topic {self.name} is part of its scores; `Control.order_oldest_first` changes them"
+                )
         known = [each.name for each in fields(self) if each.init]
         for name in settings:
             if name not in known:
@@ -280,7 +313,7 @@ class Topic:
 
     def to_json(self) -> str:
         """Return the definition as a document of this version, the form in which it is registered."""
-        return new_document(self.to_fields()).to_json()
+        return new_document(self.to_fields(), min_reader_of(self)).to_json()
 
     def _limits_json(self) -> dict[str, Any]:
         """What differs from the defaults: earlier versions of RMQ read a definition without them."""
@@ -295,6 +328,8 @@ class Topic:
         if self.max_rate is not None:
             limits["max_rate"] = self.max_rate
             limits["max_burst"] = self.max_burst
+        if self.max_priority is not None:
+            limits |= {"ties": Ties.OLDEST.value, "max_priority": self.max_priority}
         return limits
 
     @classmethod
@@ -338,6 +373,8 @@ class Topic:
                 ttl=value.get("ttl_ms"),
                 max_rate=value.get("max_rate"),
                 max_burst=value.get("max_burst"),
+                ties=value.get("ties", Ties.ANY) if value["type"] == TopicType.PRIORITY.value else None,
+                max_priority=value.get("max_priority"),
             )
         except KeyError as error:
             trouble = f"it has no {error}"
@@ -349,3 +386,8 @@ class Topic:
             version=document.version,
             min_reader=document.min_reader,
         )
+
+
+def min_reader_of(topic: Topic) -> int:
+    """Return the oldest version of RMQ's documents that may act on a topic: scores with ages mean more to it."""
+    return FIRST_VERSION if topic.max_priority is None else AGES_VERSION

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from rmq._model.scores import lease_end_ms, retries_left_of, second_of
-from rmq._model.topics import Topic
+from rmq._model.scores import ages_for, lease_end_ms, retries_left_of, second_of
+from rmq._model.topics import Topic, TopicType
 
 Place = Literal["store", "prepare", "retry"]
 AnyPlace = Literal["store", "prepare", "retry", "dead"]
@@ -38,6 +38,7 @@ class PeekedMessage(_InSlot):
             rolled-back message, which are due at once.
         retries_left: Retries left; `None` for a fresh message, which has them all.
         now_ms: Redis' time of the reading, epoch ms.
+        priority: Its priority in the backlog of a PRIORITY topic; else, and after a rollback, `None`.
     """
 
     body: bytes | None
@@ -46,6 +47,7 @@ class PeekedMessage(_InSlot):
     due_ms: int | None
     retries_left: int | None
     now_ms: int = 0
+    priority: int | None = None
 
     @property
     def lease_left_ms(self) -> int:
@@ -62,6 +64,12 @@ def meaning_of(topic: Topic, place: Place, score: int) -> tuple[int | None, int 
     if score <= topic.max_retries:
         return None, max(0, score - 1)
     return (score if topic.type.timed else None), None
+
+
+def priority_of(topic: Topic, place: AnyPlace, score: int) -> int | None:
+    """Return the priority that a score says; see `PeekedMessage.priority`."""
+    ranked = topic.type is TopicType.PRIORITY and place == "store" and score > topic.max_retries
+    return ages_for(topic.max_priority).priority_of(score) if ranked else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +131,7 @@ class FoundMessage(_InSlot):
         body: The beginning of its body; `None` without one, and empty where this page held too many bytes.
         body_bytes: Length of the whole body, 0 without one.
         now_ms: Redis' time of the reading, epoch ms.
+        priority: As in `PeekedMessage`.
     """
 
     place: AnyPlace
@@ -134,6 +143,7 @@ class FoundMessage(_InSlot):
     body: bytes | None
     body_bytes: int
     now_ms: int
+    priority: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

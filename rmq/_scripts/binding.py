@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any, TypeVar, cast
 
 from rmq._io.wire import Argument
+from rmq._model.scores import ages_for
 from rmq._model.topics import Topic
 from rmq._scripts.keys import group_keys, slot_keys
 from rmq._transport.call import NO_REFUSALS, PUBLISH, Call, Refusals
@@ -109,6 +110,12 @@ class Bound:
         else:
             keys = self.keys_with(topic, slot, **others) if others else self.keys_of(topic, slot)
         return Call(self.name, keys, args, parse, self.repeatable, topic.name, slot, durable, self._refusals)
+
+
+def ages_of(topic: Topic) -> dict[str, Argument]:
+    """Return the arguments `scale` and `unit_ms` of scripts that make store scores."""
+    ages = ages_for(topic.max_priority)
+    return {"scale": ages.scale, "unit_ms": ages.unit_ms}
 
 
 def _binder(script: str, names: Names, brackets: str) -> Callable[..., Any]:

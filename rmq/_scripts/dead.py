@@ -14,7 +14,7 @@ from rmq._model.replies import Redriven
 from rmq._model.scores import score_of
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import DeadMessage
-from rmq._scripts.binding import Bound
+from rmq._scripts.binding import Bound, ages_of
 from rmq._scripts.claiming import NewScore
 from rmq._transport.call import Call
 
@@ -42,6 +42,7 @@ def redrive(
     args = _REDRIVE.args(
         kind=score[0],
         value=score[1],
+        **ages_of(topic),
         overwrite=int(overwrite),
         actor=actor,
         dated=int(died_ms is not None),

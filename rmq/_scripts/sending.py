@@ -11,12 +11,12 @@ from rmq._model.messages import Encoded
 from rmq._model.replies import SendResult
 from rmq._model.topics import Topic, TopicType
 from rmq._scripts import streams
-from rmq._scripts.binding import Bound
+from rmq._scripts.binding import Bound, ages_of
 from rmq._scripts.keys import slot_keys
 from rmq._transport.call import Call
 
 _PRIORITY, _RANGE_MERGE, _FIXED_TIME = Bound("send_priority"), Bound("send_range_merge"), Bound("send_fixed_time")
-_DELAYED, _LIMITED = Bound("send_delayed"), Bound("send_limited")
+_DELAYED, _LIMITED, _AGED = Bound("send_delayed"), Bound("send_limited"), Bound("send_aged")
 
 
 class SendCall(Protocol):
@@ -49,8 +49,11 @@ class _Sends:
                 "drop": int(topic.drops),
                 "max_retries": topic.max_retries,
                 "ttl": int(ages),
+                **ages_of(topic),
             }
             self._settings |= {} if self._timed else {"lowest": 0}
+        elif topic.max_priority is not None:
+            self._settings |= ages_of(topic)
         self._script = _LIMITED if self._limited else _DELAYED if delayed else _script_of(topic)
 
     def __call__(self, slot: int, messages: Sequence[Encoded], detailed: bool = False) -> Call[SendResult]:
@@ -72,7 +75,7 @@ class _Sends:
 
 def _script_of(topic: Topic) -> Bound:
     if topic.type is TopicType.PRIORITY:
-        return _PRIORITY
+        return _PRIORITY if topic.max_priority is None else _AGED
     return _RANGE_MERGE if topic.type is TopicType.RANGE_MERGE else _FIXED_TIME
 
 

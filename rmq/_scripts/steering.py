@@ -6,20 +6,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rmq._model.replies import ControlResult
+from rmq._model.scores import ages_for
 from rmq._model.topics import Topic
-from rmq._scripts.binding import Bound
+from rmq._scripts.binding import Bound, ages_of
 from rmq._scripts.claiming import NewScore, order_of
 from rmq._scripts.keys import group_keys, slot_keys
 from rmq._transport.call import Call, is_one, nothing
 
 _CANCEL, _RESCHEDULE, _PROMOTE, _PAUSE = Bound("cancel"), Bound("reschedule"), Bound("promote"), Bound("pause")
 _PURGE_BACKLOG, _AUDIT, _ADOPT = Bound("purge_backlog", repeatable=False), Bound("audit"), Bound("adopt")
+_ADD_AGES = Bound("add_ages")
 
 
 def promote(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "") -> Call[list[ControlResult]]:
     """Build making up to `STEERED` contents due now. An empty `actor`, here and below, leaves no audit line."""
-    args = _PROMOTE.args(order=order_of(topic), max_retries=topic.max_retries, actor=actor, contents=contents)
+    args = _PROMOTE.args(
+        order=order_of(topic),
+        max_retries=topic.max_retries,
+        scale=ages_for(topic.max_priority).scale,
+        actor=actor,
+        contents=contents,
+    )
     return _PROMOTE.call(topic, slot, control_results, args)
+
+
+def add_ages(topic: Topic, slot: int, limit: int) -> Call[int]:
+    """Build giving up to `limit` plain priorities of a slot ages, for a topic that has become oldest first."""
+    args = _ADD_AGES.args(max_retries=topic.max_retries, **ages_of(topic), limit=limit)
+    return _ADD_AGES.call(topic, slot, int, args)
 
 
 def pause(
@@ -53,7 +67,7 @@ def reschedule(
 ) -> Call[list[ControlResult]]:
     """Build a new score for up to `STEERED` contents."""
     kind, value = score
-    args = _RESCHEDULE.args(kind=kind, value=value, actor=actor, action=action, contents=contents)
+    args = _RESCHEDULE.args(kind=kind, value=value, **ages_of(topic), actor=actor, action=action, contents=contents)
     return _RESCHEDULE.call(topic, slot, control_results, args)
 
 

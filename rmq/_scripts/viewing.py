@@ -19,6 +19,7 @@ from rmq._model.whereabouts import (
     Place,
     Whereabouts,
     meaning_of,
+    priority_of,
 )
 from rmq._scripts.binding import Bound
 from rmq._scripts.claiming import order_of
@@ -49,7 +50,8 @@ def find(topic: Topic, slot: int, content: bytes) -> Call[Whereabouts]:
             if score is None:
                 return None
             meaning = meaning_of(topic, place, score)
-            return PeekedMessage(topic.name, slot, content, body, place, score, *meaning, now_ms)
+            priority = priority_of(topic, place, score)
+            return PeekedMessage(topic.name, slot, content, body, place, score, *meaning, now_ms, priority)
 
         dead = None
         if scores[3] is not None:
@@ -78,7 +80,8 @@ def search(topic: Topic, slot: int, pattern: bytes, count: int, cursors: Sequenc
             meaning = (value, None) if place == "dead" else meaning_of(topic, place, value)
             why, _ = read_failure(reason)
             what = (topic.name, slot, content, place, value)
-            found.append(FoundMessage(*what, *meaning, why.type, why.message, begin, length, int(now_ms)))
+            priority = priority_of(topic, place, value)
+            found.append(FoundMessage(*what, *meaning, why.type, why.message, begin, length, int(now_ms), priority))
         return tuple(each.decode() for each in nexts), found
 
     of_section = {f"{section}_cursor": cursor for section, cursor in zip(SECTIONS, cursors, strict=True)}

@@ -48,6 +48,12 @@ class KnownTopics(Registry):
             raise InvalidValueError(f"topic {resolved.name} is STREAM; use {instead}", topic=resolved.name)
         return resolved
 
+    def reorder(self, topic: Topic) -> Topic:
+        """Put another order of equal priorities in place of the registered one. Raises as `Registry.update`."""
+        changed = super().reorder(topic)
+        self._known.clear()
+        return changed
+
     def update(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
         """Change a definition by what it is. Raises as `Registry.update`."""
         changed = super().update(name, change)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from rmq._model.definitions import MAX_DEFINITION_BYTES, Definitions, Stored, UnreadableTopic, read_definition
 from rmq._model.display import shown
 from rmq._model.schema import PassedOver, new_document
-from rmq._model.topics import Topic, is_name
+from rmq._model.topics import Topic, is_name, min_reader_of
 from rmq._scripts import definitions
 from rmq._scripts.keys import TOPICS_KEY, rate_key
 from rmq._transport.connections import Connections
@@ -68,7 +68,7 @@ class Registry:
         stored = self._find(topic.name)
         if stored is None:  # only then: a full Redis refuses every write
             mark = {UNCONFIRMED: True} if self._connections.confirms else {}
-            self._add(topic, new_document({**topic.to_fields(), **mark}).to_json().encode())
+            self._add(topic, new_document({**topic.to_fields(), **mark}, min_reader_of(topic)).to_json().encode())
             stored = self._needed(topic.name)
         registered = stored.topic
         if (registered.type, registered.slots) != (topic.type, topic.slots):
@@ -113,7 +113,7 @@ class Registry:
             if (registered.type, registered.slots) != (topic.type, topic.slots):
                 raise TopicMismatchError(f"type and slots of topic {topic.name} can't be changed", topic=topic.name)
             chosen = {name: getattr(topic, name) for name in topic.changes}
-            return registered.changed(**chosen) if chosen else topic
+            return registered.changed(**chosen) if chosen else _ordered_as(registered, topic)
 
         return self.update(topic.name, put)
 
@@ -124,12 +124,26 @@ class Registry:
             name: The topic's name.
             change: Makes the new definition from the registered one. It is called again where somebody else was faster.
         """
+
+        def checked(registered: Topic) -> Topic:
+            wanted = change(registered)
+            if _ordered_as(registered, wanted) != wanted:
+                raise TopicMismatchError(f"ties and max_priority of topic {name} are part of its scores", topic=name)
+            return wanted
+
+        return self._update(name, checked)
+
+    def reorder(self, topic: Topic) -> Topic:
+        """Put the order of equal priorities of `topic` in place of the registered one; raises as `update`."""
+        return self._update(topic.name, lambda registered: _ordered_as(topic, registered))
+
+    def _update(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
         for _ in range(MOST_TRIES):
             stored = self._needed(name)
             registered, wanted = stored.topic, change(stored.topic)
             if (registered.name, registered.type, registered.slots) != (wanted.name, wanted.type, wanted.slots):
                 raise TopicMismatchError(f"name, type and slots of topic {name} can't be changed", topic=name)
-            document = stored.document.amended(registered.to_fields(), wanted.to_fields())
+            document = stored.document.amended(registered.to_fields(), wanted.to_fields(), min_reader_of(wanted))
             # the same once more only so that it is confirmed: a try before may have lost its reply
             text = stored.text if wanted == registered else document.to_json().encode()
             skipped = wanted == registered and not self._connections.confirms
@@ -225,6 +239,12 @@ class Registry:
         _check_length(topic.name, text)
         with _refusals_named(topic.name):
             return self._connections.run(definitions.define(topic.name, expected, text, durable=durable))
+
+
+def _ordered_as(other: Topic, topic: Topic) -> Topic:
+    """Return a definition with another one's order of equal priorities, if it is of the same type."""
+    same = other.type is topic.type
+    return replace(topic, ties=other.ties, max_priority=other.max_priority) if same else topic
 
 
 def _check_length(name: str, text: bytes) -> None:

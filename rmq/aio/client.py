@@ -231,6 +231,7 @@ class RmqClient(Closing):
     definitions = awaited(PlainClient.definitions)
     change_topic = awaited(PlainClient.change_topic)
     update_topic = awaited(PlainClient.update_topic)
+    order_oldest_first = awaited(PlainClient.order_oldest_first)
     adopt = awaited(PlainClient.adopt)
 
     async def close(self) -> None:

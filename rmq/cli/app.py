@@ -82,6 +82,7 @@ register(stream_app, streams.remove_consumer, streams.pending, range=entries.sho
 register(stream_app, entries.tail, entries.delete, entries.trim)
 command(topics_app, None, topics.list_topics)
 register(topics_app, list=topics.list_topics, show=topics.show_topic, change=topics.change_topic)
+register(topics_app, topics.order_oldest_first)
 app.add_typer(dead_app, name="dead")
 app.add_typer(stream_app, name="stream")
 app.add_typer(cluster_app, name="cluster")

@@ -52,9 +52,7 @@ def _plain(value: object) -> object:
 def message(found: PeekedMessage | FoundMessage) -> Document:
     """Return a message in its section; of one that a search found also its error, and the length of its body."""
     more = "body_bytes error_type error_message" if isinstance(found, FoundMessage) else ""
-    document = picked(found, f"topic slot place content body due_ms priority=score retries_left {more}")
-    if found.due_ms is not None or found.retries_left is not None:
-        document["priority"] = None
+    document = picked(found, f"topic slot place content body due_ms priority retries_left {more}")
     return document | {"place": Place[found.place].value}
 
 
@@ -71,7 +69,7 @@ def whereabouts(found: Whereabouts) -> Document:
     for message in (found.stored, found.in_flight, found.waiting):
         if message is not None:
             lease = "lease_left_ms" if message is found.in_flight else ""
-            places[Place[message.place].value] = picked(message, f"score due_ms retries_left body {lease}")
+            places[Place[message.place].value] = picked(message, f"score priority due_ms retries_left body {lease}")
     if found.in_flight is not None:
         places["in-flight"]["holders"] = list(found.holders)
     if found.dead is not None:

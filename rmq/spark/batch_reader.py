@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rmq._model.topics import Topic
-from rmq._model.whereabouts import AnyPlace, meaning_of
+from rmq._model.whereabouts import AnyPlace, meaning_of, priority_of
 from rmq._scripts.claiming import MAX_BATCH
 from rmq._scripts.dead import dead_message
 from rmq._scripts.keys import slot_keys
@@ -178,10 +178,9 @@ def _of_queue(topic: Topic, queue: str, scores: Sequence[int]) -> dict[str, Sequ
     if place == "dead":
         raise AssertionError("the dead have columns of their own")
     dues, lefts = zip(*(meaning_of(topic, place, score) for score in scores), strict=True)
-    ranked = place == "store" and not topic.type.timed
     return {
         "score": scores,
-        "priority": [score if ranked and score > topic.max_retries else None for score in scores],
+        "priority": [priority_of(topic, place, score) for score in scores],
         "due": [None if due_ms is None else due_ms * 1_000 for due_ms in dues],
         "retries_left": lefts,
     }

@@ -14,7 +14,7 @@ from rmq._model.scores import score_of
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import AnyPlace
 from rmq._scripts import sending, streams
-from rmq._scripts.binding import Bound
+from rmq._scripts.binding import Bound, ages_of
 from rmq._scripts.claiming import MAX_BATCH, order_of
 from rmq._scripts.keys import query_keys, sent_key, slot_keys
 from rmq._transport.call import Call
@@ -197,6 +197,7 @@ def send_once(topic: Topic, slot: int, messages: Sequence[Encoded], mark: Mark) 
         batch=mark.batch,
         digest=mark.digest,
         keep_s=mark.keep_s,
+        **ages_of(topic),
         messages=flat,
     )
 

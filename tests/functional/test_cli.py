@@ -98,12 +98,12 @@ def test_json_lines_carry_all_of_a_message(cli: Cli, client: RmqClient, priority
     ]
     text = "\n".join(map(json.dumps, rows))
     assert cli("send", priority.name, "--jsonl", "--priority", "20", stdin=text).out == "2 new, 0 merged\n"
-    found = {message.content: (message.score, message.body) for message in client.inspect(priority).peek()}
+    found = {message.content: (message.priority, message.body) for message in client.inspect(priority).peek()}
     assert found == {b"\xff\xfe": (30, b"\xff"), "ü".encode(): (20, None)}
 
 
 def test_a_stream_ends_at_its_first_bad_line_with_all_before_it_sent(cli: Cli, priority: Topic) -> None:
-    for bad in ('{"content": ""}', "{", '{"content": "x", "priority": 3}', '{"content": "x", "time_range": 9}'):
+    for bad in ('{"content": ""}', "{", '{"content": "x", "priority": 0}', '{"content": "x", "time_range": 9}'):
         text = "\n".join([*(json.dumps({"content": f"{n}"}) for n in range(1_200)), bad, '{"content": "after"}'])
         ran = cli("send", priority.name, "--jsonl", "--priority", "20", stdin=text, code=2)
         assert ran.err.startswith("rmq: line 1201: ")
@@ -121,7 +121,7 @@ def test_bad_values_name_value_and_rule(cli: Cli, topic_name: str) -> None:
     assert "--type is 'fifo'; it must be one of" in refused("a", "--type", "fifo")
     assert "slots of topic" in refused("a", "--type", "priority", "--slots", "3")
     assert "must be more than 0" in refused("a", "--type", "range-merge", "--time-range", "0")
-    assert "above max_retries" in refused("a", "--type", "priority", "--priority", "16")
+    assert "from 1 to max_priority" in refused("a", "--type", "priority", "--priority", "1048576")
     assert "'': content b'' has 0 bytes" in refused("", "--type", "priority", "--priority", "20")
     assert "not registered" in cli("topics", "show", topic_name, code=1).err
     assert "topic name" in cli("send", "a{b}", "a", "--type", "priority", "--priority", "20", code=2).err
@@ -226,7 +226,7 @@ def test_hostile_payloads_show_harmlessly(cli: Cli, client: RmqClient, priority:
 def test_all_of_it_fits_80_columns(cli: Cli, client: RmqClient, make_topic: MakeTopic) -> None:
     topic = client.producer(make_topic(TopicType.PRIORITY, slots=16)).topic
     contents = [f"{'long' * 50}{number}" for number in range(40)]
-    cli("send", topic.name, *contents, "--priority", "1234567", "--body", "b" * 99)
+    cli("send", topic.name, *contents, "--priority", "1048575", "--body", "b" * 99)
     bury(client, topic, 20, ValueError("a long reason " * 20))
     for command in (
         ("stats", topic.name, "--slots"),

@@ -94,7 +94,7 @@ def test_promote_and_reprioritise(cli: Cli, client: RmqClient, priority: Topic) 
     client.producer(priority).send_many(PriorityMessage(name, 100) for name in "ab")
     assert "promoted: a" in cli("promote", priority.name, "a").out
     assert "reprioritised: b" in cli("reprioritise", priority.name, "b", "200").out
-    assert cli("reprioritise", priority.name, "b", "3", code=2)
+    assert cli("reprioritise", priority.name, "b", "0", code=2)
     ran = cli("promote", priority.name, "x", code=1)
     assert "neither in the backlog" in ran.err
     assert cli("promote", priority.name, "x", "--json", code=1).json["result"] == "absent"

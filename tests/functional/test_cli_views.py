@@ -124,8 +124,8 @@ def test_redrive(cli: Cli, client: RmqClient, priority: Topic) -> None:
     )
     ran = cli("dead", "redrive", priority.name, "--priority", "50", "--limit", "5", "--json")
     assert ran.json == {"redriven": 1, "merged": 0, "absent": 0}
-    scores = {message.content: message.score for message in client.inspect(priority).peek()}
-    assert scores == {b"a": 99, b"b": 17, b"c": 50}
+    found = {message.content: message.priority for message in client.inspect(priority).peek()}
+    assert found == {b"a": 99, b"b": 1, b"c": 50}
     assert "it has priorities" in cli("dead", "redrive", priority.name, "--due-in", "5s", code=2).err
     assert "per_second" in cli("dead", "redrive", priority.name, "--rate", "0", code=2).err
 
@@ -162,6 +162,20 @@ def test_cancel_and_reschedule(cli: Cli, client: RmqClient, merging: Topic) -> N
     assert "exactly one of" in cli("reschedule", merging.name, "b", code=2).err
 
 
+def test_a_topic_is_changed_over_to_the_oldest_first(cli: Cli, client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = client.producer(make_topic(TopicType.PRIORITY, ties="any")).topic
+    assert "ties         any" in cli("topics", "show", topic.name).out
+    cli("send", topic.name, "a", "--priority", "5000")
+    assert "now count as retries" in cli("topics", "change", topic.name, "--max-retries", "20").err
+    ran = cli("topics", "order-oldest-first", topic.name, "--max-priority", "4000", code=2)
+    assert "with priority 5000, above the wanted max_priority 4000" in ran.err
+    ran = cli("topics", "order-oldest-first", topic.name)
+    assert ran.out == f"1 messages of {topic.name} got an age; the oldest of equal priorities is first now\n"
+    assert "restart the senders" in ran.err
+    assert cli("topics", "order-oldest-first", topic.name, "--json").json == {"topic": topic.name, "given_an_age": 0}
+    assert "ties         oldest first, priorities up to 1,048,575" in cli("topics", "show", topic.name).out
+
+
 def test_topics_are_listed_shown_and_changed(cli: Cli, client: RmqClient, priority: Topic) -> None:
     assert priority.name[:20] in cli("topics").out
     assert priority.name in {topic["name"] for topic in cli("topics", "--json").json["topics"]}
@@ -172,7 +186,6 @@ def test_topics_are_listed_shown_and_changed(cli: Cli, client: RmqClient, priori
     changes += ("--max-content-bytes", "100", "--max-body-bytes", "0", "--max-dead", "10", "--max-dead-age", "1d")
     ran = cli("topics", "change", priority.name, *changes)
     assert "until they restart" in ran.err
-    assert "now count as retries" in ran.err
     assert "retry        ladder, 1 s, 1 m" in ran.out
     changed = client.topic(priority.name)
     assert (changed.lease_s, changed.max_backlog, changed.max_retries) == (120, 1_000, 20)

@@ -37,7 +37,8 @@ NACKS = (Nack(b"held", LIVE, "retry", 1_000, "E", "m"), Nack(b"resent", LIVE, "b
 
 
 def _send(topic: Topic) -> Call[Any]:
-    messages = [Encoded(0, b"new", 2**52, b"body"), Encoded(0, b"due", 2**52, None)]
+    value = 2**52 if topic.type.timed else min(2**52, topic.priorities[1])
+    messages = [Encoded(0, b"new", value, b"body"), Encoded(0, b"due", value, None)]
     return sending.send_calls(topic)(0, messages)
 
 
@@ -46,7 +47,11 @@ def _send_delayed(topic: Topic) -> Call[Any]:
     return sending.send_calls(topic, delayed=True)(0, messages)
 
 
-LIMITS: dict[str, dict[str, Any]] = {"send_limited": {"max_backlog": 3, "when_full": WhenFull.DROP, "ttl": 60_000}}
+LIMITS: dict[str, dict[str, Any]] = {
+    "send_limited": {"max_backlog": 3, "when_full": WhenFull.DROP, "ttl": 60_000},
+    "send_aged": {"ties": "oldest"},
+    "add_ages": {"ties": "oldest"},
+}
 """What the topic of a script needs."""
 
 
@@ -58,6 +63,7 @@ def _redrive(topic: Topic) -> Call[Any]:
 WRITERS: dict[str, tuple[TopicType, Case]] = {
     "send_range_merge": (TopicType.RANGE_MERGE, _send),
     "send_priority": (TopicType.PRIORITY, _send),
+    "send_aged": (TopicType.PRIORITY, _send),
     "send_fixed_time": (TopicType.FIXED_TIME, _send),
     "send_limited": (TopicType.PRIORITY, _send),
     "send_delayed": (TopicType.FIXED_TIME, _send_delayed),
@@ -77,6 +83,7 @@ WRITERS: dict[str, tuple[TopicType, Case]] = {
         lambda topic: claiming.extend(topic, 0, [(b"held", LIVE), (b"expired", EXPIRED)], OWNER),
     ),
     "cancel": (TopicType.FIXED_TIME, lambda topic: steering.cancel(topic, 0, [b"due", b"patient", b"resent"], "me")),
+    "add_ages": (TopicType.PRIORITY, lambda topic: steering.add_ages(topic, 0, 10)),
     "reschedule": (
         TopicType.FIXED_TIME,
         lambda topic: steering.reschedule(topic, 0, [b"due", b"waiting"], ("at", 2**52), "me"),

@@ -16,7 +16,7 @@ from tests.lua.cases import FULL, LIMITS, OWNER, WRITERS
 from tests.support.servers import RedisServer
 from tests.support.slots import T0, SlotUnderTest, scripts_under_test, scripts_with_fake_clock
 
-SENDS = ("send_range_merge", "send_priority", "send_fixed_time", "send_limited", "send_delayed")
+SENDS = ("send_range_merge", "send_priority", "send_aged", "send_fixed_time", "send_limited", "send_delayed")
 
 
 @pytest.fixture(scope="module")

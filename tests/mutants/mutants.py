@@ -166,7 +166,7 @@ MUTANTS = (
     _mutant(
         "a merge overwrites",
         ("store_each", "'ZADD', store, 'NX', score", "'ZADD', store, score"),
-        ("store_batch", "'ZADD', store, 'NX', unpack", "'ZADD', store, unpack"),
+        ("store_batch", "'ZADD', slot.store, 'NX', unpack", "'ZADD', slot.store, unpack"),
     ),
     _mutant("a merge replaces the body", ("store_each", "if added == 1 or not keep_first then", "if true then")),
     _mutant("an old body stays with a fresh send", ("store_each", "redis.call('HDEL', body, content)", "")),

@@ -40,7 +40,7 @@ def checkpoint(tmp_path: Path) -> str:
 def test_every_row_arrives_in_its_slot_byte_for_byte(
     spark: SparkSession, spark_client: RmqClient, computed: bool
 ) -> None:
-    topic = topic_of()
+    topic = topic_of(ties="any")
     binary = "concat(unhex(lpad(hex(id), 16, '0')), unhex('00ff'), cast(cast(id as string) as binary)) content"
     frame = spark.range(3_000).selectExpr(binary, "id + 100 priority", "if(id % 3 = 0, null, concat('ü', id)) body")
     sink_of(with_slot(frame, topic.slots) if computed else frame, spark_client.url, topic).save()
@@ -79,7 +79,7 @@ def test_a_slot_basis_decides_the_slot_where_it_is_given(spark: SparkSession, sp
 
 def test_equal_contents_of_a_task_are_folded_before_they_are_sent(spark: SparkSession, spark_client: RmqClient) -> None:
     url, one = spark_client.url, spark.range(0, 3_000, 1, 1)
-    last, earliest, none = topic_of(), topic_of(TopicType.RANGE_MERGE), topic_of()
+    last, earliest, none = topic_of(ties="any"), topic_of(TopicType.RANGE_MERGE), topic_of(ties="any")
     ranked = one.selectExpr("concat('m', id % 10) content", "id + 100 priority", "cast(id as string) body")
     sink_of(ranked, url, last, mergeRows=1_000).save()
     sink_of(ranked, url, none, merge="none").save()
@@ -94,7 +94,7 @@ def test_equal_contents_of_a_task_are_folded_before_they_are_sent(spark: SparkSe
 
 
 def test_merged_folds_over_all_partitions(spark: SparkSession, spark_client: RmqClient) -> None:
-    topic = topic_of()
+    topic = topic_of(ties="any")
     frame = spark.range(0, 1_000, 1, 4).selectExpr("concat('m', id % 10) content", "2000 - id priority", "id")
     folded = merged(with_slot(frame, topic.slots), "PRIORITY", order_by="id").drop("id")
     sink_of(folded, spark_client.url, topic, merge="none").save()
@@ -124,8 +124,8 @@ def test_entries_of_a_stream(spark: SparkSession, spark_client: RmqClient) -> No
 
 def test_a_bad_row_ends_the_job_with_its_value_and_the_rule(spark: SparkSession, spark_client: RmqClient) -> None:
     topic = topic_of()
-    frame = messages(spark, 10, "if(id = 7, 3L, 100L) priority")
-    with pytest.raises(Exception, match=r"m7.*priority is 3; it must be a whole number from 17 to"):
+    frame = messages(spark, 10, "if(id = 7, 0L, 100L) priority")
+    with pytest.raises(Exception, match=r"m7.*priority is 0; it must be a whole number from 1 to"):
         sink_of(frame, spark_client.url, topic).save()
     past = topic_of(TopicType.FIXED_TIME)
     with pytest.raises(Exception, match="fixed_time 5 does not lie ahead of Redis' time"):
@@ -138,13 +138,13 @@ def test_bad_rows_are_collected_with_their_reasons(
     url, folder = spark_client.url, str(tmp_path / "bad")
     topic = topic_of(max_content_bytes=10)
     spark_client.producer(topic)  # registers
-    values = [("ok", 100), ("x" * 11, 100), ("", 100), (None, 100), ("low", 3), ("null", None)]
+    values = [("ok", 100), ("x" * 11, 100), ("", 100), (None, 100), ("low", 0), ("null", None)]
     frame = spark.createDataFrame(values, "content string, priority long")
     sink_of(frame, url, topic, badRows="collect", badRowsPath=folder).save()
     assert set(stored(spark_client, topic)) == {b"ok"}
     found = {row.content: row.reason for row in spark.read.parquet(folder).collect()}
     assert set(found) == {"x" * 11, "", None, "low", "null"}
-    assert found["low"] == "priority is 3; it must be a whole number from 17 to 9007199254740991"
+    assert found["low"] == "priority is 0; it must be a whole number from 1 to 1048575"
     assert found["x" * 11] == "content has 11 bytes; it must have 1 to 10"
 
     timed, late = topic_of(TopicType.FIXED_TIME), str(tmp_path / "late")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import permutations, product
@@ -47,6 +47,7 @@ class SlotMachine(RuleBasedStateMachine):
     """One slot of a topic of one type. Subclasses set the type, what leads to Redis, and how few contents there are."""
 
     type: TopicType
+    definition: Mapping[str, Any] = {}
     connections: Connections
     client: redis.Redis
     contents: tuple[bytes, ...] = CONTENTS
@@ -65,7 +66,7 @@ class SlotMachine(RuleBasedStateMachine):
     )
     def begin(self, lease_s: int, with_bodies: bool, **settings: Any) -> None:
         self.with_bodies = with_bodies
-        self.topic = Topic("t", self.type, lease=timedelta(seconds=lease_s), **settings)
+        self.topic = Topic("t", self.type, lease=timedelta(seconds=lease_s), **settings, **self.definition)
         self.keys = slot_keys("t", 0)
         self.client.flushdb()
         self.model = Model(self.topic, T0)
@@ -134,8 +135,8 @@ class SlotMachine(RuleBasedStateMachine):
             case TopicType.RANGE_MERGE:
                 return (1, 1, 250, 1_000, LONGEST_DELAY_MS)[choice]
             case TopicType.PRIORITY:
-                low = self.topic.max_retries + 1
-                return (low, low + 1, low + 1, 2**53 - 2, 2**53 - 1)[choice]
+                low, high = self.topic.priorities
+                return (low, low + 1, low + 1, high - 1, high)[choice]
             case _:
                 return self.model.now_ms + (1, 250, 1_000, LONGEST_DELAY_MS, 0)[choice]
 

@@ -14,11 +14,15 @@ from dataclasses import replace
 from rmq._model.messages import Encoded
 from rmq._model.owner import Owner
 from rmq._model.replies import Claimed, ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
+from rmq._model.scores import ages_for
 from rmq._model.topics import Topic, TopicType
 from rmq._scripts.claiming import Ack, Nack, WholeClaim
 from rmq.errors import BacklogFullError, FencedError, FixedTimePassedError
 from tests.stateful.clock import SlotClock
 from tests.support.slots import Record, SlotState
+
+AGES_FROM_MS = 1_735_689_600_000
+"""2025-01-01: ages of PRIORITY topics count from there."""
 
 
 class Model:
@@ -68,7 +72,7 @@ class Model:
         for message, score in zip(messages, due, strict=True):
             outcomes.append(message.content not in store)
             if outcomes[-1] or kind is not TopicType.RANGE_MERGE:
-                self._store(message.content, score, message.body)
+                self._store(message.content, self._aged(message.content, score), message.body)
         new = sum(outcomes)
         self.totals.update(accepted=len(messages), merged=len(messages) - new)
         earliest = min(due) if kind.timed else 0
@@ -83,6 +87,15 @@ class Model:
     def _ages(self) -> bool:
         """Whether times of sending are kept, to tell what is too old."""
         return self.topic.ttl is not None and not self.topic.type.timed
+
+    def _aged(self, content: bytes, value: int) -> int:
+        """The score of a message that gets a due time or a priority: among equal priorities the oldest is first."""
+        scale, unit_ms = ages_for(self.topic.max_priority).scale, ages_for(self.topic.max_priority).unit_ms
+        if scale == 1:
+            return value
+        stored = self.slot.store.get(content, 0)
+        youngest = scale - 1 - (self.now_ms - AGES_FROM_MS) // unit_ms
+        return value * scale + (stored % scale if stored >= scale else youngest)
 
     def _fresh(self) -> list[bytes]:
         """What was never delivered, in store, lowest score first."""
@@ -371,7 +384,7 @@ class Model:
         for content in contents:
             stored, waiting = content in self.slot.store, content in self.slot.retry
             if stored or waiting:
-                self.slot.store[content] = score
+                self.slot.store[content] = self._aged(content, score)
                 if self._ages:
                     self.slot.born.setdefault(content, self.now_ms)
                 self.slot.retry.pop(content, None)
@@ -399,7 +412,9 @@ class Model:
         if first != [content] or store[content] <= self.topic.max_retries:
             highest = max([self.topic.max_retries, *store.values()])
             self.totals["merged"] += content in store and content in retry
-            store[content] = highest + (1 if highest < 2**53 else 2)
+            scale = ages_for(self.topic.max_priority).scale
+            above = (highest // scale + 1) * scale + store.get(content, 0) % scale
+            store[content] = above if above < 2**53 else highest + (1 if highest < 2**53 else 2)
             if self._ages:
                 self.slot.born.setdefault(content, self.now_ms)
         elif content in retry:
@@ -459,7 +474,7 @@ class Model:
                 continue
             fresh = content in self.slot.store
             if overwrite or not fresh:
-                self._store(content, score, self.slot.dead_body.get(content))
+                self._store(content, self._aged(content, score), self.slot.dead_body.get(content))
                 if self._ages:
                     self.slot.born[content] = self.now_ms
             self._drop_dead([content])

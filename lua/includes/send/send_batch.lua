@@ -36,7 +36,7 @@ local function send_batch(slot, publish, max_backlog, detailed, number, at, keep
   if detailed or had_bodies or with_bodies then
     new, outcomes = store_each(slot, keep_first, at, number)
   else
-    new = store_batch(slot.store, keep_first, at, number)
+    new = store_batch(slot, keep_first, at, number)
   end
   if new < number then
     redis.call('HINCRBY', slot.meta, 'merged', number - new)

@@ -1,6 +1,8 @@
 -- Like store_batch, one message at a time, where outcomes are asked for or the slot has bodies: the body goes with
 -- the entry. Behind the messages, ARGV holds index (from 1) and body of those that have one. Returns how many were new,
 -- and per message '1' for new or '0' for merged. A body above 4 KiB ends what `body_bound` of meta promises to claims.
+-- @include aged
+-- @include whole
 local function store_each(slot, keep_first, at, number)
   local store, body = slot.store, slot.body
   local bodies, largest = {}, 0
@@ -19,6 +21,10 @@ local function store_each(slot, keep_first, at, number)
     if keep_first then
       added = redis.call('ZADD', store, 'NX', score, content)
     else
+      local stored = slot.scale and redis.call('ZSCORE', store, content)
+      if stored then
+        score = whole(with_own_age(tonumber(stored), tonumber(score), slot.scale))
+      end
       added = redis.call('ZADD', store, score, content)
     end
     new = new + added

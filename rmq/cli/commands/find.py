@@ -68,7 +68,7 @@ def _stored_in_words(message: PeekedMessage, now_ms: int) -> str:
     if message.retries_left is not None:
         return f"a retry, due at once, {message.retries_left} retries left"
     if message.due_ms is None:
-        return f"priority {message.score}"
+        return f"priority {message.priority}"
     return f"due {from_now(message.due_ms, now_ms)}"
 
 
@@ -123,4 +123,4 @@ def search(
 def _when(message: FoundMessage) -> str:
     if message.due_ms is not None:
         return from_now(message.due_ms, message.now_ms)
-    return "retry" if message.retries_left is not None else f"{message.score:,}"
+    return "retry" if message.retries_left is not None else f"{message.priority:,}"

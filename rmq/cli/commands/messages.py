@@ -49,7 +49,7 @@ def peek(
             fresh = message.retries_left is None
             when = "now" if message.due_ms is None else from_now(message.due_ms, message.now_ms)
             if prioritised:
-                when = str(message.score) if fresh else "retry"
+                when = str(message.priority) if fresh else "retry"
             body = [cut(message.body or b"")] if with_bodies else []
             return [cut(message.content), *body, str(message.slot), when, "all" if fresh else str(message.retries_left)]
 

@@ -15,6 +15,7 @@ from rmq._model.definitions import UnreadableTopic
 from rmq._model.display import dashed, span
 from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, LadderRetry, RetryPolicy
+from rmq._model.scores import Ties
 from rmq._model.times import parse_duration_ms
 from rmq._model.topics import Topic, TopicType, WhenFull
 from rmq.cli.console import Session, new_table
@@ -127,11 +128,26 @@ def change_topic(session: Session, topic: TopicName, **options: Any) -> None:
 
     with session.client() as client:
         after = client.update_topic(topic, change)
-    if after.type is TopicType.PRIORITY and after.max_retries > before:
+    if after.ties is Ties.ANY and after.max_retries > before:
         session.warn(f"messages with a priority up to {after.max_retries} that are in the backlog now count as retries")
     if kept or changes.keys() - {"max_rate", "max_burst"}:
         session.note("processes that run keep the old settings until they restart")
     _show(session, after)
+
+
+def order_oldest_first(
+    session: Session,
+    topic: TopicName,
+    max_priority: Annotated[int | None, typer.Option(help="Largest priority from now on; 1048575 by default.")] = None,
+) -> None:
+    """Let a priority topic deliver the oldest of equal priorities first. Upgrade all senders and workers before."""
+    with session.client() as client:
+        changed = client.order_oldest_first(topic, max_priority)
+    if session.json:
+        session.document({"topic": topic, "given_an_age": changed})
+        return
+    session.line(f"{changed:,} messages of {topic} got an age; the oldest of equal priorities is first now")
+    session.note("restart the senders that run, then repeat this: until then they send without an age")
 
 
 _shared = list(inspect.signature(change_topic, eval_str=True).parameters.values())[:-1]
@@ -146,6 +162,8 @@ def _show(session: Session, topic: Topic) -> None:
         return
     rows = {
         "type": dashed(topic.type),
+        **({} if topic.max_priority is None else {"ties": f"oldest first, priorities up to {topic.max_priority:,}"}),
+        **({"ties": "any"} if topic.ties is Ties.ANY else {}),
         "slots": f"{topic.slots:,}",
         "max retries": str(topic.max_retries),
         "lease": span(topic.lease_s * 1000),

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from rmq._model.times import MAX_SCORE
 from rmq._model.topics import Topic, TopicType
 from rmq.errors import InvalidValueError
 from rmq.spark.failures import SPARK_ERRORS, one_line
@@ -77,8 +76,9 @@ class Archive:
             too_long = F.length("body") > topic.max_body_bytes
             found = found.when(too_long, F.lit(f"body must have up to {topic.max_body_bytes} bytes"))
         if topic.type is TopicType.PRIORITY:
-            fits = F.col("priority").between(topic.max_retries + 1, MAX_SCORE)
-            found = found.when(~fits, F.lit(f"priority must be above {topic.max_retries}, and below 2^53"))
+            lowest, highest = topic.priorities
+            fits = F.col("priority").between(lowest, highest)
+            found = found.when(~fits, F.lit(f"priority must be from {lowest} to {highest}"))
         return found
 
 
@@ -136,7 +136,7 @@ def _value(topic: Topic, again: Again, fixed_time_ms: int | None, names: list[st
         case TopicType.FIXED_TIME:
             return [F.lit(fixed_time_ms).cast("bigint").alias("fixed_time")]
         case TopicType.PRIORITY:
-            lowest = F.lit(topic.max_retries + 1)
+            lowest = F.lit(topic.priorities[0])
             known = F.coalesce(F.col("priority"), lowest) if "priority" in names else lowest
             chosen = known if again.priority is None else F.lit(again.priority)
             return [chosen.cast("bigint").alias("priority")]

@@ -70,7 +70,7 @@ class Layout:
             case TopicType.RANGE_MERGE:
                 return 1, MAX_DURATION_MS
             case TopicType.PRIORITY:
-                return self.topic.max_retries + 1, MAX_SCORE
+                return self.topic.priorities
             case _:
                 return 1, MAX_SCORE
 

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from rmq._model.scores import ages_for
 from rmq._model.topics import Topic
 from rmq._transport.connections import Connections
 from rmq._transport.dispatch import Dispatch
@@ -166,7 +167,8 @@ def to_arrow(schema: StructType, topic: Topic, chunks: Sequence[tuple[int, Chunk
     if topic.type.timed:
         columns["due"] = pc.multiply(fresh, 1_000)
     else:
-        columns["priority"] = fresh
+        scale = ages_for(topic.max_priority).scale
+        columns["priority"] = pc.if_else(pc.less(fresh, scale), fresh, pc.divide(fresh, scale))
     kinds = [(name, form.field(name).type) for name in schema.names]
     arrays = [columns[name].cast(kind) if name in columns else pa.nulls(len(scores), kind) for name, kind in kinds]
     return pa.RecordBatch.from_arrays(arrays, schema=form)

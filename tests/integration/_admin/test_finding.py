@@ -36,7 +36,7 @@ def test_find_follows_a_message_through_its_life(client: RmqClient, make_topic: 
     producer.send(PriorityMessage("a", 100, body=b"\xff"))
     found = view.find("a")
     assert found.stored is not None
-    assert (found.stored.score, found.stored.body, found.stored.due_ms, found.gone) == (100, b"\xff", None, False)
+    assert (found.stored.priority, found.stored.body, found.stored.due_ms, found.gone) == (100, b"\xff", None, False)
     with client.consumer(topic) as consumer:
         delivery = consumer.poll(1, timeout=50)[0]
         producer.send(PriorityMessage("a", 300))

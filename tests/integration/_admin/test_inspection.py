@@ -65,9 +65,10 @@ def test_peek_shows_each_place_in_the_order_of_delivery(client: RmqClient, make_
         first, second = consumer.poll(2)
         assert first.nack(delay=0)
         [fresh, retried] = inspection.peek()
-        assert (fresh.text, fresh.body, fresh.score, fresh.due_ms, fresh.retries_left) == (
+        assert (fresh.text, fresh.body, fresh.priority, fresh.due_ms, fresh.retries_left) == (
             "p50", b"body 50", 50, None, None,
         )  # fmt: skip
+        assert retried.priority is None
         assert (retried.text, retried.score, retried.due_ms, retried.retries_left) == ("p90", 16, None, 15)
         [held] = inspection.peek("prepare")
         assert (held.text, held.due_ms, held.retries_left) == ("p70", second.claim_score // 1000 + 30_001, 16)

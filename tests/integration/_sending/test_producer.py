@@ -45,7 +45,7 @@ def test_the_last_priority_and_fixed_time_decide(client: RmqClient, make_topic: 
     client.producer(urgent).send(PriorityMessage("a", 50, body="old"))
     assert client.producer(urgent).send(PriorityMessage("a", 40)) == SendResult(0, 1)
     [peeked] = client.inspect(urgent).peek()
-    assert (peeked.score, peeked.body) == (40, None)
+    assert (peeked.priority, peeked.body) == (40, None)
     soon = datetime.now(UTC) + timedelta(hours=1)
     client.producer(timed).send(FixedTimeMessage("a", soon))
     client.producer(timed).send(FixedTimeMessage("a", soon + timedelta(hours=1), body=b"new"))
@@ -86,7 +86,7 @@ def test_a_message_that_breaks_a_rule_is_not_sent(client: RmqClient, make_topic:
     producer = client.producer(topic)
     for message in (
         PriorityMessage("x" * 11, 50),
-        PriorityMessage("x", 16),
+        PriorityMessage("x", 2**20),
         PriorityMessage("x", 50, body="123456"),
         RangeMergeMessage("x", 5),
     ):
@@ -114,7 +114,7 @@ def test_send_many_stores_each_message_in_its_slot(client: RmqClient, make_topic
         slot = topic.slot_of(f"m{index}".encode())
         assert any(peeked.text == f"m{index}" for peeked in client.inspect(topic).pages(slot, "store"))
     # of the same content, the last one sent decided: the order within a slot was kept
-    assert [p.score for p in client.inspect(topic).pages(topic.slot_of(b"m0"), "store") if p.text == "m0"] == [
+    assert [p.priority for p in client.inspect(topic).pages(topic.slot_of(b"m0"), "store") if p.text == "m0"] == [
         number + 100
     ]
 
@@ -146,10 +146,10 @@ def test_an_invalid_message_in_the_middle(client: RmqClient, make_topic: MakeTop
 
     def messages() -> Iterator[Message]:
         for i in range(10 * BATCH):
-            taken.append(PriorityMessage(f"m{i}", 5 if i == 5 * BATCH else 100))
+            taken.append(PriorityMessage(f"m{i}", 2**20 if i == 5 * BATCH else 100))
             yield taken[-1]
 
-    with pytest.raises(InvalidBatchError, match=f"message {5 * BATCH + 1} of send_many: priority is 5") as caught:
+    with pytest.raises(InvalidBatchError, match=f"message {5 * BATCH + 1} of send_many: priority is 1048576") as caught:
         client.producer(topic).send_many(messages())
     error = caught.value
     assert isinstance(error, InvalidMessageError)

@@ -86,13 +86,21 @@ def test_priority_bounds(priority: Any) -> None:
     assert str(refused.value) == f"priority is {priority!r}; it must be a whole number from 1 to 2^53 - 1"
 
 
-def test_a_priority_lies_above_the_retries() -> None:
+def test_a_priority_lies_above_the_retries_where_equal_ones_go_in_any_order() -> None:
+    topic = Topic("t", TopicType.PRIORITY, ties="any")
     with pytest.raises(
-        InvalidMessageError, match="priority is 16; on topic t it must be above max_retries, which is 16"
+        InvalidMessageError, match="priority is 16; on topic t it must be a whole number above max_retries, which is 16"
     ):
-        encode(PRIORITY, PriorityMessage("a", 16))
-    assert encode(PRIORITY, PriorityMessage("a", 2**53 - 1)).score == 2**53 - 1
-    assert encode(PRIORITY.changed(max_retries=0), PriorityMessage("a", 1)).score == 1
+        encode(topic, PriorityMessage("a", 16))
+    assert encode(topic, PriorityMessage("a", 2**53 - 1)).score == 2**53 - 1
+    assert encode(topic.changed(max_retries=0), PriorityMessage("a", 1)).score == 1
+
+
+def test_a_priority_beside_an_age_has_its_bounds() -> None:
+    assert encode(PRIORITY, PriorityMessage("a", 1)).score == 1
+    assert encode(PRIORITY, PriorityMessage("a", 2**20 - 1)).score == 2**20 - 1
+    with pytest.raises(InvalidMessageError, match=r"priority is 1048576; .* from 1 to max_priority, which is 1048575"):
+        encode(PRIORITY, PriorityMessage("a", 2**20))
 
 
 @pytest.mark.parametrize(

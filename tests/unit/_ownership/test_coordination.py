@@ -10,6 +10,7 @@ from math import inf
 
 import pytest
 
+from rmq._model.schema import SCHEMA_VERSION
 from rmq._ownership.assignments import MAX_NODE_BYTES, Assignment
 from rmq._ownership.documents import WorkerDocument, node_name, owner_path, slots_from_definition, topic_name
 from rmq._ownership.leading import decide, strangers
@@ -579,7 +580,7 @@ def test_a_worker_that_says_no_version_has_the_first() -> None:
     old = WorkerDocument.from_json(b'{"host":"h","pid":1,"weight":1,"topics":{"t":2}}')
     assert (old.version, old.room) == (1, None)
     assert decide({"old": old, "new": WorkerDocument({"t": 2})}, {"t": 2}, None).version == 1
-    assert decide({"new": WorkerDocument({"t": 2})}, {"t": 2}, None).version == 2
+    assert decide({"new": WorkerDocument({"t": 2})}, {"t": 2}, None).version == SCHEMA_VERSION
 
 
 def test_a_worker_document_survives_its_node() -> None:

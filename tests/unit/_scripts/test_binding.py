@@ -14,7 +14,19 @@ from rmq._scripts.keys import GroupKeys, QueryKeys, SlotKeys, group_keys, slot_k
 from rmq._transport.script_library import default_scripts
 from tests.support.bindings import MODULES, bound_in
 
-SETTINGS = {"detailed", "number", "messages", "max_backlog", "kind", "drop", "max_retries", "ttl", "lowest"}
+SETTINGS = {
+    "detailed",
+    "number",
+    "messages",
+    "max_backlog",
+    "kind",
+    "drop",
+    "max_retries",
+    "ttl",
+    "lowest",
+    "scale",
+    "unit_ms",
+}
 """What `sending` puts together from parts."""
 
 OPTIONS = {"group", "durable"}

@@ -25,13 +25,20 @@ from rmq.errors import (
     ScriptFailedError,
 )
 
-MERGE, PRIORITY, FIXED = (Topic("t", kind, slots=4) for kind in TopicType if kind.name != "STREAM")
+MERGE, FIXED = Topic("t", TopicType.RANGE_MERGE, slots=4), Topic("t", TopicType.FIXED_TIME, slots=4)
+PRIORITY, AGED = Topic("t", TopicType.PRIORITY, slots=4, ties="any"), Topic("t", TopicType.PRIORITY, slots=4)
+AGES = [2**33, 100]
 A, B = Encoded(1, b"a", 50, b"body"), Encoded(1, b"b", 40, None)
 
 
 @pytest.mark.parametrize(
     ("topic", "script", "lowest"),
-    [(MERGE, "send_range_merge", [40]), (PRIORITY, "send_priority", []), (FIXED, "send_fixed_time", [40])],
+    [
+        (MERGE, "send_range_merge", [40]),
+        (PRIORITY, "send_priority", []),
+        (AGED, "send_aged", AGES),
+        (FIXED, "send_fixed_time", [40]),
+    ],
 )
 def test_a_send(topic: Topic, script: str, lowest: list[int]) -> None:
     call = sending.send_calls(topic.changed(max_backlog=10))(1, [B, A], detailed=True)
@@ -107,14 +114,14 @@ def test_control_by_content() -> None:
     cancel = steering.cancel(FIXED, 0, [b"a", b"b", b"c"])
     assert cancel.parse([b"done", b"in_flight", b"absent"]) == list(ControlResult)
     reschedule = steering.reschedule(FIXED, 0, [b"a"], ("at", 5))
-    assert list(reschedule.args) == ["at", 5, "PUBLISH", "", "reschedule", b"a"]
+    assert list(reschedule.args) == ["at", 5, 1, 1, "PUBLISH", "", "reschedule", b"a"]
 
 
 def test_the_dead() -> None:
     redrive = dead.redrive(FIXED, 0, ("at", 5), overwrite=True, contents=[b"a"])
-    assert list(redrive.args) == ["at", 5, 1, "PUBLISH", "", 0, b"a"]
+    assert list(redrive.args) == ["at", 5, 1, 1, 1, "PUBLISH", "", 0, b"a"]
     seen = dead.redrive(FIXED, 0, ("at", 5), overwrite=True, contents=[b"a"], died_ms=[9])
-    assert list(seen.args)[5:] == [1, b"a", 9]
+    assert list(seen.args)[7:] == [1, b"a", 9]
     assert redrive.parse([b"done", b"merged", b"absent"]) == list(Redriven)
     assert list(dead.purge_dead(FIXED, 0, [b"a"], "me").args) == ["me", b"a"]
     reason = b'{"type":"E","message":"\xff","attempts":3,"first_ms":"1","last_ms":"2"}'

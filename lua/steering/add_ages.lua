@@ -1,0 +1,26 @@
+-- Give the plain priorities of one slot's backlog ages, the highest first: the topic has become one that delivers the
+-- oldest of equal priorities first.
+--
+-- KEYS[1]  store    ZSET  content -> score
+-- ARGV[1]  max_retries  0 to 999: scores up to it are rollbacks
+-- ARGV[2]  scale        of the scores: see aged
+-- ARGV[3]  unit_ms      of the ages
+-- ARGV[4]  limit        most messages, 1 to 500
+-- Returns: how many messages had no age
+-- Errors: none of its own
+-- Complexity: O(n log N)
+-- Notes: atomic. Safe to repeat, and needed once more where a sender that knows no ages has sent since. Their age is now.
+-- @include read_clock
+-- @include whole
+-- @include aged
+
+local store = KEYS[1]
+local max_retries, scale, unit_ms, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+
+local now_ms = read_clock()
+local above, below = '(' .. max_retries, '(' .. whole(scale)
+local plain = redis.call('ZREVRANGEBYSCORE', store, below, above, 'WITHSCORES', 'LIMIT', 0, limit)
+for i = 1, #plain, 2 do
+  redis.call('ZADD', store, whole(aged(tonumber(plain[i + 1]), scale, unit_ms, now_ms)), plain[i])
+end
+return whole(#plain / 2)

@@ -1,0 +1,203 @@
+"""PRIORITY with the oldest of equal priorities first: scores that hold ages, and topics that change over to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmq._model.messages import Encoded
+from rmq._model.replies import ControlResult, Redriven, SendResult
+from rmq._model.topics import TopicType, WhenFull
+from rmq._scripts import claiming, dead, sending, steering
+from rmq._scripts.claiming import Nack
+from rmq.errors import BacklogFullError
+from tests.conftest import MakeSlot
+from tests.support.slots import T0, SlotState, SlotUnderTest
+
+SCALE, UNIT_MS = 2**33, 100
+SINCE_MS = 1_735_689_600_000
+
+
+def score(priority: int, sent_ms: int = T0) -> int:
+    return priority * SCALE + SCALE - 1 - (sent_ms - SINCE_MS) // UNIT_MS
+
+
+def aged(make_slot: MakeSlot, **settings: Any) -> SlotUnderTest:
+    return make_slot(TopicType.PRIORITY, ties="oldest", **settings)
+
+
+def send(slot: SlotUnderTest, *messages: tuple[bytes, int], bodies: bool = False, detailed: bool = False) -> SendResult:
+    encoded = [Encoded(0, content, priority, content if bodies else None) for content, priority in messages]
+    return slot.run(sending.send_calls(slot.topic)(0, encoded, detailed))
+
+
+def taken(slot: SlotUnderTest, limit: int = 100) -> list[bytes]:
+    return [message.content for message in slot.run(claiming.claim(slot.topic, 0, limit)).messages]
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_backlog": 10, "when_full": WhenFull.DROP}, {"ttl": 10**9}])
+@pytest.mark.parametrize("bodies", [False, True])
+def test_of_equal_priorities_the_oldest_is_first(make_slot: MakeSlot, bodies: bool, limits: dict[str, Any]) -> None:
+    slot = aged(make_slot, **limits)
+    for number, content in enumerate((b"z", b"a", b"m")):
+        slot.set_clock(T0 + number * UNIT_MS)
+        send(slot, (content, 5), bodies=bodies)
+    send(slot, (b"high", 6), bodies=bodies)
+    assert slot.state().store[b"a"] == score(5, T0 + UNIT_MS)
+    assert taken(slot) == [b"high", b"z", b"a", b"m"]
+
+
+@pytest.mark.parametrize("bodies", [False, True])
+@pytest.mark.parametrize("detailed", [False, True])
+def test_a_message_that_is_sent_again_keeps_its_age(make_slot: MakeSlot, bodies: bool, detailed: bool) -> None:
+    slot = aged(make_slot)
+    send(slot, (b"a", 5), (b"b", 5), (b"c", 5), bodies=bodies)
+    slot.set_clock(T0 + 10_000)
+    result = send(slot, (b"a", 5), (b"b", 7), (b"c", 2), (b"new", 5), bodies=bodies, detailed=detailed)
+    assert (result.new, result.merged) == (1, 3)
+    assert slot.state().store == {
+        b"a": score(5), b"b": score(7), b"c": score(2), b"new": score(5, T0 + 10_000),
+    }  # fmt: skip
+
+
+def test_of_a_content_that_a_batch_names_twice_the_last_priority_counts(make_slot: MakeSlot) -> None:
+    slot = aged(make_slot)
+    send(slot, (b"old", 5))
+    slot.set_clock(T0 + 10_000)
+    assert send(slot, (b"old", 9), (b"new", 3), (b"old", 5), (b"new", 8)) == SendResult(1, 3)
+    assert slot.state().store == {b"old": score(5), b"new": score(8, T0 + 10_000)}
+
+
+def test_nobody_starves_however_often_others_are_sent_again(make_slot: MakeSlot) -> None:
+    slot = aged(make_slot)
+    send(slot, (b"\x00 the very first", 5))
+    for number in range(50):
+        slot.set_clock(T0 + (number + 1) * UNIT_MS)
+        send(slot, *((b"z%d" % other, 5) for other in range(number + 1)))
+    assert taken(slot, 1) == [b"\x00 the very first"]
+
+
+def test_a_send_makes_a_rolled_back_message_fresh_and_young(make_slot: MakeSlot) -> None:
+    slot = aged(make_slot)
+    slot.seed(SlotState(store={b"again": 3}))
+    send(slot, (b"again", 5))
+    assert slot.state().store == {b"again": score(5)}
+
+
+def test_what_was_rolled_back_stays_behind_all_priorities(make_slot: MakeSlot) -> None:
+    slot = aged(make_slot)
+    send(slot, (b"fails", 9), (b"low", 1))
+    failed = slot.run(claiming.claim(slot.topic, 0, 1)).messages[0]
+    slot.run(claiming.nack(slot.topic, 0, [Nack(failed.content, failed.claim_score, "retry", 0, "E", "m")]))
+    assert taken(slot) == [b"low", b"fails"]
+
+
+def test_what_is_given_back_has_its_turn_again(make_slot: MakeSlot) -> None:
+    slot = aged(make_slot)
+    send(slot, (b"first", 5))
+    given = slot.run(claiming.claim(slot.topic, 0, 1)).messages[0]
+    slot.set_clock(T0 + UNIT_MS)
+    send(slot, (b"second", 5))
+    back = Nack(given.content, given.claim_score, "release", given.store_score, "", "")
+    slot.run(claiming.nack(slot.topic, 0, [back]))
+    assert taken(slot) == [b"first", b"second"]
+
+
+def test_another_priority_keeps_the_age(make_slot: MakeSlot) -> None:
+    slot = aged(make_slot)
+    send(slot, (b"a", 5))
+    slot.set_clock(T0 + 10_000)
+    assert slot.run(steering.reschedule(slot.topic, 0, [b"a"], ("priority", 7))) == [ControlResult.DONE]
+    assert slot.state().store == {b"a": score(7)}
+
+
+def test_a_promoted_message_comes_before_all_others_and_keeps_its_age(make_slot: MakeSlot) -> None:
+    slot = aged(make_slot)
+    send(slot, (b"a", 5))
+    slot.set_clock(T0 + 10_000)
+    send(slot, (b"b", 9), (b"c", 5))
+    assert slot.run(steering.promote(slot.topic, 0, [b"a"])) == [ControlResult.DONE]
+    assert slot.state().store[b"a"] == score(10)
+    slot.run(steering.reschedule(slot.topic, 0, [b"a"], ("priority", 5)))
+    assert taken(slot) == [b"b", b"a", b"c"]
+
+
+def test_a_promoted_message_comes_before_the_highest_priority(make_slot: MakeSlot) -> None:
+    slot = aged(make_slot)
+    send(slot, (b"top", 2**20 - 1), (b"a", 5), (b"b", 5))
+    slot.run(steering.promote(slot.topic, 0, [b"a"]))
+    slot.run(steering.promote(slot.topic, 0, [b"b"]))
+    assert taken(slot) == [b"b", b"a", b"top"]
+
+
+def test_a_redriven_message_is_young_unless_a_fresh_copy_lends_its_age(make_slot: MakeSlot) -> None:
+    slot = aged(make_slot)
+    send(slot, (b"fresh", 5))
+    reason = {"first_ms": "1", "last_ms": "1", "type": "E", "message": "m", "attempts": 1}
+    state = slot.state()
+    slot.seed(SlotState(
+        store=state.store, dead={b"fresh": T0, b"gone": T0}, reason={b"fresh": reason, b"gone": reason}
+    ))  # fmt: skip
+    slot.set_clock(T0 + 10_000)
+    call = dead.redrive(slot.topic, 0, ("priority", 7), overwrite=True, contents=[b"fresh", b"gone"])
+    assert slot.run(call) == [Redriven.MERGED, Redriven.DONE]
+    assert slot.state().store == {b"fresh": score(7), b"gone": score(7, T0 + 10_000)}
+
+
+def test_what_is_too_much_is_the_youngest_of_the_lowest_priority(make_slot: MakeSlot) -> None:
+    slot = aged(make_slot, max_backlog=2, when_full=WhenFull.DROP)
+    send(slot, (b"old", 5), (b"high", 6))
+    slot.set_clock(T0 + 10_000)
+    assert send(slot, (b"young", 5)).dropped == 1
+    assert slot.state().store.keys() == {b"old", b"high"}
+
+
+def test_a_full_backlog_refuses_the_batch_before_anything_is_written(make_slot: MakeSlot) -> None:
+    slot = aged(make_slot, max_backlog=1)
+    send(slot, (b"a", 5))
+    before = slot.state()
+    with pytest.raises(BacklogFullError):
+        send(slot, (b"a", 9), (b"b", 9))
+    assert slot.state() == before
+    assert send(slot, (b"a", 9)).merged == 1
+
+
+def test_a_batch_of_1000_that_all_merge_with_another_priority(make_slot: MakeSlot) -> None:
+    slot = aged(make_slot)
+    names = [b"%d" % number for number in range(1_000)]
+    send(slot, *((name, 5) for name in names))
+    slot.set_clock(T0 + 10_000)
+    assert send(slot, *((name, 6) for name in names)).merged == 1_000
+    assert set(slot.state().store.values()) == {score(6)}
+
+
+@pytest.mark.parametrize("now_ms", [SINCE_MS - 10**9, SINCE_MS + SCALE * UNIT_MS + 10**9])
+def test_times_beyond_what_an_age_holds_keep_the_priorities_apart(make_slot: MakeSlot, now_ms: int) -> None:
+    slot = aged(make_slot)
+    slot.set_clock(now_ms)
+    send(slot, (b"low", 5), (b"high", 6))
+    assert taken(slot) == [b"high", b"low"]
+
+
+# --- changing over
+
+
+def test_plain_priorities_get_ages_in_parts(make_slot: MakeSlot) -> None:
+    slot = aged(make_slot)
+    send(slot, (b"aged", 5))
+    plain = {b"%d" % number: 20 + number for number in range(5)}
+    slot.seed(SlotState(store={**slot.state().store, b"rolled back": 3, **plain}))
+    slot.set_clock(T0 + 10_000)
+    assert [slot.run(steering.add_ages(slot.topic, 0, 3)) for _ in range(3)] == [3, 2, 0]
+    wanted = {content: score(priority, T0 + 10_000) for content, priority in plain.items()}
+    assert slot.state().store == {b"aged": score(5), b"rolled back": 3, **wanted}
+
+
+def test_a_message_without_an_age_comes_behind_those_with_one_and_before_retries(make_slot: MakeSlot) -> None:
+    slot = aged(make_slot)
+    slot.seed(SlotState(store={b"retry": 3, b"plain": 2**20 - 1, b"plain low": 17}))
+    send(slot, (b"aged", 1))
+    found = slot.run(claiming.claim(slot.topic, 0, 10)).messages
+    assert [message.content for message in found] == [b"aged", b"plain", b"plain low", b"retry"]
+    assert [message.claim_score % 1000 for message in found] == [16, 16, 16, 2]
