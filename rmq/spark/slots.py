@@ -94,8 +94,8 @@ class QuerySlots:
         for calls in (parts, later):
             rest = iter(calls)
             while window := list(islice(rest, self._window)):
-                # the second time a server that is down was waited for once
-                brief = calls is parts or not errors or isinstance(errors[0], RedisUnavailableError)
+                # the second time servers that are down are waited for, but only once
+                brief = calls is parts or any(isinstance(error, RedisUnavailableError) for error in errors)
                 patience_s = CONNECT_PATIENCE_S if brief and all(call.repeatable for call in window) else None
                 for call, result in zip(window, self._connections.run_many(window, patience_s), strict=True):
                     if isinstance(result, RedisUnavailableError) and call.repeatable and calls is parts:
