@@ -216,7 +216,7 @@ class Page(NamedTuple):
         cursor: Where the next part begins; empty at the end.
         size: Messages in the place.
         rows: (content, score, body, reason) each; the reason only of the dead.
-        rest: Contents of this part that are still to be read by `read_named`, since they are large.
+        rest: Contents of this part that are still to be read by name (`named`), since they are large.
     """
 
     cursor: str
