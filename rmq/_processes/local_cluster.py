@@ -102,10 +102,9 @@ def status(folder: Path) -> State | None:
 
 def runs(folder: Path) -> bool:
     """Return whether a keeper is at work in a folder."""
-    if not (folder / LOCK_FILE).exists():
-        return False
-    with locked(folder / LOCK_FILE, shared=True) as lock:
+    with contextlib.suppress(OSError), locked(folder / LOCK_FILE, shared=True) as lock:
         return lock is None
+    return False
 
 
 def _launch_keeper(folder: Path) -> None:
