@@ -336,8 +336,8 @@ class RmqClient:
 
         Guarantee: safe to repeat, also after it broke off half-way. Claims go on meanwhile.
         """
-        resolved = self._known.resolved(topic)
-        return order_oldest_first(self._connections, resolved, max_priority, self._known.reorder)
+        registered = self._known.named(self._known.resolved(topic).name)
+        return order_oldest_first(self._connections, registered, max_priority, self._known.reorder)
 
     def adopt(self, topic: Topic | str, from_ensemble: str | None = None) -> Adoption:
         """Move a topic's slots over to this client's ZooKeeper ensemble, or away from ZooKeeper where it has none.

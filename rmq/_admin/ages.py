@@ -26,15 +26,15 @@ def order_oldest_first(
         connections: Where the topic is.
         topic: The registered definition.
         max_priority: The largest priority from now on; `None` for the default.
-        define: Registers the new definition, and returns it.
+        define: Registers the new definition, unless the oldest are first already; returns the registered one.
     """
     if topic.type is not TopicType.PRIORITY:
         raise InvalidTopicError(f"topic {topic.name} is {topic.type.name}: it has no priorities", topic=topic.name)
     if topic.ties is Ties.ANY:
         wanted = replace(topic, ties=Ties.OLDEST, max_priority=max_priority)
         _check_highest(connections, topic, wanted.priorities[1])
-        topic = define(wanted)
-    elif max_priority not in (None, topic.max_priority):
+        topic = define(wanted)  # another client may have been faster, with another max_priority: that one stands
+    if max_priority not in (None, topic.max_priority):
         raise InvalidTopicError(
             f"max_priority of topic {topic.name} is {topic.max_priority} and can't be changed",
             topic=topic.name,

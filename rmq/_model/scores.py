@@ -110,14 +110,17 @@ class Ages:
     Attributes:
         scale: A power of two; 1 where a score is the priority, and says no age.
         unit_ms: Unit of the ages, ms.
+        highest: The largest priority; a promoted message may have a score above it.
     """
 
     scale: int = 1
     unit_ms: int = 1
+    highest: int = MAX_SCORE
 
     def priority_of(self, score: int) -> int:
-        """Return the priority in a store score that is not of a rollback."""
-        return score // self.scale if score >= self.scale else score  # the latter: of a sender that knows no ages
+        """Return the priority in a store score that is not of a rollback: one that a message may be sent with."""
+        plain = score < self.scale  # of a sender that knows no ages
+        return min(score if plain else score // self.scale, self.highest)
 
 
 MAX_AGED_PRIORITY = 2**23 - 1
@@ -135,4 +138,5 @@ def ages_for(max_priority: int | None) -> Ages:
     if max_priority is None:
         return Ages()
     scale = 2**53 >> max_priority.bit_length()
-    return Ages(scale, next((unit for unit in (1, 10, 100) if scale * unit >= _AGES_LAST_MS), 1000))
+    unit_ms = next((unit for unit in (1, 10, 100) if scale * unit >= _AGES_LAST_MS), 1000)
+    return Ages(scale, unit_ms, max_priority)

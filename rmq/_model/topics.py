@@ -282,7 +282,7 @@ class Topic:
         for scored in ("ties", "max_priority"):
             if scored in settings:
                 raise InvalidTopicError(
-                    f"{scored} of topic {self.name} is part of its scores; `Control.order_oldest_first` changes them"
+                    f"{scored} of topic {self.name} is part of its scores; `RmqClient.order_oldest_first` changes them"
                 )
         known = [each.name for each in fields(self) if each.init]
         for name in settings:

@@ -49,7 +49,7 @@ class KnownTopics(Registry):
         return resolved
 
     def reorder(self, topic: Topic) -> Topic:
-        """Put another order of equal priorities in place of the registered one. Raises as `Registry.update`."""
+        """Register that the oldest of equal priorities are first. Raises as `Registry.update`."""
         changed = super().reorder(topic)
         self._known.clear()
         return changed

@@ -10,6 +10,7 @@ from dataclasses import replace
 from rmq._model.definitions import MAX_DEFINITION_BYTES, Definitions, Stored, UnreadableTopic, read_definition
 from rmq._model.display import shown
 from rmq._model.schema import PassedOver, new_document
+from rmq._model.scores import Ties
 from rmq._model.topics import Topic, is_name, min_reader_of
 from rmq._scripts import definitions
 from rmq._scripts.keys import TOPICS_KEY, rate_key
@@ -134,8 +135,15 @@ class Registry:
         return self._update(name, checked)
 
     def reorder(self, topic: Topic) -> Topic:
-        """Put the order of equal priorities of `topic` in place of the registered one; raises as `update`."""
-        return self._update(topic.name, lambda registered: _ordered_as(topic, registered))
+        """Register that the oldest of equal priorities are first, as `topic` says; raises as `update`.
+
+        Where they are first already, the registered definition stands, with its `max_priority`.
+        """
+
+        def reordered(registered: Topic) -> Topic:
+            return _ordered_as(topic, registered) if registered.ties is Ties.ANY else registered
+
+        return self._update(topic.name, reordered)
 
     def _update(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
         for _ in range(MOST_TRIES):

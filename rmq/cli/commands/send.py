@@ -56,7 +56,9 @@ def send(
         int | None,
         typer.Option(metavar="DURATION", help="range-merge: the merge window, such as 5s.", parser=duration),
     ] = None,
-    priority: Annotated[int | None, typer.Option(help="priority: larger first; above max_retries.")] = None,
+    priority: Annotated[
+        int | None, typer.Option(help="priority: larger first, from 1; ties any: above max_retries.")
+    ] = None,
     at: Annotated[
         int | None,
         typer.Option(metavar="TIME", help="fixed-time: when, such as 2026-01-31T14:30:00Z.", parser=instant),

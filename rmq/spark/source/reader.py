@@ -167,8 +167,9 @@ def to_arrow(schema: StructType, topic: Topic, chunks: Sequence[tuple[int, Chunk
     if topic.type.timed:
         columns["due"] = pc.multiply(fresh, 1_000)
     else:
-        scale = ages_for(topic.max_priority).scale
-        columns["priority"] = pc.if_else(pc.less(fresh, scale), fresh, pc.divide(fresh, scale))
+        ages = ages_for(topic.max_priority)
+        priority = pc.if_else(pc.less(fresh, ages.scale), fresh, pc.divide(fresh, ages.scale))
+        columns["priority"] = pc.min_element_wise(priority, ages.highest, skip_nulls=False)
     kinds = [(name, form.field(name).type) for name in schema.names]
     arrays = [columns[name].cast(kind) if name in columns else pa.nulls(len(scores), kind) for name, kind in kinds]
     return pa.RecordBatch.from_arrays(arrays, schema=form)

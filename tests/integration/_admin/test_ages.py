@@ -96,10 +96,45 @@ def test_a_priority_above_the_largest_one_is_told_before_anything_changes(
         client.order_oldest_first(topic, 6_000)
 
 
+def test_of_two_who_change_a_topic_over_the_first_decides_on_the_largest_priority(
+    client: RmqClient, make_topic: MakeTopic, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, other = make_topic(TopicType.PRIORITY, ties="any"), make_topic(TopicType.PRIORITY, ties="any")
+    with RmqClient(redis_url) as second:
+        for each in (topic, other):
+            second.producer(each)  # from now on, this client knows the definition
+        assert client.order_oldest_first(topic, 30) == 0
+        assert second.order_oldest_first(topic) == 0
+        with pytest.raises(InvalidTopicError, match=r"max_priority of topic .* is 30 and can't be changed"):
+            second.order_oldest_first(topic, 40)
+
+        def be_faster(*_: object) -> None:
+            monkeypatch.undo()
+            client.order_oldest_first(other, 30)
+
+        monkeypatch.setattr("rmq._admin.ages._check_highest", be_faster)
+        with pytest.raises(InvalidTopicError, match=r"max_priority of topic .* is 30 and can't be changed"):
+            second.order_oldest_first(other, 40)
+    assert [client.topic(each.name).max_priority for each in (topic, other)] == [30, 30]
+
+
+def test_a_promoted_message_has_a_priority_that_it_may_be_sent_with(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, max_priority=5)
+    client.producer(topic).send_many(PriorityMessage(content, 5) for content in "ab")
+    assert client.control(topic).promote("a") is ControlResult.DONE
+    assert [(peeked.text, peeked.priority) for peeked in client.inspect(topic).peek()] == [("a", 5), ("b", 5)]
+    with client.consumer(topic) as consumer:
+        for delivery in consumer.poll(2, timeout=5):
+            client.producer(topic).send(PriorityMessage(delivery.content, delivery.priority or 0))
+            delivery.ack()
+
+
 def test_a_change_of_settings_leaves_the_order_alone(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY, ties="any")
     client.producer(topic).send(PriorityMessage("a", 50))
-    with pytest.raises(InvalidTopicError, match=r"ties of topic .* is part of its scores"):
+    with pytest.raises(
+        InvalidTopicError, match=r"ties of topic .* is part of its scores; `RmqClient\.order_oldest_first`"
+    ):
         client.topic(topic.name).changed(ties="oldest")
     assert client.change_topic(Topic(topic.name, TopicType.PRIORITY, max_retries=3)).ties is Ties.ANY
     with pytest.raises(TopicMismatchError, match="are part of its scores"):

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq import Topic, TopicType
 from rmq.errors import InvalidValueError
-from rmq.spark.calls import CHUNK
+from rmq.spark.calls import CHUNK, Chunk
+from rmq.spark.schema import QUEUE
 from rmq.spark.source.batches import Batch, cut, share
+from rmq.spark.source.reader import to_arrow
 
 quotas = st.dictionaries(st.integers(0, 63), st.integers(1, 5 * CHUNK), max_size=20)
 dues = st.dictionaries(st.integers(0, 63), st.integers(0, 10**9), max_size=20)
@@ -59,3 +63,19 @@ def test_a_small_batch_is_one_task() -> None:
     assert len(cut(Batch("q", 1, dict.fromkeys(range(8), 10 * CHUNK)))) == 8
     assert len(cut(Batch("q", 1, {0: 10 * CHUNK}), least=4)) == 4
     assert len(cut(Batch("q", 1, dict.fromkeys(range(8), CHUNK)), most=2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "scores", "priorities"),
+    [
+        ({"ties": "any"}, [16, 17, 2**53 - 1], [None, 17, 2**53 - 1]),
+        ({"max_priority": 5}, [16, 17, 2**51 - 1, 5 * 2**50 + 7, 6 * 2**50], [None, 5, 1, 5, 5]),
+    ],
+)
+def test_a_row_has_the_priority_that_its_score_says(
+    settings: dict[str, Any], scores: list[int], priorities: list[int | None]
+) -> None:
+    topic = Topic("t", TopicType.PRIORITY, **settings)
+    chunk = Chunk(len(scores), 0, 0, [b"m"] * len(scores), scores, None)
+    rows = to_arrow(QUEUE, topic, [(0, chunk)])
+    assert (rows["score"].to_pylist(), rows["priority"].to_pylist()) == (scores, priorities)
