@@ -17,10 +17,10 @@ def sink_of(frame: DataFrame, url: str, topic: Topic, **options: object) -> Data
 
 
 def stored(client: RmqClient, topic: Topic) -> dict[bytes, tuple[int, int, bytes | None]]:
-    """Return the backlog: content -> slot, score, body."""
+    """Return the backlog: content -> slot, priority or else score, body."""
     inspection = client.inspect(topic)
     return {
-        message.content: (message.slot, message.score, message.body)
+        message.content: (message.slot, message.priority or message.score, message.body)
         for slot in range(topic.slots)
         for message in inspection.pages(slot, "store")
     }
