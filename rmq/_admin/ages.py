@@ -30,10 +30,12 @@ def order_oldest_first(
     """
     if topic.type is not TopicType.PRIORITY:
         raise InvalidTopicError(f"topic {topic.name} is {topic.type.name}: it has no priorities", topic=topic.name)
+    wanted = topic
     if topic.ties is Ties.ANY:
         wanted = replace(topic, ties=Ties.OLDEST, max_priority=max_priority)
         _check_highest(connections, topic, wanted.priorities[1])
-        topic = define(wanted)  # another client may have been faster, with another max_priority: that one stands
+    # another client may have been faster, with its own max_priority; and a try before may not have been confirmed
+    topic = define(wanted)
     if max_priority not in (None, topic.max_priority):
         raise InvalidTopicError(
             f"max_priority of topic {topic.name} is {topic.max_priority} and can't be changed",

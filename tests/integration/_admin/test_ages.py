@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from rmq import ControlResult, PriorityMessage, RedriveResult, RmqClient, Ties, Topic, TopicType
+from rmq._admin.ages import order_oldest_first
 from rmq.errors import InvalidTopicError, TopicMismatchError
 from tests.conftest import MakeTopic
 
@@ -116,6 +117,18 @@ def test_of_two_who_change_a_topic_over_the_first_decides_on_the_largest_priorit
         with pytest.raises(InvalidTopicError, match=r"max_priority of topic .* is 30 and can't be changed"):
             second.order_oldest_first(other, 40)
     assert [client.topic(each.name).max_priority for each in (topic, other)] == [30, 30]
+
+
+def test_a_repeated_change_over_has_the_definition_confirmed(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = client.producer(make_topic(TopicType.PRIORITY)).topic
+    confirmed: list[Topic] = []
+
+    def define(wanted: Topic) -> Topic:
+        confirmed.append(wanted)
+        return wanted
+
+    assert order_oldest_first(client._connections, topic, None, define) == 0
+    assert confirmed == [topic]
 
 
 def test_a_promoted_message_has_a_priority_that_it_may_be_sent_with(client: RmqClient, make_topic: MakeTopic) -> None:
