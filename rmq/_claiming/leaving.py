@@ -24,7 +24,7 @@ class Caretaker:
         blocking: How to wait.
         name: Name of the job.
         is_left: Tells whether something is left; called while `lock` is held.
-        tidy: Settles what is due, and everything once `ending` is set.
+        tidy: Settles what is due; takes whether nobody looks later, so that everything has to be settled.
         every_s: Pause between two calls of `tidy`.
 
     Attributes:
@@ -33,7 +33,12 @@ class Caretaker:
     """
 
     def __init__(
-        self, blocking: Blocking, name: str, is_left: Callable[[], object], tidy: Callable[[], object], every_s: float
+        self,
+        blocking: Blocking,
+        name: str,
+        is_left: Callable[[], object],
+        tidy: Callable[[bool], object],
+        every_s: float,
     ) -> None:
         self.lock = blocking.lock()
         self.ending, self._idle = blocking.event(), blocking.event()
@@ -50,7 +55,7 @@ class Caretaker:
         return os.getpid() != self._pid
 
     def begin(self) -> None:
-        """Have a job call `tidy` until nothing is left."""
+        """Have a job call `tidy` until nothing is left; settle everything now where no job can be had."""
         with self.lock:
             if self._at_work:
                 return
@@ -66,7 +71,7 @@ class Caretaker:
             if not isinstance(error, RuntimeError):
                 self._ended()
                 raise
-            self._tidy()  # no more threads: the program ends, or has too many
+            self._tidy(True)  # no more threads: the program ends, or has too many
             self._ended()
 
     def leave(self, until_s: float) -> None:
@@ -78,14 +83,14 @@ class Caretaker:
     def _run(self) -> None:
         try:
             while True:
-                self.ending.wait(self._every_s)
-                self._tidy()
-                if self._ended(unless_left=not self.ending.is_set()):
+                ending = self.ending.wait(self._every_s)  # asked once: it may be set right after the tidying
+                self._tidy(ending)
+                if self._ended(unless_left=not ending):
                     return
         except BaseException as error:
             if isinstance(error, self._blocking.interruptions):
                 self.ending.set()
-                self._blocking.last_words(self._tidy, EXIT_S)
+                self._blocking.last_words(lambda: self._tidy(True), EXIT_S)
             self._ended()
             raise
 

@@ -52,7 +52,7 @@ class Leftovers:
             self._left += deliveries
             self._kept_s = monotonic_s()
         if self._care.ending.is_set():
-            self._tidy()
+            self._tidy(True)
         else:
             self._care.begin()
 
@@ -60,11 +60,11 @@ class Leftovers:
         """Give back what is kept, and keep nothing from now on. Does nothing after a fork."""
         if not self._care.forked:
             self._care.ending.set()
-            self._tidy()
+            self._tidy(True)
 
-    def _tidy(self) -> None:
-        """Release what is kept for too long; what cannot be released comes back with its lease."""
-        if not self._care.ending.is_set() and monotonic_s() - self._kept_s <= self._topic.lease_s / 2:
+    def _tidy(self, everything: bool) -> None:
+        """Release everything, or what is kept for too long; what cannot be released comes back with its lease."""
+        if not everything and monotonic_s() - self._kept_s <= self._topic.lease_s / 2:
             return
         try:
             if left := self.take():

@@ -111,7 +111,7 @@ class Prefetch:
         self._closed = True
         self._consumer.close()
         with held(self._turn, CLOSE_S):
-            self._tidy()
+            self._tidy(True)
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -175,11 +175,11 @@ class Prefetch:
         if left:
             self._consumer.release(left)
 
-    def _tidy(self) -> None:
-        """Ack what was taken, and give back what is held for too long."""
+    def _tidy(self, everything: bool) -> None:
+        """Ack what was taken, and give back everything else, or what is held for too long."""
         with held(self._settling, CLOSE_S):
             self._try(self._settle)
-            if self._closed or self._care.ending.is_set() or monotonic_s() - self._claimed_s > self._hold_s:
+            if everything or self._closed or monotonic_s() - self._claimed_s > self._hold_s:
                 self._try(self._give_back)
 
     def _try(self, step: Callable[[], object]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,6 +19,7 @@ from rmq import PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
 from rmq._claiming.claim_executor import ClaimExecutor
 from rmq._claiming.consumer import Consumer
 from rmq._claiming.leftovers import Leftovers
+from rmq._model.times import monotonic_s
 from rmq._scripts.keys import slot_keys
 from rmq.errors import ClientClosedError, RmqError
 from tests.support.servers import RedisServer
@@ -171,6 +173,52 @@ def test_a_program_that_ends_gives_back_what_no_poll_has_returned(
         forget_topic(redis_client, topic.name)
     else:
         check_rest(client, topic, [])
+
+
+def test_without_more_threads_it_goes_back_at_once(
+    client: RmqClient, make_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would look after it, neither in half a lease nor when the program ends."""
+    topic = make_topic(TopicType.PRIORITY, lease=LEASE)
+    client.producer(topic).send_many(PriorityMessage(f"m{index}", 100) for index in range(SENT))
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with client.consumer(topic) as consumer:
+        found = consumer.poll(SENT)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            consumer._left.keep(found)  # pyright: ignore[reportPrivateUsage]
+        stats = client.inspect(topic).stats()
+        assert (stats.backlog, stats.in_flight) == (SENT, 0)
+        again = consumer.poll(SENT)
+        assert len(again) == SENT
+        assert consumer.ack(again) == []
+
+
+def test_what_is_kept_when_the_program_ends_goes_back_whenever_that_is(client: RmqClient, make_topic: Any) -> None:
+    """The end may come right after the job has looked, and found that nothing has to go yet."""
+    topic = make_topic(TopicType.PRIORITY, lease=LEASE)
+    client.producer(topic).send_many(PriorityMessage(f"m{index}", 100) for index in range(SENT))
+    with client.consumer(topic) as consumer:
+        care = consumer._left._care  # pyright: ignore[reportPrivateUsage]
+        tidy, looked = care._tidy, threading.Event()  # pyright: ignore[reportPrivateUsage]
+
+        def end_then(*args: Any) -> object:
+            try:
+                return tidy(*args)
+            finally:
+                if not looked.is_set():
+                    looked.set()
+                    care.ending.set()
+
+        care._tidy = end_then  # pyright: ignore[reportPrivateUsage]
+        consumer._left.keep(consumer.poll(SENT))  # pyright: ignore[reportPrivateUsage]
+        assert looked.wait(60)
+        care.leave(monotonic_s() + 60)
+        assert client.inspect(topic).stats().in_flight == 0
+    check_rest(client, topic, [])
 
 
 def test_an_error_and_an_interruption_leave_it_for_the_next_poll(
