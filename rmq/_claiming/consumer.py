@@ -97,6 +97,8 @@ class Consumer:
         timeout_s = seconds(timeout, "timeout")
         if type(max_messages) is not int or not 1 <= max_messages <= MAX_POLL:
             raise InvalidValueError(f"max_messages is {max_messages!r}; it must be a whole number from 1 to {MAX_POLL}")
+        if self._connections.forked:
+            self._connections.refuse_misuse()
         with self._turn:
             return self._poll(max_messages, timeout_s)
 
@@ -167,6 +169,8 @@ class Consumer:
         From any thread: a `poll` that waits ends with `ClientClosedError`.
         """
         self._closed = True
+        if self._connections.forked:  # the other process still has the connections, and maybe holds the locks
+            return
         self._hints.close()
         self._claimer.wake_all()
         try:

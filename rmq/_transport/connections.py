@@ -84,6 +84,11 @@ class Connections:
         self.confirms = command is not None
 
     @property
+    def forked(self) -> bool:
+        """Whether this process is a fork of the one that made these: a lock may be held for ever."""
+        return os.getpid() != self._pid
+
+    @property
     def subscribe(self) -> str:
         """Command to hear wake hints: SSUBSCRIBE where every server has sharded pub/sub."""
         if self.apart and not self._router.layout:
@@ -119,7 +124,7 @@ class Connections:
         if self._confirmation is not None and call.durable:
             return cast("T", _only(self.dispatch([call]).results()))
         if self._closed or os.getpid() != self._pid:
-            self._refuse_misuse()
+            self.refuse_misuse()
         started_s = monotonic_s()
         reply = self._try_alone(call)
         if not isinstance(reply, Exchange):
@@ -157,7 +162,7 @@ class Connections:
 
     def dispatch(self, calls: Sequence[Call[Any]], deadline_s: float | None = None) -> Dispatch:
         """Send calls without waiting for replies; the caller must ask for all results, or close it."""
-        self._refuse_misuse()
+        self.refuse_misuse()
         dispatch = self._dispatch(Exchange(calls, self._scripts, self._confirmation), deadline_s or self.deadline_s)
         dispatch.send()
         return dispatch
@@ -188,7 +193,7 @@ class Connections:
 
     def hint_node(self, channel: str | bytes) -> Node:
         """Return the server to hear a wake channel from; raises as `checkout`."""
-        self._refuse_misuse()
+        self.refuse_misuse()
         self._router.refresh()
         return self._router.hint_node(channel)
 
@@ -203,7 +208,7 @@ class Connections:
             RedisUnavailableError: No answer until the deadline.
             UnsafeRedisError: A server would lose messages, or can't do what the durability level promises.
         """
-        self._refuse_misuse()
+        self.refuse_misuse()
 
         def look() -> None:
             for node in self._router.masters():
@@ -218,7 +223,7 @@ class Connections:
             RedisUnavailableError: No answer until the deadline.
             ScriptFailedError: A server's refusal.
         """
-        self._refuse_misuse()
+        self.refuse_misuse()
         found: dict[str, Any] = {}
 
         def ask() -> None:
@@ -248,7 +253,8 @@ class Connections:
             self._closed = True
             self._router.close()
 
-    def _refuse_misuse(self) -> None:
+    def refuse_misuse(self) -> None:
+        """Raise `ClientClosedError` after the close, and `ForkedClientError` in a fork."""
         if self._closed:
             raise ClientClosedError("this client is closed; make a new one")
         if os.getpid() != self._pid:

@@ -7,9 +7,11 @@ import contextlib
 import logging
 import os
 import shutil
+import signal
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -250,6 +252,38 @@ def test_after_a_fork_the_child_is_told(server: RedisServer) -> None:
         assert os.read(reader, 100) == b"told told told "
         os.close(reader)
         assert works(client)
+
+
+def test_a_fork_is_told_though_another_thread_polled_meanwhile(server: RedisServer) -> None:
+    """Nobody in the child gives back the lock that the polling thread held. Pitfall 5."""
+    with RmqClient(server.url) as client:
+        consumer, met = client.consumer(TOPIC), list[BaseException]()
+
+        def wait() -> None:
+            try:
+                consumer.poll(1, 3_600.0)
+            except BaseException as error:
+                met.append(error)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        wait_until(lambda: consumer._hints.connected)  # pyright: ignore[reportPrivateUsage]
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            try:
+                consumer.poll()
+            except ForkedClientError:
+                started_s = time.monotonic()
+                consumer.close()
+                os._exit(0 if time.monotonic() - started_s < 2 else 3)
+            finally:
+                os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+        assert waiting.is_alive(), "the child must not hang up on the parent"
+        consumer.close()
+        waiting.join(60)
+        assert isinstance(met[0], ClientClosedError)
 
 
 # --- TLS: a forwarder in front of a plain server, so that it needs no Redis built with TLS
