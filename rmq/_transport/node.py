@@ -165,6 +165,10 @@ class Node:
         ended, made, late = self._blocking.event(), deque[Wire](), False
         trouble: RmqError = WireSilentError(f"no connection within {patience_s:g} s")
 
+        def keep() -> None:
+            with suppress(IndexError):  # the caller has taken it after all
+                self.give_back(made.pop())
+
         def make() -> None:
             nonlocal trouble
             try:
@@ -174,15 +178,19 @@ class Node:
             finally:
                 ended.set()
             if late:
-                with suppress(IndexError):  # the caller has taken it after all
-                    self.give_back(made.pop())
+                keep()
 
         try:
             self._blocking.job(make, f"rmq-connect-{self._shown}").start()
         except RuntimeError:  # no more threads
             return self._fit_wire()
-        if not ended.wait(patience_s):
-            self.note_silence()
+        try:
+            if not ended.wait(patience_s):
+                self.note_silence()
+        except BaseException:
+            late = True
+            keep()
+            raise
         late = True
         try:
             return made.pop()

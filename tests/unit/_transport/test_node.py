@@ -70,6 +70,31 @@ def test_a_connection_that_was_made_in_time_is_not_lost_to_another_thread() -> N
     assert not shared.silent
 
 
+@pytest.mark.parametrize("in_time", [True, False])
+def test_a_caller_that_is_interrupted_leaves_the_connection_for_the_next_one(in_time: bool) -> None:
+    blocking, may_connect = Hurried(), threading.Event()
+
+    class Slow(WireStub):
+        def connect(self) -> None:
+            may_connect.wait(60)
+            super().connect()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    shared = node(blocking, Slow)
+    blocking.others_turn = interrupt
+    if in_time:
+        may_connect.set()
+    with pytest.raises(KeyboardInterrupt):
+        shared.checkout(60.0 if in_time else 0.0)
+    may_connect.set()
+    for thread in threading.enumerate():
+        if thread.name == "rmq-connect-h:1":
+            thread.join(60)
+    assert len(shared._idle) == 1  # pyright: ignore[reportPrivateUsage]
+
+
 def test_a_connection_that_comes_late_is_there_for_the_next_one() -> None:
     may_connect, made = threading.Event(), list[WireStub]()
 
