@@ -220,6 +220,8 @@ class ListenerThread(Background):
     def finish(self) -> None:
         """Send the last outcomes, and give back what a server still owes; give up when their leases end."""
         self.begin_no_more()
+        with self.held.lock:  # another thread may just move deferred acks, and they are in neither place meanwhile
+            self.held.take_deferred()
         while self._is_unfinished():
             self.begin_no_more()
             went = False

@@ -404,6 +404,41 @@ def test_no_ack_rides_on_when_its_worker_stops_ends_or_hands_over(
     assert worker.held.all() == []
 
 
+def test_a_worker_ends_after_acks_that_another_thread_just_sends(
+    client: RmqClient, connections: Connections, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop gives back in a thread of its own, beside the worker that ends."""
+    worker = a_worker(connections, topic)
+    found = worker.claims.claim(4).deliveries
+    worker.held.deliveries = list(found)
+    for delivery in found:
+        delivery.mark(ACKED)
+    worker.held.defer_acks(0.0)
+    taking, going_on = threading.Event(), threading.Event()
+    take = worker.held.take_deferred
+
+    def take_slowly(*args: Any) -> list[Delivery]:
+        if taking.is_set():
+            return take(*args)
+        deferred, worker.held.deferred = worker.held.deferred, {}
+        taking.set()
+        going_on.wait(60)
+        worker.held.deferred = deferred
+        return take(*args)
+
+    monkeypatch.setattr(worker.held, "take_deferred", take_slowly)
+    stop, end = threading.Thread(target=worker.release_waiting), threading.Thread(target=worker.finish)
+    stop.start()
+    assert taking.wait(60)
+    end.start()
+    end.join(0.3)
+    assert end.is_alive()
+    going_on.set()
+    end.join(60)
+    assert stats_of(client, topic).total("acked") == 4
+    stop.join(60)
+
+
 def test_many_whole_claims_are_acked_in_several_calls(
     make_topic: MakeTopic, redis_client: redis.Redis, proxy: Proxy
 ) -> None:
