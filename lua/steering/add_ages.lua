@@ -18,9 +18,11 @@ local store = KEYS[1]
 local max_retries, scale, unit_ms, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local now_ms = read_clock()
+local most = 9007199254740992 / scale - 1 -- who knows no ages may send a larger priority, with which no age fits
 local above, below = '(' .. max_retries, '(' .. whole(scale)
 local plain = redis.call('ZREVRANGEBYSCORE', store, below, above, 'WITHSCORES', 'LIMIT', 0, limit)
 for i = 1, #plain, 2 do
-  redis.call('ZADD', store, whole(aged(tonumber(plain[i + 1]), scale, unit_ms, now_ms)), plain[i])
+  local priority = math.min(tonumber(plain[i + 1]), most)
+  redis.call('ZADD', store, whole(aged(priority, scale, unit_ms, now_ms)), plain[i])
 end
 return whole(#plain / 2)

@@ -194,6 +194,16 @@ def test_plain_priorities_get_ages_in_parts(make_slot: MakeSlot) -> None:
     assert slot.state().store == {b"aged": score(5), b"rolled back": 3, **wanted}
 
 
+def test_a_priority_too_large_for_ages_becomes_the_largest_that_fits(make_slot: MakeSlot) -> None:
+    slot = aged(make_slot)
+    slot.seed(SlotState(store={b"late": 2**20, b"later": SCALE - 1}))
+    assert slot.run(steering.add_ages(slot.topic, 0, 10)) == 2
+    assert slot.state().store == {b"late": score(2**20 - 1), b"later": score(2**20 - 1)}
+    send(slot, (b"a", 5))
+    assert slot.run(steering.promote(slot.topic, 0, [b"a"])) == [ControlResult.DONE]
+    assert taken(slot, 1) == [b"a"]
+
+
 def test_a_message_without_an_age_comes_behind_those_with_one_and_before_retries(make_slot: MakeSlot) -> None:
     slot = aged(make_slot)
     slot.seed(SlotState(store={b"retry": 3, b"plain": 2**20 - 1, b"plain low": 17}))
