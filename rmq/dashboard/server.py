@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 
@@ -31,17 +32,22 @@ def serve(client: RmqClient, settings: Settings, ready: Callable[[str], None]) -
         server_header=False,
         timeout_graceful_shutdown=3,
     )
-    with _listening(settings) as listening:
-        host, port = listening.getsockname()[:2]
+    with listening(settings) as listener:
+        host, port = listener.getsockname()[:2]
         ready(f"http://{f'[{host}]' if ':' in host else host}:{port}/")
         client.record_history()
-        uvicorn.Server(config).run(sockets=[listening])
+        uvicorn.Server(config).run(sockets=[listener])
 
 
-def _listening(settings: Settings) -> socket.socket:
+def listening(settings: Settings) -> socket.socket:
+    """Return a socket that listens at the address of the settings."""
     try:
         family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((settings.host, settings.port), family=family, backlog=128)
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # `::` takes IPv4, too
+        address = settings.host, settings.port
+        return socket.create_server(address, family=family, backlog=128, dualstack_ipv6=both)
     except OSError as error:
         where = f"{settings.host}, port {settings.port}"
-        raise InvalidValueError(f"cannot listen on {where}: {error.strerror}") from None
+        # `create_server` repeats the address in its errors
+        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise InvalidValueError(f"cannot listen on {where}: {why}") from None

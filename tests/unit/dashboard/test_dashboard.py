@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 
 import pytest
@@ -16,6 +17,8 @@ from rmq.dashboard.charts import HEIGHT, MOST_POINTS, WIDTH, Line, draw, nice_to
 from rmq.dashboard.pages import heat, slot_basis
 from rmq.dashboard.queries import Sample, Samples, basis_for
 from rmq.dashboard.rendering import MOST_TEXT, message_link, payload
+from rmq.dashboard.server import listening
+from rmq.dashboard.settings import Credentials, Settings
 from rmq.errors import InvalidValueError
 from tests.support.waiting import wait_until
 
@@ -222,3 +225,22 @@ def test_many_at_once_cost_one_reading() -> None:
     for thread in threads:
         thread.join(30)
     assert found == [1] * 8
+
+
+# --- where it listens
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_all_addresses_of_ipv6_are_those_of_ipv4_too() -> None:
+    with listening(Settings("::", 0, Credentials("ada", "secret"))) as server:
+        port: int = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port), timeout=30):
+            pass
+
+
+def test_a_port_that_is_taken_is_refused_in_one_clause() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+        with pytest.raises(InvalidValueError) as refused:
+            listening(Settings("127.0.0.1", port))
+    assert str(refused.value) == f"cannot listen on 127.0.0.1, port {port}: Address already in use"
