@@ -38,6 +38,18 @@ QUESTIONS = {
         ("Call.repeatable", "rmq/_transport/call.py"),
         ("Exchange.lost", "rmq/_transport/exchange.py"),
     ],
+    "Where does a lost reply become an error?": [
+        ("Exchange.lost", "rmq/_transport/exchange.py"),
+        ("reply_lost", "rmq/_transport/refusals.py"),
+    ],
+    "Where is the order of equal priorities decided?": [
+        ("aged", "lua/includes/common/aged.lua"),
+        ("ages_for", "rmq/_model/scores.py"),
+    ],
+    "How is a rate kept in the whole cluster?": [
+        ("Throttle.take", "rmq/_claiming/rate_limit.py"),
+        ("take_tokens.lua", "lua/shared/take_tokens.lua"),
+    ],
     "Where is a definition's version checked?": [
         ("read_document", "rmq/_model/schema.py"),
         ("read_definition", "rmq/_model/definitions.py"),
