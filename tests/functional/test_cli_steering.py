@@ -90,6 +90,16 @@ def test_search_by_pattern_prefix_and_place(cli: Cli, client: RmqClient, priorit
     assert cli("search", "no-such-topic", code=1)
 
 
+def test_a_search_that_ends_before_all_was_searched_does_not_deny_the_message(
+    cli: Cli, client: RmqClient, priority: Topic
+) -> None:
+    client.producer(priority).send_many(PriorityMessage(f"item:{n}", 100) for n in range(30_000))
+    ran = cli("search", priority.name, "nothing", "--budget", "1", code=1)
+    assert "go on with --cursor" in ran.err
+    assert "none found so far" in ran.err
+    assert "no such message" not in ran.err
+
+
 def test_promote_and_reprioritise(cli: Cli, client: RmqClient, priority: Topic) -> None:
     client.producer(priority).send_many(PriorityMessage(name, 100) for name in "ab")
     assert "promoted: a" in cli("promote", priority.name, "a").out

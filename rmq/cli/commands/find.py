@@ -113,7 +113,8 @@ def search(
         return [cut(message.content), *body, *where, cut(reason(message))]
 
     columns = ["~content", *(["~body"] if with_bodies else []), "place", ">slot", ">when", "~why"]
-    session.rows(found, documents.message, columns, cells, f"no such message in topic {topic}")
+    none = f"no such message in topic {topic}" if cursor is None else "none found so far"
+    session.rows(found, documents.message, columns, cells, none)
     if cursor is not None:
         session.note(f"looked at about {looked_at:,} entries; go on with --cursor '{cursor}'")
     if not found:
