@@ -40,7 +40,7 @@ def test_from_the_send_to_the_ack_across_two_processes(redis_url: str, make_topi
         client.producer(topic)
         sends = spans_of(redis_url, topic.name, "send", "a", "b")
         assert [span["name"] for span in sends] == [f"send {topic.name}"] * 2
-        assert [message.body for message in client.inspect(topic).peek()] == [b"body of b", b"body of a"]
+        assert {message.body for message in client.inspect(topic).peek()} == {b"body of b", b"body of a"}
         process, settle = spans_of(redis_url, topic.name, "work")
         assert client.inspect(topic).stats().total("acked") == 2
     assert (process["name"], settle["name"]) == (f"process {topic.name}", f"settle {topic.name}")
