@@ -29,6 +29,7 @@
 -- @include read_clock
 -- @include whole
 -- @include new_score
+-- @include with_own_age
 -- @include note
 -- @include hint
 

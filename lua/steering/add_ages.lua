@@ -9,7 +9,8 @@
 -- Returns: how many messages had no age
 -- Errors: none of its own
 -- Complexity: O(n log N)
--- Notes: atomic. Safe to repeat, and needed once more where a sender that knows no ages has sent since. Their age is now.
+-- Notes: atomic. Safe to repeat, and needed once more where a sender that knows no ages has sent since. The age of a
+--   message counts from now.
 -- @include read_clock
 -- @include whole
 -- @include aged

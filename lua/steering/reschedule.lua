@@ -26,6 +26,7 @@
 -- @include read_clock
 -- @include whole
 -- @include new_score
+-- @include with_own_age
 -- @include note
 -- @include hint
 

@@ -170,7 +170,7 @@ MUTANTS = (
     ),
     _mutant(
         "a message that is sent again becomes young",
-        ("aged", "return fresh - fresh % scale + stored % scale", "return fresh"),
+        ("with_own_age", "return fresh - fresh % scale + stored % scale", "return fresh"),
     ),
     _mutant(
         "a merge keeps the old priority", ("store_batch", "if added < (last - first + 1) / 2 then", "if false then")
@@ -185,7 +185,7 @@ MUTANTS = (
     _mutant("promote forgets the age", ("promote", "+ scale + own % scale", "+ scale")),
     _mutant("a redrive takes no age from its fresh copy", ("redrive", "fresh and scale > 1 and", "false and")),
     _mutant("another priority makes a message young", ("reschedule", "stored and scale > 1 and", "false and")),
-    _mutant("a message without an age is a retry", ("aged", "if stored < scale then", "if false then")),
+    _mutant("a message without an age is a retry", ("with_own_age", "if stored < scale then", "if false then")),
     _mutant("a merge replaces the body", ("store_each", "if added == 1 or not keep_first then", "if true then")),
     _mutant("an old body stays with a fresh send", ("store_each", "redis.call('HDEL', body, content)", "")),
     _mutant("merged sends are not counted", ("send_batch", "'merged', number - new", "'merged', 0")),

@@ -1,7 +1,7 @@
--- Adds `number` messages (score, content, ... from ARGV[at]) to store; `keep_first`: present ones stay as they are; with
--- `slot.scale` these keep their ages. Returns how many were new. One command per 1,000 messages: the server's cheapest
--- path.
--- @include aged
+-- Adds `number` messages (score, content, ... from ARGV[at]) to store; `keep_first`: present ones stay as they are;
+-- with `slot.scale` these keep their ages. Returns how many were new. One command per 1,000 messages: the server's
+-- cheapest path.
+-- @include with_own_age
 -- @include whole
 local function keep_ages(slot, first, last)
   local names, fresh, changed = {}, {}, {}
