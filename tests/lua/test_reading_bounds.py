@@ -1,0 +1,77 @@
+"""How far one call reads: searches that go on miss nothing, and large ones are not read in vain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rmq._model.messages import Encoded
+from rmq._model.topics import TopicType
+from rmq._scripts import claiming, dead, sending
+from rmq._scripts.keys import slot_keys
+from rmq._transport.connections import Connections
+from tests.conftest import MakeSlot, MakeTopic
+from tests.support.slots import T0, SlotState, SlotUnderTest
+
+HELD = T0 * 1000 + 16
+
+
+def calls_of(slot: SlotUnderTest, command: str, call: Any) -> int:
+    """Run a call; return how often the server carried out a command in it."""
+    slot.client.config_resetstat()
+    slot.run(call)
+    found: Any = slot.client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})
+    return found["calls"]
+
+
+def test_a_search_that_goes_on_behind_what_is_in_flight_misses_nothing(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME)
+    names = [b"%04d" % number for number in range(2_600)]
+    slot.seed(
+        SlotState(
+            store={name: T0 - 5_000 + number for number, name in enumerate(names)},
+            prepare=dict.fromkeys(names[:1_900], HELD),
+        )
+    )
+    first = slot.claim(1_000)
+    assert 0 < len(first.messages) < 700
+    assert first.resume > 0
+    rest = slot.claim(1_000, start=first.resume)
+    assert [message.content for message in (*first.messages, *rest.messages)] == names[1_900:]
+
+
+def test_a_twin_in_flight_does_not_hide_a_new_message_from_those_who_wait(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME)
+    slot.seed(SlotState(store={b"twin": T0 - 5, b"later": T0 + 10**6}, prepare={b"twin": HELD}))
+    with slot.client.pubsub() as hints:
+        hints.subscribe(slot_keys(slot.topic.name, 0).wake)
+        assert hints.get_message(timeout=50) is not None  # subscribed
+        slot.run(sending.send_calls(slot.topic)(0, [Encoded(0, b"new", T0 + 1_000, None)]))
+        told = hints.get_message(timeout=50)
+    assert told is not None
+    assert told["data"] == str(T0 + 1_000).encode()
+
+
+def test_what_does_not_fit_leaves_no_room_for_smaller_ones_of_other_slots(
+    connections: Connections, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=2)
+    for slot, sizes in ((0, (600, 600)), (1, (10,))):
+        messages = [Encoded(slot, b"%d" % (9 - number) * size, 9 - number, None) for number, size in enumerate(sizes)]
+        connections.run(sending.send_calls(topic)(slot, messages))
+    parts = [claiming.claim(topic, slot, 3) for slot in range(2)]
+    replies: Any = connections.run(claiming.claim_many(parts, most_bytes=1_000))
+    assert [len(reply.messages) for reply in replies] == [1, 0]
+
+
+def test_due_messages_are_read_in_pieces(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME)
+    slot.seed(SlotState(store={b"%04d" % number: T0 - 5_000 + number for number in range(1_000)}))
+    assert calls_of(slot, "zrangebyscore", claiming.claim(slot.topic, 0, 1_000)) >= 4  # 256 at a time
+
+
+def test_a_page_of_large_contents_is_not_read_beyond_its_bytes(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME)
+    names = [b"%04d" % number + b"x" * 60_000 for number in range(300)]
+    reason = {"first_ms": "1", "last_ms": "1", "type": "E", "message": "m", "attempts": 1}
+    slot.seed(SlotState(dead=dict.fromkeys(names, T0), reason=dict.fromkeys(names, reason)))
+    assert calls_of(slot, "zrange", dead.list_dead(slot.topic, 0, 0, 300)) == 1  # 128 of them are more than 4 MiB
