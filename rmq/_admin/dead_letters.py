@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
@@ -77,7 +78,7 @@ class RedriveResult:
     absent: int = 0
 
 
-class Dead(Generic[D]):
+class Dead(ABC, Generic[D]):
     """The dead of a topic, or of one group: the same walk over both."""
 
     _about = ""
@@ -87,17 +88,20 @@ class Dead(Generic[D]):
         self._audit = Audit(connections, topic, actor)
         self.topic = topic
 
+    @abstractmethod
     def _page_call(self, slot: int, start: int, limit: int) -> Call[list[D]]:
         """Build the reading of a page of a slot's dead from a rank on, the longest dead first."""
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     def _clock_call(self, slot: int) -> Call[int]:
         """Build the reading of the time of a slot's server, epoch ms."""
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     def _purge(self, slot: int, dead: Sequence[D]) -> int:
         """Drop up to `NACK_BATCH` of a slot's dead for good; return how many were there."""
-        raise NotImplementedError
+        ...
 
     def list(self, where: DeadFilter = ALL, limit: int | None = None) -> Iterator[D]:
         """Yield the dead, slot by slot, in each the longest dead first; no more than `limit`.
