@@ -28,9 +28,12 @@ from rmq._model.figures import (
     StreamStats,
     TopicStats,
 )
-from rmq._model.messages import FixedTimeMessage, PriorityMessage, RangeMergeMessage, StreamMessage
+from rmq._model.merge_patch import json_merge_patch
+from rmq._model.merging import PER_MESSAGE, Merge, PerMessage, PriorityRule
+from rmq._model.messages import FixedTimeMessage, JoinMessage, PriorityMessage, RangeMergeMessage, StreamMessage
 from rmq._model.observers import Observer, Observers
 from rmq._model.owner import Owner
+from rmq._model.reducers import Collect, Keep, Max, Min, Newest, Overflow, Replace, Sum
 from rmq._model.replies import ControlResult, Redriven, SendResult
 from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
@@ -46,6 +49,7 @@ from rmq._model.whereabouts import (
     SearchPage,
     Whereabouts,
 )
+from rmq._model.windows import Fixed, Leading, Sliding
 from rmq._model.workers import ListenerInfo, WorkerInfo
 from rmq._ownership import Coordinator, DigestAuth, Ownership, SaslAuth, Tls
 from rmq._processes.embedded import EmbeddedServer
@@ -59,16 +63,18 @@ __version__ = "0.1.0"
 
 # fmt: off
 __all__ = [
-    "Adaptive", "Adoption", "AuditLine", "Consumer", "ConsumerStats", "Control", "ControlResult", "Coordinator",
-    "DeadEntry", "DeadFilter", "DeadLetters", "DeadMessage", "DeadReasons", "Definitions", "DelayedQueue", "Delivery",
-    "DigestAuth", "EmbeddedServer", "ExponentialRetry", "Failure", "FixedTimeMessage", "FoundMessage", "GroupDead",
-    "GroupSlot", "GroupStats", "History", "ImmediateRetry", "Inspection", "JsonFormatter", "LadderRetry", "Listener",
-    "ListenerInfo", "ListenerOptions", "LogContext", "Minute", "Observer", "Observers", "Outcome", "Owner", "Ownership",
-    "PeekedMessage", "PendingEntry", "PriorityMessage", "Producer", "RangeMergeMessage", "Rates", "RedriveResult",
-    "Redriven", "Retention", "RetryPolicy", "RmqClient", "SaslAuth", "SearchPage", "SendResult", "ServerMemory",
-    "SlotStats", "StreamDelivery", "StreamEntry", "StreamMessage", "StreamSlot", "StreamStats", "StreamTopic", "Ties",
-    "Tls", "Topic", "TopicStats", "TopicType", "Trimmed", "UnreadableTopic", "Verb", "WhenFull", "Whereabouts",
-    "WorkerInfo", "__version__", "listener", "scan",
+    "PER_MESSAGE", "Adaptive", "Adoption", "AuditLine", "Collect", "Consumer", "ConsumerStats", "Control",
+    "ControlResult", "Coordinator", "DeadEntry", "DeadFilter", "DeadLetters", "DeadMessage", "DeadReasons",
+    "Definitions", "DelayedQueue", "Delivery", "DigestAuth", "EmbeddedServer", "ExponentialRetry", "Failure", "Fixed",
+    "FixedTimeMessage", "FoundMessage", "GroupDead", "GroupSlot", "GroupStats", "History", "ImmediateRetry",
+    "Inspection", "JoinMessage", "JsonFormatter", "Keep", "LadderRetry", "Leading", "Listener", "ListenerInfo",
+    "ListenerOptions", "LogContext", "Max", "Merge", "Min", "Minute", "Newest", "Observer", "Observers", "Outcome",
+    "Overflow", "Owner", "Ownership", "PeekedMessage", "PendingEntry", "PerMessage", "PriorityMessage", "PriorityRule",
+    "Producer", "RangeMergeMessage", "Rates", "RedriveResult", "Redriven", "Replace", "Retention", "RetryPolicy",
+    "RmqClient", "SaslAuth", "SearchPage", "SendResult", "ServerMemory", "Sliding", "SlotStats", "StreamDelivery",
+    "StreamEntry", "StreamMessage", "StreamSlot", "StreamStats", "StreamTopic", "Sum", "Ties", "Tls", "Topic",
+    "TopicStats", "TopicType", "Trimmed", "UnreadableTopic", "Verb", "WhenFull", "Whereabouts", "WorkerInfo",
+    "__version__", "json_merge_patch", "listener", "scan",
 ]
 # fmt: on
 __all__ += errors.__all__

@@ -13,9 +13,11 @@ RmqError
 ├── SendError                              says what was stored and what was not
 │   ├── InvalidBatchError (also InvalidMessageError)
 │   ├── BacklogFullError
+│   │   └── CollectionFullError            a Collect has its most items, or bytes
 │   ├── DurabilityError                    stored on the master, but not confirmed as safe
 │   ├── FixedTimePassedError
-│   └── MemoryFullError                    Redis is at its maxmemory
+│   ├── MemoryFullError                    Redis is at its maxmemory
+│   └── SumOutOfRangeError                 a Sum would leave 2^53 - 1, plus or minus
 ├── RedisUnavailableError                  no answer until the deadline
 │   └── ReplyLostError                     sent, but unknown whether it was carried out
 ├── UnsafeRedisError                       too old, or set to evict keys
@@ -25,6 +27,7 @@ RmqError
 ├── AlreadySettledError                    a delivery was acked or nacked twice
 ├── BatchError                             a streaming query's batch can't be read or acked as it was
 │   ├── BatchAckedError
+│   ├── BatchChangedError                  a task that is run again sends other rows than before
 │   ├── BatchLostError                     others took messages of it while it ran
 │   └── DriverReplacedError                another driver runs the same query
 ├── CoordinationError                      ZooKeeper
@@ -40,12 +43,13 @@ from typing import Any
 
 # fmt: off
 __all__ = [
-    "AlreadySettledError", "BacklogFullError", "BatchAckedError", "BatchError", "BatchLostError", "ClientClosedError",
-    "CoordinationError", "DriverReplacedError", "DurabilityError", "EmbeddedServerError", "EnsembleMismatchError",
-    "FencedError", "FixedTimePassedError", "ForkedClientError", "InvalidBatchError", "InvalidMessageError",
-    "InvalidTopicError", "InvalidUrlError", "InvalidValueError", "LeaseLostError", "MemoryFullError",
-    "RedisUnavailableError", "ReplyLostError", "RmqError", "ScriptFailedError", "SendError", "TooManyGroupsError",
-    "TopicMismatchError", "UnknownTopicError", "UnreadableDocumentError", "UnreadableTopicError", "UnsafeRedisError",
+    "AlreadySettledError", "BacklogFullError", "BatchAckedError", "BatchChangedError", "BatchError",
+    "BatchLostError", "ClientClosedError", "CollectionFullError", "CoordinationError", "DriverReplacedError",
+    "DurabilityError", "EmbeddedServerError", "EnsembleMismatchError", "FencedError", "FixedTimePassedError",
+    "ForkedClientError", "InvalidBatchError", "InvalidMessageError", "InvalidTopicError", "InvalidUrlError",
+    "InvalidValueError", "LeaseLostError", "MemoryFullError", "RedisUnavailableError", "ReplyLostError", "RmqError",
+    "ScriptFailedError", "SendError", "SumOutOfRangeError", "TooManyGroupsError", "TopicMismatchError",
+    "UnknownTopicError", "UnreadableDocumentError", "UnreadableTopicError", "UnsafeRedisError",
 ]
 # fmt: on
 
@@ -152,11 +156,20 @@ class BacklogFullError(SendError):
     room: int = 0
 
 
+class CollectionFullError(BacklogFullError):
+    """A message holds as many items, or bytes of them, as its topic's `Collect` allows, and takes no more."""
+
+
+class SumOutOfRangeError(SendError):
+    """A send takes a `Sum` beyond 2^53 - 1, where not every whole number can be stored."""
+
+
 class DurabilityError(SendError):
     """Messages are stored on the master, but too few replicas, or no disk, confirmed them in time.
 
-    They are in `unknown`: they are delivered unless the master fails now. Sending them again is safe. A topic's
-    definition that was not confirmed raises this, too.
+    They are in `unknown`: they are delivered unless the master fails now. Sending them again is safe; where the topic
+    has `merge=`, each counts twice then, unless both calls have the same `once`. A topic's definition that was not
+    confirmed raises this, too.
 
     Attributes:
         missing: What was not confirmed, in words.
@@ -207,6 +220,10 @@ class BatchError(RmqError):
 
 class BatchAckedError(BatchError):
     """The batch is acked: a reader comes too late, or works from an old copy of the query's checkpoint."""
+
+
+class BatchChangedError(BatchError):
+    """A task that is run again sends other rows than before, on a topic where each send counts."""
 
 
 class BatchLostError(BatchError):

@@ -13,9 +13,12 @@ from rmq._admin import search
 from rmq._admin.history import KEEP_S, MINUTES
 from rmq._claiming.claim_round import CLAIM_WEIGHT, MOST_WEIGHT
 from rmq._model.definitions import MAX_DEFINITION_BYTES
-from rmq._model.messages import Encoded
+from rmq._model.merging import Merge
+from rmq._model.messages import Encoded, RangeMergeMessage, encode
+from rmq._model.reducers import Sum
 from rmq._model.retention import Retention
 from rmq._model.topics import Topic, TopicType, WhenFull
+from rmq._model.windows import Fixed, Sliding
 from rmq._scripts import claiming, limits, sending, steering, streams, viewing, workers
 from rmq._scripts import dead as dead_
 from rmq._scripts.claiming import MAX_BATCH, Nack, Outcomes
@@ -36,7 +39,8 @@ from rmq._slots.slots import NACK_BATCH, PIGGYBACKED_NACKS, WHOLE_BATCH
 from rmq._slots.stream_slots import RESUME_BATCH
 from rmq._transport.call import Call
 from rmq.spark import calls as spark_calls
-from rmq.spark.calls import Driver, Mark, Reading
+from rmq.spark.calls import Driver, Reading
+from rmq.spark.marks import Mark, send_once
 
 MIB = 1_048_576
 FAR = 2**52
@@ -283,9 +287,27 @@ def _send_dropping(place: Place) -> Call[Any]:
     return _send(place)
 
 
+def _sums(place: Place) -> list[Encoded]:
+    """Put sums into the backlog; return as many sends that fold into them."""
+    messages = [encode(place.topic, RangeMergeMessage(name, body=1)) for name in place.names(MAX_BATCH, "c")]
+    place.zset(place.keys.store, [message.content for message in messages], FAR)
+    place.client.hset(place.keys.body, mapping={message.content: message.body or b"" for message in messages})
+    return messages
+
+
+@case("send_merged", "1,000 that fold", R, merge=Merge(Sum(), window=Sliding(5_000, max_wait=60_000)))
+def _send_merged(place: Place) -> Call[Any]:
+    return sending.send_calls(place.topic)(0, _sums(place), True)
+
+
+@case("spark_send_merged", "1,000 that fold", R, merge=Merge(Sum(), window=Fixed(5_000)))
+def _spark_send_merged(place: Place) -> Call[Any]:
+    return send_once(place.topic, 0, _sums(place), Mark("q", 1, 0, 1_000, 0, "d"))
+
+
 @case("spark_send", "1,000")
 def _spark_send(place: Place) -> Call[Any]:
-    return spark_calls.send_once(place.topic, 0, place.messages(MAX_BATCH), Mark("q", 1, 0, 1_000, 0, "d"))
+    return send_once(place.topic, 0, place.messages(MAX_BATCH), Mark("q", 1, 0, 1_000, 0, "d"))
 
 
 # --- claiming

@@ -9,6 +9,7 @@
 -- KEYS[7]  wake       channel
 -- KEYS[8]  audit      STREAM  who steered what
 -- KEYS[9]  born?      ZSET  content -> time of its last send, ms; only for PRIORITY with a time to live
+-- KEYS[10]  held?      HASH  content -> record in flight; only where the topic merges: the dead fold into fresh copies
 -- ARGV[1]  kind       `after`, `at` or `priority`: see new_score
 -- ARGV[2]  value      ms from now, epoch ms, or priority
 -- ARGV[3]  scale      PRIORITY, oldest first: of the scores, see aged; else 1
@@ -32,9 +33,12 @@
 -- @include with_own_age
 -- @include note
 -- @include hint
+-- @include with_keys
 
 local store, dead, body, meta, reason, dead_body, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local audit, born = KEYS[8], KEYS[9]
+local audit = KEYS[8]
+local slot = with_keys({}, { KEYS[9], KEYS[10] })
+local born = slot.born
 local kind, value, scale, unit_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local overwrite, publish, actor, dated = ARGV[5] == '1', ARGV[6], ARGV[7], ARGV[8] == '1'
 
@@ -63,20 +67,28 @@ for i, content in ipairs(contents) do
   else
     answers[i] = fresh and 'merged' or 'done'
     count(totals, fresh and 'merged' or 'redriven', 1)
+    local payload = redis.call('HGET', dead_body, content)
+    if fresh and payload and slot.held then
+      -- @include records
+      -- @include fold
+      local other = redis.call('HGET', body, content)
+      payload = write_record(fold(read_record(payload), read_record(other)))
+    end
     if not fresh or overwrite then
       local own = fresh and scale > 1 and with_own_age(tonumber(fresh), score, scale) or score
       redis.call('ZADD', store, whole(own), content)
       if born then
         redis.call('ZADD', born, whole(now_ms), content)
       end
-      local payload = redis.call('HGET', dead_body, content)
+    end
+    if not fresh or overwrite or slot.held then
       if payload then
         if #payload > 4096 then
           redis.call('HDEL', meta, 'body_bound') -- claims need not ask for sizes while no body is larger
         end
         redis.call('HSET', body, content, payload)
         left_bytes = left_bytes - #payload
-      else
+      elseif not (fresh and slot.held) then
         redis.call('HDEL', body, content)
       end
     end

@@ -5,6 +5,7 @@
 -- KEYS[3]  body     HASH  content -> body
 -- KEYS[4]  meta     HASH  epoch, ensemble, paused, totals
 -- KEYS[5]  error    HASH  content -> last failure, JSON
+-- KEYS[6]  held?    HASH  content -> record in flight; only where the topic merges
 -- ARGV[1]  epoch     whole number; 0 without ZooKeeper
 -- ARGV[2]  ensemble  identity of the ZooKeeper ensemble; empty without
 -- ARGV[3..] acks  see settle_acks
@@ -17,7 +18,7 @@
 -- @include begin_write
 -- @include settle_acks
 
-local slot = { store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], error = KEYS[5] }
+local slot = { store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], error = KEYS[5], held = KEYS[6] }
 local epoch, ensemble = ARGV[1], ARGV[2]
 
 local refusal, newer = check_fence(slot.meta, epoch, ensemble)
@@ -27,7 +28,7 @@ end
 for _, zset in ipairs({ slot.store, slot.prepare }) do
   redis.call('ZCARD', zset)
 end
-for _, hash in ipairs({ slot.body, slot.error }) do
+for _, hash in ipairs({ slot.body, slot.error, slot.held }) do
   redis.call('HLEN', hash)
 end
 

@@ -10,6 +10,7 @@
 -- KEYS[8]   reason     HASH  content -> why it died, JSON
 -- KEYS[9]   dead_body  HASH  content -> body of the dead
 -- KEYS[10]  born?      ZSET  content -> time of its last send, ms; only for PRIORITY with a time to live
+-- KEYS[11]  held?      HASH  content -> record in flight; only where the topic merges
 -- ARGV[1]   epoch          whole number; 0 without ZooKeeper
 -- ARGV[2]   ensemble       identity of the ZooKeeper ensemble; empty without
 -- ARGV[3]   lease_ms       ms
@@ -33,11 +34,12 @@
 -- Notes: prepare is written before store is trimmed. Not to be repeated after a lost reply: the lease settles it.
 -- @include read_clock
 -- @include claim_slot
+-- @include with_keys
 
-local slot = {
+local slot = with_keys({
   store = KEYS[1], prepare = KEYS[2], retry = KEYS[3], dead = KEYS[4], body = KEYS[5], meta = KEYS[6],
-  error = KEYS[7], reason = KEYS[8], dead_body = KEYS[9], born = KEYS[10],
-}
+  error = KEYS[7], reason = KEYS[8], dead_body = KEYS[9],
+}, { KEYS[10], KEYS[11] })
 local turn = {
   epoch = ARGV[1], ensemble = ARGV[2], limit = tonumber(ARGV[6]), start = tonumber(ARGV[7]), at = 13, last = #ARGV,
 }

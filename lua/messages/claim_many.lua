@@ -1,7 +1,7 @@
 -- Claim from several slots of a topic at once, each as `claim` does: for servers where one script may touch them all.
 --
 -- KEYS[1..] slots  of each slot those of `claim`, in its order
--- ARGV[1]   width          number of keys of a slot: 9, or 10 with born
+-- ARGV[1]   width          number of keys of a slot: 9, and those that only some topics have
 -- ARGV[2]   lease_ms       ms
 -- ARGV[3]   max_retries    0 to 999
 -- ARGV[4]   order          `high`: highest score first; `low`: lowest, and only those due
@@ -18,6 +18,7 @@
 -- Notes: each slot is settled and claimed from as by a call of its own. Not to be repeated after a lost reply.
 -- @include read_clock
 -- @include claim_slot
+-- @include with_keys
 
 local width, order = tonumber(ARGV[1]), ARGV[4]
 local rules = {
@@ -37,11 +38,11 @@ end
 local now_ms, now_s = read_clock()
 local replies, at = {}, 10
 for base = 0, #KEYS - width, width do
-  local slot = {
+  local slot = with_keys({
     store = KEYS[base + 1], prepare = KEYS[base + 2], retry = KEYS[base + 3], dead = KEYS[base + 4],
     body = KEYS[base + 5], meta = KEYS[base + 6], error = KEYS[base + 7], reason = KEYS[base + 8],
-    dead_body = KEYS[base + 9], born = width > 9 and KEYS[base + 10] or nil,
-  }
+    dead_body = KEYS[base + 9],
+  }, { unpack(KEYS, base + 10, base + width) })
   local last = at + tonumber(ARGV[at])
   local turn = {
     epoch = ARGV[at + 1], ensemble = ARGV[at + 2], limit = tonumber(ARGV[at + 3]), start = tonumber(ARGV[at + 4]),

@@ -11,6 +11,7 @@
 -- KEYS[9]   dead_body  HASH  content -> body of the dead
 -- KEYS[10]  wake       channel
 -- KEYS[11]  born?      ZSET  content -> time of its last send, ms; only for PRIORITY with a time to live
+-- KEYS[12]  held?      HASH  content -> record in flight; only where the topic merges
 -- ARGV[1]   epoch         whole number; 0 without ZooKeeper
 -- ARGV[2]   ensemble      identity of the ZooKeeper ensemble; empty without
 -- ARGV[3]   max_retries   0 to 999
@@ -30,11 +31,12 @@
 -- @include settle_nacks
 -- @include trim_dead
 -- @include hint
+-- @include with_keys
 
-local slot = {
+local slot = with_keys({
   store = KEYS[1], prepare = KEYS[2], retry = KEYS[3], dead = KEYS[4], body = KEYS[5], meta = KEYS[6],
-  error = KEYS[7], reason = KEYS[8], dead_body = KEYS[9], born = KEYS[11], budget = { bytes = 4194304 },
-}
+  error = KEYS[7], reason = KEYS[8], dead_body = KEYS[9], budget = { bytes = 4194304 },
+}, { KEYS[11], KEYS[12] })
 local wake = KEYS[10]
 local epoch, ensemble, max_retries = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local max_dead_age, max_dead, publish = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]

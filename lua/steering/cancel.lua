@@ -8,6 +8,7 @@
 -- KEYS[6]  error    HASH  content -> last failure, JSON
 -- KEYS[7]  audit    STREAM  who steered what
 -- KEYS[8]  born?    ZSET  content -> time of its last send, ms; only for PRIORITY with a time to live
+-- KEYS[9]  held?    HASH  content -> record of what is in flight or waits; only where the topic merges
 -- ARGV[1]  actor  who, for the audit; empty for no line
 -- ARGV[2..] contents  at most 256
 -- Returns: per content `done`, `in_flight` (only there), or `absent`
@@ -18,19 +19,30 @@
 -- @include count
 -- @include write_totals
 -- @include note
+-- @include with_keys
 
-local slot = { store = KEYS[1], prepare = KEYS[2], retry = KEYS[3], body = KEYS[4], meta = KEYS[5], error = KEYS[6] }
-local audit, born, actor = KEYS[7], KEYS[8], ARGV[1]
+local slot = with_keys({
+  store = KEYS[1], prepare = KEYS[2], retry = KEYS[3], body = KEYS[4], meta = KEYS[5], error = KEYS[6],
+}, { KEYS[8], KEYS[9] })
+local audit, actor = KEYS[7], ARGV[1]
+local born = slot.born
 
-check_types({ slot.store, slot.prepare, slot.retry, born }, { slot.body, slot.meta, slot.error })
+check_types({ slot.store, slot.prepare, slot.retry, born }, { slot.body, slot.meta, slot.error, slot.held })
 redis.call('XLEN', audit)
 
 local totals, answers = {}, {}
 for i = 1, #ARGV - 1 do
   local content = ARGV[i + 1]
-  local removed = redis.call('ZREM', slot.store, content) + redis.call('ZREM', slot.retry, content)
+  local waited = redis.call('ZREM', slot.retry, content)
+  local removed = redis.call('ZREM', slot.store, content) + waited
   if removed > 0 then
     count(totals, 'cancelled', removed)
+    if slot.held then
+      redis.call('HDEL', slot.body, content)
+      if waited > 0 then
+        redis.call('HDEL', slot.held, content)
+      end
+    end
     if not redis.call('ZSCORE', slot.prepare, content) then
       redis.call('HDEL', slot.body, content)
       redis.call('HDEL', slot.error, content)

@@ -7,6 +7,8 @@
 -- KEYS[5]  wake     channel
 -- KEYS[6]  audit    STREAM  who steered what
 -- KEYS[7]  born?    ZSET  content -> time of its last send, ms; only for PRIORITY with a time to live
+-- KEYS[8]  held?    HASH  content -> record of what waits for a retry; only where the topic merges, like body
+-- KEYS[9]  body?    HASH  content -> record
 -- ARGV[1]  order        `high` for PRIORITY, else `low`
 -- ARGV[2]  max_retries  0 to 999
 -- ARGV[3]  scale        PRIORITY, oldest first: of the scores, see aged; else 1
@@ -25,14 +27,16 @@
 -- @include whole
 -- @include note
 -- @include hint
+-- @include with_keys
 
 local store, prepare, retry, meta, wake, audit = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local born = KEYS[7]
+local slot = with_keys({ meta = meta }, { KEYS[7], KEYS[8], KEYS[9] })
+local born = slot.born
 local highest_first, max_retries, scale = ARGV[1] == 'high', tonumber(ARGV[2]), tonumber(ARGV[3])
 local publish, actor = ARGV[4], ARGV[5]
 
 local now_ms = read_clock()
-check_types({ store, prepare, retry, born }, { meta })
+check_types({ store, prepare, retry, born }, { meta, slot.held, slot.body })
 redis.call('XLEN', audit)
 
 local totals, answers = {}, {}
@@ -41,6 +45,10 @@ for i = 6, #ARGV do
   local content = ARGV[i]
   local stored, waiting = redis.call('ZSCORE', store, content), redis.call('ZSCORE', retry, content)
   local answer = 'done'
+  if waiting and slot.held then
+    -- @include fold_back
+    fold_back(slot, content, stored)
+  end
   if not stored and not waiting then
     answer = redis.call('ZSCORE', prepare, content) and 'in_flight' or 'absent'
   elseif highest_first then
@@ -63,6 +71,9 @@ for i = 6, #ARGV do
   elseif stored then
     if tonumber(stored) > now_ms then
       redis.call('ZADD', store, whole(now_ms), content)
+    end
+    if waiting and slot.held then
+      count(totals, 'merged', redis.call('ZREM', retry, content))
     end
   else
     redis.call('ZADD', store, whole(tonumber(waiting) % 1000), content)

@@ -8,6 +8,7 @@
 -- KEYS[6]  meta     HASH  totals
 -- KEYS[7]  error    HASH  content -> last failure, JSON
 -- KEYS[8]  born?    ZSET  content -> time of its last send, ms; only for PRIORITY with a time to live
+-- KEYS[9]  held?    HASH  content -> record of what is in flight or waits; only where the topic merges
 -- ARGV[1]  limit  most messages, 0 to 1,000, the lowest scores first; in a slot with bodies at most 128
 -- Returns: how many were dropped
 -- Errors: none of its own
@@ -16,13 +17,17 @@
 -- @include check_types
 -- @include write_totals
 -- @include forget_unused
+-- @include with_keys
 
 local from, store = KEYS[1], KEYS[2]
-local slot = { prepare = KEYS[3], retry = KEYS[4], body = KEYS[5], meta = KEYS[6], error = KEYS[7] }
-local born, limit = KEYS[8], tonumber(ARGV[1])
+local slot = with_keys({
+  prepare = KEYS[3], retry = KEYS[4], body = KEYS[5], meta = KEYS[6], error = KEYS[7],
+}, { KEYS[8], KEYS[9] })
+local limit = tonumber(ARGV[1])
+local born = slot.born
 
-check_types({ store, slot.prepare, slot.retry, born }, { slot.body, slot.meta, slot.error })
-if redis.call('HLEN', slot.body) > 0 then
+check_types({ store, slot.prepare, slot.retry, born }, { slot.body, slot.meta, slot.error, slot.held })
+if redis.call('EXISTS', slot.body, slot.held or slot.body) > 0 then
   limit = math.min(limit, 128) -- to free large ones takes its time
 end
 local contents = limit > 0 and redis.call('ZRANGE', from, 0, limit - 1) or {}
@@ -32,6 +37,9 @@ end
 redis.call('ZREM', from, unpack(contents))
 if born and from == store then
   redis.call('ZREM', born, unpack(contents))
+end
+if slot.held and from ~= store then
+  redis.call('HDEL', slot.held, unpack(contents))
 end
 local fresh, gone = redis.call('ZMSCORE', store, unpack(contents)), {}
 for i, content in ipairs(contents) do

@@ -7,6 +7,8 @@
 -- KEYS[5]  wake     channel
 -- KEYS[6]  audit    STREAM  who steered what
 -- KEYS[7]  born?    ZSET  content -> time of its last send, ms; only for PRIORITY with a time to live
+-- KEYS[8]  held?    HASH  content -> record of what waits for a retry; only where the topic merges, like body
+-- KEYS[9]  body?    HASH  content -> record
 -- ARGV[1]  kind     `after`, `at` or `priority`: see new_score
 -- ARGV[2]  value    ms from now, epoch ms, or priority
 -- ARGV[3]  scale    PRIORITY, oldest first: of the scores, see aged; else 1
@@ -29,9 +31,11 @@
 -- @include with_own_age
 -- @include note
 -- @include hint
+-- @include with_keys
 
 local store, prepare, retry, meta, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local audit, born = KEYS[6], KEYS[7]
+local audit, slot = KEYS[6], with_keys({ meta = KEYS[4] }, { KEYS[7], KEYS[8], KEYS[9] })
+local born = slot.born
 local kind, value, scale, unit_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local publish, actor, action = ARGV[5], ARGV[6], ARGV[7]
 
@@ -40,7 +44,7 @@ local score, refusal = new_score(kind, value, now_ms, scale, unit_ms)
 if not score then
   return refusal
 end
-check_types({ store, prepare, retry, born }, { meta })
+check_types({ store, prepare, retry, born }, { meta, slot.held, slot.body })
 redis.call('XLEN', audit)
 
 local totals, answers = {}, {}
@@ -53,6 +57,10 @@ for i = 8, #ARGV do
     redis.call('ZADD', store, whole(own), content)
     if born then
       redis.call('ZADD', born, 'NX', whole(now_ms), content)
+    end
+    if waiting and slot.held then
+      -- @include fold_back
+      fold_back(slot, content, stored)
     end
     if waiting then
       redis.call('ZREM', retry, content)

@@ -26,6 +26,7 @@
 -- @include check_types
 -- @include write_totals
 -- @include read_clock
+-- @include failure_of
 -- @include record_failure
 -- @include bury_entry
 -- @include park

@@ -8,16 +8,17 @@
 -- KEYS[6]  error      HASH  content -> last failure, JSON
 -- KEYS[7]  reason     HASH  content -> why it died, JSON
 -- KEYS[8]  dead_body  HASH  content -> body of the dead
+-- KEYS[9]  held?      HASH  content -> record of what is in flight or waits; only where the topic merges
 -- ARGV[1]  content  to look for
--- Returns: { now_ms, scores in store, prepare, retry and dead, body, last failure, reason, body of the dead }; each of
---   them a table of one, or empty where there is none
+-- Returns: { now_ms, scores in store, prepare, retry and dead, body, last failure, reason, body of the dead, held };
+--   each of them a table of one, or empty where there is none; held only where the topic merges
 -- Errors: none of its own
 -- Complexity: O(1), and the size of the bodies
 -- Notes: reads only.
 -- @include read_clock
 -- @include whole
 
-local zsets, hashes = { KEYS[1], KEYS[2], KEYS[3], KEYS[4] }, { KEYS[5], KEYS[6], KEYS[7], KEYS[8] }
+local zsets, hashes = { KEYS[1], KEYS[2], KEYS[3], KEYS[4] }, { KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9] }
 local content = ARGV[1]
 
 local found = { whole(read_clock()) }

@@ -7,6 +7,7 @@
 -- KEYS[5]  body       HASH  content -> body
 -- KEYS[6]  dead_body  HASH  content -> body of the dead
 -- KEYS[7]  reason     HASH  content -> why it died, JSON
+-- KEYS[8]  held?      HASH  content -> record of what is in flight or waits; only where the topic merges
 -- ARGV[1]  pattern    with * ? and [...]
 -- ARGV[2]  count      about how many entries to go over in each section, 1 to 1,000
 -- ARGV[3]  most_body  bytes of a body to hand over
@@ -25,6 +26,7 @@
 
 local sections = { KEYS[1], KEYS[2], KEYS[3], KEYS[4] }
 local body, dead_body, reason = KEYS[5], KEYS[6], KEYS[7]
+local held = KEYS[8] or body
 local pattern, count, most_body = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local cursors = { ARGV[4], ARGV[5], ARGV[6], ARGV[7] }
 
@@ -33,7 +35,7 @@ for section, cursor in ipairs(cursors) do
   if cursor ~= '' then
     local items
     cursors[section], items = scan_within(sections[section], cursor, pattern, count, 1048576)
-    local bodies = section == 4 and dead_body or body
+    local bodies = section == 4 and dead_body or section == 1 and body or held
     for i = 1, #items, 2 do
       local content, size, begin = items[i], -1, ''
       if redis.call('HEXISTS', bodies, content) == 1 then

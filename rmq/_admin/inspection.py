@@ -21,8 +21,6 @@ from rmq._model.whereabouts import (
     Place,
     SearchPage,
     Whereabouts,
-    meaning_of,
-    priority_of,
 )
 from rmq._model.workers import WorkerInfo
 from rmq._scripts import dead as dead_
@@ -60,7 +58,7 @@ class Inspection(View):
         answers = self._each(lambda slot: viewing.peek(self.topic, slot, place, 0, limit), wanted)
         found: list[PeekedMessage] = []
         for slot, (now_ms, rows, more) in zip(wanted, answers, strict=True):
-            found += (self._peeked(slot, place, now_ms, *row) for row in rows)
+            found += (viewing.peeked_message(self.topic, slot, place, now_ms, row) for row in rows)
             if more:  # large bodies take several calls
                 found += islice(self.pages(slot, place, limit, len(rows)), limit - len(rows))
         return found
@@ -77,7 +75,7 @@ class Inspection(View):
     def _pages(self, slot: int, place: Place, page: int, start: int) -> Iterator[PeekedMessage]:
         while True:
             now_ms, rows, more = self._connections.run(viewing.peek(self.topic, slot, place, start, page))
-            yield from (self._peeked(slot, place, now_ms, *row) for row in rows)
+            yield from (viewing.peeked_message(self.topic, slot, place, now_ms, row) for row in rows)
             if len(rows) < page and not more:
                 return
             start += len(rows)
@@ -174,13 +172,6 @@ class Inspection(View):
             for worker in workers
             if any(each.topic == self.topic.name and slot in each.busy_slots for each in worker.listeners)
         )
-
-    def _peeked(
-        self, slot: int, place: Place, now_ms: int, content: bytes, score: int, body: bytes | None
-    ) -> PeekedMessage:
-        due_ms, left = meaning_of(self.topic, place, score)
-        priority = priority_of(self.topic, place, score)
-        return PeekedMessage(self.topic.name, slot, content, body, place, score, due_ms, left, now_ms, priority)
 
 
 def read_workers(connections: Connections) -> list[WorkerInfo]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 from rmq._model.envelope import unwrap
 from rmq._model.owner import NO_OWNER, Owner
@@ -16,6 +17,9 @@ from rmq._model.topics import Topic
 from rmq.errors import AlreadySettledError, LeaseLostError, ReplyLostError, RmqError
 
 MAX_ERROR_CHARACTERS = 1_000
+
+Fold: TypeAlias = Callable[[Any, bytes], Any]
+"""Puts an item to what those before it came to."""
 
 
 class Verb(Enum):
@@ -71,7 +75,7 @@ class Delivery:
         topic: Its topic's definition.
         slot: Its slot.
         content: Its content in bytes.
-        body: Its body in bytes, or `None`.
+        body: Its body in bytes, or `None`. With the topic's `merge`: a number as text; `None` for items.
         store_score: Score it had in store: due ms, a priority with its age, or, after a rollback, retries left.
         claim_score: The token that ack, nack and extend compare.
         claimed_ms: Redis' time of the claim, epoch ms.
@@ -148,6 +152,64 @@ class Delivery:
         """Its priority; `None` on time topics and for a retry."""
         plain = not self.topic.type.timed and self.store_score > self.topic.max_retries
         return ages_for(self.topic.max_priority).priority_of(self.store_score) if plain else None
+
+    @property
+    def merged(self) -> int:
+        """How many sends this delivery stands for, 1 for one; always 1 without the topic's `merge`: nobody counts."""
+        return 1
+
+    @property
+    def value(self) -> Any:
+        """What its sends folded into: the body, for `Max`, `Min` and `Sum` a number, for `Collect` the items."""
+        return self.body
+
+    @property
+    def items(self) -> tuple[bytes, ...]:
+        """The items of a `Collect`, or the parts of a join, in the order of sending; else none."""
+        return ()
+
+    @property
+    def first_sent_ms(self) -> int | None:
+        """When the first of its sends arrived, epoch ms by Redis' clock; `None` without the topic's `merge`."""
+        return None
+
+    @property
+    def last_sent_ms(self) -> int | None:
+        """When the last of its sends arrived, epoch ms by Redis' clock; `None` without the topic's `merge`."""
+        return None
+
+    @property
+    def first_sent(self) -> datetime | None:
+        """When the first of its sends arrived, by Redis' clock; `None` without the topic's `merge`."""
+        return None
+
+    @property
+    def last_sent(self) -> datetime | None:
+        """When the last of its sends arrived, by Redis' clock; `None` without the topic's `merge`."""
+        return None
+
+    @property
+    def wanted(self) -> int:
+        """How many parts a join waits for; 0 where it is none."""
+        return 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all parts of a join are there; True where it is none."""
+        return True
+
+    def fold(self, function: Fold, initial: Any = None) -> Any:
+        """Return what the items come to, for example `fold(json_merge_patch)`: `functools.reduce` over `items`.
+
+        Args:
+            function: Takes what the items before came to, and an item.
+            initial: What comes before the first item; by default the fold begins with that item.
+
+        Returns:
+            `initial` where there are no items.
+        """
+        del function
+        return initial
 
     @property
     def epoch(self) -> int:

@@ -2,52 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias, cast
 
-from rmq._model.envelope import MARK, wrap
+from rmq._model.frozen import setters_of
+from rmq._model.payloads import Body, Payload, checked_body, payload_bytes
+from rmq._model.recording import join_record, record_of, refuse_extras
+from rmq._model.stream_messages import StreamMessage
 from rmq._model.times import MAX_SCORE, Duration, Instant, duration_ms, instant_ms
 from rmq._model.topics import Topic, TopicType, slot_of
 from rmq.errors import InvalidMessageError, InvalidValueError
 
-Payload: TypeAlias = str | bytes
-"""Content, slot basis or body: text is sent as UTF-8."""
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class RangeMergeMessage:
     """Due `time_range` after the first send of this content; sends until it is claimed merge into it.
 
     Args:
         content: What identifies the message and merges duplicates; not empty.
-        time_range: The merge window: `timedelta` or ms, > 0, at most 100 years.
+        time_range: The merge window: `timedelta` or ms, > 0, at most 100 years; `None` for that of the topic's `merge`.
         slot_basis: What the slot is computed from instead of the content; equal contents need equal bases.
-        body: Optional payload. When a send merges, the body already there stays.
+        body: Optional payload. When a send merges, the body already there stays, or what the topic's `merge` says: a
+            number for `Max`, `Min` and `Sum`, an item or a tuple of items for `Collect`.
+        version: For `Newest`, and only there: a whole number from 0 to 2^53 - 1.
+        weight: Topics with `merge`: how many sends it stands for, 1 to 2^31.
 
     Raises:
         InvalidMessageError: A value breaks its rule.
     """
 
     content: Payload
-    time_range: Duration
+    time_range: Duration | None = None
     slot_basis: Payload | None = None
-    body: Payload | None = None
+    body: Body = None
+    version: int | None = field(default=None, kw_only=True)
+    weight: int = field(default=1, kw_only=True)
 
-    def __post_init__(self) -> None:
-        time_range = self.time_range
+    def __init__(
+        self,
+        content: Payload,
+        time_range: Duration | None = None,
+        slot_basis: Payload | None = None,
+        body: Body = None,
+        *,
+        version: int | None = None,
+        weight: int = 1,
+    ) -> None:
         if type(time_range) is not int or not 0 < time_range <= 86_400_000:
-            if _checked_ms(duration_ms, time_range, "time_range") == 0:
-                raise InvalidMessageError(f"time_range is {time_range!r}; it must be more than 0")
+            _check_range(time_range)
+        set_content, set_time_range, set_basis, set_body, set_version, set_weight = _RANGE_MERGE
+        set_content(self, content)
+        set_time_range(self, time_range)
+        set_basis(self, slot_basis)
+        set_body(self, body)
+        set_version(self, version)
+        set_weight(self, weight)
 
     def score_ms(self) -> int:
-        """Return the time range in whole ms, rounded up."""
+        """Return the time range in whole ms, rounded up; 0 where the topic's stands."""
         time_range = self.time_range
-        return time_range if type(time_range) is int else duration_ms(time_range, "time_range")
+        return time_range if type(time_range) is int else _range_ms(time_range)
+
+
+_RANGE_MERGE = setters_of(RangeMergeMessage)
 
 
 @dataclass(frozen=True, slots=True)
+class JoinMessage:
+    """A part of a whole, for topics with `max_count=PER_MESSAGE`: due when all parts are there, or at its time.
+
+    Args:
+        content: What identifies the whole; not empty.
+        part: Which part it is, an item of the delivery: a payload that is not empty. Sent again, it counts once.
+        of: How many different parts the whole has, 1 to `max_items` of the topic's `Collect`; the last send's stands.
+        time_range: How long the whole waits for its parts: `timedelta` or ms, > 0, at most 100 years; `None` for that
+            of the topic's `merge`.
+        slot_basis: What the slot is computed from instead of the content; equal contents need equal bases.
+
+    Raises:
+        InvalidMessageError: A value breaks its rule.
+    """
+
+    content: Payload
+    part: Payload
+    of: int
+    time_range: Duration | None = None
+    slot_basis: Payload | None = None
+
+    def __post_init__(self) -> None:
+        if not self.part:
+            raise InvalidMessageError(f"part is {self.part!r}; it must not be empty")
+        if type(self.of) is not int or self.of < 1:
+            raise InvalidMessageError(f"of is {self.of!r}; it must be a whole number from 1")
+        _check_range(self.time_range)
+
+    def score_ms(self) -> int:
+        """Return the time range in whole ms, rounded up; 0 where the topic's stands."""
+        return _range_ms(self.time_range)
+
+
+def _check_range(time_range: Duration | None) -> None:
+    if time_range is not None and _checked_ms(duration_ms, time_range, "time_range") == 0:
+        raise InvalidMessageError(f"time_range is {time_range!r}; it must be more than 0")
+
+
+def _range_ms(time_range: Duration | None) -> int:
+    return 0 if time_range is None else duration_ms(time_range, "time_range")
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class PriorityMessage:
     """Delivered before all messages of a smaller priority; the last send of a content decides on its priority.
 
@@ -56,7 +121,10 @@ class PriorityMessage:
         priority: Whole number, larger first: 1 to the topic's `max_priority`; with `ties="any"` above its
             `max_retries` and below 2^53.
         slot_basis: What the slot is computed from instead of the content; equal contents need equal bases.
-        body: Optional payload; the last send's stands.
+        body: Optional payload; the last send's stands, or what the topic's `merge` says: a number for `Max`, `Min` and
+            `Sum`, an item or a tuple of items for `Collect`.
+        version: For `Newest`, and only there: a whole number from 0 to 2^53 - 1.
+        weight: Topics with `merge`: how many sends it stands for, 1 to 2^31.
 
     Raises:
         InvalidMessageError: A value breaks its rule.
@@ -65,16 +133,37 @@ class PriorityMessage:
     content: Payload
     priority: int
     slot_basis: Payload | None = None
-    body: Payload | None = None
+    body: Body = None
+    version: int | None = field(default=None, kw_only=True)
+    weight: int = field(default=1, kw_only=True)
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        content: Payload,
+        priority: int,
+        slot_basis: Payload | None = None,
+        body: Body = None,
+        *,
+        version: int | None = None,
+        weight: int = 1,
+    ) -> None:
         # an IntEnum is how many people write tiers; a bool is a mistake
-        whole = isinstance(self.priority, int) and not isinstance(self.priority, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
-        if not whole or not 0 < self.priority <= MAX_SCORE:
-            raise InvalidMessageError(f"priority is {self.priority!r}; it must be a whole number from 1 to 2^53 - 1")
+        whole = isinstance(priority, int) and not isinstance(priority, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not whole or not 0 < priority <= MAX_SCORE:
+            raise InvalidMessageError(f"priority is {priority!r}; it must be a whole number from 1 to 2^53 - 1")
+        set_content, set_priority, set_basis, set_body, set_version, set_weight = _PRIORITY
+        set_content(self, content)
+        set_priority(self, priority)
+        set_basis(self, slot_basis)
+        set_body(self, body)
+        set_version(self, version)
+        set_weight(self, weight)
 
 
-@dataclass(frozen=True, slots=True)
+_PRIORITY = setters_of(PriorityMessage)
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class FixedTimeMessage:
     """Due at a given time; the last send of a content decides.
 
@@ -82,7 +171,10 @@ class FixedTimeMessage:
         content: What identifies the message and merges duplicates; not empty.
         fixed_time: When it is due: aware `datetime` or epoch ms; ahead of Redis' time on arrival.
         slot_basis: What the slot is computed from instead of the content; equal contents need equal bases.
-        body: Optional payload; the last send's stands.
+        body: Optional payload; the last send's stands, or what the topic's `merge` says: a number for `Max`, `Min` and
+            `Sum`, an item or a tuple of items for `Collect`.
+        version: For `Newest`, and only there: a whole number from 0 to 2^53 - 1.
+        weight: Topics with `merge`: how many sends it stands for, 1 to 2^31.
 
     Raises:
         InvalidMessageError: A value breaks its rule.
@@ -91,11 +183,29 @@ class FixedTimeMessage:
     content: Payload
     fixed_time: Instant
     slot_basis: Payload | None = None
-    body: Payload | None = None
+    body: Body = None
+    version: int | None = field(default=None, kw_only=True)
+    weight: int = field(default=1, kw_only=True)
 
-    def __post_init__(self) -> None:
-        if type(self.fixed_time) is not int or not 0 < self.fixed_time <= MAX_SCORE:
-            _checked_ms(instant_ms, self.fixed_time, "fixed_time")
+    def __init__(
+        self,
+        content: Payload,
+        fixed_time: Instant,
+        slot_basis: Payload | None = None,
+        body: Body = None,
+        *,
+        version: int | None = None,
+        weight: int = 1,
+    ) -> None:
+        if type(fixed_time) is not int or not 0 < fixed_time <= MAX_SCORE:
+            _checked_ms(instant_ms, fixed_time, "fixed_time")
+        set_content, set_fixed_time, set_basis, set_body, set_version, set_weight = _FIXED_TIME
+        set_content(self, content)
+        set_fixed_time(self, fixed_time)
+        set_basis(self, slot_basis)
+        set_body(self, body)
+        set_version(self, version)
+        set_weight(self, weight)
 
     def score_ms(self) -> int:
         """Return the fixed time as epoch ms, rounded up."""
@@ -103,45 +213,11 @@ class FixedTimeMessage:
         return fixed_time if type(fixed_time) is int else instant_ms(fixed_time, "fixed_time")
 
 
-@dataclass(frozen=True, slots=True)
-class StreamMessage:
-    """An entry of a log: delivered in the order of sending within its slot, to every group, and never merged.
-
-    Args:
-        content: A content like that of other messages, or the entry's fields, name -> value: 1 to 500 of them.
-        slot_basis: What the slot is computed from instead of the content or the fields: messages of one basis keep
-            their order.
-        body: Optional payload beside a content; not beside fields.
-
-    Raises:
-        InvalidMessageError: A value breaks its rule.
-    """
-
-    content: Payload | Mapping[str, Payload]
-    slot_basis: Payload | None = None
-    body: Payload | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.content, Mapping):
-            if not 0 < len(self.content) <= MAX_FIELDS:
-                raise InvalidMessageError(f"an entry has {len(self.content)} fields; it must have 1 to {MAX_FIELDS}")
-            if self.body is not None:
-                raise InvalidMessageError("an entry made of fields has no body; put it into a field")
-
-    def flat(self) -> tuple[bytes, ...]:
-        """Return the fields as Redis takes them: name, value, name, value ...; none for a message with a content."""
-        if not isinstance(self.content, Mapping):
-            return ()
-        flat: list[bytes] = []
-        for name, value in self.content.items():
-            flat.append(payload_bytes(name, "name of a field"))
-            if not flat[-1] or flat[-1].startswith(b"rmq:"):
-                raise InvalidMessageError(f"field {name!r:.80} must have a name that does not begin with 'rmq:'")
-            flat.append(payload_bytes(value, f"field {name!r:.80}"))
-        return tuple(flat)
+_FIXED_TIME = setters_of(FixedTimeMessage)
 
 
-Message: TypeAlias = RangeMergeMessage | PriorityMessage | FixedTimeMessage | StreamMessage
+_Plain: TypeAlias = RangeMergeMessage | PriorityMessage | FixedTimeMessage
+Message: TypeAlias = _Plain | StreamMessage | JoinMessage
 
 MESSAGE_TYPES: dict[
     TopicType, type[RangeMergeMessage] | type[PriorityMessage] | type[FixedTimeMessage] | type[StreamMessage]
@@ -152,10 +228,8 @@ MESSAGE_TYPES: dict[
     TopicType.STREAM: StreamMessage,
 }
 
-_TOPIC_TYPES = {kind: topic_type for topic_type, kind in MESSAGE_TYPES.items()}  # by class: an enum hashes slowly
-
-MAX_FIELDS = 500
-"""Most fields of an entry."""
+_TOPIC_TYPES: dict[type[Message], TopicType] = {kind: topic_type for topic_type, kind in MESSAGE_TYPES.items()}
+"""By class: an enum hashes slowly."""
 
 
 def _checked_ms(convert: object, value: object, name: str) -> int:
@@ -165,22 +239,6 @@ def _checked_ms(convert: object, value: object, name: str) -> int:
         raise InvalidMessageError(str(error)) from None
 
 
-def payload_bytes(value: Payload, name: str) -> bytes:
-    """Return a content, slot basis or body as the bytes that are stored.
-
-    Raises:
-        InvalidMessageError: Neither `str` nor `bytes`, or text that UTF-8 cannot hold (a lone surrogate).
-    """
-    if isinstance(value, str):
-        try:
-            return value.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidMessageError(f"{name} {value!r:.80} cannot be written as UTF-8: {error.reason}") from None
-    if isinstance(value, bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
-        return value
-    raise InvalidMessageError(f"{name} is {value!r:.80}; it must be str or bytes")
-
-
 class Encoded(NamedTuple):
     """A message ready for its slot.
 
@@ -188,7 +246,7 @@ class Encoded(NamedTuple):
         slot: Number of the slot.
         content: Content in bytes.
         score: Time range in ms, priority, or due time in ms, by the topic's type.
-        body: Body in bytes, or `None`.
+        body: Body in bytes, or `None`; a record on topics with `merge`.
         flat: Fields of a stream entry that was made of fields; the content is then all of them in a row.
     """
 
@@ -213,11 +271,7 @@ def encode(topic: Topic, message: Message) -> Encoded:
     """
     kind = type(message)
     if _TOPIC_TYPES.get(kind) is not topic.type:
-        raise InvalidMessageError(
-            f"topic {topic.name} is {topic.type.name} and takes {MESSAGE_TYPES[topic.type].__name__}, "
-            f"not {kind.__name__}",
-            topic=topic.name,
-        )
+        _check_joins(topic, kind)
     if isinstance(message, StreamMessage):
         return _encode_entry(topic, message)
     content = message.content if type(message.content) is bytes else payload_bytes(message.content, "content")
@@ -233,10 +287,44 @@ def encode(topic: Topic, message: Message) -> Encoded:
         if not lowest <= score <= highest:
             raise InvalidMessageError(_wrong_priority(topic, score), topic=topic.name)
     else:
-        score = message.score_ms()
+        score = message.score_ms() or _default_range_ms(topic)
     basis = content if message.slot_basis is None else payload_bytes(message.slot_basis, "slot_basis")
-    body = None if message.body is None else _checked_body(topic, content, message.body)
+    if topic.merge is not None:
+        body = _recorded(topic, content, message)
+    else:
+        sent: _Plain = message  # pyright: ignore[reportAssignmentType] - the type of the topic was checked above
+        body = None if sent.body is None else checked_body(topic, content, sent.body)
+        if sent.weight != 1 or sent.version is not None:
+            refuse_extras(topic, content, sent.version, sent.weight)
     return _encoded((slot_of(basis, topic.slots), content, score, body, ()))
+
+
+def _recorded(topic: Topic, content: bytes, message: _Plain | JoinMessage) -> bytes:
+    if isinstance(message, JoinMessage):
+        return join_record(topic, content, message.part, message.of)
+    if topic.merge is not None and topic.merge.joins:
+        _check_joins(topic, type(message))
+    return record_of(topic, content, message.body, message.version, message.weight)
+
+
+def _check_joins(topic: Topic, kind: type[Message]) -> None:
+    """Refuse a message that is not of the class that the topic takes."""
+    joins = topic.merge is not None and topic.merge.joins
+    taken = JoinMessage if joins else MESSAGE_TYPES[topic.type]
+    if kind is not taken:
+        what = "joins parts" if joins else f"is {topic.type.name}"
+        raise InvalidMessageError(
+            f"topic {topic.name} {what} and takes {taken.__name__}, not {kind.__name__}", topic=topic.name
+        )
+
+
+def _default_range_ms(topic: Topic) -> int:
+    if topic.default_range_ms is not None:
+        return topic.default_range_ms
+    raise InvalidMessageError(
+        f"time_range is None; topic {topic.name} has no window in its merge, so each message must name one",
+        topic=topic.name,
+    )
 
 
 def _wrong_priority(topic: Topic, priority: object) -> str:
@@ -260,18 +348,6 @@ def checked_priority(topic: Topic, priority: object) -> int:
     return priority
 
 
-def _checked_body(topic: Topic, content: bytes, payload: Payload | None) -> bytes | None:
-    body = None if payload is None else payload_bytes(payload, "body")
-    if body is not None and len(body) > topic.max_body_bytes:
-        raise InvalidMessageError(
-            f"body of {content!r:.80} has {len(body)} bytes; topic {topic.name} takes up to {topic.max_body_bytes}",
-            topic=topic.name,
-        )
-    if body is not None and body.startswith(MARK):
-        return wrap(body, "")
-    return body
-
-
 def _encode_entry(topic: Topic, message: StreamMessage) -> Encoded:
     flat = message.flat()
     content = b"".join(flat) if flat else payload_bytes(cast("Payload", message.content), "content")
@@ -281,4 +357,4 @@ def _encode_entry(topic: Topic, message: StreamMessage) -> Encoded:
             f"{what} {content!r:.80} has {len(content)} bytes; topic {topic.name} takes 1 to {most}", topic=topic.name
         )
     basis = content if message.slot_basis is None else payload_bytes(message.slot_basis, "slot_basis")
-    return Encoded(topic.slot_of(basis), content, 0, _checked_body(topic, content, message.body), flat)
+    return Encoded(topic.slot_of(basis), content, 0, checked_body(topic, content, message.body), flat)

@@ -19,11 +19,15 @@ from rmq.errors import UnreadableDocumentError
 FIRST_VERSION = 1
 """Version of a document that names none: RMQ wrote those before it knew versions."""
 
-SCHEMA_VERSION = 3
-"""Version of the documents that this code writes. 2: documents say their version. 3: a topic may have `ties`."""
+SCHEMA_VERSION = 4
+"""Version of the documents that this code writes. 2: documents say their version. 3: a topic may have `ties`. 4: a
+topic may have `merge`."""
 
 AGES_VERSION = 3
 """The oldest version that may act on a topic whose scores hold ages."""
+
+MERGE_VERSION = 4
+"""The oldest version that may act on a topic whose messages have records in place of bodies."""
 
 MAX_DOCUMENT_BYTES = 1_000_000
 """A longer document is not read. Source: ZooKeeper refuses nodes over 1 MiB; a definition takes less than 1 kB."""

@@ -32,6 +32,8 @@ MAX_SCORE = 2**53 - 1
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ONE_MS = timedelta(milliseconds=1)
+_LAST_MS = 253_402_300_799_999
+"""The last ms of the year 9999: a `datetime` ends there."""
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 monotonic_s: Callable[[], float] = time.monotonic if _BOOTTIME is None else partial(time.clock_gettime, _BOOTTIME)
@@ -105,6 +107,11 @@ def instant_ms(value: Instant, name: str) -> int:
     if not 0 < milliseconds <= MAX_SCORE:
         raise InvalidValueError(f"{name} is {value!r}; epoch milliseconds must lie between 1 and 2^53 - 1")
     return milliseconds
+
+
+def moment_of(epoch_ms: int | None) -> datetime | None:
+    """Return a time of Redis' clock as an aware `datetime`; `None` where it is unknown, or beyond the year 9999."""
+    return _EPOCH + timedelta(milliseconds=epoch_ms) if epoch_ms and 0 < epoch_ms <= _LAST_MS else None
 
 
 def _whole(value: object, name: str, expected: str) -> int:

@@ -6,15 +6,24 @@ import math
 import re
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
-from enum import Enum
 from typing import Any, cast
 from zlib import crc32
 
+from rmq._model.merging import Merge, check_change, check_merge
 from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy, retry_from_json
-from rmq._model.schema import AGES_VERSION, FIRST_VERSION, SCHEMA_VERSION, Document, new_document, read_document
+from rmq._model.schema import (
+    AGES_VERSION,
+    FIRST_VERSION,
+    MERGE_VERSION,
+    SCHEMA_VERSION,
+    Document,
+    new_document,
+    read_document,
+)
 from rmq._model.scores import MAX_AGED_PRIORITY, MAX_SCORE, STAMP, Ties
 from rmq._model.times import Duration, duration_ms
+from rmq._model.topic_types import TopicType, WhenFull
 from rmq.errors import InvalidTopicError, InvalidValueError, UnreadableDocumentError, UnreadableTopicError
 
 MAX_SLOTS = 16_384
@@ -40,35 +49,6 @@ def slot_of(basis: bytes, slots: int) -> int:
 def is_name(value: object) -> bool:
     """Return whether a value can be a topic's name."""
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
-
-
-class TopicType(Enum):
-    """How a topic orders and merges its messages."""
-
-    RANGE_MERGE = "RANGE_MERGE"
-    """Due `time_range` after the first send; duplicates until then fold into one delivery."""
-    PRIORITY = "PRIORITY"
-    """Larger priorities first; a duplicate takes the last priority sent."""
-    FIXED_TIME = "FIXED_TIME"
-    """Due at a given time; a duplicate takes the last time sent."""
-    STREAM = "STREAM"
-    """A log on Redis Streams: in the order of sending, without merging, for each of several groups."""
-
-    @property
-    def timed(self) -> bool:
-        """Whether store scores are due times."""
-        return self in (TopicType.RANGE_MERGE, TopicType.FIXED_TIME)
-
-
-class WhenFull(Enum):
-    """What a send meets where a slot's share of `max_backlog` is used up."""
-
-    REFUSE = "REFUSE"
-    """`BacklogFullError`, at once."""
-    BLOCK = "BLOCK"
-    """It waits for room, up to `full_timeout`; then `BacklogFullError`."""
-    DROP = "DROP"
-    """It is taken, and what would be delivered last is dropped: the lowest priority, the latest due time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +79,8 @@ class Topic:
             that is registered keeps its own: docs/guide/priorities.md says how to change it over.
         max_priority: PRIORITY with the oldest first: largest priority, 1 to 8,388,607; 1,048,575 by default. The more,
             the coarser the ages: 100 ms by default, 10 ms up to 131,071, 1 ms up to 8,191, else 1 s.
+        merge: What is kept of the bodies of merged messages, and when these are due; not for STREAM. `None`: the first
+            body on RANGE_MERGE, else the last one. Part of the topic's identity but for windows and bounds.
 
     Raises:
         InvalidTopicError: A value breaks its rule.
@@ -126,6 +108,9 @@ class Topic:
     max_burst: int | None = None
     ties: Ties | str | None = None
     max_priority: int | None = None
+    merge: Merge | None = None
+    default_range_ms: int | None = field(default=None, init=False, repr=False, compare=False)
+    """The time range of messages that name none, ms; `None` where they have to."""
     changes: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
     """Names of the settings that `changed` has changed: `RmqClient.change_topic` puts only these."""
 
@@ -161,6 +146,9 @@ class Topic:
         self._check_limits()
         self._check_rate()
         self._check_ties()
+        check_merge(self.name, self.type, self.merge)
+        if self.merge is not None and self.merge.window is not None:
+            object.__setattr__(self, "default_range_ms", self.merge.window.range_ms)
         object.__setattr__(self, "lease", timedelta(milliseconds=lease_ms))
         object.__setattr__(self, "max_dead_age", timedelta(milliseconds=age_ms))
 
@@ -289,6 +277,7 @@ class Topic:
             if name not in known:
                 raise InvalidTopicError(f"{name} is not a setting of a topic; the settings are {', '.join(known[3:])}")
         changed = replace(self, **settings)
+        check_change(self.name, self.merge, changed.merge)
         object.__setattr__(changed, "changes", self.changes | settings.keys())
         return changed
 
@@ -330,6 +319,8 @@ class Topic:
             limits["max_burst"] = self.max_burst
         if self.max_priority is not None:
             limits |= {"ties": Ties.OLDEST.value, "max_priority": self.max_priority}
+        if self.merge is not None:
+            limits["merge"] = self.merge.to_json()
         return limits
 
     @classmethod
@@ -375,6 +366,7 @@ class Topic:
                 max_burst=value.get("max_burst"),
                 ties=value.get("ties", Ties.ANY) if value["type"] == TopicType.PRIORITY.value else None,
                 max_priority=value.get("max_priority"),
+                merge=Merge.from_json(value["merge"]) if "merge" in value else None,
             )
         except KeyError as error:
             trouble = f"it has no {error}"
@@ -389,5 +381,7 @@ class Topic:
 
 
 def min_reader_of(topic: Topic) -> int:
-    """Return the oldest version of RMQ's documents that may act on a topic: scores with ages mean more to it."""
+    """Return the oldest version of RMQ's documents that may act on a topic: older ones misread ages and records."""
+    if topic.merge is not None:
+        return MERGE_VERSION
     return FIRST_VERSION if topic.max_priority is None else AGES_VERSION

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, cast
 
 from rmq._model.scores import ages_for, lease_end_ms, retries_left_of, second_of
+from rmq._model.times import moment_of
 from rmq._model.topics import Topic, TopicType
 
 Place = Literal["store", "prepare", "retry"]
@@ -16,16 +18,58 @@ SECTIONS: tuple[AnyPlace, ...] = ("store", "prepare", "retry", "dead")
 
 @dataclass(frozen=True, slots=True)
 class _InSlot:
-    """A content in a slot of a topic."""
+    """A content in a slot of a topic, with what is known of the sends that it stands for there.
+
+    Without the topic's `merge` nobody counts these: then it is one send, of unknown time.
+
+    Attributes:
+        body: Its body; `None` without one. With the topic's `merge`: a number as text, `None` for items.
+        number: What `Max`, `Min` or `Sum` came to; else `None`.
+        items: The items of a `Collect`, or the parts of a join, in the order of sending; else none.
+        item_count: How many items there are.
+        merged: How many sends it stands for.
+        first_sent_ms: When the first of them arrived, epoch ms by Redis' clock; `None` where that is unknown.
+        last_sent_ms: When the last of them arrived, likewise.
+        wanted: How many parts a join waits for; 0 where it is none.
+    """
 
     topic: str
     slot: int
     content: bytes
+    number: int | float | None = field(default=None, kw_only=True)
+    items: tuple[bytes, ...] = field(default=(), kw_only=True)
+    item_count: int = field(default=0, kw_only=True)
+    merged: int = field(default=1, kw_only=True)
+    first_sent_ms: int | None = field(default=None, kw_only=True)
+    last_sent_ms: int | None = field(default=None, kw_only=True)
+    wanted: int = field(default=0, kw_only=True)
 
     @property
     def text(self) -> str:
         """The content as text; bytes that are not UTF-8 show as backslash escapes."""
         return self.content.decode(errors="backslashreplace")
+
+    @property
+    def value(self) -> Any:
+        """What its sends folded into: the body, for `Max`, `Min` and `Sum` a number, for `Collect` the items."""
+        if self.number is not None:
+            return self.number
+        return self.items if self.item_count else cast("PeekedMessage", self).body  # all kinds have one
+
+    @property
+    def first_sent(self) -> datetime | None:
+        """When the first of its sends arrived, by Redis' clock; `None` where that is unknown."""
+        return moment_of(self.first_sent_ms)
+
+    @property
+    def last_sent(self) -> datetime | None:
+        """When the last of its sends arrived, by Redis' clock; `None` where that is unknown."""
+        return moment_of(self.last_sent_ms)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all parts of a join are there; True where it is none."""
+        return self.item_count >= self.wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +164,7 @@ class Whereabouts:
 
 @dataclass(frozen=True, slots=True)
 class FoundMessage(_InSlot):
-    """A message that a search found.
+    """A message that a search found. Of long bodies and many items it has the beginning.
 
     Attributes:
         place: `store`, `prepare` (in flight), `retry` (waiting) or `dead`.
@@ -129,7 +173,8 @@ class FoundMessage(_InSlot):
         error_type: Of a dead one: type of its last error; else empty.
         error_message: Of a dead one: text of its last error; else empty.
         body: The beginning of its body; `None` without one, and empty where this page held too many bytes.
-        body_bytes: Length of the whole body, 0 without one.
+        body_bytes: Length of the whole body, 0 without one; of items with 4 bytes more for each.
+        merged: As in `PeekedMessage`; 0 where this page held too many bytes.
         now_ms: Redis' time of the reading, epoch ms.
         priority: As in `PeekedMessage`.
     """

@@ -33,6 +33,7 @@ class Bound:
     def __init__(self, name: str, refusals: Refusals = NO_REFUSALS, *, repeatable: bool = True) -> None:
         self.name = name
         self._refusals = refusals
+        self._getters: dict[tuple[bool, bool], Callable[[Any], tuple[str, ...]]] = {}
         self.repeatable = repeatable
 
     @cached_property
@@ -53,24 +54,29 @@ class Bound:
         """Returns the keys in the script's order from an object that has them as attributes; not the optional ones."""
         return _getter(self._keys.required)
 
-    @cached_property
-    def _all_keys(self) -> Callable[[Any], tuple[str, ...]]:
-        return _getter(self._keys.required + self._keys.optional)
+    def _optional(self, born: bool, merges: bool) -> tuple[str, ...]:
+        """Return the names of the optional keys of topics that keep times of sending, or merge."""
+        return tuple(name for name in self._keys.optional if (born if name == "born" else merges))
 
     @cached_property
     def _keys(self) -> Names:
         return default_scripts()[self.name].keys
 
     def keys_of(self, topic: Topic, slot: int) -> tuple[str, ...]:
-        """Return the keys in a slot of a topic; with `born` only where the topic keeps times of sending."""
+        """Return the keys in a slot of a topic, of the optional ones those that such a topic has."""
         keys = slot_keys(topic.name, slot)
-        return self.keys(keys) if topic.ttl is None or topic.type.timed else self._all_keys(keys)
+        born, merges = topic.ttl is not None and not topic.type.timed, topic.merge is not None
+        if not born and not merges:
+            return self.keys(keys)
+        getter = self._getters.get((born, merges))
+        if getter is None:
+            getter = self._getters[born, merges] = _getter(self._keys.required + self._optional(born, merges))
+        return getter(keys)
 
     def keys_with(self, topic: Topic, slot: int, **others: str) -> tuple[str, ...]:
         """As `keys_of`, where some keys of the script are others than those of the slot that have their names."""
         names, keys = self._keys.required, slot_keys(topic.name, slot)
-        if topic.ttl is not None and not topic.type.timed:
-            names += self._keys.optional
+        names += self._optional(topic.ttl is not None and not topic.type.timed, topic.merge is not None)
         if unknown := others.keys() - set(names):
             raise TypeError(f"script {self.name} has no keys {', '.join(sorted(unknown))}")
         return tuple(others.get(name) or getattr(keys, name) for name in names)

@@ -107,7 +107,8 @@ class Claims:
 
     def __init__(self, topic: Topic, sweep_limit: int = SWEEP_LIMIT) -> None:
         self._topic = topic.name
-        self._keys_of = partial(_CLAIM.keys_of, topic) if topic.ttl is not None else None
+        plain = topic.ttl is None and topic.merge is None
+        self._keys_of = None if plain else partial(_CLAIM.keys_of, topic)
         self._ttl_ms = topic.ttl_ms
         self._parse = partial(_parse_claim, topic.max_retries)
         self._common: dict[str, Any] = {

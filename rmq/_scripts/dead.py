@@ -8,10 +8,10 @@ from itertools import repeat
 from typing import Any
 
 from rmq._io.wire import Argument
-from rmq._model.envelope import unwrap
 from rmq._model.failures import why_dead
 from rmq._model.replies import Redriven
 from rmq._model.scores import score_of
+from rmq._model.sends import told
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import DeadMessage
 from rmq._scripts.binding import Bound, ages_of
@@ -67,17 +67,18 @@ def list_dead(topic: Topic, slot: int, start: int, limit: int) -> Call[list[Dead
     def parse(reply: list[Any]) -> list[DeadMessage]:
         page, reasons, bodies = reply
         rows = zip(page[::2], page[1::2], reasons, bodies or repeat(None), strict=False)
-        return [dead_message(topic.name, slot, *row) for row in rows]
+        return [dead_message(topic, slot, *row) for row in rows]
 
     return _LIST_DEAD.call(topic, slot, parse, _LIST_DEAD.args(start=start, limit=limit))
 
 
 def dead_message(
-    topic: str, slot: int, content: bytes, died: bytes, reason: bytes | None, body: bytes | None
+    topic: Topic, slot: int, content: bytes, died: bytes, reason: bytes | None, stored: bytes | None
 ) -> DeadMessage:
     """Return a dead message from what its keys hold."""
     died_ms = score_of(died)
-    return DeadMessage(topic, slot, content, unwrap(body)[0], died_ms, *why_dead(reason, died_ms))
+    body, sends = told(topic, stored)
+    return DeadMessage(topic.name, slot, content, body, died_ms, *why_dead(reason, died_ms), **sends)
 
 
 def dead_reasons(topic: Topic, slot: int, sample: int) -> Call[tuple[int, Counter[str]]]:

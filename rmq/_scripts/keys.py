@@ -37,7 +37,7 @@ class SlotKeys:
         prepare: ZSET content -> claim score: in flight.
         retry: ZSET content -> retry score: failed, waiting out a delay.
         dead: ZSET content -> time of death, ms.
-        body: HASH content -> body of a message that is not dead.
+        body: HASH content -> body of a message that is not dead; on topics that merge, record of one in store.
         meta: HASH: owner's epoch and ensemble, paused, totals.
         error: HASH content -> JSON: the last failure of a message that is not dead.
         reason: HASH content -> JSON: why a dead message died.
@@ -46,6 +46,9 @@ class SlotKeys:
         born: ZSET content -> time of its last send, ms; only on PRIORITY topics with a time to live.
         audit: STREAM: who steered what in this slot, the last thousand lines.
         sizes: HASH, only on stream topics: how long the stream was at the last shrinking.
+        held: HASH content -> record of a message in flight, or waiting for a retry; only on topics that merge.
+        marks: HASH lane -> replies of calls that may be repeated; only on topics that merge; unused, it expires.
+        cool: ZSET content -> end of its window, ms; only on topics with a leading window; it expires.
     """
 
     store: str
@@ -61,6 +64,9 @@ class SlotKeys:
     born: str
     audit: str
     sizes: str
+    held: str
+    marks: str
+    cool: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from rmq._model.topics import Topic, TopicType
 from rmq._scripts import streams
 from rmq._scripts.binding import Bound, ages_of
 from rmq._scripts.keys import slot_keys
+from rmq._scripts.merging import MergedSends
+from rmq._scripts.numbering import Turn
 from rmq._transport.call import Call
 
 _PRIORITY, _RANGE_MERGE, _FIXED_TIME = Bound("send_priority"), Bound("send_range_merge"), Bound("send_fixed_time")
@@ -22,16 +24,34 @@ _DELAYED, _LIMITED, _AGED = Bound("send_delayed"), Bound("send_limited"), Bound(
 class SendCall(Protocol):
     """Builds the sends of a topic."""
 
-    def __call__(self, slot: int, messages: Sequence[Encoded], detailed: bool = False) -> Call[SendResult]:
-        """Build the send of up to `MAX_BATCH` messages of one slot; `detailed`: say of each whether it was new."""
+    def __call__(
+        self, slot: int, messages: Sequence[Encoded], detailed: bool = False, turn: Turn | None = None
+    ) -> Call[SendResult]:
+        """Build the send of up to `MAX_BATCH` messages of one slot.
+
+        Args:
+            slot: The slot.
+            messages: What to send; of one slot.
+            detailed: Say of each message whether it was new.
+            turn: Topics that merge: what names the call for its repeats. Others need none: a repeat merges.
+        """
         ...
 
 
 def send_calls(topic: Topic, *, delayed: bool = False) -> SendCall:
     """Return what builds the sends of a topic; `delayed`: FIXED_TIME, with delays in ms as scores."""
     if topic.type is TopicType.STREAM:
-        return partial(streams.send, topic)
+        return partial(_append, topic)
+    if topic.merge is not None:
+        return MergedSends(topic)
     return _Sends(topic, delayed)
+
+
+def _append(
+    topic: Topic, slot: int, messages: Sequence[Encoded], detailed: bool = False, turn: Turn | None = None
+) -> Call[SendResult]:
+    del turn
+    return streams.send(topic, slot, messages, detailed)
 
 
 class _Sends:
@@ -56,7 +76,10 @@ class _Sends:
             self._settings |= ages_of(topic)
         self._script = _LIMITED if self._limited else _DELAYED if delayed else _script_of(topic)
 
-    def __call__(self, slot: int, messages: Sequence[Encoded], detailed: bool = False) -> Call[SendResult]:
+    def __call__(
+        self, slot: int, messages: Sequence[Encoded], detailed: bool = False, turn: Turn | None = None
+    ) -> Call[SendResult]:
+        del turn
         script, number, limited = self._script, len(messages), self._limited
         flat = message_args(messages)
         settings = self._settings

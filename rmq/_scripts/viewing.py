@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
-from rmq._model.envelope import unwrap
 from rmq._model.failures import read_failure
 from rmq._model.figures import TOTALS, SlotStats
+from rmq._model.records import HEAD_BYTES, before_value
 from rmq._model.scores import score_of
+from rmq._model.sends import Sends, told
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import (
     SECTIONS,
@@ -43,20 +44,16 @@ def find(topic: Topic, slot: int, content: bytes) -> Call[Whereabouts]:
     def parse(reply: list[Any]) -> Whereabouts:
         now_ms = int(reply[0])
         scores = [score_of(found[0]) if found else None for found in reply[1:5]]
-        body, error, reason, dead_body = (found[0] if found else None for found in reply[5:9])
-        body = unwrap(body)[0]
+        body, error, reason, dead_body, *rest = (found[0] if found else None for found in reply[5:])
+        held = rest[0] if rest else body
 
-        def peeked(place: Place, score: int | None) -> PeekedMessage | None:
-            if score is None:
-                return None
-            meaning = meaning_of(topic, place, score)
-            priority = priority_of(topic, place, score)
-            return PeekedMessage(topic.name, slot, content, body, place, score, *meaning, now_ms, priority)
+        def peeked(place: Place, score: int | None, stored: bytes | None) -> PeekedMessage | None:
+            return None if score is None else peeked_message(topic, slot, place, now_ms, (content, score, stored))
 
         dead = None
         if scores[3] is not None:
-            dead = dead_message(topic.name, slot, content, b"%d" % scores[3], reason, dead_body)
-        alive = (peeked("store", scores[0]), peeked("prepare", scores[1]), peeked("retry", scores[2]))
+            dead = dead_message(topic, slot, content, b"%d" % scores[3], reason, dead_body)
+        alive = (peeked("store", scores[0], body), peeked("prepare", scores[1], held), peeked("retry", scores[2], held))
         failure = None if error is None else read_failure(error)[0]
         return Whereabouts(topic.name, slot, content, now_ms, *alive, dead, failure)
 
@@ -75,18 +72,32 @@ def search(topic: Topic, slot: int, pattern: bytes, count: int, cursors: Sequenc
         found: list[FoundMessage] = []
         for number, content, score, size, body, reason in zip(*(flat[column::6] for column in range(6)), strict=True):
             place, value = SECTIONS[int(number) - 1], score_of(score)
-            begin = None if int(size) < 0 else unwrap(body)[0]
-            length = max(0, int(size) - len(body) + len(begin or b""))
+            begin, length, sends = _beginning(topic, int(size), body)
             meaning = (value, None) if place == "dead" else meaning_of(topic, place, value)
             why, _ = read_failure(reason)
-            what = (topic.name, slot, content, place, value)
-            priority = priority_of(topic, place, value)
-            found.append(FoundMessage(*what, *meaning, why.type, why.message, begin, length, int(now_ms), priority))
+            rest = (why.type, why.message, begin, length, int(now_ms), priority_of(topic, place, value))
+            found.append(FoundMessage(topic.name, slot, content, place, value, *meaning, *rest, **sends))
         return tuple(each.decode() for each in nexts), found
 
     of_section = {f"{section}_cursor": cursor for section, cursor in zip(SECTIONS, cursors, strict=True)}
     args = _SEARCH.args(pattern=pattern, count=count, most_body=MOST_BODY_BYTES, **of_section)
     return _SEARCH.call(topic, slot, parse, args)
+
+
+def _beginning(topic: Topic, size: int, read: bytes) -> tuple[bytes | None, int, Sends]:
+    """Return the beginning of a body, how long it is in all, and what is known of its sends.
+
+    Args:
+        topic: The definition.
+        size: How many bytes are stored, -1 for none.
+        read: The first of them; none where the page held too many.
+    """
+    if topic.merge is not None and size > 0 and not read:
+        return b"", max(0, size - HEAD_BYTES - before_value(topic.merge.kind)), {"merged": 0}
+    begin, sends = told(topic, None if size < 0 else read)
+    if sends.get("item_count"):
+        return None, size - HEAD_BYTES - before_value("J" if sends.get("wanted") else "C"), sends
+    return begin, 0 if begin is None else max(0, size - len(read) + len(begin)), sends
 
 
 def audit_lines(topic: Topic, slot: int, limit: int) -> Call[list[AuditLine]]:
@@ -113,18 +124,30 @@ def peek(
 ) -> Call[tuple[int, list[tuple[bytes, int, bytes | None]], bool]]:
     """Build the reading of a page of `store`, `prepare` or `retry`.
 
-    It answers Redis' time, (content, score, body) of each, and whether the page has more, since these are large.
+    It answers Redis' time, (content, score, what is stored as its body) of each, and whether the page has more, since
+    these are large.
     """
-    zset: str = getattr(slot_keys(topic.name, slot), place)
+    keys = slot_keys(topic.name, slot)
+    zset: str = getattr(keys, place)
+    body = keys.body if topic.merge is None or place == "store" else keys.held
     order = order_of(topic) if place == "store" else "low"
 
     def parse(reply: list[Any]) -> tuple[int, list[tuple[bytes, int, bytes | None]], bool]:
         now_ms, page, bodies, more = reply
         rows = zip(page[::2], page[1::2], bodies or repeat(None), strict=False)
-        found = [(content, score_of(score), unwrap(body)[0]) for content, score, body in rows]
-        return int(now_ms), found, is_one(more)
+        return int(now_ms), [(content, score_of(score), stored) for content, score, stored in rows], is_one(more)
 
-    return _PEEK.call(topic, slot, parse, _PEEK.args(order=order, start=start, limit=limit), zset=zset)
+    return _PEEK.call(topic, slot, parse, _PEEK.args(order=order, start=start, limit=limit), zset=zset, body=body)
+
+
+def peeked_message(
+    topic: Topic, slot: int, place: Place, now_ms: int, row: tuple[bytes, int, bytes | None]
+) -> PeekedMessage:
+    """Return a message where it lies, from a row of `peek`."""
+    content, score, stored = row
+    body, sends = told(topic, stored)
+    meaning, priority = meaning_of(topic, place, score), priority_of(topic, place, score)
+    return PeekedMessage(topic.name, slot, content, body, place, score, *meaning, now_ms, priority, **sends)
 
 
 def stats(topic: Topic, slot: int) -> Call[SlotStats]:

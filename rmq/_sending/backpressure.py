@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from rmq._model.messages import Encoded
 from rmq._model.replies import SendResult
@@ -11,6 +12,7 @@ from rmq._model.topics import Topic, WhenFull
 from rmq._slots.slots import SlotWriter
 from rmq.errors import BacklogFullError, RmqError
 
+T = TypeVar("T")
 Sleep = Callable[[float], None]
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
 
@@ -55,6 +57,23 @@ def send_patiently(
         else:
             size, until_s, pause_s = len(messages), monotonic_s() + timeout_s, _SHORTEST_PAUSE_S
     return stored, None
+
+
+def wait_for_room(send: Callable[[], T], timeout_s: float, sleep: Sleep) -> T:
+    """Repeat a send until it finds room for all that it sends.
+
+    Raises:
+        BacklogFullError: It has found none for `timeout_s`.
+    """
+    until_s, pause_s = monotonic_s() + timeout_s, _SHORTEST_PAUSE_S
+    while True:
+        try:
+            return send()
+        except BacklogFullError as full:
+            if monotonic_s() >= until_s:
+                raise _timed_out(full, timeout_s) from full
+        sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def add_up(first: SendResult, second: SendResult) -> SendResult:

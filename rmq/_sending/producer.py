@@ -2,44 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Iterable
 
 from rmq._model.envelope import unwrap, wrap
 from rmq._model.messages import Encoded, Message, encode
 from rmq._model.observers import Observers
+from rmq._model.records import traced
 from rmq._model.replies import SendResult
 from rmq._model.topics import Topic, TopicType
-from rmq._scripts.claiming import MAX_BATCH
-from rmq._sending.backpressure import blocks, send_patiently
-from rmq._sending.pipeline import BATCH_BYTES, Pipeline, RoundSize
+from rmq._scripts.numbering import Turn, named_turn
+from rmq._sending.backpressure import blocks, wait_for_room
+from rmq._sending.stream import Calls, Stream, with_details
 from rmq._slots.slots import SlotWriter
-from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import (
-    BacklogFullError,
     DurabilityError,
-    InvalidBatchError,
     InvalidMessageError,
-    RedisUnavailableError,
-    RmqError,
+    InvalidValueError,
     SendError,
 )
 
-BATCH = 500
-"""Messages per script call; more where a topic has few slots, see `batch_size`."""
-
-CALLS_IN_FLIGHT = 4
-"""Most script calls per round trip, each to another slot; while one is under way, the next is put together."""
-
-BUFFERED_BYTES = 64 * BATCH_BYTES
-"""Most bytes of contents and bodies held back to fill batches."""
-
-BUFFERED = 20_000
-"""Most messages held back to fill batches, over all slots."""
-
-ROUND = RoundSize(CALLS_IN_FLIGHT * BATCH, CALLS_IN_FLIGHT * BATCH_BYTES)
+MAX_ONCE = 200
+"""Most characters in the name of a call."""
 
 
 class Producer:
@@ -66,51 +50,73 @@ class Producer:
         self._appends = topic.type is TopicType.STREAM
         self.topic = topic
 
-    def send(self, message: Message) -> SendResult:
+    def send(self, message: Message, *, once: str | None = None) -> SendResult:
         """Send one message.
+
+        Args:
+            message: The message.
+            once: Topics with `merge=`: a name for this call, 1 to 200 characters. A call of that name within an hour
+                of it, by any process, changes nothing and returns the same.
 
         Returns:
             One new or one merged; on a stream topic with the entry's id.
 
         Raises:
             InvalidMessageError: The message breaks a rule; nothing was sent.
+            InvalidValueError: `once` is no name, or the topic does not merge.
             SendError: It was refused and not stored: `FixedTimePassedError`, `BacklogFullError`, `MemoryFullError`.
-            DurabilityError: Stored on the master, but not as safe as the client asked for. Sending again is safe.
-            RedisUnavailableError: No answer until the deadline: stored or not. Sending again is safe.
+            DurabilityError: Stored on the master, but not as safe as the client asked for.
+            RedisUnavailableError: No answer until the deadline: stored or not. After both, sending again is safe;
+                where the topic has `merge=`, the message counts twice then, unless both calls have the same `once`.
 
-        Guarantee: atomic; repeated by itself after a lost reply, which is safe, since a repeated send merges.
-        On a stream topic it can append the entry twice.
+        Guarantee: atomic; repeated by itself after a lost reply, which is safe, since a repeated send merges; where
+        the topic folds sends, they are numbered and count once. On a stream topic it can append the entry twice.
         """
         encoded = encode(self.topic, message)
+        turn = None if once is None else named_turn(self._checked(once), 1)
         if not self._observers.all:
-            return self._send(encoded, message)
+            return self._send(encoded, message, turn)
         with self._observers.sending(self.topic, 1) as trace:
-            return self._send(self._traced(encoded, trace), message)
+            return self._send(self._traced(encoded, trace), message, turn)
 
-    def _send(self, encoded: Encoded, message: Message) -> SendResult:
+    def _checked(self, once: str) -> str:
+        """Return the name of a call if it is one, and the topic needs it."""
+        if not isinstance(once, str) or not 1 <= len(once) <= MAX_ONCE:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValueError(f"once is {once!r:.80}; it must be a name of 1 to {MAX_ONCE} characters")
+        if self.topic.merge is None:
+            raise InvalidValueError(f"once is {once!r:.80}; topic {self.topic.name} has no merge, which it needs")
+        return once
+
+    def _send(self, encoded: Encoded, message: Message, turn: Turn | None) -> SendResult:
+        call = self._slots.send_call(encoded.slot, (encoded,), self._appends, turn)
         try:
             if self._blocks:
-                result, error = send_patiently(self._slots, encoded.slot, (encoded,), self._connections.blocking.sleep)
-                if error is not None:
-                    raise error
-                return result
-            return self._connections.run(self._slots.send_call(encoded.slot, (encoded,), self._appends))
+                sleep = self._connections.blocking.sleep
+                return wait_for_room(lambda: self._connections.run(call), self.topic.full_timeout_s, sleep)
+            return self._connections.run(call)
         except DurabilityError as error:
-            raise _with_details(error, 0, (), (message,)) from None
+            raise with_details(error, 0, (), (message,)) from None
         except SendError as error:
-            raise _with_details(error, 0, (message,)) from None
+            raise with_details(error, 0, (message,)) from None
 
-    def send_many(self, messages: Iterable[Message], *, outcomes: bool = False) -> SendResult:
+    def send_many(
+        self, messages: Iterable[Message], *, outcomes: bool = False, fold: bool = False, once: str | None = None
+    ) -> SendResult:
         """Send any number of messages in bounded memory, grouped by slot, several calls in flight.
 
         Args:
             messages: Any iterable; it is read as fast as Redis takes the messages.
             outcomes: Also say per message whether it was new, and on a stream topic its id; takes memory per message.
+            fold: Topics with `merge=`: fold messages of one content by the topic's reducer before they are sent: the
+                result is the same, with fewer messages on the way. Not together with `outcomes`.
+            once: Topics with `merge=`: a name for this call, as for `send`. A repeat has to send the same messages in
+                the same order, with the same `fold`: what was stored under the name is not looked at again.
 
         Returns:
             How many were new and merged; zero and zero for no messages.
 
         Raises:
+            InvalidValueError: `fold` or `once` on a topic that does not merge.
             InvalidBatchError: A message breaks a rule. Like all errors here, it says how many messages
                 were stored and which of those taken from the iterable were not; the rest was not touched.
             SendError: Messages were refused, or their reply was lost (`unknown`).
@@ -119,19 +125,25 @@ class Producer:
         Guarantee: atomic per call of up to 1,000 messages of one slot. The order within a slot is kept, also where
             calls are refused and repeated; nothing is stored behind a call of its slot that failed.
         """
+        if fold and (outcomes or self.topic.merge is None):
+            why = "outcomes are told message by message" if outcomes else f"topic {self.topic.name} has no merge"
+            raise InvalidValueError(f"fold is {fold!r}, and {why}")
+        name = None if once is None else self._checked(once)
+        stream = Stream(self._connections, self._slots, outcomes, self._blocks, Calls(name, fold))
         if not self._observers.all:
-            return self._send_stream(messages, outcomes)
+            return self._send_stream(stream, messages)
         with self._observers.sending(self.topic, 0) as trace:
-            return self._send_stream(messages, outcomes, trace)
+            return self._send_stream(stream, messages, trace)
 
     def _traced(self, encoded: Encoded, trace: str) -> Encoded:
         """Return a message with the trace context before its body; an entry of a stream has none."""
         if not trace or self.topic.type is TopicType.STREAM:
             return encoded
+        if self.topic.merge is not None and encoded.body is not None:
+            return encoded._replace(body=traced(encoded.body, trace))
         return encoded._replace(body=wrap(unwrap(encoded.body)[0], trace))
 
-    def _send_stream(self, messages: Iterable[Message], outcomes: bool, trace: str = "") -> SendResult:
-        stream = _Stream(self._connections, self._slots, outcomes, self._blocks)
+    def _send_stream(self, stream: Stream, messages: Iterable[Message], trace: str = "") -> SendResult:
         try:
             for message in messages:
                 try:
@@ -144,155 +156,3 @@ class Producer:
             return stream.finish()
         finally:
             stream.collect()  # whatever ended this, no reply stays behind
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Messages of one slot on their way into one call.
-
-    Attributes:
-        slot: Number of the slot.
-        encoded: The messages.
-        messages: The messages as the user gave them.
-        positions: Their positions in the stream, where outcomes are asked for.
-        size_bytes: Size of their contents and bodies.
-    """
-
-    slot: int
-    encoded: list[Encoded] = field(default_factory=list["Encoded"])
-    messages: list[Message] = field(default_factory=list["Message"])
-    positions: list[int] = field(default_factory=list[int])
-    size_bytes: int = 0
-
-
-class _Stream:
-    """The state of one `send_many`."""
-
-    def __init__(self, connections: Connections, slots: SlotWriter, outcomes: bool, blocks: bool) -> None:
-        self._connections = connections
-        self._slots = slots
-        self._detailed = outcomes
-        self._blocks = blocks
-        self._round_size = min(CALLS_IN_FLIGHT, slots.topic.slots)
-        self._pipeline = Pipeline[_Batch](connections, slots.topic, ROUND, self._call, self._settle)
-        self._batch_size = batch_size(slots.topic)
-        self._open: dict[int, _Batch] = {}
-        self._taken = self._buffered = self._buffered_bytes = self._new = self._stored = self._dropped = 0
-        self._outcomes: dict[int, bool] = {}
-        self._ids: dict[int, str] = {}
-        self._not_stored: list[Message] = []
-        self._unknown: list[Message] = []
-        self._error: RmqError | None = None
-        self.collect = self._pipeline.collect
-
-    def add(self, encoded: Encoded, message: Message) -> None:
-        batch = self._open.get(encoded.slot)
-        if batch is None:
-            batch = self._open[encoded.slot] = _Batch(encoded.slot)
-        batch.encoded.append(encoded)
-        batch.messages.append(message)
-        if self._detailed:
-            batch.positions.append(self._taken)
-        size_bytes = len(encoded.content)
-        if encoded.body is not None:
-            size_bytes += len(encoded.body)
-        batch.size_bytes += size_bytes
-        self._buffered_bytes += size_bytes
-        self._taken += 1
-        self._buffered += 1
-        if len(batch.encoded) == self._batch_size or batch.size_bytes >= BATCH_BYTES:
-            lane = self._pipeline.queue(self._open.pop(encoded.slot))
-            self._buffered -= len(batch.encoded)
-            self._buffered_bytes -= batch.size_bytes
-            if lane.number >= self._round_size:
-                self._pipeline.send(lane)
-        elif self._buffered >= BUFFERED or self._buffered_bytes >= BUFFERED_BYTES:
-            self._flush()
-        if self._error is not None:
-            self._flush()  # what others than the server that has failed can store
-            self.collect()
-            self._raise_error()
-
-    def finish(self) -> SendResult:
-        self._flush()
-        self.collect()
-        self._raise_error()
-        outcomes = tuple(self._outcomes[index] for index in range(self._taken)) if self._detailed else ()
-        ids = tuple(self._ids[index] for index in range(self._taken)) if self._ids else ()
-        return SendResult(self._new, self._stored - self._new, outcomes, ids, self._dropped)
-
-    def abandoned(self, error: InvalidMessageError, message: Message) -> InvalidBatchError:
-        """Stop before an invalid message and say what was stored."""
-        self.collect()
-        return InvalidBatchError(
-            f"message {self._taken + 1} of send_many: {error}",
-            topic=self._slots.topic.name,
-            stored=self._stored,
-            not_stored=(*self._not_stored, *self._left(), message),
-            unknown=tuple(self._unknown),
-        )
-
-    def _flush(self) -> None:
-        for batch in self._open.values():
-            self._pipeline.queue(batch)
-        self._open = {}
-        self._buffered = self._buffered_bytes = 0
-        self._pipeline.flush()
-
-    def _call(self, batch: _Batch) -> Call[SendResult]:
-        return self._slots.send_call(batch.slot, batch.encoded, self._detailed)
-
-    def _settle(self, batch: _Batch, result: SendResult | RmqError) -> bool:
-        if isinstance(result, SendResult):
-            return self._book(batch, result)
-        if not self._blocks or not isinstance(result, BacklogFullError):
-            return self._fail(result, batch.messages)
-        stored, error = send_patiently(
-            self._slots, batch.slot, batch.encoded, self._connections.blocking.sleep, self._detailed
-        )
-        self._book(batch, stored)
-        return error is None or self._fail(error, batch.messages[stored.accepted :])
-
-    def _book(self, batch: _Batch, result: SendResult) -> bool:
-        self._stored += result.accepted
-        self._new += result.new
-        self._dropped += result.dropped
-        self._outcomes.update(zip(batch.positions, result.outcomes, strict=False))
-        self._ids.update(zip(batch.positions, result.ids, strict=False))
-        return True
-
-    def _fail(self, error: RmqError, messages: list[Message]) -> bool:
-        self._error = self._error or error
-        unknown = isinstance(error, RedisUnavailableError | DurabilityError)
-        (self._unknown if unknown else self._not_stored).extend(messages)
-        return False
-
-    def _left(self) -> Iterator[Message]:
-        """Yield what was taken and not sent."""
-        for batch in chain(self._pipeline.unsent(), self._open.values()):
-            yield from batch.messages
-
-    def _raise_error(self) -> None:
-        if self._error is None:
-            return
-        self._not_stored += self._left()
-        raise _with_details(self._error, self._stored, tuple(self._not_stored), tuple(self._unknown)) from self._error
-
-
-def batch_size(topic: Topic) -> int:
-    """Return how many messages go into one script call.
-
-    Of each slot one call is under way. Where a topic has few slots, calls are larger, to keep its server at work.
-    A bounded backlog refuses a call as a whole, so there they are not.
-    """
-    if topic.max_backlog_per_slot:
-        return BATCH
-    return max(BATCH, min(MAX_BATCH, BATCH * CALLS_IN_FLIGHT // topic.slots))
-
-
-def _with_details(
-    error: RmqError, stored: int, not_stored: tuple[Message, ...], unknown: tuple[Message, ...] = ()
-) -> SendError:
-    kind = type(error) if isinstance(error, SendError) else SendError
-    text = f"{error} ({stored} messages stored, {len(not_stored)} not stored, {len(unknown)} unknown)"
-    return kind(text, topic=error.topic, slot=error.slot, stored=stored, not_stored=not_stored, unknown=unknown)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from rmq._model.definitions import MAX_DEFINITION_BYTES, Definitions, Stored, UnreadableTopic, read_definition
 from rmq._model.display import shown
+from rmq._model.merging import same_merging
 from rmq._model.schema import PassedOver, new_document
 from rmq._model.scores import Ties
 from rmq._model.topics import Topic, is_name, min_reader_of
@@ -59,7 +60,7 @@ class Registry:
         """Register a topic at first use; return the definition that rules.
 
         Raises:
-            TopicMismatchError: Registered with another type or number of slots.
+            TopicMismatchError: Registered with another type, number of slots, or `merge` beyond windows and bounds.
             UnreadableTopicError: Registered by a newer version of RMQ, for newer ones only; or garbage is there.
             MemoryFullError: Redis is at its maxmemory, and the topic is new to it.
             DurabilityError: It is registered, but not as safe as the client's durability level asks. Repeat it.
@@ -76,6 +77,12 @@ class Registry:
             raise TopicMismatchError(
                 f"topic {topic.name} is registered as {registered.type.name} with {registered.slots} slots, "
                 f"not as {topic.type.name} with {topic.slots}; type and slots can't be changed",
+                topic=topic.name,
+            )
+        if not same_merging(registered.merge, topic.merge):
+            raise TopicMismatchError(
+                f"topic {topic.name} is registered with merge={registered.merge!r}, not with {topic.merge!r}; only "
+                "windows and bounds of it may differ",
                 topic=topic.name,
             )
         if self._connections.confirms and UNCONFIRMED in stored.document.fields:
@@ -103,7 +110,7 @@ class Registry:
 
         Raises:
             UnknownTopicError: Not registered.
-            TopicMismatchError: Registered with another type or number of slots.
+            TopicMismatchError: Registered with another type, number of slots, or `merge` beyond windows and bounds.
             MemoryFullError: Redis is at its maxmemory.
             DurabilityError: It is changed, but not as safe as the client's durability level asks. Repeat it.
 
@@ -130,6 +137,12 @@ class Registry:
             wanted = change(registered)
             if _ordered_as(registered, wanted) != wanted:
                 raise TopicMismatchError(f"ties and max_priority of topic {name} are part of its scores", topic=name)
+            if not same_merging(registered.merge, wanted.merge):
+                raise TopicMismatchError(
+                    f"merge of topic {name} is {registered.merge!r} and can't become {wanted.merge!r}: only windows "
+                    "and bounds of it can change",
+                    topic=name,
+                )
             return wanted
 
         return self._update(name, checked)

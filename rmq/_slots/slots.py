@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rmq._model.deliveries import Delivery, Holder
+from rmq._model.merged_deliveries import MergedDelivery
 from rmq._model.messages import Encoded
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.replies import Claimed, ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
@@ -48,10 +49,11 @@ class SlotWriter(Source[Claimed]):
     def __init__(self, connections: Connections, topic: Topic, *, delayed: bool = False) -> None:
         super().__init__(connections, topic)
         self.send_call = send_calls(topic, delayed=delayed)
+        self.acks_whole = topic.merge is None
         self._claims = claiming.Claims(topic)
 
     def send(self, slot: int, messages: Sequence[Encoded], detailed: bool = False) -> SendResult:
-        """Store up to `MAX_BATCH` messages of one slot. Atomic; safe to repeat."""
+        """Store up to `MAX_BATCH` messages of one slot. Atomic; repeated by itself where the reply was lost."""
         return self._connections.run(self.send_call(slot, messages, detailed))
 
     def claim_call(
@@ -73,7 +75,8 @@ class SlotWriter(Source[Claimed]):
         self, slot: int, reply: ClaimReply[Claimed], lease_until_s: float, holder: Holder, owner: Owner
     ) -> list[Delivery]:
         topic, now_ms = self.topic, reply.now_ms
-        return [Delivery(topic, slot, claimed, now_ms, lease_until_s, holder, owner) for claimed in reply.messages]
+        kind = Delivery if topic.merge is None else MergedDelivery
+        return [kind(topic, slot, claimed, now_ms, lease_until_s, holder, owner) for claimed in reply.messages]
 
     def ack_call(self, slot: int, acks: Sequence[Ack]) -> Call[tuple[bytes, ...]]:
         return claiming.ack(self.topic, slot, acks)

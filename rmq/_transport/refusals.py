@@ -7,6 +7,7 @@ from typing import Any
 from rmq._transport.call import Call, T
 from rmq.errors import (
     BacklogFullError,
+    CollectionFullError,
     EnsembleMismatchError,
     FencedError,
     FixedTimePassedError,
@@ -14,6 +15,7 @@ from rmq.errors import (
     ReplyLostError,
     RmqError,
     ScriptFailedError,
+    SumOutOfRangeError,
 )
 
 
@@ -52,6 +54,8 @@ def error_of(call: Call[Any], message: str) -> RmqError:
             full = call.error(BacklogFullError, text)
             full.room = max(0, int(detail[1]) - int(detail[0]))
             return full
+        case "RMQ_ITEMS" | "RMQ_RANGE" | "RMQ_REPEATED":
+            return _refused_merge(call, code, int(detail[0]), detail[-1])
         case _ if call.durable and any(words in message for words in _NO_RIGHT_WITHIN):
             # which of its writes came before cannot be told
             return call.error(
@@ -62,6 +66,17 @@ def error_of(call: Call[Any], message: str) -> RmqError:
             return call.error(MemoryFullError, text)
         case _:
             return call.error(ScriptFailedError, f"{call.what} was refused on {place}: {message}")
+
+
+def _refused_merge(call: Call[Any], code: str, number: int, last: str) -> RmqError:
+    if code == "RMQ_REPEATED":
+        return reply_lost(call, f"its number {number} is no longer remembered, the lowest one is {last}")
+    which = f"message {number} of a call to {call.place}"
+    if code == "RMQ_RANGE":
+        return call.error(SumOutOfRangeError, f"{which} takes the sum of its content beyond 2^53 - 1")
+    full = call.error(CollectionFullError, f"{which} finds no room: its content has max_items, or max_bytes; consume")
+    full.room = number - 1
+    return full
 
 
 _NO_RIGHT_WITHIN = "The user executing the script can't", "ACL failure in script"

@@ -11,7 +11,9 @@ from rmq.aio.greenlets import Tasks
 from rmq.aio.mirror import finished
 
 if TYPE_CHECKING:
-    from rmq._model.deliveries import Outcome
+    from datetime import datetime
+
+    from rmq._model.deliveries import Fold, Outcome
     from rmq._model.owner import Owner
     from rmq._model.topics import Topic
 
@@ -44,6 +46,19 @@ class Delivery:
         lease_until_s: float
         lost: bool
         outcome: Outcome | None
+        merged: int
+        value: Any
+        items: tuple[bytes, ...]
+        first_sent: datetime | None
+        last_sent: datetime | None
+        first_sent_ms: int | None
+        last_sent_ms: int | None
+        wanted: int
+        complete: bool
+
+        def fold(self, function: Fold, initial: Any = None) -> Any:
+            """Return what the items come to."""
+            ...
 
         def still_owner(self) -> bool:
             """Return whether no other worker can have this message, or own its slot, yet."""

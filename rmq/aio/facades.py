@@ -33,27 +33,34 @@ class Producer(TopicMirror[plain_producer.Producer]):
         super().__init__(plain, tasks)
         self._gate = gate()
 
-    async def send(self, message: Message) -> SendResult:
+    async def send(self, message: Message, *, once: str | None = None) -> SendResult:
         """Send one message; see `Producer.send`. Of many at once 64 are under way, the others wait."""
-        return await self._tasks.run(self._send, message)
+        return await self._tasks.run(self._send, message, once)
 
     async def send_many(
-        self, messages: Iterable[Message] | AsyncIterable[Message], *, outcomes: bool = False
+        self,
+        messages: Iterable[Message] | AsyncIterable[Message],
+        *,
+        outcomes: bool = False,
+        fold: bool = False,
+        once: str | None = None,
     ) -> SendResult:
         """Send any number of messages; see `Producer.send_many`.
 
         Args:
             messages: Any iterable, or an async one.
             outcomes: Also say per message whether it was new.
+            fold: Fold messages of one content before they are sent.
+            once: A name for this call: one of that name within an hour of it changes nothing.
 
-        Guarantee: other tasks run at each trip to Redis, at the latest after 2,000 messages.
+        Guarantee: other tasks run at each trip to Redis, at the latest after 20,000 messages.
         """
         plain = gone_through(messages) if isinstance(messages, AsyncIterable) else messages
-        return await self._tasks.run(self._plain.send_many, plain, outcomes=outcomes)
+        return await self._tasks.run(self._plain.send_many, plain, outcomes=outcomes, fold=fold, once=once)
 
-    def _send(self, message: Message) -> SendResult:
+    def _send(self, message: Message, once: str | None) -> SendResult:
         with self._gate:
-            return self._plain.send(message)
+            return self._plain.send(message, once=once)
 
 
 class Consumer(Closing, TopicMirror[plain_consumer.Consumer]):

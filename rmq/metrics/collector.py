@@ -133,6 +133,7 @@ class Figures:
         self.late = _gauge("oldest_due_age_seconds", late, "topic")
         happened = "What happened to messages since the topic began."
         self.total = CounterMetricFamily("rmq_messages", happened, labels=["topic", "event"])
+        self.merged = _gauge("merged_ratio", "Sends that merged, of all since the topic began: 0 to 1.", "topic")
         self.slots = _gauge("slots", "Slots of the topic.", "topic")
         self.paused = _gauge("slots_paused", "Slots from which no worker may claim.", "topic")
         unowned = "Slots, owned through ZooKeeper before, that no worker that reports has now."
@@ -166,6 +167,7 @@ class Figures:
         self.unaccounted.add_metric(name, stats.unaccounted)
         if stats.topic.type.timed:
             self.late.add_metric(name, stats.lateness_ms / 1000)
+        self.merged.add_metric(name, stats.total("merged") / max(1, stats.total("accepted")))
         for event in TOTALS:
             self.total.add_metric([*name, event], stats.total(event))
 

@@ -1,4 +1,4 @@
-"""How long a worker's handlers take, how many run, and what came of them."""
+"""How long a worker's handlers take, how many run, what came of them, and how many sends they got at once."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rmq._model.observers import Observer
 from rmq._model.times import monotonic_s
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+SENDS_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000, 100_000)
 
 
 class Handlers(Observer):
@@ -30,11 +31,17 @@ class Handlers(Observer):
         self._settled = Counter(
             "rmq_deliveries_settled", "Deliveries whose outcome reached Redis.", labels, registry=registry
         )
+        stood_for = "How many sends a delivery stood for, on topics with merge; a repeated delivery counts again."
+        self._sends = Histogram("rmq_delivery_sends", stood_for, ["topic"], buckets=SENDS_BUCKETS, registry=registry)
 
     @contextmanager
     def handling(self, deliveries: Sequence[Delivery]) -> Generator[None]:
-        """Time a call."""
+        """Time a call, and note what it stands for."""
         topic = deliveries[0].topic.name
+        if deliveries[0].topic.merge is not None:
+            sends = self._sends.labels(topic)
+            for delivery in deliveries:
+                sends.observe(delivery.merged)
         began_s, outcome = monotonic_s(), "failed"
         self._running.labels(topic).inc()
         try:

@@ -23,8 +23,8 @@ class Telemetry(Observer):
     """Makes spans and metrics: `send <topic>`, `process <topic>` and `settle <topic>` are of one trace.
 
     The context (W3C traceparent) travels in front of the message's body. Where sends merge, the body that stays keeps
-    its own: RANGE_MERGE the first, the other types the last. A batch continues the trace of its first
-    message, and links the others.
+    its own: RANGE_MERGE the first, the other types the last, or as the topic's `merge` says; numbers and items have
+    none. A batch continues the trace of its first message, and links the others.
 
     Args:
         tracers: The SDK's provider of tracers; the global one by default.
@@ -56,6 +56,8 @@ class Telemetry(Observer):
             "messaging.destination.name": first.topic.name, "messaging.batch.message_count": len(deliveries),
             "rmq.attempt": first.attempt,
         }  # fmt: skip
+        if first.topic.merge is not None:
+            attributes["rmq.merged"] = sum(delivery.merged for delivery in deliveries)
         links = [Link(span) for delivery in deliveries[1:] if (span := self._span_of(delivery.trace)).is_valid]
         began_s, outcome = monotonic_s(), "failed"
         try:

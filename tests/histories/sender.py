@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _id(sent: Message) -> str:
-    return str(json.loads(str(sent.body))["id"])
+    return str(json.loads(str(getattr(sent, "body", None)))["id"])
 
 
 if __name__ == "__main__":

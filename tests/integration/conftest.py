@@ -10,7 +10,8 @@ from rmq import RmqClient
 from tests.support.sides import SIDES, Side, side_of
 
 BOTH_SIDES = {
-    f"test_{part}" for part in "order producer consumer streams resuming delayed_queue dead control faults".split()
+    f"test_{part}"
+    for part in "order producer consumer streams resuming delayed_queue dead control faults merged_deliveries".split()
 }
 """Modules whose tests run over both sides."""
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from rmq._model.messages import Encoded
+from rmq._model.merging import Merge
+from rmq._model.messages import Encoded, RangeMergeMessage, encode
 from rmq._model.owner import Owner
+from rmq._model.reducers import Sum
 from rmq._model.topics import Topic, TopicType, WhenFull
+from rmq._model.windows import Fixed
 from rmq._scripts import claiming, dead, sending, steering, viewing, workers
 from rmq._scripts.claiming import Nack, Outcomes
+from rmq._scripts.numbering import named_turn
 from rmq._transport.call import Call
 from tests.support.slots import T0, SlotState
 
@@ -28,6 +33,15 @@ FULL = SlotState(
     dead_body={b"dead": b"body of dead"},
     owner={"epoch": "5", "ensemble": "zk"},
 )
+
+
+def apart(state: SlotState) -> SlotState:
+    """Return a state as a topic that merges has it: what is in flight, or waits, has its value in `held`."""
+    held = {name: body for name, body in state.body.items() if name in state.prepare or name in state.retry}
+    body = {name: body for name, body in state.body.items() if name in state.store}
+    return replace(state, body=body, held=held, merges=True)
+
+
 OWNER = Owner(6, "zk")
 """A newer owner than the last one: its epoch is written down."""
 
@@ -42,6 +56,11 @@ def _send(topic: Topic) -> Call[Any]:
     return sending.send_calls(topic)(0, messages)
 
 
+def _send_merged(topic: Topic) -> Call[Any]:
+    messages = [encode(topic, RangeMergeMessage(name, body=1)) for name in ("new", "due")]
+    return sending.send_calls(topic)(0, messages, turn=named_turn("case", 1))
+
+
 def _send_delayed(topic: Topic) -> Call[Any]:
     messages = [Encoded(0, b"new", 5_000, b"body"), Encoded(0, b"due", 5_000, None)]
     return sending.send_calls(topic, delayed=True)(0, messages)
@@ -51,6 +70,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "send_limited": {"max_backlog": 3, "when_full": WhenFull.DROP, "ttl": 60_000},
     "send_aged": {"ties": "oldest"},
     "add_ages": {"ties": "oldest"},
+    "send_merged": {"merge": Merge(Sum(), window=Fixed(60_000))},
 }
 """What the topic of a script needs."""
 
@@ -67,6 +87,7 @@ WRITERS: dict[str, tuple[TopicType, Case]] = {
     "send_fixed_time": (TopicType.FIXED_TIME, _send),
     "send_limited": (TopicType.PRIORITY, _send),
     "send_delayed": (TopicType.FIXED_TIME, _send_delayed),
+    "send_merged": (TopicType.RANGE_MERGE, _send_merged),
     "claim": (
         TopicType.FIXED_TIME,
         lambda topic: claiming.claim(

@@ -12,11 +12,19 @@ from rmq._scripts.claiming import Nack
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
 from rmq.errors import MemoryFullError
-from tests.lua.cases import FULL, LIMITS, OWNER, WRITERS
+from tests.lua.cases import FULL, LIMITS, OWNER, WRITERS, apart
 from tests.support.servers import RedisServer
 from tests.support.slots import T0, SlotUnderTest, scripts_under_test, scripts_with_fake_clock
 
-SENDS = ("send_range_merge", "send_priority", "send_aged", "send_fixed_time", "send_limited", "send_delayed")
+SENDS = (
+    "send_range_merge",
+    "send_priority",
+    "send_aged",
+    "send_fixed_time",
+    "send_limited",
+    "send_delayed",
+    "send_merged",
+)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +40,7 @@ def full_slot(small_server: RedisServer, request: pytest.FixtureRequest) -> Iter
     slot = SlotUnderTest(small_server.url, Topic("small", WRITERS[script][0], **LIMITS.get(script, {})))
     slot.client.flushall()
     slot.set_clock(T0)
-    slot.seed(FULL)
+    slot.seed(FULL if slot.topic.merge is None else apart(FULL))
     for library in (scripts_with_fake_clock(), scripts_under_test()):
         for name in library.names():
             slot.client.script_load(library.text(name))

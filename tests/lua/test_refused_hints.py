@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rmq._model.messages import Encoded
+from rmq._model.messages import Encoded, RangeMergeMessage, encode
 from rmq._model.topics import Topic, TopicType
 from rmq._scripts import claiming, steering
 from rmq._scripts.claiming import Nack, Outcomes
@@ -17,8 +17,7 @@ from rmq._transport.connections import Connections
 from rmq._transport.script_library import ScriptLibrary
 from rmq._transport.urls import parse_url
 from rmq.errors import ReplyLostError
-from rmq.spark import calls as spark_calls
-from rmq.spark.calls import Mark
+from rmq.spark.marks import Mark, send_once
 from tests.conftest import MakeSlot, MakeTopic
 from tests.lua import stream_cases
 from tests.lua.cases import FULL, LIMITS, LIVE, OWNER, WRITERS
@@ -29,7 +28,12 @@ RELEASE = (Nack(b"held", LIVE, "release", 2**52),)
 
 def _send_once(topic: Topic) -> Call[Any]:
     messages = [Encoded(0, b"new", 2**52, b"body")]
-    return spark_calls.send_once(topic, 0, messages, Mark("q1", 1, 0, 60).of(0, messages))
+    return send_once(topic, 0, messages, Mark("q1", 1, 0, 60).of(0, messages))
+
+
+def _send_once_merged(topic: Topic) -> Call[Any]:
+    messages = [encode(topic, RangeMergeMessage("new", body=1))]
+    return send_once(topic, 0, messages, Mark("q1", 1, 0, 60).of(0, messages))
 
 
 CASES: dict[str, tuple[TopicType, Callable[[Topic], Call[Any]]]] = {
@@ -44,6 +48,7 @@ CASES: dict[str, tuple[TopicType, Callable[[Topic], Call[Any]]]] = {
     ),
     "pause": (TopicType.FIXED_TIME, lambda topic: steering.pause(topic, 0, False, "me")),
     "spark_send": (TopicType.PRIORITY, _send_once),
+    "spark_send_merged": (TopicType.RANGE_MERGE, _send_once_merged),
 }
 
 
@@ -69,7 +74,7 @@ def test_a_refused_hint_changes_no_answer(script: str, make_slot: MakeSlot, redi
     kind, case = CASES[script]
     found: list[Any] = []
     for mute in (False, True):
-        slot = make_slot(kind, **LIMITS.get(script, {}))
+        slot = make_slot(kind, **LIMITS.get(script.removeprefix("spark_"), {}))
         slot.seed(FULL)
         library = scripts_with_fake_clock()
         connections = as_mute(redis_url, slot.client, library) if mute else slot.connections

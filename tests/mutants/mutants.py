@@ -2,28 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-Edit = tuple[str, str, str]
-"""Name of a file in `lua/` without `.lua`, text to replace (all of its occurrences), text to put there."""
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A planted bug.
-
-    Attributes:
-        name: What goes wrong, in words.
-        edits: How.
-    """
-
-    name: str
-    edits: tuple[Edit, ...]
-
-
-def _mutant(name: str, *edits: Edit) -> Mutant:
-    return Mutant(name, edits)
-
+from tests.mutants.merging import MERGING
+from tests.mutants.mutant import mutant as _mutant
 
 MUTANTS = (
     # claiming
@@ -130,7 +110,7 @@ MUTANTS = (
     _mutant("ack leaves the body behind", ("drop_bodies", "if #gone > 0 then", "if false then")),
     _mutant(
         "a rollback overwrites a fresh copy",
-        ("roll_back", "if redis.call('ZSCORE', slot.store, content) then", "if false then"),
+        ("roll_back", "local fresh = redis.call('ZSCORE', slot.store, content)", "local fresh = false"),
     ),
     _mutant("a delayed retry comes early", ("roll_back", "math.ceil", "math.floor")),
     _mutant(
@@ -142,14 +122,14 @@ MUTANTS = (
         "prepare is trimmed before store is written",
         (
             "roll_back",
-            "  if redis.call('ZSCORE', slot.store",
-            "  redis.call('ZREM', slot.prepare, content)\n  if redis.call('ZSCORE', slot.store",
+            "  local fresh = redis.call('ZSCORE', slot.store",
+            "  redis.call('ZREM', slot.prepare, content)\n  local fresh = redis.call('ZSCORE', slot.store",
         ),
     ),
     # the dead
     _mutant(
         "an exhausted one dies beside its fresh copy",
-        ("bury", "if redis.call('ZSCORE', slot.store, content) then", "if false then"),
+        ("bury", "if not slot.held and redis.call('ZSCORE', slot.store, content) then", "if false then"),
     ),
     _mutant("death loses the body", ("bury", "redis.call('HSET', slot.dead_body, content, body)", "")),
     _mutant(
@@ -212,7 +192,7 @@ MUTANTS = (
     _mutant("a large page is shown whole", ("read_within", "left = left - #piece[i]", "")),
     _mutant("large retries are moved at once", ("sweep", "budget.bytes - #due[i]", "budget.bytes")),
     # by content
-    _mutant("cancel forgets the waiting", ("cancel", " + redis.call('ZREM', slot.retry, content)", "")),
+    _mutant("cancel forgets the waiting", ("cancel", "redis.call('ZREM', slot.retry, content)", "0")),
     _mutant("reschedule leaves the waiting behind", ("reschedule", "redis.call('ZREM', retry, content)", "")),
     # numbers and memory
     _mutant("numbers keep 14 digits", ("whole", "string.format('%.0f', number)", "tostring(number)")),
@@ -312,4 +292,5 @@ MUTANTS = (
         "a poisonous batch is never halved",
         ("share_of", "if chunk.replays <= max_replays then", "if true then"),
     ),
+    *MERGING,
 )

@@ -19,7 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.mutants.mutants import MUTANTS, Mutant  # noqa: E402 - the path comes first
+from tests.mutants.mutant import Mutant  # noqa: E402 - the path comes first
+from tests.mutants.mutants import MUTANTS  # noqa: E402
 
 SUITES = ("tests/lua", "tests/stateful")
 AT_ONCE = 2

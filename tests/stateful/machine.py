@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rmq._model.messages import Encoded
 from rmq._model.owner import Owner
-from rmq._model.replies import Claimed, ControlResult
+from rmq._model.replies import Claimed, ClaimReply, ControlResult
 from rmq._model.topics import Topic, TopicType, WhenFull
 from rmq._scripts import claiming, sending, steering, viewing
 from rmq._scripts import dead as dead_
@@ -52,6 +52,8 @@ class SlotMachine(RuleBasedStateMachine):
     client: redis.Redis
     contents: tuple[bytes, ...] = CONTENTS
     steps = 0
+    of_topic: type[Model] = Model
+    """What the slot is held against."""
 
     # Small bounds, so that everything collides with everything.
     @initialize(
@@ -69,7 +71,7 @@ class SlotMachine(RuleBasedStateMachine):
         self.topic = Topic("t", self.type, lease=timedelta(seconds=lease_s), **settings, **self.definition)
         self.keys = slot_keys("t", 0)
         self.client.flushdb()
-        self.model = Model(self.topic, T0)
+        self.model = self.of_topic(self.topic, T0)
         self.latest_ms = 0
         self.passed_ms = 0
         self.begun: dict[int, int] = {}
@@ -169,7 +171,7 @@ class SlotMachine(RuleBasedStateMachine):
         held, stored = dict(self.model.slot.prepare), set(self.model.slot.store)
         outcomes, owner = Outcomes(acks, nacks, whole), self._owner()
         call = claiming.claim(self.topic, 0, limit, outcomes, owner=owner, sweep_limit=sweep_limit)
-        reply = self.connections.run(call)
+        reply = self._run_claim(call, consumer)
         expected = self.model.claim(limit, owner, acks=acks, nacks=nacks, whole=whole, sweep_limit=sweep_limit)
         assert replace(reply, next_due_ms=expected.next_due_ms) == expected
         at_once = 0 < reply.next_due_ms <= reply.now_ms
@@ -193,6 +195,10 @@ class SlotMachine(RuleBasedStateMachine):
             self.hands[consumer][claimed.content] = claimed.claim_score
             self.owed.discard(claimed.content)
         self.handed += reply.messages
+
+    def _run_claim(self, call: Call[ClaimReply[Claimed]], consumer: int) -> ClaimReply[Claimed]:
+        del consumer
+        return self.connections.run(call)
 
     def _begin(self, claim_scores: Iterable[int]) -> None:
         """Note when leases began: by the time that has passed, whatever the clock says. Stamps never come again."""
@@ -357,7 +363,7 @@ class SlotMachine(RuleBasedStateMachine):
     @invariant()
     def all_keys_are_those_of_the_model(self) -> None:
         type(self).steps += 1
-        state = read_state(self.client, self.keys)
+        state = read_state(self.client, self.keys, self.model.merges)
         assert state == self.model.state()
         assert state.clock == self.model.state().clock
         assert state.unaccounted == 0

@@ -111,6 +111,7 @@ class Model:
         return len(order[:excess])
 
     def _leave_store(self, content: bytes) -> None:
+        self._drop_value(content, "dropped", self.slot.store)
         del self.slot.store[content]
         if content not in self.slot.prepare and content not in self.slot.retry:
             self.slot.body.pop(content, None)
@@ -134,9 +135,7 @@ class Model:
         for content in expired:
             self.totals["merged"] += content in self.slot.dead
             self.slot.dead[content] = self.now_ms
-            self.slot.dead_body.pop(content, None)
-            if content in self.slot.body:
-                self.slot.dead_body[content] = self.slot.body[content]
+            self._die_with_value(content, aged=True)
             now = str(self.now_ms)
             message = f"not delivered within its time to live of {ttl_ms} ms"
             self.slot.reason[content] = {
@@ -154,6 +153,19 @@ class Model:
         if body is not None:
             self.slot.body[content] = body
 
+    # values, which topics with `merge=` keep elsewhere: see merging_model
+
+    @property
+    def merges(self) -> bool:
+        """Whether the topic has `merge=`."""
+        return self.topic.merge is not None
+
+    def _drop_value(self, content: bytes, why: str, place: dict[bytes, int]) -> None:
+        """The value of what leaves a place for good goes; here it is found without that."""
+
+    def _redrive_value(self, content: bytes) -> None:
+        """A redriven value goes to store; here `_store` brings it there."""
+
     # claiming and settling
 
     def claim(
@@ -166,7 +178,7 @@ class Model:
         sweep_limit: int = 256,
     ) -> ClaimReply:
         self._fence(owner)
-        plain = not self.slot.body and not self.slot.error
+        plain = not self.slot.body and not self.slot.error and not self.merges
         stale = [nack.content for nack in nacks if not self._nack(nack)]
         stale += [content for content, claim_score in acks if not self._ack(content, claim_score)]
         unmatched = [whole_claim[0] for whole_claim in whole if not (plain and self._ack_whole(*whole_claim))]
@@ -296,12 +308,18 @@ class Model:
     def _put_back(self, content: bytes, place: dict[bytes, int], score: int) -> bool:
         """Out of flight; a fresh copy in store stands as it is."""
         del self.slot.prepare[content]
-        if content in self.slot.store:
+        fresh = content in self.slot.store
+        if fresh or place is self.slot.store:
+            self._value_back(content)
+        if fresh:
             self.totals["merged"] += 1
             self.slot.error.pop(content, None)
             return False
         place[content] = score
         return True
+
+    def _value_back(self, content: bytes) -> None:
+        """Its value goes back to store: here it never left."""
 
     def _fail(self, content: bytes, left: int, kind: str, message: str) -> None:
         now = str(self.now_ms)
@@ -312,15 +330,19 @@ class Model:
     def _bury(self, content: bytes, left: int) -> None:
         failure = self.slot.error.pop(content)
         del self.slot.prepare[content]
-        if content in self.slot.store:
+        if content in self.slot.store and not self.merges:
             self.totals.update(exhausted=1, merged=1)
             return
         self.totals.update(buried=1, merged=content in self.slot.dead)
         self.slot.dead[content] = self.now_ms
         self.slot.reason[content] = {**failure, "attempts": self.topic.max_retries - left + 1}
+        self._die_with_value(content)
+
+    def _die_with_value(self, content: bytes, *, aged: bool = False) -> None:
+        """What dies takes its body along: from store where it is too old, else from flight."""
         self.slot.dead_body.pop(content, None)
         if content in self.slot.body:
-            self.slot.dead_body[content] = self.slot.body.pop(content)
+            self.slot.dead_body[content] = self.slot.body[content] if aged else self.slot.body.pop(content)
 
     def _sweep(self, limit: int) -> tuple[int, bool]:
         """Oldest first, so many leases and so many retries. Returns how many, and whether more may be waiting."""
@@ -338,6 +360,7 @@ class Model:
         self.totals["expired"] += len(expired)
         due = [c for c in _lowest_first(self.slot.retry) if self.slot.retry[c] // 1000 <= self.now_s][:limit]
         for content in due:
+            self._value_back(content)
             left = self.slot.retry.pop(content) % 1000
             if content in self.slot.store:
                 self.totals["merged"] += 1
@@ -351,11 +374,12 @@ class Model:
         too_old = [c for c in order if self.slot.dead[c] < self.now_ms - self.topic.max_dead_age_ms]
         too_many = len(order) - self.topic.max_dead_per_slot
         trimmed = order[: max(len(too_old), too_many, 0)]
-        self._drop_dead(trimmed)
+        self._drop_dead(trimmed, "trimmed")
         self.totals["trimmed"] += len(trimmed)
 
-    def _drop_dead(self, contents: Iterable[bytes]) -> None:
+    def _drop_dead(self, contents: Iterable[bytes], why: str) -> None:
         for content in contents:
+            self._drop_value(content, why, self.slot.dead)
             del self.slot.dead[content]
             del self.slot.reason[content]
             self.slot.dead_body.pop(content, None)
@@ -370,6 +394,7 @@ class Model:
         if not places:
             return self._absent(content)
         for place in places:
+            self._drop_value(content, "cancelled", place)
             del place[content]
         self.slot.born.pop(content, None)
         self.totals["cancelled"] += len(places)
@@ -383,6 +408,8 @@ class Model:
         answers: list[ControlResult] = []
         for content in contents:
             stored, waiting = content in self.slot.store, content in self.slot.retry
+            if waiting:
+                self._value_back(content)
             if stored or waiting:
                 self.slot.store[content] = self._aged(content, score)
                 if self._ages:
@@ -402,9 +429,13 @@ class Model:
         store, retry = self.slot.store, self.slot.retry
         if content not in store and content not in retry:
             return self._absent(content)
+        if content in retry:
+            self._value_back(content)
         if self.topic.type.timed:
             if content in store:
                 store[content] = min(store[content], self.now_ms)
+                if self.merges and retry.pop(content, None) is not None:
+                    self.totals["merged"] += 1
             else:
                 store[content] = retry.pop(content) % 1000
             return ControlResult.DONE
@@ -432,6 +463,7 @@ class Model:
         zset = self.slot.store if place == "store" else self.slot.retry
         doomed = _lowest_first(zset)[:limit]
         for content in doomed:
+            self._drop_value(content, "purged", zset)
             del zset[content]
             if place == "store":
                 self.slot.born.pop(content, None)
@@ -473,11 +505,12 @@ class Model:
                 answers.append(Redriven.ABSENT)
                 continue
             fresh = content in self.slot.store
+            self._redrive_value(content)
             if overwrite or not fresh:
                 self._store(content, self._aged(content, score), self.slot.dead_body.get(content))
                 if self._ages:
                     self.slot.born[content] = self.now_ms
-            self._drop_dead([content])
+            self._drop_dead([content], "redriven")
             self.totals["merged" if fresh else "redriven"] += 1
             answers.append(Redriven.MERGED if fresh else Redriven.DONE)
         if {Redriven.DONE, Redriven.MERGED} & set(answers):
@@ -486,7 +519,7 @@ class Model:
 
     def purge(self, contents: Sequence[bytes]) -> int:
         doomed = [content for content in dict.fromkeys(contents) if content in self.slot.dead]
-        self._drop_dead(doomed)
+        self._drop_dead(doomed, "purged")
         self.totals["purged"] += len(doomed)
         return len(doomed)
 

@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2] / "rmq"
 MODULES = [
     *(path for path in sorted((ROOT / "_scripts").glob("*.py")) if path.stem != "binding"),
     ROOT / "spark" / "calls.py",
+    ROOT / "spark" / "marks.py",
 ]
 """The modules that build calls of scripts."""
 

@@ -55,8 +55,8 @@ def with_hints(call: Call[T]) -> Call[T]:
 T0 = 1_790_000_000_250
 """Where the fake clock begins: not on a whole second."""
 
-ZSETS = ("store", "prepare", "retry", "dead", "born")
-HASHES = ("body", "meta", "error", "reason", "dead_body")
+ZSETS = ("store", "prepare", "retry", "dead", "born", "cool")
+HASHES = ("body", "meta", "error", "reason", "dead_body", "held")
 STATE_IN_META = ("epoch", "ensemble", "paused")
 CLOCK_IN_META = ("stamp", "lease")
 NO_TOTALS = (*STATE_IN_META, *CLOCK_IN_META, "body_bound")
@@ -93,6 +93,10 @@ class SlotState:
     owner: dict[str, str] = field(default_factory=dict[str, str])
     hints: list[int] = field(default_factory=list[int])
     born: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    cool: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    held: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    merges: bool = False
+    """Whether the topic merges: then what is in flight, or waits for a retry, has its value in `held`."""
     clock: dict[str, str] = field(default_factory=dict[str, str], compare=False)
     """The last stamp, and the lease in force, as they stand in meta; the model checks them."""
 
@@ -107,9 +111,11 @@ class SlotState:
     @property
     def orphans(self) -> dict[str, set[bytes]]:
         """Side entries without the message that they belong to; empty when all is well."""
-        alive = self.store.keys() | self.prepare.keys() | self.retry.keys()
+        flying = self.prepare.keys() | self.retry.keys()
+        alive = self.store.keys() | flying
         found = {
-            "body": self.body.keys() - alive,
+            "body": self.body.keys() - (self.store.keys() if self.merges else alive),
+            "held": self.held.keys() - flying,
             "error": self.error.keys() - alive,
             "reason": self.reason.keys() - self.dead.keys(),
             "dead_body": self.dead_body.keys() - self.dead.keys(),
@@ -136,26 +142,29 @@ return reply
 _DUMP_SHA = sha1(_DUMP.encode(), usedforsecurity=False).hexdigest()
 
 
-def read_state(client: redis.Redis, keys: SlotKeys) -> SlotState:
+def read_state(client: redis.Redis, keys: SlotKeys, merges: bool = False) -> SlotState:
     """Read all keys of a slot at one instant."""
     names = (*(getattr(keys, name) for name in (*ZSETS, *HASHES)), keys.wake)
     try:
         reply: Any = client.evalsha(_DUMP_SHA, len(names), *names)
     except NoScriptError:
         reply = client.eval(_DUMP, len(names), *names)
-    zsets = [dict(zip(page[::2], map(int, page[1::2]), strict=True)) for page in reply[:5]]
-    body, meta, error, reason, dead_body = (dict(zip(page[::2], page[1::2], strict=True)) for page in reply[5:10])
+    zsets = [dict(zip(page[::2], map(int, page[1::2]), strict=True)) for page in reply[:6]]
+    body, meta, error, reason, dead_body, held = (dict(zip(page[::2], page[1::2], strict=True)) for page in reply[6:12])
     text = {name.decode(): value.decode() for name, value in meta.items()}
     return SlotState(
         *zsets[:4],
         born=zsets[4],
+        cool=zsets[5],
+        held=held,
+        merges=merges,
         body=body,
         error={content: json.loads(record) for content, record in error.items()},
         reason={content: json.loads(record) for content, record in reason.items()},
         dead_body=dead_body,
         totals={name: int(value) for name, value in text.items() if name not in NO_TOTALS},
         owner={name: value for name, value in text.items() if name in STATE_IN_META},
-        hints=[int(hint) for hint in reply[10]],
+        hints=[int(hint) for hint in reply[12]],
         clock={name: value for name, value in text.items() if name in CLOCK_IN_META},
     )
 
@@ -197,14 +206,14 @@ class SlotUnderTest:
         return (self.now_ms - int(ago_s * 1000)) * 1000 + left
 
     def state(self) -> SlotState:
-        return read_state(self.client, self.keys)
+        return read_state(self.client, self.keys, self.topic.merge is not None)
 
     def seed(self, state: SlotState) -> SlotState:
         """Write a state as it is; `accepted` is set so that the accounts are right. Returns it as it stands then."""
         for name in ZSETS:
             if scores := getattr(state, name):
                 self.client.zadd(getattr(self.keys, name), scores)
-        for name in ("body", "dead_body"):
+        for name in ("body", "dead_body", "held"):
             if bodies := getattr(state, name):
                 self.client.hset(getattr(self.keys, name), mapping=bodies)
         for name in ("error", "reason"):

@@ -132,6 +132,13 @@ def test_errors_read_as_users_import_them_and_travel() -> None:
     assert all(getattr(rmq, name) is getattr(rmq.errors, name) for name in rmq.errors.__all__)
 
 
+def test_every_error_is_public_and_stands_in_the_tree() -> None:
+    kinds = {name for name, value in vars(rmq.errors).items() if isinstance(value, type) and "Error" in name}
+    assert sorted(kinds) == sorted(rmq.errors.__all__)
+    tree = re.findall(r"^\W*(\w+Error)\b", rmq.errors.__doc__ or "", re.MULTILINE)
+    assert sorted(tree) == sorted(kinds)
+
+
 def test_importing_rmq_leaves_the_faces_and_their_packages_alone() -> None:
     heavy = "kazoo", "pyspark", "starlette", "typer", "rich", "prometheus_client", "greenlet"
     code = f"import rmq, sys; print([name for name in {heavy} if name in sys.modules])"

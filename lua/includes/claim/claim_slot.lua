@@ -55,7 +55,7 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
     peek = redis.call(highest_first and 'ZREVRANGE' or 'ZRANGE', slot.store, 0, 1, 'WITHSCORES')
   end
 
-  begin_room(slot, rules.room, sizes.body, stored[8])
+  begin_room(slot, rules.room, sizes.body + (sizes.held or 0), stored[8])
   slot.piece = peek and peek[1] and #peek[1] > 1024 and 64 or 256
   slot.budget = rules.budget
   local budget, totals, stale, unmatched = rules.budget, {}, {}, {}
@@ -68,7 +68,7 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
   local at, back = settle_nacks(slot, turn.at, now_ms, max_retries, totals, stale)
   budget.work = budget.work - tonumber(ARGV[turn.at])
   at = settle_acks(slot, at, totals, stale)
-  local plain = sizes.body == 0 and sizes.error == 0
+  local plain = sizes.body == 0 and sizes.error == 0 and not slot.held
   for i = at + 1, at + 2 * tonumber(ARGV[at]), 2 do
     if not settle_whole(slot, ARGV[i], tonumber(ARGV[i + 1]), plain, totals) then
       unmatched[#unmatched + 1] = ARGV[i]
@@ -110,6 +110,7 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
     stamp = next_stamp(slot, clock, now_ms)
   end
   local items, resume, searched = {}, 0, false
+  local retried = slot.held and redis.call('ZCARD', slot.retry) > 0
   if not paused and not more_outlived and has_room(slot) then
     local fresh, passed, ended
     if start == 0 then
@@ -129,13 +130,17 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
   end
   local bodies, as_measured = {}, at == turn.at + 3 and swept == 0 and not totals.ttl_expired
   local bodied = sizes.body > 0 and (as_measured or redis.call('HLEN', slot.body) > 0)
-  if #items > 0 and (slot.born or bodied) then
+  if #items > 0 and (slot.born or slot.held or bodied) then
     local names = {}
     for i = 1, #items, 2 do
       names[#names + 1] = items[i]
     end
     -- @include read_bodies
     bodies = read_bodies(slot, names)
+    if slot.held then
+      -- @include hold
+      bodies = hold(slot, names, bodies, retried)
+    end
     if slot.born then
       redis.call('ZREM', slot.born, unpack(names))
     end
@@ -145,7 +150,7 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
   end
   if #items > 0 or clock.changed then
     local fields = fields_of(totals, stored)
-    note_bound(slot, sizes.body, fields)
+    note_bound(slot, slot.refolded and -1 or sizes.body, fields)
     note_stamp(slot, clock, #items > 0 and stamp or nil, now_ms, fields)
   end
   write_totals(slot.meta, totals)

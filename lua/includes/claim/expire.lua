@@ -43,11 +43,16 @@ local function expire(slot, start, now_ms, ttl_ms, max_retries, limit, totals)
     seen, budget.bytes = i, budget.bytes - #content
     local score = redis.call('ZSCORE', slot.store, content)
     if score and tonumber(score) > max_retries then
-      if redis.call('ZADD', slot.dead, now, content) == 0 then
+      local again = redis.call('ZADD', slot.dead, now, content) == 0
+      if again then
         count(totals, 'merged', 1)
       end
       redis.call('HSET', slot.reason, content, reason)
       local body = redis.call('HGET', slot.body, content)
+      if again and slot.held then
+        -- @include fold_dead
+        body = fold_dead(slot, content, body)
+      end
       if body then
         redis.call('HSET', slot.dead_body, content, body)
         budget.bytes = budget.bytes - #body

@@ -20,6 +20,7 @@ local function sweep(slot, clock, now_ms, now_s, max_retries, limit, totals)
   -- @include roll_back
   -- @include bury
   -- @include left_of
+  -- @include failure_of
   -- @include record_failure
   for i = 1, #expired, 2 do
     local content, left = expired[i], left_of(tonumber(expired[i + 1]), max_retries)
@@ -44,7 +45,12 @@ local function sweep(slot, clock, now_ms, now_s, max_retries, limit, totals)
     end
     moved, budget.bytes = moved + 1, budget.bytes - #due[i]
     local left = math.max(1, left_of(tonumber(due[i + 1]), max_retries))
-    if redis.call('ZADD', slot.store, 'NX', left, due[i]) == 0 then
+    local fresh = redis.call('ZADD', slot.store, 'NX', left, due[i]) == 0
+    if slot.held then
+      -- @include fold_back
+      fold_back(slot, due[i], fresh)
+    end
+    if fresh then
       count(totals, 'merged', 1)
       redis.call('HDEL', slot.error, due[i])
     end

@@ -1,5 +1,5 @@
 -- Deletes the bodies and the last failures of up to 1,000 contents that have left store, unless they are in flight or
--- wait for a retry.
+-- wait for a retry; where the topic merges, these have values of their own, and all the bodies go.
 local function forget_unused(slot, contents)
   local held = redis.call('ZMSCORE', slot.prepare, unpack(contents))
   local waiting = redis.call('ZMSCORE', slot.retry, unpack(contents))
@@ -9,8 +9,11 @@ local function forget_unused(slot, contents)
       unused[#unused + 1] = content
     end
   end
+  local doomed = slot.held and contents or unused
+  if #doomed > 0 then
+    redis.call('HDEL', slot.body, unpack(doomed))
+  end
   if #unused > 0 then
-    redis.call('HDEL', slot.body, unpack(unused))
     redis.call('HDEL', slot.error, unpack(unused))
   end
 end

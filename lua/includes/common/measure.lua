@@ -2,7 +2,8 @@
 -- later write can fail half-way. Most slots have but store, prepare and meta: then one command sees that, `quiet`.
 -- `brief`: in a quiet slot leave out store and prepare, for who reads them before its first write, or never writes.
 local function measure(slot, brief)
-  local others = redis.call('EXISTS', slot.retry, slot.dead, slot.body, slot.error, slot.reason, slot.dead_body)
+  local others = redis.call('EXISTS', slot.retry, slot.dead, slot.body, slot.error, slot.reason, slot.dead_body,
+    slot.held or slot.body)
   if others == 0 then
     local store, prepare = nil, nil
     if not brief then
@@ -15,5 +16,6 @@ local function measure(slot, brief)
     retry = redis.call('ZCARD', slot.retry), dead = redis.call('ZCARD', slot.dead),
     body = redis.call('HLEN', slot.body), error = redis.call('HLEN', slot.error),
     reason = redis.call('HLEN', slot.reason), dead_body = redis.call('HLEN', slot.dead_body),
+    held = slot.held and redis.call('HLEN', slot.held),
   }
 end

@@ -1,25 +1,32 @@
 -- A claimed message has used up its retries, or was rejected: prepare -> dead, with its last `failure` as the reason,
 -- and its body. Beside a fresh copy in store nothing is left to bury: it is counted, and the fresh copy has all its
--- retries. Returns how many bytes of body it has moved.
+-- retries. Where the topic merges, it has a value of its own, and dies with that. Returns how many bytes of body it has
+-- moved.
 -- @include count
 local function bury(slot, content, failure, attempts, now_ms, totals)
-  if redis.call('ZSCORE', slot.store, content) then
+  if not slot.held and redis.call('ZSCORE', slot.store, content) then
     count(totals, 'exhausted', 1)
     count(totals, 'merged', 1)
     redis.call('HDEL', slot.error, content)
     redis.call('ZREM', slot.prepare, content)
     return 0
   end
-  if redis.call('ZADD', slot.dead, string.format('%.0f', now_ms), content) == 0 then
+  local again = redis.call('ZADD', slot.dead, string.format('%.0f', now_ms), content) == 0
+  if again then
     count(totals, 'merged', 1)
   end
   count(totals, 'buried', 1)
   failure.attempts = attempts
   redis.call('HSET', slot.reason, content, cjson.encode(failure))
-  local body = redis.call('HGET', slot.body, content)
+  local bodies = slot.held or slot.body
+  local body = redis.call('HGET', bodies, content)
+  if again and slot.held then
+    -- @include fold_dead
+    body = fold_dead(slot, content, body)
+  end
   if body then
     redis.call('HSET', slot.dead_body, content, body)
-    redis.call('HDEL', slot.body, content)
+    redis.call('HDEL', bodies, content)
   else
     redis.call('HDEL', slot.dead_body, content)
   end

@@ -1,8 +1,14 @@
 -- A claimed message goes back: to store with its retries left as score, or to retry until due_ms (0: at once). A
--- fresh copy in store stands as it is, with its own time or priority and all its retries.
+-- fresh copy in store stands as it is, with its own time or priority and all its retries. Where the topic merges, its
+-- value goes along, unless it waits.
 -- @include count
 local function roll_back(slot, content, retries_left, due_ms, totals)
-  if redis.call('ZSCORE', slot.store, content) then
+  local fresh = redis.call('ZSCORE', slot.store, content)
+  if slot.held and (fresh or due_ms == 0) then
+    -- @include fold_back
+    fold_back(slot, content, fresh)
+  end
+  if fresh then
     count(totals, 'merged', 1)
     redis.call('HDEL', slot.error, content)
   elseif due_ms > 0 then

@@ -33,7 +33,9 @@ local function settle_acks(slot, at, totals, stale)
         if has_errors then
           redis.call('HDEL', slot.error, unpack(mine))
         end
-        if has_bodies then
+        if slot.held then
+          redis.call('HDEL', slot.held, unpack(mine))
+        elseif has_bodies then
           drop_bodies(slot, mine)
         end
       end

@@ -13,13 +13,19 @@ local function settle_nacks(slot, at, now_ms, max_retries, totals, stale)
   -- @include roll_back
   -- @include bury
   -- @include left_of
+  -- @include failure_of
   -- @include record_failure
   for i = at + 1, last, 6 do
     local content, claim_score, verb, number = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
     if redis.call('ZSCORE', slot.prepare, content) ~= claim_score then
       stale[#stale + 1] = content
     elseif verb == 'release' then
-      if redis.call('ZADD', slot.store, 'NX', ARGV[i + 3], content) == 0 then
+      local fresh = redis.call('ZADD', slot.store, 'NX', ARGV[i + 3], content) == 0
+      if slot.held then
+        -- @include fold_back
+        fold_back(slot, content, fresh)
+      end
+      if fresh then
         count(totals, 'merged', 1)
         redis.call('HDEL', slot.error, content)
       elseif slot.born then

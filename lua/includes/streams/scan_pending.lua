@@ -5,6 +5,7 @@
 -- unknown), cursor (last id met, '' between passes), start, first (earliest end of a lease met), pause (ms between
 -- steps that find nothing). A step moves 64 at most, and no more than `out.work` has left, but one: each costs several
 -- commands. What is handed over or buried counts into the bytes of `out`. Returns how many it moved.
+-- @include failure_of
 -- @include record_failure
 -- @include bury_entry
 -- @include take_over

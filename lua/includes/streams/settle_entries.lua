@@ -1,6 +1,7 @@
 -- Nacks and acks of a group, in the form of settle_nacks and settle_acks: the id stands for the content, the delivery
 -- count for the claim score. Compare-and-set on consumer and count: the others go into `stale` and nothing changes for
 -- them. `slot.plain`: no entry of the group has failed before. Returns how many came back that are due at once.
+-- @include failure_of
 -- @include record_failure
 -- @include bury_entry
 -- @include held_counts

@@ -15,13 +15,13 @@ from rmq._model.entries import BODY
 from rmq._model.messages import Message, encode
 from rmq._model.topics import WhenFull
 from rmq._scripts.keys import slot_keys
-from rmq._sending.producer import BATCH
+from rmq._sending.stream import BATCH
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq._transport.dispatch import Dispatch
 from rmq._transport.urls import parse_url
 from rmq.errors import SendError
-from rmq.spark.calls import Mark
+from rmq.spark.marks import Mark
 from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.columns import Layout
 from rmq.spark.sink.sender import Sending, TaskSender

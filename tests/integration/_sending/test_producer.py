@@ -14,7 +14,7 @@ from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient,
 from rmq._model.messages import Message
 from rmq._model.replies import SendResult
 from rmq._scripts.keys import slot_keys
-from rmq._sending.producer import BATCH, BUFFERED, batch_size
+from rmq._sending.stream import BATCH, BUFFERED, batch_size
 from rmq.errors import BacklogFullError, FixedTimePassedError, InvalidBatchError, InvalidMessageError, SendError
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import redis
 
-from rmq import RmqClient, Topic, TopicType
+from rmq import Fixed, Max, Merge, RmqClient, Sliding, Sum, Topic, TopicType
 from rmq._model.retry import ImmediateRetry, LadderRetry
 from rmq._scripts.keys import TOPICS_KEY
 from rmq._sending.producer import Producer
@@ -39,6 +39,31 @@ def test_another_type_or_number_of_slots_is_refused(
     assert caught.value.topic == topic.name
     with pytest.raises(TopicMismatchError, match="can't be changed"):
         client.change_topic(Topic(topic.name, **definition))  # pyright: ignore[reportArgumentType]
+
+
+SUMS = Merge(Sum(), Fixed(5_000))
+
+
+@pytest.mark.parametrize(("merge", "other"), [(SUMS, None), (None, SUMS), (SUMS, Merge(Max(), Fixed(5_000)))])
+def test_another_way_of_merging_is_refused(
+    client: RmqClient, make_topic: MakeTopic, merge: Merge | None, other: Merge | None
+) -> None:
+    topic = make_topic(TopicType.RANGE_MERGE, merge=merge)
+    client.producer(topic)
+    with pytest.raises(TopicMismatchError, match=r"is registered with merge=.*; only windows and bounds"):
+        client.consumer(Topic(topic.name, topic.type, merge=other))
+    with pytest.raises(TopicMismatchError, match=r"can't become .*: only windows and bounds of it can change"):
+        client.change_topic(Topic(topic.name, topic.type, merge=other))
+    assert client.topic(topic.name) == topic
+
+
+def test_windows_and_bounds_of_merging_are_changed(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.RANGE_MERGE, merge=SUMS)
+    client.producer(topic)
+    sliding = Merge(Sum(), Sliding(1_000, max_wait=9_000), max_count=7)
+    assert client.producer(Topic(topic.name, topic.type, merge=sliding)).topic == topic
+    assert client.change_topic(topic.changed(merge=sliding)).merge == sliding
+    assert client.topic(topic.name).merge == sliding
 
 
 def test_settings_are_changed_on_purpose(client: RmqClient, redis_url: str, make_topic: MakeTopic) -> None:

@@ -14,10 +14,13 @@ from rmq import (
     DeadFilter,
     DelayedQueue,
     FixedTimeMessage,
+    Leading,
+    Merge,
     PriorityMessage,
     RangeMergeMessage,
     RmqClient,
     StreamMessage,
+    Sum,
     Topic,
     TopicType,
 )
@@ -28,7 +31,8 @@ from rmq._model.retry import ImmediateRetry
 from rmq._transport.script_library import default_scripts
 from rmq.errors import ScriptFailedError
 from rmq.spark import calls
-from rmq.spark.calls import Driver, Mark, Reading
+from rmq.spark.calls import Driver, Reading
+from rmq.spark.marks import Mark, send_once
 from tests.support.dashboard import served as dashboard
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -70,6 +74,20 @@ def test_no_command_is_missing_and_none_is_granted_in_vain() -> None:
     by_hand |= {"hkeys", "hsetnx", "lrange"}  # the registry and the history read and write without a script
     granted = {right[1:] for acl in documented() for right in acl if right.startswith("+")}
     assert granted == {command.lower() for command in plain} | by_hand
+
+
+def test_topics_that_merge_run_under_the_documented_rights(client: RmqClient) -> None:
+    merge = Merge(Sum(), window=Leading(1))
+    topic = Topic("shop.sums", TopicType.RANGE_MERGE, max_retries=0, retry=ImmediateRetry(), merge=merge)
+    producer = client.producer(topic)
+    producer.send_many((RangeMergeMessage("a", body=1) for _ in range(3)), fold=True, once="first")
+    with client.consumer(topic) as consumer:
+        (delivery,) = consumer.poll(timeout=10)
+        assert delivery.value == 3
+        delivery.nack(error="no")
+        assert client.dead(topic).redrive().redriven == 1
+        (delivery,) = consumer.poll(timeout=10)
+        assert (delivery.value, delivery.ack()) == (3, True)
 
 
 def test_everything_runs_under_the_documented_rights(client: RmqClient) -> None:
@@ -165,7 +183,7 @@ def test_a_querys_batches_are_read_and_sent_under_the_documented_rights(client: 
     assert run(calls.settle(topic, 0, driver, 1, 0, "ack")).done == 5
     messages = [Encoded(0, b"new", 100, None)]
     mark = Mark("q1", 1, 0, 60).of(0, messages)
-    assert run(calls.send_once(topic, 0, messages, mark)).new == 1
+    assert run(send_once(topic, 0, messages, mark)).new == 1
 
 
 def test_the_dashboard_shows_all_under_the_documented_rights() -> None:

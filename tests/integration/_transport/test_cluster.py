@@ -12,7 +12,18 @@ from itertools import count
 
 import pytest
 
-from rmq import PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
+from rmq import (
+    Fixed,
+    Merge,
+    PriorityMessage,
+    RangeMergeMessage,
+    RmqClient,
+    StreamMessage,
+    Sum,
+    SumOutOfRangeError,
+    Topic,
+    TopicType,
+)
 from rmq._model.deliveries import Delivery
 from rmq._scripts.keys import rate_key, slot_keys
 from rmq._scripts.limits import take_tokens
@@ -208,6 +219,34 @@ def test_a_frozen_node_holds_up_no_reading_of_the_map(cluster: RedisClusterServe
         frozen.resume()
         connections.close()
         cluster.wait_whole()
+
+
+def test_a_named_call_that_failed_on_one_node_is_repeated_exactly(client: RmqClient) -> None:
+    """Its repeat numbers the same messages: a batch that was cut short would hide those that belong to it."""
+    topic = Topic(f"once{next(_numbers)}", TopicType.RANGE_MERGE, slots=16, merge=Merge(Sum(), window=Fixed(100)))
+    producer, control = client.producer(topic), client.control(topic)
+    contents = [f"c{number}" for number in range(200)]
+    rare, often = contents[1:], contents[0]
+    producer.send(RangeMergeMessage(often, 3_600_000, body=2**53 - 1))
+
+    def messages() -> Iterator[RangeMergeMessage]:
+        for number in range(30_000):
+            yield RangeMergeMessage(rare[number % len(rare)], body=1)
+            if number >= 20_000:
+                yield RangeMergeMessage(often, body=1)
+
+    with pytest.raises(SumOutOfRangeError) as caught:
+        producer.send_many(messages(), once="job")
+    assert 0 < caught.value.stored < 30_000
+    control.cancel(often)
+    assert producer.send_many(messages(), once="job").accepted == 40_000
+    found: dict[str, int] = {}
+    consumer = client.consumer(topic)
+    while deliveries := consumer.poll(timeout=2.0):
+        for delivery in deliveries:
+            found[delivery.text] = found.get(delivery.text, 0) + delivery.value
+            delivery.ack()
+    assert (found[often], sum(found[content] for content in rare)) == (10_000, 30_000)
 
 
 def test_a_server_that_is_no_cluster() -> None:

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rmq import PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, TopicType
+from rmq import Merge, PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, Sum, TopicType
 from rmq._model.deliveries import Delivery
 from rmq._model.retry import ImmediateRetry
 from rmq.errors import InvalidValueError
@@ -84,6 +84,7 @@ def test_every_figure_of_a_topic_is_there(client: RmqClient, make_topic: MakeTop
     assert (found["rmq_in_flight", name], found["rmq_dead", name], found["rmq_waiting", name]) == (2, 1, 0)
     assert found["rmq_messages_total", name, "accepted"] == 11
     assert found["rmq_messages_total", name, "merged"] == 1
+    assert found["rmq_merged_ratio", name] == pytest.approx(1 / 11)
     assert found["rmq_messages_total", name, "acked"] == 1
     assert (found["rmq_slots", name], found["rmq_unaccounted", name]) == (2, 0)
     assert ("rmq_oldest_due_age_seconds", name) not in found  # a PRIORITY topic does not know
@@ -141,6 +142,32 @@ def test_a_worker_measures_its_handlers(client: RmqClient, make_topic: MakeTopic
     finally:
         hold.set()
         server.close()
+
+
+def test_a_worker_measures_how_many_sends_a_delivery_stood_for(client: RmqClient, make_topic: MakeTopic) -> None:
+    topics = [make_topic(TopicType.PRIORITY, merge=Merge(Sum())), make_topic(TopicType.PRIORITY)]
+    registry = CollectorRegistry()
+    client.observers.all.append(Handlers(registry))
+    done: list[str] = []
+    for topic in topics:
+        client.producer(topic).send_many(
+            PriorityMessage("a", 9, body=None if topic.merge is None else 1) for _ in "123"
+        )
+
+        @client.listener(topic)
+        def note(delivery: Delivery) -> None:
+            done.append(delivery.topic.name)
+
+    client.producer(topics[0]).send(PriorityMessage("b", 8, body=1, weight=1_000))
+    client.start()
+    wait_until(lambda: len(done) == 3)
+    client.stop()
+    found = parsed(generate_latest(registry).decode())
+    merging, plain = (topic.name for topic in topics)
+    assert (found["rmq_delivery_sends_count", merging], found["rmq_delivery_sends_sum", merging]) == (2, 1_003)
+    below = [found["rmq_delivery_sends_bucket", merging, edge] for edge in ("2.0", "5.0", "500.0", "1000.0")]
+    assert below == [0, 1, 1, 2]
+    assert not any(key[0].startswith("rmq_delivery_sends") and plain in key for key in found)
 
 
 def test_without_redis_it_answers_that_it_is_down() -> None:

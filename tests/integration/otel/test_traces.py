@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from rmq import PriorityMessage, RangeMergeMessage, RmqClient, TopicType
+from rmq import Collect, Merge, PriorityMessage, RangeMergeMessage, RmqClient, TopicType
 from rmq._model.deliveries import Delivery
 from rmq.otel import Telemetry
 from tests.conftest import MakeTopic
@@ -84,6 +84,22 @@ def test_a_merge_keeps_the_first_or_the_last_trace(redis_url: str, make_topic: M
                 found = consumer.poll(1, 20)
                 assert [(each.body, each.trace.split("-")[1]) for each in found] == [(body, trace)]
                 found[0].ack()
+
+
+def test_a_span_says_how_many_sends_its_handler_got_at_once(redis_url: str, make_topic: MakeTopic) -> None:
+    merging, plain = make_topic(TopicType.PRIORITY, merge=Merge(Collect())), make_topic(TopicType.PRIORITY)
+    with RmqClient(redis_url) as client:
+        spans, _ = watched(client)
+        for topic in (merging, plain):
+            client.producer(topic).send_many(PriorityMessage(name, 9, body="item") for name in "aab")
+            client.listener(topic, batch=10)(list)
+        client.start()
+        wait_until(lambda: sum(span.name.startswith("process") for span in spans.get_finished_spans()) == 2, 60)
+        client.stop()
+    found = {span.name: dict(span.attributes or {}) for span in spans.get_finished_spans()}
+    assert found[f"process {merging.name}"]["rmq.merged"] == 3
+    assert found[f"process {merging.name}"]["messaging.batch.message_count"] == 2
+    assert "rmq.merged" not in found[f"process {plain.name}"]
 
 
 def test_a_handler_that_fails_is_a_failed_span_and_is_measured(redis_url: str, make_topic: MakeTopic) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq import Topic, TopicType
 from rmq._admin.history import Minute
 from rmq._model.failures import read_failure
 from rmq._model.schema import SCHEMA_VERSION
@@ -18,6 +19,7 @@ from rmq._transport.call import Call
 from rmq._transport.refusals import parsed
 from rmq.errors import InvalidValueError, ScriptFailedError, UnreadableDocumentError
 
+TOPIC = Topic("t", TopicType.FIXED_TIME)
 UNREADABLE = "(what was kept of the failure cannot be read)"
 
 
@@ -47,7 +49,7 @@ def test_half_a_pair_of_surrogates_can_be_sent() -> None:
 
 @given(st.binary(max_size=50) | st.recursive(st.none() | st.text(), st.lists).map(lambda v: json.dumps(v).encode()))
 def test_no_bytes_raise(data: bytes) -> None:
-    assert dead_message("t", 0, b"a", b"5", data, None).died_ms == 5
+    assert dead_message(TOPIC, 0, b"a", b"5", data, None).died_ms == 5
 
 
 def test_a_reply_that_cannot_be_read_names_the_slot() -> None:

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from rmq._model.merging import Merge
+from rmq._model.reducers import Sum
 from rmq._model.topics import Topic, TopicType
 from rmq._scripts.binding import FILLED_IN, Bound
 from rmq._scripts.keys import GroupKeys, QueryKeys, SlotKeys, group_keys, slot_keys
+from rmq._scripts.merging import merge_args
 from rmq._transport.script_library import default_scripts
 from tests.support.bindings import MODULES, bound_in
 
@@ -27,8 +30,9 @@ SETTINGS = {
     "scale",
     "unit_ms",
 }
-"""What `sending` puts together from parts."""
+"""What `sending` puts together from parts; `merging` does with all of its own."""
 
+TURN = {"lane", "call", "floor", "detailed"}
 OPTIONS = {"group", "durable"}
 """What `Bound.call` takes beside keys."""
 
@@ -81,9 +85,14 @@ def test_keys_are_those_of_the_header(use: Use) -> None:
 
 
 def test_arguments_that_are_put_together_are_those_of_the_header() -> None:
-    for script in (name for name in default_scripts().names() if name.startswith("send_")):
+    sends = {name for name in default_scripts().names() if name.startswith("send_")}
+    for script in sends - {"send_merged"}:
         wanted = default_scripts()[script].args
         assert {*wanted.required, "messages"} - FILLED_IN.keys() <= SETTINGS
+    topic = Topic("t", TopicType.RANGE_MERGE, merge=Merge(Sum()))
+    for script, own in (("send_merged", TURN), ("spark_send_merged", {"chunk", "batch", "digest", "strict", "keep_s"})):
+        known = merge_args(topic).keys() | own | {"number", "lowest", "values"}
+        assert set(default_scripts()[script].args.required) - FILLED_IN.keys() == known
 
 
 def test_what_a_call_does_not_say_is_an_error() -> None:
@@ -103,6 +112,10 @@ def test_keys_come_in_the_order_of_the_header() -> None:
     assert Bound("ack").keys_of(topic, 0) == (keys.store, keys.prepare, keys.body, keys.meta, keys.error)
     assert Bound("cancel").keys_of(topic, 0)[-1] == keys.audit
     assert Bound("cancel").keys_of(topic.changed(ttl=60_000), 0)[-1] == keys.born
+    merging = Topic("t", TopicType.PRIORITY, slots=1, merge=Merge())
+    assert Bound("claim").keys_of(merging, 0)[-1] == keys.held
+    assert Bound("claim").keys_of(merging.changed(ttl=60_000), 0)[-2:] == (keys.born, keys.held)
+    assert Bound("promote").keys_of(merging, 0)[-2:] == (keys.held, keys.body)
     assert Bound("audit").keys_of(topic, 0) == (keys.audit,)
     assert Bound("peek").keys_with(topic, 0, zset="z") == ("z", keys.body)
     with pytest.raises(AttributeError, match="zset"):

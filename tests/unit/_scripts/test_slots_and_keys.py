@@ -68,7 +68,7 @@ def test_all_keys_of_a_slot_share_one_hash_slot_of_a_cluster(topic: str, slot: i
 @given(st.lists(st.tuples(names, st.integers(0, MAX_SLOTS - 1)), min_size=2, max_size=2, unique=True))
 def test_no_two_slots_share_a_key(slots: list[tuple[str, int]]) -> None:
     first, second = (set(astuple(slot_keys(*slot))) for slot in slots)
-    assert len(first) == len(second) == 13
+    assert len(first) == len(second) == 16
     assert not first & second
 
 

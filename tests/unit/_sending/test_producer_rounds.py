@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from rmq import Topic, TopicType
 from rmq._scripts.claiming import MAX_BATCH
 from rmq._sending.pipeline import BATCH_BYTES, Lane, RoundSize
-from rmq._sending.producer import BATCH, CALLS_IN_FLIGHT, ROUND, _Batch, batch_size
+from rmq._sending.stream import BATCH, CALLS_IN_FLIGHT, ROUND, Batch, batch_size
 
 batches = st.builds(
-    lambda slot, messages, size_bytes: _Batch(slot, encoded=[None] * messages, size_bytes=size_bytes),  # pyright: ignore
+    lambda slot, messages, size_bytes: Batch(slot, encoded=[None] * messages, size_bytes=size_bytes),  # pyright: ignore
     st.integers(0, 5),
     st.sampled_from([1, 100, 300, BATCH]),
     st.sampled_from([1, BATCH_BYTES // 2, BATCH_BYTES, 17 * BATCH_BYTES]),
@@ -22,8 +22,8 @@ batches = st.builds(
 
 
 @given(st.lists(batches), st.sampled_from([1, 2, 100]))
-def test_rounds_are_bounded_and_keep_the_order_of_each_slot(ready: list[_Batch], calls: int) -> None:
-    lane: Lane[_Batch] = Lane()
+def test_rounds_are_bounded_and_keep_the_order_of_each_slot(ready: list[Batch], calls: int) -> None:
+    lane: Lane[Batch] = Lane()
     expected: dict[int, list[Any]] = {}
     for batch in ready:
         lane.add(batch)

@@ -1,0 +1,23 @@
+-- The record of a message that dies, with that of an earlier death of its content. Of items the newest stay that have
+-- up to 1 MiB: a content may die again and again.
+-- @include records
+-- @include fold
+local function fold_dead(slot, name, record)
+  local earlier = redis.call('HGET', slot.dead_body, name)
+  if not earlier or not record then
+    return record or earlier
+  end
+  local folded = fold(read_record(earlier), read_record(record))
+  local kind, excess = folded.kind, #folded.value - 1048576
+  if excess > 0 and (kind == 'C' or kind == 'U' or kind == 'J') then
+    local from = frames_from(kind)
+    local at, dropped = from, 0
+    while excess > 0 and dropped < folded.number - 1 do
+      local last = frame_end(folded.value, at)
+      excess, at, dropped = excess - (last + 1 - at), last + 1, dropped + 1
+    end
+    folded.number = folded.number - dropped
+    folded.value = string.sub(folded.value, 1, from - 1) .. string.sub(folded.value, at)
+  end
+  return write_record(folded)
+end

@@ -1,0 +1,55 @@
+-- Folds a send into the record that its content has, as text: as `fold_sent`, without a table where it can do without
+-- one, since this is what a merging send costs. `sent`: the record of the send, with its times. Returns the text, or
+-- nil and why not; and whether the send has the newest version.
+-- @include records
+-- @include fold_sent
+local function fold_text(rules, text, sent, held_bytes)
+  local kind, now_ms = sent.kind, sent.last
+  if is_record(text) then
+    local count, first, last, number, stored_kind = struct.unpack('<ddddc1', text, 5)
+    local value, folded = nil, stored_kind == kind and first > 0
+    if not folded then
+      value = nil
+    elseif kind == 'K' then
+      value = string.sub(text, 38)
+    elseif kind == 'S' then
+      number, value = number + sent.number, ''
+      folded = number <= 9007199254740991 and number >= -9007199254740991
+    elseif kind == 'X' or kind == 'I' then
+      if (kind == 'X') == (sent.number > number) then
+        number = sent.number
+      end
+      value = ''
+    elseif kind == 'R' then
+      value = sent.value
+    elseif kind == 'N' then
+      if number > sent.number then
+        value = string.sub(text, 38)
+      else
+        number, value = sent.number, sent.value
+      end
+    elseif kind == 'C' and held_bytes == 0 then
+      number, value = number + sent.number, string.sub(text, 38) .. sent.value
+      folded = number <= rules.max_items and #value <= rules.max_bytes
+    else
+      folded = false
+    end
+    if folded then
+      if now_ms > last then
+        last = now_ms
+      end
+      if now_ms < first then -- the clock was set back
+        first = now_ms
+      end
+      local head = struct.pack('<c4ddddc1', '\0rm1', count + sent.count, first, last, number, kind)
+      return value == '' and head or head .. value, nil, kind ~= 'N' or number == sent.number
+    end
+  end
+  local stored = read_record(text)
+  if stored.first == 0 then -- of a hand, or of those who know no records
+    stored.first, stored.last = now_ms, now_ms
+  end
+  local record, refusal = fold_sent(rules, stored, sent, held_bytes)
+  local newest = not (kind == 'N' and stored.kind == 'N' and stored.number > sent.number)
+  return record and write_record(record), refusal, newest
+end

@@ -1,0 +1,31 @@
+"""Checks of settings: each error names what was set, its value and the rule. Pure."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TypeVar
+
+from rmq.errors import InvalidValueError
+
+E = TypeVar("E", bound=Enum)
+
+
+def check_whole(what: str, value: object, highest: int, other: str = "") -> None:
+    """Refuse what is no whole number from 1 to `highest`, with `InvalidValueError`; `other` says what else may be."""
+    if type(value) is not int or not 1 <= value <= highest:
+        raise InvalidValueError(f"{what} is {value!r}; it must be a whole number from 1 to {highest}{other}")
+
+
+def check_flag(what: str, value: object) -> None:
+    """Refuse what is not True or False, with `InvalidValueError`."""
+    if type(value) is not bool:
+        raise InvalidValueError(f"{what} is {value!r}; it must be True or False")
+
+
+def one_of(kind: type[E], value: object, what: str) -> E:
+    """Return the member of an enum that is given, or whose value is; raises `InvalidValueError`."""
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(each.value for each in kind)
+        raise InvalidValueError(f"{what} is {value!r}; it must be one of {known}") from None

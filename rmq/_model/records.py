@@ -1,0 +1,197 @@
+"""Records: what the messages of a topic with `merge=` have in place of bodies, and how two of them fold. Pure.
+
+The scripts in `lua/includes/merge` follow the same rules; docs/internals/merging.md has the layout and the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from struct import Struct
+
+from rmq._model.envelope import unwrap, wrap
+from rmq._model.frozen import setters_of
+
+MARK = b"\x00rm1"
+BODIES, NUMBERS, ITEMS = frozenset("KRN"), frozenset("XIS"), frozenset("CUJ")
+"""Kinds of records by what their values are."""
+
+MAX_WHOLE = 2**53 - 1
+"""Up to this, plus and minus, a double holds every whole number."""
+
+_HEAD = Struct("<4s4dc")
+HEAD_BYTES = _HEAD.size
+"""Bytes of a record before its value."""
+
+_LENGTH = Struct("<I")
+_WANTED = Struct("<d")
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Record:
+    """What the sends of one content fold into.
+
+    Attributes:
+        count: How many sends it stands for.
+        first_ms: When the first of them was sent, epoch ms by Redis' clock; 0 where that is unknown.
+        last_ms: When the last of them was sent, likewise.
+        number: The version (`N`), the number (`X`, `I`, `S`), or how many items there are (`C`, `U`, `J`); else 0.
+        kind: One letter: how it folds.
+        value: What is behind the kind, as it is stored.
+    """
+
+    count: int
+    first_ms: int
+    last_ms: int
+    number: int | float
+    kind: str
+    value: bytes = b""
+
+    def __init__(self, count: int, first_ms: int, last_ms: int, number: float, kind: str, value: bytes = b"") -> None:
+        set_count, set_first, set_last, set_number, set_kind, set_value = _SETTERS
+        set_count(self, count)
+        set_first(self, first_ms)
+        set_last(self, last_ms)
+        set_number(self, number)
+        set_kind(self, kind)
+        set_value(self, value)
+
+    @property
+    def body(self) -> bytes | None:
+        """The body of `K`, `R` and `N`, a trace context before it; `None` without one, and for other kinds."""
+        return self.value[1:] if self.value and self.kind in BODIES else None
+
+    @property
+    def items(self) -> tuple[bytes, ...]:
+        """The items of `C`, `U` and `J`, in the order of sending; none for other kinds."""
+        return tuple(frame[4:] for frame in self.frames())
+
+    @property
+    def item_count(self) -> int:
+        """How many items there are, also those that a torn value lacks; 0 for other kinds."""
+        return _whole(self.number) if self.kind in ITEMS else 0
+
+    @property
+    def wanted(self) -> int:
+        """How many parts a join (`J`) waits for; 0 for other kinds."""
+        return _whole(*_WANTED.unpack_from(self.value)) if self.kind == "J" and len(self.value) >= 8 else 0
+
+    def frames(self) -> Iterator[bytes]:
+        """Yield the items, each with its length before it, up to one that is torn."""
+        value, at = self.value, 8 if self.kind == "J" else 0
+        while self.kind in ITEMS and at + 4 <= len(value):
+            end = at + 4 + int(_LENGTH.unpack_from(value, at)[0])
+            if end > len(value):
+                return
+            yield value[at:end]
+            at = end
+
+
+_SETTERS = setters_of(Record)
+
+NOTHING = Record(1, 0, 0, 0, "K")
+"""What a message without a value has."""
+
+
+def before_value(kind: str) -> int:
+    """Return how many bytes of a value are before its body or its first item."""
+    return _WANTED.size if kind == "J" else int(kind in BODIES)
+
+
+def _whole(number: float, least: int = 0) -> int:
+    return int(number) if least <= number < 2**63 else least  # not a number, or an infinite one: of no script
+
+
+def plain(number: float) -> int | float:
+    """Return a double as people write it: without a fraction where it has none."""
+    return int(number) if -MAX_WHOLE <= number <= MAX_WHOLE and number == int(number) else number
+
+
+def read_record(stored: bytes | None) -> Record | None:
+    """Read a stored value, `None` for none. One without the mark is a body of those who know no records."""
+    if stored is None:
+        return None
+    if len(stored) < _HEAD.size or not stored.startswith(MARK):
+        return Record(1, 0, 0, 0, "K", b"=" + stored)
+    _, count, first, last, number, kind = _HEAD.unpack_from(stored)
+    return Record(
+        int(count) if 1 <= count <= MAX_WHOLE else _whole(count, 1),
+        int(first) if 0 <= first <= MAX_WHOLE else _whole(first),
+        int(last) if 0 <= last <= MAX_WHOLE else _whole(last),
+        plain(number),
+        kind.decode("latin-1"),
+        stored[_HEAD.size :],
+    )
+
+
+def new_record(kind: str, value: bytes, number: float = 0, count: int = 1) -> bytes:
+    """Return a record as it is sent: without times, which Redis knows."""
+    return _HEAD.pack(MARK, count, 0, 0, number, kind.encode()) + value
+
+
+def write_record(record: Record) -> bytes:
+    """Return a record as it is stored."""
+    times = record.first_ms, record.last_ms
+    head = _HEAD.pack(MARK, record.count, *times, record.number, record.kind.encode("latin-1"))
+    return head + record.value
+
+
+def framed(items: Iterable[bytes]) -> bytes:
+    """Return items as a value has them: each with its length before it."""
+    return b"".join([_LENGTH.pack(len(item)) + item for item in items])
+
+
+def wanting(parts: int) -> bytes:
+    """Return what a join's value has before its items: how many parts it waits for."""
+    return _WANTED.pack(parts)
+
+
+def fold(older: Record, newer: Record) -> Record:
+    """Return one record of two, as if the sends of the older and those of the newer one had been one message's.
+
+    Guarantee: associative for records of one kind; sums are exact within 2^53 - 1.
+    """
+    number, value = newer.number, newer.value
+    match newer.kind if newer.kind == older.kind else "":
+        case "S":
+            number = plain(float(older.number) + float(number))
+        case "X":
+            number = max(older.number, number)
+        case "I":
+            number = min(older.number, number)
+        case "K":
+            value = older.value
+        case "N" if older.number > number:
+            number, value = older.number, older.value
+        case "C":
+            number, value = older.number + number, older.value + value
+        case "U" | "J":
+            number, value = _union(older, newer)
+        case _:
+            pass
+    first = older.first_ms
+    if first == 0 or 0 < newer.first_ms < first:
+        first = newer.first_ms
+    return Record(
+        older.count + newer.count,
+        first,
+        max(older.last_ms, newer.last_ms),
+        number,
+        newer.kind,
+        value,
+    )
+
+
+def _union(older: Record, newer: Record) -> tuple[int | float, bytes]:
+    known = set(older.frames())
+    added = [frame for frame in dict.fromkeys(newer.frames()) if frame not in known]
+    before = older.value if older.kind == "U" else newer.value[:8] + older.value[8:]
+    return older.number + len(added), before + b"".join(added)
+
+
+def traced(stored: bytes, trace: str) -> bytes:
+    """Return a stored record with a trace context before its body; numbers and items have none."""
+    record = read_record(stored) or NOTHING
+    if record.kind not in BODIES:
+        return stored
+    return write_record(replace(record, value=b"=" + wrap(unwrap(record.body)[0], trace)))

@@ -1,0 +1,34 @@
+"""The types of topics, and what their sends meet where they are full."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class TopicType(Enum):
+    """How a topic orders and merges its messages."""
+
+    RANGE_MERGE = "RANGE_MERGE"
+    """Due `time_range` after the first send; duplicates until then fold into one delivery."""
+    PRIORITY = "PRIORITY"
+    """Larger priorities first; a duplicate takes the last priority sent."""
+    FIXED_TIME = "FIXED_TIME"
+    """Due at a given time; a duplicate takes the last time sent."""
+    STREAM = "STREAM"
+    """A log on Redis Streams: in the order of sending, without merging, for each of several groups."""
+
+    @property
+    def timed(self) -> bool:
+        """Whether store scores are due times."""
+        return self in (TopicType.RANGE_MERGE, TopicType.FIXED_TIME)
+
+
+class WhenFull(Enum):
+    """What a send meets where a slot's share of `max_backlog` is used up."""
+
+    REFUSE = "REFUSE"
+    """`BacklogFullError`, at once."""
+    BLOCK = "BLOCK"
+    """It waits for room, up to `full_timeout`; then `BacklogFullError`."""
+    DROP = "DROP"
+    """It is taken, and what would be delivered last is dropped: the lowest priority, the latest due time."""

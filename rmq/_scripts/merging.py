@@ -1,0 +1,107 @@
+"""The scripts that send to topics that merge."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, cast
+
+from rmq._io.wire import Argument
+from rmq._model.merging import Merge, PriorityRule
+from rmq._model.messages import Encoded
+from rmq._model.reducers import Collect
+from rmq._model.replies import SendResult
+from rmq._model.topics import Topic
+from rmq._model.windows import Sliding
+from rmq._scripts.binding import Bound, ages_of
+from rmq._scripts.keys import slot_keys
+from rmq._scripts.numbering import Turn, Turns
+from rmq._transport.call import Call
+
+_MERGED = Bound("send_merged")
+
+
+class MergedSends:
+    """Builds the sends of one topic that merges. Thread-safe.
+
+    Args:
+        topic: The registered definition.
+    """
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._settings = merge_args(topic)
+        self._turns: defaultdict[int, Turns] = defaultdict(Turns)
+
+    def __call__(
+        self, slot: int, messages: Sequence[Encoded], detailed: bool = False, turn: Turn | None = None
+    ) -> Call[SendResult]:
+        """Build the send of up to `MAX_BATCH` messages of one slot.
+
+        Args:
+            slot: The slot.
+            messages: What to send; of one slot.
+            detailed: Say of each whether it was new.
+            turn: What names the call for its repeats; by default it has a number of this client's own.
+        """
+        number, topic = len(messages), self._topic
+        turn = turn or self._turns[slot].draw()
+        values, records = record_args(messages)
+        args = _MERGED.args(
+            lane=turn.lane,
+            call=turn.number,
+            floor=turn.floor,
+            detailed=int(detailed),
+            number=number,
+            lowest=lowest_of(topic, messages),
+            values=values,
+            messages=records,
+            **self._settings,
+        )
+
+        def parse(reply: list[Any], turn: Turn = turn) -> SendResult:  # the call keeps its number open by that
+            new = int(reply[0])
+            outcomes = tuple(flag == 49 for flag in reply[1]) if detailed else ()
+            return SendResult(new, number - new, outcomes, dropped=int(reply[2]))
+
+        keys = _MERGED.keys(slot_keys(topic.name, slot))
+        return Call(_MERGED.name, keys, args, parse, True, topic.name, slot, True)
+
+
+def merge_args(topic: Topic) -> dict[str, Argument]:
+    """Return how a topic merges, as the scripts that send to it take it, but for `lowest`."""
+    merge = cast("Merge", topic.merge)
+    collect = merge.reduce if isinstance(merge.reduce, Collect) else None
+    window = merge.window
+    return {
+        "max_backlog": topic.max_backlog_per_slot,
+        "kind": topic.type.value,
+        "drop": int(topic.drops),
+        "max_retries": topic.max_retries,
+        "ttl": int(topic.ttl is not None and not topic.type.timed),
+        **ages_of(topic),
+        "highest": topic.priorities[1],
+        "priority": PriorityRule(merge.priority).value,
+        "window": merge.window_kind,
+        "max_wait": window.max_wait_ms if isinstance(window, Sliding) else 0,
+        "max_count": merge.max_count if isinstance(merge.max_count, int) else 0,
+        "max_items": collect.max_items if collect else 0,
+        "max_bytes": collect.max_bytes if collect else 0,
+        "when_full": merge.overflow(topic.type).value,
+    }
+
+
+def record_args(messages: Sequence[Encoded]) -> tuple[int, list[Argument]]:
+    """Return how many values the messages have, 1 where they are alike, and the messages as plan_sends takes them."""
+    values: list[Argument] = [message.score for message in messages]
+    records: list[Argument] = [cast("bytes", message.body) for message in messages]
+    if values.count(values[0]) == len(values):
+        del values[1:]
+    if records.count(records[0]) == len(records):
+        del records[1:]
+    return len(values), [*[message.content for message in messages], *values, *records]
+
+
+def lowest_of(topic: Topic, messages: Sequence[Encoded]) -> int:
+    """Return the earliest fixed time of a batch, 0 on topics without."""
+    return min(message.score for message in messages) if topic.type.value == "FIXED_TIME" else 0

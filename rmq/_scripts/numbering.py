@@ -1,0 +1,78 @@
+"""Numbers the sends of a process, so that a repeated one counts once.
+
+Source: RIFL (Lee et al., SOSP 2015): a client numbers its calls, and says with each which is the lowest that it may
+still repeat. See docs/internals/merging.md.
+"""
+
+from __future__ import annotations
+
+import secrets
+from threading import Lock
+from typing import NamedTuple
+
+OPEN_CALLS = 32
+"""Most calls of a lane that may still be repeated: the server reads their numbers with each call."""
+
+
+class Turn(NamedTuple):
+    """What names a call for its repeats.
+
+    Attributes:
+        lane: The sequence in which it has a number; no other process draws from it, unless the caller named it.
+        number: Its number there, from 1.
+        floor: The lowest number of the lane that may still be repeated.
+        token: Keeps the number open as long as the call lives.
+    """
+
+    lane: str
+    number: int
+    floor: int
+    token: object = None
+
+
+def named_turn(name: str, number: int) -> Turn:
+    """Return the turn of a call that another process may repeat: of its caller's name, and its number from 1."""
+    return Turn(f"={name}", number, 0)
+
+
+class _Lane:
+    """A sequence of numbers, of which those of living calls are open."""
+
+    __slots__ = ("name", "next", "open")
+
+    def __init__(self) -> None:
+        self.name = secrets.token_urlsafe(9)
+        self.next = 1
+        self.open: set[int] = set()
+
+
+class _Token:
+    """Closes its number when its call is gone, whatever became of it: then nobody can repeat it."""
+
+    __slots__ = ("_lane", "_number")
+
+    def __init__(self, lane: _Lane, number: int) -> None:
+        self._lane, self._number = lane, number
+        lane.open.add(number)
+
+    def __del__(self) -> None:
+        self._lane.open.discard(self._number)
+
+
+class Turns:
+    """Draws the turns of a client's calls to one slot. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._lanes: list[_Lane] = []
+
+    def draw(self) -> Turn:
+        """Return the turn of a new call."""
+        with self._lock:
+            lane = next((lane for lane in self._lanes if len(lane.open) < OPEN_CALLS), None)
+            if lane is None:
+                lane = _Lane()
+                self._lanes.append(lane)
+            number, lane.next = lane.next, lane.next + 1
+            token = _Token(lane, number)
+            return Turn(lane.name, number, min(lane.open.copy()), token)

@@ -1,0 +1,261 @@
+"""The course of one `send_many`: batches by slot, their answers, and what is left where it ends early."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+from rmq._model.folding import fold_pair
+from rmq._model.messages import Encoded, Message
+from rmq._model.reducers import Collect
+from rmq._model.replies import SendResult
+from rmq._model.topics import Topic
+from rmq._scripts.claiming import MAX_BATCH
+from rmq._scripts.numbering import Turn, named_turn
+from rmq._sending.backpressure import send_patiently, wait_for_room
+from rmq._sending.pipeline import BATCH_BYTES, Pipeline, RoundSize
+from rmq._slots.slots import SlotWriter
+from rmq._transport.call import Call
+from rmq._transport.connections import Connections
+from rmq.errors import (
+    BacklogFullError,
+    DurabilityError,
+    InvalidBatchError,
+    InvalidMessageError,
+    RedisUnavailableError,
+    RmqError,
+    SendError,
+)
+
+BATCH = 500
+"""Messages per script call; more where a topic has few slots, see `batch_size`."""
+
+CALLS_IN_FLIGHT = 4
+"""Most script calls per round trip, each to another slot; while one is under way, the next is put together."""
+
+BUFFERED_BYTES = 64 * BATCH_BYTES
+"""Most bytes of contents and bodies held back to fill batches."""
+
+COLLECTED_BYTES = 8 * BATCH_BYTES
+"""Most bytes of items, as far as the topic bounds them, in messages with which those of a call merge."""
+
+BUFFERED = 20_000
+"""Most messages held back to fill batches, over all slots."""
+
+ROUND = RoundSize(CALLS_IN_FLIGHT * BATCH, CALLS_IN_FLIGHT * BATCH_BYTES)
+
+
+@dataclass(slots=True)
+class Batch:
+    """Messages of one slot on their way into one call.
+
+    Attributes:
+        slot: Number of the slot.
+        encoded: The messages.
+        messages: The messages as the user gave them.
+        positions: Their positions in the stream, where outcomes are asked for.
+        size_bytes: Size of their contents and bodies.
+        turn: What names the call for its repeats in other processes.
+        folded: Position in `encoded` -> messages that were folded into that one.
+    """
+
+    slot: int
+    encoded: list[Encoded] = field(default_factory=list["Encoded"])
+    messages: list[Message] = field(default_factory=list["Message"])
+    positions: list[int] = field(default_factory=list[int])
+    size_bytes: int = 0
+    turn: Turn | None = None
+    folded: dict[int, list[Message]] = field(default_factory=dict[int, "list[Message]"])
+    _places: dict[bytes, int] = field(default_factory=dict[bytes, int])
+
+    @property
+    def taken(self) -> int:
+        """How many of the user's messages it holds."""
+        return len(self.messages) + sum(map(len, self.folded.values()))
+
+    def fold(self, topic: Topic, encoded: Encoded, message: Message) -> int | None:
+        """Fold a message into the last one of its content; return the bytes that it adds, `None` if it stands alone."""
+        place = self._places.get(encoded.content)
+        older = None if place is None else self.encoded[place]
+        together = None if older is None else fold_pair(topic, older, encoded)
+        if place is None or older is None or together is None:
+            self._places[encoded.content] = len(self.encoded)
+            return None
+        self.encoded[place] = together
+        self.folded.setdefault(place, []).append(message)
+        return len(together.body or b"") - len(older.body or b"")
+
+    def given(self, first: int = 0, last: int | None = None) -> list[Message]:
+        """Return the messages that the user gave for those of `encoded` from one position to before another."""
+        if not self.folded:
+            return self.messages[first:last]
+        found: list[Message] = []
+        for place, message in list(enumerate(self.messages))[first:last]:
+            found += (message, *self.folded.get(place, ()))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """How the messages of a topic that merges go into calls.
+
+    Attributes:
+        once: Name of all the calls together, for repeats in other processes.
+        fold: Whether messages of one content are folded before.
+    """
+
+    once: str | None = None
+    fold: bool = False
+
+
+class Stream:
+    """The state of one `send_many`."""
+
+    def __init__(self, connections: Connections, slots: SlotWriter, outcomes: bool, blocks: bool, calls: Calls) -> None:
+        self._once, self._fold = calls.once, calls.fold
+        self._numbers: dict[int, int] = {}
+        self._connections = connections
+        self._slots = slots
+        self._detailed = outcomes
+        self._blocks = blocks
+        self._round_size = min(CALLS_IN_FLIGHT, slots.topic.slots)
+        self._pipeline = Pipeline[Batch](connections, slots.topic, ROUND, self._call, self._settle)
+        self._batch_size = batch_size(slots.topic)
+        self._open: dict[int, Batch] = {}
+        self._taken = self._buffered = self._buffered_bytes = self._new = self._stored = self._dropped = 0
+        self._outcomes: dict[int, bool] = {}
+        self._ids: dict[int, str] = {}
+        self._not_stored: list[Message] = []
+        self._unknown: list[Message] = []
+        self._error: RmqError | None = None
+        self.collect = self._pipeline.collect
+
+    def add(self, encoded: Encoded, message: Message) -> None:
+        batch = self._open.get(encoded.slot)
+        if batch is None:
+            batch = self._open[encoded.slot] = Batch(encoded.slot)
+        size_bytes = batch.fold(self._slots.topic, encoded, message) if self._fold else None
+        if size_bytes is None:
+            batch.encoded.append(encoded)
+            batch.messages.append(message)
+            size_bytes = len(encoded.content)
+            if encoded.body is not None:
+                size_bytes += len(encoded.body)
+        batch.size_bytes += size_bytes
+        self._buffered_bytes += size_bytes
+        if self._detailed:
+            batch.positions.append(self._taken)
+        self._taken += 1
+        self._buffered += 1
+        if len(batch.encoded) == self._batch_size or batch.size_bytes >= BATCH_BYTES:
+            lane = self._pipeline.queue(self._open.pop(encoded.slot))
+            self._buffered -= batch.taken if self._fold else len(batch.encoded)
+            self._buffered_bytes -= batch.size_bytes
+            if lane.number >= self._round_size:
+                self._pipeline.send(lane)
+        elif self._buffered >= BUFFERED or self._buffered_bytes >= BUFFERED_BYTES:
+            self._flush()
+        if self._error is not None:
+            # what others than the server that has failed can store; the batches of a named call end where those of its
+            # repeat will end, which else would take for sent what was not
+            self._flush(unfinished=self._once is None)
+            self.collect()
+            self._raise_error()
+
+    def finish(self) -> SendResult:
+        self._flush()
+        self.collect()
+        self._raise_error()
+        known = self._outcomes.get  # what another process has sent may have been sent without outcomes
+        outcomes = tuple(known(index, False) for index in range(self._taken)) if self._detailed else ()
+        ids = tuple(self._ids[index] for index in range(self._taken)) if self._ids else ()
+        return SendResult(self._new, self._stored - self._new, outcomes, ids, self._dropped)
+
+    def abandoned(self, error: InvalidMessageError, message: Message) -> InvalidBatchError:
+        """Stop before an invalid message and say what was stored."""
+        self.collect()
+        return InvalidBatchError(
+            f"message {self._taken + 1} of send_many: {error}",
+            topic=self._slots.topic.name,
+            stored=self._stored,
+            not_stored=(*self._not_stored, *self._left(), message),
+            unknown=tuple(self._unknown),
+        )
+
+    def _flush(self, unfinished: bool = True) -> None:
+        if unfinished:
+            for batch in self._open.values():
+                self._pipeline.queue(batch)
+            self._open = {}
+            self._buffered = self._buffered_bytes = 0
+        self._pipeline.flush()
+
+    def _call(self, batch: Batch) -> Call[SendResult]:
+        if self._once is not None:
+            number = self._numbers[batch.slot] = self._numbers.get(batch.slot, 0) + 1
+            batch.turn = named_turn(self._once, number)
+        return self._slots.send_call(batch.slot, batch.encoded, self._detailed, batch.turn)
+
+    def _settle(self, batch: Batch, result: SendResult | RmqError) -> bool:
+        if isinstance(result, SendResult):
+            return self._book(batch, result)
+        if not self._blocks or not isinstance(result, BacklogFullError):
+            return self._fail(result, batch.given())
+        sleep, slots = self._connections.blocking.sleep, self._slots
+        if batch.turn is not None:  # a repeat in another process has the same calls
+            call = self._slots.send_call(batch.slot, batch.encoded, self._detailed, batch.turn)
+            try:
+                stored = wait_for_room(lambda: self._connections.run(call), slots.topic.full_timeout_s, sleep)
+            except RmqError as trouble:
+                return self._fail(trouble, batch.given())
+            return self._book(batch, stored)
+        stored, error = send_patiently(slots, batch.slot, batch.encoded, sleep, self._detailed)
+        self._book(batch, stored)
+        return error is None or self._fail(error, batch.given(stored.accepted))
+
+    def _book(self, batch: Batch, result: SendResult) -> bool:
+        self._stored += len(batch.given(0, result.accepted)) if batch.folded else result.accepted
+        self._new += result.new
+        self._dropped += result.dropped
+        self._outcomes.update(zip(batch.positions, result.outcomes, strict=False))
+        self._ids.update(zip(batch.positions, result.ids, strict=False))
+        return True
+
+    def _fail(self, error: RmqError, messages: list[Message]) -> bool:
+        self._error = self._error or error
+        unknown = isinstance(error, RedisUnavailableError | DurabilityError)
+        (self._unknown if unknown else self._not_stored).extend(messages)
+        return False
+
+    def _left(self) -> Iterator[Message]:
+        """Yield what was taken and not sent."""
+        for batch in chain(self._pipeline.unsent(), self._open.values()):
+            yield from batch.given()
+
+    def _raise_error(self) -> None:
+        if self._error is None:
+            return
+        self._not_stored += self._left()
+        raise with_details(self._error, self._stored, tuple(self._not_stored), tuple(self._unknown)) from self._error
+
+
+def batch_size(topic: Topic) -> int:
+    """Return how many messages go into one script call.
+
+    Of each slot one call is under way. Where a topic has few slots, calls are larger, to keep its server at work.
+    A bounded backlog refuses a call as a whole, so there they are not.
+    """
+    if topic.merge is not None and isinstance(topic.merge.reduce, Collect):
+        return max(16, min(BATCH, COLLECTED_BYTES // topic.merge.reduce.max_bytes))  # a call reads what is collected
+    if topic.max_backlog_per_slot:
+        return BATCH
+    return max(BATCH, min(MAX_BATCH, BATCH * CALLS_IN_FLIGHT // topic.slots))
+
+
+def with_details(
+    error: RmqError, stored: int, not_stored: tuple[Message, ...], unknown: tuple[Message, ...] = ()
+) -> SendError:
+    kind = type(error) if isinstance(error, SendError) else SendError
+    text = f"{error} ({stored} messages stored, {len(not_stored)} not stored, {len(unknown)} unknown)"
+    return kind(text, topic=error.topic, slot=error.slot, stored=stored, not_stored=not_stored, unknown=unknown)

@@ -1,0 +1,140 @@
+"""A right that is missing half-way, or a full Redis: no value of a topic that merges is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+import pytest
+import redis
+
+from rmq._model.merging import Merge
+from rmq._model.messages import Encoded
+from rmq._model.records import Record, framed, read_record, write_record
+from rmq._model.reducers import Collect
+from rmq._model.replies import SendResult
+from rmq._model.topics import Topic, TopicType
+from rmq._scripts import sending
+from rmq._transport.call import Call
+from rmq.errors import ScriptFailedError
+from tests.conftest import MakeSlot
+from tests.lua.cases import FULL, WRITERS
+from tests.lua.test_foreign_types import WRITES, commands_of
+from tests.support.slots import T0, SlotState, scripts_with_fake_clock
+
+STEPS = ("claim", "ack", "nack", "cancel", "reschedule", "promote", "purge_backlog", "redrive", "purge_dead")
+
+
+def values(places: Iterable[bytes], where: bytes) -> dict[bytes, bytes]:
+    """A value of its own for each content: one item, its content and place."""
+    return {name: write_record(Record(1, T0, T0, 1, "C", framed([name + where]))) for name in places}
+
+
+MERGED = SlotState(
+    store=FULL.store,
+    prepare=FULL.prepare,
+    retry={**FULL.retry, b"due": FULL.retry[b"waiting"]},
+    dead={**FULL.dead, b"used up": T0, b"due": T0},
+    error=FULL.error,
+    reason=dict.fromkeys([*FULL.dead, b"used up", b"due"], FULL.reason[b"dead"]),
+    owner=FULL.owner,
+    body=values(FULL.store, b" in store"),
+    held=values([*FULL.prepare, *FULL.retry, b"due"], b" held"),
+    dead_body=values([*FULL.dead, b"used up", b"due"], b" dead"),
+)
+"""`FULL`, as it is on a topic that merges: also with messages that are in two places."""
+
+ON_PURPOSE = {
+    "claim": {b"held held"},
+    "ack": {b"held held", b"resent held"},
+    "cancel": {b"due in store", b"due held", b"patient held", b"resent in store"},
+    "purge_backlog": {name + b" in store" for name in FULL.store},
+    "purge_dead": {b"dead dead"},
+}
+"""What leaves for good by these calls."""
+
+
+def items_of(state: SlotState) -> set[bytes]:
+    found = [read_record(value) for values in (state.body, state.held, state.dead_body) for value in values.values()]
+    return {item for record in found if record for item in record.items}
+
+
+def reachable(state: SlotState) -> set[bytes]:
+    """The items of what a worker, a retry or a redrive still finds."""
+    flying = state.prepare.keys() | state.retry.keys()
+    found = [value for name, value in state.body.items() if name in state.store or name in flying]
+    found += [value for name, value in state.held.items() if name in flying]
+    found += [value for name, value in state.dead_body.items() if name in state.dead]
+    return items_of(SlotState(body=dict(enumerate(found))))  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("script", "denied"), [(script, command) for script in STEPS for command in sorted(commands_of(script) & WRITES)]
+)
+def test_a_missing_right_half_way_loses_no_value(script: str, denied: str, make_slot: MakeSlot) -> None:
+    # pitfall 8: nothing is rolled back, so the destination is written before the source is removed
+    kind, case = WRITERS[script]
+    slot = make_slot(kind, checked=False, merge=Merge(Collect()))
+    slot.seed(MERGED)
+    before = items_of(slot.state())
+    slot.client.execute_command("ACL", "SETUSER", "limited", "reset", "on", "nopass", "~*", "&*", "+@all", f"-{denied}")
+    with slot.as_user("limited") as client:
+        text, call = scripts_with_fake_clock()[script], case(slot.topic)
+        client.script_load(text.text)
+        with suppress(redis.ResponseError):
+            client.evalsha(text.sha, len(call.keys), *call.keys, *call.args)
+    assert before - reachable(slot.state()) <= ON_PURPOSE.get(script, set())
+
+
+@pytest.mark.parametrize("script", STEPS)
+def test_every_step_keeps_accounts_and_values(script: str, make_slot: MakeSlot) -> None:
+    kind, case = WRITERS[script]
+    slot = make_slot(kind, merge=Merge(Collect()))
+    before = items_of(slot.seed(MERGED))
+    slot.run(case(slot.topic))
+    state = slot.state()
+    assert before - items_of(state) == ON_PURPOSE.get(script, set())
+    assert (state.unaccounted, state.orphans) == (0, {})
+
+
+@pytest.mark.parametrize("script", STEPS)
+def test_a_key_of_a_foreign_type_is_found_before_anything_is_written(script: str, make_slot: MakeSlot) -> None:
+    # pitfall 8
+    kind, case = WRITERS[script]
+    slot = make_slot(kind, checked=False, merge=Merge(Collect()))
+    slot.seed(MERGED)
+    for key in case(slot.topic).keys:
+        if key == slot.keys.wake or (script, key) == ("redrive", slot.keys.held):
+            continue  # to redrive the latter only says that the topic merges
+        kept = slot.client.dump(key)
+        slot.client.set(key, "foreign")
+        before = slot.dump()
+        with pytest.raises(ScriptFailedError, match="WRONGTYPE"):
+            slot.run(case(slot.topic))
+        assert slot.dump() == before, key
+        slot.client.delete(key)
+        if kept:
+            slot.client.restore(key, 0, kept)
+
+
+def test_a_send_that_lacks_a_right_half_way_loses_no_value(make_slot: MakeSlot) -> None:
+    for denied in sorted(commands_of("send_merged") & WRITES):
+        slot = make_slot(TopicType.PRIORITY, checked=False, merge=Merge(Collect()))
+        slot.seed(MERGED)
+        before = items_of(slot.state())
+        slot.client.execute_command(
+            "ACL", "SETUSER", "limited", "reset", "on", "nopass", "~*", "&*", "+@all", f"-{denied}"
+        )
+        with slot.as_user("limited") as client:
+            text = scripts_with_fake_clock()["send_merged"]
+            call = slot_send(slot.topic)
+            client.script_load(text.text)
+            with suppress(redis.ResponseError):
+                client.evalsha(text.sha, len(call.keys), *call.keys, *call.args)
+        assert before <= reachable(slot.state()), denied
+
+
+def slot_send(topic: Topic) -> Call[SendResult]:
+    """A send of what is in store, and of what is not."""
+    messages = [Encoded(0, name, 500, value) for name, value in values([b"due", b"new"], b" sent").items()]
+    return sending.send_calls(topic)(0, messages)

@@ -1,0 +1,214 @@
+"""Sends of topics that merge: bounds, repeats, and what a server left that refused to write half-way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rmq._model.merging import PER_MESSAGE, Merge
+from rmq._model.messages import Encoded
+from rmq._model.records import Record, framed, read_record, wanting, write_record
+from rmq._model.reducers import Collect, Keep, Replace, Sum
+from rmq._model.topics import TopicType, WhenFull
+from rmq._model.windows import Fixed, Leading, Sliding
+from rmq._scripts import sending
+from rmq._scripts.claiming import Nack
+from rmq._scripts.numbering import Turn
+from rmq.errors import CollectionFullError, ReplyLostError, ScriptFailedError, SumOutOfRangeError
+from tests.conftest import MakeSlot
+from tests.support.slots import T0, SlotState, SlotUnderTest, forget_topic
+
+HOUR_MS = 3_600_000
+
+
+def record(kind: str, *items: bytes, count: int = 1, number: float = 0, at_ms: int = 0, wanted: int = 0) -> bytes:
+    value = (wanting(wanted) if kind == "J" else b"") + framed(items)
+    return write_record(Record(count, at_ms, at_ms, len(items) or number, kind, value))
+
+
+def send(slot: SlotUnderTest, turn: Turn, *messages: tuple[bytes, int, bytes]) -> tuple[int, int]:
+    encoded = [Encoded(0, *message) for message in messages]
+    result = slot.run(sending.send_calls(slot.topic)(0, encoded, turn=turn))
+    return result.new, result.merged
+
+
+# repeats
+
+
+def test_a_repeated_call_answers_as_it_did_and_changes_nothing(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Sum()))
+    first = send(slot, Turn("a", 1, 1), (b"x", 500, record("S", number=2)), (b"x", 500, record("S", number=3)))
+    before = slot.dump()
+    slot.advance(60_000)
+    assert first == (1, 1)
+    assert send(slot, Turn("a", 1, 1), (b"x", 500, record("S", number=2)), (b"x", 500, record("S", number=3))) == first
+    assert slot.dump() == before
+
+
+def test_a_call_below_the_floor_is_refused_whatever_comes_later(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Sum()))
+    one = (b"x", 500, record("S", number=1))
+    send(slot, Turn("a", 1, 1), one)
+    send(slot, Turn("a", 3, 3), one)
+    send(slot, Turn("a", 4, 2), one)  # it was numbered before call 3, and comes after it
+    before = slot.dump()
+    for number in (1, 2):
+        with pytest.raises(ReplyLostError, match=f"number {number} is no longer remembered, the lowest one is 3"):
+            send(slot, Turn("a", number, number), one)
+    assert slot.dump() == before
+    assert send(slot, Turn("b", 1, 1), one) == (0, 1), "another lane has numbers of its own"
+
+
+def test_lanes_unused_for_an_hour_are_swept_by_new_ones(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Sum()))
+    one = (b"x", 500, record("S", number=1))
+    for lane in ("old", "used", "also old"):
+        send(slot, Turn(lane, 1, 1), one)
+    slot.advance(HOUR_MS)
+    send(slot, Turn("used", 2, 2), one)
+    slot.advance(1)
+    send(slot, Turn("new", 1, 1), one)
+    assert set(slot.client.hkeys(slot.keys.marks)) == {b"used", b"new"}  # pyright: ignore[reportArgumentType]
+    assert 0 < slot.client.pttl(slot.keys.marks) <= 2 * HOUR_MS  # pyright: ignore[reportOperatorIssue]
+
+
+def test_what_was_refused_is_no_repeat(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Collect(max_items=1, when_full="refuse")))
+    send(slot, Turn("a", 1, 1), (b"x", 500, record("C", b"1")))
+    before = slot.dump()
+    with pytest.raises(CollectionFullError):
+        send(slot, Turn("a", 2, 1), (b"y", 500, record("C", b"1")), (b"x", 500, record("C", b"2")))
+    assert slot.dump() == before
+    (held,) = slot.claim(owner_at(slot, 500)).messages
+    slot.ack((held.content, held.claim_score))
+    assert send(slot, Turn("a", 2, 1), (b"y", 500, record("C", b"1")), (b"x", 500, record("C", b"2"))) == (2, 0)
+
+
+def owner_at(slot: SlotUnderTest, ms: int) -> int:
+    """Let time pass; returns how many to claim."""
+    slot.advance(ms)
+    return 10
+
+
+# bounds
+
+
+def test_a_full_join_is_due_at_once_though_parts_are_missing(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Collect(max_bytes=10, unique=True), max_count=PER_MESSAGE))
+    slot.send((b"x", 60_000, record("J", b"a", wanted=9)), (b"x", 60_000, record("J", b"b", wanted=9)))
+    assert slot.state().store == {b"x": T0}, "nothing more finds room: to wait would be in vain"
+    with pytest.raises(CollectionFullError):
+        slot.send((b"x", 60_000, record("J", b"c", wanted=9)))
+
+
+def test_a_dead_value_keeps_its_newest_items(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Collect(max_bytes=1_048_576)), max_retries=0)
+    large, small = bytes(300_000), bytes(200_000)
+    older = record("C", b"1", large, b"2", large, count=4, at_ms=T0 - 9)
+    newer = record("C", b"3", large, small, count=3, at_ms=T0)
+    claimed = slot.claim_score(0)
+    slot.seed(
+        SlotState(
+            prepare={b"x": claimed}, held={b"x": newer}, dead={b"x": 1}, reason={b"x": {}}, dead_body={b"x": older}
+        )
+    )
+    slot.nack(Nack(b"x", claimed, "bury", 0, "E", "m"))
+    found = read_record(slot.state().dead_body[b"x"])
+    assert found == Record(7, T0 - 9, T0, 5, "C", framed([b"2", large, b"3", large, small]))
+
+
+def test_a_sum_is_exact_up_to_its_bound_and_refused_beyond(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Sum()))
+    most = 2**53 - 1
+    slot.send((b"x", 500, record("S", number=most)), (b"y", 500, record("S", number=-most)))
+    before = slot.dump()
+    for name, number in ((b"x", 1), (b"y", -1)):
+        with pytest.raises(SumOutOfRangeError):
+            slot.send((b"z", 500, record("S", number=1)), (name, 500, record("S", number=number)))
+    assert {name: value for name, value in slot.dump().items() if b"marks" not in name} == {
+        name: value for name, value in before.items() if b"marks" not in name
+    }
+
+
+def test_a_promoted_priority_stays_above_all(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY, merge=Merge(priority="highest"))
+    slot.seed(SlotState(store={b"first": 2**53 + 2, b"next": 2**53}, body=dict.fromkeys([b"first", b"next"], b"")))
+    slot.send((b"first", 2**53 - 1, record("K")))
+    assert slot.state().store == {b"first": 2**53 + 2, b"next": 2**53}
+
+
+def test_first_is_the_smaller_time_where_the_clock_was_set_back(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Sum()))
+    slot.send((b"x", 500, record("S", number=1)))
+    slot.advance(-5_000)
+    slot.send((b"x", 500, record("S", number=1)))
+    found = read_record(slot.state().body[b"x"])
+    assert found is not None
+    assert (found.first_ms, found.last_ms) == (T0 - 5_000, T0)
+
+
+# what is left where a server refuses to write half-way
+
+
+@pytest.mark.parametrize("window", [Fixed(500), Sliding(500, max_wait=900)])
+def test_a_value_without_its_message_holds_up_no_send(window: Fixed | Sliding, make_slot: MakeSlot) -> None:
+    slot = make_slot(checked=False, merge=Merge(Replace(), window))
+    slot.client.hset(slot.keys.body, "x", record("R", at_ms=T0 - 9))
+    slot.send((b"x", 500, record("R")))
+    assert slot.state().store == {b"x": T0 + 500}
+    assert [claimed.content for claimed in slot.claim(owner_at(slot, 500)).messages] == [b"x"]
+
+
+@pytest.mark.parametrize("value", [None, b"body of a hand", b"\x00rm1 cut off"])
+def test_a_message_of_a_hand_counts_as_one_send(value: bytes | None, make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Keep(), Sliding(500, max_wait=900)))
+    slot.seed(SlotState(store={b"x": T0 + 100}, body={} if value is None else {b"x": value}))
+    slot.send((b"x", 500, write_record(Record(1, 0, 0, 0, "K", b"=sent"))))
+    state = slot.state()
+    kept = b"" if value is None else b"=" + value
+    assert read_record(state.body[b"x"]) == Record(2, T0, T0, 0, "K", kept)
+    assert state.store == {b"x": T0 + 500}
+
+
+# keys of foreign types
+
+
+@pytest.mark.parametrize(
+    ("kind", "definition"),
+    [
+        (
+            TopicType.RANGE_MERGE,
+            {"merge": Merge(Collect(), Leading(500)), "max_backlog": 9, "when_full": WhenFull.DROP},
+        ),
+        (TopicType.PRIORITY, {"merge": Merge(Collect()), "max_backlog": 9, "when_full": WhenFull.DROP, "ttl": 500}),
+    ],
+)
+def test_a_key_of_a_foreign_type_is_found_before_anything_is_written(
+    kind: TopicType, definition: dict[str, object], make_slot: MakeSlot
+) -> None:
+    slot = make_slot(kind, checked=False, **definition)
+    unused = {slot.keys.born} if kind.timed else {slot.keys.cool}
+    call = sending.send_calls(slot.topic)(0, [Encoded(0, b"x", 500, record("C", b"1"))])
+    for key in set(call.keys) - {slot.keys.wake} - unused:
+        forget_topic(slot.client, slot.topic.name)
+        slot.seed(SlotState(store={b"y": T0}, body={b"y": record("C", b"1", at_ms=T0)}))
+        slot.client.delete(key)
+        slot.client.set(key, "foreign")
+        before = slot.dump()
+        with pytest.raises(ScriptFailedError, match="WRONGTYPE"):
+            slot.run(call)
+        assert slot.dump() == before, key
+
+
+def test_windows_that_are_over_leave(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Keep(), Leading(500)))
+    slot.send((b"x", 500, record("K")), (b"y", 900, record("K")))
+    slot.claim()
+    assert slot.state().cool == {b"x": T0 + 500, b"y": T0 + 900}
+    slot.advance(500)
+    slot.send((b"z", 500, record("K")))
+    state = slot.state()
+    assert state.cool == {b"y": T0 + 900, b"z": T0 + 1_000}
+    assert state == replace(state, store={b"z": T0 + 500})
+    assert 0 < slot.client.pttl(slot.keys.cool) <= 60_500  # pyright: ignore[reportOperatorIssue]

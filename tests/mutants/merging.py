@@ -1,0 +1,160 @@
+"""Bugs to plant in the scripts of topics that merge."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+MERGING = (
+    # folds
+    mutant("merging: newer items come first", ("fold", "older.value .. value", "value .. older.value")),
+    mutant(
+        "merging: newer items come first, quick way",
+        ("fold_text", "string.sub(text, 38) .. sent.value", "sent.value .. string.sub(text, 38)"),
+    ),
+    mutant("merging: of equal versions the first stands", ("fold_text", "if number > sent.", "if number >= sent.")),
+    mutant(
+        "merging: of equal versions in two flights the first stands",
+        ("fold", "older.number > number then", "older.number >= number then"),
+    ),
+    mutant("merging: an item within another one counts as there", ("frames", "if at == found then", "if true then")),
+    mutant(
+        "merging: an older send makes the last one older", ("fold", "math.max(older.last, newer.last)", "newer.last")
+    ),
+    mutant("merging: weights do not count", ("plan_sends", "accepted + sent.count", "accepted + 1")),
+    mutant("merging: weights do not fold", ("fold_text", "count + sent.count, first", "count + 1, first")),
+    mutant("merging: sums overflow", ("fold_sent", "math.abs(sum) > 9007199254740991", "false")),
+    # where values go
+    mutant("merging: an ack leaves the value", ("settle_acks", "redis.call('HDEL', slot.held, unpack(mine))", "")),
+    mutant(
+        "merging: a claim leaves the value in the backlog", ("hold", "redis.call('HDEL', slot.body, unpack(moved))", "")
+    ),
+    mutant(
+        "merging: a claim forgets what waits for a retry", ("hold", "if waiting[i] and value then", "if false then")
+    ),
+    mutant(
+        "merging: a claim does not look for what waits for a retry",
+        ("claim_slot", "slot.held and redis.call('ZCARD', slot.retry) > 0", "false"),
+    ),
+    mutant("merging: a rollback overwrites the fresh copy", ("fold_back", "if fresh then", "if false then")),
+    mutant(
+        "merging: a rollback folds as the newer one",
+        ("fold_back", "fold(read_record(record), read_record(other))", "fold(read_record(other), read_record(record))"),
+    ),
+    mutant(
+        "merging: a rolled back value stays with flights, too",
+        ("fold_back", "redis.call('HDEL', slot.held, content)", ""),
+    ),
+    mutant("merging: nobody is buried beside a fresh copy", ("bury", "if not slot.held and", "if")),
+    mutant("merging: the fresh copy's value is buried", ("bury", "slot.held or slot.body", "slot.body")),
+    mutant("merging: a second death overwrites the first", ("bury", "if again and slot.held then", "if false then")),
+    mutant(
+        "merging: who outlives his time overwrites the dead", ("expire", "if again and slot.held then", "if false then")
+    ),
+    mutant("merging: the dead keep all their items", ("fold_dead", "if excess > 0 and", "if false and")),
+    mutant(
+        "merging: a redrive drops the fresh value",
+        ("redrive", "payload = write_record(fold(read_record(payload), read_record(other)))", "local _ = other"),
+    ),
+    mutant(
+        "merging: a redrive beside a fresh copy drops the dead value",
+        ("redrive", "if not fresh or overwrite or slot.held then", "if not fresh or overwrite then"),
+    ),
+    mutant("merging: a cancelled retry leaves its value", ("cancel", "redis.call('HDEL', slot.held, content)", "")),
+    mutant(
+        "merging: purged retries leave their values",
+        ("purge_backlog", "if slot.held and from ~= store then", "if false then"),
+    ),
+    mutant(
+        "merging: what leaves store beside a flight leaves its value",
+        ("forget_unused", "slot.held and contents or unused", "unused"),
+    ),
+    mutant(
+        "merging: a promoted retry leaves its value",
+        ("promote", "fold_back(slot, content, stored)", "local _ = fold_back"),
+    ),
+    mutant(
+        "merging: a rescheduled retry leaves its value",
+        ("reschedule", "fold_back(slot, content, stored)", "local _ = fold_back"),
+    ),
+    mutant(
+        "merging: a rescheduled retry leaves before its value does",
+        (
+            "reschedule",
+            "if waiting and slot.held then",
+            "redis.call('ZREM', retry, content)\n    if waiting and slot.held then",
+        ),
+    ),
+    mutant(
+        "merging: a body without its message swallows sends",
+        (
+            "plan_sends",
+            "rules.plain and first or tonumber(stored[i] or nil)",
+            "rules.plain and not text and first or not rules.plain and tonumber(stored[i] or nil) or nil",
+        ),
+    ),
+    # when it is due
+    mutant(
+        "merging: sliding forgets max_wait",
+        ("merged_score", "due < latest and due or latest > now_ms and latest or now_ms", "due"),
+    ),
+    mutant("merging: what is due is pushed back", ("merged_score", "if score <= now_ms then", "if score < 0 then")),
+    mutant("merging: an older version pushes back", ("merged_score", "'sliding' and newest then", "'sliding' then")),
+    mutant("merging: an older version decides the priority", ("merged_score", "if not newest then", "if false then")),
+    mutant("merging: an older version decides the time", ("merged_score", "newest and value or score", "value")),
+    mutant(
+        "merging: one send more than max_count",
+        ("merged_score", "record.count >= rules.max_count", "record.count > rules.max_count"),
+    ),
+    mutant(
+        "merging: a join misses its last part",
+        ("merged_score", "'J' and number >= struct", "'J' and number + 1 >= struct"),
+    ),
+    mutant(
+        "merging: windows are not noted",
+        ("plan_sends", "scores[name], cools[name], new = score, cool,", "scores[name], new = score,"),
+    ),
+    mutant("merging: no window follows a trailing one", ("merged_score", "or cool, cool + value", "or cool, cool")),
+    mutant("merging: a window that is over still drops", ("merged_score", "not cool or cool <= now_ms", "not cool")),
+    mutant(
+        "merging: priorities add up beyond the largest",
+        ("merged_score", "math.min(own + value, rules.highest)", "own + value"),
+    ),
+    mutant(
+        "merging: a send makes a message younger",
+        ("merged_score", "priority * scale + score % scale", "priority * scale"),
+    ),
+    mutant(
+        "merging: a promoted message is no longer first", ("send_folded", "rules.kind == 'PRIORITY' and whole or", "")
+    ),
+    # bounds
+    mutant(
+        "merging: the newest items push out what is stored", ("fold_sent", "kept > 0 and #stored.value + 1 or at", "at")
+    ),
+    mutant(
+        "merging: one item too many",
+        ("fold_sent", "folded.number <= rules.max_items and", "folded.number <= rules.max_items + 1 and"),
+        ("fold_text", "number <= rules.max_items and", "number <= rules.max_items + 1 and"),
+    ),
+    mutant(
+        "merging: the one in flight needs no room",
+        ("fold_sent", "2 * rules.max_bytes - held_bytes", "2 * rules.max_bytes"),
+    ),
+    mutant(
+        "merging: what was dropped counts as merged, too",
+        ("send_folded", "plan.accepted - plan.dropped - new", "plan.accepted - new"),
+    ),
+    # repeats
+    mutant("merging: replies are not noted", ("repeats", "head .. table.concat(kept, '|')", "head")),
+    mutant("merging: floors are ignored", ("repeats", "if tonumber(number) < known_floor then", "if false then")),
+    mutant("merging: a floor may sink", ("repeats", "math.max(floor, known_floor)", "floor")),
+    mutant(
+        "merging: a call has the answer of a later one",
+        ("repeats", "if done == number then", "if tonumber(done) >= tonumber(number) then"),
+    ),
+    mutant(
+        "merging: the numbers above the floor are forgotten",
+        ("repeats", "tonumber(done) >= floor", "tonumber(done) > floor"),
+    ),
+    mutant("merging: lanes stay for ever", ("repeats", "now_ms - 3600000", "0")),
+    mutant("merging: lanes in use are swept", ("repeats", "now_ms - 3600000", "now_ms")),
+)

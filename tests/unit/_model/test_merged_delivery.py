@@ -1,0 +1,105 @@
+"""What a delivery says about the sends that it stands for."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from rmq import Delivery, Topic, TopicType, json_merge_patch
+from rmq._model.envelope import MARK, wrap
+from rmq._model.merged_deliveries import MergedDelivery
+from rmq._model.merging import Merge
+from rmq._model.records import Record, framed, wanting, write_record
+from rmq._model.replies import Claimed
+from tests.unit._model.test_delivery import HolderStub
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def deliver(stored: Record | bytes | None, kind: type[Delivery] = MergedDelivery) -> Delivery:
+    body = write_record(stored) if isinstance(stored, Record) else stored
+    topic = Topic("t", TopicType.RANGE_MERGE, merge=Merge())
+    return kind(topic, 0, Claimed(b"a", 1_000, 2_000, body), 7, 9.0, HolderStub())
+
+
+def test_a_topic_without_merge_counts_nothing() -> None:
+    delivery = deliver(b"body", Delivery)
+    assert (delivery.merged, delivery.value, delivery.items) == (1, b"body", ())
+    assert (delivery.first_sent, delivery.last_sent) == (None, None)
+    assert (delivery.first_sent_ms, delivery.last_sent_ms) == (None, None)
+    assert (delivery.wanted, delivery.complete, delivery.fold(json_merge_patch, {})) == (0, True, {})
+
+
+def test_how_many_sends_and_when() -> None:
+    delivery = deliver(Record(3, 1_000, 61_500, 0, "K", b"=first"))
+    assert delivery.merged == 3
+    assert (delivery.first_sent_ms, delivery.last_sent_ms) == (1_000, 61_500)
+    assert delivery.first_sent == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    assert delivery.last_sent == datetime(1970, 1, 1, 0, 1, 1, 500_000, tzinfo=UTC)
+    assert (delivery.content, delivery.slot, delivery.attempt) == (b"a", 0, 17)
+
+
+@pytest.mark.parametrize("kind", "KRN")
+@pytest.mark.parametrize(
+    ("value", "body", "trace"),
+    [
+        (b"", None, ""),
+        (b"=", b"", ""),
+        (b"=text", b"text", ""),
+        (b"=" + wrap(b"text", TRACE), b"text", TRACE),
+        (b"=" + wrap(None, TRACE), None, TRACE),
+        (b"=" + wrap(MARK + b"x", ""), MARK + b"x", ""),
+    ],
+)
+def test_bodies(kind: str, value: bytes, body: bytes | None, trace: str) -> None:
+    delivery = deliver(Record(1, 1, 1, 0, kind, value))
+    assert (delivery.body, delivery.value, delivery.trace, delivery.items) == (body, body, trace, ())
+
+
+@pytest.mark.parametrize("kind", "XIS")
+@pytest.mark.parametrize(
+    ("number", "value", "text"),
+    [(-4.0, -4, b"-4"), (2.5, 2.5, b"2.5"), (2**53 - 1, 2**53 - 1, b"9007199254740991"), (math.inf, math.inf, b"inf")],
+)
+def test_numbers(kind: str, number: float, value: Any, text: bytes) -> None:
+    delivery = deliver(Record(2, 1, 1, number, kind))
+    assert (delivery.value, delivery.body, delivery.items, delivery.trace) == (value, text, (), "")
+    assert type(delivery.value) is type(value)
+
+
+@pytest.mark.parametrize("kind", "CU")
+def test_items(kind: str) -> None:
+    delivery = deliver(Record(2, 1, 1, 2, kind, framed([b'{"a":1}', b'{"b":2,"a":null}'])))
+    assert delivery.items == delivery.value == (b'{"a":1}', b'{"b":2,"a":null}')
+    assert (delivery.body, delivery.wanted, delivery.complete) == (None, 0, True)
+    assert delivery.fold(json_merge_patch) == b'{"b":2}'
+    assert delivery.fold(json_merge_patch, {"c": 3}) == {"c": 3, "b": 2}
+    assert delivery.fold(lambda total, item: total + len(item), 0) == 23
+
+
+def test_one_item_and_none() -> None:
+    assert deliver(Record(1, 1, 1, 1, "C", framed([b"only"]))).fold(max) == b"only"
+    none = deliver(Record(1, 1, 1, 0, "C"))
+    assert (none.items, none.fold(max), none.fold(max, b"start")) == ((), None, b"start")
+
+
+@pytest.mark.parametrize(("parts", "complete"), [([b"a"], False), ([b"a", b"b"], True), ([b"a", b"b", b"c"], True)])
+def test_a_join(parts: list[bytes], complete: bool) -> None:
+    delivery = deliver(Record(5, 1, 1, len(parts), "J", wanting(2) + framed(parts)))
+    assert (delivery.items, delivery.wanted, delivery.complete) == (tuple(parts), 2, complete)
+
+
+@pytest.mark.parametrize("stored", [None, b"plain", wrap(b"plain", TRACE)])
+def test_values_of_those_who_know_no_records(stored: bytes | None) -> None:
+    delivery = deliver(stored)
+    assert delivery.body == (None if stored is None else b"plain")
+    assert (delivery.merged, delivery.first_sent, delivery.last_sent_ms) == (1, None, None)
+
+
+@pytest.mark.parametrize("time_ms", [0, 2**53])
+def test_times_that_are_none(time_ms: int) -> None:
+    delivery = deliver(Record(1, time_ms, time_ms, 0, "K"))
+    assert (delivery.first_sent, delivery.last_sent) == (None, None)
