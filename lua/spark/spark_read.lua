@@ -11,6 +11,7 @@
 -- KEYS[9]   dead_body   HASH  content -> body of the dead
 -- KEYS[10]  query       HASH  generation, acked, halved (last batch that gave some back), chunks
 -- KEYS[11]  query_body  HASH  content -> body as it was claimed
+-- KEYS[12]  held?       HASH  content -> record in flight; only where the topic merges
 -- ARGV[1]   generation   of the query's driver
 -- ARGV[2]   seq          number of the batch, from 1
 -- ARGV[3]   chunk        number of the chunk in this slot's part of the batch, from 0
@@ -64,6 +65,7 @@ end
 local slot = {
   store = KEYS[1], prepare = KEYS[2], retry = KEYS[3], dead = KEYS[4], body = KEYS[5], meta = KEYS[6],
   error = KEYS[7], reason = KEYS[8], dead_body = KEYS[9], query = KEYS[10], query_body = KEYS[11],
+  held = KEYS[12],
 }
 local generation, seq, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4])
 local field = ARGV[2] .. ':' .. ARGV[3]
@@ -86,7 +88,7 @@ end
 local sizes = measure(slot)
 slot.quiet, slot.unheld = sizes.quiet, sizes.prepare == 0
 slot.piece = 256
-begin_room(slot, { left = 4194304, first = true }, sizes.body, stored[8])
+begin_room(slot, { left = 4194304, first = true }, sizes.body + (sizes.held or 0), stored[8])
 redis.call('HLEN', slot.query_body)
 local record = redis.call('HGET', slot.query, field)
 local chunk = record and cmsgpack.unpack(record)
@@ -138,7 +140,12 @@ if not chunk then
   chunk = { second = stamp, replays = 0, claimed = #items / 2, items = items, left = left }
   if #items > 0 and sizes.body > 0 then
     local names, copies = contents_of(items), {}
-    for n, body in ipairs(redis.call('HMGET', slot.body, unpack(names))) do
+    local bodies = redis.call('HMGET', slot.body, unpack(names))
+    if slot.held then
+      -- @include hold
+      bodies = hold(slot, names, bodies, sizes.retry > 0)
+    end
+    for n, body in ipairs(bodies) do
       if body then
         copies[#copies + 1] = names[n]
         copies[#copies + 1] = body

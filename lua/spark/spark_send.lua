@@ -27,6 +27,7 @@
 -- @include send_batch
 -- @include age_messages
 -- @include append_entries
+-- @include sent_before
 
 local slot = { store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], wake = KEYS[5] }
 local sent = KEYS[6]
@@ -34,13 +35,8 @@ local publish, lowest, max_backlog, number = ARGV[1], tonumber(ARGV[2]), tonumbe
 local kind, chunk, batch, digest, keep_s = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9]
 local scale, unit_ms = tonumber(ARGV[10]), tonumber(ARGV[11])
 
-local mark = redis.call('HGET', sent, chunk)
-if mark then
-  local old, old_digest = string.match(mark, '^(%d+):(.*)$')
-  if tonumber(old) > batch or (tonumber(old) == batch and old_digest == digest) then
-    redis.call('EXPIRE', sent, keep_s)
-    return { '0', '0' }
-  end
+if sent_before(sent, chunk, batch, digest, keep_s) then
+  return { '0', '0' }
 end
 
 local new

@@ -7,6 +7,7 @@
 -- KEYS[5]  error       HASH  content -> last failure, JSON
 -- KEYS[6]  query       HASH  generation, acked, chunks
 -- KEYS[7]  query_body  HASH  content -> body as it was claimed
+-- KEYS[8]  held?       HASH  content -> record in flight; only where the topic merges
 -- ARGV[1]  generation  of the query's driver
 -- ARGV[2]  seq         number of the batch, from 1
 -- ARGV[3]  chunk       number of the chunk in this slot's part of the batch; -1: none, only the mark is set
@@ -34,7 +35,7 @@
 
 local slot = {
   store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], error = KEYS[5], query = KEYS[6],
-  query_body = KEYS[7],
+  query_body = KEYS[7], held = KEYS[8],
 }
 local generation, seq, field = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[2] .. ':' .. ARGV[3]
 local acking, keep_s, lease_ms = ARGV[4] == 'ack', ARGV[5], tonumber(ARGV[6])
@@ -76,7 +77,9 @@ if acking then
     if has_errors then
       redis.call('HDEL', slot.error, unpack(names))
     end
-    if has_bodies then
+    if slot.held then
+      redis.call('HDEL', slot.held, unpack(names))
+    elseif has_bodies then
       drop_bodies(slot, names)
     end
   end

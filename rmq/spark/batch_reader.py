@@ -32,6 +32,7 @@ from rmq.errors import InvalidValueError, ScriptFailedError
 from rmq.spark.arrow import pa, spark_types
 from rmq.spark.calls import Page, read_place
 from rmq.spark.options import Options
+from rmq.spark.sends import sends_of
 from rmq.spark.slots import queue_topic
 
 PLACES: dict[str, AnyPlace] = {"backlog": "store", "inflight": "prepare", "waiting": "retry", "dead": "dead"}
@@ -166,8 +167,8 @@ def to_arrow(schema: StructType, topic: Topic, slot: int, queue: str, page: Page
     """Return a page with the columns that Spark asks for."""
     contents, scores, bodies, _ = zip(*page.rows, strict=True)
     columns = _of_dead(topic, slot, page) if queue == "dead" else _of_queue(topic, queue, scores)
-    columns |= {"content": contents, "body": bodies}
-    columns |= {"topic": [topic.name] * len(contents), "slot": [slot] * len(contents)}
+    columns |= {"body": bodies} if topic.merge is None else sends_of(bodies)
+    columns |= {"content": contents, "topic": [topic.name] * len(contents), "slot": [slot] * len(contents)}
     form = spark_types.to_arrow_schema(schema, timezone="UTC")
     arrays: list[Any] = [pa.array(columns[name], form.field(name).type) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=form)
@@ -188,8 +189,7 @@ def _of_queue(topic: Topic, queue: str, scores: Sequence[int]) -> dict[str, Sequ
 
 def _of_dead(topic: Topic, slot: int, page: Page) -> dict[str, Sequence[Any]]:
     dead = [
-        dead_message(topic.name, slot, content, b"%d" % died_ms, reason, None)
-        for content, died_ms, _, reason in page.rows
+        dead_message(topic, slot, content, b"%d" % died_ms, reason, None) for content, died_ms, _, reason in page.rows
     ]
     return {
         "died": [message.died_ms * 1_000 for message in dead],

@@ -1,22 +1,19 @@
-"""The scripts of streaming queries: the same batch read again, and not sent again."""
+"""The scripts of the reader and of streaming queries: the same batch read again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from hashlib import blake2b
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
 from rmq._model.envelope import unwrap
-from rmq._model.messages import Encoded
 from rmq._model.scores import score_of
-from rmq._model.topics import Topic, TopicType
+from rmq._model.topics import Topic
 from rmq._model.whereabouts import AnyPlace
-from rmq._scripts import sending, streams
-from rmq._scripts.binding import Bound, ages_of
+from rmq._scripts.binding import Bound
 from rmq._scripts.claiming import MAX_BATCH, order_of
-from rmq._scripts.keys import query_keys, sent_key, slot_keys
+from rmq._scripts.keys import query_keys, slot_keys
 from rmq._transport.call import Call
 from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError, RmqError
 
@@ -47,7 +44,7 @@ _REFUSALS = {
     ),
 }
 _ENTER, _READ, _SETTLE = Bound("spark_enter"), Bound("spark_read", _REFUSALS), Bound("spark_settle", _REFUSALS)
-_SEND, _SCAN = Bound("spark_send"), Bound("spark_scan")
+_SCAN = Bound("spark_scan")
 
 CHUNK = MAX_BATCH
 """Most messages in a chunk, the part of a batch that one call reads, acks or renews."""
@@ -128,87 +125,6 @@ class Settled(NamedTuple):
     put_back: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """Names a task of a query's batch, and with `of` each chunk that it sends to a slot.
-
-    Attributes:
-        query: Identity of the query.
-        batch: Number of the batch, from 0.
-        partition: Number of the task in the batch.
-        keep_s: How long the mark is kept after the query's last send to the slot, seconds.
-        chunk: Number of the chunk among those that the task sends to the slot.
-        digest: Of its messages.
-    """
-
-    query: str
-    batch: int
-    partition: int
-    keep_s: int
-    chunk: int = 0
-    digest: str = ""
-
-    def of(self, chunk: int, messages: Sequence[Encoded]) -> Mark:
-        """Return the mark of one chunk."""
-        digest = blake2b(digest_size=12)
-        for message in messages:
-            # lengths before the parts: no two lists of messages look alike
-            sizes = (len(message.content), message.score, -1 if message.body is None else len(message.body))
-            digest.update(b"%d %d %d " % sizes + message.content + (message.body or b""))
-            for part in message.flat:
-                digest.update(b"%d " % len(part))
-        return Mark(self.query, self.batch, self.partition, self.keep_s, chunk, digest.hexdigest())
-
-    def without(self, refused: Sequence[int]) -> Mark:
-        """Return the mark of the same chunk where the server has refused those of these indices."""
-        return replace(self, digest=f"{self.digest}-{'.'.join(map(str, refused))}")
-
-    def refused_in(self, found: bytes | None) -> list[int] | None:
-        """Return which of the chunk's messages were refused when it was sent before, as `without` noted it.
-
-        Args:
-            found: What Redis has for this task's chunk.
-
-        Returns:
-            Their indices; `None` where it was not sent without some.
-        """
-        known, _, refused = (found or b"").decode().partition("-")
-        return list(map(int, refused.split("."))) if refused and known == f"{self.batch}:{self.digest}" else None
-
-
-class Once(NamedTuple):
-    """How many messages of a marked chunk were new, merged with the backlog, or skipped: sent before."""
-
-    new: int
-    merged: int
-    skipped: int
-
-
-def send_once(topic: Topic, slot: int, messages: Sequence[Encoded], mark: Mark) -> Call[Once]:
-    """Build the send of a chunk of up to `MAX_BATCH` messages, which does nothing where its mark stands already."""
-    number = len(messages)
-    flat = streams.entry_args(messages) if topic.type is TopicType.STREAM else sending.message_args(messages)
-    args = _SEND.args(
-        lowest=sending.lowest_of(flat, number) if topic.type.timed else 0,
-        max_backlog=topic.max_backlog_per_slot,
-        number=number,
-        kind=topic.type.value,
-        chunk=f"{mark.partition}:{mark.chunk}",
-        batch=mark.batch,
-        digest=mark.digest,
-        keep_s=mark.keep_s,
-        **ages_of(topic),
-        messages=flat,
-    )
-
-    def parse(reply: list[bytes]) -> Once:
-        if reply[0] == b"0":
-            return Once(0, 0, number)
-        return Once(int(reply[1]), number - int(reply[1]), 0)
-
-    return _SEND.call(topic, slot, parse, args, durable=True, sent=sent_key(topic.name, slot, mark.query))
-
-
 class Page(NamedTuple):
     """A part of one place of a slot, or all of it.
 
@@ -257,6 +173,8 @@ def read_place(
         return Page("" if following == b"0" else following.decode(), int(size), rows, rest)
 
     zset, body = getattr(keys, place), keys.dead_body if dead else keys.body
+    if topic.merge is not None and place in ("prepare", "retry"):
+        body = keys.held
     args = _SCAN.args(how=how, cursor=cursor, most=most, dead=int(dead), contents=contents[:MAX_BATCH])
     return _SCAN.call(topic, slot, parse, args, zset=zset, body=body)
 

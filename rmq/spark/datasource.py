@@ -1,8 +1,9 @@
-"""`format("rmq")`: hands each use to its module. No connection is made before a reader or writer is."""
+"""`format("rmq")`: hands each use to its module. A read asks for its topic's definition to know its columns."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -10,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from rmq.errors import InvalidValueError
 from rmq.spark.options import Options, parse_options
-from rmq.spark.schema import DEAD, QUEUE
+from rmq.spark.schema import columns_of
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -41,8 +42,17 @@ class RmqDataSource(DataSource):
         return "rmq"
 
     def schema(self) -> StructType:
-        """Return the columns of a read."""
-        return DEAD if self._parsed.queue == "dead" else QUEUE
+        """Return the columns of a read: those of a topic that merges tell of its sends.
+
+        Raises:
+            InvalidValueError: The topic is missing.
+            UnknownTopicError: Nobody has registered it.
+        """
+        from rmq._slots.registry import Registry
+
+        with closing(self._parsed.connections()) as connections:
+            topic = Registry(connections).get(self._parsed.needed_topic())
+        return columns_of(self._parsed.queue, topic.merge)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader; only under `pushdown` one that Spark may hand filters to."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DayTimeIntervalType
 
-from rmq._model.topics import TopicType
+from rmq._model.topics import Topic, TopicType
 from rmq.errors import InvalidValueError
+from rmq.spark.reducing import reduced
 
 
 def with_slot(frame: DataFrame, slots: int) -> DataFrame:
@@ -28,23 +31,30 @@ def with_slot(frame: DataFrame, slots: int) -> DataFrame:
     return frame.withColumn("slot", F.crc32(basis).bitwiseAND(slots - 1).cast("int"))
 
 
-def merged(frame: DataFrame, topic_type: TopicType | str, order_by: str | Column | None = None) -> DataFrame:
-    """Return a frame with one row for each content of a slot, as the topic's type would merge them.
+def merged(frame: DataFrame, topic_type: Topic | TopicType | str, order_by: str | Column | None = None) -> DataFrame:
+    """Return a frame with one row for each content of a slot, as the topic would merge them.
 
     Args:
         frame: With the columns of a sink. Rows of one content, and of one `slot` or `slot_basis` where there is such a
             column, are folded into one.
         topic_type: RANGE_MERGE keeps the row with the smallest `time_range`; PRIORITY and FIXED_TIME keep the last one.
+            A `Topic` with `merge=` folds by its reducer: then a column `weight` says how many rows a row stands for.
+            Items of `Collect` are not folded here: all rows of a content come into one partition, in their order, where
+            the sink folds them within the topic's bounds.
         order_by: What tells which row is the last one; PRIORITY and FIXED_TIME need it. On RANGE_MERGE it decides
-            where there is no column `time_range`: the first row stays.
+            where there is no column `time_range`: the first row stays. With `merge=` it is needed where the first or
+            the last row decides about something.
 
     Returns:
-        The same columns. Costs a shuffle of the frame.
+        The same columns; with `merge=` also `weight`. Costs a shuffle of the frame.
 
     Raises:
         InvalidValueError: STREAM, whose entries never merge, or no `order_by` where it is needed.
     """
-    kind = TopicType[topic_type] if isinstance(topic_type, str) else topic_type
+    topic = topic_type if isinstance(topic_type, Topic) else None
+    kind = (
+        TopicType[topic_type] if isinstance(topic_type, str) else topic.type if topic else cast("TopicType", topic_type)
+    )
     if kind is TopicType.STREAM:
         raise InvalidValueError("entries of a STREAM topic never merge")
     columns = frame.columns
@@ -52,6 +62,8 @@ def merged(frame: DataFrame, topic_type: TopicType | str, order_by: str | Column
     if "slot" not in columns and "slot_basis" in columns:
         keys = ["slot_basis", "content"]
     order = F.col(order_by) if isinstance(order_by, str) else order_by
+    if topic is not None and topic.merge is not None:
+        return reduced(frame, topic, topic.merge, keys, order)
     whole_row = F.struct(*columns)
     if kind is TopicType.RANGE_MERGE:
         chosen = F.min_by(whole_row, _earliest(frame, order))

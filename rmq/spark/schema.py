@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
+    DoubleType,
     IntegerType,
     LongType,
     StringType,
@@ -11,6 +15,9 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+
+from rmq._model.merging import Merge
+from rmq._model.records import ITEMS, NUMBERS
 
 _MESSAGE = (
     StructField("topic", StringType(), False),
@@ -42,3 +49,50 @@ DEAD = StructType(
     ]
 )
 """Dead messages and why they died."""
+
+_SENDS = (
+    StructField("merged", LongType(), False),
+    StructField("first_sent", TimestampType(), True),
+    StructField("last_sent", TimestampType(), True),
+)
+_VALUE = StructField("value", DoubleType(), True)
+_ITEMS = StructField("items", ArrayType(BinaryType(), False), True)
+_WANTED = StructField("wanted", LongType(), True)
+_VERSION = StructField("version", LongType(), True)
+
+
+def columns_of(queue: str, merge: Merge | None) -> StructType:
+    """Return the columns of a read.
+
+    Args:
+        queue: What is read: `backlog`, `inflight`, `waiting` or `dead`.
+        merge: How the topic merges. Then a row also says how many sends it stands for and when these were, and has a
+            `value` of numbers, `items`, the number of parts `wanted`, or a `version`.
+    """
+    columns = DEAD if queue == "dead" else QUEUE
+    if merge is None:
+        return columns
+    more = [*_SENDS]
+    if merge.kind in NUMBERS:
+        more.append(_VALUE)
+    if merge.kind in ITEMS:
+        more.append(_ITEMS)
+    if merge.joins:
+        more.append(_WANTED)
+    if merge.kind == "N":
+        more.append(_VERSION)
+    return StructType([*columns.fields, *more])
+
+
+_OF_ALL = frozenset([*QUEUE.names, *DEAD.names])
+_OF_SENDS = frozenset(field.name for field in (*_SENDS, _VALUE, _ITEMS, _WANTED, _VERSION))
+
+
+def of_reads(names: Collection[str]) -> frozenset[str]:
+    """Return the columns of reads that a sink passes over where it does not take them: what was read can be written.
+
+    Args:
+        names: Columns of the frame: only where it tells of sends, as a read of a topic that merges, has it others.
+    """
+    tells = all(field.name in names for field in _SENDS)
+    return _OF_ALL | _OF_SENDS if tells else _OF_ALL

@@ -8,8 +8,7 @@ from rmq._model.messages import Encoded
 from rmq._model.topics import TopicType
 from rmq._scripts.keys import sent_key
 from rmq.errors import BacklogFullError, FixedTimePassedError, ScriptFailedError
-from rmq.spark import calls
-from rmq.spark.calls import Mark, Once
+from rmq.spark.marks import Mark, Once, send_once
 from tests.conftest import MakeSlot, MakeTopic
 from tests.lua.test_foreign_types import commands_of
 from tests.support.slots import SlotUnderTest, scripts_under_test
@@ -23,7 +22,7 @@ def mark(batch: int = 3, partition: int = 0, chunk: int = 0, rows: list[Encoded]
 
 
 def send(slot: SlotUnderTest, marked: Mark, rows: list[Encoded] = ROWS) -> Once:
-    return slot.run(calls.send_once(slot.topic, 0, rows, marked))
+    return slot.run(send_once(slot.topic, 0, rows, marked))
 
 
 def test_a_chunk_is_sent_once(make_slot: MakeSlot) -> None:
@@ -85,7 +84,7 @@ def test_entries_of_a_stream(make_topic: MakeTopic, make_slot: MakeSlot) -> None
 def test_only_the_declared_keys_and_the_documented_commands(make_slot: MakeSlot) -> None:
     # pitfall 18
     slot = make_slot(TopicType.PRIORITY)
-    call, text = calls.send_once(slot.topic, 0, ROWS, mark()), scripts_under_test()["spark_send"]
+    call, text = send_once(slot.topic, 0, ROWS, mark()), scripts_under_test()["spark_send"]
     rights = ["-@all", "+evalsha", "+script", "+time", "+publish", *(f"+{name}" for name in commands_of("spark_send"))]
     keys = [f"~{key}" for key in call.keys]
     slot.client.execute_command(

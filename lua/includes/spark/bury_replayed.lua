@@ -13,6 +13,15 @@ local function bury_replayed(slot, contents, attempts, first_delivery, failure, 
   if #contents == 0 then
     return
   end
+  if slot.held then
+    -- @include bury
+    -- @include failure_of
+    for n, content in ipairs(contents) do
+      local why = failure_of(slot, content, first_delivery[n], now_ms, failure.type, failure.message)
+      bury(slot, content, why, attempts[n], now_ms, totals)
+    end
+    return
+  end
   local twins, names, nth = redis.call('ZMSCORE', slot.store, unpack(contents)), {}, {}
   for n, content in ipairs(contents) do
     if not twins[n] then

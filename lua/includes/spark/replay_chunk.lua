@@ -43,6 +43,10 @@ local function take_back(slot, contents, back, stamp, totals)
   if #contents > 0 then
     redis.call('ZADD', slot.prepare, unpack(claims))
     redis.call('ZREM', slot.store, unpack(contents))
+    if slot.held then
+      -- @include hold
+      hold(slot, contents, redis.call('HMGET', slot.body, unpack(contents)), true)
+    end
     count(totals, 'merged', redis.call('ZREM', slot.retry, unpack(contents)))
   end
 end

@@ -18,6 +18,12 @@ local function roll_back_replayed(slot, items, totals)
   end
   count(totals, 'merged', #merged)
   count(totals, 'retried', #back / 2)
+  if slot.held then
+    -- @include fold_back
+    for n, content in ipairs(contents) do
+      fold_back(slot, content, twins[n])
+    end
+  end
   if #back > 0 then
     redis.call('ZADD', slot.store, unpack(back))
   end

@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from rmq._model.records import BODIES
 from rmq._model.topics import Topic, TopicType
 from rmq.errors import InvalidValueError
 from rmq.spark.failures import SPARK_ERRORS, one_line
 from rmq.spark.folding import with_slot
+from rmq.spark.jobs.records import record_columns, record_problem
 from rmq.spark.jobs.redrive import Again
 
 _PAYLOAD = ("string", "binary")
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _COLUMNS = {
     "content": _PAYLOAD, "body": _PAYLOAD, "slot_basis": _PAYLOAD, "slot": _WHOLE, "priority": _WHOLE,
-    "topic": ("string",),
+    "topic": ("string",), "value": (*_WHOLE, "float", "double"), "items": ("array<binary>", "array<string>"),
+    "wanted": _WHOLE, "version": _WHOLE, "merged": _WHOLE,
 }  # fmt: skip
 """Columns that are made use of, and their types."""
 
@@ -59,7 +62,10 @@ class Archive:
         if "slot" not in names:
             frame = with_slot(frame, topic.slots)
         columns = [time.alias("_time"), F.col("slot").cast("bigint").alias("slot")]
-        columns += [F.col(name).cast("binary").alias(name) for name in ("content", "body") if name in names]
+        payloads = ("content", "body") if _has_body(topic) else ("content",)
+        columns += [F.col(name).cast("binary").alias(name) for name in payloads if name in names]
+        if topic.merge is not None:
+            columns += [_recorded(name) for name in record_columns(topic.merge) if name in names]
         return frame.select(*columns, *_value(topic, again, fixed_time_ms, names))
 
     def problem(self, topic: Topic) -> Column:
@@ -72,9 +78,11 @@ class Archive:
             .when(F.col("slot").isNull(), F.lit("slot is null"))
             .when(~F.col("slot").between(0, topic.slots - 1), F.lit(f"slot must be 0 to {topic.slots - 1}"))
         )
-        if "body" in self.frame.columns:
+        if "body" in self.frame.columns and _has_body(topic):
             too_long = F.length("body") > topic.max_body_bytes
             found = found.when(too_long, F.lit(f"body must have up to {topic.max_body_bytes} bytes"))
+        if topic.merge is not None:
+            found = record_problem(topic, topic.merge, self.frame.columns, found)
         if topic.type is TopicType.PRIORITY:
             lowest, highest = topic.priorities
             fits = F.col("priority").between(lowest, highest)
@@ -117,6 +125,14 @@ def open_archive(spark: SparkSession, path: str, time_column: str | None = None)
             f"archive {path!r}: column {time_column} is {kind}; it must be a timestamp, or a bigint with epoch ms"
         )
     return Archive(frame, time_column)
+
+
+def _has_body(topic: Topic) -> bool:
+    return topic.merge is None or topic.merge.kind in BODIES
+
+
+def _recorded(name: str) -> Column:
+    return F.col(name).cast("array<binary>").alias(name) if name == "items" else F.col(name)
 
 
 def _value(topic: Topic, again: Again, fixed_time_ms: int | None, names: list[str]) -> list[Column]:

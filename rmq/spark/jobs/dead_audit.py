@@ -167,7 +167,7 @@ def run(
     """
     with closing(connect(settings.url)) as connections, in_utc(spark):
         topics = [dead_topic(connections, name) for name in settings.topics]
-        frame = reduce(DataFrame.union, [dead_of(spark, settings.url, topic.name) for topic in topics])
+        frame = reduce(_union, [dead_of(spark, settings.url, topic.name) for topic in topics])
         chosen = _chosen(frame, settings.where)
         redrivers: list[tuple[Topic, Redriver]] = []
         if settings.redrive or settings.dry_run:
@@ -194,6 +194,10 @@ def run(
             return report
         finally:
             kept.unpersist()
+
+
+def _union(frame: DataFrame, other: DataFrame) -> DataFrame:
+    return frame.unionByName(other, allowMissingColumns=True)  # a topic that merges has columns of its own
 
 
 def _chosen(frame: DataFrame, where: str | None) -> DataFrame:

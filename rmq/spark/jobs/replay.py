@@ -23,7 +23,6 @@ from rmq._model.topics import Topic
 from rmq._slots.registry import Registry
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, UnknownTopicError
-from rmq.spark.calls import Mark
 from rmq.spark.failures import plain_errors
 from rmq.spark.jobs import Say, nothing
 from rmq.spark.jobs.archive import Archive, open_archive
@@ -37,6 +36,7 @@ from rmq.spark.jobs.redrive import (
     limit_for,
     reporting,
 )
+from rmq.spark.marks import Mark
 from rmq.spark.options import Options, parse_options
 from rmq.spark.sink.pacing import Limit
 from rmq.spark.sink.sender import Counts, Sending
@@ -277,7 +277,7 @@ class _ReplayWriter(BatchWriter):
     ) -> None:
         super().__init__(schema, options)
         self._limit = limit
-        self._sending = Sending(False, options.merge_rows, CHUNK, 1)
+        self._sending = Sending(False, options.merge_rows, min(CHUNK, self._sending.chunk), 1)
         self._query, self._batch = query, batch
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:

@@ -6,10 +6,12 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rmq._model.envelope import unwrap
 from rmq._model.messages import Encoded
 from rmq.errors import InvalidMessageError
 from rmq.spark.arrow import fs, pa, parquet
 from rmq.spark.sink.columns import Layout
+from rmq.spark.sink.merge_columns import values_of
 
 REASON = "reason"
 
@@ -58,18 +60,31 @@ class BadRows:
 
     def take_encoded(self, rows: Sequence[Encoded], reason: str) -> None:
         """Put messages aside that the server refused: what was sent of them, the other columns null."""
-        names = {"content": "content", "body": "body", self._layout.value: "score"}
+        found = [values for row in rows for values in self._sent(row)]
         columns: list[Any] = []
         for field in self._schema:
-            attribute = names.get(field.name)
-            values = [None if attribute is None else getattr(row, attribute) for row in rows]
-            if attribute == "score" and pa.types.is_timestamp(field.type):
-                columns.append(pa.array(values, pa.timestamp("ms", field.type.tz)).cast(field.type))
-            elif attribute in ("content", "body"):
-                columns.append(pa.array(values, pa.binary()).cast(field.type))
+            values, kind = [values.get(field.name) for values in found], field.type
+            if field.name == self._layout.value and pa.types.is_timestamp(kind):
+                columns.append(pa.array(values, pa.timestamp("ms", kind.tz)).cast(kind))
+            elif pa.types.is_decimal(kind):
+                columns.append(pa.array(values, pa.float64()).cast(kind, safe=False))
+            elif any(isinstance(value, bytes) for value in values):
+                columns.append(pa.array(values, pa.binary()).cast(kind))
+            elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+                columns.append(pa.array(values, pa.list_(pa.binary())).cast(kind))
             else:
-                columns.append(pa.array(values, field.type))
-        self._write(columns, [reason] * len(rows))
+                columns.append(pa.array(values, kind))
+        self._write(columns, [reason] * len(found))
+
+    def _sent(self, row: Encoded) -> list[dict[str, Any]]:
+        """Return the columns of a message, as they were before it was encoded; several rows where its items need it."""
+        layout = self._layout
+        common = {"content": row.content} | ({layout.value: row.score} if layout.value else {})
+        if layout.merge is None:
+            return [common | {"body": unwrap(row.body)[0]}]
+        value = layout.merge.value
+        lists = value is not None and pa.types.is_nested(self._schema.field(value).type)
+        return [common | values for values in values_of(layout.merge, row, lists)]
 
     def keep(self) -> None:
         """Finish the file: from now on it can be seen."""

@@ -4,35 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql.types import (
-    BinaryType,
-    ByteType,
-    DataType,
-    DayTimeIntervalType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, DataType, DayTimeIntervalType, MapType, StringType, StructType, TimestampType
 
 from rmq._model.times import MAX_DURATION_MS, MAX_SCORE
 from rmq._model.topics import Topic, TopicType
 from rmq.errors import InvalidValueError
 from rmq.spark.options import Options
-from rmq.spark.schema import DEAD, QUEUE
+from rmq.spark.schema import of_reads
+from rmq.spark.sink.merge_columns import TEXT, WHOLE, MergeColumns, Types, merge_columns
 
-_TEXT = (StringType, BinaryType)
-_WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _VALUES: dict[TopicType, tuple[str, tuple[type[DataType], ...]]] = {
-    TopicType.RANGE_MERGE: ("time_range", (*_WHOLE, DayTimeIntervalType)),
-    TopicType.PRIORITY: ("priority", _WHOLE),
-    TopicType.FIXED_TIME: ("fixed_time", (*_WHOLE, TimestampType)),
+    TopicType.RANGE_MERGE: ("time_range", (*WHOLE, DayTimeIntervalType)),
+    TopicType.PRIORITY: ("priority", WHOLE),
+    TopicType.FIXED_TIME: ("fixed_time", (*WHOLE, TimestampType)),
 }
-_OF_READS = frozenset([*QUEUE.names, *DEAD.names])
-"""Columns of a read that a sink passes over, so that what was read can be written."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +27,13 @@ class Layout:
     Attributes:
         topic: The registered definition.
         value: Column of time range, priority or fixed time; `None` where `constant` is it, and for streams.
-        constant: The same for all rows.
+        constant: The same for all rows, or for those whose column has null.
         slot_basis: Whether there is such a column; so with those below.
         body: The payload beside the content.
         slot: The slot, computed by Spark.
         trusted: The slot is taken as it is.
         fields: Stream entries made of fields stand here, and not in `content`.
+        merge: Where the topic merges, what makes a record: in the place of `body`.
     """
 
     topic: Topic
@@ -58,6 +44,7 @@ class Layout:
     slot: bool = False
     trusted: bool = False
     fields: bool = False
+    merge: MergeColumns | None = None
 
     def __post_init__(self) -> None:
         if self.trusted and (not self.slot or self.fields):
@@ -82,39 +69,26 @@ def layout_of(schema: StructType, topic: Topic, options: Options) -> Layout:
         InvalidValueError: A column is missing, unknown, or of a type that does not fit.
     """
     types = {field.name: field.dataType for field in schema.fields}
-    value, kinds = _VALUES.get(topic.type, (None, ()))
-    wanted: dict[str, tuple[type[DataType], ...]] = {
-        "content": _TEXT, "body": _TEXT, "slot_basis": _TEXT, "slot": _WHOLE,
-    }  # fmt: skip
-    if value is not None:
-        wanted[value] = kinds
-    if topic.type is TopicType.STREAM:
-        wanted["fields"] = (MapType,)
-    for name, kind in types.items():
-        if name in wanted:
-            _check_type(name, kind, wanted[name], topic)
-        elif name not in _OF_READS:
-            raise InvalidValueError(
-                f"column {name!r} is not a column of topic {topic.name}, which is {topic.type.name} and takes "
-                f"{', '.join(wanted)}; rename or drop it"
-            )
+    value = _VALUES.get(topic.type, (None, ()))[0]
+    merge = None if topic.merge is None else merge_columns(topic.merge, types)
+    _check_columns(types, _wanted(topic, merge), topic)
     has_fields = topic.type is TopicType.STREAM and "fields" in types
-    if has_fields and ("content" in types or "body" in types):
-        raise InvalidValueError("an entry made of fields has neither content nor body: drop these columns")
-    if not has_fields and "content" not in types:
-        raise InvalidValueError(f"column content is missing; there are {', '.join(types)}")
-    constant = {"time_range": options.time_range_ms, "priority": options.priority}.get(value or "")
-    if value is not None and constant is None and value not in types:
-        raise InvalidValueError(f"topic {topic.name} is {topic.type.name}: column {value} is missing")
+    given = {"time_range": options.time_range_ms, "priority": options.priority}.get(value or "")
+    constant = topic.default_range_ms if given is None and value == "time_range" else given
+    needed = () if has_fields else ("content", *(merge.needed if merge else ()))
+    for name in needed if value is None or constant is not None else (*needed, value):
+        if name not in types:
+            raise InvalidValueError(f"column {name} is missing for {_rules(topic)}; there are {', '.join(types)}")
     layout = Layout(
         topic,
-        value if constant is None else None,
+        value if given is None and value in types else None,
         constant,
         slot_basis="slot_basis" in types,
-        body="body" in types,
+        body=merge is None and "body" in types,
         slot="slot" in types,
         trusted=options.trust_slot,
         fields=has_fields,
+        merge=merge,
     )
     low, high = layout.bounds
     if constant is not None and not low <= constant <= high:
@@ -122,13 +96,42 @@ def layout_of(schema: StructType, topic: Topic, options: Options) -> Layout:
     return layout
 
 
+def _wanted(topic: Topic, merge: MergeColumns | None) -> Types:
+    """Return the columns that a topic takes, and their types."""
+    value, kinds = _VALUES.get(topic.type, (None, ()))
+    wanted: dict[str, tuple[type[DataType], ...]] = {"content": TEXT, "slot_basis": TEXT, "slot": WHOLE}
+    wanted |= {"body": TEXT} if merge is None else merge.types
+    wanted |= {} if value is None else {value: kinds}
+    return wanted | ({"fields": (MapType,)} if topic.type is TopicType.STREAM else {})
+
+
+def _rules(topic: Topic) -> str:
+    merges = "" if topic.merge is None else f" and merges by {topic.merge.reduce!r}"
+    return f"topic {topic.name}, which is {topic.type.name}{merges}"
+
+
+def _check_columns(types: dict[str, DataType], wanted: Types, topic: Topic) -> None:
+    for name, kind in types.items():
+        if name in wanted:
+            _check_type(name, kind, wanted[name], topic)
+        elif name not in of_reads(types):
+            raise InvalidValueError(
+                f"column {name!r} is not a column of {_rules(topic)}; it takes {', '.join(wanted)}; rename or drop it"
+            )
+    if "fields" in wanted and "fields" in types and ("content" in types or "body" in types):
+        raise InvalidValueError("an entry made of fields has neither content nor body: drop these columns")
+
+
 def _check_type(name: str, kind: DataType, wanted: tuple[type[DataType], ...], topic: Topic) -> None:
     fits = isinstance(kind, wanted)
     if isinstance(kind, MapType):
-        fits = fits and isinstance(kind.keyType, StringType) and isinstance(kind.valueType, _TEXT)
+        fits = fits and isinstance(kind.keyType, StringType) and isinstance(kind.valueType, TEXT)
+    if isinstance(kind, ArrayType):
+        fits = fits and isinstance(kind.elementType, TEXT)
     if not fits:
         names = ", ".join(each.__name__.removesuffix("Type").lower() for each in wanted)
         raise InvalidValueError(
-            f"column {name} is {kind.simpleString()}; for topic {topic.name}, which is {topic.type.name}, it must be "
-            f"one of {names}" + (" from string to string or binary" if MapType in wanted else "")
+            f"column {name} is {kind.simpleString()}; for {_rules(topic)}, it must be one of {names}"
+            + (" from string to string or binary" if MapType in wanted else "")
+            + (" of string or binary" if ArrayType in wanted else "")
         )

@@ -12,6 +12,7 @@ from rmq._model.messages import Encoded, StreamMessage, encode
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import pa, pc
 from rmq.spark.sink.columns import Layout
+from rmq.spark.sink.merge_columns import records_of
 
 SAMPLED = 1_000
 """Rows of each task whose slots are computed once more."""
@@ -43,7 +44,12 @@ def encode_rows(layout: Layout, batch: Any, *, sample: bool = False) -> tuple[li
             slots: list[Any] = _slots(layout, batch, keys, bad, sample and not layout.trusted)
         else:
             slots = [0 if key is None else crc32(key) & mask for key in keys]
-        found = list(map(Encoded, slots, contents, _values(layout, batch, bad), _bodies(layout, batch, bad)))
+        values = _values(layout, batch, bad)
+        if layout.merge is None:
+            bodies = _bodies(layout, batch, bad)
+        else:
+            bodies = records_of(layout.topic, layout.merge, batch, contents, bad)
+        found = list(map(Encoded, slots, contents, values, bodies))
     return [row for index, row in enumerate(found) if index not in bad] if bad else found, bad
 
 
@@ -79,6 +85,8 @@ def _values(layout: Layout, batch: Any, bad: dict[int, str]) -> Any:
         unit = pa.timestamp("us", column.type.tz) if pa.types.is_timestamp(column.type) else pa.duration("us")
         column = pc.divide(pc.add(column.cast(unit).cast(pa.int64()), 999), 1_000)
     column = column.cast(pa.int64())
+    if layout.constant is not None:
+        column = pc.fill_null(column, layout.constant)
     low, high = layout.bounds
 
     def say(index: int) -> str:

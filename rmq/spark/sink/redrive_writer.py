@@ -45,9 +45,10 @@ class RedriveWriter(Reporting, DataSourceArrowWriter):
     done = "redriven"
 
     def __init__(self, schema: StructType, options: Options, limit: Limit | None = None) -> None:
-        if options.idempotent or options.merge or options.trust_slot or options.bad_rows != "fail":
+        if options.idempotent or options.once or options.merge or options.trust_slot or options.bad_rows != "fail":
             raise InvalidValueError(
-                "redrive cannot be combined with idempotent, merge, trustSlot or badRows: it moves the dead unchanged"
+                "redrive cannot be combined with idempotent, once, merge, trustSlot or badRows: it moves the dead as "
+                "they are"
             )
         self._options = options
         with closing(options.connections(sending=True)) as connections:

@@ -9,20 +9,24 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from rmq._model.messages import Encoded
+from rmq._model.reducers import Overflow
 from rmq._model.replies import SendResult
-from rmq._model.topics import Topic, TopicType
+from rmq._model.topics import Topic
 from rmq._scripts.keys import sent_key, slot_keys
-from rmq._sending.backpressure import blocks, send_patiently
+from rmq._sending.backpressure import blocks, send_patiently, wait_for_room
 from rmq._sending.pipeline import BATCH_BYTES, Pipeline, RoundSize
 from rmq._slots.slots import SlotWriter
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
-from rmq.errors import BacklogFullError, FixedTimePassedError, RmqError
-from rmq.spark.calls import Mark, Once, send_once
+from rmq.errors import BacklogFullError, CollectionFullError, FixedTimePassedError, InvalidMessageError, RmqError
+from rmq.spark.marks import Mark, Once, send_once
 from rmq.spark.sink.bad_rows import BadRows
+from rmq.spark.sink.holding import held_rows, in_order
 from rmq.spark.sink.pacing import TaskPace
 
 log = logging.getLogger("rmq.spark")
+
+_PASSED = "fixed_time did not lie ahead of Redis' time when it was first sent"
 
 HELD_BYTES = 32 * BATCH_BYTES
 """A task sends what it holds back before that grows beyond this."""
@@ -99,9 +103,7 @@ class TaskSender:
         self._connections, self._topic, self._sending = connections, topic, sending
         self._bad_rows, self._mark, self._pace = bad_rows, mark, pace
         self._writer = SlotWriter(connections, topic)
-        self._held: dict[int, list[Encoded]] = {}
-        self._folded: dict[int, dict[bytes, Encoded]] = {}
-        self._number = self._bytes = 0
+        self._held = held_rows(topic, sending.fold)
         self._chunks: Counter[int] = Counter()
         depth = 1 if pace is not None else sending.depth
         size = RoundSize(depth * sending.chunk, depth * BATCH_BYTES, depth)
@@ -113,53 +115,37 @@ class TaskSender:
         """Take messages over; send what is held back when that has grown too large."""
         hold = self._sending.hold
         for first in range(0, len(rows), hold):
-            part = rows[first : first + hold]
-            self._hold_back(part)
-            if self._number >= hold:
+            self._held.add(rows[first : first + hold])
+            if self._held.number >= hold:
                 self.flush()
-        self._bytes += size_bytes
-        if self._bytes >= HELD_BYTES:
+        self._held.came(size_bytes)
+        if self._held.size_bytes >= HELD_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Send all that is held back."""
-        held, self._held = self._held, {}
-        folded, self._folded = self._folded, {}
-        held.update((slot, list(rows.values())) for slot, rows in folded.items())
-        for slot, rows in held.items():
-            for part, size_bytes in cut(rows, self._sending.chunk):
-                self._pipeline.queue(_Part(slot, part, size_bytes, self._chunks[slot]))
-                self._chunks[slot] += 1
-        self._number = self._bytes = 0
+        for slot, rows in self._held.take().items():
+            for ordered in in_order(self._topic, rows):
+                for part, size_bytes in cut(ordered, self._sending.chunk):
+                    self._pipeline.queue(_Part(slot, part, size_bytes, self._chunks[slot]))
+                    self._chunks[slot] += 1
         self._pipeline.flush()
 
     def finish(self) -> Counts:
         """Send the rest, wait for all answers, and return the counts."""
         self.flush()
         self._pipeline.collect()
+        self.counts.folded = self._held.folded
         return self.counts
+
+    @property
+    def slots(self) -> frozenset[int]:
+        """The slots that chunks were sent to."""
+        return frozenset(self._chunks)
 
     def close(self) -> None:
         """Leave no answer behind, whatever ended the task."""
         self._pipeline.close()
-
-    def _hold_back(self, rows: Sequence[Encoded]) -> None:
-        before = self._number
-        if not self._sending.fold:
-            for row in rows:
-                self._held.setdefault(row.slot, []).append(row)
-            self._number += len(rows)
-            return
-        earliest = self._topic.type is TopicType.RANGE_MERGE
-        for row in rows:
-            slot = self._folded.setdefault(row.slot, {})
-            old = slot.get(row.content)
-            if old is None:
-                self._number += 1
-            elif earliest and old.score <= row.score:
-                continue
-            slot[row.content] = row
-        self.counts.folded += len(rows) - (self._number - before)
 
     def _call(self, part: _Part) -> Call[Any]:
         return self._send_call(part.slot, part.encoded, self._mark_of(part))
@@ -168,21 +154,38 @@ class TaskSender:
         return self._writer.send_call(slot, rows) if mark is None else send_once(self._topic, slot, rows, mark)
 
     def _mark_of(self, part: _Part) -> Mark | None:
-        return None if self._mark is None else self._mark.of(part.number, part.encoded)
+        merges = self._topic.merge is not None
+        return None if self._mark is None else self._mark.of(part.number, part.encoded, merges)
 
     def _settle(self, part: _Part, answer: SendResult | Once | RmqError) -> bool:
-        if not isinstance(answer, RmqError):
-            self._book(answer)
-        elif isinstance(answer, FixedTimePassedError) and self._bad_rows.collecting:
+        if isinstance(answer, FixedTimePassedError) and self._bad_rows.collecting:
             self._without_passed(part)
-        elif isinstance(answer, BacklogFullError) and blocks(self._topic):
-            result, error = send_patiently(self._writer, part.slot, part.encoded, self._connections.blocking.sleep)
+        elif isinstance(answer, BacklogFullError) and waits(self._topic, answer):
+            self._done(part, self._send_patiently(part.slot, part.encoded, self._mark_of(part)))
+        elif isinstance(answer, RmqError):
+            raise answer
+        else:
+            self._done(part, answer)
+        return True
+
+    def _done(self, part: _Part, answer: SendResult | Once) -> None:
+        """Count a chunk, and put those of its rows aside again without which it was sent before."""
+        refused = answer.refused if isinstance(answer, Once) else ()
+        if refused and not self._bad_rows.collecting:
+            raise InvalidMessageError(f"{len(refused)} messages: {_PASSED}; badRows=collect puts such rows aside")
+        self._put_aside(part, refused, _PASSED)
+        self._book(answer)
+
+    def _send_patiently(self, slot: int, rows: Sequence[Encoded], mark: Mark | None) -> SendResult | Once:
+        """Send as room comes free; a marked chunk as a whole, since a task that is run again sends it as one."""
+        sleep = self._connections.blocking.sleep
+        if mark is None:
+            result, error = send_patiently(self._writer, slot, rows, sleep)
             if error is not None:
                 raise error
-            self._book(result)
-        else:
-            raise answer
-        return True
+            return result
+        call = self._send_call(slot, rows, mark)
+        return wait_for_room(lambda: self._connections.run(call), self._topic.full_timeout_s, sleep)
 
     def _without_passed(self, part: _Part) -> None:
         """Put those aside whose time has passed by the server's clock, and send the others.
@@ -192,7 +195,7 @@ class TaskSender:
         mark = self._mark_of(part)
         passed = [] if mark is None else self._passed_before(part, mark)
         if passed:
-            self._put_aside(part, passed, "fixed_time did not lie ahead of Redis' time when it was first sent")
+            self._put_aside(part, passed, _PASSED)
             self._book(Once(0, 0, len(part.encoded) - len(passed)))
             return
         while len(passed) < len(part.encoded):
@@ -206,10 +209,19 @@ class TaskSender:
             try:
                 if rows:
                     refused = None if mark is None else mark.without(passed)
-                    self._book(self._connections.run(self._send_call(part.slot, rows, refused)))
+                    self._book(self._send_in_time(part.slot, rows, refused))
             except FixedTimePassedError:
                 continue
             return
+
+    def _send_in_time(self, slot: int, rows: Sequence[Encoded], mark: Mark | None) -> SendResult | Once:
+        try:
+            answer: SendResult | Once = self._connections.run(self._send_call(slot, rows, mark))
+        except BacklogFullError as error:
+            if not waits(self._topic, error):
+                raise
+            return self._send_patiently(slot, rows, mark)
+        return answer
 
     def _passed_before(self, part: _Part, mark: Mark) -> list[int]:
         key = sent_key(self._topic.name, part.slot, mark.query)
@@ -226,6 +238,14 @@ class TaskSender:
             self.counts.skipped += result.skipped
             if self._pace is not None:
                 self._pace.give_back(result.skipped)
+
+
+def waits(topic: Topic, full: BacklogFullError) -> bool:
+    """Return whether room will come: the topic lets sends wait, or the full message is due at once."""
+    if blocks(topic):
+        return True
+    releases = topic.merge is not None and topic.merge.overflow(topic.type) is Overflow.RELEASE
+    return releases and isinstance(full, CollectionFullError)
 
 
 def cut(rows: Sequence[Encoded], most: int) -> Iterator[tuple[Sequence[Encoded], int]]:

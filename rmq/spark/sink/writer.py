@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields
@@ -14,11 +16,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from rmq._model.topics import Topic, TopicType
+from rmq._scripts.keys import sent_key
 from rmq._sending.backpressure import blocks
 from rmq._slots.registry import Registry
-from rmq.errors import InvalidValueError
+from rmq.errors import InvalidValueError, RmqError
 from rmq.spark.arrow import pa
-from rmq.spark.calls import Mark
+from rmq.spark.marks import Mark
 from rmq.spark.options import Options
 from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.columns import layout_of
@@ -29,11 +32,16 @@ from rmq.spark.sink.sender import Counts, Sending, TaskSender
 log = logging.getLogger("rmq.spark")
 
 
+PASSED_S = 3_600
+"""How long the marks of a write are kept that has ended, seconds: a task that was given up may still be at work."""
+
+
 @dataclass
 class Written(WriterCommitMessage):
-    """The counts that a task reports to the driver."""
+    """What a task reports to the driver: its counts, and the slots that it left marks in."""
 
     counts: Counts
+    marked: frozenset[int] = frozenset()
 
 
 class Reporting:
@@ -71,6 +79,8 @@ class _Sink(Reporting):
                 f"topic {self.topic.name} is STREAM: its entries never merge; leave option merge out"
             )
         chunk = options.chunk_size if self._limit is None else min(options.chunk_size, self._limit.burst)
+        if blocks(self.topic) and self.topic.merge is not None:  # a marked chunk waits for room as a whole
+            chunk = max(1, min(chunk, self.topic.max_backlog_per_slot // 2))
         fold = not stream and options.merge != "none"
         self._sending = Sending(fold, options.merge_rows, chunk, options.pipeline_depth)
 
@@ -96,39 +106,63 @@ class _Sink(Reporting):
                 bad_rows.drop()
                 raise
         counts.bad = bad_rows.count
-        return Written(counts)
+        return Written(counts, frozenset() if mark is None else sender.slots)
 
 
 class BatchWriter(_Sink, DataSourceArrowWriter):
     """Writes a frame to a topic.
 
     Guarantee: at least once. A task that is tried again sends again what it had sent: that merges with the backlog, is
-    delivered once more where it was consumed meanwhile, and is a second entry in a stream.
+    delivered once more where it was consumed meanwhile, and is a second entry in a stream. Where the topic merges by
+    `merge=`, each row counts once, also in a task that is tried again with the same rows; and in a job that is, with
+    the same `once`.
     """
 
     def __init__(self, schema: StructType, options: Options) -> None:
-        if options.idempotent:
-            raise InvalidValueError(
-                "idempotent is for writeStream: only there a batch that is run again has the same number as before"
-            )
+        if options.new_topic() is not None:  # such a topic does not merge: said before it is registered
+            _check_names(options, merges=False)
         super().__init__(schema, options)
+        merges = self.topic.merge is not None
+        _check_names(options, merges=merges)
+        name = uuid.uuid4().hex if options.once is None else _digest(options.once)
+        self._name = name if merges and options.idempotent is not False else None
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Send one task's rows."""
-        context = task_context()
-        return self._write(iterator, f"part-{context.partitionId():05d}-{context.taskAttemptId()}")
+        context, mark = task_context(), None
+        if self._name is not None:
+            mark = Mark(f"write-{self._name}", 0, context.partitionId(), self._options.mark_ttl_s)
+        return self._write(iterator, f"part-{context.partitionId():05d}-{context.taskAttemptId()}", mark)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
+        """Log what was done, and let the marks of a write that nobody can repeat go soon."""
+        super().commit(messages, batchId)
+        slots = frozenset[int]().union(*(message.marked for message in messages if isinstance(message, Written)))
+        if self._name is None or self._options.once is not None:
+            return
+        try:
+            with closing(self._options.connections()) as connections:
+                for slot in slots:
+                    key = sent_key(self.topic.name, slot, f"write-{self._name}")
+                    connections.command("EXPIRE", key, PASSED_S, key=key)
+        except RmqError as error:  # the write has succeeded; its marks go by themselves, later
+            log.warning("topic %s: marks of a write are kept for longer: %s", self.topic.name, error)
 
 
 class StreamWriter(_Sink, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream to a topic.
 
-    Guarantee: at least once, as `BatchWriter`. With `idempotent` a chunk that was sent is not sent again when its batch
-    is run again with the same rows in the same partitions and order.
+    Guarantee: at least once, as `BatchWriter`. With `idempotent`, which is the default where the topic merges by
+    `merge=`, a chunk that was sent is not sent again when its batch is run again with the same rows in the same
+    partitions and order; where the topic merges, the order makes no difference for as many contents as `mergeRows`.
     """
 
     def __init__(self, schema: StructType, options: Options) -> None:
         super().__init__(schema, options)
-        if options.idempotent and not takes_marks(self.topic):
+        if options.once is not None:
+            raise InvalidValueError("once is for write: a stream is named by its checkpoint")
+        self._marks = self.topic.merge is not None if options.idempotent is None else options.idempotent
+        if self._marks and not takes_marks(self.topic):
             raise InvalidValueError(
                 f"topic {self.topic.name} waits for room, drops what is too much, or is PRIORITY with a ttl: it cannot "
                 "be combined with idempotent"
@@ -139,7 +173,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
         context, mark = task_context(), None
         batch = context.getLocalProperty("streaming.sql.batchId")
         query = context.getLocalProperty("sql.streaming.queryId")
-        if self._options.idempotent:
+        if self._marks:
             if batch is None or query is None:
                 raise InvalidValueError("Spark does not say which batch this is: idempotent needs micro-batches")
             mark = Mark(query, int(batch), context.partitionId(), self._options.mark_ttl_s)
@@ -147,8 +181,28 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
 
 
 def takes_marks(topic: Topic) -> bool:
-    """Return whether chunks can be marked, so that they are sent once: not where a send may wait, drop or age."""
+    """Return whether chunks can be marked, so that they are sent once.
+
+    Without `merge=` not where a send may wait, drop or age: there it merges.
+    """
+    if topic.merge is not None:
+        return True
     return not (topic.drops or blocks(topic) or (topic.ttl and topic.type is TopicType.PRIORITY))
+
+
+def _check_names(options: Options, *, merges: bool) -> None:
+    """Refuse options that name the calls of a `write` where they can't be named."""
+    if options.idempotent and not merges:
+        raise InvalidValueError(
+            "idempotent is for writeStream, and for topics with merge=: only in a stream a batch that is run again has "
+            "the same number as before"
+        )
+    if options.once is not None and (not merges or options.idempotent is False):
+        raise InvalidValueError(f"once is {options.once!r}; it is for topics with merge=, without idempotent=false")
+
+
+def _digest(name: str) -> str:
+    return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
 
 
 def task_context() -> TaskContext:

@@ -24,6 +24,7 @@ from rmq._transport.dispatch import Dispatch
 from rmq.spark.arrow import pa, pc, spark_types
 from rmq.spark.calls import Chunk, Reading, read
 from rmq.spark.options import Options, check_source
+from rmq.spark.sends import sends_of
 from rmq.spark.source.batches import Batch, Part, cut, default_replays
 from rmq.spark.source.driver import QueryDriver
 
@@ -161,9 +162,14 @@ def to_arrow(schema: StructType, topic: Topic, chunks: Sequence[tuple[int, Chunk
         "topic": pa.repeat(topic.name, len(scores)),
         "slot": _joined([pa.repeat(slot, len(chunk.contents)) for slot, chunk in chunks]),
         "content": _joined([pa.array(chunk.contents, pa.binary()) for _, chunk in chunks]),
-        "body": _joined([pa.array(chunk.bodies or [None] * len(chunk.contents), pa.binary()) for _, chunk in chunks]),
         "score": scores,
     }
+    bodies = [chunk.bodies or [None] * len(chunk.contents) for _, chunk in chunks]
+    if topic.merge is None:
+        columns["body"] = _joined([pa.array(each, pa.binary()) for each in bodies])
+    else:
+        sends = sends_of(chain.from_iterable(bodies))
+        columns |= {name: pa.array(sends[name], form.field(name).type) for name in sends if name in schema.names}
     if topic.type.timed:
         columns["due"] = pc.multiply(fresh, 1_000)
     else:

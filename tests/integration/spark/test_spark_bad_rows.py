@@ -17,7 +17,7 @@ from rmq._model.topics import Topic
 from rmq._scripts.keys import sent_key, slot_keys
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
-from rmq.spark.calls import Mark
+from rmq.spark.marks import Mark
 from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.columns import Layout
 from rmq.spark.sink.sender import Counts, Sending, TaskSender

@@ -1,0 +1,79 @@
+-- Send one chunk of a streaming query's batch to one slot of a topic that merges, unless it was sent before.
+--
+-- KEYS[1]  store    ZSET  content -> score
+-- KEYS[2]  prepare  ZSET  content -> claim score; its size is read
+-- KEYS[3]  body     HASH  content -> record
+-- KEYS[4]  meta     HASH  totals
+-- KEYS[5]  wake     channel
+-- KEYS[6]  held     HASH  content -> record of what is in flight or waits for a retry
+-- KEYS[7]  sent     HASH  partition:chunk -> batch:digest, of this query
+-- KEYS[8]  cool     ZSET  content -> end of its window, ms
+-- KEYS[9]  retry    ZSET  content -> retry score
+-- KEYS[10]  error   HASH  content -> last failure, JSON
+-- KEYS[11]  born    ZSET  content -> time of its last send, ms; kept where there is a time to live
+-- ARGV[1]  chunk        partition:chunk
+-- ARGV[2]  batch        number of the batch, from 0
+-- ARGV[3]  digest       of the chunk's messages; `-` and indices behind it: without these, which were refused
+-- ARGV[4]  strict       '1': refuse a chunk of which this batch has sent another version before
+-- ARGV[5]  keep_s       seconds for which the mark is kept, counted from the query's last send to this slot
+-- ARGV[6]  number       of messages, 1 to 1,000
+-- ARGV[7]  max_backlog  most messages in this slot's store; 0 for no bound
+-- ARGV[8]  kind         this and all that follows as for `send_merged`
+-- ARGV[9]  lowest       see `send_merged`
+-- ARGV[10]  drop         see `send_merged`
+-- ARGV[11]  max_retries  see `send_merged`
+-- ARGV[12]  ttl          see `send_merged`
+-- ARGV[13]  scale        see `send_merged`
+-- ARGV[14]  unit_ms      see `send_merged`
+-- ARGV[15]  highest      see `send_merged`
+-- ARGV[16]  priority     see `send_merged`
+-- ARGV[17]  window       see `send_merged`
+-- ARGV[18]  max_wait     see `send_merged`
+-- ARGV[19]  max_count    see `send_merged`
+-- ARGV[20]  max_items    see `send_merged`
+-- ARGV[21]  max_bytes    see `send_merged`
+-- ARGV[22]  when_full    see `send_merged`
+-- ARGV[23]  publish      command for the wake hint: PUBLISH or SPUBLISH
+-- ARGV[24]  values       1 where all messages have the same value, else `number`
+-- ARGV[25..] messages  contents; then values (ms, epoch ms, priorities); then records, a single one where all are alike
+-- Returns: { '1' if it was sent now, else '0', number of new ones, indices without which it was sent before, or empty }
+-- Errors: those of `send_merged` but RMQ_REPEATED; RMQ_CHANGED batch; nothing was written
+-- Complexity: O(n log N), and the size of the records
+-- Notes: atomic; safe to repeat, see `spark_send`. What was sent without some messages counts as sent before.
+-- @include read_clock
+-- @include merge_rules
+-- @include send_folded
+-- @include sent_before
+
+local slot = {
+  store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], wake = KEYS[5], held = KEYS[6], cool = KEYS[8],
+  retry = KEYS[9], error = KEYS[10], born = KEYS[11],
+}
+local sent, chunk, batch, digest, strict = KEYS[7], ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
+local keep_s, number = ARGV[5], tonumber(ARGV[6])
+
+local before, other = sent_before(sent, chunk, batch, digest, keep_s)
+if before then
+  return { '0', '0', '' }
+end
+if other then
+  local known, refused = string.match(other, '^(%x*)%-?(.*)$')
+  if known == string.match(digest, '^%x*') then
+    redis.call('EXPIRE', sent, keep_s)
+    return { '0', '0', refused }
+  end
+  if strict then
+    return redis.error_reply('RMQ_CHANGED ' .. whole(batch))
+  end
+end
+local rules = merge_rules({
+  ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15], ARGV[16],
+  ARGV[17], ARGV[18], ARGV[19], ARGV[20], ARGV[21], ARGV[22], ARGV[23],
+})
+local reply = send_folded(slot, rules, 25, number, tonumber(ARGV[24]), read_clock())
+if reply.err then
+  return reply
+end
+redis.call('HSET', sent, chunk, whole(batch) .. ':' .. digest)
+redis.call('EXPIRE', sent, keep_s)
+return { '1', whole(reply[1]), '' }

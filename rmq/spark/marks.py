@@ -1,0 +1,167 @@
+"""Sends of Spark's tasks that leave a mark, so that a task that is repeated does not send again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
+from typing import Any, NamedTuple, Protocol
+
+from rmq._model.messages import Encoded
+from rmq._model.records import ITEMS, Record, read_record
+from rmq._model.topics import Topic, TopicType
+from rmq._scripts import merging, sending, streams
+from rmq._scripts.binding import Bound, ages_of
+from rmq._scripts.keys import sent_key
+from rmq._transport.call import Call
+from rmq.errors import BatchChangedError
+
+COUNTED = frozenset("SC")
+"""Kinds of records of which a second send of the same makes another value."""
+
+
+class Hash(Protocol):
+    """Takes bytes, piece by piece."""
+
+    def update(self, data: bytes, /) -> None:
+        """Take some."""
+
+
+def _changed(call: Call[Any], words: Sequence[str]) -> BatchChangedError:
+    return BatchChangedError(
+        f"{call.place}: a task of batch {words[0]} that is run again sends other rows than before, or others "
+        "together, and here each send counts: let its rows come the same (sortWithinPartitions), raise mergeRows; "
+        "idempotent=false sends them again",
+        topic=call.topic,
+        slot=call.slot,
+    )
+
+
+_SEND, _SEND_MERGED = Bound("spark_send"), Bound("spark_send_merged", {"RMQ_CHANGED": _changed})
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Names a task of a query's batch, and with `of` each chunk that it sends to a slot.
+
+    Attributes:
+        query: Identity of the query, or of the write.
+        batch: Number of the batch, from 0.
+        partition: Number of the task in the batch.
+        keep_s: How long the mark is kept after the query's last send to the slot, seconds.
+        chunk: Number of the chunk among those that the task sends to the slot.
+        digest: Of its messages.
+    """
+
+    query: str
+    batch: int
+    partition: int
+    keep_s: int
+    chunk: int = 0
+    digest: str = ""
+
+    def of(self, chunk: int, messages: Sequence[Encoded], merges: bool = False) -> Mark:
+        """Return the mark of one chunk.
+
+        Args:
+            chunk: Its number.
+            messages: What it holds.
+            merges: They are records: then the order in which their sends were folded makes no difference.
+        """
+        digest = blake2b(digest_size=12)
+        for message in messages:
+            if merges:
+                _take_record(digest, message)
+                continue
+            # lengths before the parts: no two lists of messages look alike
+            sizes = (len(message.content), message.score, -1 if message.body is None else len(message.body))
+            digest.update(b"%d %d %d " % sizes + message.content + (message.body or b""))
+            for part in message.flat:
+                digest.update(b"%d " % len(part))
+        return Mark(self.query, self.batch, self.partition, self.keep_s, chunk, digest.hexdigest())
+
+    def without(self, refused: Sequence[int]) -> Mark:
+        """Return the mark of the same chunk where the server has refused those of these indices."""
+        return replace(self, digest=f"{self.digest}-{'.'.join(map(str, refused))}")
+
+    def refused_in(self, found: bytes | None) -> list[int] | None:
+        """Return which of the chunk's messages were refused when it was sent before, as `without` noted it.
+
+        Args:
+            found: What Redis has for this task's chunk.
+
+        Returns:
+            Their indices; `None` where it was not sent without some.
+        """
+        known, _, refused = (found or b"").decode().partition("-")
+        return list(map(int, refused.split("."))) if refused and known == f"{self.batch}:{self.digest}" else None
+
+
+def _take_record(digest: Hash, message: Encoded) -> None:
+    record = read_record(message.body) or Record(1, 0, 0, 0, "K")
+    whole = isinstance(record.number, int)  # what floats add up to depends on their order
+    number = b"%d" % record.number if whole else b"" if record.kind == "S" else repr(record.number).encode()
+    items = sorted(record.frames()) if record.kind in ITEMS else ()
+    digest.update(b"%d %d %d " % (len(message.content), record.count, len(items)) + message.content)
+    digest.update(b"%d " % len(number) + number + b"".join(items))
+
+
+class Once(NamedTuple):
+    """How many messages of a marked chunk were new, merged with the backlog, or skipped: sent before.
+
+    `refused` are the indices of those without which it was sent before, as far as the script says so.
+    """
+
+    new: int
+    merged: int
+    skipped: int
+    refused: tuple[int, ...] = ()
+
+
+def send_once(topic: Topic, slot: int, messages: Sequence[Encoded], mark: Mark) -> Call[Once]:
+    """Build the send of a chunk of up to `MAX_BATCH` messages, which does nothing where its mark stands already."""
+    number = len(messages)
+    if topic.merge is not None:
+        return _send_merged(topic, slot, messages, mark)
+    flat = streams.entry_args(messages) if topic.type is TopicType.STREAM else sending.message_args(messages)
+    args = _SEND.args(
+        lowest=sending.lowest_of(flat, number) if topic.type.timed else 0,
+        max_backlog=topic.max_backlog_per_slot,
+        number=number,
+        kind=topic.type.value,
+        chunk=f"{mark.partition}:{mark.chunk}",
+        batch=mark.batch,
+        digest=mark.digest,
+        keep_s=mark.keep_s,
+        **ages_of(topic),
+        messages=flat,
+    )
+
+    sent = sent_key(topic.name, slot, mark.query)
+    return _SEND.call(topic, slot, partial(_once, number), args, durable=True, sent=sent)
+
+
+def _once(number: int, reply: list[bytes]) -> Once:
+    if reply[0] == b"0":
+        refused = tuple(map(int, reply[2].split(b"."))) if len(reply) > 2 and reply[2] else ()
+        return Once(0, 0, number - len(refused), refused)
+    return Once(int(reply[1]), number - int(reply[1]), 0)
+
+
+def _send_merged(topic: Topic, slot: int, messages: Sequence[Encoded], mark: Mark) -> Call[Once]:
+    values, records = merging.record_args(messages)
+    args = _SEND_MERGED.args(
+        chunk=f"{mark.partition}:{mark.chunk}",
+        batch=mark.batch,
+        digest=mark.digest,
+        strict=int(topic.merge is not None and topic.merge.kind in COUNTED),
+        keep_s=mark.keep_s,
+        number=len(messages),
+        lowest=merging.lowest_of(topic, messages),
+        values=values,
+        messages=records,
+        **merging.merge_args(topic),
+    )
+    sent = sent_key(topic.name, slot, mark.query)
+    return _SEND_MERGED.call(topic, slot, partial(_once, len(messages)), args, durable=True, sent=sent)

@@ -1,0 +1,92 @@
+"""Folds the rows of a frame by the reducer of a topic that merges, as operations of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from rmq._model.merging import Merge, PriorityRule
+from rmq._model.records import ITEMS, NUMBERS
+from rmq._model.topics import Topic, TopicType
+from rmq._model.windows import Sliding
+from rmq.errors import InvalidValueError
+
+_DUE = {TopicType.RANGE_MERGE: "time_range", TopicType.PRIORITY: "priority", TopicType.FIXED_TIME: "fixed_time"}
+
+
+def reduced(frame: DataFrame, topic: Topic, merge: Merge, keys: Sequence[str], order: Column | None) -> DataFrame:
+    """Return a frame with the rows of one key folded, see `rmq.spark.merged`.
+
+    Args:
+        frame: With the columns of a sink.
+        topic: The definition.
+        merge: How it merges.
+        keys: Columns that tell messages apart.
+        order: What tells which row is the last one.
+
+    Raises:
+        InvalidValueError: No `order` where the first or the last row decides.
+    """
+    kind, columns = merge.kind, frame.columns
+    if kind in ITEMS or (kind == "N" and merge.priority is not PriorityRule.LAST):
+        return _together(frame, keys, order)
+    last = _last(kind, order)
+    row = F.struct(*columns)
+    weight = next((F.col(name) for name in ("weight", "merged") if name in columns), F.lit(1))
+    found: dict[str, Column] = {"weight": _of_all(weight, F.sum(weight)).cast("bigint")}
+    if kind in NUMBERS:
+        value = "value" if "value" in columns else "body"
+        found[value] = _of_all(F.col(value), {"S": F.sum, "X": F.max, "I": F.min}[kind](value))
+    elif kind == "K" and "body" in columns:
+        found["body"] = F.min_by(F.struct("body"), _needed(order, topic, "body"))["body"]
+    elif kind == "R" and "body" in columns:
+        found["body"] = F.max_by(F.struct("body"), _needed(order, topic, "body"))["body"]
+    due = _DUE[topic.type]
+    if due in columns:
+        found[due] = _due_of(topic, merge, due, order, last)
+    newest = F.any_value(row) if last is None else F.max_by(row, last)
+    grouped = frame.groupBy(*keys).agg(newest.alias("_row"), *(each.alias(name) for name, each in found.items()))
+    names = columns if "weight" in columns else [*columns, "weight"]
+    return grouped.select(*(F.col(name) if name in found else F.col("_row")[name].alias(name) for name in names))
+
+
+def _together(frame: DataFrame, keys: Sequence[str], order: Column | None) -> DataFrame:
+    """Bring the rows of one key into one partition, beside one another and in their order."""
+    sorting = [*keys] if order is None else [*keys, order]
+    return frame.repartition(*keys).sortWithinPartitions(*sorting)
+
+
+def _of_all(column: Column, folded: Column) -> Column:
+    """Return null where one of the values is: it breaks the rule, and must not vanish among the others."""
+    return F.when(F.count(column) == F.count(F.lit(1)), folded)
+
+
+def _last(kind: str, order: Column | None) -> Column | None:
+    """Return what is largest in the row that came last, of versions in the newest one; `None` where nothing tells."""
+    if kind == "N":
+        return F.struct(F.col("version")) if order is None else F.struct(F.col("version"), order)
+    return None if order is None else F.struct(order)
+
+
+def _needed(order: Column | None, topic: Topic, column: str) -> Column:
+    if order is None:
+        raise InvalidValueError(
+            f"merging for topic {topic.name} needs order_by: the order of rows decides about {column}, and is unknown"
+        )
+    return F.struct(order)
+
+
+def _due_of(topic: Topic, merge: Merge, due: str, order: Column | None, last: Column | None) -> Column:
+    """Return when the folded row is due, or its priority, as the sends of its rows would make it."""
+    value = F.col(due)
+    if topic.type is TopicType.PRIORITY and merge.priority is not PriorityRule.LAST:
+        if merge.priority is PriorityRule.SUM:
+            return _of_all(value, F.least(F.sum(value), F.lit(topic.priorities[1]))).cast("bigint")
+        return _of_all(value, (F.max if merge.priority is PriorityRule.HIGHEST else F.min)(value))
+    if topic.type is TopicType.RANGE_MERGE and not isinstance(merge.window, Sliding):
+        return F.min_by(F.struct(due), _needed(order, topic, due))[due]
+    if merge.kind == "N" and last is not None:
+        return F.max_by(F.struct(due), last)[due]
+    return F.max_by(F.struct(due), _needed(order, topic, due))[due]

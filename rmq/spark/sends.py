@@ -1,0 +1,30 @@
+"""What the records of a topic that merges say, column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rmq._model.envelope import unwrap
+from rmq._model.records import BODIES, ITEMS, NOTHING, NUMBERS, Record, read_record
+
+
+def sends_of(bodies: Iterable[bytes | None]) -> dict[str, list[Any]]:
+    """Return the columns that rows of a topic that merges have, from what is stored for each, `None` for nothing."""
+    records = [read_record(body) or NOTHING for body in bodies]
+    return {
+        "body": [_body_of(record) for record in records],
+        "merged": [record.count for record in records],
+        "first_sent": [record.first_ms * 1_000 or None for record in records],
+        "last_sent": [record.last_ms * 1_000 or None for record in records],
+        "value": [float(record.number) if record.kind in NUMBERS else None for record in records],
+        "items": [list(record.items) if record.kind in ITEMS else None for record in records],
+        "wanted": [record.wanted or None for record in records],
+        "version": [int(record.number) if record.kind == "N" else None for record in records],
+    }
+
+
+def _body_of(record: Record) -> bytes | None:
+    if record.kind in BODIES:
+        return unwrap(record.body)[0]
+    return None if record.kind in ITEMS else str(record.number).encode()

@@ -1,0 +1,157 @@
+"""The columns of a frame that go to a topic that merges, and the records that their rows become."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import reduce
+from itertools import repeat
+from typing import Any, cast
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+)
+
+from rmq._model.envelope import unwrap
+from rmq._model.merging import MAX_COUNT, Merge
+from rmq._model.messages import Encoded
+from rmq._model.recording import join_record, record_of
+from rmq._model.records import BODIES, ITEMS, NUMBERS, Record, fold, read_record, write_record
+from rmq._model.topics import Topic
+from rmq.errors import InvalidMessageError
+
+TEXT = (StringType, BinaryType)
+WHOLE = (ByteType, ShortType, IntegerType, LongType)
+_NUMBERS = (*WHOLE, FloatType, DoubleType, DecimalType)
+_LISTS = (*TEXT, ArrayType)
+
+Types = Mapping[str, tuple[type[DataType], ...]]
+
+
+@dataclass(frozen=True)
+class MergeColumns:
+    """Which columns of a frame make a record; those of a read are taken where they are there.
+
+    Attributes:
+        kind: The letter of the records.
+        value: `body`; or `value` of numbers, `items` or, of joins, `part`; `None` for messages without a body.
+        wanted: How many parts a join has: `of`, or `wanted`; else `None`.
+        weight: How many sends a row stands for: `weight`, or `merged`; `None`: one.
+    """
+
+    kind: str
+    value: str | None
+    wanted: str | None
+    weight: str | None
+
+    @property
+    def version(self) -> str | None:
+        """The column of versions, on `Newest`."""
+        return "version" if self.kind == "N" else None
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Those that have to be there."""
+        value = None if self.kind in BODIES else self.value
+        return tuple(name for name in (value, self.version, self.wanted) if name is not None)
+
+    @property
+    def types(self) -> Types:
+        """All of them, those that are not there too, and their types."""
+        kinds = TEXT if self.kind in BODIES else _NUMBERS if self.kind in NUMBERS else _LISTS
+        whole = self.weight or "weight", self.version, self.wanted
+        return {self.value or "body": kinds} | {name: WHOLE for name in whole if name is not None}
+
+
+def merge_columns(merge: Merge, names: Collection[str]) -> MergeColumns:
+    """Return which of the columns of these names make a record."""
+    kind, wanted = merge.kind, None
+    if kind in BODIES:
+        value = "body" if "body" in names else None
+    elif kind in NUMBERS:
+        value = "value" if "value" in names else "body"
+    else:
+        value = "items" if "items" in names else "part" if merge.joins else "body"
+        wanted = ("wanted" if value == "items" else "of") if merge.joins else None
+    weight = next((name for name in ("weight", "merged") if name in names), None)
+    return MergeColumns(kind, value, wanted, weight)
+
+
+def records_of(
+    topic: Topic, columns: MergeColumns, batch: Any, contents: Sequence[Any], bad: dict[int, str]
+) -> list[bytes | None]:
+    """Return the records of a batch's rows; notes rows that break a rule in `bad`, and leaves out those in it."""
+
+    def values(name: str | None, otherwise: Any = None) -> Iterator[Any]:
+        found = repeat(otherwise, batch.num_rows) if name is None else batch.column(name).to_pylist()
+        return cast("Iterator[Any]", found)
+
+    rows = zip(
+        contents,
+        values(columns.value),
+        values(columns.wanted),
+        values(columns.version),
+        values(columns.weight, 1),
+        strict=True,
+    )
+    found: list[bytes | None] = []
+    for index, (content, value, wanted, version, weight) in enumerate(rows):
+        record = None
+        try:
+            if index in bad:
+                pass
+            elif columns.wanted is not None:
+                record = _join_of(topic, content, value, wanted, weight)
+            else:
+                record = record_of(topic, content, _plain(value), version, weight)
+        except InvalidMessageError as error:
+            bad[index] = str(error)
+        found.append(record)
+    return found
+
+
+def values_of(columns: MergeColumns, row: Encoded, lists: bool) -> list[dict[str, Any]]:
+    """Return what the columns say of a message that was not sent, in several rows where its items need them.
+
+    Args:
+        columns: Of the frame.
+        row: The message, perhaps of several rows that were folded.
+        lists: Items stand in lists.
+    """
+    record = cast("Record", read_record(row.body))
+    values: list[Any] = [unwrap(record.body)[0] if record.kind in BODIES else record.number]
+    if record.kind in ITEMS:
+        values = [list(record.items)] if lists else list(record.items)
+    others: dict[str, Any] = {columns.version: record.number} if columns.version else {}
+    others |= {columns.wanted: record.wanted} if columns.wanted else {}
+    others |= {columns.weight: record.count if len(values) == 1 else 1} if columns.weight else {}
+    return [others | ({columns.value: value} if columns.value else {}) for value in values]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return value
+
+
+def _join_of(topic: Topic, content: bytes, value: Any, wanted: Any, weight: Any) -> bytes:
+    parts = cast("list[Any]", value) if isinstance(value, list) else [value]
+    if type(wanted) is not int or wanted < 1:
+        raise InvalidMessageError(f"of of {content!r:.80} is {wanted!r}; it must be a whole number from 1")
+    if type(weight) is not int or not 1 <= weight <= MAX_COUNT:
+        raise InvalidMessageError(f"weight of {content!r:.80} is {weight!r}; it must be from 1 to {MAX_COUNT}")
+    if not parts or not all(parts):
+        raise InvalidMessageError(f"part of {content!r:.80} is {parts!r:.80}; none may be null or empty")
+    records = [cast("Record", read_record(join_record(topic, content, part, wanted))) for part in parts]
+    return write_record(replace(reduce(fold, records), count=weight))

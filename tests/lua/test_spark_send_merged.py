@@ -1,0 +1,198 @@
+"""A chunk of a batch goes once to a slot of a topic that merges, however often its task runs: each send counts."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from rmq._model.merging import Merge
+from rmq._model.messages import Encoded
+from rmq._model.records import Record, framed, read_record, write_record
+from rmq._model.reducers import Collect, Max, Reducer, Sum
+from rmq._model.topics import TopicType, WhenFull
+from rmq._scripts.keys import sent_key
+from rmq.errors import (
+    BacklogFullError,
+    BatchChangedError,
+    CollectionFullError,
+    FixedTimePassedError,
+    ScriptFailedError,
+    SumOutOfRangeError,
+)
+from rmq.spark.marks import Mark, Once, send_once
+from tests.conftest import MakeSlot
+from tests.lua.test_foreign_types import commands_of
+from tests.support.slots import SlotUnderTest, scripts_under_test, with_hints
+
+HOUR_MS = 3_600_000
+PLACES = ["store", "prepare", "body", "meta", "held", "retry", "error", "born", "sent"]
+
+
+def number(content: bytes, value: float, count: int = 1, kind: str = "S", score: int = 5_000) -> Encoded:
+    return Encoded(0, content, score, write_record(Record(count, 0, 0, value, kind)))
+
+
+def items(content: bytes, *values: bytes, kind: str = "C") -> Encoded:
+    return Encoded(0, content, 5_000, write_record(Record(1, 0, 0, len(values), kind, framed(values))))
+
+
+ROWS = [number(b"a", 3, 2), number(b"b", 5)]
+
+
+def mark(rows: list[Encoded], batch: int = 3, partition: int = 0, chunk: int = 0) -> Mark:
+    return Mark("q1", batch, partition, 600).of(chunk, rows, merges=True)
+
+
+def send(slot: SlotUnderTest, rows: list[Encoded], marked: Mark | None = None) -> Once:
+    return slot.run(with_hints(send_once(slot.topic, 0, rows, marked or mark(rows))))
+
+
+def sums(slot: SlotUnderTest) -> dict[bytes, tuple[float, int]]:
+    found = {content: read_record(body) for content, body in slot.state().body.items()}
+    return {content: (record.number, record.count) for content, record in found.items() if record}
+
+
+@pytest.fixture
+def slot(make_slot: MakeSlot) -> SlotUnderTest:
+    return make_slot(TopicType.PRIORITY, merge=Merge(Sum()))
+
+
+def test_a_chunk_counts_once(slot: SlotUnderTest) -> None:
+    assert send(slot, ROWS) == Once(2, 0, 0)
+    before = slot.dump()
+    assert send(slot, ROWS) == Once(0, 0, 2)
+    assert slot.dump() == before
+    assert (sums(slot), slot.state().totals["accepted"]) == ({b"a": (3, 2), b"b": (5, 1)}, 3)
+    slot.cancel(b"a")
+    assert send(slot, ROWS) == Once(0, 0, 2), "consumed meanwhile, and not sent again"
+    assert send(slot, ROWS, mark(ROWS, batch=2)) == Once(0, 0, 2), "a late task of an earlier batch"
+    assert send(slot, ROWS, mark(ROWS, batch=4)) == Once(1, 1, 0)
+    assert send(slot, ROWS, mark(ROWS, batch=4, chunk=1)) == send(slot, ROWS, mark(ROWS, partition=1)) == Once(0, 2, 0)
+    assert sums(slot) == {b"a": (9, 6), b"b": (20, 4)}
+    assert 0 < slot.client.ttl(sent_key(slot.topic.name, 0, "q1")) <= 600
+
+
+@pytest.mark.parametrize(("reducer", "kind"), [(Sum(), "S"), (Collect(), "C")])
+def test_other_rows_under_the_same_mark_are_refused_where_each_send_counts(
+    reducer: Reducer, kind: str, make_slot: MakeSlot
+) -> None:
+    slot = make_slot(TopicType.PRIORITY, merge=Merge(reducer))
+    first, second = ([number(b"a", 1, kind=kind)], [number(b"b", 1, kind=kind)])
+    if kind == "C":
+        first, second = [items(b"a", b"1")], [items(b"a", b"2")]
+    assert send(slot, first).new == 1
+    before = slot.dump()
+    with pytest.raises(BatchChangedError, match="batch 3"):
+        send(slot, second)
+    assert slot.dump() == before
+    assert send(slot, second, mark(second, batch=4)).skipped == 0
+
+
+def test_other_rows_are_sent_where_a_second_send_changes_no_value(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY, merge=Merge(Max()))
+    send(slot, [number(b"a", 7, kind="X")])
+    assert send(slot, [number(b"a", 9, kind="X")]) == Once(0, 1, 0)
+    assert sums(slot) == {b"a": (9, 2)}
+
+
+def test_what_was_sent_without_some_messages_counts_as_sent(slot: SlotUnderTest) -> None:
+    rows = [*ROWS, number(b"c", 7)]
+    assert send(slot, [rows[0]], mark(rows).without([1, 2])) == Once(1, 0, 0)
+    before = slot.dump()
+    assert send(slot, rows) == Once(0, 0, 1, (1, 2))
+    assert send(slot, rows[:2], mark(rows).without([2])) == Once(0, 0, 0, (1, 2)), "refused later than by the first"
+    assert slot.dump() == before
+    other = [*ROWS, number(b"d", 7)]
+    with pytest.raises(BatchChangedError):
+        send(slot, other[:1], mark(other).without([1, 2]))
+
+
+def test_what_was_sent_in_full_needs_no_time_ahead_any_more(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME, merge=Merge(Sum()))
+    due = slot.now_ms + 10
+    rows = [number(b"a", 1, score=due), number(b"b", 1, score=due + HOUR_MS)]
+    assert send(slot, rows).new == 2
+    slot.advance(1_000)
+    assert send(slot, rows) == Once(0, 0, 2)
+    assert send(slot, rows[1:], mark(rows).without([0])) == Once(0, 0, 1)
+    with pytest.raises(FixedTimePassedError, match=f"fixed_time {due} does not lie ahead"):
+        send(slot, rows, mark(rows, batch=4))
+
+
+def test_a_refused_chunk_leaves_no_mark(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY, merge=Merge(Sum()), max_backlog=2)
+    rows = [*ROWS, number(b"c", 7)]
+    with pytest.raises(BacklogFullError):
+        send(slot, rows)
+    largest = [number(b"a", 2**53 - 1), number(b"a", 1)]
+    with pytest.raises(SumOutOfRangeError):
+        send(slot, largest)
+    assert slot.dump() == {}
+    assert send(slot, ROWS) == Once(2, 0, 0)
+    lists = make_slot(TopicType.PRIORITY, merge=Merge(Collect(max_items=2, when_full="refuse")))
+    with pytest.raises(CollectionFullError):
+        send(lists, [items(b"a", b"1", b"2"), items(b"a", b"3")])
+    assert lists.dump() == {}
+    assert send(lists, [items(b"a", b"1", b"2")]).new == 1
+
+
+def test_topics_that_drop_and_messages_that_age_take_marks(make_slot: MakeSlot) -> None:
+    limits = {"max_backlog": 1, "when_full": WhenFull.DROP, "ttl": timedelta(hours=1)}
+    slot = make_slot(TopicType.PRIORITY, merge=Merge(Sum()), **limits)
+    assert send(slot, ROWS).skipped == 0
+    state = slot.state()
+    assert (len(state.store), state.totals["dropped"], state.unaccounted) == (1, 1, 0)
+    assert set(state.born) == set(state.store)
+    assert send(slot, ROWS).skipped == 2
+    assert slot.state() == state
+
+
+def test_the_digest_is_that_of_the_sends_in_whatever_order_they_were_folded() -> None:
+    one = [items(b"a", b"x", b"yy"), number(b"b", 0.1 + 0.2 + 0.3)]
+    other = [items(b"a", b"yy", b"x"), number(b"b", 0.3 + 0.2 + 0.1)]
+    assert one[1] != other[1]
+    assert mark(one) == mark(other)
+    lists = [
+        ROWS,
+        ROWS[:1],
+        ROWS[::-1],
+        [number(b"a", 3, 3), ROWS[1]],
+        [number(b"a", 4, 2), ROWS[1]],
+        [number(b"a", 3, 2, "X"), number(b"b", 5.5, 1, "X")],
+        [items(b"a", b"x")],
+        [items(b"a", b"x", b"x")],
+        [items(b"a", b"xx")],
+    ]
+    assert len({mark(rows).digest for rows in lists}) == len(lists)
+
+
+def test_only_the_declared_keys_and_the_documented_commands(make_slot: MakeSlot) -> None:
+    # pitfall 18
+    limits = {"max_backlog": 1, "when_full": WhenFull.DROP, "ttl": timedelta(hours=1)}
+    slot = make_slot(TopicType.PRIORITY, merge=Merge(Sum()), **limits)
+    call, text = send_once(slot.topic, 0, ROWS, mark(ROWS)), scripts_under_test()["spark_send_merged"]
+    commands = commands_of("spark_send_merged")
+    rights = ["-@all", "+evalsha", "+script", "+time", "+publish", *(f"+{name}" for name in commands)]
+    keys = [f"~{key}" for key in call.keys]
+    slot.client.execute_command(
+        "ACL", "SETUSER", "narrow", "reset", "on", "nopass", "resetchannels", f"&{slot.keys.wake}", *keys, *rights
+    )
+    with slot.as_user("narrow") as client:
+        client.script_load(text.text)
+        assert call.parse(client.evalsha(text.sha, len(call.keys), *call.keys, *call.args)).skipped == 0
+        assert call.parse(client.evalsha(text.sha, len(call.keys), *call.keys, *call.args)).skipped == 2
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_key_of_a_foreign_type_is_found_before_anything_is_written(place: str, make_slot: MakeSlot) -> None:
+    # pitfall 8
+    merge = Merge(Collect(max_items=10))
+    limits = {"max_backlog": 1, "when_full": WhenFull.DROP, "ttl": timedelta(hours=1)}
+    slot = make_slot(TopicType.PRIORITY, checked=False, merge=merge, **limits)
+    key = sent_key(slot.topic.name, 0, "q1") if place == "sent" else getattr(slot.keys, place)
+    slot.client.set(key, "foreign")
+    before = slot.dump()
+    with pytest.raises(ScriptFailedError, match="WRONGTYPE"):
+        send(slot, [items(b"a", b"1")])
+    assert slot.dump() == before
