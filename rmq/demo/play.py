@@ -15,6 +15,7 @@ from rmq.demo.jobs import (
     CUSTOMER_PICTURE,
     MERGE_WINDOW_MIN,
     PRICE_PICTURE,
+    TAKINGS,
     TOPICS,
     Minute,
 )
@@ -79,7 +80,7 @@ class Player(threading.Thread):
         super().__init__(name="rmq-demo-player", daemon=True)
         self._plan, self._pace = plan, pace
         self._now_ms = redis_clock(client)
-        self._prices, self._pictures, self._closings = map(client.producer, TOPICS)
+        self._prices, self._pictures, self._closings, self._takings = map(client.producer, TOPICS)
         self._control = client.control(CLOSE_ORDER)
         self._stopped = threading.Event()
         self._started_s = time.monotonic()
@@ -122,6 +123,8 @@ class Player(threading.Thread):
             PriorityMessage(each.content, each.tier.value, body=json.dumps({"tier": each.tier.name, "sent_ms": now_ms}))
             for each in minute.pictures
         )
+        self._note(TAKINGS.name, [content for content, _ in minute.takings])
+        self._takings.send_many(RangeMergeMessage(content, window_ms, body=pence) for content, pence in minute.takings)
         for invoice in minute.opened:
             self._open(invoice)
         for invoice in minute.paid:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from rmq import DeadMessage
 from rmq.demo.crew import WORKERS
-from rmq.demo.jobs import Tier
+from rmq.demo.jobs import TAKINGS, Tier
 from rmq.demo.orders import OrderLine
 from rmq.demo.summary import Account, Run, total
 
@@ -35,7 +35,8 @@ def opening(orders: Sequence[OrderLine], seconds: float, url: str) -> Renderable
         "Each new price of an item has its picture redrawn once an hour (price-picture),",
         "and those for the customers who bought it, larger customers first",
         "(customer-picture). Orders close after half an hour unless they are paid",
-        f"(close-order). Some jobs fail. {WORKERS} worker processes, and Redis at",
+        "(close-order). What each customer spends is summed while it waits (takings).",
+        f"Some jobs fail. {WORKERS} worker processes, and Redis at",
         Text(url, "dim", overflow="fold"),
         "",
     )
@@ -78,6 +79,11 @@ def summary(run: Run) -> RenderableType:
     for tier in reversed(Tier):
         late = run.lateness_of_tier(tier)
         tiers.add_row(f"  {tier.name.lower()}", f"{late.count:,}", f"{late.mean_ms:,} ms", f"{late.p99_ms:,} ms")
+    summed = _table("summed while it waits", "amounts", "deliveries", "booked", "by the orders")
+    for each in run.accounts:
+        if each.topic == TAKINGS.name:
+            pounds = (f"GBP {sum(pence.values()) / 100:,.2f}" for pence in (run.booked, run.takings))
+            summed.add_row(f"  {_short(each.topic)}", *_numbers(each.accepted, each.delivered), *pounds)
     checks = Table.grid(padding=(0, 2, 0, 0))
     for check in run.checks():
         checks.add_row(Text("kept", "green") if check.kept else Text("BROKEN", "bold red"), check.name, check.words)
@@ -89,7 +95,7 @@ def summary(run: Run) -> RenderableType:
     verdict = Text("Nothing was lost, and nothing is left.", "bold green")
     if run.exit_code:
         verdict = Text("The accounts are not in order: see above.", "bold red")
-    return Group("", happened, "", sums, "", tiers, *_dead(run.dead), "", checks, "", played, verdict)
+    return Group("", happened, "", sums, "", tiers, "", summed, *_dead(run.dead), "", checks, "", played, verdict)
 
 
 def _short(topic: str) -> str:

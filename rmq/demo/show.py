@@ -15,7 +15,7 @@ from rich.live import Live
 from rmq import DeadFilter, RmqClient
 from rmq.demo import report
 from rmq.demo.crew import Crew
-from rmq.demo.jobs import CLOSE_AFTER_MIN, MERGE_WINDOW_MIN, TOPICS, plan
+from rmq.demo.jobs import CLOSE_AFTER_MIN, MERGE_WINDOW_MIN, TOPICS, plan, takings_of
 from rmq.demo.orders import OrderLine, read_orders
 from rmq.demo.play import Pace, Player, redis_clock
 from rmq.demo.summary import Account, Run
@@ -92,7 +92,8 @@ def _play(url: str | None, seconds: float, console: Console) -> Run:
             records = crew.dismiss()
         mine = DeadFilter(died_after=began_ms)
         dead = [message for topic in TOPICS for message in client.dead(topic).list(mine)]
-        return Run(seconds, elapsed_s, player.lines, accounts(), records, player.last_sent_s, dead)
+        sent_s, takings = player.last_sent_s, takings_of(day)
+        return Run(seconds, elapsed_s, player.lines, accounts(), records, sent_s, dead, takings)
 
 
 def _watch(

@@ -9,7 +9,7 @@ from typing import Any
 
 from rmq import DeadMessage
 from rmq._model.figures import TopicStats
-from rmq.demo.jobs import CUSTOMER_PICTURE, Tier
+from rmq.demo.jobs import CUSTOMER_PICTURE, TAKINGS, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,8 @@ class Handled:
         late_ms: How long after its due time it began, by Redis' time; `None` for a retry.
         early: Whether it was claimed before its due time.
         tier: Tier of the customer, for customers' pictures.
+        pence: What it came to, for takings.
+        first_sent_ms: When the first of its sends arrived, for takings: a value that comes back has the same.
     """
 
     topic: str
@@ -84,6 +86,8 @@ class Handled:
     late_ms: int | None
     early: bool
     tier: str | None
+    pence: int | None = None
+    first_sent_ms: int | None = None
 
     def to_json(self) -> str:
         """Return it as one line of JSON."""
@@ -122,6 +126,21 @@ def outdated(
             key = (record.topic, record.content)
             last_done_s[key] = max(record.started_s, last_done_s.get(key, 0.0))
     return [key for key, sent_s in last_sent_s.items() if key not in dead and last_done_s.get(key, 0.0) < sent_s]
+
+
+def booked(records: Iterable[Handled]) -> dict[str, int]:
+    """Return what the takings of each content come to, in pence, as their handler booked them.
+
+    A delivery that comes back after it was booked has the same first send, and stands in its place.
+    """
+    values: dict[tuple[str, int | None], int] = {}
+    for record in sorted(records, key=lambda each: each.started_s):
+        if record.done and record.pence is not None:
+            values[record.content, record.first_sent_ms] = record.pence
+    sums: dict[str, int] = {}
+    for (content, _), pence in values.items():
+        sums[content] = sums.get(content, 0) + pence
+    return sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +183,7 @@ class Run:
         records: What the workers wrote down.
         last_sent_s: Per topic and content when it was last sent.
         dead: What died.
+        takings: What the takings of each content are by the orders, in pence.
     """
 
     seconds: float
@@ -173,6 +193,7 @@ class Run:
     records: Sequence[Handled]
     last_sent_s: Mapping[tuple[str, str], float]
     dead: Sequence[DeadMessage]
+    takings: Mapping[str, int]
 
     def lateness(self, topic: str) -> Spread:
         """Return how late a topic's first deliveries began."""
@@ -182,6 +203,11 @@ class Run:
         """Return how long the pictures for customers of a tier waited."""
         mine = [each for each in self.records if each.topic == CUSTOMER_PICTURE.name and each.tier == tier.name]
         return spread(record.late_ms for record in mine)
+
+    @property
+    def booked(self) -> dict[str, int]:
+        """What the takings of each content came to in the queue, in pence."""
+        return booked(self.records)
 
     @property
     def rate_per_s(self) -> float:
@@ -202,7 +228,15 @@ class Run:
             _check("no overlap", "no content was in two hands at once", doubled, "two hands on one content:"),
             _check("not early", "none before its time", early, "before their time:"),
             _check("up to date", "each was done after its last send, or died", old, "not done since their last send:"),
+            self._sums(),
         ]
+
+    def _sums(self) -> Check:
+        if any(account.found for account in self.accounts if account.topic == TAKINGS.name):
+            return Check("sums", True, "not compared: an earlier run had left some takings")
+        sums = self.booked
+        differ = [each for each in sorted({*sums, *self.takings}) if sums.get(each) != self.takings.get(each)]
+        return _check("sums", "each customer's takings are those of the orders, to the penny", differ, "other sums:")
 
     @property
     def exit_code(self) -> int:
@@ -224,6 +258,7 @@ class Run:
             "deliveries_per_s": round(self.rate_per_s, 1),
             "topics": topics,
             "lateness_by_tier": {tier.name.lower(): asdict(self.lateness_of_tier(tier)) for tier in reversed(Tier)},
+            "takings_pence": {"booked": sum(self.booked.values()), "by_the_orders": sum(self.takings.values())},
             "checks": {check.name: {"kept": check.kept, "words": check.words} for check in self.checks()},
             "dead": [
                 {

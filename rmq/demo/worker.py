@@ -1,4 +1,4 @@
-"""A worker process of the demo: draws pictures, closes orders, and writes down what it did.
+"""A worker process of the demo: draws pictures, closes orders, books takings, and writes down what it did.
 
     RMQ_URL=... python -m rmq.demo.worker SECONDS_PER_MINUTE
 
@@ -12,17 +12,18 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from rmq import Delivery, RmqClient
-from rmq.demo.jobs import CLOSE_ORDER, CUSTOMER_PICTURE, PRICE_PICTURE, TOPICS, fail_if_fated
+from rmq.demo.jobs import CLOSE_ORDER, CUSTOMER_PICTURE, PRICE_PICTURE, TAKINGS, TOPICS, fail_if_fated
 from rmq.demo.play import redis_clock
 from rmq.demo.summary import Handled
 
-WORK_MIN = {PRICE_PICTURE.name: 0.2, CUSTOMER_PICTURE.name: 0.25, CLOSE_ORDER.name: 0.1}
+WORK_MIN = {PRICE_PICTURE.name: 0.2, CUSTOMER_PICTURE.name: 0.25, CLOSE_ORDER.name: 0.1, TAKINGS.name: 0.1}
 """How long a job takes, in minutes of order time."""
 
-THREADS = {PRICE_PICTURE.name: 4, CUSTOMER_PICTURE.name: 1, CLOSE_ORDER.name: 1}
+THREADS = {PRICE_PICTURE.name: 4, CUSTOMER_PICTURE.name: 1, CLOSE_ORDER.name: 1, TAKINGS.name: 1}
 """Few for the customers' pictures: a big order then makes a queue, and one sees who comes first."""
 
 _DRAIN_S = 5.0
@@ -36,7 +37,8 @@ def handler(now_ms: Callable[[], int], seconds_per_minute: float, records: list[
 
     def handle(delivery: Delivery) -> None:
         entered_ms, started_s = now_ms(), time.monotonic()
-        body: dict[str, Any] = json.loads(delivery.body or b"{}")
+        summed = delivery.topic.merge is not None
+        body: dict[str, Any] = {} if summed else json.loads(delivery.body or b"{}")
         due_ms = delivery.due_ms
         early = due_ms is not None and delivery.claimed_ms < due_ms
         if due_ms is None and delivery.attempt == 1:
@@ -48,8 +50,10 @@ def handler(now_ms: Callable[[], int], seconds_per_minute: float, records: list[
             fail_if_fated(content, delivery.attempt)
             done = True
         finally:
-            # a list's append is atomic: the threads need no lock
-            records.append(Handled(topic, content, done, started_s, time.monotonic(), late_ms, early, body.get("tier")))
+            handled = Handled(topic, content, done, started_s, time.monotonic(), late_ms, early, body.get("tier"))
+            if summed:
+                handled = replace(handled, pence=delivery.value, first_sent_ms=delivery.first_sent_ms)
+            records.append(handled)  # it is atomic: the threads need no lock
 
     return handle
 

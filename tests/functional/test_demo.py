@@ -38,7 +38,7 @@ def check(summary: dict[str, object]) -> None:
     assert summary["order_lines"] == 4_940
     topics = summary["topics"]
     assert isinstance(topics, dict)
-    assert len(topics) == 3
+    assert len(topics) == 4
     for topic in topics.values():
         assert topic["accepted"] - topic["merged"] == topic["acked"] + topic["dead"] + topic["cancelled"]
         assert topic["backlog"] == topic["in_flight"] == topic["waiting"] == topic["left"] == topic["missing"] == 0
@@ -48,6 +48,10 @@ def check(summary: dict[str, object]) -> None:
     assert topics["demo.price-picture"]["merged"] > 0
     assert topics["demo.customer-picture"]["accepted"] == 2_429
     assert topics["demo.close-order"]["cancelled"] > 0
+    assert topics["demo.takings"]["accepted"] == 4_940
+    assert topics["demo.takings"]["merged"] > 4_000
+    assert topics["demo.takings"]["dead"] == 0
+    assert summary["takings_pence"] == {"booked": 8_141_778, "by_the_orders": 8_141_778}
 
 
 @pytest.mark.timeout(90)

@@ -11,6 +11,7 @@ import pytest
 from rmq.demo.jobs import (
     MAX_RETRIES,
     SLOWEST_PAYMENT_MIN,
+    TAKINGS_OF,
     TOPICS,
     Fate,
     MissingPhotoError,
@@ -20,6 +21,7 @@ from rmq.demo.jobs import (
     fate_of,
     payment_delay_min,
     plan,
+    takings_of,
     tier_of,
 )
 from rmq.demo.orders import OrderLine, price_changes, read_orders
@@ -66,6 +68,29 @@ def test_a_new_price_is_drawn_for_all_who_bought_the_item_by_their_tier() -> Non
     pictures = [(each.content, each.tier) for each in changed.pictures]
     assert pictures == 2 * [("item:mug customer:ann", Tier.GOLD), ("item:mug customer:bob", Tier.BRONZE)]
     assert plan([]) == []
+
+
+def test_takings_are_what_each_customer_spends_less_what_is_taken_back() -> None:
+    minutes = plan(
+        [
+            line("1", "mug", "2.05", "ann", quantity=3),
+            line("2", "cup", "0.85", "", quantity=2),
+            line("C3", "mug", "2.05", "ann", minute=5, quantity=-1),
+            line("4", "cup", "0.85", "", minute=9),
+        ]
+    )
+    assert next(each.takings for each in minutes if each.lines) == [("takings:ann", 615), ("takings:guest", 170)]
+    assert takings_of(minutes) == {"takings:ann": 410, "takings:guest": 255}
+
+
+def test_takings_of_the_slice_are_its_amounts() -> None:
+    lines = read_orders()
+    takings = takings_of(plan(lines))
+    assert sum(takings.values()) == 100 * sum(line.price * line.quantity for line in lines) == 8_141_778
+    assert len(takings) == len({line.customer for line in lines})
+    fates = Counter(map(fate_of, takings))
+    assert fates[Fate.FAILS_ALWAYS] == 0 < fates[Fate.FAILS_ONCE]
+    assert all(content.startswith(TAKINGS_OF) for content in takings)
 
 
 def test_more_spending_never_lowers_the_tier() -> None:

@@ -11,15 +11,20 @@ from rich.console import Console
 
 from rmq import DeadMessage
 from rmq.demo import report
-from rmq.demo.jobs import CUSTOMER_PICTURE, PRICE_PICTURE, Tier
+from rmq.demo.jobs import CUSTOMER_PICTURE, PRICE_PICTURE, TAKINGS, Tier
 from rmq.demo.orders import read_orders
-from rmq.demo.summary import Account, Handled, Run, outdated, overlaps, spread, total
+from rmq.demo.summary import Account, Handled, Run, booked, outdated, overlaps, spread, total
 
 RECORD = Handled(PRICE_PICTURE.name, "item:1", True, 10.0, 11.0, 5, False, None)
 GOLD = Handled(CUSTOMER_PICTURE.name, "item:1 customer:2", True, 12.0, 13.0, 70, False, "GOLD")
+TAKEN = Handled(TAKINGS.name, "takings:2", True, 14.0, 15.0, 0, False, None, pence=615, first_sent_ms=1_000)
 ACCOUNT = Account(PRICE_PICTURE.name, 10, 3, 8, 1, 5, 1, 1, backlog=0, due=0, in_flight=0, waiting=0, found=0)
 DEAD = DeadMessage(PRICE_PICTURE.name, 0, b"item:9", None, 1, "MissingPhotoError", "no photo", 4, 1, 1)
-RUN = Run(20.0, 22.0, 4_940, (ACCOUNT,), (RECORD, GOLD), {(RECORD.topic, "item:1"): 9.0}, (DEAD,))
+ALSO = replace(ACCOUNT, topic=TAKINGS.name)
+RECORDS = RECORD, GOLD, TAKEN
+RUN = Run(
+    20.0, 22.0, 4_940, (ACCOUNT, ALSO), RECORDS, {(RECORD.topic, "item:1"): 9.0}, (DEAD,), takings={"takings:2": 615}
+)
 
 
 def broken(run: Run) -> set[str]:
@@ -44,9 +49,12 @@ def test_each_broken_promise_is_seen() -> None:
     assert broken(replace(RUN, accounts=(replace(ACCOUNT, acked=4),))) == {"accounts"}
     assert broken(replace(RUN, accounts=(replace(ACCOUNT, acked=4, backlog=1),))) == {"empty"}
     assert broken(replace(RUN, accounts=(replace(ACCOUNT, acked=4, waiting=1),))) == {"empty"}
-    assert broken(replace(RUN, records=(RECORD, replace(RECORD, started_s=10.5)))) == {"no overlap"}
-    assert broken(replace(RUN, records=(RECORD, replace(RECORD, started_s=12.0, early=True)))) == {"not early"}
+    assert broken(replace(RUN, records=(*RECORDS, replace(RECORD, started_s=10.5)))) == {"no overlap"}
+    assert broken(replace(RUN, records=(*RECORDS, replace(RECORD, started_s=12.0, early=True)))) == {"not early"}
     assert broken(replace(RUN, last_sent_s={(RECORD.topic, "item:1"): 10.5})) == {"up to date"}
+    assert broken(replace(RUN, takings={"takings:2": 616})) == {"sums"}
+    assert broken(replace(RUN, takings={**RUN.takings, "takings:3": 1})) == {"sums"}
+    assert broken(replace(RUN, records=(*RECORDS, replace(TAKEN, started_s=20.0, first_sent_ms=1_001)))) == {"sums"}
     assert replace(RUN, accounts=(replace(ACCOUNT, acked=4),)).exit_code == 1
 
 
@@ -70,8 +78,21 @@ def test_overlaps_agree_with_a_look_at_every_pair(spans: list[tuple[str, int, in
     assert bool(overlaps(records)) == pairs
 
 
+def test_a_value_that_comes_back_stands_in_the_place_of_what_was_booked() -> None:
+    failed = replace(TAKEN, done=False, started_s=16.0, pence=99)
+    again = replace(TAKEN, started_s=17.0, pence=700)
+    later = replace(TAKEN, started_s=18.0, pence=-50, first_sent_ms=2_000)
+    assert booked([later, again, failed, *RECORDS]) == {"takings:2": 650}
+
+
+def test_sums_are_not_judged_where_an_earlier_run_had_left_some() -> None:
+    left = replace(RUN, accounts=(ACCOUNT, replace(ALSO, found=1, acked=6)), takings={})
+    assert broken(left) == set()
+    assert "not compared" in shown(report.summary(left))
+
+
 def test_records_travel_as_json() -> None:
-    assert Handled.from_json(GOLD.to_json()) == GOLD
+    assert [Handled.from_json(record.to_json()) for record in RECORDS] == [*RECORDS]
 
 
 def test_spread() -> None:
@@ -91,6 +112,7 @@ def test_the_summary_says_in_words_how_it_went() -> None:
     text = shown(report.summary(RUN))
     assert "Nothing was lost" in text
     assert "no photo" in text
+    assert text.count("GBP 6.15") == 2
     wrong = shown(report.summary(replace(RUN, accounts=(replace(ACCOUNT, acked=4),), dead=())))
     assert "BROKEN" in wrong
     assert "not in order" in wrong

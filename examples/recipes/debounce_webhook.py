@@ -1,0 +1,17 @@
+"""Debounce a webhook: build once nobody has pushed for a second, and after ten seconds at the latest."""
+
+from datetime import timedelta
+
+from rmq import Merge, RangeMergeMessage, Replace, RmqClient, Sliding, Topic, TopicType
+
+CALM = Sliding(quiet=timedelta(seconds=1), max_wait=timedelta(seconds=10))
+PUSHES = Topic("pushes", TopicType.RANGE_MERGE, slots=8, merge=Merge(Replace(), window=CALM))
+
+with RmqClient() as client:
+    producer, consumer = client.producer(PUSHES), client.consumer(PUSHES)
+    for commit in ("a1f", "b2e", "c3d"):  # each is a call of the webhook
+        producer.send(RangeMergeMessage("repo:shop", body=commit))
+    while deliveries := consumer.poll(timeout=2):
+        for delivery in deliveries:
+            print(f"build {delivery.text} at {delivery.value.decode()}: pushes={delivery.merged}")
+            delivery.ack()

@@ -1,0 +1,19 @@
+"""Collect a digest mail: one mail a day with all that is new for a reader, or at once when there are three news."""
+
+import json
+from datetime import timedelta
+
+from rmq import Collect, Fixed, Merge, RangeMergeMessage, RmqClient, Topic, TopicType
+
+DAILY = Merge(Collect(max_items=500, max_bytes=65_536), window=Fixed(timedelta(days=1)), max_count=3)
+NEWS = Topic("news", TopicType.RANGE_MERGE, slots=8, merge=DAILY)
+
+with RmqClient() as client:
+    producer, consumer = client.producer(NEWS), client.consumer(NEWS)
+    for writer, words in (("ben", "likes your photo"), ("cyd", "follows you"), ("dan", "wrote: hi")):
+        producer.send(RangeMergeMessage("reader:ann", body=json.dumps({"from": writer, "words": words})))
+    for delivery in consumer.poll(timeout=10):
+        print(f"mail to {delivery.text}, {len(delivery.items)} news:")
+        for item in map(json.loads, delivery.items):
+            print(f"  {item['from']} {item['words']}")
+        delivery.ack()

@@ -1,0 +1,15 @@
+"""Let the newest price win, in whatever order the prices arrive: each has the version of its row in the database."""
+
+from datetime import timedelta
+
+from rmq import Fixed, Merge, Newest, RangeMergeMessage, RmqClient, Topic, TopicType
+
+PRICES = Topic("prices", TopicType.RANGE_MERGE, slots=8, merge=Merge(Newest(), window=Fixed(timedelta(seconds=1))))
+
+with RmqClient() as client:
+    producer, consumer = client.producer(PRICES), client.consumer(PRICES)
+    arrived = ((7, "4.99"), (9, "5.49"), (8, "5.19"))  # as the network brings them
+    producer.send_many(RangeMergeMessage("item:mug", body=price, version=version) for version, price in arrived)
+    for delivery in consumer.poll(timeout=10):
+        print(f"{delivery.text} costs {delivery.value.decode()}, prices={delivery.merged}")
+        delivery.ack()
