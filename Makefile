@@ -20,7 +20,7 @@ BENCH := $(VENV)/.installed-bench
 SPARK := $(VENV)/.installed-spark
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test coverage test-failed test-redis test-long test-spark-long chaos histories bench bench-peers mutants check lint lint-lua types layers headers format constraints clean
+.PHONY: help demo demo-spark test coverage test-failed test-redis test-long test-spark-long chaos histories bench bench-peers bench-rivals mutants check lint lint-lua types layers headers format constraints clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -90,6 +90,10 @@ bench: $(BENCH)  ## Measure speed and render docs/internals/performance.md; BENC
 bench-peers: $(BENCH)  ## Measure RMQ beside other queues, each in an environment of its own (.venv-peers)
 	$(BIN)/python -m benchmarks.peers.run
 	$(BIN)/python -m benchmarks.peers $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks.report
+
+bench-rivals: $(BENCH)  ## See what other merging queues lose, each with its own package (.venv-peers), half an hour
+	$(BIN)/python -m benchmarks.merging_rivals $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.report
 
 mutants: $(DEV)  ## Plant bugs in the scripts and see that the tests catch each

@@ -1,4 +1,4 @@
-"""Renders the tables of docs/internals/performance.md from the JSON in benchmarks/results, between its markers.
+"""Renders the tables of the pages that have any from the JSON in benchmarks/results, between their markers.
 
 A marker is `<!-- benchmark: NAME -->`; what follows it, up to `<!-- end -->`, is replaced. Nothing else is touched.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.support.harness import RESULTS, ROOT, Document
 
-PAGE = ROOT / "docs" / "internals" / "performance.md"
+PAGES = (ROOT / "docs" / "internals" / "performance.md", ROOT / "docs" / "guide" / "merging_rivals.md")
 MODULES = {
     "cost": "benchmarks.cost",
     "throughput": "benchmarks.throughput",
@@ -25,6 +25,7 @@ MODULES = {
     "backlog_full": "benchmarks.backlog",
     "scaling": "benchmarks.scaling",
     "merging": "benchmarks.merging",
+    "merging_rivals": "benchmarks.merging_rivals.comparison",
     "aio": "benchmarks.aio",
     "spark": "benchmarks.spark",
     "spark_source": "benchmarks.spark_source",
@@ -58,8 +59,9 @@ def section(name: str, results: Path) -> str:
 def _provenance(document: Document) -> str:
     machine = document["machine"]
     quick = "Quick sizes, for a first look only. " if document["quick"] else ""
+    figures = f"{document.get('shown', 'Medians')} of {document['repeats']}"
     return (
-        f"*{quick}Medians of {document['repeats']}; {document['finished'][:10]}, commit {machine['commit']}; "
+        f"*{quick}{figures}; {document['finished'][:10]}, commit {machine['commit']}; "
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, {machine['system']}; Python "
         f"{machine['python']}, redis-py {machine['redis_py']}, hiredis {machine['hiredis']}; load at the start "
         f"{machine['load_1min_at_start']}.*"
@@ -67,18 +69,20 @@ def _provenance(document: Document) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Bring the page up to date, or with --check say whether it is."""
+    """Bring the pages up to date, or with --check say whether they are."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=main.__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 where the page is stale")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 where a page is stale")
     options = parser.parse_args(argv)
-    before = PAGE.read_text("utf-8")
-    after = render(before, options.results)
-    if options.check:
-        return int(before != after)
-    PAGE.write_text(after, "utf-8")
-    print(f"{PAGE.name} is up to date", file=sys.stderr)
-    return 0
+    stale = 0
+    for page in PAGES:
+        before = page.read_text("utf-8")
+        after = render(before, options.results)
+        stale |= before != after
+        if not options.check:
+            page.write_text(after, "utf-8")
+            print(f"{page.name} is up to date", file=sys.stderr)
+    return int(options.check and stale)
 
 
 if __name__ == "__main__":

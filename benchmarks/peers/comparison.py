@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks.peers import run
 from benchmarks.peers.adapter import Peer
 from benchmarks.support import rendering
+from benchmarks.support.environments import NotInstalledError
 from benchmarks.support.harness import Benchmark, Document, Row, say
 from benchmarks.support.meters import rounded
 from benchmarks.support.servers import Servers, standalone
@@ -29,7 +30,7 @@ def measure(options: argparse.Namespace) -> Document:
         try:
             run.install(name)
             peers[name] = run.load(name)
-        except run.NotInstalledError as error:
+        except NotInstalledError as error:
             absent[name] = str(error)
             say(f"peers: {name} does not install: {error}")
     enqueued: dict[str, list[dict[str, float]]] = {}

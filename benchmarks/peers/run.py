@@ -8,8 +8,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -19,18 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.adapter import Peer
+from benchmarks.support.environments import (
+    ENVIRONMENTS,
+    NotInstalledError,
+    end_group,
+    last_line,
+    node_environment,
+    python_environment,
+)
 from benchmarks.support.harness import ROOT, say
 
 NAMES = ("rmq", "streams", "rq", "celery", "dramatiq", "huey", "arq", "saq", "streaq", "bullmq", "bullmq_node")
 HERE = Path(__file__).resolve().parent
-ENVIRONMENTS = ROOT / ".venv-peers"
-INSTALL_LIMIT_S = 600
 ENQUEUE_LIMIT_S = 600
 STALL_LIMIT_S = 20.0
-
-
-class NotInstalledError(Exception):
-    """The peer is not there; the text says why."""
 
 
 def load(name: str) -> Peer:
@@ -49,24 +49,10 @@ def install(name: str) -> None:
     Raises:
         NotInstalledError: It does not install here.
     """
-    if name == "rmq" or _done(name).exists():
-        return
-    folder = ENVIRONMENTS / name
-    ENVIRONMENTS.mkdir(exist_ok=True)
-    (ENVIRONMENTS / ".gitignore").write_text("*\n", "utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    packages = list(load(name).packages)
     if name == "bullmq_node":
-        if not (shutil.which("node") and shutil.which("npm")):
-            raise NotInstalledError("node and npm are not installed")
-        folder.mkdir(parents=True)
-        shutil.copy(HERE / "node" / "package.json", folder)
-        _run(["npm", "install", "--omit=optional", "--no-package-lock", "--no-audit", "--no-fund"], folder)
-    else:
-        _run([sys.executable, "-m", "venv", str(folder)], ROOT)
-        pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        _run([*pip, "--constraint", str(HERE / "constraints" / f"{name}.txt"), *packages], ROOT)
-    _done(name).touch()
+        node_environment(name, HERE / "node" / "package.json")
+    elif name != "rmq":
+        python_environment(name, load(name).packages, HERE / "constraints" / f"{name}.txt")
 
 
 def version(name: str, peer: Peer) -> str:
@@ -88,7 +74,7 @@ def enqueue(name: str, url: str, number: int) -> dict[str, float]:
         command, env=_environment(name), capture_output=True, text=True, timeout=ENQUEUE_LIMIT_S, check=False
     )
     if ended.returncode:
-        raise RuntimeError(f"{name} could not enqueue: {_last_line(ended.stderr)}")
+        raise RuntimeError(f"{name} could not enqueue: {last_line(ended.stderr)}")
     return json.loads(ended.stdout.strip().splitlines()[-1])
 
 
@@ -106,16 +92,7 @@ def worker(name: str, url: str, variant: str) -> Iterator[subprocess.Popen[str]]
     try:
         yield process
     finally:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(process.pid, number)
-            except ProcessLookupError:
-                break
-            try:
-                process.communicate(timeout=3)
-            except subprocess.TimeoutExpired:
-                continue
-        process.wait()
+        end_group(process)
 
 
 def drain(name: str, peer: Peer, client: Any, url: str, variant: str, number: int) -> float:
@@ -132,7 +109,7 @@ def drain(name: str, peer: Peer, client: Any, url: str, variant: str, number: in
             if left == 0 and first is not None:
                 break
             if process.poll() is not None:
-                raise RuntimeError(f"the worker ended: {_last_line((process.stderr and process.stderr.read()) or '')}")
+                raise RuntimeError(f"the worker ended: {last_line((process.stderr and process.stderr.read()) or '')}")
             if now_s - changed_s > STALL_LIMIT_S:
                 raise RuntimeError(f"the worker stood still with {left:,} jobs left")
             time.sleep(0.01)
@@ -158,27 +135,6 @@ def _environment(name: str) -> dict[str, str]:
     ours = [str(ROOT)] if name == "rmq" else []
     paths = os.pathsep.join([str(HERE), *ours])
     return {**os.environ, "PYTHONPATH": paths, "PEERS_NODE_MODULES": str(ENVIRONMENTS / name)}
-
-
-def _done(name: str) -> Path:
-    return ENVIRONMENTS / name / ".installed"
-
-
-def _run(command: list[str], folder: Path) -> None:
-    try:
-        ended = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_LIMIT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NotInstalledError(str(error)) from None
-    if ended.returncode:
-        raise NotInstalledError(_last_line(ended.stderr))
-
-
-def _last_line(text: str) -> str:
-    """Return the last line that says something, without folders of this machine."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
-    return lines[-1].replace(str(ROOT), ".")[:200]
 
 
 def main() -> int:
