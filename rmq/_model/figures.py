@@ -131,6 +131,11 @@ class TopicStats(_HandedOut):
         return max([0, *late])
 
     @property
+    def merged_ratio(self) -> float:
+        """The share of the sends since the topic began that merged, 0 to 1; 0 where nothing was sent."""
+        return self.total("merged") / max(1, self.total("accepted"))
+
+    @property
     def now_ms(self) -> int:
         """Redis' time of the reading, epoch ms: of its last slot."""
         return max((slot.now_ms for slot in self.slots), default=0)

@@ -36,7 +36,7 @@ app = make_group(
 )
 dead_app = make_group("List, redrive and purge dead messages.")
 stream_app = make_group("Stream topics: groups, consumers, and entries without a group.")
-topics_app = make_group("List (by default), show and change topics.", no_args_is_help=False)
+topics_app = make_group("List (by default), create, show and change topics.", no_args_is_help=False)
 
 
 def _print_version(wanted: bool) -> None:
@@ -81,7 +81,8 @@ register(stream_app, streams.groups, streams.add_group, streams.remove_group, st
 register(stream_app, streams.remove_consumer, streams.pending, range=entries.show_range)
 register(stream_app, entries.tail, entries.delete, entries.trim)
 command(topics_app, None, topics.list_topics)
-register(topics_app, list=topics.list_topics, show=topics.show_topic, change=topics.change_topic)
+register(topics_app, list=topics.list_topics, create=topics.create_topic, show=topics.show_topic)
+register(topics_app, change=topics.change_topic)
 register(topics_app, topics.order_oldest_first)
 app.add_typer(dead_app, name="dead")
 app.add_typer(stream_app, name="stream")

@@ -90,12 +90,12 @@ class Session:
         """Print one line of the result, made of text or (text, style), all of it escaped by the caller."""
         self.out.print(Text.assemble(*parts), soft_wrap=True)
 
-    def message(self, content: bytes, facts: Sequence[str], body: bytes | None) -> None:
-        """Print one message, escaped."""
+    def message(self, content: bytes, facts: Sequence[str], carried: tuple[str, str] | None) -> None:
+        """Print one message: `carried` is the name of what it carries, and that, escaped."""
         self.line((shown(content), "bold"))
         self.line((f"  {', '.join(facts)}", "dim"))
-        if body is not None:
-            self.line(("  body ", "dim"), shown(body))
+        if carried is not None:
+            self.line((f"  {carried[0]} ", "dim"), carried[1])
 
     def document(self, value: object) -> None:
         """Print one JSON value on one line, in ASCII, so that no terminal can obey it."""
@@ -300,8 +300,13 @@ def new_table(*columns: str, title: str | None = None) -> Table:
 
 def cut(value: str | bytes) -> Text:
     """Return a payload as the cell of a column that is cut to fit."""
+    return cut_words(shown(value))
+
+
+def cut_words(text: str) -> Text:
+    """Return a text, escaped already, as the cell of a column that is cut to fit."""
     # not the column's own `no_wrap`: a table that is too wide takes from the columns that may wrap
-    return Text(shown(value), no_wrap=True, overflow="ellipsis")
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def reason(message: DeadMessage | FoundMessage) -> str:

@@ -12,6 +12,7 @@ from rmq._model.deliveries import Delivery
 from rmq._model.display import json_payload
 from rmq._model.entries import DeadEntry, StreamDelivery, StreamEntry
 from rmq._model.figures import TOTALS, ConsumerStats, GroupStats, StreamStats, TopicStats
+from rmq._model.merge_words import Carrier, item_count, plain_value
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import DeadMessage, FoundMessage, PeekedMessage, Whereabouts
 from rmq._model.workers import WorkerInfo
@@ -49,31 +50,45 @@ def _plain(value: object) -> object:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def message(found: PeekedMessage | FoundMessage) -> Document:
+def folded(topic: Topic, found: Carrier | None) -> Document:
+    """Return what a message of a topic with a merge says of its sends; nothing for one of another topic."""
+    if topic.merge is None or found is None:
+        return {}
+    value = plain_value(found)
+    return {
+        "value": [json_payload(item) for item in value] if isinstance(value, tuple) else _plain(value),
+        "item_count": item_count(found),
+        **picked(found, "merged first_sent_ms last_sent_ms wanted complete"),
+    }
+
+
+def message(topic: Topic, found: PeekedMessage | FoundMessage) -> Document:
     """Return a message in its section; of one that a search found also its error, and the length of its body."""
     more = "body_bytes error_type error_message" if isinstance(found, FoundMessage) else ""
     document = picked(found, f"topic slot place content body due_ms priority retries_left {more}")
-    return document | {"place": Place[found.place].value}
+    return document | {"place": Place[found.place].value} | folded(topic, found)
 
 
-def dead_message(message: DeadMessage) -> Document:
+def dead_message(topic: Topic, message: DeadMessage) -> Document:
     """Return a dead message and why it died; of an entry of a stream also its id and group."""
     entry = "id group" if isinstance(message, DeadEntry) else ""
     why = "died_ms error_type error_message attempts first_failed_ms last_failed_ms"
-    return picked(message, f"topic slot {entry} content body {why}")
+    return picked(message, f"topic slot {entry} content body {why}") | folded(topic, message)
 
 
-def whereabouts(found: Whereabouts) -> Document:
+def whereabouts(topic: Topic, found: Whereabouts) -> Document:
     """Return where a content is: each place with what is known of it there."""
     places: Document = {}
     for message in (found.stored, found.in_flight, found.waiting):
         if message is not None:
             lease = "lease_left_ms" if message is found.in_flight else ""
-            places[Place[message.place].value] = picked(message, f"score priority due_ms retries_left body {lease}")
+            known = picked(message, f"score priority due_ms retries_left body {lease}")
+            places[Place[message.place].value] = known | folded(topic, message)
     if found.in_flight is not None:
         places["in-flight"]["holders"] = list(found.holders)
     if found.dead is not None:
-        places["dead"] = picked(found.dead, "died_ms error_type error_message attempts body")
+        known = picked(found.dead, "died_ms error_type error_message attempts body")
+        places["dead"] = known | folded(topic, found.dead)
     why = found.failure and picked(found.failure, "error_type=type error_message=message first_ms last_ms")
     return {**picked(found, "topic slot content now_ms"), "places": places, "failure": why, "gone": found.gone}
 
@@ -93,12 +108,12 @@ def delivery(found: Delivery, late_ms: int | None) -> Document:
     if isinstance(found, StreamDelivery):
         return {**entry(found.topic, found), **picked(found, "group attempt retries_left claimed_ms")}
     names = "slot content body attempt retries_left due_ms priority claimed_ms"
-    return {"topic": found.topic.name, **picked(found, names), "late_ms": late_ms}
+    return {"topic": found.topic.name, **picked(found, names), "late_ms": late_ms, **folded(found.topic, found)}
 
 
 def topic_stats(stats: TopicStats, per_slot: bool) -> Document:
     """Return a topic's figures."""
-    document = {**_definition(stats.topic), **_sizes(stats)}
+    document = {**_definition(stats.topic), **_sizes(stats), "merged_ratio": stats.merged_ratio}
     if per_slot:
         document["per_slot"] = [
             {**picked(slot, "slot next_due_ms epoch paused"), **_sizes(TopicStats(stats.topic, (slot,)))}

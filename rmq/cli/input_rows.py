@@ -9,12 +9,22 @@ import base64
 import binascii
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeAlias, cast
 
 from rmq._model.display import dashed
-from rmq._model.messages import FixedTimeMessage, Message, PriorityMessage, RangeMergeMessage, StreamMessage
+from rmq._model.merge_words import merge_name
+from rmq._model.messages import (
+    FixedTimeMessage,
+    JoinMessage,
+    Message,
+    PriorityMessage,
+    RangeMergeMessage,
+    StreamMessage,
+)
+from rmq._model.records import ITEMS, NUMBERS
 from rmq._model.times import parse_duration_ms
 from rmq._model.topics import Topic, TopicType
 from rmq.cli.parsing import parse_instant_ms
@@ -24,18 +34,28 @@ MOST_LINE_BYTES = 128 * 1_048_576
 """A longer line is no message: the largest body, every byte of it as a six-character escape, still fits."""
 
 
+_NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})([eE][+-]?\d{1,3})?", re.ASCII)
+
+RowBody: TypeAlias = bytes | int | float | tuple[bytes, ...] | None
+"""A body as it was typed, a number of JSON, or the items of a JSON array."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A message before its topic's type is known; `due_in_ms` is counted from when it is sent."""
 
     content: bytes
-    body: bytes | None = None
+    body: RowBody = None
     slot_basis: bytes | None = None
     time_range_ms: int | None = None
     priority: int | None = None
     fixed_time_ms: int | None = None
     due_in_ms: int | None = None
     fields: Mapping[str, bytes] | None = None
+    version: int | None = None
+    weight: int | None = None
+    part: bytes | None = None
+    of: int | None = None
 
     def message(self, topic: Topic, now_ms: Callable[[], int]) -> Message:
         """Return the message for a topic; `now_ms` returns Redis' time, and is asked for `due_in_ms` only."""
@@ -50,16 +70,64 @@ class Row:
             TopicType.FIXED_TIME: (FixedTimeMessage, due_ms, "--at or --in (fixed_time in JSON)"),
         }
         for kind, (_, value, option) in kinds.items():
+            if value is None and kind is topic.type and topic.default_range_ms is not None:
+                continue
             if (value is None) == (kind is topic.type):
                 needed = f"{'need' if kind is topic.type else 'do not take'} {option}"
                 raise InvalidValueError(f"messages of topic {topic.name}, which is {dashed(topic.type)}, {needed}")
         if self.fields is not None and topic.type is not TopicType.STREAM:
             raise InvalidValueError(f"topic {topic.name} is {dashed(topic.type)}; only entries of streams have fields")
-        extras = {"slot_basis": self.slot_basis, "body": self.body}
+        self._check_merging(topic)
+        extras: dict[str, Any] = {"slot_basis": self.slot_basis, "body": self._merged_body(topic)}
         if topic.type is TopicType.STREAM:
             return StreamMessage(self.content if self.fields is None else self.fields, **extras)
         make, value, _ = kinds[topic.type]
+        if self.part is not None and self.of is not None:
+            return JoinMessage(self.content, self.part, self.of, value, self.slot_basis)
+        extras |= {} if self.version is None else {"version": self.version}
+        extras |= {} if self.weight is None else {"weight": self.weight}
         return make(self.content, value, **extras)
+
+    def _check_merging(self, topic: Topic) -> None:
+        """Refuse what the topic's merge does not take, and what it needs and lacks."""
+        merge = topic.merge
+        kind = "" if merge is None else merge.kind
+        joins = kind == "J"
+        rules = {  # what it is called -> needed, and whether it may be there
+            "version": (kind == "N", kind == "N"),
+            "weight": (False, merge is not None and not joins),
+            "part": (joins, joins),
+            "of": (joins, joins),
+            "body": (kind in NUMBERS | ITEMS and not joins, not joins),
+        }
+        for name, (needed, taken) in rules.items():
+            given = getattr(self, name) is not None
+            if given if not taken else needed and not given:
+                is_so = "has no merge" if merge is None else f"has the merge {merge_name(merge)}"
+                verb = "need" if needed else "do not take"
+                raise InvalidValueError(
+                    f"messages of topic {topic.name}, which {is_so}, {verb} --{name} ({name} in JSON)"
+                )
+
+    def _merged_body(self, topic: Topic) -> RowBody:
+        """Return the body as the topic's merge takes it: a number, an item or items, else a payload."""
+        body, kind = self.body, "" if topic.merge is None else topic.merge.kind
+        if kind in NUMBERS:
+            if isinstance(body, bytes):
+                return _number(topic, body)
+            if isinstance(body, tuple):
+                raise InvalidValueError(f"body is an array; topic {topic.name} merges numbers, and takes one")
+        elif isinstance(body, int | float) or (isinstance(body, tuple) and kind not in ITEMS):
+            what = "an array" if isinstance(body, tuple) else repr(body)
+            raise InvalidValueError(f'body is {what}; on topic {topic.name} it must be a string or {{"base64": "..."}}')
+        return body
+
+
+def _number(topic: Topic, body: bytes) -> int | float:
+    text = body.decode(errors="backslashreplace").strip()
+    if not _NUMBER.fullmatch(text):
+        raise InvalidValueError(f"body is {text!r:.80}; on topic {topic.name} it must be a number such as 42 or -1.5")
+    return float(text) if set(text) & set(".eE") else int(text)
 
 
 def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -116,6 +184,14 @@ def _payload(value: object, key: str) -> bytes:
     raise InvalidValueError(f'{key} is {value!r:.80}; it must be a string or {{"base64": "..."}}')
 
 
+def _body(value: object, key: str) -> RowBody:
+    if type(value) is int or isinstance(value, float):
+        return value
+    if isinstance(value, list):
+        return tuple(_payload(each, f"an item of {key}") for each in cast("list[object]", value))
+    return _payload(value, key)
+
+
 def _fields(value: object, key: str) -> dict[str, bytes]:
     if not isinstance(value, dict):
         raise InvalidValueError(f'{key} is {value!r:.80}; it must be an object such as {{"order": "7"}}')
@@ -147,10 +223,14 @@ def _whole_or(parse: Callable[[str, str], int]) -> Callable[[object, str], int]:
 
 _PARSERS: dict[str, tuple[str, Callable[[object, str], object]]] = {
     "content": ("content", _payload),
-    "body": ("body", _payload),
+    "body": ("body", _body),
     "slot_basis": ("slot_basis", _payload),
     "time_range": ("time_range_ms", _whole_or(parse_duration_ms)),
     "priority": ("priority", _whole),
     "fixed_time": ("fixed_time_ms", _whole_or(parse_instant_ms)),
     "fields": ("fields", _fields),
+    "version": ("version", _whole),
+    "weight": ("weight", _whole),
+    "part": ("part", _payload),
+    "of": ("of", _whole),
 }

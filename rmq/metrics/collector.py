@@ -167,7 +167,7 @@ class Figures:
         self.unaccounted.add_metric(name, stats.unaccounted)
         if stats.topic.type.timed:
             self.late.add_metric(name, stats.lateness_ms / 1000)
-        self.merged.add_metric(name, stats.total("merged") / max(1, stats.total("accepted")))
+        self.merged.add_metric(name, stats.merged_ratio)
         for event in TOTALS:
             self.total.add_metric([*name, event], stats.total(event))
 

@@ -39,6 +39,7 @@ def test_a_topic_is_registered_by_its_first_send(cli: Cli, client: RmqClient, to
         "topic": topic_name,
         "new": 0,
         "merged": 1,
+        "dropped": 0,
     }
     assert "can't be changed" in cli("send", topic_name, "a", "--slots", "8", code=1).err
     assert "can't be changed" in cli("send", topic_name, "a", "--type", "priority", code=1).err

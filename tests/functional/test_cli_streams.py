@@ -40,7 +40,7 @@ def test_entries_with_a_content_and_with_fields(cli: Cli, make_topic: MakeTopic)
     assert sent.out == "1 sent\n"
     lines = b'{"fields": {"order": "8", "raw": {"base64": "//4="}}}\n{"content": "c", "body": "more"}\n'
     assert cli("send", topic.name, "--jsonl", "--json", stdin=lines).json == {
-        "topic": topic.name, "new": 2, "merged": 0,
+        "topic": topic.name, "new": 2, "merged": 0, "dropped": 0,
     }  # fmt: skip
     found = cli("consume", topic.name, "--group", "billing", "--start", "all", "--json").lines
     assert {each["content"] for each in found if each["fields"] is None} == {"a", "b", "c"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -12,10 +13,11 @@ from rich.text import Text
 from rmq._admin.dead_letters import DeadFilter, DeadLetters, GroupDead
 from rmq._model.display import from_now, shown
 from rmq._model.entries import check_group
+from rmq._model.merge_words import sent, value_words
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import DeadMessage
 from rmq.cli import documents
-from rmq.cli.console import Session, cut, reason, redis_now_ms
+from rmq.cli.console import Session, cut, cut_words, reason, redis_now_ms
 from rmq.cli.options import DueIn, Group, Limit, NewPriority, TopicName, Yes, payload
 from rmq.cli.parsing import parse_past_ms
 from rmq.client import RmqClient
@@ -67,14 +69,21 @@ def list_dead(
     with session.opened(topic) as (client, definition):
         now_ms = redis_now_ms(client, definition)
 
+        merges = definition.merge is not None
+
         def cells(message: DeadMessage) -> tuple[str | Text, ...]:
             error = Text(shown(reason(message), _MOST_ERROR_CHARACTERS))
             died = from_now(message.died_ms, now_ms)
-            return cut(message.content), error, str(message.attempts), str(message.slot), died
+            rest = str(message.attempts), str(message.slot), died
+            if merges:
+                error.append(f"\nsent {sent(message, now_ms)}", "dim")
+                return cut(message.content), cut_words(value_words(message)), f"{message.merged:,}", error, *rest
+            return cut(message.content), error, *rest
 
         found = _dead(client, definition, group).list(chosen.filter(now_ms), limit + 1 if limit else None)
-        columns = "~content", "error", ">attempts", ">slot", ">died"
-        session.rows(found, documents.dead_message, columns, cells, "no dead messages", limit)
+        values = ("~value", ">sends") if merges else ()
+        columns = "~content", *values, "error", ">attempts", ">slot", ">died"
+        session.rows(found, partial(documents.dead_message, definition), columns, cells, "no dead messages", limit)
 
 
 def redrive(

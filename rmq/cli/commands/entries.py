@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from rmq._model.display import when
+from rmq._model.display import shown, when
 from rmq._model.entries import Position, StreamEntry
 from rmq._model.topics import Topic
 from rmq.cli import documents
@@ -63,7 +63,7 @@ def tail(
                     session.document(documents.entry(definition, entry))
                 else:
                     facts = f"id {entry.id}", f"slot {entry.slot}", f"sent {when(entry.time_ms)}"
-                    session.message(entry.content, facts, entry.body)
+                    session.message(entry.content, facts, None if entry.body is None else ("body", shown(entry.body)))
 
 
 def delete(

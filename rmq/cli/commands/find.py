@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, cast
 
 import typer
 from rich.text import Text
 
 from rmq._model.display import from_now, shown, span
+from rmq._model.merge_words import Carrier, carried, sends, sent, value_words
+from rmq._model.topics import Topic
 from rmq._model.whereabouts import AnyPlace, FoundMessage, PeekedMessage, Whereabouts
 from rmq.cli import documents
-from rmq.cli.console import FAILED, Session, cut, reason
+from rmq.cli.console import FAILED, Session, cut, cut_words, reason
 from rmq.cli.documents import Place
 from rmq.cli.options import Content, SlotBasis, Slots, TopicName, payload
 
@@ -25,17 +28,17 @@ def find(
     ] = False,
 ) -> None:
     """Show where a content is now. Exit code 1: it is nowhere, so it was done, cancelled, or never sent."""
-    with session.client() as client:
-        found = client.inspect(topic).find(content, slot_basis, everywhere)
+    with session.opened(topic) as (client, definition):
+        found = client.inspect(definition).find(content, slot_basis, everywhere)
     if session.json:
-        session.document(documents.whereabouts(found))
+        session.document(documents.whereabouts(definition, found))
     else:
-        _print(session, found)
+        _print(session, definition, found)
     if found.gone:
         raise typer.Exit(FAILED)
 
 
-def _print(session: Session, found: Whereabouts) -> None:
+def _print(session: Session, topic: Topic, found: Whereabouts) -> None:
     now_ms = found.now_ms
     if found.gone:
         session.warn(f"not found in slot {found.slot}: done, cancelled, or never sent: {shown(found.content)}")
@@ -47,11 +50,14 @@ def _print(session: Session, found: Whereabouts) -> None:
         lease = f"its lease runs for {span(left_ms)} more" if left_ms else "its lease is over"
         session.line("  in flight: ", lease, f", {found.in_flight.retries_left} retries left after this delivery")
         session.line("    workers that hold messages of this slot: ", holders)
+        _print_folded(session, topic, found.in_flight, now_ms)
     if found.stored is not None:
         session.line("  in store: ", _stored_in_words(found.stored, now_ms))
+        _print_folded(session, topic, found.stored, now_ms)
     if found.waiting is not None:
         when = from_now(found.waiting.due_ms or 0, now_ms)
         session.line(f"  waits for a retry, {when}, {found.waiting.retries_left} retries left")
+        _print_folded(session, topic, found.waiting, now_ms)
     if found.failure is not None:
         why = f"{shown(found.failure.type)}: {shown(found.failure.message)}"
         session.line(f"  failed last {from_now(found.failure.last_ms, now_ms)}: ", (why, "red"))
@@ -59,9 +65,22 @@ def _print(session: Session, found: Whereabouts) -> None:
         why = f"{shown(found.dead.error_type)}: {shown(found.dead.error_message)}"
         died = from_now(found.dead.died_ms, now_ms)
         session.line(f"  dead: died {died} after {found.dead.attempts} deliveries: ", (why, "red"))
+        _print_folded(session, topic, found.dead, now_ms)
+    if topic.merge is not None:
+        return
     for name, carrier in (("body", found.stored or found.in_flight or found.waiting), ("body of the dead", found.dead)):
         if carrier is not None and carrier.body is not None:
             session.line(f"  {name}, {len(carrier.body):,} bytes: ", shown(carrier.body))
+
+
+def _print_folded(session: Session, topic: Topic, message: Carrier, now_ms: int) -> None:
+    """Print what a message of a topic with a merge carries, and of how many sends."""
+    if topic.merge is None:
+        return
+    session.line(f"    {sends(message.merged)}, sent {sent(message, now_ms)}")
+    if (what := carried(message)) is not None:
+        size = f", {len(message.body or b''):,} bytes" if what[0] == "body" else ""
+        session.line(f"    {what[0]}{size}: ", what[1])
 
 
 def _stored_in_words(message: PeekedMessage, now_ms: int) -> str:
@@ -96,7 +115,8 @@ def search(
 ) -> None:
     """Search messages by content. It may miss a message that moves, or show it twice. Exit code 1: none found."""
     with session.client() as client:
-        view = client.inspect(topic)
+        definition = client.topic(topic)
+        view, merges = client.inspect(definition), definition.merge is not None
         wanted = cast("list[AnyPlace]", [place.name for place in places or Place])
         found: list[FoundMessage] = []
         looked_at, ended = 0, False
@@ -105,16 +125,19 @@ def search(
             found += page.messages
             looked_at, cursor = looked_at + page.looked_at, page.cursor
             ended = cursor is None or len(found) >= limit or looked_at >= budget
-    with_bodies = any(message.body is not None for message in found)
+    with_bodies = not merges and any(message.body is not None for message in found)
 
     def cells(message: FoundMessage) -> list[str | Text]:
         body = [cut(message.body or b"")] if with_bodies else []
+        if merges:
+            body = [cut_words(value_words(message)), f"{message.merged:,}" if message.merged else "-"]
         where = [Place[message.place].value, str(message.slot), _when(message)]
         return [cut(message.content), *body, *where, cut(reason(message))]
 
-    columns = ["~content", *(["~body"] if with_bodies else []), "place", ">slot", ">when", "~why"]
+    values = ["~body"] if with_bodies else ["~value", ">sends"] if merges else []
+    columns = ["~content", *values, "place", ">slot", ">when", "~why"]
     none = f"no such message in topic {topic}" if cursor is None else "none found so far"
-    session.rows(found, documents.message, columns, cells, none)
+    session.rows(found, partial(documents.message, definition), columns, cells, none)
     if cursor is not None:
         session.note(f"looked at about {looked_at:,} entries; go on with --cursor '{cursor}'")
     if not found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import Annotated, Literal, cast
 
@@ -13,13 +14,14 @@ from rmq._admin.control import Control
 from rmq._admin.stream_topic import StreamTopic
 from rmq._model.display import from_now, json_payload, shown
 from rmq._model.entries import check_group
+from rmq._model.merge_words import sent, value_words
 from rmq._model.replies import ControlResult
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import PeekedMessage, Place
 from rmq.cli import documents
 from rmq.cli.commands.entries import print_entries
 from rmq.cli.commands.streams import print_pending
-from rmq.cli.console import FAILED, Session, cut
+from rmq.cli.console import FAILED, Session, cut, cut_words
 from rmq.cli.options import Content, Group, SlotBasis, Slots, TopicName, duration, instant
 
 Where = Literal["store", "in-flight", "retry"]
@@ -43,7 +45,9 @@ def peek(
         found = client.inspect(definition).peek(cast("Place", documents.Place(place).name), limit, slots)
         found = sorted(found, key=lambda message: _next_first(definition, message))[:limit]
         prioritised = not definition.type.timed and place == "store"
-        with_bodies = any(message.body is not None for message in found)
+        merges = definition.merge is not None
+        with_bodies = not merges and any(message.body is not None for message in found)
+        with_retries = not merges or any(message.retries_left is not None for message in found)
 
         def cells(message: PeekedMessage) -> list[str | Text]:
             fresh = message.retries_left is None
@@ -51,11 +55,19 @@ def peek(
             if prioritised:
                 when = str(message.priority) if fresh else "retry"
             body = [cut(message.body or b"")] if with_bodies else []
-            return [cut(message.content), *body, str(message.slot), when, "all" if fresh else str(message.retries_left)]
+            if merges:
+                body = [cut_words(value_words(message)), f"{message.merged:,}", sent(message, message.now_ms)]
+            retries = ["all" if fresh else str(message.retries_left)] if with_retries else []
+            return [cut(message.content), *body, str(message.slot), when, *retries]
 
-        columns = ["~content", *(["~body"] if with_bodies else []), ">slot"]
-        columns += [">priority" if prioritised else f">{_DUE[place]}", ">retries left"]
-        session.rows(found, documents.message, columns, cells, f"nothing in {place} of topic {topic}")
+        columns = [
+            "~content",
+            *(["~body"] if with_bodies else ["~value", ">sends", ">sent"] if merges else []),
+            ">slot",
+        ]
+        columns += [">priority" if prioritised else f">{_DUE[place]}", *([">retries left"] if with_retries else [])]
+        document = partial(documents.message, definition)
+        session.rows(found, document, columns, cells, f"nothing in {place} of topic {topic}")
 
 
 def _peek_group(

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, BinaryIO
@@ -33,6 +33,27 @@ Numbered = tuple[str, Callable[[], Row]]
 """Where a row stands, for errors, and what reads it."""
 
 
+@dataclass(frozen=True, slots=True)
+class MergingSend:
+    """Options of topics with a merge."""
+
+    version: Annotated[int | None, typer.Option("--version", metavar="N", help="newest: version of the body.")] = None
+    weight: Annotated[
+        int | None, typer.Option(metavar="N", help="merge: how many sends it stands for.  \\[default: 1]")
+    ] = None
+    part: Annotated[bytes | None, typer.Option(metavar="TEXT", help="join: which part it is.", parser=payload)] = None
+    of: Annotated[int | None, typer.Option(metavar="N", help="join: how many parts the whole has.")] = None
+    once: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="merge: a name for all of this input; sent again within the hour it counts once."
+        ),
+    ] = None
+    fold: Annotated[bool, typer.Option("--fold", help="merge: fold messages of one content before they are sent.")] = (
+        False
+    )
+
+
 def send(
     session: Session,
     topic: TopicName,
@@ -49,12 +70,17 @@ def send(
         bool,
         typer.Option(
             "--jsonl",
-            help="Lines are JSON objects: content or fields, body, slot_basis, time_range, priority, fixed_time.",
+            help="Lines are JSON objects: content or fields, body, slot_basis, time_range, priority, fixed_time, "
+            "version, weight, part, of.",
         ),
     ] = False,
     time_range: Annotated[
         int | None,
-        typer.Option(metavar="DURATION", help="range-merge: the merge window, such as 5s.", parser=duration),
+        typer.Option(
+            metavar="DURATION",
+            help="range-merge: the merge window, such as 5s; the topic's if it has one.",
+            parser=duration,
+        ),
     ] = None,
     priority: Annotated[
         int | None, typer.Option(help="priority: larger first, from 1; ties any: above max_retries.")
@@ -76,12 +102,15 @@ def send(
         ),
     ] = None,
     body: Annotated[
-        bytes | None, typer.Option(metavar="TEXT", help="A payload beside the content.", parser=payload)
+        bytes | None,
+        typer.Option(metavar="TEXT", help="A payload beside the content; max, min, sum: a number.", parser=payload),
     ] = None,
     slot_basis: Annotated[
         bytes | None,
         typer.Option(metavar="TEXT", help="What the slot is computed from instead of the content.", parser=payload),
     ] = None,
+    *,
+    merging: MergingSend,
     kind: Annotated[
         str | None,
         typer.Option("--type", metavar="TYPE", help="For a new topic: range-merge, priority, fixed-time or stream."),
@@ -96,15 +125,18 @@ def send(
     if not contents and not fields and file is None and is_terminal(sys.stdin):
         raise InvalidValueError("nothing to send: give contents, --file, or lines on stdin")
     defaults = Row(
-        b"", body, slot_basis, time_range, priority, at, due_in, fields=parse_fields(fields) if fields else None
-    )
+        b"", body, slot_basis, time_range, priority, at, due_in, parse_fields(fields) if fields else None,
+        merging.version, merging.weight, merging.part, merging.of,
+    )  # fmt: skip
     with session.client(_PATIENCE_S) as client:
         definition = _definition(client, topic, None if kind is None else parse_type(kind, "--type"), slots)
+        _check_merges(definition, merging)
+        send_rows = partial(_send_rows, session, client, definition, merging)
         if contents:
             rows = [(repr(os.fsdecode(each)), partial(replace, defaults, content=each)) for each in contents]
-            _send_rows(session, client, definition, rows, None)
+            send_rows(rows, None)
         elif fields:
-            _send_rows(session, client, definition, [("the entry", lambda: defaults)], None)
+            send_rows([("the entry", lambda: defaults)], None)
         else:
             with _opened(file) as stream:
 
@@ -112,7 +144,14 @@ def send(
                     return parse_row(line, defaults) if jsonl else replace(defaults, content=line)
 
                 rows = ((f"line {number}", partial(make, line)) for number, line in read_lines(stream))
-                _send_rows(session, client, definition, rows, stream)
+                send_rows(rows, stream)
+
+
+def _check_merges(topic: Topic, merging: MergingSend) -> None:
+    """Refuse options that act on a whole call where the topic has no merge."""
+    for option, value in (("--once", merging.once), ("--fold", merging.fold)):
+        if value and topic.merge is None:
+            raise InvalidValueError(f"{option} belongs to topics that merge; topic {topic.name} has no merge")
 
 
 def _definition(client: RmqClient, name: str, kind: TopicType | None, slots: int | None) -> Topic:
@@ -127,22 +166,32 @@ def _definition(client: RmqClient, name: str, kind: TopicType | None, slots: int
         return Topic(name, kind, slots=1 if slots is None else slots)
     if kind is None and slots is None:
         return known
-    said = Topic(name, kind or known.type, slots=known.slots if slots is None else slots)
+    merge = known.merge if kind in (None, known.type) else None
+    said = Topic(name, kind or known.type, slots=known.slots if slots is None else slots, merge=merge)
     return client.producer(said).topic
 
 
 def _send_rows(
-    session: Session, client: RmqClient, definition: Topic, rows: Iterable[Numbered], stream: BinaryIO | None
+    session: Session,
+    client: RmqClient,
+    definition: Topic,
+    merging: MergingSend,
+    rows: Iterable[Numbered],
+    stream: BinaryIO | None,
 ) -> None:
     messages = _Messages(definition, rows, _redis_clock(client, definition))
     with _shown_progress(session, stream) as moved:
         checked = messages.read(moved)
-        first = list(itertools.islice(checked, 1))  # a mistake in the first message should not register a topic
+        # A mistake in the first message should not register a topic. A named call is checked as a whole: what is stored
+        # under the name of one with a mistake could not be put right under that name.
+        first = list(itertools.islice(checked, 1 if merging.once is None else None))
         if messages.error is not None:
             raise InvalidValueError(f"{messages.where}: {messages.error}; nothing was sent")
-        result = client.producer(definition).send_many(itertools.chain(first, checked))
+        producer = client.producer(definition)
+        result = producer.send_many(itertools.chain(first, checked), fold=merging.fold, once=merging.once)
     stored = "sent" if definition.type is TopicType.STREAM else f"new, {result.merged:,} merged"
-    document = {"topic": definition.name, "new": result.new, "merged": result.merged}
+    stored += f", {result.dropped:,} dropped" if result.dropped else ""
+    document = {"topic": definition.name, "new": result.new, "merged": result.merged, "dropped": result.dropped}
     session.result(document, f"{result.new:,} {stored}")
     if messages.error is not None:
         sent = f"the {result.accepted:,} before it were sent, nothing after it"

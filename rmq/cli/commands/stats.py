@@ -18,6 +18,7 @@ from rmq._model.definitions import UnreadableTopic
 from rmq._model.display import span, when
 from rmq._model.entries import check_group, id_key
 from rmq._model.figures import ConsumerStats, GroupStats, StreamStats, TopicStats
+from rmq._model.merge_words import merge_name
 from rmq._model.topics import Topic, TopicType
 from rmq.cli import documents
 from rmq.cli.commands.streams import consumers_table, group_tables
@@ -153,6 +154,9 @@ def _sizes(each: TopicStats) -> list[Text]:
 
 def _remarks(found: Sequence[TopicStats]) -> Iterable[Text]:
     for each in found:
+        if each.topic.merge is not None and each.total("accepted"):
+            share = f"{each.merged_ratio:.1%} of the sends merged, by {merge_name(each.topic.merge)}"
+            yield Text(f"{each.topic.name}: {share}", style="dim")
         rare = [f"{each.total(name):,} {name}" for name in _RARE if each.total(name)]
         if rare:
             yield Text(f"{each.topic.name}: also {', '.join(rare)}", style="dim")

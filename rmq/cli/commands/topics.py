@@ -1,4 +1,4 @@
-"""`rmq topics`: list, show and change definitions."""
+"""`rmq topics`: create, list, show and change definitions."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from rich.console import RenderableType
 
 from rmq._model.definitions import UnreadableTopic
 from rmq._model.display import dashed, span
+from rmq._model.merge_words import merge_name, merge_words
 from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, LadderRetry, RetryPolicy
 from rmq._model.scores import Ties
 from rmq._model.times import parse_duration_ms
 from rmq._model.topics import Topic, TopicType, WhenFull
 from rmq.cli.console import Session, new_table
+from rmq.cli.merging import MergeBounds, MergeKind, changed_merge, new_merge
 from rmq.cli.options import TopicName, typed
-from rmq.cli.parsing import parse_count_or_none, parse_retry, parse_when_full
-from rmq.errors import InvalidValueError
+from rmq.cli.parsing import parse_count_or_none, parse_retry, parse_type, parse_when_full
+from rmq.errors import InvalidValueError, TopicMismatchError, UnknownTopicError
 
 MOST_REPORTED = 20
 """Most definitions that cannot be read and are reported one by one."""
@@ -64,7 +66,7 @@ _SETTINGS: dict[str, tuple[str, str, Callable[[str, str], Any] | None]] = {
     "max_length": ("N", "stream: most entries kept, or none for no bound.", parse_count_or_none),
     "max_age": ("DURATION", "stream: how long entries are kept, or none.", _or_none(parse_duration_ms)),
 }  # fmt: skip
-"""Settings that `change` takes as options -> what to type, the option's help, and what parses it; `None`: a number."""
+"""Settings that `create` and `change` take as options -> metavar, help, and what parses it; `None`: a number."""
 _RETENTION = ("max_length", "max_age")
 
 
@@ -81,11 +83,13 @@ def list_topics(session: Session) -> None:
     """List all registered topics."""
     with session.client() as client:
         found = client.definitions()
-    table = new_table("topic", "type", ">slots", ">max retries", ">lease", "retry")
+    merging = any(topic.merge for topic in found.topics)
+    table = new_table("topic", "type", *(["merge"] if merging else []), ">slots", ">max retries", ">lease", "retry")
     for topic in found.topics:
         retry = topic.retry.to_json()["policy"]
         lease = span(topic.lease_s * 1000)
-        table.add_row(topic.name, dashed(topic.type), str(topic.slots), str(topic.max_retries), lease, retry)
+        merge = [merge_name(topic.merge)] if merging else []
+        table.add_row(topic.name, dashed(topic.type), *merge, str(topic.slots), str(topic.max_retries), lease, retry)
     topics = [json.loads(topic.to_json()) for topic in found.topics]
     show_topics(session, topics, table, found.unreadable)
 
@@ -109,12 +113,51 @@ def show_topic(session: Session, topic: TopicName) -> None:
         _show(session, client.topic(topic))
 
 
-def change_topic(session: Session, topic: TopicName, **options: Any) -> None:
+def create_topic(
+    session: Session,
+    topic: TopicName,
+    kind: Annotated[str, typer.Option("--type", metavar="TYPE", help="range-merge, priority, fixed-time or stream.")],
+    merging: MergeKind,
+    bounds: MergeBounds,
+    slots: Annotated[int, typer.Option(help="A power of two: the most workers under ZooKeeper.")] = 1,
+    max_priority: Annotated[
+        int | None, typer.Option(metavar="N", help="priority: largest one; 1048575 by default.")
+    ] = None,
+    **options: Any,
+) -> None:
+    """Register a topic. Exit code 1: it is registered already with another definition."""
+    settings, kept = _chosen(options)
+    topic_type = parse_type(kind, "--type")
+    wanted = Topic(
+        topic,
+        topic_type,
+        slots=slots,
+        max_priority=max_priority,
+        merge=new_merge(topic_type, merging, bounds),
+        retention=replace(Retention(max_length=None), **kept) if kept else None,
+        **settings,
+    )
+    with session.client() as client:
+        before = True
+        try:
+            known = client.topic(topic)
+        except UnknownTopicError:
+            known, before = client.producer(wanted).topic, False  # another process may have been faster
+    if known != wanted:
+        raise TopicMismatchError(
+            f"topic {topic} is registered with another definition: `rmq topics show {topic}` shows it, `rmq topics "
+            "change` changes it",
+            topic=topic,
+        )
+    if before:
+        session.note(f"topic {topic} was registered before, with this definition")
+    _show(session, known)
+
+
+def change_topic(session: Session, topic: TopicName, bounds: MergeBounds, **options: Any) -> None:
     """Change settings of a topic. Processes that run keep theirs until they restart, but for --max-rate."""
-    given = {name: value for name, value in options.items() if value is not None}
-    changes = {name: cast("Any", value[0] if isinstance(value, tuple) else value) for name, value in given.items()}
-    kept = {name: changes.pop(name) for name in _RETENTION if name in changes}
-    if not changes and not kept:
+    changes, kept = _chosen(options)
+    if not changes and not kept and not bounds.given():
         raise InvalidValueError("nothing to change: give at least one setting, such as --lease 2m")
     if "max_rate" in changes and changes["max_rate"] is None:
         changes.setdefault("max_burst", None)
@@ -124,13 +167,15 @@ def change_topic(session: Session, topic: TopicName, **options: Any) -> None:
         nonlocal before
         before = registered.max_retries
         retention = registered.retention or Retention(max_length=None)
-        return registered.changed(**changes, **({"retention": replace(retention, **kept)} if kept else {}))
+        more: dict[str, Any] = {"retention": replace(retention, **kept)} if kept else {}
+        more |= {"merge": changed_merge(registered, bounds)} if bounds.given() else {}
+        return registered.changed(**changes, **more)
 
     with session.client() as client:
         after = client.update_topic(topic, change)
     if after.ties is Ties.ANY and after.max_retries > before:
         session.warn(f"messages with a priority up to {after.max_retries} that are in the backlog now count as retries")
-    if kept or changes.keys() - {"max_rate", "max_burst"}:
+    if kept or bounds.given() or changes.keys() - {"max_rate", "max_burst"}:
         session.note("processes that run keep the old settings until they restart")
     _show(session, after)
 
@@ -150,10 +195,21 @@ def order_oldest_first(
     session.note("restart the senders that run, then repeat this: until then they send without an age")
 
 
-_shared = list(inspect.signature(change_topic, eval_str=True).parameters.values())[:-1]
-change_topic.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
-    [*_shared, *map(_parameter, _SETTINGS)]
-)
+def _chosen(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings that are given, and apart from them those of a retention."""
+    given = {name: value for name, value in options.items() if value is not None}
+    settings = {name: cast("Any", value[0] if isinstance(value, tuple) else value) for name, value in given.items()}
+    return settings, {name: settings.pop(name) for name in _RETENTION if name in settings}
+
+
+def _take_settings(command: Any) -> None:
+    """Give a command an option for each of `_SETTINGS`, in place of its `**options`."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[:-1]
+    command.__signature__ = inspect.Signature([*own, *map(_parameter, _SETTINGS)])
+
+
+_take_settings(create_topic)
+_take_settings(change_topic)
 
 
 def _show(session: Session, topic: Topic) -> None:
@@ -162,6 +218,7 @@ def _show(session: Session, topic: Topic) -> None:
         return
     rows = {
         "type": dashed(topic.type),
+        **merge_words(topic),
         **({} if topic.max_priority is None else {"ties": f"oldest first, priorities up to {topic.max_priority:,}"}),
         **({"ties": "any"} if topic.ties is Ties.ANY else {}),
         "slots": f"{topic.slots:,}",

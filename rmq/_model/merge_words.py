@@ -1,0 +1,150 @@
+"""How a topic merges, and what its messages stand for, in words for terminals and pages. Pure."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TypeAlias
+
+from rmq._model.deliveries import Delivery
+from rmq._model.display import shown, span
+from rmq._model.merging import Merge, PriorityRule
+from rmq._model.reducers import Collect, Keep, Max, Min, Newest, Overflow, Replace, Sum
+from rmq._model.topics import Topic, TopicType
+from rmq._model.whereabouts import DeadMessage, FoundMessage, PeekedMessage
+from rmq._model.windows import Fixed, Sliding
+
+Carrier: TypeAlias = Delivery | PeekedMessage | FoundMessage | DeadMessage
+"""What stands for sends."""
+
+MOST_SHOWN_ITEMS = 20
+MOST_ITEM_CHARACTERS = 40
+
+_KEPT = {
+    Keep: "the first body", Replace: "the last body", Newest: "the body of the largest version",
+    Max: "the largest number", Min: "the smallest number", Sum: "the sum of the numbers",
+}  # fmt: skip
+_FULL = {
+    Overflow.RELEASE: "a full message is due at once",
+    Overflow.REFUSE: "then sends are refused",
+    Overflow.DROP_OLDEST: "then the oldest items are dropped",
+    Overflow.DROP_NEWEST: "then the newest items are dropped",
+}
+_PRIORITY = {
+    PriorityRule.LAST: "the last one sent",
+    PriorityRule.HIGHEST: "the highest one sent",
+    PriorityRule.LOWEST: "the lowest one sent",
+    PriorityRule.SUM: "the sum of those sent",
+}
+
+
+def merge_name(merge: Merge | None) -> str:
+    """Return a merge in a word or two, as people type it: `sum`, `collect unique`, `join`; `-` for none."""
+    if merge is None:
+        return "-"
+    if isinstance(merge.reduce, Collect):
+        return "join" if merge.joins else "collect unique" if merge.reduce.unique else "collect"
+    return type(merge.reduce).__name__.lower()
+
+
+def merge_words(topic: Topic) -> dict[str, str]:
+    """Return how a topic merges: what is said of -> in words; nothing for a topic without `merge`."""
+    merge = topic.merge
+    if merge is None:
+        return {}
+    words = {"merge": f"{merge_name(merge)}: {_kept(merge)}"}
+    if isinstance(merge.reduce, Collect):
+        full = _FULL[merge.overflow(topic.type)]
+        words["items"] = f"up to {merge.reduce.max_items:,} of {merge.reduce.max_bytes:,} bytes; {full}"
+    if topic.type is TopicType.RANGE_MERGE:
+        words["window"] = _window(merge)
+    if merge.joins:
+        words["max count"] = "due at once when all parts are there"
+    elif merge.max_count is not None:
+        words["max count"] = f"due at once with {merge.max_count:,} sends"
+    if topic.type is TopicType.PRIORITY:
+        words["priority"] = _PRIORITY[PriorityRule(merge.priority)]
+    return words
+
+
+def _kept(merge: Merge) -> str:
+    if isinstance(merge.reduce, Collect):
+        return "each part once" if merge.joins else "each item once" if merge.reduce.unique else "all items"
+    return _KEPT[type(merge.reduce)]
+
+
+def _window(merge: Merge) -> str:
+    window = merge.window
+    if window is None:
+        return "each message names its own; the first one's counts"
+    if isinstance(window, Fixed):
+        return f"fixed, due {span(window.range_ms)} after the first send"
+    if isinstance(window, Sliding):
+        if window.quiet is None:
+            return f"sliding, due {span(window.max_wait_ms)} after the first send"
+        quiet, longest = span(window.range_ms), span(window.max_wait_ms)
+        return f"sliding, due {quiet} after the last send, or {longest} after the first"
+    rest = "at its end" if window.trailing else "dropped"
+    return f"leading, first send at once, others within {span(window.range_ms)} {rest}"
+
+
+def sends(number: int) -> str:
+    """Return how many sends a message stands for, in words; 0 for a number that is not known."""
+    return f"{number:,} {'send' if number == 1 else 'sends'}" if number else "-"
+
+
+def sent(message: Carrier, now_ms: int) -> str:
+    """Return how long ago the sends of a message arrived: the first one's and the last one's age, `2 m - 3.1 s ago`.
+
+    One of them where they are about the same, or where only one is known; `-` where neither is.
+    """
+    known = (message.first_sent_ms, message.last_sent_ms)
+    ages = [_coarse(max(0, now_ms - each_ms)) for each_ms in known if each_ms is not None]
+    return f"{' - '.join(dict.fromkeys(ages))} ago" if ages else "-"
+
+
+def _coarse(ms: int) -> str:
+    """Return a length of time in its largest unit."""
+    return " ".join(span(ms).split()[:2])
+
+
+def item_count(message: Carrier) -> int:
+    """Return how many items a message has, also where only the beginning of them is there."""
+    return len(message.items) if isinstance(message, Delivery) else message.item_count
+
+
+def plain_value(message: Carrier) -> bytes | int | float | str | tuple[bytes, ...] | None:
+    """Return what the sends of a message folded into; a number that JSON cannot hold as text."""
+    value = message.value
+    return value if not isinstance(value, float) or isfinite(value) else str(value)
+
+
+def value_words(message: Carrier) -> str:
+    """Return a message's body, number or items, escaped, on one line: `2 of 3: invoice, label`; empty for no body."""
+    value = message.value
+    if isinstance(value, bytes):
+        return shown(value)
+    if not isinstance(value, tuple):
+        return "" if value is None else str(value)
+    return f"{count_words(message)}: {items_words(message)}"
+
+
+def carried(message: Carrier) -> tuple[str, str] | None:
+    """Return what a message carries, as its name and in words, escaped; `None` for a message without a body."""
+    value = message.value
+    if value is None:
+        return None
+    if isinstance(value, tuple):
+        return "parts" if message.wanted else "items", value_words(message)
+    return "body" if isinstance(value, bytes) else "value", value_words(message)
+
+
+def count_words(message: Carrier) -> str:
+    """Return how many items a message has, or how many of its parts: `5`, `2 of 3`."""
+    count = f"{item_count(message):,}"
+    return f"{count} of {message.wanted:,}" if message.wanted else count
+
+
+def items_words(message: Carrier) -> str:
+    """Return the first items of a message, escaped and cut, with commas between them."""
+    first = [shown(item, MOST_ITEM_CHARACTERS) for item in message.items[:MOST_SHOWN_ITEMS]]
+    return ", ".join([*first, *(["…"] if item_count(message) > len(first) else [])])

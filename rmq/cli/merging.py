@@ -1,0 +1,210 @@
+"""Options that say how the messages of a topic merge, and the `Merge` that they make."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import typer
+
+from rmq._model.display import dashed
+from rmq._model.merge_words import merge_name
+from rmq._model.merging import PER_MESSAGE, Merge, PerMessage, PriorityRule
+from rmq._model.reducers import REDUCERS, Collect, Overflow, Reducer
+from rmq._model.times import parse_duration_ms
+from rmq._model.topics import Topic, TopicType
+from rmq._model.windows import Fixed, Leading, Sliding, Window
+from rmq.cli.options import typed
+from rmq.cli.parsing import parse_count_or_none
+from rmq.errors import InvalidValueError
+
+E = TypeVar("E", bound=Enum)
+
+JOIN = "join"
+KINDS = (*REDUCERS, JOIN)
+WINDOW_RULE = '"fixed 5s", "sliding 2s max 30s", "sliding max 1h", "leading 1m", "leading 1m drop" or none'
+_WINDOW = re.compile(
+    r"fixed (?P<fixed>\S+)|sliding (?:(?P<quiet>\S+) )?max (?P<max>\S+)|leading (?P<leading>\S+)(?P<drop> drop)?"
+)
+
+Given: TypeAlias = Any
+"""An option's value in a tuple, so that a `None` that was typed is not one that was left out; else `None`."""
+
+
+def parse_merge(text: str, name: str) -> str:
+    """Return the name of a reducer, or `join`."""
+    if text.lower() not in KINDS:
+        raise InvalidValueError(f"{name} is {text!r}; it must be one of {', '.join(KINDS)}")
+    return text.lower()
+
+
+def parse_window(text: str, name: str) -> tuple[Window | None]:
+    """Return a window such as `sliding 2s max 30s`, or `None` for `none`."""
+    words = " ".join(text.lower().split())
+    if words == "none":
+        return (None,)
+    match = _WINDOW.fullmatch(words)
+    if match is None:
+        raise InvalidValueError(f"{name} is {text!r}; it must be {WINDOW_RULE}")
+    part = {key: parse_duration_ms(value, name) for key, value in match.groupdict().items() if value and key != "drop"}
+    if "fixed" in part:
+        return (Fixed(part["fixed"]),)
+    if "leading" in part:
+        return (Leading(part["leading"], trailing=match["drop"] is None),)
+    return (Sliding(part.get("quiet"), max_wait=part["max"]),)
+
+
+def parse_max_count(text: str, name: str) -> tuple[int | PerMessage | None]:
+    """Return a number of sends, `PER_MESSAGE` for `per-message`, or `None` for `none`."""
+    if text.lower().replace("_", "-") == "per-message":
+        return (PER_MESSAGE,)
+    try:
+        return (parse_count_or_none(text, name),)
+    except InvalidValueError:
+        raise InvalidValueError(f"{name} is {text!r}; it must be a whole number, per-message or none") from None
+
+
+def _choice(kind: type[E]) -> Callable[[str, str], E]:
+    def parse(text: str, name: str) -> E:
+        try:
+            return kind(text.lower().replace("-", "_"))
+        except ValueError:
+            known = ", ".join(each.value.replace("_", "-") for each in kind)
+            raise InvalidValueError(f"{name} is {text!r}; it must be one of {known}") from None
+
+    return parse
+
+
+parse_overflow, parse_priority_rule = _choice(Overflow), _choice(PriorityRule)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeKind:
+    """Options that only a new topic takes."""
+
+    merge: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="What is kept of merged messages: keep, replace, newest, max, min, sum, collect or join; else none.",
+            parser=typed(parse_merge),
+        ),
+    ] = None
+    collect_unique: Annotated[bool, typer.Option("--collect-unique", help="collect: keep each item once.")] = False
+    merge_priority: Annotated[
+        PriorityRule | None,
+        typer.Option(
+            metavar="RULE",
+            help="priority: of merged messages: last (default), highest, lowest or sum.",
+            parser=typed(parse_priority_rule),
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class MergeBounds:
+    """Options that a registered topic takes, too."""
+
+    window: Annotated[
+        Given,
+        typer.Option(
+            metavar="WINDOW",
+            help=f"range-merge: when a message is due: {WINDOW_RULE}.",
+            parser=typed(parse_window),
+        ),
+    ] = None
+    max_count: Annotated[
+        Given,
+        typer.Option(
+            metavar="N",
+            help="range-merge: due at once with so many sends, or none; per-message: with all parts of a join.",
+            parser=typed(parse_max_count),
+        ),
+    ] = None
+    collect_max_items: Annotated[int | None, typer.Option(metavar="N", help="collect, join: most items.")] = None
+    collect_max_bytes: Annotated[
+        int | None, typer.Option(metavar="N", help="collect, join: most bytes of all items, each 4 more than it has.")
+    ] = None
+    collect_when_full: Annotated[
+        Overflow | None,
+        typer.Option(
+            metavar="POLICY",
+            help="collect, join: what a send without room meets: release, refuse, drop-oldest or drop-newest.",
+            parser=typed(parse_overflow),
+        ),
+    ] = None
+
+    def given(self) -> list[str]:
+        """Return which options are given, by name."""
+        names = ("window", "max_count", "collect_max_items", "collect_max_bytes", "collect_when_full")
+        return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
+
+    def of_collect(self) -> dict[str, Any]:
+        """Return what is given of the bounds of a `Collect`, as it takes them."""
+        bounds = (self.collect_max_items, self.collect_max_bytes, self.collect_when_full)
+        found = zip(("max_items", "max_bytes", "when_full"), bounds, strict=True)
+        return {name: value for name, value in found if value is not None}
+
+
+def new_merge(topic_type: TopicType, kind: MergeKind, bounds: MergeBounds) -> Merge | None:
+    """Return the merge of a new topic, `None` without one."""
+    given = bounds.given()
+    timed = [each for each in given if each in ("--window", "--max-count")]
+    timed += ["--merge join"] if kind.merge == JOIN else []
+    if timed and topic_type is not TopicType.RANGE_MERGE:
+        raise InvalidValueError(f"{timed[0]} belongs to range-merge topics, not to {dashed(topic_type)}")
+    if kind.merge is None:
+        given += ["--collect-unique"] if kind.collect_unique else []
+        given += ["--merge-priority"] if kind.merge_priority is not None else []
+        if given:
+            raise InvalidValueError(f"{given[0]} belongs to a topic that merges: add --merge {'|'.join(KINDS)}")
+        return None
+    count = None if bounds.max_count is None else bounds.max_count[0]
+    if kind.merge == JOIN:
+        if bounds.max_count is not None and count is not PER_MESSAGE:
+            raise InvalidValueError(f"--max-count is {count}; a join waits for as many parts as each message names")
+        count = PER_MESSAGE
+    return Merge(
+        _reducer(kind, bounds),
+        None if bounds.window is None else bounds.window[0],
+        count,
+        PriorityRule.LAST if kind.merge_priority is None else kind.merge_priority,
+    )
+
+
+def _reducer(kind: MergeKind, bounds: MergeBounds) -> Reducer:
+    name = str(kind.merge)
+    if name in (JOIN, "collect"):
+        return Collect(**bounds.of_collect(), unique=kind.collect_unique or name == JOIN)
+    wrong = [each for each in bounds.given() if each.startswith("--collect")]
+    if wrong or kind.collect_unique:
+        raise InvalidValueError(f"{[*wrong, '--collect-unique'][0]} belongs to --merge collect, not to --merge {name}")
+    return REDUCERS[name]()
+
+
+def changed_merge(topic: Topic, bounds: MergeBounds) -> Merge:
+    """Return the merge of a registered topic with other windows and bounds."""
+    given, merge = bounds.given(), topic.merge
+    if merge is None:
+        raise InvalidValueError(f"{given[0]} belongs to a topic that merges; topic {topic.name} has no merge")
+    changes: dict[str, Any] = {}
+    if of_collect := bounds.of_collect():
+        if not isinstance(merge.reduce, Collect):
+            name = next(each for each in given if each.startswith("--collect"))
+            is_another = f"the merge of topic {topic.name} is {merge_name(merge)}"
+            raise InvalidValueError(f"{name} belongs to collect and join; {is_another}")
+        changes["reduce"] = replace(merge.reduce, **of_collect)
+    if bounds.window is not None:
+        changes["window"] = bounds.window[0]
+    if bounds.max_count is not None:
+        count = bounds.max_count[0]
+        if (count is PER_MESSAGE) is not merge.joins:
+            raise InvalidValueError(
+                f"--max-count is {'per-message' if count is PER_MESSAGE else count}; "
+                f"the merge of topic {topic.name} is {merge_name(merge)}, and whether it joins can't be changed"
+            )
+        changes["max_count"] = count
+    return replace(merge, **changes)
