@@ -15,9 +15,10 @@
 -- ARGV[2]   ensemble       identity of the ZooKeeper ensemble; empty without
 -- ARGV[3]   lease_ms       ms
 -- ARGV[4]   max_retries    0 to 999
--- ARGV[5]   order          `high`: highest score first; `low`: lowest, and only those due
+-- ARGV[5]   order          `high`: highest score first; `any`: the same, and equal scores in an order that the stamp
+--   decides; `low`: lowest, and only those due
 -- ARGV[6]   limit          most messages to claim, 0 to 1,000; 0 settles and sweeps only
--- ARGV[7]   start          rank to search from: 0, or `resume` of the last claim
+-- ARGV[7]   start          where to search from: 0, or `resume` of the last claim
 -- ARGV[8]   sweep_limit    most leases, and most retries, to sweep
 -- ARGV[9]   max_dead_age_ms  ms
 -- ARGV[10]  max_dead       most dead in this slot
@@ -40,11 +41,12 @@ local slot = with_keys({
   store = KEYS[1], prepare = KEYS[2], retry = KEYS[3], dead = KEYS[4], body = KEYS[5], meta = KEYS[6],
   error = KEYS[7], reason = KEYS[8], dead_body = KEYS[9],
 }, { KEYS[10], KEYS[11] })
+slot.any = ARGV[5] == 'any'
 local turn = {
   epoch = ARGV[1], ensemble = ARGV[2], limit = tonumber(ARGV[6]), start = tonumber(ARGV[7]), at = 13, last = #ARGV,
 }
 local rules = {
-  lease_ms = tonumber(ARGV[3]), max_retries = tonumber(ARGV[4]), highest_first = ARGV[5] == 'high',
+  lease_ms = tonumber(ARGV[3]), max_retries = tonumber(ARGV[4]), highest_first = ARGV[5] ~= 'low',
   sweep_limit = tonumber(ARGV[8]), max_dead_age = tonumber(ARGV[9]), max_dead = tonumber(ARGV[10]),
   room = { left = tonumber(ARGV[11]), first = true }, publish = ARGV[12],
   budget = { work = 96, most = 96, bytes = 4194304 },

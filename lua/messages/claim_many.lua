@@ -4,7 +4,8 @@
 -- ARGV[1]   width          number of keys of a slot: 9, and those that only some topics have
 -- ARGV[2]   lease_ms       ms
 -- ARGV[3]   max_retries    0 to 999
--- ARGV[4]   order          `high`: highest score first; `low`: lowest, and only those due
+-- ARGV[4]   order          `high`: highest score first; `any`: the same, and equal scores in an order that the stamp
+--   decides; `low`: lowest, and only those due
 -- ARGV[5]   sweep_limit    most leases, and most retries, to sweep in a slot
 -- ARGV[6]   max_dead_age_ms  ms
 -- ARGV[7]   max_dead       most dead in a slot
@@ -23,7 +24,7 @@
 local width, order = tonumber(ARGV[1]), ARGV[4]
 local rules = {
   joined = true,
-  lease_ms = tonumber(ARGV[2]), max_retries = tonumber(ARGV[3]), highest_first = order == 'high',
+  lease_ms = tonumber(ARGV[2]), max_retries = tonumber(ARGV[3]), highest_first = order ~= 'low',
   sweep_limit = tonumber(ARGV[5]), max_dead_age = tonumber(ARGV[6]), max_dead = tonumber(ARGV[7]),
   room = { left = tonumber(ARGV[8]), first = true }, publish = ARGV[9],
   budget = { work = 48, most = 48, bytes = 4194304 },
@@ -43,6 +44,7 @@ for base = 0, #KEYS - width, width do
     body = KEYS[base + 5], meta = KEYS[base + 6], error = KEYS[base + 7], reason = KEYS[base + 8],
     dead_body = KEYS[base + 9],
   }, { unpack(KEYS, base + 10, base + width) })
+  slot.any = order == 'any'
   local last = at + tonumber(ARGV[at])
   local turn = {
     epoch = ARGV[at + 1], ensemble = ARGV[at + 2], limit = tonumber(ARGV[at + 3]), start = tonumber(ARGV[at + 4]),

@@ -18,7 +18,8 @@
 -- ARGV[4]   limit        most messages in the chunk, 1 to 1,000; fewer are claimed where they have more than 4 MiB
 -- ARGV[5]   before       most messages in the chunks of the batch before this one
 -- ARGV[6]   size         most messages in the batch
--- ARGV[7]   order        `high`: highest score first; `low`: lowest, and only those due
+-- ARGV[7]   order        `high`: highest score first; `any`: the same, and equal scores in an order that the stamp
+--   decides; `low`: lowest, and only those due
 -- ARGV[8]   max_retries  0 to 999
 -- ARGV[9]   max_replays  after so many replays the batch is halved with each further one
 -- ARGV[10]  strict       '1': refuse when this driver lost messages of the chunk; '0': leave those out
@@ -70,7 +71,7 @@ local slot = {
 local generation, seq, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4])
 local field = ARGV[2] .. ':' .. ARGV[3]
 local before, size = tonumber(ARGV[5]), tonumber(ARGV[6])
-local highest_first, max_retries, max_replays = ARGV[7] == 'high', tonumber(ARGV[8]), tonumber(ARGV[9])
+local highest_first, max_retries, max_replays = ARGV[7] ~= 'low', tonumber(ARGV[8]), tonumber(ARGV[9])
 local strict, keep_s, lease_ms = ARGV[10] == '1', ARGV[11], tonumber(ARGV[12])
 
 local now_ms = read_clock()
@@ -87,7 +88,7 @@ if refusal then
 end
 local sizes = measure(slot)
 slot.quiet, slot.unheld = sizes.quiet, sizes.prepare == 0
-slot.piece = 256
+slot.piece, slot.any = 256, ARGV[7] == 'any'
 begin_room(slot, { left = 4194304, first = true }, sizes.body + (sizes.held or 0), stored[8])
 redis.call('HLEN', slot.query_body)
 local record = redis.call('HGET', slot.query, field)

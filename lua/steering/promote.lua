@@ -52,8 +52,8 @@ for i = 6, #ARGV do
   if not stored and not waiting then
     answer = redis.call('ZSCORE', prepare, content) and 'in_flight' or 'absent'
   elseif highest_first then
-    local first = redis.call('ZREVRANGE', store, 0, 0, 'WITHSCORES')
-    if first[1] ~= content or tonumber(first[2]) <= max_retries then
+    local first = redis.call('ZREVRANGE', store, 0, 1, 'WITHSCORES')
+    if first[1] ~= content or first[2] == first[4] or tonumber(first[2]) <= max_retries then
       local top, own = math.max(tonumber(first[2] or 0), max_retries), tonumber(stored or 0)
       local above = top - top % scale + scale + own % scale -- one priority above, with its own age
       if above > 9007199254740991 then -- then only every second whole number is a score

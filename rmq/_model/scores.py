@@ -97,7 +97,7 @@ class Ties(Enum):
     OLDEST = "oldest"
     """The one that was sent first; sending it again with the same priority keeps its turn."""
     ANY = "any"
-    """Any: priorities up to 2^53 - 1, and above `max_retries`. Topics of releases before have it."""
+    """Any, whatever the contents: priorities above `max_retries`, up to 2^53 - 1. Topics of releases before have it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 from rmq._io.wire import Argument
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.replies import Claimed, ClaimReply, ExtendReply
-from rmq._model.scores import retries_left_after_claim, retries_left_of, scores_of, stamped
+from rmq._model.scores import Ties, retries_left_after_claim, retries_left_of, scores_of, stamped
 from rmq._model.topics import Topic
 from rmq._scripts.binding import Bound
 from rmq._scripts.keys import slot_keys
@@ -114,7 +114,7 @@ class Claims:
         self._common: dict[str, Any] = {
             "lease_ms": topic.lease_ms,
             "max_retries": topic.max_retries,
-            "order": order_of(topic),
+            "order": claim_order_of(topic),
             "sweep_limit": sweep_limit,
             "max_dead_age_ms": topic.max_dead_age_ms,
             "max_dead": topic.max_dead_per_slot,
@@ -256,6 +256,11 @@ def due_times(reply: list[bytes]) -> tuple[int, list[int]]:
 def order_of(topic: Topic) -> str:
     """Return which messages of a topic go first, as scripts take it."""
     return "low" if topic.type.timed else "high"
+
+
+def claim_order_of(topic: Topic) -> str:
+    """Return in which order a topic's messages are claimed, as scripts take it; `any`: contents do not decide."""
+    return "any" if topic.ties is Ties.ANY else order_of(topic)
 
 
 _claim_score = itemgetter(1)

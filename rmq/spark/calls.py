@@ -12,7 +12,7 @@ from rmq._model.scores import score_of
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import AnyPlace
 from rmq._scripts.binding import Bound
-from rmq._scripts.claiming import MAX_BATCH, order_of
+from rmq._scripts.claiming import MAX_BATCH, claim_order_of
 from rmq._scripts.keys import query_keys, slot_keys
 from rmq._transport.call import Call
 from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError, RmqError
@@ -207,7 +207,7 @@ def read(topic: Topic, reading: Reading, slot: int, chunk: int, limit: int, befo
         limit=limit,
         before=before,
         size=reading.size,
-        order=order_of(topic),
+        order=claim_order_of(topic),
         max_retries=topic.max_retries,
         max_replays=reading.max_replays,
         strict=int(reading.strict),

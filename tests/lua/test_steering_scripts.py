@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rmq._model.replies import ControlResult
+from rmq._model.scores import ages_for
 from rmq._model.topics import TopicType
 from rmq._model.workers import WorkerInfo
 from rmq._scripts import dead as dead_
@@ -55,6 +56,17 @@ def test_promote_with_priorities(make_slot: MakeSlot) -> None:
     assert promote(slot, b"retry", b"waiting") == [DONE, DONE]
     state = slot.state()
     assert (state.store, state.retry) == ({b"a": 91, b"b": 90, b"retry": 92, b"waiting": 93}, {})
+
+
+@pytest.mark.parametrize("ties", ["any", "oldest"])
+def test_promote_goes_above_equals(ties: str, make_slot: MakeSlot) -> None:
+    """The order of equal scores is no promise: whoever is promoted has none beside it, and then stays as it is."""
+    slot = make_slot(TopicType.PRIORITY, ties=ties)
+    scale = ages_for(slot.topic.max_priority).scale
+    slot.seed(SlotState(store={b"a": 50 * scale + 7, b"z": 50 * scale + 7}))
+    for _ in range(2):
+        promote(slot, b"z")
+        assert slot.state().store == {b"a": 50 * scale + 7, b"z": 51 * scale + 7}
 
 
 @pytest.mark.parametrize("store", [{b"retry": 3}, {b"retry": 16}])

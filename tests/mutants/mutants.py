@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.merging import MERGING
 from tests.mutants.mutant import mutant as _mutant
+from tests.mutants.ties import TIES
 
 MUTANTS = (
     # claiming
@@ -51,8 +52,8 @@ MUTANTS = (
     ),
     _mutant(
         "store is trimmed by rank although some were skipped",
-        ("take", "if skipped > 0 or start > 0 then", "if false then"),
-        ("take", "and skipped == 0 and start == 0 then", "then"),
+        ("take", "if skipped > 0 or start > 0 or slot.view then", "if false then"),
+        ("take", "and skipped == 0 and start == 0 and not slot.view then", "then"),
     ),
     _mutant(
         "the order of priorities is reversed",
@@ -65,8 +66,8 @@ MUTANTS = (
     ),
     _mutant("the next due time is the last one's", ("take_fresh", "second and tonumber(second) or false", "false")),
     _mutant("what was seen before a retry came back counts", ("claim_slot", "slot.quiet and peek or nil", "peek")),
-    _mutant("the search does not resume", ("take", "and 0 or rank - #contents", "and 0 or 0")),
-    _mutant("the search resumes too far behind", ("take", "0 or rank - #contents", "0 or rank")),
+    _mutant("the search does not resume", ("take", "items, rank - #contents + shift", "items, 0")),
+    _mutant("the search resumes too far behind", ("take", "items, rank - #contents + shift", "items, rank + shift")),
     _mutant("a paused slot is claimed from", ("claim_slot", "if not paused and", "if")),
     _mutant("a visit that only settles tells of nothing due", ("claim_slot", "whole(first_due)", "'0'")),
     _mutant("the next lease's end is forgotten", ("next_due", "if claim then", "if false then")),
@@ -293,4 +294,5 @@ MUTANTS = (
         ("share_of", "if chunk.replays <= max_replays then", "if true then"),
     ),
     *MERGING,
+    *TIES,
 )

@@ -2,7 +2,7 @@
 
 Written from the contract, without a look at performance. Each method takes what a call takes, returns what the call
 returns, and raises the error that refuses it before it changes anything. Equal scores go in the order that Redis
-happens to have, which is no promise (pitfall 17), but makes the comparison exact.
+happens to have, which is no promise (pitfall 17), but makes the comparison exact. With ties `any`, stamps decide.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from dataclasses import replace
 from rmq._model.messages import Encoded
 from rmq._model.owner import Owner
 from rmq._model.replies import Claimed, ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
-from rmq._model.scores import ages_for
+from rmq._model.scores import Ties, ages_for
 from rmq._model.topics import Topic, TopicType
 from rmq._scripts.claiming import Ack, Nack, WholeClaim
 from rmq.errors import BacklogFullError, FencedError, FixedTimePassedError
 from tests.stateful.clock import SlotClock
+from tests.stateful.tiers import chosen
 from tests.support.slots import Record, SlotState
 
 AGES_FROM_MS = 1_735_689_600_000
@@ -192,7 +193,7 @@ class Model:
         more = more or more_old
         self._trim_dead()
         stamp = clock.draw(self.now_ms, max(held.values(), default=0), bool(held))
-        due = [] if more_old or self.paused else self._claimable()[:limit]
+        due = [] if more_old or self.paused else self._chosen(limit, stamp)
         taken = [self._take(content, stamp) for content in due]
         if taken or moved:
             clock.note(self.now_ms, stamp if taken else None)
@@ -246,6 +247,12 @@ class Model:
             order = order[::-1]
         not_before = self.now_ms if self.topic.type.timed else float("inf")
         return [c for c in order if c not in self.slot.prepare and self.slot.store[c] <= not_before]
+
+    def _chosen(self, limit: int, stamp: int) -> list[bytes]:
+        """What a claim takes; where ties are `any` its stamp decides between equal scores."""
+        if self.topic.ties is Ties.ANY:
+            return chosen(self.slot.store, self.slot.prepare, limit, stamp, self.topic.max_retries)
+        return self._claimable()[:limit]
 
     def _take(self, content: bytes, stamp: int) -> Claimed:
         score = self.slot.store.pop(content)
@@ -439,8 +446,8 @@ class Model:
             else:
                 store[content] = retry.pop(content) % 1000
             return ControlResult.DONE
-        first = _lowest_first(store)[-1:]
-        if first != [content] or store[content] <= self.topic.max_retries:
+        others = [score for other, score in store.items() if other != content]
+        if store.get(content, 0) <= max([self.topic.max_retries, *others]):
             highest = max([self.topic.max_retries, *store.values()])
             self.totals["merged"] += content in store and content in retry
             scale = ages_for(self.topic.max_priority).scale

@@ -2,7 +2,9 @@
 -- one content is never in two hands; the search goes on behind it, over up to about 2,000 entries from rank `start`, or
 -- 8 MiB of contents, and as far as `fits` allows. Returns contents and store scores (alternating), the rank where a
 -- bound
--- ended the search (0 if none did), and whether all that is due was seen.
+-- ended the search (0 if none did), and whether all that is due was seen. Where ties are `any` (`slot.any`), a search
+-- from the start follows the claim's stamp, see `read_turned`. A search that a bound ended goes on without that, since
+-- only then nothing is left out; its `start` is the rank + 1.
 -- @include count
 -- @include whole
 -- @include fits
@@ -10,12 +12,15 @@
 local function take(slot, highest_first, limit, start, now_ms, stamp, max_retries, totals)
   local items, contents = {}, {}
   slot.cut = false
+  slot.view = slot.any and start == 0 and { stamp = stamp, rank = 0 }
   local in_flight = redis.call('ZCARD', slot.prepare) > 0
-  local rank, skipped, ended = start, 0, false
+  local shift = slot.any and start > 0 and 1 or 0
+  local begin = start - shift
+  local rank, skipped, ended = begin, 0, false
   local piece, left_bytes = slot.piece, 8388608
   local upto = string.format('%.0f', now_ms)
-  while #contents < limit and rank - start < 1000 and left_bytes > 0 do
-    local size = math.min(skipped > 0 and 1000 or limit - #contents, piece)
+  while #contents < limit and rank - begin < 1000 and left_bytes > 0 do
+    local size = math.min(skipped > 0 and 1000 or limit - #contents + (slot.passed or 0), piece)
     local page = read_page(slot, highest_first, rank, size, upto)
     local names, bytes = {}, 0
     for i = 1, #page, 2 do
@@ -61,11 +66,11 @@ local function take(slot, highest_first, limit, start, now_ms, stamp, max_retrie
     if has_retries then
       count(totals, 'merged', redis.call('ZREM', slot.retry, unpack(contents, first, last)))
     end
-    if skipped > 0 or start > 0 then
+    if skipped > 0 or start > 0 or slot.view then
       redis.call('ZREM', slot.store, unpack(contents, first, last))
     end
   end
-  if #contents > 0 and skipped == 0 and start == 0 then
+  if #contents > 0 and skipped == 0 and start == 0 and not slot.view then
     if highest_first then
       redis.call('ZREMRANGEBYRANK', slot.store, -#contents, -1)
     else
@@ -74,5 +79,10 @@ local function take(slot, highest_first, limit, start, now_ms, stamp, max_retrie
   end
   count(totals, 'delivered', #contents)
   local done = ended or #contents == limit or (slot.cut and #contents > 0)
-  return items, done and 0 or rank - #contents, ended
+  if done or (slot.view and slot.cut) then
+    return items, 0, ended
+  elseif slot.view then
+    return items, math.max(0, slot.view.rank - #contents) + 1, ended
+  end
+  return items, rank - #contents + shift, ended
 end

@@ -5,13 +5,18 @@
 -- they are read: so no more than `slot.piece` are read before it is known whether they fit. `peek`: the first two
 -- entries of store, where they are known; if that is all that matters, `slot.upcoming` then is the due time of the
 -- first one that is not due yet, and `slot.first` the score of what is the first in store afterwards; false for none.
+-- Where ties are `any` (`slot.any`), `take` looks for the rest from the first message on: then 0 is returned for the
+-- number passed over, which is in `slot.passed`.
 -- @include count
 -- @include fits
+-- @include contents_of
 -- @include read_page
+-- @include trim_turned
 local function take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries, totals, peek)
   if limit == 0 then
     return nil
   end
+  slot.view = slot.any and { stamp = stamp, rank = 0 }
   local page, wanted, ended
   local upto = string.format('%.0f', now_ms)
   local second = peek and peek[4]
@@ -23,7 +28,7 @@ local function take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries
     end
     ended = #page < 2 * limit
   elseif peek and limit == 1 then
-    page = { peek[1], peek[2] }
+    page = slot.view and read_turned(slot, slot.view, 1, peek) or { peek[1], peek[2] }
   else
     wanted = math.min(limit, slot.piece)
     page = read_page(slot, highest_first, 0, wanted, upto)
@@ -37,11 +42,12 @@ local function take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries
   end
   local fresh = string.format('%.0f', stamp * 1000 + max_retries)
   local read = #page / 2
-  local size = fitting(slot, page)
+  local size, rest = fitting(slot, page), false
   while wanted and size == read and read < limit and not ended do
     wanted = math.min(limit - read, slot.piece)
     local more = read_page(slot, highest_first, read, wanted, upto)
     if highest_first and #more > 0 and tonumber(more[#more]) <= max_retries then
+      rest = true
       break -- these are for `take`
     end
     ended = #more < 2 * wanted
@@ -82,6 +88,10 @@ local function take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries
       count(totals, 'merged', redis.call('ZREM', slot.retry, unpack(mine)))
       redis.call('ZREM', slot.store, unpack(mine))
     end
+  elseif slot.view and (slot.cut or rest) then
+    redis.call('ZREM', slot.store, unpack(contents_of(page)))
+  elseif slot.view and slot.view.tier then
+    trim_turned(slot, slot.view)
   elseif highest_first then
     redis.call('ZREMRANGEBYRANK', slot.store, -size, -1)
   else
@@ -90,9 +100,10 @@ local function take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries
   if peek and limit == 1 and taken == 1 then
     slot.first = second and tonumber(second) or false
   end
+  slot.passed = slot.any and size - taken or nil
   count(totals, 'delivered', taken)
   if slot.cut and taken == 0 then
     slot.room.first = true -- all of it is in flight: the search goes on
   end
-  return items, size - taken, ended and not slot.cut
+  return items, slot.any and 0 or size - taken, ended and not slot.cut
 end

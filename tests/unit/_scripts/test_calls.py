@@ -60,7 +60,7 @@ def test_a_claim() -> None:
             acks=[(b"a", 5), (b"b", 5), (b"c", 6)], nacks=[Nack(b"d", 5, "bury", 0, "E", "m")], whole=[(8, 2)]
         ),
     )
-    settings = [7, "zk", 60_000, 16, "high", 10, 4, 256, 30 * 86_400_000, 250_000, 4 * 1_048_576, "PUBLISH"]
+    settings = [7, "zk", 60_000, 16, "any", 10, 4, 256, 30 * 86_400_000, 250_000, 4 * 1_048_576, "PUBLISH"]
     nacks = [1, b"d", 5, "bury", 0, "E", "m"]
     assert list(call.args) == [*settings, *nacks, 2, 5, 2, b"a", b"b", 6, 1, b"c", 1, 8, 2]
     bounds = [256, 30 * 86_400_000, 250_000, 4 * 1_048_576, "PUBLISH"]
