@@ -20,7 +20,7 @@ BENCH := $(VENV)/.installed-bench
 SPARK := $(VENV)/.installed-spark
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test coverage test-failed test-redis test-long test-spark-long chaos histories bench bench-peers bench-rivals mutants check lint lint-lua types layers headers format constraints clean
+.PHONY: help demo demo-spark test coverage test-failed test-redis test-long test-spark-long chaos histories simulation bench bench-peers bench-rivals mutants check lint lint-lua types layers headers format constraints clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -83,6 +83,9 @@ chaos: $(DEV)  ## Worker processes under faults, on 3 + 3 Redis and 3 ZooKeepers
 histories: $(DEV)  ## Random histories with faults on one Redis and on a cluster; HISTORY_FLAGS="--minutes 10"
 	$(BIN)/python -m tests.histories --server alone $(HISTORY_FLAGS)
 	$(BIN)/python -m tests.histories --server cluster $(HISTORY_FLAGS)
+
+simulation: $(DEV)  ## Simulated histories in virtual time; SIMULATION_FLAGS="--seeds 1000 --shrink"
+	$(BIN)/python -m tests.simulation $(SIMULATION_FLAGS)
 
 bench: $(BENCH)  ## Measure speed and render docs/internals/performance.md; BENCH_FLAGS=--quick for a first look
 	$(BIN)/python -m benchmarks.suite $(BENCH_FLAGS)

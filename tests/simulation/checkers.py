@@ -1,0 +1,198 @@
+"""Finds in a history what RMQ promises never happens. Pure, one function for each promise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tests.simulation.history import History, Run, Sent
+from tests.simulation.plan import SUM_WINDOW_MS
+from tests.simulation.world import EPOCH_MS, START_S
+
+RENEWED = 1 / 3
+"""An outage of less than this part of the lease loses no lease."""
+
+ENDED = ("acked", "unknown")
+"""Outcomes of handlings that came to their end; of an `unknown` one the reply to its ack was lost."""
+
+PATIENCE_S = 20.0
+"""What is due is claimed in this time where nothing is wrong: handlers may be busy so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A broken promise: which, and how."""
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+def clock_s(ms: int) -> float:
+    """Return a time of Redis' clock on the monotonic one."""
+    return (ms - EPOCH_MS) / 1000 + START_S
+
+
+def check(history: History) -> list[Violation]:
+    """Return all that is wrong."""
+    return [violation for checker in CHECKERS for violation in checker(history)]
+
+
+def lost(history: History) -> Iterator[Violation]:
+    """Every accepted send is followed by a delivery that is claimed after it and handled to its end, or is dead."""
+    for key, (sends, runs) in history.of_content().items():
+        if key in history.dead:
+            continue
+        folds = history.topics[key[0]].kind == "sum"
+        for sent in sends:
+            if sent.state != "accepted" or not sent.executed_ms or _forgotten(history, sent):
+                continue
+            since_ms = sent.executed_ms[0 if folds else -1]  # repeats of a folded send count once
+            if not any(
+                run.outcome in ENDED and run.claimed_ms >= since_ms and (not folds or sent.number in run.carried)
+                for run in runs
+            ):
+                yield Violation("lost", f"{_sent(sent)}; handled: {[_run(run) for run in runs]}")
+
+
+def unexpected(history: History) -> Iterator[Violation]:
+    """Nothing is delivered that nobody has sent."""
+    for (topic, content), (sends, runs) in history.of_content().items():
+        sent_before = {sent.number: sent for sent in sends if sent.executed_ms}
+        for run in runs:
+            if run.wrong:
+                yield Violation("unexpected", f"{_run(run)}: {run.wrong}")
+            for number in run.carried:
+                sent = sent_before.get(number)
+                if sent is None or sent.executed_ms[0] > run.claimed_ms:
+                    yield Violation("unexpected", f"{_run(run)} of {topic}/{content} carries send {number}")
+
+
+def duplicated(history: History) -> Iterator[Violation]:
+    """What comes again has a cause: a new send, a failure, or a trouble of who had it."""
+    for sends, runs in history.of_content().values():
+        for first, second in pairwise(runs):
+            if first.outcome in ("failed", "late") or _sent_between(sends, first, second):
+                continue
+            if not history.met(first.process, clock_s(first.claimed_ms) - 0.01, second.start_s + 0.01):
+                yield Violation("duplicated", f"{_run(first)} and {_run(second)}")
+
+
+def counted_twice(history: History) -> Iterator[Violation]:
+    """No send is in two folded deliveries unless the first one did not end well, or had a trouble."""
+    for sends, runs in history.of_content().values():
+        if not sends or history.topics[sends[0].topic].kind != "sum":
+            continue
+        for i, first in enumerate(runs):
+            for second in runs[i + 1 :]:
+                if first.outcome != "acked" or not set(first.carried) & set(second.carried):
+                    continue
+                if not history.met(first.process, clock_s(first.claimed_ms) - 0.01, second.start_s + 0.01):
+                    yield Violation("counted twice", f"{_run(first)} and {_run(second)}")
+
+
+def overlap(history: History) -> Iterator[Violation]:
+    """While leases hold, a content is in one handler."""
+    for _, runs in history.of_content().values():
+        open_: list[Run] = []
+        for run in runs:
+            open_ = [each for each in open_ if each.end_s > run.start_s]
+            for each in open_:
+                if not _excused(history, each, run):
+                    yield Violation("overlap", f"{_run(each)} and {_run(run)}")
+            open_.append(run)
+
+
+def early(history: History) -> Iterator[Violation]:
+    """Nothing is delivered before it is due."""
+    for (topic, _), (sends, runs) in history.of_content().items():
+        kind = history.topics[topic].kind
+        if kind == "priority":
+            continue
+        for run in runs:
+            if run.attempt != 1:
+                continue
+            due = [_due_ms(sent, kind) for sent in sends if sent.executed_ms and sent.executed_ms[0] <= run.claimed_ms]
+            if due and run.claimed_ms < min(due):
+                yield Violation("early", f"{_run(run)}, {min(due) - run.claimed_ms} ms before")
+            if run.score > run.claimed_ms:
+                yield Violation("early", f"{_run(run)}, {run.score - run.claimed_ms} ms before its score")
+
+
+def order(history: History) -> Iterator[Violation]:
+    """Within a claim the larger priority goes first, and the earlier due time."""
+    claims: dict[tuple[str, str, int, int], list[Run]] = {}
+    for run in history.runs:
+        claims.setdefault((run.process, run.topic, run.slot, run.stamp), []).append(run)
+    for claim in claims.values():
+        up = history.topics[claim[0].topic].kind != "priority"
+        for first, second in pairwise(claim):
+            if (first.score > second.score) if up else (first.score < second.score):
+                yield Violation("order", f"{_run(first)} and {_run(second)}")
+
+
+def starved(history: History) -> Iterator[Violation]:
+    """What is due does not wait long where nothing is wrong."""
+    for (topic, _), (sends, runs) in history.of_content().items():
+        kind = history.topics[topic].kind
+        for sent in sends:
+            if sent.state != "accepted" or not sent.executed_ms:
+                continue
+            claimed = [run.claimed_ms for run in runs if run.claimed_ms >= sent.executed_ms[-1]]
+            if not claimed:
+                continue
+            claimed_ms = min(claimed)
+            before = [each for each in sends if each.executed_ms and each.executed_ms[-1] <= claimed_ms]
+            # a later send of the same content may have put it off
+            due_ms = max(_due_ms(each, kind, latest=True) for each in (before if kind == "fixed" else [sent]))
+            if claimed_ms - due_ms > PATIENCE_S * 1000:
+                from_s, to_s = clock_s(sent.executed_ms[0]), clock_s(claimed_ms)
+                if not any(each.from_s < to_s and each.to_s > from_s - PATIENCE_S for each in history.troubles):
+                    yield Violation("starved", f"{_sent(sent)} was claimed {claimed_ms - due_ms} ms late")
+
+
+CHECKERS: tuple[Callable[[History], Iterator[Violation]], ...] = (
+    lost, unexpected, duplicated, counted_twice, overlap, early, order, starved,
+)  # fmt: skip
+
+
+def _due_ms(sent: Sent, kind: str, *, latest: bool = False) -> int:
+    """Return when a send is due by itself: after the first time that it was carried out, or the last."""
+    if kind == "fixed":
+        return sent.fixed_ms
+    return sent.executed_ms[-1 if latest else 0] + {"range": sent.what, "sum": SUM_WINDOW_MS}.get(kind, 0)
+
+
+def _forgotten(history: History, sent: Sent) -> bool:
+    """Return whether the server forgot the send, or that it was handled and what followed."""
+    return any(history.forgotten(at_s, at_s) for at_s in sent.executed_s)
+
+
+def _sent_between(sends: list[Sent], first: Run, second: Run) -> bool:
+    return any(first.claimed_ms <= at_ms <= second.claimed_ms for sent in sends for at_ms in sent.executed_ms)
+
+
+def _excused(history: History, first: Run, second: Run) -> bool:
+    """Return whether the first handling's lease could not be renewed."""
+    from_s, to_s = clock_s(first.claimed_ms) - 0.01, second.start_s + 0.01
+    if history.met(first.process, from_s, to_s, "cut", "lose_reply", "lose_request", "kill", "forget", "restart"):
+        return True
+    lease_s = history.topics[first.topic].lease_s
+    long = history.met(first.process, from_s, to_s, "pause", "stall", "slow")
+    return sum(min(each.to_s, to_s) - max(each.from_s, from_s) for each in long) >= RENEWED * lease_s
+
+
+def _sent(sent: Sent) -> str:
+    at = ", ".join(f"{at_s - START_S:.3f}" for at_s in sent.executed_s)
+    return f"send {sent.number} of {sent.topic}/{sent.content} ({sent.what}), {sent.state}, executed at {at}"
+
+
+def _run(run: Run) -> str:
+    end = "never" if run.end_s == float("inf") else f"{run.end_s - START_S:.3f}"
+    return (
+        f"[{run.topic}/{run.slot} {run.content} attempt {run.attempt} in {run.process}, claimed"
+        f" {clock_s(run.claimed_ms) - START_S:.3f}, {run.start_s - START_S:.3f} to {end} {run.outcome}]"
+    )

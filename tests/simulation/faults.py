@@ -1,0 +1,155 @@
+"""What goes wrong in a simulation, and when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.history import FOREVER_S, Trouble
+from tests.simulation.network import Link
+from tests.simulation.plan import Fault
+from tests.simulation.world import START_S
+
+if TYPE_CHECKING:
+    from tests.simulation.simulation import Simulation
+
+SHORT_S = 0.5
+"""What a cut does is over then."""
+
+
+class Faults:
+    """Carries out the faults of a plan, and notes the troubles."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._over = False
+        self._losing: list[tuple[Fault, list[int]]] = []
+
+    def begin(self) -> None:
+        """Have each fault come at its time."""
+        simulation = self._simulation
+        simulation.network.loses = self._loses
+        for fault in simulation.plan.faults:
+            simulation.world.at(fault.at_s, lambda fault=fault: self._strike(fault))
+            if fault.kind == "restart" and fault.what:
+                simulation.world.at(fault.at_s - fault.what, simulation.server.remember)
+
+    def end(self) -> None:
+        """Let everything run again."""
+        self._over = True
+        simulation = self._simulation
+        self._losing.clear()
+        simulation.network.heal()
+        simulation.network.down = False
+        for name, worker in list(simulation.workers.items()):
+            if worker.process.paused:
+                simulation.world.resume(worker.process)
+            if worker.process.dead or worker.stopping:
+                self._start_again(name)
+        now_s = simulation.world.now_s
+        simulation.history.troubles = [
+            Trouble(each.kind, each.who, each.from_s, now_s if now_s < each.to_s < FOREVER_S else each.to_s)
+            for each in simulation.history.troubles
+        ]
+
+    def _strike(self, fault: Fault) -> None:
+        if self._over:
+            return
+        self._simulation.world.trace("fault", fault)
+        getattr(self, f"_{fault.kind}")(fault)
+
+    def _note(self, fault: Fault, from_s: float, for_s: float, kind: str = "") -> None:
+        self._simulation.history.troubles.append(Trouble(kind or fault.kind, fault.target, from_s, from_s + for_s))
+
+    def _later(self, fault: Fault, action: object) -> None:
+        def act() -> None:
+            if not self._over:
+                action()  # pyright: ignore
+
+        self._simulation.world.at(fault.for_s, act)
+
+    def _cut(self, fault: Fault) -> None:
+        network = self._simulation.network
+        self._note(fault, network.world.now_s, SHORT_S)
+        network.cut_all(fault.target or None)
+
+    def _lose_reply(self, fault: Fault) -> None:
+        self._losing.append((fault, [int(fault.what)]))
+
+    _lose_request = _lose_reply
+
+    def _loses(self, link: Link, name: str) -> str:
+        """Return what becomes of a call: the `request` or the `reply` is lost, or nothing."""
+        if name.isupper():
+            return ""
+        for fault, left in self._losing:
+            if fault.target in ("", link.process.name) and fault.script in name:
+                left[0] -= 1
+                if left[0] == 0:
+                    self._losing.remove((fault, left))
+                    who = Fault(fault.at_s, fault.kind, link.process.name)
+                    self._note(who, self._simulation.world.now_s - 0.01, SHORT_S)
+                    return fault.kind.removeprefix("lose_")
+                break
+        return ""
+
+    def _stall(self, fault: Fault) -> None:
+        self._simulation.network.stall(fault.target, fault.for_s)
+        self._note(fault, self._simulation.world.now_s, fault.for_s + SHORT_S)
+
+    def _slow(self, fault: Fault) -> None:
+        network = self._simulation.network
+        network.slowness = fault.what
+        self._note(fault, network.world.now_s, fault.for_s + SHORT_S)
+        self._later(fault, lambda: setattr(network, "slowness", 1.0))
+
+    def _pause(self, fault: Fault) -> None:
+        simulation = self._simulation
+        process = simulation.workers[fault.target].process
+        if process.dead or process.paused:
+            return
+        simulation.world.pause(process)
+        self._note(fault, simulation.world.now_s, fault.for_s)
+        self._later(fault, lambda: simulation.world.resume(process))
+
+    def _kill(self, fault: Fault) -> None:
+        simulation = self._simulation
+        worker = simulation.workers[fault.target]
+        if worker.process.dead or worker.stopping:
+            return
+        simulation.world.kill(worker.process)
+        now_s = simulation.world.now_s
+        for run in simulation.history.runs:
+            if run.process == fault.target and run.end_s == FOREVER_S:
+                run.end_s = now_s
+        self._note(fault, now_s, FOREVER_S)
+        self._later(fault, lambda: self._start_again(fault.target))
+
+    def _stop(self, fault: Fault) -> None:
+        worker = self._simulation.workers[fault.target]
+        if worker.process.dead or worker.process.paused or worker.stopping:
+            return
+        worker.stop()
+        self._note(fault, self._simulation.world.now_s, fault.for_s)
+        self._later(fault, lambda: self._start_again(fault.target))
+
+    def _start_again(self, name: str) -> None:
+        worker = self._simulation.workers[name]
+        if worker.process.dead or worker.stopping:
+            self._simulation.start_worker(worker.plan)
+
+    def _restart(self, fault: Fault) -> None:
+        simulation = self._simulation
+        network, now_s = simulation.network, simulation.world.now_s
+        network.cut_all()
+        network.down = True
+        simulation.server.restart(forgets=fault.what > 0)
+        self._note(fault, now_s, fault.for_s + SHORT_S)
+        if fault.what:
+            simulation.history.troubles.append(Trouble("forget", "", now_s - fault.what, now_s))
+
+        self._later(fault, lambda: setattr(network, "down", False))
+
+
+def began_s(fault: Fault) -> float:
+    """Return when a fault comes, on the monotonic clock."""
+    return fault.at_s + START_S

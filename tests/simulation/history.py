@@ -1,0 +1,127 @@
+"""What happened in a simulation: sends, handlings, troubles. The checkers read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.plan import TopicPlan
+
+FOREVER_S = float("inf")
+
+
+@dataclass(eq=False)
+class Sent:
+    """One send of one message.
+
+    Attributes:
+        number: Its number in the history, from 0.
+        topic: Name of its topic.
+        content: Its content.
+        what: Delay in ms, or priority.
+        bit: Of a Sum: which bit it is.
+        fixed_ms: Of FIXED_TIME: when it is due.
+        begun_s: When the send was called.
+        state: `open` while it is under way or its process has died in it, then `accepted`, `unknown` or `refused`.
+        executed_ms: Redis' times at which it was carried out; several where it was repeated.
+        executed_s: The same by the monotonic clock.
+    """
+
+    number: int
+    topic: str
+    content: str
+    what: int
+    bit: int
+    fixed_ms: int
+    begun_s: float
+    state: str = "open"
+    executed_ms: list[int] = field(default_factory=list[int])
+    executed_s: list[float] = field(default_factory=list[float])
+
+
+@dataclass(eq=False)
+class Run:
+    """One handling of one delivery; `end_s` is infinite where its process died in it.
+
+    Attributes:
+        carried: The numbers of the sends that it stands for, as far as its body tells.
+        wrong: What is wrong with its body; empty where nothing is.
+        outcome: `acked`, `failed`, `late` (lost its lease) or empty.
+    """
+
+    process: str
+    topic: str
+    slot: int
+    content: str
+    claimed_ms: int
+    stamp: int
+    score: int
+    attempt: int
+    start_s: float
+    carried: tuple[int, ...] = ()
+    wrong: str = ""
+    end_s: float = FOREVER_S
+    outcome: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A time in which something went wrong.
+
+    Attributes:
+        kind: The kind of fault.
+        who: A process; empty for all.
+        from_s: Its beginning; of a restart that forgets, since when all is forgotten.
+        to_s: Its end.
+    """
+
+    kind: str
+    who: str
+    from_s: float
+    to_s: float
+
+
+@dataclass
+class History:
+    """All of it.
+
+    Attributes:
+        topics: By name.
+        sends: In the order of their numbers.
+        runs: In the order of their beginning.
+        troubles: In no order.
+        dead: Topic and content of what is dead at the end.
+    """
+
+    topics: dict[str, TopicPlan] = field(default_factory=dict[str, TopicPlan])
+    sends: list[Sent] = field(default_factory=list[Sent])
+    runs: list[Run] = field(default_factory=list[Run])
+    troubles: list[Trouble] = field(default_factory=list[Trouble])
+    dead: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+
+    def of_content(self) -> dict[tuple[str, str], tuple[list[Sent], list[Run]]]:
+        """Return the sends and runs of each topic and content."""
+        found: dict[tuple[str, str], tuple[list[Sent], list[Run]]] = {}
+        for sent in self.sends:
+            found.setdefault((sent.topic, sent.content), ([], []))[0].append(sent)
+        for run in self.runs:
+            found.setdefault((run.topic, run.content), ([], []))[1].append(run)
+        return found
+
+    def forgotten(self, from_s: float, to_s: float) -> bool:
+        """Return whether the server forgot something that it did in this time."""
+        return any(each.kind == "forget" and each.from_s <= to_s and from_s <= each.to_s for each in self.troubles)
+
+    def met(self, who: str, from_s: float, to_s: float, *kinds: str) -> list[Trouble]:
+        """Return the troubles of these kinds, by default of all, that a process met in a time."""
+        return [
+            each
+            for each in self.troubles
+            if each.who in ("", who) and each.from_s < to_s and each.to_s > from_s and (not kinds or each.kind in kinds)
+        ]
+
+
+def bits_of(value: Any) -> set[int]:
+    """Return the bits of a sum."""
+    number = int(value)
+    return {bit for bit in range(number.bit_length()) if number >> bit & 1}

@@ -1,0 +1,207 @@
+"""What happens in a simulation, drawn from its seed: topics, processes, sends and faults. A failing plan is shrunk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from random import Random
+
+from rmq import Fixed, Merge, Sum, Topic, TopicType
+from rmq._model.retry import ExponentialRetry
+
+KINDS = ("range", "fixed", "priority", "sum")
+
+SUM_WINDOW_MS = 500
+
+MOST_BITS = 50
+"""Sends of one content of a Sum: each is a bit of its own, so that a sum tells of which sends it consists."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """A topic: `kind` is one of KINDS."""
+
+    name: str
+    kind: str
+    slots: int
+    lease_s: int
+    max_retries: int
+
+    def topic(self) -> Topic:
+        """Return its definition."""
+        type_ = {"fixed": TopicType.FIXED_TIME, "priority": TopicType.PRIORITY}.get(self.kind, TopicType.RANGE_MERGE)
+        return Topic(
+            self.name,
+            type_,
+            slots=self.slots,
+            lease=timedelta(seconds=self.lease_s),
+            max_retries=self.max_retries,
+            retry=ExponentialRetry(100, 2_000),
+            merge=Merge(Sum(), window=Fixed(SUM_WINDOW_MS)) if self.kind == "sum" else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """A consuming process: how it consumes (`listener`, `batch`, `poll`), and with how many threads."""
+
+    name: str
+    style: str
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendPlan:
+    """A call that sends: when, by whom, to which topic, and for each message its content and its delay or priority."""
+
+    at_s: float
+    producer: str
+    topic: int
+    messages: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What goes wrong.
+
+    Attributes:
+        at_s: When.
+        kind: `cut`, `lose_reply`, `lose_request`, `stall`, `slow`, `pause`, `kill`, `stop`, `restart`.
+        target: A process; empty for all, or for the server.
+        for_s: How long; of `kill` and `stop`: until it is started again.
+        what: `slow`: how many times; `restart`: how many seconds are forgotten; `lose_*`: which call from now on.
+        script: `lose_*`: part of the name of the script.
+    """
+
+    at_s: float
+    kind: str
+    target: str = ""
+    for_s: float = 0.0
+    what: float = 0.0
+    script: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that happens; what the scheduler and the network draw follows from the seed, too.
+
+    Attributes:
+        seed: The seed.
+        length_s: How long sends and faults go on.
+        topics: The topics.
+        workers: The consuming processes.
+        sends: The sends, by time.
+        faults: The faults, by time.
+        yields: How often a task is interrupted where it asks for the time.
+        warm: Whether the scripts are loaded at the beginning.
+    """
+
+    seed: int
+    length_s: float
+    topics: tuple[TopicPlan, ...]
+    workers: tuple[WorkerPlan, ...]
+    sends: tuple[SendPlan, ...]
+    faults: tuple[Fault, ...] = ()
+    yields: float = 0.0
+    warm: bool = True
+
+    def described(self) -> str:
+        """Return it in lines."""
+        lines = [f"seed {self.seed}: {self.length_s:g} s, yields {self.yields:g}, scripts loaded: {self.warm}"]
+        lines += [f"  {each}" for each in (*self.topics, *self.workers, *self.sends, *self.faults)]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large the simulations are that `draw_plan` draws."""
+
+    length_s: float = 60.0
+    workers: int = 3
+    sends_per_s: float = 2.0
+    faults: int = 8
+    kinds: tuple[str, ...] = KINDS
+    fault_kinds: tuple[str, ...] = field(
+        default=("cut", "lose_reply", "lose_request", "stall", "slow", "pause", "kill", "stop", "restart")
+    )
+
+
+def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
+    """Draw a plan."""
+    limits = limits or Limits()
+    chance = Random(f"plan {seed}")
+    length_s = limits.length_s * chance.uniform(0.5, 1.5)
+    kinds = chance.sample(limits.kinds, chance.randint(1, min(2, len(limits.kinds))))
+    topics = tuple(
+        TopicPlan(
+            f"{kind}-topic", kind, chance.choice((1, 2, 4)), chance.choice((2, 3, 5, 10)), chance.choice((2, 6, 16))
+        )
+        for kind in kinds
+    )
+    workers = tuple(
+        WorkerPlan(f"worker{i}", chance.choice(("listener", "listener", "batch", "poll")), chance.randint(1, 3))
+        for i in range(chance.randint(1, limits.workers))
+    )
+    plan = Plan(seed, length_s, topics, workers, _sends(chance, length_s, topics, limits.sends_per_s))
+    faults = sorted((_fault(chance, plan, limits) for _ in range(chance.randint(0, limits.faults))), key=_when)
+    yields = chance.choice((0.0, 0.0, 0.01, 0.1))
+    return replace(plan, faults=_one_restart_at_a_time(faults), yields=yields, warm=chance.random() < 0.8)
+
+
+def _when(fault: Fault) -> float:
+    return fault.at_s
+
+
+def _sends(chance: Random, length_s: float, topics: tuple[TopicPlan, ...], per_s: float) -> tuple[SendPlan, ...]:
+    found: list[SendPlan] = []
+    contents = chance.choice((3, 10, 40))
+    at_s = 0.0
+    while (at_s := at_s + chance.expovariate(per_s)) < length_s:
+        topic = chance.randrange(len(topics))
+        size = chance.choice((1, 1, 1, 3, 12))
+        what = {
+            "range": lambda: chance.choice((20, 200, 1_000, 4_000)),
+            "fixed": lambda: chance.choice((1_500, 3_000, 6_000)),
+            "priority": lambda: chance.randint(100, 120),
+            "sum": lambda: 0,
+        }[topics[topic].kind]
+        messages = tuple((chance.randrange(contents), what()) for _ in range(size))
+        found.append(SendPlan(at_s, f"producer{chance.randrange(2)}", topic, messages))
+    return tuple(found)
+
+
+def _fault(chance: Random, plan: Plan, limits: Limits) -> Fault:
+    at_s = chance.uniform(1.0, plan.length_s)
+    kind = chance.choice(limits.fault_kinds)
+    workers = [worker.name for worker in plan.workers]
+    everyone = [*workers, *workers, "producer0", "producer1"]
+    lease_s = max(topic.lease_s for topic in plan.topics)
+    match kind:
+        case "cut":
+            return Fault(at_s, kind, chance.choice([*everyone, ""]))
+        case "lose_reply" | "lose_request":
+            script = chance.choice(("", "claim", "ack", "nack", "extend", "send"))
+            return Fault(at_s, kind, chance.choice([*everyone, ""]), what=chance.randint(1, 5), script=script)
+        case "stall":
+            return Fault(at_s, kind, chance.choice(everyone), chance.choice((0.3, 1.0, 3.0, 2.0 * lease_s)))
+        case "slow":
+            return Fault(at_s, kind, "", chance.uniform(1, 20), chance.choice((10.0, 100.0, 1_000.0)))
+        case "pause":
+            return Fault(at_s, kind, chance.choice(workers), chance.choice((0.1, 1.0, 1.2 * lease_s, 3.0 * lease_s)))
+        case "kill" | "stop":
+            return Fault(at_s, kind, chance.choice(workers), chance.uniform(0.1, 10))
+        case _:
+            return Fault(at_s, "restart", "", chance.choice((0.05, 1.0, 4.0)), chance.choice((0.0, 0.0, 0.05, 1.0)))
+
+
+def _one_restart_at_a_time(faults: list[Fault]) -> tuple[Fault, ...]:
+    """Leave out restarts that would begin before the one before is over: there is one copy of the data."""
+    kept: list[Fault] = []
+    free_s = 0.0
+    for fault in faults:
+        if fault.kind == "restart":
+            if fault.at_s - fault.what <= free_s:
+                continue
+            free_s = fault.at_s + fault.for_s
+        kept.append(fault)
+    return tuple(kept)

@@ -1,0 +1,199 @@
+"""The real Redis of the simulation: its clock, its hints, and how it forgets its last writes.
+
+One server serves all seeds. Time comes from a key, as in the tests of the scripts, so that it is virtual. Before a
+restart that forgets, the data is copied to another database at the moment from which on all is forgotten, and back at
+the restart.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from hashlib import sha1
+from typing import Any
+
+import hiredis
+
+from rmq._io.wire import NOTHING, Argument, ReplyError, pack
+from rmq._transport.script_library import ScriptLibrary
+from tests.simulation.world import World
+from tests.support.servers import RedisServer
+from tests.support.slots import CLOCK_KEY
+
+CONFIG = ("hash-max-ziplist-entries 100000", "hash-max-ziplist-value 1000000", "databases 2")
+"""So that a hash keeps the order of its fields: else it depends on a number that the server draws when it starts."""
+
+_COPY = """
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  redis.call('COPY', key, key, 'DB', 1)
+end
+"""
+
+_ACCOUNTS = """
+local wrong = {}
+for _, store in ipairs(ARGV) do
+  local found = redis.call('HMGET', 'meta{' .. store .. '}', 'accepted', 'merged', 'acked', 'cancelled', 'purged',
+    'trimmed', 'dropped')
+  local function total(i) return tonumber(found[i] or 0) end
+  local there = redis.call('ZCARD', store)
+  for _, section in ipairs({'prepare', 'retry', 'dead'}) do
+    there = there + redis.call('ZCARD', section .. '{' .. store .. '}')
+  end
+  local gone = total(3) + total(4) + total(5) + total(6) + total(7)
+  if total(1) - total(2) ~= there + gone then
+    wrong[#wrong + 1] = store .. ': accepted ' .. total(1) .. ', merged ' .. total(2) .. ', there ' .. there
+      .. ', gone ' .. gone
+  end
+end
+return wrong
+"""
+_ACCOUNTS_SHA = sha1(_ACCOUNTS.encode(), usedforsecurity=False).hexdigest()
+
+UNTRACED = frozenset({"INFO", "CONFIG"})
+"""What the real server answers differently each time, and nobody acts on."""
+
+_TAG = re.compile(rb"\{([A-Za-z0-9._-]+_\d+)\}$")
+
+
+class Server:
+    """A real Redis under virtual time.
+
+    Args:
+        redis: The server.
+        scripts: The scripts, which read the clock that `execute` sets.
+    """
+
+    def __init__(self, redis: RedisServer, scripts: ScriptLibrary) -> None:
+        self.redis = redis
+        self.scripts = scripts
+        self.world: World | None = None
+        self.sorted_sets: frozenset[bytes] = frozenset()
+        """Names of the topics whose accounts are checked."""
+        self.calls = 0
+        self._names = {scripts[name].sha.encode(): name for name in scripts.names()}
+        self._main = _Line(str(redis.socket_path))
+        self._tap = _Line(str(redis.socket_path))
+        self._tap.call("PSUBSCRIBE", "wake{*")
+        self._main.call("SCRIPT", "LOAD", _ACCOUNTS)
+        self._clock_ms = 0
+
+    def close(self) -> None:
+        self._main.close()
+        self._tap.close()
+
+    def begin(self, world: World, *, warm: bool) -> None:
+        """Begin a seed with nothing in it.
+
+        Args:
+            world: Whose clock rules.
+            warm: Whether the scripts are loaded.
+        """
+        self.world, self._clock_ms = world, 0
+        self._main.call("FLUSHALL")
+        self._load_scripts(warm=warm)
+        self._drain_hints()
+
+    def name_of(self, command: list[bytes]) -> str:
+        """Return the name of a script, or of a plain command."""
+        name = command[0].upper()
+        return self._names.get(command[1], "unknown script") if name == b"EVALSHA" else name.decode()
+
+    def execute(self, command: list[bytes], name: str, doing: Any) -> tuple[Any, list[tuple[bytes, bytes]]]:
+        """Carry out a command at the present virtual time; return its reply and the hints that it published."""
+        world = self.world
+        assert world is not None
+        self.calls += 1
+        parts = []
+        if (now_ms := world.now_ms) != self._clock_ms:
+            parts.append(pack("SET", CLOCK_KEY, now_ms))
+            self._clock_ms = now_ms
+        before = len(parts)
+        parts.append(pack(*command))
+        if stores := self._stores(command):
+            parts.append(pack("EVALSHA", _ACCOUNTS_SHA, 0, *stores))
+        replies = self._main.pipeline(parts)
+        reply = replies[before]
+        if stores:
+            for wrong in replies[-1]:
+                world.failed(f"accounts after {name}: {wrong.decode()}")
+        if doing is not None and not isinstance(reply, ReplyError):
+            doing.executed(command, name, world)
+        hints = self._drain_hints() if b"PUBLISH" in command else []
+        shown = b"" if name in UNTRACED else b" ".join(command[2:])
+        world.trace(name, shown, "" if name in UNTRACED else reply)
+        return reply, hints
+
+    def call(self, *args: Argument) -> Any:
+        """Carry out a command beside the simulation: for checks and preparations."""
+        return self._main.call(*args)
+
+    # --- restarts
+
+    def remember(self) -> None:
+        """Copy all data: what is written from now on may be forgotten."""
+        self._main.call("EVAL", _COPY, 0)
+
+    def restart(self, *, forgets: bool) -> None:
+        """Restart: scripts are gone, and what was written since `remember` where it is forgotten."""
+        if forgets:
+            self._main.call("SWAPDB", 0, 1)
+        self._main.pipeline([pack("SELECT", 1), pack("FLUSHDB"), pack("SELECT", 0)])
+        self._clock_ms = 0
+        self._load_scripts(warm=False)
+
+    def _load_scripts(self, *, warm: bool) -> None:
+        self._main.call("SCRIPT", "FLUSH")
+        wanted = [_ACCOUNTS, *(self.scripts.text(name) for name in self.scripts.names() if warm)]
+        self._main.pipeline([pack("SCRIPT", "LOAD", text) for text in wanted])
+
+    def _stores(self, command: list[bytes]) -> list[bytes]:
+        """Return the store keys of the slots that a script call touches, where their accounts are to be checked."""
+        if command[0] != b"EVALSHA" or not self.sorted_sets:
+            return []
+        keys = command[3 : 3 + int(command[2])]
+        found = {match.group(1) for key in keys if (match := _TAG.search(key))}
+        return sorted(tag for tag in found if tag.rpartition(b"_")[0] in self.sorted_sets)
+
+    def _drain_hints(self) -> list[tuple[bytes, bytes]]:
+        """Return the hints that were published; the answer to PING comes behind all of them."""
+        self._tap.send(pack("PING"))
+        hints: list[tuple[bytes, bytes]] = []
+        while (reply := self._tap.read())[0] == b"pmessage":
+            hints.append((reply[2], reply[3]))
+        return hints
+
+
+class _Line:
+    """A connection to the real server."""
+
+    def __init__(self, path: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(30.0)
+        self._socket.connect(path)
+        self._reader: Any = hiredis.Reader(replyError=ReplyError, notEnoughData=NOTHING)
+
+    def send(self, request: bytes) -> None:
+        self._socket.sendall(request)
+
+    def read(self) -> Any:
+        reader = self._reader
+        while (reply := reader.gets()) is NOTHING:
+            data = self._socket.recv(262_144)
+            if not data:
+                raise ConnectionError("the real Redis has closed the connection")
+            reader.feed(data)
+        return reply
+
+    def pipeline(self, requests: list[bytes]) -> list[Any]:
+        self.send(b"".join(requests))
+        return [self.read() for _ in requests]
+
+    def call(self, *args: Argument) -> Any:
+        self.send(pack(*args))
+        reply = self.read()
+        if isinstance(reply, ReplyError):
+            raise reply
+        return reply
+
+    def close(self) -> None:
+        self._socket.close()

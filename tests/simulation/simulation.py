@@ -1,0 +1,263 @@
+"""Runs a plan: producers and workers with the real library, faults at their times, and the accounts at the end."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, Topic
+from rmq._model.messages import Message
+from rmq.errors import RmqError, SendError
+from tests.simulation.backend import Simulated
+from tests.simulation.checkers import Violation, check
+from tests.simulation.faults import Faults
+from tests.simulation.history import History, Sent
+from tests.simulation.network import Network
+from tests.simulation.plan import MOST_BITS, Plan, SendPlan, WorkerPlan
+from tests.simulation.server import Server
+from tests.simulation.virtual import inhabit
+from tests.simulation.workers import Worker
+from tests.simulation.world import START_S, HungError, Process, World
+from tests.support.slots import check_topic
+
+DRAIN_S = 240.0
+"""How long after the last fault everything has to be handled."""
+
+TIMEOUT_S, DEADLINE_S = 2.0, 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a plan.
+
+    Attributes:
+        violations: Broken promises.
+        digest: What the whole history comes to: equal for equal plans.
+        simulated_s: How much time passed.
+        sends: How many messages were sent.
+        runs: How many handlings there were.
+        calls: How many commands the real Redis has carried out.
+    """
+
+    violations: tuple[Violation, ...]
+    digest: str
+    simulated_s: float
+    sends: int
+    runs: int
+    calls: int
+
+    @property
+    def kinds(self) -> set[str]:
+        """Which promises were broken."""
+        return {violation.kind for violation in self.violations}
+
+
+class Sending:
+    """A call that sends, for whoever carries out its requests: notes when."""
+
+    def __init__(self, sents: Sequence[Sent]) -> None:
+        self._sents = {sent.content.encode(): sent for sent in sents}
+
+    def executed(self, command: list[bytes], name: str, world: World) -> None:
+        """Note that a request of it was carried out."""
+        if name.startswith("send"):
+            for argument in command[3:]:
+                if (sent := self._sents.get(argument)) is not None:
+                    sent.executed_ms.append(world.now_ms)
+                    sent.executed_s.append(world.now_s)
+
+
+class Simulation:
+    """One run of a plan."""
+
+    def __init__(self, plan: Plan, server: Server, *, lines: bool = False) -> None:
+        self.plan = plan
+        self.server = server
+        self.world = World(plan.seed, plan.yields)
+        self.network = Network(self.world, server, plan.seed)
+        self.topics = [each.topic() for each in plan.topics]
+        self.history = History({each.name: each for each in plan.topics})
+        self.workers: dict[str, Worker] = {}
+        self.faults = Faults(self)
+        self._bits: dict[tuple[str, str], int] = {}
+        self._sending = 0
+        if lines:
+            self.world.lines = []
+
+    def run(self) -> Outcome:
+        """Run it to its end."""
+        collecting = gc.isenabled()
+        gc.disable()  # what is dropped when must not depend on what ran before
+        disabled = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        calls = self.server.calls
+        try:
+            with inhabit(self.world, self.plan.seed):
+                self.server.begin(self.world, warm=self.plan.warm)
+                self.server.sorted_sets = frozenset(topic.name.encode() for topic in self.topics)
+                try:
+                    self._play()
+                except HungError as error:
+                    self.world.failed(f"hung: {error}")
+                self.world.end()
+        finally:
+            logging.disable(disabled)
+            if collecting:
+                gc.enable()
+        violations = [Violation(failure.split()[0], failure) for failure in self.world.failures]
+        violations += check(self.history)
+        return Outcome(
+            tuple(violations),
+            self.world.digest,
+            self.world.elapsed_s,
+            len(self.history.sends),
+            len(self.history.runs),
+            self.server.calls - calls,
+        )
+
+    def backend(self, process: Process) -> Simulated:
+        """Return how a process waits."""
+        return Simulated(self.world, process, self.network)
+
+    def client(self, process: Process) -> RmqClient:
+        """Return a client of a process: the real one, whose waits are simulated."""
+        kind = type("SimulatedClient", (RmqClient,), {"_blocking": self.backend(process)})
+        return kind("redis://simulated", timeout_s=TIMEOUT_S, deadline_s=DEADLINE_S)
+
+    # --- the course of a plan
+
+    def _play(self) -> None:
+        world, plan = self.world, self.plan
+        for each in plan.workers:
+            self.start_worker(each)
+        for name in sorted({send.producer for send in plan.sends}):
+            self._sending += 1
+            process = world.process(name)
+            sends = [send for send in plan.sends if send.producer == name]
+            world.spawn(process, lambda process=process, sends=sends: self._produce(process, sends), name)
+        self.faults.begin()
+        world.run(plan.length_s)
+        self.faults.end()
+        end_s = world.elapsed_s + DRAIN_S
+        while self._sending or not self._drained():
+            if world.elapsed_s >= end_s:
+                world.failed(f"starved: not drained {DRAIN_S:g} s after the last fault: {self._left()}")
+                break
+            world.run(world.elapsed_s + 0.5)
+        self._note_dead()
+        for worker in self.workers.values():
+            worker.stop()
+        world.run(world.elapsed_s + 120.0, lambda: not any(each.tasks for each in world.processes if not each.dead))
+        for process in world.processes:
+            if process.tasks and not process.dead:
+                world.failed(f"hung: {process} does not end: {[task.name for task in process.tasks]}")
+        self._check_slots()
+
+    def start_worker(self, plan: WorkerPlan) -> None:
+        """Start a consuming process."""
+        worker = Worker(self, plan)
+        self.workers[plan.name] = worker
+        worker.start()
+
+    def _produce(self, process: Process, sends: list[SendPlan]) -> None:
+        world = self.world
+        client = self.client(process)
+        for send in sends:
+            if (wait_s := send.at_s + START_S - world.now_s) > 0:
+                world.sleep(wait_s)
+            self._send(client, send)
+        client.close()
+        self._sending -= 1
+
+    def _send(self, client: RmqClient, plan: SendPlan) -> None:
+        world, topic = self.world, self.topics[plan.topic]
+        sents: list[Sent] = []
+        taken: set[int] = set()
+        for number, what in plan.messages:
+            if number not in taken:
+                taken.add(number)
+                sents.append(self._sent(topic, number, what))
+        messages = [self._message(sent) for sent in sents]
+        states: dict[int, str] = {}
+        task = world.current
+        assert task is not None
+        task.doing = Sending(sents)
+        try:
+            producer = client.producer(topic)
+            if len(messages) > 1:
+                producer.send_many(messages)
+            else:
+                producer.send(messages[0])
+        except SendError as error:
+            states = {id(each): "unknown" for each in error.unknown}
+            states |= {id(each): "refused" for each in error.not_stored}
+        except RmqError:
+            states = {id(each): "unknown" for each in messages}
+        finally:
+            task.doing = None
+        for sent, message in zip(sents, messages, strict=True):
+            sent.state = states.get(id(message), "accepted")
+            if sent.state == "accepted" and not sent.executed_ms:
+                world.failed(f"unexecuted: send {sent.number} of {sent.topic}/{sent.content} was accepted")
+            if sent.state == "refused" and sent.executed_ms:
+                world.failed(f"refused: send {sent.number} of {sent.topic}/{sent.content} was carried out")
+
+    def _sent(self, topic: Topic, number: int, what: int) -> Sent:
+        plan = self.history.topics[topic.name]
+        content = f"c{number}"
+        bit = 0
+        if plan.kind == "sum":
+            drawn = self._bits.get((topic.name, content), 0)
+            self._bits[topic.name, content] = drawn + 1
+            content, bit = f"c{number}.{drawn // MOST_BITS}", drawn % MOST_BITS
+        fixed_ms = self.world.now_ms + what if plan.kind == "fixed" else 0
+        sent = Sent(len(self.history.sends), topic.name, content, what, bit, fixed_ms, self.world.now_s)
+        self.history.sends.append(sent)
+        return sent
+
+    def _message(self, sent: Sent) -> Message:
+        kind, body = self.history.topics[sent.topic].kind, str(sent.number)
+        match kind:
+            case "fixed":
+                return FixedTimeMessage(sent.content, sent.fixed_ms, body=body)
+            case "priority":
+                return PriorityMessage(sent.content, sent.what, body=body)
+            case "sum":
+                return RangeMergeMessage(sent.content, body=1 << sent.bit)
+            case _:
+                return RangeMergeMessage(sent.content, sent.what, body=body)
+
+    # --- the end
+
+    def _sections(self, *sections: str) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for topic in self.topics:
+            for slot in range(topic.slots):
+                store = f"{topic.name}_{slot}"
+                for section in sections:
+                    key = store if section == "store" else f"{section}{{{store}}}"
+                    if size := self.server.call("ZCARD", key):
+                        found[key] = size
+        return found
+
+    def _left(self) -> dict[str, int]:
+        return self._sections("store", "prepare", "retry")
+
+    def _drained(self) -> bool:
+        return not self._left()
+
+    def _note_dead(self) -> None:
+        for topic in self.topics:
+            for slot in range(topic.slots):
+                for content in self.server.call("ZRANGE", f"dead{{{topic.name}_{slot}}}", 0, -1):
+                    self.history.dead.add((topic.name, content.decode()))
+
+    def _check_slots(self) -> None:
+        with self.server.redis.connect() as client:
+            for topic in self.topics:
+                try:
+                    check_topic(client, topic.name)
+                except AssertionError as error:
+                    self.world.failed(f"slots: {error}")
