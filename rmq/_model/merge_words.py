@@ -144,7 +144,7 @@ def count_words(message: Carrier) -> str:
     return f"{count} of {message.wanted:,}" if message.wanted else count
 
 
-def items_words(message: Carrier) -> str:
+def items_words(message: Carrier, most: int = MOST_SHOWN_ITEMS) -> str:
     """Return the first items of a message, escaped and cut, with commas between them."""
-    first = [shown(item, MOST_ITEM_CHARACTERS) for item in message.items[:MOST_SHOWN_ITEMS]]
+    first = [shown(item, MOST_ITEM_CHARACTERS) for item in message.items[:most]]
     return ", ".join([*first, *(["…"] if item_count(message) > len(first) else [])])

@@ -115,10 +115,10 @@ class Views:
         values: dict[str, Any] = {
             "topics": [each for each in self._reader.topics() if each.type is not TopicType.STREAM],
             "name": query.get("topic", ""), "pattern": query.get("pattern", ""), "places": SECTIONS,
-            "place": query.get("place", ""), "page": None,
+            "place": query.get("place", ""), "page": None, "topic": None,
         }  # fmt: skip
         if values["name"]:
-            topic = _no_stream(self._reader.topic(values["name"]))
+            topic = values["topic"] = _no_stream(self._reader.topic(values["name"]))
             values["page"] = self._reader.client.inspect(topic).search(
                 values["pattern"] or "*",
                 places=(_place(values["place"]),) if values["place"] else SECTIONS,
