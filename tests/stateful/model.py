@@ -186,7 +186,7 @@ class Model:
         known, clock = self.clock, self.clock.at(self.now_ms)
         held = dict(self.slot.prepare)
         clock.settle(self.now_ms, min(held.values(), default=None))
-        moved = (clock.lead_ms, clock.skew_ms) != (known.lead_ms, known.skew_ms)
+        moved = (clock.lead_ms, clock.skew_ms) != (known.lead_ms, known.skew_ms) or self.now_ms < known.seen_ms
         self.clock = clock
         swept, more = self._sweep(sweep_limit)
         _, more_old = self._expire(sweep_limit)
