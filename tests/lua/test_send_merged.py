@@ -102,6 +102,27 @@ def test_a_full_join_is_due_at_once_though_parts_are_missing(make_slot: MakeSlot
         slot.send((b"x", 60_000, record("J", b"c", wanted=9)))
 
 
+@pytest.mark.parametrize("when_full", ["drop_newest", "drop_oldest"])
+def test_what_one_message_has_no_room_for_others_of_its_call_keep(when_full: str, make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Collect(max_items=9, max_bytes=100, when_full=when_full)))
+    slot.send((b"x", 500, record("C", b"1" * 90)))
+    (held,) = slot.claim(owner_at(slot, 500)).messages
+    slot.send((b"x", 500, record("C", b"2" * 90)))
+    slot.nack(Nack(held.content, held.claim_score))
+    slot.claim(owner_at(slot, 500))  # both are in flight: with what comes meanwhile they have twice max_bytes
+    alike = record("C", b"2" * 80)
+    slot.send((b"x", 500, alike), (b"y", 500, alike))
+    found = {content: items_of(value) for content, value in slot.state().body.items()}
+    assert found == {b"x": (), b"y": (b"2" * 80,)}
+
+
+def items_of(value: bytes) -> tuple[bytes, ...]:
+    """Return the items of a record."""
+    found = read_record(value)
+    assert found is not None
+    return found.items
+
+
 def test_a_dead_value_keeps_its_newest_items(make_slot: MakeSlot) -> None:
     slot = make_slot(merge=Merge(Collect(max_bytes=1_048_576)), max_retries=0)
     large, small = bytes(300_000), bytes(200_000)
@@ -158,6 +179,14 @@ def test_a_value_without_its_message_holds_up_no_send(window: Fixed | Sliding, m
     slot.send((b"x", 500, record("R")))
     assert slot.state().store == {b"x": T0 + 500}
     assert [claimed.content for claimed in slot.claim(owner_at(slot, 500)).messages] == [b"x"]
+
+
+def test_a_full_value_without_its_message_refuses_no_send(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Collect(max_items=2, max_bytes=100)))
+    slot.seed(SlotState(body={b"x": record("C", b"1", b"2", at_ms=T0)}))
+    assert send(slot, Turn("a", 1, 1), (b"x", 500, record("C", b"3"))) == (1, 0)
+    assert items_of(slot.state().body[b"x"]) == (b"3",)
+    assert slot.state().store == {b"x": T0 + 500}
 
 
 @pytest.mark.parametrize("value", [None, b"body of a hand", b"\x00rm1 cut off"])

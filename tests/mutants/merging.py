@@ -9,7 +9,7 @@ MERGING = (
     mutant("merging: newer items come first", ("fold", "older.value .. value", "value .. older.value")),
     mutant(
         "merging: newer items come first, quick way",
-        ("fold_text", "string.sub(text, 38) .. sent.value", "sent.value .. string.sub(text, 38)"),
+        ("fold_text", "sub(text, 38) .. sent.value", "sent.value .. sub(text, 38)"),
     ),
     mutant("merging: of equal versions the first stands", ("fold_text", "if number > sent.", "if number >= sent.")),
     mutant(
@@ -21,7 +21,7 @@ MERGING = (
         "merging: an older send makes the last one older", ("fold", "math.max(older.last, newer.last)", "newer.last")
     ),
     mutant("merging: weights do not count", ("plan_sends", "accepted + sent.count", "accepted + 1")),
-    mutant("merging: weights do not fold", ("fold_text", "count + sent.count, first", "count + 1, first")),
+    mutant("merging: weights do not fold", ("fold_text", "count = count + sent.count", "count = count + 1")),
     mutant("merging: sums overflow", ("fold_sent", "math.abs(sum) > 9007199254740991", "false")),
     # where values go
     mutant("merging: an ack leaves the value", ("settle_acks", "redis.call('HDEL', slot.held, unpack(mine))", "")),
@@ -88,8 +88,20 @@ MERGING = (
         "merging: a body without its message swallows sends",
         (
             "plan_sends",
-            "rules.plain and first or tonumber(stored[i] or nil)",
-            "rules.plain and not text and first or not rules.plain and tonumber(stored[i] or nil) or nil",
+            "adds[2 * size - 1], adds[2 * size] = first, name",
+            "if not text then adds[#adds + 1], adds[#adds + 2] = first, name end",
+        ),
+    ),
+    mutant(
+        "merging: a full body without its message refuses sends",
+        ("plan_sends", "refusal and plain and not earlier and", "false and"),
+    ),
+    mutant(
+        "merging: what one message has no room for is cut from the next one",
+        (
+            "fold_sent",
+            "fold(stored or { count = 0, first = 0, last = 0, number = 0 }, sent)",
+            "stored and fold(stored, sent) or sent",
         ),
     ),
     # when it is due
@@ -103,8 +115,11 @@ MERGING = (
     mutant("merging: an older version decides the time", ("merged_score", "newest and value or score", "value")),
     mutant(
         "merging: one send more than max_count",
-        ("merged_score", "record.count >= rules.max_count", "record.count > rules.max_count"),
+        ("merged_score", "count >= rules.max_count", "count > rules.max_count"),
     ),
+    mutant("merging: what is due is put off by the last send", ("send_folded", "'XX', 'LT', 'CH'", "'XX', 'CH'")),
+    mutant("merging: nobody is told of a complete message", ("send_folded", "if sooner > 0 then", "if false then")),
+    mutant("merging: a complete message waits", ("send_folded", "if #plan.due > 0 then", "if false then")),
     mutant(
         "merging: a join misses its last part",
         ("merged_score", "'J' and number >= struct", "'J' and number + 1 >= struct"),

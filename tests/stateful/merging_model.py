@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from rmq._model.merging import Merge, PriorityRule
+from rmq._model.records import HEAD_BYTES
 from rmq._model.reducers import Collect, Overflow
 from rmq._model.replies import Claimed, SendResult
 from rmq._model.scores import ages_for
@@ -195,7 +196,7 @@ class MergingModel(Model):
         if not isinstance(self.merge.reduce, Collect):
             return value, []
         bounds, in_flight = self.merge.reduce, self.held.get(content)
-        flying = len(record(kind, in_flight)) if in_flight else 0
+        flying = len(record(kind, in_flight)) - HEAD_BYTES if in_flight else 0
         room = min(bounds.max_bytes, 2 * bounds.max_bytes - flying)
 
         def fits(items: list[bytes]) -> bool:

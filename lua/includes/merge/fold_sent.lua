@@ -1,5 +1,5 @@
 -- Folds a sent record into the one that its content has in store: as `fold`, within the topic's bounds. `held_bytes`:
--- how long the record in flight is; both have room for twice `max_bytes`. Returns the record, or nil and why not:
+-- how long the value in flight is; both have room for twice `max_bytes`. Returns the record, or nil and why not:
 -- `ITEMS` (full of items, or of their bytes) or `RANGE` (a sum that a double does not hold).
 -- @include fold
 -- @include frames_within
@@ -16,7 +16,7 @@ local function fold_sent(rules, stored, sent, held_bytes)
   end
   local at = frames_from(kind)
   local room = math.min(rules.max_bytes, 2 * rules.max_bytes - held_bytes)
-  local folded = stored and fold(stored, sent) or sent
+  local folded = fold(stored or { count = 0, first = 0, last = 0, number = 0 }, sent) -- a copy: it may be cut
   if folded.number <= rules.max_items and #folded.value + 1 - at <= room then
     return folded
   end

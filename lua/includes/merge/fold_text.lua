@@ -1,17 +1,20 @@
 -- Folds a send into the record that its content has, as text: as `fold_sent`, without a table where it can do without
 -- one, since this is what a merging send costs. `sent`: the record of the send, with its times. Returns the text, or
--- nil and why not; and whether the send has the newest version.
+-- nil and why not; whether the send has the newest version; and of the folded record, where they are known, `first`,
+-- the count and the number of items.
 -- @include records
 -- @include fold_sent
+local unpack_record, pack_record, sub = struct.unpack, struct.pack, string.sub
+
 local function fold_text(rules, text, sent, held_bytes)
   local kind, now_ms = sent.kind, sent.last
-  if is_record(text) then
-    local count, first, last, number, stored_kind = struct.unpack('<ddddc1', text, 5)
-    local value, folded = nil, stored_kind == kind and first > 0
+  if #text > 36 then
+    local mark, count, first, last, number, stored_kind = unpack_record('<c4ddddc1', text)
+    local value, folded = nil, stored_kind == kind and first > 0 and mark == '\0rm1'
     if not folded then
       value = nil
     elseif kind == 'K' then
-      value = string.sub(text, 38)
+      value = #text > 37 and sub(text, 38) or ''
     elseif kind == 'S' then
       number, value = number + sent.number, ''
       folded = number <= 9007199254740991 and number >= -9007199254740991
@@ -24,12 +27,12 @@ local function fold_text(rules, text, sent, held_bytes)
       value = sent.value
     elseif kind == 'N' then
       if number > sent.number then
-        value = string.sub(text, 38)
+        value = sub(text, 38)
       else
         number, value = sent.number, sent.value
       end
     elseif kind == 'C' and held_bytes == 0 then
-      number, value = number + sent.number, string.sub(text, 38) .. sent.value
+      number, value = number + sent.number, sub(text, 38) .. sent.value
       folded = number <= rules.max_items and #value <= rules.max_bytes
     else
       folded = false
@@ -41,8 +44,9 @@ local function fold_text(rules, text, sent, held_bytes)
       if now_ms < first then -- the clock was set back
         first = now_ms
       end
-      local head = struct.pack('<c4ddddc1', '\0rm1', count + sent.count, first, last, number, kind)
-      return value == '' and head or head .. value, nil, kind ~= 'N' or number == sent.number
+      count = count + sent.count
+      local head = pack_record('<c4ddddc1', '\0rm1', count, first, last, number, kind)
+      return value == '' and head or head .. value, nil, kind ~= 'N' or number == sent.number, first, count, number
     end
   end
   local stored = read_record(text)
@@ -51,5 +55,8 @@ local function fold_text(rules, text, sent, held_bytes)
   end
   local record, refusal = fold_sent(rules, stored, sent, held_bytes)
   local newest = not (kind == 'N' and stored.kind == 'N' and stored.number > sent.number)
-  return record and write_record(record), refusal, newest
+  if not record then
+    return nil, refusal, newest
+  end
+  return write_record(record), nil, newest, record.first, record.count, record.number
 end

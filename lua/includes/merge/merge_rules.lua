@@ -1,5 +1,5 @@
 -- How a topic merges, as its sends are told: 17 values in the order of the header of `send_merged`. `plain`: no send
--- changes the due time of a message in store; `completes`: a message may be due before its time.
+-- puts off a message in store; `completes`: a message may be due before its time.
 local function merge_rules(values)
   local rules = {
     max_backlog = tonumber(values[1]), kind = values[2], lowest = tonumber(values[3]), drop = values[4] == '1',
@@ -10,6 +10,6 @@ local function merge_rules(values)
   }
   local timed = rules.kind == 'RANGE_MERGE'
   rules.completes = timed and (rules.max_count > 0 or rules.max_items > 0)
-  rules.plain = timed and rules.window == 'fixed' and not rules.completes
+  rules.plain = timed and rules.window == 'fixed'
   return rules
 end

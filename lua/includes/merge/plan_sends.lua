@@ -3,18 +3,19 @@
 -- records. Returns a refusal, or nil and the plan: `names` in the order of their first sends, `records` (texts), `was`
 -- (scores before, as text), `scores` and `cools` (ends of windows) by name, the counts `accepted`, `new` and `dropped`,
 -- `outcomes`, a digit per message, and `soonest`, the earliest time at which something is due that was not before.
--- Where the rules are `plain`, a message is known by its body, and scores, as text, are those that new ones would have:
--- so a body that stands alone, which a server may leave that refuses to write half-way, holds up no message.
+-- Where the rules are `plain`, a message is known by its body, and scores in store are not read: `adds` has score and
+-- name of each message, as if it were new, so that a body that stands alone, which a server may leave that refuses to
+-- write half-way, holds up no message; `due` has those of messages that need not wait any longer, if they still do.
 -- @include whole
 -- @include records
 -- @include fold_text
 -- @include merged_score
 
--- The record of a send, as a table, with its times.
+-- The record of a send, with its times.
 local function sent_record(text, now_ms)
   local sent = read_record(text)
   sent.first, sent.last = now_ms, now_ms
-  return sent, write_record(sent)
+  return sent
 end
 
 local function plan_sends(slot, rules, at, number, values, now_ms)
@@ -26,73 +27,91 @@ local function plan_sends(slot, rules, at, number, values, now_ms)
   local held = rules.max_items > 0 and redis.call('EXISTS', slot.held) > 0
   local same_value, same_record = values == 1, #ARGV == first_record
   local value = tonumber(ARGV[first_value])
-  local sent, sent_text = sent_record(ARGV[first_record], now_ms)
+  local sent, sent_text = sent_record(ARGV[first_record], now_ms), nil
   local first = rules.plain and whole(now_ms + value) or nil
   local names, size, records, scores, was, cools = {}, 0, {}, {}, {}, {}
+  local plain, completes, max_items = rules.plain, rules.completes, rules.max_items
   local accepted, new, dropped, outcomes, soonest = 0, 0, 0, {}, false
+  local adds, due, now_text = {}, {}, whole(now_ms)
   for i = 1, number do
     local name = ARGV[at + i - 1]
     if i > 1 and not same_value then
       value = tonumber(ARGV[first_value + i - 1])
-      first = rules.plain and whole(now_ms + value) or nil
+      first = plain and whole(now_ms + value) or nil
     end
     if i > 1 and not same_record then
-      sent, sent_text = sent_record(ARGV[first_record + i - 1], now_ms)
+      sent, sent_text = sent_record(ARGV[first_record + i - 1], now_ms), nil
     end
     accepted = accepted + sent.count
-    local text = records[name]
-    if text == nil then
+    local text, earlier = records[name], records[name] ~= nil
+    if not earlier then
       size = size + 1
       names[size] = name
-      text = (rules.plain or stored[i]) and (bodies[i] or stored[i] and '')
-      was[name], scores[name] = stored[i] or nil, rules.plain and first or tonumber(stored[i] or nil)
-    end
-    local held_bytes = held and redis.call('HSTRLEN', slot.held, name) or 0
-    local refusal, newest
-    if text then
-      text, refusal, newest = fold_text(rules, text, sent, held_bytes)
-      if text and not rules.plain then
-        local before = scores[name]
-        local score = next_score(rules, before, value, text, newest, now_ms)
-        scores[name] = score
-        if score < before and (not soonest or score < soonest) then
-          soonest = score
-        end
+      text = (plain or stored[i]) and (bodies[i] or stored[i] and '')
+      if plain then
+        adds[2 * size - 1], adds[2 * size] = first, name
+      else
+        was[name], scores[name] = stored[i] or nil, tonumber(stored[i] or nil)
       end
-      outcomes[i] = '0'
-    else
-      text = sent_text
-      if rules.max_items > 0 or sent.kind == 'S' then
+    end
+    local held_bytes = held and math.max(0, redis.call('HSTRLEN', slot.held, name) - 37) or 0
+    local folded, refusal, newest, sent_first, count, items
+    if text then
+      folded, refusal, newest, sent_first, count, items = fold_text(rules, text, sent, held_bytes)
+      if refusal and plain and not earlier and not redis.call('ZSCORE', slot.store, name) then
+        text = false -- a body that stands alone
+      end
+    end
+    local is_new = not text
+    if is_new then
+      folded, count, items, refusal = sent_text, sent.count, sent.number, nil
+      if max_items > 0 or sent.kind == 'S' then
         local record
         record, refusal = fold_sent(rules, nil, sent, held_bytes)
-        text = record and write_record(record)
-      end
-      outcomes[i] = '1'
-      if rules.plain then
-        new = new + 1
-        if not soonest or value < soonest then
-          soonest = value
-        end
-      elseif text then
-        local score, cool = first_score(rules, value, text, cools[name] or tonumber(ends[i] or nil), now_ms)
-        if score then
-          scores[name], cools[name], new = score, cool, new + 1
-          if not soonest or score < soonest then
-            soonest = score
-          end
-        else
-          text, outcomes[i], dropped = false, '0', dropped + sent.count
-        end
+        folded, items = record and write_record(record), record and record.number
+      elseif not folded then
+        sent_text = write_record(sent)
+        folded = sent_text
       end
     end
     if refusal then
       return redis.error_reply('RMQ_' .. refusal .. ' ' .. i)
     end
-    records[name] = text
+    local complete = completes and is_complete(rules, folded, count, items)
+    outcomes[i] = is_new and '1' or '0'
+    if plain then
+      if complete then
+        due[#due + 1], due[#due + 2] = now_text, name
+      end
+      if is_new then
+        new = new + 1
+        if not soonest or value < soonest then
+          soonest = value
+        end
+      end
+    elseif is_new then
+      local score, cool = first_score(rules, value, complete, cools[name] or tonumber(ends[i] or nil), now_ms)
+      if score then
+        scores[name], cools[name], new = score, cool, new + 1
+        if not soonest or score < soonest then
+          soonest = score
+        end
+      else
+        folded, outcomes[i], dropped = false, '0', dropped + sent.count
+      end
+    else
+      local before = scores[name]
+      local score = next_score(rules, before, value, complete, newest, now_ms, sent_first)
+      scores[name] = score
+      if score < before and (not soonest or score < soonest) then
+        soonest = score
+      end
+    end
+    records[name] = folded
   end
   return nil, {
     names = names, size = size, records = records, scores = scores, was = was, cools = cools, accepted = accepted,
-    new = new, dropped = dropped, outcomes = outcomes,
+    new = new, dropped = dropped, outcomes = outcomes, adds = adds, due = due,
     soonest = soonest and rules.plain and now_ms + soonest or soonest,
   }
 end

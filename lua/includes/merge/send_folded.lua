@@ -29,9 +29,17 @@ local function store_windows(slot, cools, now_ms)
   end
 end
 
--- Writes what has changed of the planned messages. Returns how many were new.
+-- How many are in store that consumers who wait until `soonest` (text) know of: those in flight may hide what is due.
+local function known_until(slot, size, in_flight, soonest, now_ms)
+  if not soonest or size <= in_flight then
+    return 0
+  end
+  return redis.call('ZCOUNT', slot.store, in_flight > 0 and '(' .. whole(now_ms) or '-inf', soonest)
+end
+
+-- Writes what has changed of the planned messages. Returns how many were new, and how many need not wait any longer.
 local function store_plan(slot, rules, plan, now_ms)
-  local added, scores, bodies, largest, names, records = 0, {}, {}, 0, plan.names, plan.records
+  local added, sooner, scores, bodies, largest, names, records = 0, 0, {}, {}, 0, plan.names, plan.records
   local number, at, text_of = 0, 0, rules.kind == 'PRIORITY' and whole or due_text
   for i = 1, plan.size do
     local name = names[i]
@@ -44,15 +52,18 @@ local function store_plan(slot, rules, plan, now_ms)
       end
     end
     if score then
-      local text = rules.plain and score or text_of(score)
+      local text = text_of(score)
       if text ~= plan.was[name] then
         number = number + 2
         scores[number - 1], scores[number] = text, name
       end
     end
   end
-  if number > 0 and rules.plain then
-    added = redis.call('ZADD', slot.store, 'NX', unpack(scores))
+  if rules.plain then
+    added = redis.call('ZADD', slot.store, 'NX', unpack(plan.adds))
+    if #plan.due > 0 then
+      sooner = redis.call('ZADD', slot.store, 'XX', 'LT', 'CH', unpack(plan.due)) -- what is due keeps its place
+    end
   elseif number > 0 then
     added = redis.call('ZADD', slot.store, unpack(scores))
   end
@@ -70,7 +81,7 @@ local function store_plan(slot, rules, plan, now_ms)
     redis.call('ZADD', slot.born, unpack(born))
   end
   store_windows(slot, plan.cools, now_ms)
-  return added
+  return added, sooner
 end
 
 local function send_folded(slot, rules, at, number, values, now_ms)
@@ -89,14 +100,16 @@ local function send_folded(slot, rules, at, number, values, now_ms)
   local soonest, waited_for = '0', 0
   if rules.kind ~= 'PRIORITY' then
     soonest = plan.soonest and due_text(plan.soonest)
-    if soonest and size > in_flight then
-      waited_for = redis.call('ZCOUNT', slot.store, in_flight > 0 and '(' .. whole(now_ms) or '-inf', soonest)
-    end
+    waited_for = known_until(slot, size, in_flight, soonest, now_ms)
   end
+  local due_before = #plan.due > 0 and known_until(slot, size, in_flight, whole(now_ms), now_ms)
   if redis.call('HINCRBY', slot.meta, 'accepted', plan.accepted) == plan.accepted and size == 0 then
     redis.call('HSET', slot.meta, 'body_bound', '4096') -- the slot's first messages: no body is older
   end
-  local new = store_plan(slot, rules, plan, now_ms)
+  local new, sooner = store_plan(slot, rules, plan, now_ms)
+  if sooner > 0 then
+    soonest, waited_for = whole(now_ms), due_before
+  end
   local totals, dropped = { merged = plan.accepted - plan.dropped - new, dropped = plan.dropped }, plan.dropped
   if rules.drop then
     -- @include drop_excess
