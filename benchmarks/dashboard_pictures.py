@@ -16,7 +16,17 @@ from playwright.sync_api import sync_playwright
 
 from benchmarks.dashboard import serving
 from benchmarks.support.servers import standalone
-from rmq import PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, Topic, TopicType
+from rmq import (
+    Collect,
+    Merge,
+    PriorityMessage,
+    RangeMergeMessage,
+    RmqClient,
+    Sliding,
+    StreamMessage,
+    Topic,
+    TopicType,
+)
 from rmq._admin.history import Minute
 from rmq._model.retry import ImmediateRetry
 
@@ -25,6 +35,9 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 PRICES = Topic("price-image", TopicType.PRIORITY, slots=64, max_retries=0, retry=ImmediateRetry())
 VIEWS = Topic("page-view", TopicType.RANGE_MERGE, slots=8)
 EVENTS = Topic("events", TopicType.STREAM, slots=2)
+CARTS = Topic(
+    "carts", TopicType.RANGE_MERGE, slots=4, merge=Merge(Collect(), window=Sliding(600_000, max_wait=3_600_000))
+)
 
 
 def yesterday(client: RmqClient) -> None:
@@ -58,6 +71,11 @@ def shop(client: RmqClient) -> None:
         PriorityMessage(f"item:{i % 60}-{i}", 100 + i % 9, body=f'{{"item": {i}}}') for i in range(4_000)
     )
     client.producer(VIEWS).send_many(RangeMergeMessage(f"page:{i}", 60_000 + 50 * i) for i in range(700))
+    for round_ in range(3):
+        client.producer(CARTS).send_many(
+            RangeMergeMessage(f"customer:{i}", body=f"+{1 + i % 3} item:{7 * i + round_}") for i in range(round_, 12)
+        )
+        time.sleep(1)
     stream = client.producer(EVENTS)
     client.stream(stream.topic).add_group("billing", "all")
     stream.send_many(StreamMessage(f"order {i}") for i in range(90))
@@ -81,6 +99,7 @@ PICTURES = (
     ("dead-phone", "/dead?topic=price-image", 360, "dark"),
     ("message-light", "/message?topic=price-image&content={resting}", 1_440, "light"),
     ("search-light", "/search?topic=price-image&pattern=item:5*", 1_440, "light"),
+    ("merging-light", "/search?topic=carts", 1_440, "light"),
     ("workers-light", "/workers", 1_440, "light"),
     ("stream-dark", "/topic/events", 1_440, "dark"),
     ("audit-light", "/audit?topic=price-image", 1_440, "light"),
