@@ -30,7 +30,9 @@ def test_simulated_histories_keep_all_promises() -> None:
 
 @pytest.mark.timeout(300)
 def test_a_seed_replays_exactly() -> None:
-    first, second = (re.findall(r"(?m)^\d+\.\d{6} .*|digest \w+", simulate("--seeds", "3", "--lines")) for _ in range(2))
+    first, second = (
+        re.findall(r"(?m)^\d+\.\d{6} .*|digest \w+", simulate("--seeds", "3", "--lines")) for _ in range(2)
+    )
     assert len(first) > 1_000
     assert first[-1].startswith("digest")
     assert first[:-1] == second[:-1]
