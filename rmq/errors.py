@@ -14,6 +14,7 @@ RmqError
 │   ├── InvalidBatchError (also InvalidMessageError)
 │   ├── BacklogFullError
 │   │   └── CollectionFullError            a Collect has its most items, or bytes
+│   ├── CallChangedError                   a call of the same `once` sent other messages before
 │   ├── DurabilityError                    stored on the master, but not confirmed as safe
 │   ├── FixedTimePassedError
 │   ├── MemoryFullError                    Redis is at its maxmemory
@@ -44,12 +45,12 @@ from typing import Any
 # fmt: off
 __all__ = [
     "AlreadySettledError", "BacklogFullError", "BatchAckedError", "BatchChangedError", "BatchError",
-    "BatchLostError", "ClientClosedError", "CollectionFullError", "CoordinationError", "DriverReplacedError",
-    "DurabilityError", "EmbeddedServerError", "EnsembleMismatchError", "FencedError", "FixedTimePassedError",
-    "ForkedClientError", "InvalidBatchError", "InvalidMessageError", "InvalidTopicError", "InvalidUrlError",
-    "InvalidValueError", "LeaseLostError", "MemoryFullError", "RedisUnavailableError", "ReplyLostError", "RmqError",
-    "ScriptFailedError", "SendError", "SumOutOfRangeError", "TooManyGroupsError", "TopicMismatchError",
-    "UnknownTopicError", "UnreadableDocumentError", "UnreadableTopicError", "UnsafeRedisError",
+    "BatchLostError", "CallChangedError", "ClientClosedError", "CollectionFullError", "CoordinationError",
+    "DriverReplacedError", "DurabilityError", "EmbeddedServerError", "EnsembleMismatchError", "FencedError",
+    "FixedTimePassedError", "ForkedClientError", "InvalidBatchError", "InvalidMessageError", "InvalidTopicError",
+    "InvalidUrlError", "InvalidValueError", "LeaseLostError", "MemoryFullError", "RedisUnavailableError",
+    "ReplyLostError", "RmqError", "ScriptFailedError", "SendError", "SumOutOfRangeError", "TooManyGroupsError",
+    "TopicMismatchError", "UnknownTopicError", "UnreadableDocumentError", "UnreadableTopicError", "UnsafeRedisError",
 ]
 # fmt: on
 
@@ -162,6 +163,10 @@ class CollectionFullError(BacklogFullError):
 
 class SumOutOfRangeError(SendError):
     """A send takes a `Sum` beyond 2^53 - 1, where not every whole number can be stored."""
+
+
+class CallChangedError(SendError):
+    """A call of the same name, `once`, sent other messages before; these were not sent."""
 
 
 class DurabilityError(SendError):

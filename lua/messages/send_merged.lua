@@ -14,30 +14,32 @@
 -- ARGV[1]  lane         of the caller, see docs/internals/merging.md
 -- ARGV[2]  call         number of this call in its lane, from 1
 -- ARGV[3]  floor        lowest number that may still be repeated
--- ARGV[4]  detailed     '1': say per message whether it was new
--- ARGV[5]  number       of messages, 1 to 1,000
--- ARGV[6]  max_backlog  most messages in this slot's store; 0 for no bound
--- ARGV[7]  kind         RANGE_MERGE, FIXED_TIME or PRIORITY
--- ARGV[8]  lowest       FIXED_TIME: earliest time of the batch, epoch ms; else 0
--- ARGV[9]  drop         '1': beyond max_backlog, drop what would be delivered last; '0': refuse the batch
--- ARGV[10]  max_retries  0 to 999
--- ARGV[11]  ttl          '1': note the time of sending in born
--- ARGV[12]  scale        PRIORITY, oldest first: of the scores, see aged; else 1
--- ARGV[13]  unit_ms      PRIORITY, oldest first: of the ages; else 1
--- ARGV[14]  highest      PRIORITY: largest priority
--- ARGV[15]  priority     PRIORITY: last, highest, lowest or sum
--- ARGV[16]  window       RANGE_MERGE: fixed, sliding, leading or trailing
--- ARGV[17]  max_wait     sliding: ms from the first send to the latest due time
--- ARGV[18]  max_count    due at once with so many sends; 0 for no bound
--- ARGV[19]  max_items    most items of a message; 0 where it has none
--- ARGV[20]  max_bytes    most bytes of its items
--- ARGV[21]  when_full    release, refuse, drop_oldest or drop_newest
--- ARGV[22]  publish      command for the wake hint: PUBLISH or SPUBLISH
--- ARGV[23]  values       1 where all messages have the same value, else `number`
--- ARGV[24..] messages  contents; then values (ms, epoch ms, priorities); then records, a single one where all are alike
+-- ARGV[4]  digest       of a named call's messages, hexadecimal; else empty
+-- ARGV[5]  detailed     '1': say per message whether it was new
+-- ARGV[6]  number       of messages, 1 to 1,000
+-- ARGV[7]  max_backlog  most messages in this slot's store; 0 for no bound
+-- ARGV[8]  kind         RANGE_MERGE, FIXED_TIME or PRIORITY
+-- ARGV[9]  lowest       FIXED_TIME: earliest time of the batch, epoch ms; else 0
+-- ARGV[10]  drop         '1': beyond max_backlog, drop what would be delivered last; '0': refuse the batch
+-- ARGV[11]  max_retries  0 to 999
+-- ARGV[12]  ttl          '1': note the time of sending in born
+-- ARGV[13]  scale        PRIORITY, oldest first: of the scores, see aged; else 1
+-- ARGV[14]  unit_ms      PRIORITY, oldest first: of the ages; else 1
+-- ARGV[15]  highest      PRIORITY: largest priority
+-- ARGV[16]  priority     PRIORITY: last, highest, lowest or sum
+-- ARGV[17]  window       RANGE_MERGE: fixed, sliding, leading or trailing
+-- ARGV[18]  max_wait     sliding: ms from the first send to the latest due time
+-- ARGV[19]  max_count    due at once with so many sends; 0 for no bound
+-- ARGV[20]  max_items    most items of a message; 0 where it has none
+-- ARGV[21]  max_bytes    most bytes of its items
+-- ARGV[22]  when_full    release, refuse, drop_oldest or drop_newest
+-- ARGV[23]  publish      command for the wake hint: PUBLISH or SPUBLISH
+-- ARGV[24]  values       1 where all messages have the same value, else `number`
+-- ARGV[25..] messages  contents; then values (ms, epoch ms, priorities); then records, a single one where all are alike
 -- Returns: { number of new ones, '1' or '0' per message if detailed, else '', number dropped }
 -- Errors: RMQ_PAST now_ms lowest; RMQ_FULL size max_backlog; RMQ_ITEMS index, RMQ_RANGE index (of the message, from 1);
---   RMQ_REPEATED number floor; OOM at maxmemory; nothing was written
+--   RMQ_REPEATED number floor; RMQ_OTHER lane (a call of this name had other messages); OOM at maxmemory; nothing was
+--   written
 -- Complexity: O(n log N), and the size of the records
 -- Notes: atomic. Safe to repeat: a call that was carried out answers as it did then, and changes nothing.
 -- @include read_clock
@@ -49,21 +51,23 @@ local slot = {
   store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], wake = KEYS[5], held = KEYS[6], marks = KEYS[7],
   cool = KEYS[8], retry = KEYS[9], error = KEYS[10], born = KEYS[11],
 }
-local lane, call, floor, detailed, number = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1', tonumber(ARGV[5])
+local lane, call, floor, digest, detailed, number =
+  ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1', tonumber(ARGV[6])
 
-local before, kept, used, known_floor = repeated(slot, lane, call, floor)
+local before, kept, used, known_floor = repeated(slot, lane, call, floor, digest)
 if before then
   return before
 end
 local now_ms = read_clock()
 local rules = merge_rules({
-  ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15],
-  ARGV[16], ARGV[17], ARGV[18], ARGV[19], ARGV[20], ARGV[21], ARGV[22],
+  ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15], ARGV[16],
+  ARGV[17], ARGV[18], ARGV[19], ARGV[20], ARGV[21], ARGV[22], ARGV[23],
 })
-local reply = send_folded(slot, rules, 24, number, tonumber(ARGV[23]), now_ms)
+local reply = send_folded(slot, rules, 25, number, tonumber(ARGV[24]), now_ms)
 if reply.err then
   return reply
 end
 reply[2] = detailed and reply[2] or ''
+reply.digest = digest
 note_reply(slot, lane, call, floor, now_ms, reply, kept, used, known_floor)
 return reply

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, cast
+from zlib import crc32
 
 from rmq._io.wire import Argument
 from rmq._model.merging import Merge, PriorityRule
@@ -51,6 +52,7 @@ class MergedSends:
             lane=turn.lane,
             call=turn.number,
             floor=turn.floor,
+            digest=_digest_of(messages) if turn.token is None else "",
             detailed=int(detailed),
             number=number,
             lowest=lowest_of(topic, messages),
@@ -66,6 +68,14 @@ class MergedSends:
 
         keys = _MERGED.keys(slot_keys(topic.name, slot))
         return Call(_MERGED.name, keys, args, parse, True, topic.name, slot, True)
+
+
+def _digest_of(messages: Sequence[Encoded]) -> str:
+    """Return what tells the messages of a named call from others, by contents and values: times may be another."""
+    digest = 0
+    for message in messages:
+        digest = crc32(cast("bytes", message.body), crc32(message.content, digest))
+    return f"{digest:x}"
 
 
 def merge_args(topic: Topic) -> dict[str, Argument]:

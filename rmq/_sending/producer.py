@@ -64,7 +64,8 @@ class Producer:
         Raises:
             InvalidMessageError: The message breaks a rule; nothing was sent.
             InvalidValueError: `once` is no name, or the topic does not merge.
-            SendError: It was refused and not stored: `FixedTimePassedError`, `BacklogFullError`, `MemoryFullError`.
+            SendError: It was refused and not stored: `FixedTimePassedError`, `BacklogFullError`, `MemoryFullError`,
+                and `CallChangedError` where the call of that name sent another content or value.
             DurabilityError: Stored on the master, but not as safe as the client asked for.
             RedisUnavailableError: No answer until the deadline: stored or not. After both, sending again is safe;
                 where the topic has `merge=`, the message counts twice then, unless both calls have the same `once`.
@@ -110,7 +111,7 @@ class Producer:
             fold: Topics with `merge=`: fold messages of one content by the topic's reducer before they are sent: the
                 result is the same, with fewer messages on the way. Not together with `outcomes`.
             once: Topics with `merge=`: a name for this call, as for `send`. A repeat has to send the same messages in
-                the same order, with the same `fold`: what was stored under the name is not looked at again.
+                the same order, with the same `fold`.
 
         Returns:
             How many were new and merged; zero and zero for no messages.

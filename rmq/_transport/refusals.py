@@ -7,6 +7,7 @@ from typing import Any
 from rmq._transport.call import Call, T
 from rmq.errors import (
     BacklogFullError,
+    CallChangedError,
     CollectionFullError,
     EnsembleMismatchError,
     FencedError,
@@ -54,8 +55,8 @@ def error_of(call: Call[Any], message: str) -> RmqError:
             full = call.error(BacklogFullError, text)
             full.room = max(0, int(detail[1]) - int(detail[0]))
             return full
-        case "RMQ_ITEMS" | "RMQ_RANGE" | "RMQ_REPEATED":
-            return _refused_merge(call, code, int(detail[0]), detail[-1])
+        case "RMQ_ITEMS" | "RMQ_RANGE" | "RMQ_REPEATED" | "RMQ_OTHER":
+            return _refused_merge(call, code, rest)
         case _ if call.durable and any(words in message for words in _NO_RIGHT_WITHIN):
             # which of its writes came before cannot be told
             return call.error(
@@ -68,7 +69,12 @@ def error_of(call: Call[Any], message: str) -> RmqError:
             return call.error(ScriptFailedError, f"{call.what} was refused on {place}: {message}")
 
 
-def _refused_merge(call: Call[Any], code: str, number: int, last: str) -> RmqError:
+def _refused_merge(call: Call[Any], code: str, rest: str) -> RmqError:
+    if code == "RMQ_OTHER":
+        name = rest.removeprefix("=")
+        text = f"once is {name!r}, and the call of that name to {call.place} sent other messages; take another name"
+        return call.error(CallChangedError, text)
+    number, last = int(rest.split()[0]), rest.split()[-1]
     if code == "RMQ_REPEATED":
         return reply_lost(call, f"its number {number} is no longer remembered, the lowest one is {last}")
     which = f"message {number} of a call to {call.place}"

@@ -20,6 +20,7 @@ MERGING = (
     mutant(
         "merging: an older send makes the last one older", ("fold", "math.max(older.last, newer.last)", "newer.last")
     ),
+    mutant("merging: another call passes for a repeat", ("repeats", "done == number and known ~= digest", "false")),
     mutant("merging: weights do not count", ("plan_sends", "accepted + sent.count", "accepted + 1")),
     mutant("merging: weights do not fold", ("fold_text", "count = count + sent.count", "count = count + 1")),
     mutant("merging: sums overflow", ("fold_sent", "math.abs(sum) > 9007199254740991", "false")),

@@ -1,9 +1,9 @@
--- Calls that may be repeated: `marks` has of each lane `time|floor|number:reply|...`: when it was last used (ms), the
--- lowest number that may still be repeated, and the replies of the numbers from there on. Source: RIFL (Lee et al.,
--- SOSP 2015), section 3.
+-- Calls that may be repeated: `marks` has of each lane `time|floor|number:reply:digest|...`: when it was last used, ms;
+-- the lowest number that may still be repeated; and the replies of the numbers from there on, with the digest of named
+-- calls. Source: RIFL (Lee et al., SOSP 2015), section 3.
 
 -- Returns the reply of a call that was carried out before, or a refusal; else nil, and what is kept of its lane.
-local function repeated(slot, lane, number, floor)
+local function repeated(slot, lane, number, floor, digest)
   local text = redis.call('HGET', slot.marks, lane)
   local kept = {}
   if not text then
@@ -11,12 +11,14 @@ local function repeated(slot, lane, number, floor)
   end
   local used, lowest, rest = string.match(text, '^(%d+)|(%d+)(.*)$')
   local known_floor = tonumber(lowest or 0)
-  for done, new, dropped, outcomes in string.gmatch(rest or '', '|(%d+):(%d+):(%d+):(%d*)') do
-    if done == number then
+  for done, new, dropped, outcomes, known in string.gmatch(rest or '', '|(%d+):(%d+):(%d+):(%d*):(%x*)') do
+    if done == number and known ~= digest then
+      return redis.error_reply('RMQ_OTHER ' .. lane)
+    elseif done == number then
       return { tonumber(new), outcomes, dropped }
     end
     if tonumber(done) >= floor then
-      kept[#kept + 1] = table.concat({ done, new, dropped, outcomes }, ':')
+      kept[#kept + 1] = table.concat({ done, new, dropped, outcomes, known }, ':')
     end
   end
   if tonumber(number) < known_floor then
@@ -39,7 +41,7 @@ local function note_reply(slot, lane, number, floor, now_ms, reply, kept, used, 
       redis.call('HDEL', slot.marks, unpack(old))
     end
   end
-  kept[#kept + 1] = table.concat({ number, reply[1], reply[3], reply[2] }, ':')
+  kept[#kept + 1] = table.concat({ number, reply[1], reply[3], reply[2], reply.digest }, ':')
   local last = used and now_ms - used < 60000 and now_ms >= used and used or now_ms
   local head = whole(last) .. '|' .. whole(math.max(floor, known_floor)) .. '|'
   redis.call('HSET', slot.marks, lane, head .. table.concat(kept, '|'))

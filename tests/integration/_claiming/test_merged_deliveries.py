@@ -22,7 +22,7 @@ from rmq import (
     TopicType,
     json_merge_patch,
 )
-from rmq.errors import InvalidValueError
+from rmq.errors import CallChangedError, InvalidValueError
 from tests.conftest import MakeTopic
 from tests.support.clients import stats_of
 
@@ -90,6 +90,24 @@ def test_a_send_with_a_name_counts_once(client: RmqClient, make_topic: MakeTopic
     found = {each.text: each.value for each in client.inspect(topic).peek()}
     assert found == {"sku:0": 6, "sku:1": 11, "sku:2": 6}
     assert stats_of(client, topic).total("accepted") == 1 + 9 + 9
+
+
+def test_a_name_stands_for_the_same_messages(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.RANGE_MERGE, merge=Merge(Sum(), window=Fixed(60_000)))
+    producer = client.producer(topic)
+    producer.send(RangeMergeMessage("a", body=1), once="daily")
+    with pytest.raises(CallChangedError, match=r"once is 'daily', and the call of that name to .* sent other messages"):
+        producer.send(RangeMergeMessage("a", body=2), once="daily")
+
+    def many(number: int, more: int = 0, time_range: int = 60_000) -> list[RangeMergeMessage]:
+        return [RangeMergeMessage(f"c{i}", time_range, body=i + more) for i in range(number)]
+
+    assert producer.send_many(many(2_900), once="lines").new == 2_900
+    assert producer.send_many(many(2_900, time_range=500), once="lines").new == 2_900, "times are not compared"
+    for other in (many(2_899), many(2_901), many(2_900)[::-1], many(2_900, more=1)):
+        with pytest.raises(CallChangedError, match="take another name"):
+            producer.send_many(other, once="lines")
+    assert stats_of(client, topic).total("accepted") == 2_901
 
 
 def test_folding_before_the_send_leaves_what_single_sends_leave(client: RmqClient, make_topic: MakeTopic) -> None:

@@ -32,7 +32,7 @@ SETTINGS = {
 }
 """What `sending` puts together from parts; `merging` does with all of its own."""
 
-TURN = {"lane", "call", "floor", "detailed"}
+TURN = {"lane", "call", "floor", "digest", "detailed"}
 OPTIONS = {"group", "durable"}
 """What `Bound.call` takes beside keys."""
 
