@@ -138,6 +138,22 @@ def test_the_search_resumes_behind_what_it_has_seen(kind: TopicType, make_slot: 
 
 
 @both_orders
+def test_a_search_resumes_right_behind_what_it_has_seen(kind: TopicType, make_slot: MakeSlot) -> None:
+    """Wherever the bound is, what follows it is found, although what was claimed has left the ranks before it."""
+    slot = make_slot(kind)
+    store = {b"%04d" % number: 1_000 + number for number in range(3_000)}
+    free = [b"%04d" % number for number in (*range(5), *range(990, 1_100), *range(1_800, 2_300), *range(2_995, 3_000))]
+    slot.seed(SlotState(store=store, prepare={name: held() for name in store if name not in free}))
+    taken, start, claims = list[bytes](), 0, 0
+    while claims == 0 or start > 0:
+        reply = slot.claim(1_000, start=start)
+        taken += [m.content for m in reply.messages]
+        start, claims = reply.resume, claims + 1
+    assert sorted(taken) == free
+    assert claims > 1
+
+
+@both_orders
 def test_more_in_flight_in_front_than_one_call_may_search(kind: TopicType, make_slot: MakeSlot) -> None:
     # pitfall 16, 33: the search is bounded, the next one resumes
     slot = make_slot(kind)

@@ -224,10 +224,12 @@ def test_what_does_not_fit_stays(seed: int, make_slot: MakeSlot) -> None:
     assert order == sorted(order, reverse=True)
 
 
+@pytest.mark.parametrize("later_ms", range(5))
 @pytest.mark.parametrize("free", [[0], [4_999], [0, 1, 2_500, 4_998, 4_999], [2_000, 2_001, 2_002]])
-def test_a_search_that_resumes_finds_all_of_a_tier(free: list[int], make_slot: MakeSlot) -> None:
+def test_a_search_that_resumes_finds_all_of_a_tier(free: list[int], later_ms: int, make_slot: MakeSlot) -> None:
     """A search that a bound has ended leaves nothing out, although later claims have other stamps."""
     slot = make_slot(TopicType.PRIORITY)
+    slot.advance(later_ms)
     tier = {b"%04d" % number: 50 for number in range(5_000)}
     wanted = {b"%04d" % number for number in free}
     front = {b"front": 60, b"front too": 70}
