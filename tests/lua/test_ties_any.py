@@ -288,7 +288,7 @@ def test_places_lie_within_the_tier_and_are_exact(stamp: int, size: int, make_sl
     assert 0 <= place < size
     function = re.search(r"^local function place_of.*?^end\n", scripts_under_test().text("claim"), re.M | re.S)
     assert function
-    script = function[0] + "return string.format('%.0f', place_of(tonumber(ARGV[1]), tonumber(ARGV[2])))"
+    script = function[0] + "return string.format('%.0f', place_of({ stamp = tonumber(ARGV[1]) }, ARGV[2]))"
     found: Any = make_slot(TopicType.PRIORITY).client.eval(script, 0, stamp, size)
     assert int(found) == place
 
@@ -331,13 +331,13 @@ def test_distinct_priorities_cost_no_more_commands(limit: int, make_slot: MakeSl
 
 
 @pytest.mark.parametrize("limit", [1, 100])
-def test_a_tier_that_is_claimed_in_part_costs_three_commands_more(limit: int, make_slot: MakeSlot) -> None:
+def test_a_tier_that_is_claimed_in_part_costs_few_commands_more(limit: int, make_slot: MakeSlot) -> None:
     slots = [make_slot(TopicType.PRIORITY, ties=ties) for ties in ("any", "oldest")]
     for slot in slots:
         slot.seed(SlotState(store={b"%d" % number: 2**40 for number in range(600)}))
     any_, oldest = (commands(slot, limit) for slot in slots)
     more = {name: any_.get(name, 0) - oldest.get(name, 0) for name in any_ | oldest}
     assert more.pop("cmdstat_zcount") == 1
-    assert 1 <= more.pop("cmdstat_zrevrange") <= 2
+    assert 0 <= more.pop("cmdstat_zrevrange") <= 1, "what is left there is not read"
     assert 0 <= more.pop("cmdstat_zremrangebyrank") <= 1
     assert set(more.values()) <= {0}

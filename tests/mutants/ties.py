@@ -5,16 +5,22 @@ from __future__ import annotations
 from tests.mutants.mutant import mutant
 
 TIES = (
-    mutant("ties: contents decide", ("place_of", "math.floor(mixed * size / 67108859)", "0")),
-    mutant("ties: places move with the stamp", ("place_of", "mixed * size", "seed * size")),
-    mutant("ties: a place beyond the tier", ("place_of", "math.floor(mixed", "1 + math.floor(mixed")),
-    mutant("ties: tiers within a claim are not turned", ("turn_tiers", "place_of(stamp, last - first + 1)", "0")),
-    mutant("ties: only the last tier is turned", ("turn_tiers", "place_of(stamp, i - first)", "0")),
+    mutant("ties: contents decide", ("place_of", "math.floor(view.share * size)", "0")),
+    mutant(
+        "ties: places move with the stamp",
+        ("place_of", "seed * seed % 67108859 * seed % 67108859 * 41475557 % 67108859", "seed"),
+    ),
+    mutant("ties: a place beyond the tier", ("place_of", "math.floor(view", "1 + math.floor(view")),
+    mutant("ties: tiers within a claim are not turned", ("turn_tiers", "if place > 0 then", "if false then")),
+    mutant(
+        "ties: turning doubles a message",
+        ("turn_tiers", "at = at + 2 * (size - place)", "at = at + 2 * (size - place - 1)"),
+    ),
     mutant(
         "ties: a tier that goes on is not seen",
-        ("read_turned", "page[2 * size] == page[2 * size + 2]", "false"),
+        ("read_turned", "page[2 * size + 2] == score", "false"),
     ),
-    mutant("ties: tiers above count as members", ("read_turned", "'+inf') - tier.first", "'+inf')")),
+    mutant("ties: tiers above count as members", ("read_turned", "'+inf') - first", "'+inf')")),
     mutant("ties: the tier is taken without those above it", ("read_turned", "view.rank + first - 1", "view.rank")),
     mutant("ties: the message beyond is claimed, too", ("read_turned", "page[2 * size + 1], page", "page")),
     mutant(
@@ -54,12 +60,14 @@ TIES = (
     ),
     mutant(
         "ties: a tier leaves by rank",
-        ("take_fresh", "  elseif slot.view and slot.view.tier then\n    trim_turned(slot, slot.view)\n", ""),
+        ("take_fresh", "elseif slot.view and slot.view.tier then", "elseif false then"),
     ),
     mutant(
         "ties: one message of a tier is always the first",
-        ("take_fresh", "read_turned(slot, slot.view, 1, peek) or", ""),
+        ("take_fresh", "and not tied then", "then"),
     ),
+    mutant("ties: every first tier is counted", ("take_fresh", "peek[2] == peek[4] and peek[2]", "peek[2]")),
+    mutant("ties: a first tier that goes on is missed", ("read_turned", "tier.size > size and tier or nil", "nil")),
     mutant("ties: the slow way goes by contents", ("take", "slot.any and start == 0 and", "false and")),
     mutant("ties: a search that resumes turns again", ("take", "slot.any and start == 0 and", "slot.any and")),
     mutant("ties: a search that resumes leaves one out", ("take", "slot.any and start > 0 and 1 or 0", "0")),

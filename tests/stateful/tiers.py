@@ -10,7 +10,7 @@ PRIME = 2**26 - 5
 
 def place_of(stamp: int, size: int) -> int:
     """Where a claim with this stamp begins in a tier of so many messages."""
-    return pow(stamp, 3, PRIME) * 41_475_557 % PRIME * size // PRIME
+    return int(pow(stamp, 3, PRIME) * 41_475_557 % PRIME / PRIME * size)
 
 
 def in_order(store: Mapping[bytes, int], stamp: int) -> list[bytes]:

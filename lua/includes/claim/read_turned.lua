@@ -2,14 +2,24 @@
 -- ends. Tiers (messages with one score) come highest first. Each begins at a place that depends on the claim's stamp
 -- and not on the contents, and goes on from its end to its first message: so a claim that ends within a tier of g
 -- messages, and takes k of them, takes each with the chance k/g. `view` says what was read before: `stamp`; `rank`, up
--- to which all was read; and `tier`, which was read in part, nil for none. One message more than asked for tells
--- whether the last tier goes on: only then its size is counted. `found`: the first size + 1 messages, where known.
+-- to which all was read; and `tier`, which was read in part, nil for none. `view.tied`: the score of the first two
+-- messages, where it is known that they have the same; their tier is counted before anything is read. Else one message
+-- more than asked for tells whether the last tier goes on, and only then that one is counted.
 -- @include read_tier
 -- @include turn_tiers
-local function read_turned(slot, view, size, found)
+local function open_tier(slot, view, first, score)
+  local size = redis.call('ZCOUNT', slot.store, score, '+inf') - first
+  return { first = first, size = size, place = place_of(view, size), seen = 0 }
+end
+
+local function read_turned(slot, view, size)
   local before = {}
+  if view.tied then
+    local tier = open_tier(slot, view, 0, view.tied)
+    view.tier, view.tied = tier.size > size and tier or nil, nil
+  end
   if view.tier then
-    read_tier(slot, view.tier, size, before)
+    before = read_tier(slot, view.tier, size, before)
     if view.tier.seen < view.tier.size then
       return before
     end
@@ -19,20 +29,18 @@ local function read_turned(slot, view, size, found)
       return before
     end
   end
-  local page = found or redis.call('ZREVRANGE', slot.store, view.rank, view.rank + size, 'WITHSCORES')
-  local open = #page > 2 * size and page[2 * size] == page[2 * size + 2]
+  local page = redis.call('ZREVRANGE', slot.store, view.rank, view.rank + size, 'WITHSCORES')
+  local score = page[2 * size]
+  local open = score and page[2 * size + 2] == score
   page[2 * size + 1], page[2 * size + 2] = nil, nil
-  local first = turn_tiers(page, view.stamp, open)
+  local first = turn_tiers(page, view, open)
   if open then
-    local score = page[2 * size]
-    local tier = { first = view.rank + first - 1, seen = 0 }
-    tier.size = redis.call('ZCOUNT', slot.store, score, '+inf') - tier.first
-    tier.place = place_of(view.stamp, tier.size)
+    view.rank = view.rank + first - 1
+    view.tier = open_tier(slot, view, view.rank, score)
     for i = 2 * size, 2 * first - 1, -1 do
       page[i] = nil
     end
-    read_tier(slot, tier, size - first + 1, page)
-    view.rank, view.tier = tier.first, tier
+    page = read_tier(slot, view.tier, size - first + 1, page)
   else
     view.rank = view.rank + #page / 2
   end

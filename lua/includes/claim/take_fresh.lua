@@ -9,14 +9,13 @@
 -- number passed over, which is in `slot.passed`.
 -- @include count
 -- @include fits
--- @include contents_of
 -- @include read_page
--- @include trim_turned
 local function take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries, totals, peek)
   if limit == 0 then
     return nil
   end
-  slot.view = slot.any and { stamp = stamp, rank = 0 }
+  local tied = slot.any and peek and peek[2] == peek[4] and peek[2]
+  slot.view = slot.any and { stamp = stamp, rank = 0, tied = tied }
   local page, wanted, ended
   local upto = string.format('%.0f', now_ms)
   local second = peek and peek[4]
@@ -27,8 +26,8 @@ local function take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries
       page, slot.upcoming = {}, tonumber(peek[2]) or false
     end
     ended = #page < 2 * limit
-  elseif peek and limit == 1 then
-    page = slot.view and read_turned(slot, slot.view, 1, peek) or { peek[1], peek[2] }
+  elseif peek and limit == 1 and not tied then
+    page = { peek[1], peek[2] }
   else
     wanted = math.min(limit, slot.piece)
     page = read_page(slot, highest_first, 0, wanted, upto)
@@ -89,8 +88,10 @@ local function take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries
       redis.call('ZREM', slot.store, unpack(mine))
     end
   elseif slot.view and (slot.cut or rest) then
+    -- @include contents_of
     redis.call('ZREM', slot.store, unpack(contents_of(page)))
   elseif slot.view and slot.view.tier then
+    -- @include trim_turned
     trim_turned(slot, slot.view)
   elseif highest_first then
     redis.call('ZREMRANGEBYRANK', slot.store, -size, -1)

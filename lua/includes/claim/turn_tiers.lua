@@ -3,28 +3,32 @@
 -- as it is where it is `open`: it has more messages than the page.
 -- @include place_of
 local function turn_tier(page, first, size, place)
-  local turned = {}
-  for i = 0, size - 1 do
-    turned[i + 1] = page[2 * (first + (i + place) % size) - 1]
+  local front, at = {}, 2 * first - 1
+  for i = 0, place - 1 do
+    front[i] = page[at + 2 * i]
   end
-  for i = 1, size do
-    page[2 * (first + i) - 3] = turned[i]
+  for i = at, at + 2 * (size - place - 1), 2 do
+    page[i] = page[i + 2 * place]
+  end
+  at = at + 2 * (size - place)
+  for i = 0, place - 1 do
+    page[at + 2 * i] = front[i]
   end
 end
 
-local function turn_tiers(page, stamp, open)
-  local first, last = 1, #page / 2
-  local score = page[2]
-  for i = 2, last do
-    if page[2 * i] ~= score then
-      if i - first > 1 then
-        turn_tier(page, first, i - first, place_of(stamp, i - first))
+local function turn_tiers(page, view, open)
+  local first, score, last = 1, page[2], #page
+  for i = 4, last + 2, 2 do
+    if page[i] ~= score then
+      local size = i / 2 - first
+      local place = size > 1 and not (open and i > last) and place_of(view, size) or 0
+      if place > 0 then
+        turn_tier(page, first, size, place)
       end
-      first, score = i, page[2 * i]
+      if i <= last then
+        first, score = i / 2, page[i]
+      end
     end
-  end
-  if last > first and not open then
-    turn_tier(page, first, last - first + 1, place_of(stamp, last - first + 1))
   end
   return first
 end
