@@ -26,7 +26,7 @@ from tests.spark.dead_letters import accounts, kill
 from tests.spark.frames import sink_of, stored
 from tests.spark.sessions import stream_of
 from tests.support.servers import RedisServer
-from tests.support.topologies import NEVER_MS, RedisClusterServers
+from tests.support.topologies import RedisClusterServers
 from tests.support.waiting import wait_until
 
 LIMIT_S = 150
@@ -173,11 +173,9 @@ def test_a_master_is_killed_and_its_replica_takes_over(
     job = Job(spark, client, tmp_path)
     job.wait_for(lambda: job.acked() >= NUMBER // 10)
     server = busiest(cluster, job.source)
-    server.kill()
-    cluster.take_for_dead_after()
     try:
+        cluster.kill_and_replace(server)
         wait_until(lambda: cluster.find_owner(slot_keys(job.source.name, 0).store) not in (None, server), LIMIT_S)
-        cluster.take_for_dead_after(NEVER_MS)
         job.finish()
     finally:
         server.start()
