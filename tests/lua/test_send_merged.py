@@ -9,13 +9,13 @@ import pytest
 from rmq._model.merging import PER_MESSAGE, Merge
 from rmq._model.messages import Encoded
 from rmq._model.records import Record, framed, read_record, wanting, write_record
-from rmq._model.reducers import Collect, Keep, Replace, Sum
+from rmq._model.reducers import Collect, Keep, Newest, Replace, Sum
 from rmq._model.topics import TopicType, WhenFull
 from rmq._model.windows import Fixed, Leading, Sliding
 from rmq._scripts import sending
 from rmq._scripts.claiming import Nack
 from rmq._scripts.numbering import Turn
-from rmq.errors import CollectionFullError, ReplyLostError, ScriptFailedError, SumOutOfRangeError
+from rmq.errors import CallChangedError, CollectionFullError, ReplyLostError, ScriptFailedError, SumOutOfRangeError
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState, SlotUnderTest, forget_topic
 
@@ -71,6 +71,18 @@ def test_lanes_unused_for_an_hour_are_swept_by_new_ones(make_slot: MakeSlot) -> 
     send(slot, Turn("new", 1, 1), one)
     assert set(slot.client.hkeys(slot.keys.marks)) == {b"used", b"new"}  # pyright: ignore[reportArgumentType]
     assert 0 < slot.client.pttl(slot.keys.marks) <= 2 * HOUR_MS  # pyright: ignore[reportOperatorIssue]
+
+
+def test_a_name_with_other_messages_is_refused(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Sum()))
+    turn = Turn("=import", 1, 0)
+    assert send(slot, turn, (b"x", 500, record("S", number=1)), (b"y", 500, record("S", number=1))) == (2, 0)
+    before = slot.dump()
+    assert send(slot, turn, (b"x", 900, record("S", number=1)), (b"y", 800, record("S", number=1))) == (2, 0)
+    for contents, number in ((b"xz", 1), (b"xy", 2), (b"yx", 1), (b"xyz", 1), (b"x", 1)):
+        with pytest.raises(CallChangedError, match="once is 'import', and the call of that name to slot 0"):
+            send(slot, turn, *((bytes([each]), 500, record("S", number=number)) for each in contents))
+    assert slot.dump() == before
 
 
 def test_what_was_refused_is_no_repeat(make_slot: MakeSlot) -> None:
@@ -157,6 +169,18 @@ def test_a_promoted_priority_stays_above_all(make_slot: MakeSlot) -> None:
     slot.seed(SlotState(store={b"first": 2**53 + 2, b"next": 2**53}, body=dict.fromkeys([b"first", b"next"], b"")))
     slot.send((b"first", 2**53 - 1, record("K")))
     assert slot.state().store == {b"first": 2**53 + 2, b"next": 2**53}
+
+
+def test_a_flight_that_folds_back_is_the_older_one_but_for_its_times(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Newest(), window=Fixed(500)))
+    slot.send((b"x", 500, write_record(Record(1, 0, 0, 7, "N", b"=older"))))
+    (held,) = slot.claim(owner_at(slot, 500)).messages
+    slot.set_clock(T0 - 100)
+    slot.send((b"x", 500, write_record(Record(1, 0, 0, 7, "N", b"=newer"))))
+    slot.nack(Nack(held.content, held.claim_score))
+    found = read_record(slot.state().body[b"x"])
+    assert found is not None
+    assert (found.body, found.count, found.first_ms, found.last_ms) == (b"newer", 2, T0 - 100, T0)
 
 
 def test_first_is_the_smaller_time_where_the_clock_was_set_back(make_slot: MakeSlot) -> None:
