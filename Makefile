@@ -20,7 +20,7 @@ BENCH := $(VENV)/.installed-bench
 SPARK := $(VENV)/.installed-spark
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test coverage test-failed test-redis test-long test-spark-long chaos histories simulation bench bench-peers bench-rivals mutants check lint lint-lua types layers headers format constraints clean
+.PHONY: help demo demo-spark test coverage test-failed test-redis test-long test-spark-long test-docker chaos histories simulation bench bench-peers bench-rivals mutants check lint lint-lua types layers headers format constraints clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -76,6 +76,9 @@ test-long: $(DEV)  ## Run the property and stateful tests with many more example
 
 test-spark-long: $(DEV)  ## Kill Spark's drivers and executors, and speak Spark Connect, about 8 minutes
 	$(BIN)/python -m pytest -m spark_long --timeout 600 tests/spark
+
+test-docker: $(DEV)  ## docker-compose.yml and the image, where a Docker engine with Compose v2 answers, about 10 minutes
+	$(BIN)/python -m pytest -m docker --timeout 900 tests/docker
 
 chaos: $(DEV)  ## Worker processes under faults, on 3 + 3 Redis and 3 ZooKeepers, about 8 minutes
 	$(BIN)/python -m benchmarks.chaos

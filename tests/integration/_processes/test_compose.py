@@ -27,6 +27,7 @@ from rmq._transport.urls import Address, Topology, parse_url
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
+METRICS_OF_WORKERS = ("--metrics-port", "9461", "--metrics-host", "0.0.0.0")
 TOPIC = Topic("moved", TopicType.PRIORITY, slots=4)
 
 
@@ -88,7 +89,7 @@ def test_zookeeper_is_set_up_as_locally(compose: dict[str, Any]) -> None:
 
 def test_workers_and_producer_run_as_locally(compose: dict[str, Any]) -> None:
     worker, producer = compose["services"]["worker"], compose["services"]["producer"]
-    assert tuple(worker["command"]) == deployment.WORKER_COMMAND
+    assert tuple(worker["command"]) == (*deployment.WORKER_COMMAND, *METRICS_OF_WORKERS)
     assert worker["deploy"]["replicas"] == deployment.WORKERS
     assert tuple(producer["command"]) == deployment.PRODUCER_COMMAND
     redis = [Address(name, 6379) for name in (*deployment.MASTERS, *deployment.REPLICAS)]
@@ -101,13 +102,41 @@ def test_workers_and_producer_run_as_locally(compose: dict[str, Any]) -> None:
 
 def test_images_are_pinned_and_health_is_checked(compose: dict[str, Any]) -> None:
     for name, service in compose["services"].items():
-        assert re.fullmatch(r"rmq:local|[a-z]+:\d+\.\d+\.\d+(-[a-z0-9]+)?", service["image"]), name
+        assert re.fullmatch(r"rmq:local|[a-z/]+:v?\d+\.\d+\.\d+(-[a-z0-9]+)?", service["image"]), name
         assert name == "cluster-setup" or "healthcheck" in service, name
         assert service["image"] != "rmq:local" or service["build"] == ".", name
     mounted = [volume.partition(":")[0] for each in compose["services"].values() for volume in each.get("volumes", ())]
-    assert sorted(mounted) == sorted(compose["volumes"])
-    for line in (ROOT / "Dockerfile").read_text().splitlines():
-        assert not line.startswith("FROM") or re.match(r"FROM python:\d+\.\d+\.\d+-", line)
+    assert sorted(name for name in mounted if not name.startswith("./")) == sorted(compose["volumes"])
+    assert all((ROOT / name).is_dir() for name in mounted if name.startswith("./"))
+    stages: set[str] = set()
+    for image, stage in re.findall(r"^FROM (\S+) AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE):
+        assert image in stages or re.match(r"python:\d+\.\d+\.\d+-", image)
+        stages.add(stage)
+    assert stage == "rmq"  # the default
+
+
+def test_what_runs_rmq_has_no_rights_and_writes_nothing(compose: dict[str, Any]) -> None:
+    for name, service in compose["services"].items():
+        if service["image"].startswith("rmq"):
+            assert service["read_only"] is True, name
+            assert (service["tmpfs"], service["cap_drop"]) == (["/tmp"], ["ALL"]), name
+            assert service["security_opt"] == ["no-new-privileges:true"], name
+
+
+def test_ports_are_published_to_this_machine_alone(compose: dict[str, Any]) -> None:
+    published = {name: service["ports"] for name, service in compose["services"].items() if "ports" in service}
+    assert published.keys() == {"dashboard", "prometheus"}
+    assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
+
+
+def test_prometheus_asks_what_runs(compose: dict[str, Any]) -> None:
+    settings = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
+    assert all((ROOT / "deploy" / "prometheus" / name).exists() for name in settings["rule_files"])
+    topics, workers = settings["scrape_configs"]
+    assert topics["static_configs"] == [{"targets": ["metrics:9460"]}]
+    assert compose["services"]["metrics"]["command"] == ["rmq", "metrics", "--host", "0.0.0.0"]
+    (asked,) = workers["dns_sd_configs"]
+    assert (asked["names"], str(asked["port"])) == (["worker"], METRICS_OF_WORKERS[1])
 
 
 def test_the_image_gets_all_that_the_wheel_is_made_of() -> None:
