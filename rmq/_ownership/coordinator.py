@@ -7,12 +7,12 @@ import os
 import re
 import socket
 import threading
-import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from math import inf
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
+from rmq._io.backend import THREADS, Blocking
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._model.workers import process_name
@@ -66,6 +66,9 @@ class Coordinator:
     Source: ZooKeeper Programmer's Guide 3.9 (sessions, ephemeral nodes, czxid).
     """
 
+    _blocking: Blocking = THREADS
+    _client_class: Callable[..., Any] | None = None  # a `ZooKeeperClient`
+
     def __init__(
         self,
         hosts: str,
@@ -95,21 +98,23 @@ class Coordinator:
         _check(large, f"session_bytes is {session_bytes!r}; it must be a whole number from 1000")
         self.on_change = on_change
         self._pid = os.getpid()
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
-        self._first_round = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="rmq-coordinator", daemon=True)
+        self._wake = self._blocking.event()
+        self._stopping = self._blocking.event()
+        self._first_round = self._blocking.event()
+        self._thread = self._blocking.job(self._run, "rmq-coordinator")
         self._drain_at_end = True
         self._drain_given = drain_timeout_s is not None
         self._stop_by_s = inf  # when it ends although slots are still drained
         wake, broke = self._wake.set, lambda: self._rounds.connection_broke()
-        self._client = ZooKeeperClient(hosts, chroot, session_timeout_s, wake, broke, auth=auth, tls=tls)
+        connect = self._client_class or ZooKeeperClient
+        self._client: ZooKeeperClient = connect(hosts, chroot, session_timeout_s, wake, broke, auth=auth, tls=tls)
         _, slash, above = hosts.partition("/")
         budget = SessionBudget(session_bytes, self.worker_id, slash + above + chroot)
         document = WorkerDocument({}, weight, socket.gethostname(), self._pid, budget.room)
         machine = WorkerMachine(session_timeout_s, drain_s, budget=budget)
         self._member = Member(self.worker_id, document, machine, monotonic_s)
-        self._rounds = Rounds(self._client, self._member, lambda: self.on_change and self.on_change())
+        changed, lock = lambda: self.on_change and self.on_change(), self._blocking.lock()
+        self._rounds = Rounds(self._client, self._member, changed, lock)
         self._failure: Exception | None = None
 
     # --- for any thread, without waiting
@@ -353,7 +358,7 @@ class Coordinator:
         while monotonic_s() < deadline_s and not self._stopping.is_set():
             if (found := look()) is not None:
                 return found
-            time.sleep(0.05)
+            self._blocking.sleep(0.05)
         raise CoordinationError(f"ZooKeeper has not answered within {timeout_s:g} s")
 
     # --- the background thread

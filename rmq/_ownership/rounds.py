@@ -5,7 +5,6 @@ What they see is replaced as a whole and read without a lock.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,6 +12,7 @@ from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from rmq._io.backend import Lock
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._ownership.member import Member
@@ -46,8 +46,8 @@ class Rounds:
     claimed or is to be drained.
     """
 
-    def __init__(self, client: ZooKeeperClient, member: Member, changed: Callable[[], object]) -> None:
-        self.lock = threading.Lock()
+    def __init__(self, client: ZooKeeperClient, member: Member, changed: Callable[[], object], lock: Lock) -> None:
+        self.lock = lock
         self._client = client
         self._member = member
         self._machine = member.machine
