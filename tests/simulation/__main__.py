@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import time
+from collections import Counter
 from hashlib import sha1
 
 from tests.simulation.plan import Limits, Plan, draw_plan
@@ -13,7 +14,7 @@ from tests.simulation.runner import Runner
 from tests.simulation.shrinking import shrink
 from tests.simulation.simulation import Outcome
 
-MOST_SHOWN = 5
+MOST_SHOWN = 3
 
 
 def main() -> int:
@@ -50,7 +51,8 @@ HOUR = Limits(length_s=3_600.0, workers=10, sends_per_s=1.0, faults=120)
 
 
 def _report(plan: Plan, outcome: Outcome) -> None:
-    print(f"seed {plan.seed}: {len(outcome.violations)} violations", file=sys.stderr)
+    kinds = Counter(violation.kind for violation in outcome.violations)
+    print(f"seed {plan.seed}: {len(outcome.violations)} violations: {dict(kinds)}", file=sys.stderr)
     for violation in outcome.violations[:MOST_SHOWN]:
         print(f"  {violation}", file=sys.stderr)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tests.simulation.history import History, Run, Sent
+from tests.simulation.history import FOREVER_S, History, Run, Sent
 from tests.simulation.plan import SUM_WINDOW_MS
 from tests.simulation.world import EPOCH_MS, START_S
 
@@ -16,7 +16,7 @@ RENEWED = 1 / 3
 ENDED = ("acked", "unknown")
 """Outcomes of handlings that came to their end; of an `unknown` one the reply to its ack was lost."""
 
-PATIENCE_S = 20.0
+PATIENCE_S = 30.0
 """What is due is claimed in this time where nothing is wrong: handlers may be busy so long."""
 
 
@@ -154,8 +154,55 @@ def starved(history: History) -> Iterator[Violation]:
                     yield Violation("starved", f"{_sent(sent)} was claimed {claimed_ms - due_ms} ms late")
 
 
+def stolen(history: History) -> Iterator[Violation]:
+    """A lease is lost only through a trouble of who had it."""
+    for run in history.runs:
+        if run.lost_s < FOREVER_S and not history.met(run.process, clock_s(run.claimed_ms) - 0.01, run.lost_s + 0.01):
+            yield Violation("stolen", f"{_run(run)} at {run.lost_s - START_S:.3f}")
+
+
+def late_begin(history: History) -> Iterator[Violation]:
+    """No handling begins after its lease: somebody else may have the message."""
+    for run in history.runs:
+        if run.start_s > run.lease_until_s and not history.met(run.process, run.start_s - 0.01, run.start_s, "pause"):
+            yield Violation("late begin", f"{_run(run)}, {run.start_s - run.lease_until_s:.3f} s after its lease")
+
+
+def serial(history: History) -> Iterator[Violation]:
+    """With ZooKeeper, the messages of a slot are handled one after the other."""
+    slots: dict[tuple[str, int], list[Run]] = {}
+    for run in history.runs:
+        if run.epoch:
+            slots.setdefault((run.topic, run.slot), []).append(run)
+    for runs in slots.values():
+        open_: list[Run] = []
+        for run in runs:
+            open_ = [each for each in open_ if each.end_s > run.start_s]
+            for each in open_:
+                batch = (each.life, each.start_s) == (run.life, run.start_s)
+                if not batch and not _excused(history, each, run):
+                    yield Violation("serial", f"{_run(each)} and {_run(run)}")
+            open_.append(run)
+
+
+def fenced(history: History) -> Iterator[Violation]:
+    """An epoch belongs to one process, and nobody claims once a newer owner has claimed."""
+    owners: dict[tuple[str, int, int], int] = {}
+    for run in history.runs:
+        life = owners.setdefault((run.topic, run.slot, run.epoch), run.life)
+        if run.epoch and life != run.life:
+            yield Violation("fenced", f"{_run(run)} has epoch {run.epoch} of life {life}")
+    newest: dict[tuple[str, int], Run] = {}
+    for run in sorted(history.runs, key=lambda each: (each.claimed_ms, each.stamp)):
+        before = newest.setdefault((run.topic, run.slot), run)
+        if run.epoch < before.epoch and not history.forgotten(clock_s(before.claimed_ms), clock_s(run.claimed_ms)):
+            yield Violation("fenced", f"{_run(run)} with epoch {run.epoch} after {before.epoch}")
+        if run.epoch > before.epoch:
+            newest[run.topic, run.slot] = run
+
+
 CHECKERS: tuple[Callable[[History], Iterator[Violation]], ...] = (
-    lost, unexpected, duplicated, counted_twice, overlap, early, order, starved,
+    lost, unexpected, duplicated, counted_twice, overlap, stolen, late_begin, serial, fenced, early, order, starved,
 )  # fmt: skip
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.simulation.history import FOREVER_S, Trouble
 from tests.simulation.network import Link
 from tests.simulation.plan import Fault
-from tests.simulation.world import START_S
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
@@ -40,6 +40,7 @@ class Faults:
         self._losing.clear()
         simulation.network.heal()
         simulation.network.down = False
+        simulation.ensemble.heal()
         for name, worker in list(simulation.workers.items()):
             if worker.process.paused:
                 simulation.world.resume(worker.process)
@@ -60,10 +61,10 @@ class Faults:
     def _note(self, fault: Fault, from_s: float, for_s: float, kind: str = "") -> None:
         self._simulation.history.troubles.append(Trouble(kind or fault.kind, fault.target, from_s, from_s + for_s))
 
-    def _later(self, fault: Fault, action: object) -> None:
+    def _later(self, fault: Fault, action: Callable[[], object]) -> None:
         def act() -> None:
             if not self._over:
-                action()  # pyright: ignore
+                action()
 
         self._simulation.world.at(fault.for_s, act)
 
@@ -129,7 +130,6 @@ class Faults:
         if worker.process.dead or worker.process.paused or worker.stopping:
             return
         worker.stop()
-        self._note(fault, self._simulation.world.now_s, fault.for_s)
         self._later(fault, lambda: self._start_again(fault.target))
 
     def _start_again(self, name: str) -> None:
@@ -149,7 +149,16 @@ class Faults:
 
         self._later(fault, lambda: setattr(network, "down", False))
 
+    def _zk_stall(self, fault: Fault) -> None:
+        self._simulation.ensemble.stall(fault.target, fault.for_s)
+        self._note(fault, self._simulation.world.now_s, fault.for_s)
 
-def began_s(fault: Fault) -> float:
-    """Return when a fault comes, on the monotonic clock."""
-    return fault.at_s + START_S
+    def _zk_expire(self, fault: Fault) -> None:
+        self._simulation.ensemble.expire(fault.target)
+        self._note(fault, self._simulation.world.now_s, SHORT_S)
+
+    def _zk_down(self, fault: Fault) -> None:
+        ensemble = self._simulation.ensemble
+        ensemble.stop()
+        self._note(fault, self._simulation.world.now_s, fault.for_s)
+        self._later(fault, ensemble.start)

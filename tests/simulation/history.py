@@ -44,12 +44,19 @@ class Run:
     """One handling of one delivery; `end_s` is infinite where its process died in it.
 
     Attributes:
+        process: Name of its process, and `life` tells its lives apart.
+        stamp: Its claim stamp; `claimed_ms` is Redis' time then.
+        score: Its score in store.
+        epoch: The epoch of the slot's owner; 0 without ZooKeeper.
+        lease_until_s: When its lease ended at the earliest, at its beginning.
         carried: The numbers of the sends that it stands for, as far as its body tells.
         wrong: What is wrong with its body; empty where nothing is.
-        outcome: `acked`, `failed`, `late` (lost its lease) or empty.
+        outcome: `acked`, `failed`, `late` (lost its lease), `unknown` (no reply to its ack) or empty.
+        lost_s: When the library said that its lease was lost.
     """
 
     process: str
+    life: int
     topic: str
     slot: int
     content: str
@@ -57,11 +64,14 @@ class Run:
     stamp: int
     score: int
     attempt: int
+    epoch: int
     start_s: float
+    lease_until_s: float
     carried: tuple[int, ...] = ()
     wrong: str = ""
     end_s: float = FOREVER_S
     outcome: str = ""
+    lost_s: float = FOREVER_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ KINDS = ("range", "fixed", "priority", "sum")
 
 SUM_WINDOW_MS = 500
 
+ZOOKEEPER_FAULTS = ("zk_stall", "zk_stall", "zk_expire", "zk_down")
+
 MOST_BITS = 50
 """Sends of one content of a Sum: each is a bit of its own, so that a sum tells of which sends it consists."""
 
@@ -66,7 +68,8 @@ class Fault:
 
     Attributes:
         at_s: When.
-        kind: `cut`, `lose_reply`, `lose_request`, `stall`, `slow`, `pause`, `kill`, `stop`, `restart`.
+        kind: `cut`, `lose_reply`, `lose_request`, `stall`, `slow`, `pause`, `kill`, `stop`, `restart`; of ZooKeeper
+            `zk_stall`, `zk_expire`, `zk_down`.
         target: A process; empty for all, or for the server.
         for_s: How long; of `kill` and `stop`: until it is started again.
         what: `slow`: how many times; `restart`: how many seconds are forgotten; `lose_*`: which call from now on.
@@ -94,6 +97,7 @@ class Plan:
         faults: The faults, by time.
         yields: How often a task is interrupted where it asks for the time.
         warm: Whether the scripts are loaded at the beginning.
+        owned: Whether there is a ZooKeeper: then workers own slots.
     """
 
     seed: int
@@ -104,10 +108,12 @@ class Plan:
     faults: tuple[Fault, ...] = ()
     yields: float = 0.0
     warm: bool = True
+    owned: bool = False
 
     def described(self) -> str:
         """Return it in lines."""
-        lines = [f"seed {self.seed}: {self.length_s:g} s, yields {self.yields:g}, scripts loaded: {self.warm}"]
+        settings = f"yields {self.yields:g}, scripts loaded: {self.warm}, ZooKeeper: {self.owned}"
+        lines = [f"seed {self.seed}: {self.length_s:g} s, {settings}"]
         lines += [f"  {each}" for each in (*self.topics, *self.workers, *self.sends, *self.faults)]
         return "\n".join(lines)
 
@@ -118,9 +124,10 @@ class Limits:
 
     length_s: float = 60.0
     workers: int = 3
-    sends_per_s: float = 2.0
+    sends_per_s: float = 1.2
     faults: int = 8
     kinds: tuple[str, ...] = KINDS
+    owned: float = 0.35
     fault_kinds: tuple[str, ...] = field(
         default=("cut", "lose_reply", "lose_request", "stall", "slow", "pause", "kill", "stop", "restart")
     )
@@ -138,11 +145,14 @@ def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
         )
         for kind in kinds
     )
+    owned = chance.random() < limits.owned
+    styles = ("listener", "listener", "batch") if owned else ("listener", "listener", "batch", "poll")
     workers = tuple(
-        WorkerPlan(f"worker{i}", chance.choice(("listener", "listener", "batch", "poll")), chance.randint(1, 3))
+        WorkerPlan(f"worker{i}", chance.choice(styles), chance.randint(1, 3))
         for i in range(chance.randint(1, limits.workers))
     )
-    plan = Plan(seed, length_s, topics, workers, _sends(chance, length_s, topics, limits.sends_per_s))
+    sends = _sends(chance, length_s, topics, limits.sends_per_s)
+    plan = Plan(seed, length_s, topics, workers, sends, owned=owned)
     faults = sorted((_fault(chance, plan, limits) for _ in range(chance.randint(0, limits.faults))), key=_when)
     yields = chance.choice((0.0, 0.0, 0.01, 0.1))
     return replace(plan, faults=_one_restart_at_a_time(faults), yields=yields, warm=chance.random() < 0.8)
@@ -172,7 +182,7 @@ def _sends(chance: Random, length_s: float, topics: tuple[TopicPlan, ...], per_s
 
 def _fault(chance: Random, plan: Plan, limits: Limits) -> Fault:
     at_s = chance.uniform(1.0, plan.length_s)
-    kind = chance.choice(limits.fault_kinds)
+    kind = chance.choice((*limits.fault_kinds, *ZOOKEEPER_FAULTS) if plan.owned else limits.fault_kinds)
     workers = [worker.name for worker in plan.workers]
     everyone = [*workers, *workers, "producer0", "producer1"]
     lease_s = max(topic.lease_s for topic in plan.topics)
@@ -186,6 +196,12 @@ def _fault(chance: Random, plan: Plan, limits: Limits) -> Fault:
             return Fault(at_s, kind, chance.choice(everyone), chance.choice((0.3, 1.0, 3.0, 2.0 * lease_s)))
         case "slow":
             return Fault(at_s, kind, "", chance.uniform(1, 20), chance.choice((10.0, 100.0, 1_000.0)))
+        case "zk_stall":
+            return Fault(at_s, kind, chance.choice(workers), chance.choice((0.5, 3.0, 5.0, 8.0, 15.0)))
+        case "zk_expire":
+            return Fault(at_s, kind, chance.choice(workers))
+        case "zk_down":
+            return Fault(at_s, kind, "", chance.choice((0.5, 3.0, 5.0, 8.0, 15.0)))
         case "pause":
             return Fault(at_s, kind, chance.choice(workers), chance.choice((0.1, 1.0, 1.2 * lease_s, 3.0 * lease_s)))
         case "kill" | "stop":

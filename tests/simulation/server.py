@@ -115,7 +115,7 @@ class Server:
         reply = replies[before]
         if stores:
             for wrong in replies[-1]:
-                world.failed(f"accounts after {name}: {wrong.decode()}")
+                world.failed(f"accounts: after {name}: {wrong.decode()}")
         if doing is not None and not isinstance(reply, ReplyError):
             doing.executed(command, name, world)
         hints = self._drain_hints() if b"PUBLISH" in command else []

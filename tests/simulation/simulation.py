@@ -20,6 +20,7 @@ from tests.simulation.server import Server
 from tests.simulation.virtual import inhabit
 from tests.simulation.workers import Worker
 from tests.simulation.world import START_S, HungError, Process, World
+from tests.simulation.zookeeper import Ensemble, new_coordinator
 from tests.support.slots import check_topic
 
 DRAIN_S = 240.0
@@ -77,6 +78,7 @@ class Simulation:
         self.server = server
         self.world = World(plan.seed, plan.yields)
         self.network = Network(self.world, server, plan.seed)
+        self.ensemble = Ensemble(self.world, plan.seed)
         self.topics = [each.topic() for each in plan.topics]
         self.history = History({each.name: each for each in plan.topics})
         self.workers: dict[str, Worker] = {}
@@ -106,7 +108,7 @@ class Simulation:
             logging.disable(disabled)
             if collecting:
                 gc.enable()
-        violations = [Violation(failure.split()[0], failure) for failure in self.world.failures]
+        violations = [Violation(*failure.split(": ", 1)) for failure in self.world.failures]
         violations += check(self.history)
         return Outcome(
             tuple(violations),
@@ -121,15 +123,19 @@ class Simulation:
         """Return how a process waits."""
         return Simulated(self.world, process, self.network)
 
-    def client(self, process: Process) -> RmqClient:
+    def client(self, process: Process, *, owns: bool = False) -> RmqClient:
         """Return a client of a process: the real one, whose waits are simulated."""
-        kind = type("SimulatedClient", (RmqClient,), {"_blocking": self.backend(process)})
-        return kind("redis://simulated", timeout_s=TIMEOUT_S, deadline_s=DEADLINE_S)
+        backend = self.backend(process)
+        kind = type("SimulatedClient", (RmqClient,), {"_blocking": backend})
+        coordinator = new_coordinator(self.ensemble, backend, process.name) if owns else None
+        return kind("redis://simulated", zookeeper=coordinator, timeout_s=TIMEOUT_S, deadline_s=DEADLINE_S)
 
     # --- the course of a plan
 
     def _play(self) -> None:
         world, plan = self.world, self.plan
+        if plan.owned:
+            self.ensemble.begin()
         for each in plan.workers:
             self.start_worker(each)
         for name in sorted({send.producer for send in plan.sends}):

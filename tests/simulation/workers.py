@@ -51,7 +51,7 @@ class Worker:
     def _work(self) -> None:
         simulation = self._simulation
         while not self.stopping:
-            client = simulation.client(self.process)
+            client = simulation.client(self.process, owns=simulation.plan.owned)
             try:
                 if self.plan.style == "poll":
                     self._poll(client, simulation.topics)
@@ -66,7 +66,7 @@ class Worker:
     def _listen(self, client: RmqClient, topics: list[Topic]) -> None:
         batch = 5 if self.plan.style == "batch" else None
         for topic in topics:
-            client.listener(topic, threads=self.plan.threads, batch=batch)(self._handle)
+            client.listener(topic, threads=self.plan.threads, batch=batch, on_lost=self._lost)(self._handle)
         client.start()
         self._stopped.wait()
         client.stop(drain_s=30.0)
@@ -86,6 +86,14 @@ class Worker:
             run.outcome = "late" if delivery.lost else "failed" if fails else "acked"
         if fails:
             raise HandlerFailedError
+
+    def _lost(self, delivery: Delivery) -> None:
+        """Note that a lease was lost."""
+        for run in self._simulation.history.runs:
+            if (run.life, run.topic, run.content) == (self.process.number, delivery.topic.name, delivery.text) and (
+                run.claimed_ms == delivery.claimed_ms
+            ):
+                run.lost_s = self.world.now_s
 
     def _poll(self, client: RmqClient, topics: list[Topic]) -> None:
         jobs = [
@@ -120,7 +128,7 @@ class Worker:
             run.outcome = "failed" if fails else "acked"
             try:
                 if not (delivery.nack(error="as it shall") if fails else delivery.ack()):
-                    run.outcome = "late"
+                    run.outcome, run.lost_s = "late", self.world.now_s
             except RmqError:
                 run.outcome = "unknown"
                 raise
@@ -128,6 +136,7 @@ class Worker:
     def _begin(self, delivery: Delivery) -> Run:
         run = Run(
             self.plan.name,
+            self.process.number,
             delivery.topic.name,
             delivery.slot,
             delivery.text,
@@ -135,7 +144,9 @@ class Worker:
             delivery.claim_score // 1000,
             delivery.store_score,
             delivery.attempt,
+            delivery.epoch,
             self.world.now_s,
+            delivery.lease_until_s,
         )
         history = self._simulation.history
         if history.topics[run.topic].kind == "sum":
@@ -162,5 +173,7 @@ class Worker:
             f"{self._simulation.plan.seed} {delivery.topic.name} {delivery.text} {delivery.attempt} {delivery.body!r}"
         )
         draw = chance.random()
-        takes_s = 1.5 * delivery.topic.lease_s if draw < 0.01 else chance.uniform(0, 1.0) if draw < 0.1 else draw * 0.02
+        takes_s = (
+            1.5 * delivery.topic.lease_s if draw < 0.006 else chance.uniform(0, 1.0) if draw < 0.03 else draw * 0.02
+        )
         return takes_s, chance.random() < FAILS

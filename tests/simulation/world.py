@@ -97,7 +97,7 @@ class Task:
         except GreenletExit:
             pass
         except BaseException as error:  # a thread would end with a traceback on standard error
-            self.world.failed(f"{self.process} {self.name} ended with {error!r}")
+            self.world.failed(f"crash: {self.process} {self.name} ended with {error!r}")
         finally:
             self.ended = True
             self.process.tasks.remove(self)

@@ -11,7 +11,6 @@ import heapq
 import os
 import subprocess
 import sys
-from collections import defaultdict
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +29,9 @@ from rmq._ownership.documents import (
 )
 from rmq._ownership.machine import WorkerMachine
 from rmq._ownership.member import Member
-from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Look, Put, Release, Reply, Request, Sync
-from rmq._ownership.values import SlotKey, Stat
+from rmq._ownership.requests import UNKNOWN, Reply, Request
+from rmq._ownership.values import SlotKey
+from tests.support.simulated_zookeeper import SimulatedZooKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,91 +42,6 @@ ROUND_S = SESSION_S / 2.5
 FAULTS_S = 15.0
 HISTORIES = 10_000
 PROCESSES = max(2, os.cpu_count() or 2)
-
-
-class SimulatedZooKeeper:
-    """Nodes, sessions and watches; time comes with each call."""
-
-    def __init__(self) -> None:
-        self.zxid = 0
-        self.nodes: dict[str, tuple[bytes, Stat]] = {}
-        self.children: defaultdict[str, set[str]] = defaultdict(set)
-        self.touched: dict[int, float] = {}
-        self.watches: defaultdict[str, set[Callable[[], None]]] = defaultdict(set)
-        self.deleted: set[tuple[str, int]] = set()  # by hand, and what went wrong because of that
-        for path in ("/workers", TOPICS, OWNERS):
-            self.create(path, b"", 0)
-
-    def expire(self, now: float) -> None:
-        for session, touched in list(self.touched.items()):
-            if now >= touched + SESSION_S:
-                del self.touched[session]
-                for path in [path for path, (_, stat) in self.nodes.items() if stat.session == session]:
-                    self.delete(path)
-
-    def connect(self, session: int | None, now: float) -> int:
-        self.expire(now)
-        if session not in self.touched:
-            self.zxid += 1
-            session = self.zxid
-        assert session is not None
-        self.touched[session] = now
-        return session
-
-    def create(self, path: str, data: bytes, session: int) -> Stat | None:
-        parent, _, name = path.rpartition("/")
-        if path in self.nodes or (parent and parent not in self.nodes):
-            return None
-        self.zxid += 1
-        stat = Stat(self.zxid, 0, session)
-        self.nodes[path] = (data, stat)
-        self.children[parent].add(name)
-        self.fire(path, parent)
-        return stat
-
-    def delete(self, path: str) -> None:
-        del self.nodes[path]
-        parent, _, name = path.rpartition("/")
-        self.children[parent].discard(name)
-        self.zxid += 1
-        self.fire(path, parent)
-
-    def fire(self, *paths: str) -> None:
-        for path in paths:
-            for wake in self.watches.pop(path, ()):
-                wake()
-
-    def carry_out(self, request: Request, session: int, wake: Callable[[], None]) -> Reply:  # noqa: C901
-        match request:
-            case Sync():
-                return True
-            case Look(path, watch) | Get(path, watch) | Children(path, watch):
-                if watch:
-                    self.watches[path].add(wake)
-                if type(request) is Children:
-                    return sorted(self.children[path]) if path in self.nodes else None
-                node = self.nodes.get(path)
-                return node if type(request) is Get or node is None else node[1]
-            case Create(path, data, ephemeral):
-                return self.create(path, data, session if ephemeral else 0)
-            case Put(path, data, version):
-                node = self.nodes.get(path)
-                if node is None or node[1].version != version:
-                    return False
-                self.zxid += 1
-                self.nodes[path] = (data, Stat(node[1].czxid, version + 1, node[1].session))
-                self.fire(path)
-                return True
-            case Release(path, guard):
-                if guard not in self.nodes:
-                    return False
-                if path in self.nodes:
-                    stat = self.nodes[path][1]
-                    if stat.session != session:  # only where ours was deleted by hand, and another one made
-                        assert any(deleted == path for deleted, _ in self.deleted)
-                        self.deleted.add((path, stat.czxid))
-                    self.delete(path)
-                return True
 
 
 class SimulatedStore:
@@ -295,7 +210,7 @@ class World:
         self.sequence = 0
         self.incarnations = 0
         self.holders: dict[tuple[SlotKey, int], int] = {}
-        self.zookeeper = SimulatedZooKeeper()
+        self.zookeeper = SimulatedZooKeeper(SESSION_S)
         self.store = SimulatedStore()
         self.topics = {"a": self.random.choice((1, 2, 4)), "b": 1}
         for topic, slots in self.topics.items():
