@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from functools import cache
 from hashlib import sha1
 from pathlib import Path
@@ -123,7 +123,7 @@ class SlotState:
         return {name: contents for name, contents in found.items() if contents}
 
 
-_DUMP = """
+DUMP = """
 local reply = {}
 for i, key in ipairs(KEYS) do
   local kind = redis.call('TYPE', key).ok
@@ -139,16 +139,26 @@ for i, key in ipairs(KEYS) do
 end
 return reply
 """
-_DUMP_SHA = sha1(_DUMP.encode(), usedforsecurity=False).hexdigest()
+DUMP_SHA = sha1(DUMP.encode(), usedforsecurity=False).hexdigest()
+
+
+def dump_keys(keys: SlotKeys) -> tuple[str, ...]:
+    """Return the keys of a slot that make up its state."""
+    return (*(getattr(keys, name) for name in (*ZSETS, *HASHES)), keys.wake)
 
 
 def read_state(client: redis.Redis, keys: SlotKeys, merges: bool = False) -> SlotState:
     """Read all keys of a slot at one instant."""
-    names = (*(getattr(keys, name) for name in (*ZSETS, *HASHES)), keys.wake)
+    names = dump_keys(keys)
     try:
-        reply: Any = client.evalsha(_DUMP_SHA, len(names), *names)
+        reply: Any = client.evalsha(DUMP_SHA, len(names), *names)
     except NoScriptError:
-        reply = client.eval(_DUMP, len(names), *names)
+        reply = client.eval(DUMP, len(names), *names)
+    return state_of(reply, merges)
+
+
+def state_of(reply: Any, merges: bool = False) -> SlotState:
+    """Return the state that a reply of `DUMP` shows."""
     zsets = [dict(zip(page[::2], map(int, page[1::2]), strict=True)) for page in reply[:6]]
     body, meta, error, reason, dead_body, held = (dict(zip(page[::2], page[1::2], strict=True)) for page in reply[6:12])
     text = {name.decode(): value.decode() for name, value in meta.items()}
@@ -167,6 +177,23 @@ def read_state(client: redis.Redis, keys: SlotKeys, merges: bool = False) -> Slo
         hints=[int(hint) for hint in reply[12]],
         clock={name: value for name, value in text.items() if name in CLOCK_IN_META},
     )
+
+
+def write_state(client: redis.Redis, keys: SlotKeys, state: SlotState) -> None:
+    """Write a state as it is to a slot without keys; `client` may be a pipeline."""
+    for name in ZSETS:
+        if scores := getattr(state, name):
+            client.zadd(getattr(keys, name), scores)
+    for name in ("body", "dead_body", "held"):
+        if bodies := getattr(state, name):
+            client.hset(getattr(keys, name), mapping=bodies)
+    for name in ("error", "reason"):
+        if records := getattr(state, name):
+            texts = {content: json.dumps(record) for content, record in records.items()}
+            client.hset(getattr(keys, name), mapping=texts)
+    meta: dict[Any, Any] = {**state.totals, **state.owner, **state.clock}
+    if meta:
+        client.hset(keys.meta, mapping=meta)
 
 
 class SlotUnderTest:
@@ -210,19 +237,9 @@ class SlotUnderTest:
 
     def seed(self, state: SlotState) -> SlotState:
         """Write a state as it is; `accepted` is set so that the accounts are right. Returns it as it stands then."""
-        for name in ZSETS:
-            if scores := getattr(state, name):
-                self.client.zadd(getattr(self.keys, name), scores)
-        for name in ("body", "dead_body", "held"):
-            if bodies := getattr(state, name):
-                self.client.hset(getattr(self.keys, name), mapping=bodies)
-        for name in ("error", "reason"):
-            if records := getattr(state, name):
-                texts = {content: json.dumps(record) for content, record in records.items()}
-                self.client.hset(getattr(self.keys, name), mapping=texts)
         totals = {"accepted": 0, **state.totals}
-        totals["accepted"] -= SlotState(**{**vars(state), "totals": totals}).unaccounted
-        self.client.hset(self.keys.meta, mapping={**totals, **state.owner, **state.clock})
+        totals["accepted"] -= replace(state, totals=totals).unaccounted
+        write_state(self.client, self.keys, replace(state, totals=totals))
         return self.state()
 
     def dump(self) -> dict[bytes, bytes | None]:
