@@ -16,8 +16,8 @@ RUN PIP_CONSTRAINT=constraints.txt \
 FROM python:3.11.9-slim-bookworm AS base
 RUN useradd --create-home rmq
 WORKDIR /home/rmq
-# Nothing is written but in /tmp: the root file system may be read-only.
-ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+# All that is written goes to /tmp: the root file system may be read-only.
+ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 XDG_CACHE_HOME=/tmp/cache
 # SIGTERM drains; `rmq` answers it itself
 STOPSIGNAL SIGTERM
 CMD ["rmq", "--help"]

@@ -13,6 +13,9 @@ REDIS_TESTS ?= tests/lua tests/integration --ignore=tests/integration/_ownership
 # by the environment, so that they also hold where pip builds packages
 INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+# What `make test-docker` runs.
+DOCKER_TESTS ?= tests/docker
+
 CREATED := $(VENV)/.created
 CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
@@ -78,7 +81,7 @@ test-spark-long: $(DEV)  ## Kill Spark's drivers and executors, and speak Spark 
 	$(BIN)/python -m pytest -m spark_long --timeout 600 tests/spark
 
 test-docker: $(DEV)  ## docker-compose.yml and the image, where a Docker engine with Compose v2 answers, about 10 minutes
-	$(BIN)/python -m pytest -m docker --timeout 900 tests/docker
+	$(BIN)/python -m pytest -m docker $(DOCKER_TESTS)
 
 chaos: $(DEV)  ## Worker processes under faults, on 3 + 3 Redis and 3 ZooKeepers, about 8 minutes
 	$(BIN)/python -m benchmarks.chaos

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from rmq._model.topics import Topic, TopicType
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
+from tests.support.containers import RedisContainer, redis_image
 from tests.support.servers import RedisServer
 from tests.support.slots import SlotUnderTest, check_topic, forget_topic, scripts_under_test
 from tests.support.waiting import wait_until
@@ -60,16 +61,17 @@ def root_logger_as_it_was() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def redis_server() -> Iterator[RedisServer]:
+def redis_server() -> Iterator[RedisServer | RedisContainer]:
     """A real Redis, one for each pytest worker. Not to be stopped: make a `RedisServer` of your own for that."""
-    with RedisServer(unix_socket=True) as server:
+    image = redis_image()
+    with RedisServer(unix_socket=True) if image is None else RedisContainer(image) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def redis_url(redis_server: RedisServer) -> str:
-    """URL of the shared Redis: its unix socket, the quicker way."""
-    return f"unix://{redis_server.socket_path}"
+def redis_url(redis_server: RedisServer | RedisContainer) -> str:
+    """URL of the shared Redis: its unix socket, the quicker way, where it has one."""
+    return f"unix://{redis_server.socket_path}" if redis_server.socket_path else redis_server.url
 
 
 @pytest.fixture(scope="session")

@@ -77,14 +77,18 @@ class ComposeProject:
 
     Attributes:
         name: Name of the project.
+        settings: Folder that Prometheus takes for /etc/prometheus.
         ports: Ports of 127.0.0.1, by the variable of docker-compose.yml that chooses them.
     """
 
     def __init__(self, compose: Sequence[str], folder: Path, override: dict[str, Any]) -> None:
         self.name = f"rmq-test-{os.getpid()}"
         self.ports = {name: free_port() for name in ("RMQ_DASHBOARD_PORT", "RMQ_PROMETHEUS_PORT")}
+        self.settings = folder / "prometheus"
+        self.settings.mkdir(mode=0o755)
+        mounted = {"prometheus": {"volumes": [f"{self.settings}:/etc/prometheus:ro"]}}
         path = folder / "override.json"  # JSON is YAML
-        path.write_text(json.dumps({"services": override}), "utf-8")
+        path.write_text(json.dumps({"services": {**mounted, **override}}), "utf-8")
         self._environment = {"RMQ_SUBNET": _free_subnet(), **{name: str(port) for name, port in self.ports.items()}}
         files = ("--file", str(ROOT / "docker-compose.yml"), "--file", str(path))
         self._command = (*compose, "--project-name", self.name, "--project-directory", str(ROOT), *files)
@@ -112,7 +116,9 @@ class ComposeProject:
             service: Its name; empty for all services.
             all: Those that do not run, too.
         """
-        return self._labelled("ps", *(["--all"] if all else []), service=service)
+        # by name, too: an image that Compose builds hands its labels down to every container of it
+        named = ("--filter", f"name=^{self.name}-", *(["--all"] if all else []))
+        return self._labelled("ps", *named, service=service)
 
     def volumes(self) -> list[str]:
         """Return the names of the project's volumes."""

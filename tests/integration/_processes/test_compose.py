@@ -102,9 +102,10 @@ def test_workers_and_producer_run_as_locally(compose: dict[str, Any]) -> None:
 
 def test_images_are_pinned_and_health_is_checked(compose: dict[str, Any]) -> None:
     for name, service in compose["services"].items():
-        assert re.fullmatch(r"rmq:local|[a-z/]+:v?\d+\.\d+\.\d+(-[a-z0-9]+)?", service["image"]), name
+        assert re.fullmatch(r"rmq(-spark)?:local|[a-z/]+:v?\d+\.\d+\.\d+(-[a-z0-9]+)?", service["image"]), name
         assert name == "cluster-setup" or "healthcheck" in service, name
         assert service["image"] != "rmq:local" or service["build"] == ".", name
+        assert service["image"] != "rmq-spark:local" or service["build"] == {"context": ".", "target": "spark"}, name
     mounted = [volume.partition(":")[0] for each in compose["services"].values() for volume in each.get("volumes", ())]
     assert sorted(name for name in mounted if not name.startswith("./")) == sorted(compose["volumes"])
     assert all((ROOT / name).is_dir() for name in mounted if name.startswith("./"))
@@ -119,7 +120,9 @@ def test_what_runs_rmq_has_no_rights_and_writes_nothing(compose: dict[str, Any])
     for name, service in compose["services"].items():
         if service["image"].startswith("rmq"):
             assert service["read_only"] is True, name
-            assert (service["tmpfs"], service["cap_drop"]) == (["/tmp"], ["ALL"]), name
+            # Java loads native code from /tmp
+            assert service["tmpfs"] == ["/tmp:exec" if name == "spark" else "/tmp"], name
+            assert service["cap_drop"] == ["ALL"], name
             assert service["security_opt"] == ["no-new-privileges:true"], name
 
 
