@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from time import perf_counter
 
 import pytest
 import redis
 
-from rmq._transport.script_library import ScriptLibrary
+from tests.models.planted import planted
 from tests.models.replay import differences
 from tests.models.search import BrokenPromiseError, Space, explore
 from tests.models.slot_world import SlotAlphabet, World
 from tests.models.topics import TYPES, search, topic_of
-from tests.mutants.mutants import MUTANTS
-from tests.support.slots import READ_FAKE_CLOCK, scripts_under_test, scripts_with_fake_clock
+from tests.support.slots import scripts_with_fake_clock
 
 DEPTH = {"RANGE_MERGE": 7, "FIXED_TIME": 7, "PRIORITY-any": 5, "PRIORITY-oldest": 5}
 """How many steps the search with two contents goes: about the same number of states for each type."""
-
-INCLUDES = Path(__file__).resolve().parents[2] / "lua/includes"
 
 PLANTED = {
     "ack does not compare": "RANGE_MERGE",
@@ -90,18 +86,6 @@ def test_two_contents_in_all_short_histories(name: str, client: redis.Redis) -> 
 
 
 # what the search would notice
-
-
-def planted(name: str) -> ScriptLibrary:
-    """Return the scripts with one of the bugs of `tests/mutants`."""
-    (mutant,) = (each for each in MUTANTS if each.name == name)
-    overrides = {"read_clock": READ_FAKE_CLOCK}
-    for file, text, instead in mutant.edits:
-        (path,) = INCLUDES.rglob(f"{file}.lua")
-        before = overrides.get(file) or path.read_text("utf-8")
-        assert text in before
-        overrides[file] = before.replace(text, instead)
-    return scripts_under_test(**overrides)
 
 
 @pytest.mark.parametrize("bug", PLANTED)
