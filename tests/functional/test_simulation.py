@@ -12,9 +12,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def simulate(*arguments: str) -> str:
+def simulate(*arguments: str, program: str = "tests.simulation") -> str:
     """Run simulations in a process of their own; return what it printed."""
-    command = [sys.executable, "-m", "tests.simulation", *arguments]
+    command = [sys.executable, "-m", program, *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr[-6000:] + done.stdout[-2000:]
     return done.stdout
@@ -37,3 +37,12 @@ def test_a_seed_replays_exactly() -> None:
     assert first[-1].startswith("digest")
     assert first[:-1] == second[:-1]
     assert first[-1] == second[-1]
+
+
+@pytest.mark.timeout(300)
+def test_simulations_find_planted_bugs() -> None:
+    bugs = ("when it is claimed", "drops a fresh copy", "failed flight", "reply is lost counts")
+    printed = simulate("--most", "40", *bugs, program="tests.simulation.planting")
+    assert len(printed.splitlines()) == len(bugs)
+    for check in ("lost:", "unexpected:", "unexecuted:"):
+        assert check in printed

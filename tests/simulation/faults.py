@@ -12,6 +12,11 @@ from tests.simulation.plan import Fault
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
+AT_WORK = ("pause", "kill", "stall")
+"""What may wait until a handler runs."""
+
+LOOK_S, RECENT = 0.01, 50
+
 SHORT_S = 0.5
 """What a cut does is over then."""
 
@@ -55,8 +60,17 @@ class Faults:
     def _strike(self, fault: Fault) -> None:
         if self._over:
             return
+        if fault.kind in AT_WORK and fault.what and not self._handles(fault.target):
+            self._simulation.world.at(LOOK_S, lambda: self._strike(fault))
+            return
         self._simulation.world.trace("fault", fault)
         getattr(self, f"_{fault.kind}")(fault)
+
+    def _handles(self, name: str) -> bool:
+        """Return whether a process is in a handler; of one that consumes nothing, True."""
+        worker = self._simulation.workers.get(name)
+        recent = self._simulation.history.runs[-RECENT:]
+        return worker is None or any(run.life == worker.process.number and run.end_s == FOREVER_S for run in recent)
 
     def _note(self, fault: Fault, from_s: float, for_s: float, kind: str = "") -> None:
         self._simulation.history.troubles.append(Trouble(kind or fault.kind, fault.target, from_s, from_s + for_s))

@@ -15,6 +15,8 @@ SUM_WINDOW_MS = 500
 
 ZOOKEEPER_FAULTS = ("zk_stall", "zk_stall", "zk_expire", "zk_down")
 
+HARSH = 1 / 3
+
 MOST_BITS = 50
 """Sends of one content of a Sum: each is a bit of its own, so that a sum tells of which sends it consists."""
 
@@ -72,7 +74,8 @@ class Fault:
             `zk_stall`, `zk_expire`, `zk_down`.
         target: A process; empty for all, or for the server.
         for_s: How long; of `kill` and `stop`: until it is started again.
-        what: `slow`: how many times; `restart`: how many seconds are forgotten; `lose_*`: which call from now on.
+        what: `pause`, `kill`, `stall`: 1 for as soon as a handler runs there; `slow`: how many times;
+            `restart`: how many seconds are forgotten; `lose_*`: which call from now on.
         script: `lose_*`: part of the name of the script.
     """
 
@@ -98,6 +101,7 @@ class Plan:
         yields: How often a task is interrupted where it asks for the time.
         warm: Whether the scripts are loaded at the beginning.
         owned: Whether there is a ZooKeeper: then workers own slots.
+        harsh: Whether many handlings of one content take about as long as a lease.
     """
 
     seed: int
@@ -109,6 +113,7 @@ class Plan:
     yields: float = 0.0
     warm: bool = True
     owned: bool = False
+    harsh: bool = False
 
     def described(self) -> str:
         """Return it in lines."""
@@ -134,14 +139,19 @@ class Limits:
 
 
 def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
-    """Draw a plan."""
+    """Draw a plan: one of three is harsh, with many faults, short leases and many long handlings of few contents."""
     limits = limits or Limits()
     chance = Random(f"plan {seed}")
+    harsh = chance.random() < HARSH
     length_s = limits.length_s * chance.uniform(0.5, 1.5)
     kinds = chance.sample(limits.kinds, chance.randint(1, min(2, len(limits.kinds))))
     topics = tuple(
         TopicPlan(
-            f"{kind}-topic", kind, chance.choice((1, 2, 4)), chance.choice((2, 3, 5, 10)), chance.choice((2, 6, 16))
+            f"{kind}-topic",
+            kind,
+            chance.choice((1, 2, 4)),
+            chance.choice((2, 3) if harsh else (2, 3, 5, 10)),
+            chance.choice((2, 6, 16)),
         )
         for kind in kinds
     )
@@ -149,11 +159,14 @@ def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
     styles = ("listener", "listener", "batch") if owned else ("listener", "listener", "batch", "poll")
     workers = tuple(
         WorkerPlan(f"worker{i}", chance.choice(styles), chance.randint(1, 3))
-        for i in range(chance.randint(1, limits.workers))
+        for i in range(chance.randint(2 if harsh else 1, limits.workers))
     )
-    sends = _sends(chance, length_s, topics, limits.sends_per_s)
-    plan = Plan(seed, length_s, topics, workers, sends, owned=owned)
-    faults = sorted((_fault(chance, plan, limits) for _ in range(chance.randint(0, limits.faults))), key=_when)
+    sends = _sends(chance, length_s, topics, limits.sends_per_s, (3,) if harsh else (3, 10, 40))
+    plan = Plan(seed, length_s, topics, workers, sends, owned=owned, harsh=harsh)
+    faults = sorted(
+        (_fault(chance, plan, limits) for _ in range(chance.randint(0, 3 * limits.faults if harsh else limits.faults))),
+        key=_when,
+    )
     yields = chance.choice((0.0, 0.0, 0.01, 0.1))
     return replace(plan, faults=_one_restart_at_a_time(faults), yields=yields, warm=chance.random() < 0.8)
 
@@ -162,9 +175,11 @@ def _when(fault: Fault) -> float:
     return fault.at_s
 
 
-def _sends(chance: Random, length_s: float, topics: tuple[TopicPlan, ...], per_s: float) -> tuple[SendPlan, ...]:
+def _sends(
+    chance: Random, length_s: float, topics: tuple[TopicPlan, ...], per_s: float, sizes: tuple[int, ...]
+) -> tuple[SendPlan, ...]:
     found: list[SendPlan] = []
-    contents = chance.choice((3, 10, 40))
+    contents = chance.choice(sizes)
     at_s = 0.0
     while (at_s := at_s + chance.expovariate(per_s)) < length_s:
         topic = chance.randrange(len(topics))
@@ -193,7 +208,8 @@ def _fault(chance: Random, plan: Plan, limits: Limits) -> Fault:
             script = chance.choice(("", "claim", "ack", "nack", "extend", "send"))
             return Fault(at_s, kind, chance.choice([*everyone, ""]), what=chance.randint(1, 5), script=script)
         case "stall":
-            return Fault(at_s, kind, chance.choice(everyone), chance.choice((0.3, 1.0, 3.0, 2.0 * lease_s)))
+            whom, for_s = chance.choice(everyone), chance.choice((0.3, 1.0, 3.0, 1.2 * lease_s, 2.0 * lease_s))
+            return Fault(at_s, kind, whom, for_s, chance.choice((0.0, 1.0)))
         case "slow":
             return Fault(at_s, kind, "", chance.uniform(1, 20), chance.choice((10.0, 100.0, 1_000.0)))
         case "zk_stall":
@@ -203,9 +219,10 @@ def _fault(chance: Random, plan: Plan, limits: Limits) -> Fault:
         case "zk_down":
             return Fault(at_s, kind, "", chance.choice((0.5, 3.0, 5.0, 8.0, 15.0)))
         case "pause":
-            return Fault(at_s, kind, chance.choice(workers), chance.choice((0.1, 1.0, 1.2 * lease_s, 3.0 * lease_s)))
+            for_s = chance.choice((0.1, 1.0, 1.1 * lease_s, 1.3 * lease_s, 3.0 * lease_s))
+            return Fault(at_s, kind, chance.choice(workers), for_s, chance.choice((0.0, 1.0)))
         case "kill" | "stop":
-            return Fault(at_s, kind, chance.choice(workers), chance.uniform(0.1, 10))
+            return Fault(at_s, kind, chance.choice(workers), chance.uniform(0.1, 10), chance.choice((0.0, 1.0)))
         case _:
             return Fault(at_s, "restart", "", chance.choice((0.05, 1.0, 4.0)), chance.choice((0.0, 0.0, 0.05, 1.0)))
 

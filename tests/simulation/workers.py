@@ -172,8 +172,11 @@ class Worker:
         chance = Random(
             f"{self._simulation.plan.seed} {delivery.topic.name} {delivery.text} {delivery.attempt} {delivery.body!r}"
         )
-        draw = chance.random()
-        takes_s = (
-            1.5 * delivery.topic.lease_s if draw < 0.006 else chance.uniform(0, 1.0) if draw < 0.03 else draw * 0.02
-        )
+        draw, plan = chance.random(), self._simulation.plan
+        # of a harsh plan one content is mostly handled so: then a lease is lost, and who has it next is at it for long
+        long = 0.5 if plan.harsh and delivery.text.startswith("c0") else 0.006
+        if draw < long:
+            takes_s = chance.uniform(0.3, 1.5) * delivery.topic.lease_s
+        else:
+            takes_s = chance.uniform(0, 1.0) if draw < long + 0.03 else draw * 0.02
         return takes_s, chance.random() < FAILS

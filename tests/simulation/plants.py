@@ -1,0 +1,134 @@
+"""Bugs that simulations must find: of the kind that needs a rare order of events. `planting` plants them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.mutants.mutant import Edit
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A planted bug.
+
+    Attributes:
+        name: What goes wrong, in words.
+        python: Path of a function, as `module:Class.method`, text to replace in it, text to put there.
+        lua: The same for the scripts; see `tests.mutants`.
+    """
+
+    name: str
+    python: tuple[Edit, ...] = ()
+    lua: tuple[Edit, ...] = ()
+
+
+def _python(name: str, *edits: Edit) -> Plant:
+    return Plant(name, python=edits)
+
+
+def _lua(name: str, *edits: Edit) -> Plant:
+    return Plant(name, lua=edits)
+
+
+LEASES, HANDLERS = "rmq._claiming.leases", "rmq._listening.handler_calls:HandlerCalls"
+THREAD, EXCHANGE = "rmq._listening.listener_thread:ListenerThread", "rmq._transport.exchange:Exchange"
+CONNECTIONS, RUNTIME = "rmq._transport.connections:Connections", "rmq._listening.runtime:ListenerRuntime"
+
+OWNERSHIP = "rmq._ownership"
+
+ACKED = "__import__('rmq._model.deliveries', fromlist=['ACKED']).ACKED"
+NEW = "__import__('rmq._model.replies', fromlist=['SendResult']).SendResult(1, 0)"
+MINE = "redis.call('ZSCORE', slot.prepare, content)"
+
+PLANTS = (
+    # leases
+    _python("no lease is renewed", (f"{LEASES}:LeaseKeeper.renew", "parts := self._parts_due()", "parts := []")),
+    _python(
+        "renewals end with their first failure",
+        (
+            f"{LEASES}:LeaseKeeper.renew",
+            "before, self._missed = self._missed, {}",
+            "before = self._missed\n    if before:\n        return",
+        ),
+    ),
+    _python(
+        "a renewal overtakes the ack of its delivery",
+        (f"{LEASES}:HeldDeliveries.to_renew", " or id(each) in settling", ""),
+        (f"{LEASES}:HeldDeliveries.to_renew", "each.under_way = True", "pass"),
+        (f"{LEASES}:LeaseKeeper._parts_due", "* 2 / 3", "* 0.99"),
+    ),
+    _python(
+        "a delivery whose lease is over is begun",
+        (f"{HANDLERS}.handle", "if not delivery.lost and started_s < delivery.lease_until_s", "if True"),
+    ),
+    _lua(
+        "a lease ends at once after a renewal", ("extend", "whole(stamp * 1000 +", "whole((stamp - lease_ms) * 1000 +")
+    ),
+    _lua("a lease is renewed after its loss", ("extend", f"{MINE} == claim_score", MINE)),
+    # outcomes
+    _python(
+        "a delivery is acked when it is claimed",
+        (
+            f"{THREAD}._carry_out",
+            "self.waiting.extend(round_.deliveries)",
+            f"self.waiting.extend(round_.deliveries); [setattr(x, 'outcome', {ACKED}) for x in round_.deliveries]",
+        ),
+    ),
+    _python("what was not begun is acked at the stop", (f"{THREAD}.begin_no_more", "= RELEASED", f"= {ACKED}")),
+    _lua(
+        "a stranger's ack counts",
+        ("settle_acks", "scores[i] ~= claim_score then", "not scores[i] then"),
+        ("settle_acks", "scores[i] == claim_score and mine", "scores[i] and mine"),
+    ),
+    _lua("a stranger's nack counts", ("settle_nacks", f"if {MINE} ~= claim_score", f"if not {MINE}")),
+    _lua("an ack drops a fresh copy's body", ("drop_bodies", "if not fresh[i] then", "if true then")),
+    _lua("a failed flight drops what was sent since", ("fold_back", "if fresh then", "if false then")),
+    # replies that are lost or late
+    _python(
+        "a lost hint is not made up for",
+        (f"{RUNTIME}._watch", "if hints.missed or monotonic_s() >= next_look_s:", "if False:"),
+    ),
+    _python(
+        "a reply is left for the next caller",
+        (
+            f"{CONNECTIONS}._try_alone",
+            "        wire.close()\n        if not isinstance(error, WireBrokenError):",
+            "        (node.give_back if isinstance(error, WireSilentError) else type(wire).close)(wire)\n"
+            "        if not isinstance(error, WireBrokenError):",
+        ),
+        ("rmq._transport.node:Node.checkout", "if not wire.can_read():", "if True:"),
+    ),
+    _python(
+        "a send whose reply is lost counts as accepted",
+        (
+            f"{EXCHANGE}._lose",
+            "if call.repeatable:",
+            f"if call.script.startswith('send'):\n        self.settle(index, {NEW})\n    elif call.repeatable:",
+        ),
+    ),
+    _lua("a repeated send counts again", ("repeats", "if done == number then", "if false then")),
+    # claims
+    _lua(
+        "what is in flight is claimed again",
+        ("take", "if held and held[i] then", "if false then"),
+        ("take_fresh", "'NX', unpack(claims)", "unpack(claims)"),
+    ),
+    _lua("a late send folds into what is in flight", ("hold", "redis.call('HDEL', slot.body, unpack(moved))", "")),
+    # owners
+    _python(
+        "a slot is claimed from beside its owner before",
+        ("rmq._claiming.takeovers:Takeovers.take_over", "if not size.in_flight:", "if True:"),
+    ),
+    _python(
+        "slots stay with who has lost ZooKeeper",
+        (
+            "rmq._ownership.rounds:Rounds.owned",
+            "if view.breaks == self._breaks and monotonic_s() < self._deadline_s",
+            "if True",
+        ),
+        ("rmq._ownership.machine:WorkerMachine.expire", "if now_s < self.deadline_s or", "if True or"),
+        ("rmq._ownership.machine:WorkerMachine.owned", "if not self._claims(now_s):", "if False:"),
+        ("rmq._claiming.takeovers:Takeovers.take_over", "if not size.in_flight:", "if True:"),
+    ),
+    _lua("older owners are let in", ("check_fence", "if mine < owner then", "if false then")),
+)
