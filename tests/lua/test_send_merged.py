@@ -60,6 +60,15 @@ def test_a_call_below_the_floor_is_refused_whatever_comes_later(make_slot: MakeS
     assert send(slot, Turn("b", 1, 1), one) == (0, 1), "another lane has numbers of its own"
 
 
+def test_each_open_call_of_a_lane_has_its_answer(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Sum()))
+    calls = [(Turn("a", number, 1), (b"x%d" % number, 500, record("S", number=number))) for number in (1, 2, 3)]
+    answers = [send(slot, turn, one) for turn, one in calls]
+    before = slot.dump()
+    assert [send(slot, turn, one) for turn, one in calls] == answers == [(1, 0)] * 3
+    assert slot.dump() == before
+
+
 def test_lanes_unused_for_an_hour_are_swept_by_new_ones(make_slot: MakeSlot) -> None:
     slot = make_slot(merge=Merge(Sum()))
     one = (b"x", 500, record("S", number=1))
@@ -128,6 +137,14 @@ def test_what_one_message_has_no_room_for_others_of_its_call_keep(when_full: str
     assert found == {b"x": (), b"y": (b"2" * 80,)}
 
 
+def test_drop_newest_keeps_what_is_stored(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Collect(max_items=3, when_full="drop_newest")))
+    slot.send(
+        (b"x", 500, record("C", b"1", b"2")), (b"x", 500, record("C", b"3", b"4")), (b"x", 500, record("C", b"5"))
+    )
+    assert items_of(slot.state().body[b"x"]) == (b"1", b"2", b"3")
+
+
 def items_of(value: bytes) -> tuple[bytes, ...]:
     """Return the items of a record."""
     found = read_record(value)
@@ -162,6 +179,50 @@ def test_a_sum_is_exact_up_to_its_bound_and_refused_beyond(make_slot: MakeSlot) 
     assert {name: value for name, value in slot.dump().items() if b"marks" not in name} == {
         name: value for name, value in before.items() if b"marks" not in name
     }
+
+
+def test_what_is_due_is_not_pushed_back(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Sum(), window=Sliding(500, max_wait=900)))
+    one = (b"x", 500, record("S", number=1))
+    slot.send(one)
+    slot.advance(100)
+    slot.send(one)
+    assert slot.state().store == {b"x": T0 + 600}
+    slot.advance(500)
+    slot.send(one)
+    assert slot.state().store == {b"x": T0 + 600}, "due, though max_wait is not over"
+
+
+def versioned(number: int) -> bytes:
+    return write_record(Record(1, 0, 0, number, "N", b"=%d" % number))
+
+
+@pytest.mark.parametrize(
+    ("kind", "window", "scores"),
+    [
+        (TopicType.RANGE_MERGE, Sliding(500, max_wait=9_000), (500, 500, 500)),
+        (TopicType.FIXED_TIME, None, (T0 + 900, T0 + 800, T0 + 700)),
+        (TopicType.PRIORITY, None, (300, 200, 100)),
+    ],
+)
+def test_only_the_newest_version_decides_when_it_is_due(
+    kind: TopicType, window: Sliding | None, scores: tuple[int, int, int], make_slot: MakeSlot
+) -> None:
+    slot = make_slot(kind, merge=Merge(Newest(), window=window))
+    slot.send((b"x", scores[0], versioned(2)))
+    before = slot.state().store
+    slot.advance(100)
+    slot.send((b"x", scores[1], versioned(1)))
+    assert slot.state().store == before
+    slot.send((b"x", scores[2], versioned(3)))
+    assert slot.state().store != before
+
+
+def test_a_join_waits_for_its_last_part(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Collect(unique=True), max_count=PER_MESSAGE))
+    for part, due_ms in ((b"a", T0 + 60_000), (b"b", T0 + 60_000), (b"b", T0 + 60_000), (b"c", T0)):
+        slot.send((b"x", 60_000, record("J", part, wanted=3)))
+        assert slot.state().store == {b"x": due_ms}
 
 
 def test_a_promoted_priority_stays_above_all(make_slot: MakeSlot) -> None:
