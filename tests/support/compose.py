@@ -15,7 +15,7 @@ from tests.support.servers import free_port
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_SOCKET = Path("/var/run/docker.sock")
 
-_QUICK_S, _SLOW_S = 60.0, 900.0
+_QUICK_S, _SLOW_S = 180.0, 900.0
 
 
 class DockerError(Exception):
