@@ -1,0 +1,6 @@
+"""A long run of real processes on a cluster under seeded faults; a judge reads what everybody wrote down.
+
+    python -m tests.campaign --minutes 30 --seed 1
+
+docs/internals/reliability.md says what it does, and what came of it.
+"""

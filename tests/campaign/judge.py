@@ -1,0 +1,266 @@
+"""Finds in the story of a campaign what RMQ promises never happens. Pure, one function for each promise."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from tests.campaign.ownership import unowned
+from tests.campaign.story import ENDED, FOREVER_S, Run, Send, Story, Trouble
+
+CLOCKS_S = 0.05
+"""How far the wall clock and the monotonic clock may drift apart during a campaign."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the judge has to know.
+
+    Attributes:
+        lease_s: The lease of all topics.
+        session_s: ZooKeeper's session timeout.
+        recovery_s: How long beyond it a slot may be without an owner.
+        folding: Topics in which the last, or the first, of several sends stands for all of them; in all other topics
+            each send is delivered by itself, or as an item.
+        dead: Topic and content of all that is dead at the end.
+    """
+
+    lease_s: float
+    session_s: float
+    recovery_s: float = 5.0
+    folding: Collection[str] = ()
+    dead: Collection[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A broken promise: which, and how."""
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+@dataclass
+class Verdict:
+    """What a story shows.
+
+    Attributes:
+        violations: What is wrong, by promise.
+        duplicates: Sends that were handled again, by the cause that explains it.
+        retries: Sends that were handled again since a handler had failed.
+        overlaps: Handlings at once that a pause longer than a lease explains, by its cause.
+        accepted: Sends that were accepted.
+        refused: Sends that were refused.
+        unknown: Sends whose reply was lost.
+        runs: Handlings.
+        longest_unowned_s: The longest time that a slot was without an owner.
+    """
+
+    violations: list[Violation] = field(default_factory=list)
+    duplicates: Counter[str] = field(default_factory=Counter)
+    retries: int = 0
+    overlaps: Counter[str] = field(default_factory=Counter)
+    accepted: int = 0
+    refused: int = 0
+    unknown: int = 0
+    runs: int = 0
+    longest_unowned_s: float = 0.0
+
+
+def judge(story: Story, rules: Rules) -> Verdict:
+    """Judge a campaign whose topics were drained at its end."""
+    states = Counter(send.state for send in story.sends)
+    verdict = Verdict(accepted=states["accepted"], refused=states["refused"], unknown=states["unknown"])
+    verdict.runs = len(story.runs)
+    view = _View(story, rules)
+    for check in CHECKS:
+        verdict.violations += check(view, verdict)
+    return verdict
+
+
+class _View:
+    """The story, sorted as the checks need it."""
+
+    def __init__(self, story: Story, rules: Rules) -> None:
+        self.story, self.rules = story, rules
+        self.runs_of: dict[tuple[str, str], list[Run]] = defaultdict(list)
+        self.runs_with: dict[str, list[Run]] = defaultdict(list)
+        self.runs_in: dict[tuple[str, int], list[Run]] = defaultdict(list)
+        self.killed_s: dict[int, float] = {}
+        self.troubles: dict[str, list[Trouble]] = defaultdict(list)
+        for run in story.runs:
+            self.runs_of[run.topic, run.content].append(run)
+            if run.slot >= 0:
+                self.runs_in[run.topic, run.slot].append(run)
+            for sent_id in run.ids:
+                self.runs_with[sent_id].append(run)
+        for trouble in story.troubles:
+            self.troubles[trouble.who].append(trouble)
+            if trouble.who.startswith("pid ") and trouble.to_s == FOREVER_S:
+                self.killed_s[int(trouble.who[4:])] = trouble.from_s
+
+    def end_s(self, run: Run) -> float:
+        """Return when a run ended: by itself, or with its process."""
+        return min(run.end_s, self.killed_s.get(run.pid, FOREVER_S))
+
+    def met(self, run: Run, from_s: float, to_s: float) -> Iterator[Trouble]:
+        """Return the troubles of a run's process, of the servers of its slot, and of ZooKeeper in a time."""
+        for who in (f"pid {run.pid}", "zookeeper", "all"):
+            yield from self.between(who, from_s, to_s)
+        for who, held_s, left_s in self._shards(run):
+            if held_s <= to_s and left_s >= from_s:
+                yield from self.between(who, max(from_s, held_s), min(to_s, left_s))
+
+    def between(self, who: str, from_s: float, to_s: float) -> Iterator[Trouble]:
+        """Return somebody's troubles that touch a time."""
+        return (each for each in self.troubles[who] if each.from_s <= to_s and each.to_s >= from_s)
+
+    def _shards(self, run: Run) -> Iterator[tuple[str, float, float]]:
+        """Return which shards held a run's slot, from when to when; all of them where the slot is not known."""
+        moves = self.story.shards.get((run.topic, run.slot))
+        if moves is None:
+            yield from ((who, 0.0, FOREVER_S) for who in self.troubles if who.startswith("shard "))
+            return
+        ends_s = [at_s for at_s, _ in moves[1:]] + [FOREVER_S]
+        for (at_s, shard), end_s in zip(moves, ends_s, strict=True):
+            yield f"shard {shard}", at_s, end_s
+
+
+def lost(view: _View, verdict: Verdict) -> Iterator[Violation]:
+    """Every accepted send is followed by a delivery that is claimed after it and handled to its end, or is dead."""
+    del verdict
+    for send in view.story.sends:
+        if send.state != "accepted" or (send.topic, send.content) in view.rules.dead:
+            continue
+        if send.topic in view.rules.folding:
+            runs = view.runs_of.get((send.topic, send.content), ())
+        else:
+            runs = view.runs_with.get(send.sent_id, ())
+        since_s = send.begun_s - CLOCKS_S
+        if not any(run.outcome in ENDED and view.story.claimed_s(run) >= since_s for run in runs):
+            yield Violation("lost", f"{_sent(send)}; handled: {[_run(run) for run in runs][:3]}")
+
+
+def unexpected(view: _View, verdict: Verdict) -> Iterator[Violation]:
+    """Nothing is delivered that was not sent before, to this topic and with this content, or that was refused."""
+    del verdict
+    sends = {send.sent_id: send for send in view.story.sends}
+    for run in view.story.runs:
+        if not run.ids:
+            yield Violation("unexpected", f"{_run(run)} carries no send")
+        for sent_id in run.ids:
+            send = sends.get(sent_id)
+            if send is None:
+                yield Violation("unexpected", f"{_run(run)} carries {sent_id}, which nobody has sent")
+            elif (send.topic, send.content) != (run.topic, run.content):
+                yield Violation("unexpected", f"{_run(run)} carries {_sent(send)}")
+            elif send.begun_s > run.start_s:
+                yield Violation("unexpected", f"{_run(run)} carries {_sent(send)} before it was sent")
+            elif send.state == "refused":
+                yield Violation("unexpected", f"{_run(run)} carries {_sent(send)}, which was refused")
+
+
+def duplicated(view: _View, verdict: Verdict) -> Iterator[Violation]:
+    """A send that is handled again has a cause: a failed handler, or a trouble of who had it."""
+    sends = {send.sent_id: send for send in view.story.sends}
+    for sent_id, runs in view.runs_with.items():
+        for first, second in pairwise(runs):
+            if first.outcome == "failed":
+                verdict.retries += 1
+                continue
+            cause = _cause(view, first, second, sends.get(sent_id))
+            if cause:
+                verdict.duplicates[cause] += 1
+            else:
+                yield Violation("duplicated", f"{sent_id}: {_run(first)} and {_run(second)}")
+
+
+def _cause(view: _View, first: Run, second: Run, send: Send | None) -> str | None:
+    """Return why a send came again after its first handling: the last trouble before it came again."""
+    since_s = view.story.claimed_s(first) - CLOCKS_S
+    met = list(view.met(first, since_s, second.start_s))
+    if send is not None and send.ended_s > since_s:  # it may have been sent twice
+        until_s = min(send.ended_s, second.start_s)
+        met += view.met(first, send.begun_s, until_s)
+        met += view.between(f"pid {send.pid}", send.begun_s, until_s)
+    if not met:
+        return None
+    own = [each for each in met if each.who == f"pid {first.pid}"]
+    return max(own or met, key=lambda each: each.from_s).cause
+
+
+def overlapping(view: _View, verdict: Verdict) -> Iterator[Violation]:
+    """A content is in two handlers at once only if a pause longer than a lease kept the first one from renewing."""
+    for runs in view.runs_of.values():
+        for first, second in _at_once(view, runs):
+            yield from _excused(view, verdict, first, second, "overlap of a content")
+
+
+def serial(view: _View, verdict: Verdict) -> Iterator[Violation]:
+    """Two processes handle messages of one slot at once only for the same reason."""
+    for runs in view.runs_in.values():
+        for first, second in _at_once(view, runs):
+            if first.pid != second.pid and first.content != second.content:
+                yield from _excused(view, verdict, first, second, "overlap of a slot")
+
+
+def _excused(view: _View, verdict: Verdict, first: Run, second: Run, kind: str) -> Iterator[Violation]:
+    lease_s = view.rules.lease_s
+    for trouble in view.met(first, view.story.claimed_s(first), second.start_s):
+        if trouble.to_s - trouble.from_s >= lease_s and trouble.who != "zookeeper":
+            verdict.overlaps[trouble.cause] += 1
+            return
+    yield Violation(kind, f"{_run(first)} and {_run(second)}")
+
+
+def _at_once(view: _View, runs: list[Run]) -> Iterator[tuple[Run, Run]]:
+    """Return pairs of runs of which the second began before the first had ended."""
+    open_: list[Run] = []
+    for run in runs:
+        open_ = [each for each in open_ if view.end_s(each) > run.start_s]
+        yield from ((each, run) for each in open_)
+        open_.append(run)
+
+
+def early(view: _View, verdict: Verdict) -> Iterator[Violation]:
+    """Nothing is claimed before it is due, by Redis' clock."""
+    del verdict
+    for run in view.story.runs:
+        if run.claimed_ms < run.due_ms:
+            yield Violation("early", f"{_run(run)}: claimed {run.due_ms - run.claimed_ms} ms before it was due")
+
+
+def ownerless(view: _View, verdict: Verdict) -> Iterator[Violation]:
+    """A slot has an owner again within the session timeout and `recovery_s`."""
+    limit_s = view.rules.session_s + view.rules.recovery_s
+    for (topic, slot), gap in unowned(view.story).items():
+        verdict.longest_unowned_s = max(verdict.longest_unowned_s, gap.length_s)
+        if gap.length_s > limit_s:
+            said = f"{topic}/{slot} from {gap.from_s:.3f} to {gap.to_s:.3f}, {gap.length_s:.2f} s"
+            yield Violation("without an owner", said)
+
+
+CHECKS: tuple[Callable[[_View, Verdict], Iterator[Violation]], ...] = (
+    lost, unexpected, duplicated, overlapping, serial, early, ownerless,
+)  # fmt: skip
+
+
+def counted(violations: Collection[Violation]) -> Mapping[str, int]:
+    """Return how many violations there are of each kind."""
+    return Counter(violation.kind for violation in violations)
+
+
+def _sent(send: Send) -> str:
+    ended = "no end" if send.ended_s == FOREVER_S else f"{send.ended_s:.3f}"
+    return f"{send.topic}: {send.content} ({send.sent_id}, {send.state}) sent by {send.pid} {send.begun_s:.3f}..{ended}"
+
+
+def _run(run: Run) -> str:
+    ended = "no end" if run.end_s == FOREVER_S else f"{run.end_s:.3f}"
+    name = f"{run.topic}/{run.slot}: {run.content} in {run.pid} ({run.run})"
+    return f"{name} {run.start_s:.3f}..{ended} {run.outcome or 'unfinished'}"

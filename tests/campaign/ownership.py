@@ -1,0 +1,80 @@
+"""How long slots were without an owner that runs. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.campaign.story import Story
+
+Span = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The longest time in which a slot had no owner, without the times in which ZooKeeper did not serve."""
+
+    from_s: float
+    to_s: float
+
+    @property
+    def length_s(self) -> float:
+        return self.to_s - self.from_s
+
+
+def unowned(story: Story) -> dict[tuple[str, int], Gap]:
+    """Return (topic, slot) -> the longest gap while slots had to be owned.
+
+    A process that is stopped or dead owns nothing, whatever it wrote down last. Nobody can own anything while ZooKeeper
+    has no leader: such a time ends one gap and begins another.
+    """
+    still = {who: _spans_of(story, who) for who in {each.who for each in story.troubles}}
+    away = sorted(still.get("zookeeper", []))
+    found: dict[tuple[str, int], Gap] = {}
+    for key, events in story.owners.items():
+        owned = _minus_each(_owned(events, story.watch_s[1]), still)
+        pieces = _without([story.watch_s], sorted([*owned, *away]))
+        if pieces:
+            found[key] = max((Gap(*piece) for piece in pieces), key=lambda gap: gap.length_s)
+    return found
+
+
+def _spans_of(story: Story, who: str) -> list[Span]:
+    """Return when somebody did not run: a cut or a slow link does not count, since a process notices it."""
+    stops = ("killed", "paused", "stood still", "without a leader")
+    return [(each.from_s, each.to_s) for each in story.troubles if each.who == who and each.cause.endswith(stops)]
+
+
+def _owned(events: list[tuple[float, int, bool]], end_s: float) -> dict[int, list[Span]]:
+    """Return process -> when it owned the slot, as it wrote down."""
+    since: dict[int, float] = {}
+    spans: dict[int, list[Span]] = {}
+    for at_s, pid, owns in events:
+        if owns:
+            since.setdefault(pid, at_s)
+        elif pid in since:
+            spans.setdefault(pid, []).append((since.pop(pid), at_s))
+    for pid, from_s in since.items():
+        spans.setdefault(pid, []).append((from_s, max(end_s, from_s)))
+    return spans
+
+
+def _minus_each(owned: dict[int, list[Span]], still: dict[str, list[Span]]) -> list[Span]:
+    return [span for pid, spans in owned.items() for span in _without(spans, sorted(still.get(f"pid {pid}", [])))]
+
+
+def _without(spans: list[Span], holes: list[Span]) -> list[Span]:
+    """Return what is left of spans where holes, in order of their beginning, are cut out."""
+    left: list[Span] = []
+    for from_s, to_s in spans:
+        at_s = from_s
+        for hole_from_s, hole_to_s in holes:
+            if hole_to_s <= at_s:
+                continue
+            if hole_from_s >= to_s:
+                break
+            if hole_from_s > at_s:
+                left.append((at_s, hole_from_s))
+            at_s = hole_to_s
+        if at_s < to_s:
+            left.append((at_s, to_s))
+    return left

@@ -1,0 +1,149 @@
+"""Each check of the campaign's judge finds the fault that is planted in a log by hand, and nothing in a good log."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.campaign.judge import Rules, Verdict, counted, judge
+from tests.campaign.story import tell
+
+RULES = Rules(lease_s=6.0, session_s=4.0, folding=("fold",))
+
+CLOCK = "clock 0 1000000"  # so that second 10 of the monotonic clock is 1,010,000 ms
+SEND = "try 10 9 b1 each c1 i1"
+SENT = "sent 10.1 b1 - -"
+BEGIN = "begin 11 1 r1 each 0 c1 i1 1010900 1010500"
+END = "end 11.5 acked r1"
+GOOD = (CLOCK, SEND, SENT, BEGIN, END, "shard 0 each 0 0", "owns 5 1 each 0", "watch 6 100")
+KILLED = "trouble worker_killed pid_1 12 inf"
+
+
+def verdict_of(*lines: str, rules: Rules = RULES) -> Verdict:
+    """Judge lines with blanks for tabs, `_` for a blank, and `-` for no names."""
+    marks = ["\t".join("" if word == "-" else word.replace("_", " ") for word in line.split()) for line in lines]
+    return judge(tell(marks), rules)
+
+
+def without(*lines: str) -> tuple[str, ...]:
+    return tuple(line for line in GOOD if line not in lines)
+
+
+def test_a_good_log_is_good():
+    verdict = verdict_of(*GOOD)
+    assert verdict.violations == []
+    assert (verdict.accepted, verdict.refused, verdict.unknown, verdict.runs) == (1, 0, 0, 1)
+    assert not verdict.duplicates
+    assert verdict.longest_unowned_s == 0.0
+
+
+AGAIN = ("begin 20 2 r2 each 0 c1 i1 1019900 0", "end 20.1 acked r2")
+AT_ONCE = ("begin 11.4 2 r2 each 0 c1 i1 1011300 0", "end 12 acked r2")
+IN_SLOT = ("try 10 9 b2 each c2 i2", "sent 10.1 b2 - -", "begin 11.4 2 r2 each 0 c2 i2 1011300 0", "end 12 acked r2")
+STRAYED = ("try 29 9 b2 each c4 i4", "begin 30 1 r2 fold 0 c4 i4 1029000 0", "end 31 acked r2")
+FOLDED = ("try 10 9 b2 fold c3 i3", "sent 10.1 b2 - -", "begin 11.4 2 r3 fold 0 c3 i3 1010800 0", "end 12 acked r3")
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines"),
+    [
+        pytest.param("lost", without(BEGIN, END), id="no delivery"),
+        pytest.param("lost", without(END), id="a handler that never ended"),
+        pytest.param("lost", (*without(END), "end 11.5 failed r1"), id="a failure without a retry"),
+        pytest.param("lost", (*GOOD, "try 12 9 b2 each c1 i4", "sent 12.1 b2 - -"), id="only another send came"),
+        pytest.param("lost", (*GOOD, *FOLDED, "try 12 9 b3 fold c3 i5", "sent 12.1 b3 - -"), id="claimed before"),
+        pytest.param("unexpected", without(SEND, SENT), id="never sent"),
+        pytest.param("unexpected", (*without(SENT), "sent 10.1 b1 i1 -"), id="refused, and delivered"),
+        pytest.param("unexpected", (*GOOD, *STRAYED), id="strayed"),
+        pytest.param("unexpected", (*GOOD, "begin 30 1 r2 each 0 c9 - 1029000 0", "end 31 acked r2"), id="no send"),
+        pytest.param(
+            "unexpected", (*GOOD, "try 11.7 9 b2 each c4 i4", "begin 11.6 1 r0 each 0 c4 i4 1011000 0"), id="too soon"
+        ),
+        pytest.param("duplicated", (*GOOD, *AGAIN), id="acked, and handled again"),
+        pytest.param("duplicated", (*GOOD, *AGAIN, "trouble worker_killed pid_3 12 inf"), id="a stranger's trouble"),
+        pytest.param("duplicated", (*GOOD, *AGAIN, "trouble failover shard_1 12 13"), id="another shard's trouble"),
+        pytest.param("duplicated", (*GOOD, *AGAIN, "trouble failover shard_0 7 8"), id="a trouble before the claim"),
+        pytest.param("overlap of a content", (*GOOD, *AT_ONCE, "trouble failover shard_0 11.3 11.4"), id="at once"),
+        pytest.param(
+            "overlap of a content", (*GOOD, *AT_ONCE, "trouble worker_paused pid_1 11.2 17"), id="a shorter pause"
+        ),
+        pytest.param("overlap of a slot", (*GOOD, *IN_SLOT), id="two workers in one slot"),
+        pytest.param("early", [line.replace("1010500", "1010901") for line in GOOD], id="early"),
+        pytest.param(
+            "without an owner", (*GOOD, "leaves 20 1 each 0", "owns 29.1 2 each 0"), id="left, and taken too late"
+        ),
+        pytest.param("without an owner", (*GOOD, "leaves 20 1 each 0"), id="left for good"),
+        pytest.param("without an owner", (*GOOD, KILLED, "owns 21.1 2 each 0"), id="killed, and taken too late"),
+        pytest.param("without an owner", (*GOOD, "trouble worker_paused pid_1 20 29.1"), id="stopped for too long"),
+        pytest.param(
+            "without an owner",
+            (*GOOD, "leaves 20 1 each 0", "trouble zookeeper_without_a_leader zookeeper 21 30", "owns 39.1 2 each 0"),
+            id="taken too late after ZooKeeper came back",
+        ),
+    ],
+)
+def test_the_judge_finds(kind: str, lines: tuple[str, ...]):
+    assert counted(verdict_of(*lines).violations) == {kind: 1}
+
+
+@pytest.mark.parametrize(
+    ("trouble", "cause"),
+    [
+        (KILLED, "worker killed"),
+        ("trouble failover shard_0 12 13", "failover"),
+        ("trouble without_a_leader zookeeper 19 25", "without a leader"),
+        ("trouble producer_cut pid_9 10 10.5", "producer cut"),
+    ],
+)
+def test_a_duplicate_is_explained_by_a_trouble_of_who_had_it(trouble: str, cause: str):
+    lines = [line.replace("sent 10.1", "sent 11") for line in GOOD]
+    verdict = verdict_of(*lines, *AGAIN, trouble, "owns 12 2 each 0")
+    assert verdict.violations == []
+    assert verdict.duplicates == {cause: 1}
+
+
+def test_a_retry_is_no_duplicate():
+    verdict = verdict_of(*without(END), "end 11.5 failed r1", *AGAIN)
+    assert verdict.violations == []
+    assert (verdict.retries, sum(verdict.duplicates.values())) == (1, 0)
+
+
+def test_a_slot_that_moved_was_at_both_shards():
+    moved = (*GOOD, "shard 15 each 0 2", *AGAIN)
+    assert verdict_of(*moved, "trouble failover shard_2 16 17").duplicates == {"failover": 1}
+    assert verdict_of(*moved, "trouble failover shard_0 16 17").violations
+
+
+@pytest.mark.parametrize("who", ["pid_1", "shard_0"])
+def test_a_pause_longer_than_a_lease_excuses_an_overlap(who: str):
+    late = (*without(END), "end 30 late r1", "begin 20 2 r2 each 0 c1 i1 1019900 0", "end 20.1 acked r2")
+    verdict = verdict_of(*late, f"trouble frozen {who} 12 18.1")
+    assert verdict.violations == []
+    assert verdict.overlaps == {"frozen": 1}
+
+
+def test_what_is_dead_or_was_not_accepted_is_not_lost():
+    dead = Rules(6.0, 4.0, dead={("each", "c1")})
+    assert verdict_of(*without(BEGIN, END), rules=dead).violations == []
+    assert verdict_of(*without(BEGIN, END, SENT)).violations == []
+    assert verdict_of(*without(BEGIN, END, SENT), "sent 10.1 b1 - i1").violations == []
+    assert verdict_of(*without(BEGIN, END, SENT), "sent 10.1 b1 i1 -").violations == []
+
+
+def test_a_later_delivery_stands_for_all_folded_sends():
+    later = ("try 10.2 9 b3 fold c3 i5", "sent 10.3 b3 - -")
+    assert verdict_of(*GOOD, *FOLDED, *later).violations == []
+
+
+def test_a_slot_may_be_without_an_owner_for_the_session_and_the_recovery():
+    verdict = verdict_of(*GOOD, KILLED, "owns 20.9 2 each 0")
+    assert verdict.violations == []
+    assert verdict.longest_unowned_s == pytest.approx(8.9)
+
+
+def test_nobody_needs_an_owner_before_and_after_the_watch():
+    assert verdict_of(*GOOD, "leaves 99 1 each 0", "owns 300 2 each 0").longest_unowned_s == pytest.approx(1.0)
+
+
+def test_a_line_that_nobody_knows_is_an_error():
+    with pytest.raises(KeyError):
+        tell(["nonsense\t1\n"])
