@@ -16,6 +16,12 @@ RENEWED = 1 / 3
 ENDED = ("acked", "unknown")
 """Outcomes of handlings that came to their end; of an `unknown` one the reply to its ack was lost."""
 
+NOT_RENEWED_MS = 100
+"""So little later than its time is the stamp of a claim at most; a renewal comes later."""
+
+FENCING = ("zk_expire", "zk_stall", "zk_down")
+"""Troubles through which a slot passes to another owner while a handler runs."""
+
 PATIENCE_S = 30.0
 """What is due is claimed in this time where nothing is wrong: handlers may be busy so long."""
 
@@ -126,7 +132,10 @@ def order(history: History) -> Iterator[Violation]:
     """Within a claim the larger priority goes first, and the earlier due time."""
     claims: dict[tuple[str, str, int, int], list[Run]] = {}
     for run in history.runs:
-        claims.setdefault((run.process, run.topic, run.slot, run.stamp), []).append(run)
+        if (
+            run.stamp < run.claimed_ms + NOT_RENEWED_MS
+        ):  # else its stamp is that of a renewal, of several claims perhaps
+            claims.setdefault((run.process, run.topic, run.slot, run.stamp), []).append(run)
     for claim in claims.values():
         up = history.topics[claim[0].topic].kind != "priority"
         for first, second in pairwise(claim):
@@ -150,7 +159,10 @@ def starved(history: History) -> Iterator[Violation]:
             due_ms = max(_due_ms(each, kind, latest=True) for each in (before if kind == "fixed" else [sent]))
             if claimed_ms - due_ms > PATIENCE_S * 1000:
                 from_s, to_s = clock_s(sent.executed_ms[0]), clock_s(claimed_ms)
-                if not any(each.from_s < to_s and each.to_s > from_s - PATIENCE_S for each in history.troubles):
+                if not any(
+                    each.from_s < to_s and each.to_s > from_s - PATIENCE_S and each.kind != "lose_hints"
+                    for each in history.troubles
+                ):
                     yield Violation("starved", f"{_sent(sent)} was claimed {claimed_ms - due_ms} ms late")
 
 
@@ -228,6 +240,8 @@ def _excused(history: History, first: Run, second: Run) -> bool:
     if history.met(first.process, from_s, to_s, "cut", "lose_reply", "lose_request", "kill", "forget", "restart"):
         return True
     lease_s = history.topics[first.topic].lease_s
+    if second.start_s > clock_s(first.claimed_ms) + lease_s and history.met(first.process, from_s, to_s, *FENCING):
+        return True  # the newer owner's epoch refuses renewals, and it waits for the end of the lease
     long = history.met(first.process, from_s, to_s, "pause", "stall", "slow")
     return sum(min(each.to_s, to_s) - max(each.from_s, from_s) for each in long) >= RENEWED * lease_s
 

@@ -12,7 +12,7 @@ from tests.simulation.plan import Fault
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
-AT_WORK = ("pause", "kill", "stall")
+AT_WORK = ("pause", "kill", "stall", "zk_stall", "zk_expire")
 """What may wait until a handler runs."""
 
 LOOK_S, RECENT = 0.01, 50
@@ -106,6 +106,10 @@ class Faults:
                     return fault.kind.removeprefix("lose_")
                 break
         return ""
+
+    def _lose_hints(self, fault: Fault) -> None:
+        self._simulation.network.lose_hints(fault.target, fault.for_s)
+        self._note(fault, self._simulation.world.now_s, fault.for_s)
 
     def _stall(self, fault: Fault) -> None:
         self._simulation.network.stall(fault.target, fault.for_s)

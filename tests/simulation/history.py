@@ -123,11 +123,17 @@ class History:
         return any(each.kind == "forget" and each.from_s <= to_s and from_s <= each.to_s for each in self.troubles)
 
     def met(self, who: str, from_s: float, to_s: float, *kinds: str) -> list[Trouble]:
-        """Return the troubles of these kinds, by default of all, that a process met in a time."""
+        """Return the troubles of these kinds that a process met in a time; by default of all but lost hints.
+
+        A lost hint is no cause of anything, since everybody looks by himself as well.
+        """
         return [
             each
             for each in self.troubles
-            if each.who in ("", who) and each.from_s < to_s and each.to_s > from_s and (not kinds or each.kind in kinds)
+            if each.who in ("", who)
+            and each.from_s < to_s
+            and each.to_s > from_s
+            and (each.kind in kinds if kinds else each.kind != "lose_hints")
         ]
 
 

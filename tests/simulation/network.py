@@ -122,6 +122,7 @@ class Network:
         self._links: list[Link] = []
         self._made = 0
         self._stalls: dict[str, float] = {}
+        self._deaf: dict[str, float] = {}
 
     # --- what goes wrong
 
@@ -133,6 +134,10 @@ class Network:
         """Return for how long nothing travels from and to a process."""
         return self._stalls.get(process.name, 0.0) - self.world.now_s
 
+    def lose_hints(self, name: str, for_s: float) -> None:
+        """Let no hint arrive at a process for so long; without a name, at none."""
+        self._deaf[name] = self.world.now_s + for_s
+
     def cut_all(self, name: str | None = None) -> None:
         """Cut all connections, or those of one process."""
         for link in list(self._links):
@@ -143,6 +148,7 @@ class Network:
         """End all that goes wrong."""
         self.slowness = 1.0
         self._stalls.clear()
+        self._deaf.clear()
         self.loses = lambda link, name: ""
 
     # --- what connections use
@@ -206,9 +212,11 @@ class Network:
             link.answer([b"subscribe", channel, len(link.channels)])
 
     def _publish(self, hints: list[tuple[bytes, bytes]]) -> None:
+        now_s = self.world.now_s
+        deaf = {name for name, until_s in self._deaf.items() if until_s > now_s}
         for channel, text in hints:
             for link in self._links:
-                if channel in link.channels:
+                if channel in link.channels and "" not in deaf and link.process.name not in deaf:
                     link.answer([b"message", channel, text])
 
 

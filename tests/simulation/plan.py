@@ -15,7 +15,11 @@ SUM_WINDOW_MS = 500
 
 ZOOKEEPER_FAULTS = ("zk_stall", "zk_stall", "zk_expire", "zk_down")
 
-HARSH = 1 / 3
+HARSH, QUIET = 1 / 3, 1 / 8
+"""So many plans are harsh, or quiet."""
+
+QUIET_LENGTH, QUIET_SENDS = 4.0, 0.03
+"""How much longer a quiet plan is, and how many of the sends a second it has."""
 
 MOST_BITS = 50
 """Sends of one content of a Sum: each is a bit of its own, so that a sum tells of which sends it consists."""
@@ -70,11 +74,12 @@ class Fault:
 
     Attributes:
         at_s: When.
-        kind: `cut`, `lose_reply`, `lose_request`, `stall`, `slow`, `pause`, `kill`, `stop`, `restart`; of ZooKeeper
-            `zk_stall`, `zk_expire`, `zk_down`.
+        kind: `cut`, `lose_reply`, `lose_request`, `lose_hints`, `stall`, `slow`, `pause`, `kill`, `stop`, `restart`; of
+            ZooKeeper `zk_stall`, `zk_expire`, `zk_down`.
         target: A process; empty for all, or for the server.
         for_s: How long; of `kill` and `stop`: until it is started again.
-        what: `pause`, `kill`, `stall`: 1 for as soon as a handler runs there; `slow`: how many times;
+        what: `pause`, `kill`, `stall`, `zk_stall`, `zk_expire`: 1 for as soon as a handler runs there; `slow`: how many
+            times;
             `restart`: how many seconds are forgotten; `lose_*`: which call from now on.
         script: `lose_*`: part of the name of the script.
     """
@@ -134,16 +139,34 @@ class Limits:
     kinds: tuple[str, ...] = KINDS
     owned: float = 0.35
     fault_kinds: tuple[str, ...] = field(
-        default=("cut", "lose_reply", "lose_request", "stall", "slow", "pause", "kill", "stop", "restart")
+        default=(
+            "cut",
+            "lose_reply",
+            "lose_reply",
+            "lose_request",
+            "lose_hints",
+            "stall",
+            "slow",
+            "pause",
+            "pause",
+            "kill",
+            "stop",
+            "restart",
+        )
     )
 
 
 def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
-    """Draw a plan: one of three is harsh, with many faults, short leases and many long handlings of few contents."""
+    """Draw a plan.
+
+    A harsh one has many faults, short leases and many long handlings of few contents. In a quiet one there is so little
+    to do that what is forgotten is not found by chance.
+    """
     limits = limits or Limits()
     chance = Random(f"plan {seed}")
-    harsh = chance.random() < HARSH
-    length_s = limits.length_s * chance.uniform(0.5, 1.5)
+    drawn = chance.random()
+    harsh, quiet = drawn < HARSH, drawn > 1 - QUIET
+    length_s = limits.length_s * chance.uniform(0.5, 1.5) * (QUIET_LENGTH if quiet else 1)
     kinds = chance.sample(limits.kinds, chance.randint(1, min(2, len(limits.kinds))))
     topics = tuple(
         TopicPlan(
@@ -155,13 +178,14 @@ def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
         )
         for kind in kinds
     )
-    owned = chance.random() < limits.owned
+    owned = chance.random() < (limits.owned if not harsh else min(1.0, 1.5 * limits.owned))
     styles = ("listener", "listener", "batch") if owned else ("listener", "listener", "batch", "poll")
     workers = tuple(
         WorkerPlan(f"worker{i}", chance.choice(styles), chance.randint(1, 3))
         for i in range(chance.randint(2 if harsh else 1, limits.workers))
     )
-    sends = _sends(chance, length_s, topics, limits.sends_per_s, (3,) if harsh else (3, 10, 40))
+    sends_per_s = limits.sends_per_s * (QUIET_SENDS if quiet else 1)
+    sends = _sends(chance, length_s, topics, sends_per_s, (3,) if harsh else (3, 10, 40))
     plan = Plan(seed, length_s, topics, workers, sends, owned=owned, harsh=harsh)
     faults = sorted(
         (_fault(chance, plan, limits) for _ in range(chance.randint(0, 3 * limits.faults if harsh else limits.faults))),
@@ -199,25 +223,25 @@ def _fault(chance: Random, plan: Plan, limits: Limits) -> Fault:
     at_s = chance.uniform(1.0, plan.length_s)
     kind = chance.choice((*limits.fault_kinds, *ZOOKEEPER_FAULTS) if plan.owned else limits.fault_kinds)
     workers = [worker.name for worker in plan.workers]
-    everyone = [*workers, *workers, "producer0", "producer1"]
+    producers = ["producer0", "producer1"]
+    everyone = [*workers, *workers, *producers]
+    if kind.startswith("zk"):
+        return _zookeeper_fault(chance, at_s, kind, workers)
     lease_s = max(topic.lease_s for topic in plan.topics)
     match kind:
         case "cut":
             return Fault(at_s, kind, chance.choice([*everyone, ""]))
         case "lose_reply" | "lose_request":
-            script = chance.choice(("", "claim", "ack", "nack", "extend", "send"))
-            return Fault(at_s, kind, chance.choice([*everyone, ""]), what=chance.randint(1, 5), script=script)
+            script = chance.choice(("", "claim", "ack", "nack", "extend", "send", "send"))
+            callers = everyone if not script else producers if script == "send" else workers
+            return Fault(at_s, kind, chance.choice([*callers, ""]), what=chance.randint(1, 5), script=script)
+        case "lose_hints":
+            return Fault(at_s, kind, chance.choice([*workers, ""]), chance.choice((0.5, 5.0, 60.0)))
         case "stall":
             whom, for_s = chance.choice(everyone), chance.choice((0.3, 1.0, 3.0, 1.2 * lease_s, 2.0 * lease_s))
             return Fault(at_s, kind, whom, for_s, chance.choice((0.0, 1.0)))
         case "slow":
             return Fault(at_s, kind, "", chance.uniform(1, 20), chance.choice((10.0, 100.0, 1_000.0)))
-        case "zk_stall":
-            return Fault(at_s, kind, chance.choice(workers), chance.choice((0.5, 3.0, 5.0, 8.0, 15.0)))
-        case "zk_expire":
-            return Fault(at_s, kind, chance.choice(workers))
-        case "zk_down":
-            return Fault(at_s, kind, "", chance.choice((0.5, 3.0, 5.0, 8.0, 15.0)))
         case "pause":
             for_s = chance.choice((0.1, 1.0, 1.1 * lease_s, 1.3 * lease_s, 3.0 * lease_s))
             return Fault(at_s, kind, chance.choice(workers), for_s, chance.choice((0.0, 1.0)))
@@ -225,6 +249,15 @@ def _fault(chance: Random, plan: Plan, limits: Limits) -> Fault:
             return Fault(at_s, kind, chance.choice(workers), chance.uniform(0.1, 10), chance.choice((0.0, 1.0)))
         case _:
             return Fault(at_s, "restart", "", chance.choice((0.05, 1.0, 4.0)), chance.choice((0.0, 0.0, 0.05, 1.0)))
+
+
+def _zookeeper_fault(chance: Random, at_s: float, kind: str, workers: list[str]) -> Fault:
+    if kind == "zk_expire":
+        return Fault(at_s, kind, chance.choice(workers), what=chance.choice((0.0, 1.0)))
+    for_s = chance.choice((0.5, 3.0, 5.0, 8.0, 15.0))
+    if kind == "zk_down":
+        return Fault(at_s, kind, "", for_s)
+    return Fault(at_s, kind, chance.choice(workers), for_s, chance.choice((0.0, 1.0)))
 
 
 def _one_restart_at_a_time(faults: list[Fault]) -> tuple[Fault, ...]:

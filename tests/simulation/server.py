@@ -16,6 +16,7 @@ import hiredis
 
 from rmq._io.wire import NOTHING, Argument, ReplyError, pack
 from rmq._transport.script_library import ScriptLibrary
+from tests.simulation.steps import SlotState, Step, Steps
 from tests.simulation.world import World
 from tests.support.servers import RedisServer
 from tests.support.slots import CLOCK_KEY
@@ -29,8 +30,8 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
 end
 """
 
-_ACCOUNTS = """
-local wrong = {}
+_LOOK = """
+local slots = {}
 for _, store in ipairs(ARGV) do
   local found = redis.call('HMGET', 'meta{' .. store .. '}', 'accepted', 'merged', 'acked', 'cancelled', 'purged',
     'trimmed', 'dropped')
@@ -40,14 +41,18 @@ for _, store in ipairs(ARGV) do
     there = there + redis.call('ZCARD', section .. '{' .. store .. '}')
   end
   local gone = total(3) + total(4) + total(5) + total(6) + total(7)
+  local wrong = ''
   if total(1) - total(2) ~= there + gone then
-    wrong[#wrong + 1] = store .. ': accepted ' .. total(1) .. ', merged ' .. total(2) .. ', there ' .. there
-      .. ', gone ' .. gone
+    wrong = store .. ': accepted ' .. total(1) .. ', merged ' .. total(2) .. ', there ' .. there .. ', gone ' .. gone
   end
+  slots[#slots + 1] = { wrong, redis.call('HGET', 'meta{' .. store .. '}', 'epoch') or '0',
+    redis.call('ZRANGE', 'prepare{' .. store .. '}', 0, -1, 'WITHSCORES') }
 end
-return wrong
+return slots
 """
-_ACCOUNTS_SHA = sha1(_ACCOUNTS.encode(), usedforsecurity=False).hexdigest()
+"""Looks at slots after a script: whether the accounts are wrong, the epoch, and what is in flight."""
+
+_LOOK_SHA = sha1(_LOOK.encode(), usedforsecurity=False).hexdigest()
 
 UNTRACED = frozenset({"INFO", "CONFIG"})
 """What the real server answers differently each time, and nobody acts on."""
@@ -67,28 +72,32 @@ class Server:
         self.redis = redis
         self.scripts = scripts
         self.world: World | None = None
-        self.sorted_sets: frozenset[bytes] = frozenset()
-        """Names of the topics whose accounts are checked."""
+        self.lease_ms: dict[bytes, int] = {}
+        """The leases of the topics whose slots are looked at after each script."""
         self.calls = 0
         self._names = {scripts[name].sha.encode(): name for name in scripts.names()}
         self._main = _Line(str(redis.socket_path))
         self._tap = _Line(str(redis.socket_path))
         self._tap.call("PSUBSCRIBE", "wake{*")
-        self._main.call("SCRIPT", "LOAD", _ACCOUNTS)
+        self._main.call("SCRIPT", "LOAD", _LOOK)
         self._clock_ms = 0
+        self._steps = Steps({})
 
     def close(self) -> None:
         self._main.close()
         self._tap.close()
 
-    def begin(self, world: World, *, warm: bool) -> None:
+    def begin(self, world: World, lease_ms: dict[bytes, int], *, warm: bool) -> None:
         """Begin a seed with nothing in it.
 
         Args:
             world: Whose clock rules.
+            lease_ms: The leases of the topics whose slots are looked at after each script.
             warm: Whether the scripts are loaded.
         """
         self.world, self._clock_ms = world, 0
+        self.lease_ms = lease_ms
+        self._steps = Steps(lease_ms)
         self._main.call("FLUSHALL")
         self._load_scripts(warm=warm)
         self._drain_hints()
@@ -110,12 +119,17 @@ class Server:
         before = len(parts)
         parts.append(pack(*command))
         if stores := self._stores(command):
-            parts.append(pack("EVALSHA", _ACCOUNTS_SHA, 0, *stores))
+            parts.append(pack("EVALSHA", _LOOK_SHA, 0, *stores))
         replies = self._main.pipeline(parts)
         reply = replies[before]
         if stores:
-            for wrong in replies[-1]:
-                world.failed(f"accounts: after {name}: {wrong.decode()}")
+            step = Step.of(command, name, now_ms)
+            for store, (wrong, epoch, claims) in zip(stores, replies[-1], strict=True):
+                if wrong:
+                    world.failed(f"accounts: after {name}: {wrong.decode()}")
+                state = SlotState(int(epoch), dict(zip(claims[::2], claims[1::2], strict=True)))
+                for what in self._steps.follow(step, store, state):
+                    world.failed(what)
         if doing is not None and not isinstance(reply, ReplyError):
             doing.executed(command, name, world)
         hints = self._drain_hints() if b"PUBLISH" in command else []
@@ -137,22 +151,23 @@ class Server:
         """Restart: scripts are gone, and what was written since `remember` where it is forgotten."""
         if forgets:
             self._main.call("SWAPDB", 0, 1)
+            self._steps.forget()
         self._main.pipeline([pack("SELECT", 1), pack("FLUSHDB"), pack("SELECT", 0)])
         self._clock_ms = 0
         self._load_scripts(warm=False)
 
     def _load_scripts(self, *, warm: bool) -> None:
         self._main.call("SCRIPT", "FLUSH")
-        wanted = [_ACCOUNTS, *(self.scripts.text(name) for name in self.scripts.names() if warm)]
+        wanted = [_LOOK, *(self.scripts.text(name) for name in self.scripts.names() if warm)]
         self._main.pipeline([pack("SCRIPT", "LOAD", text) for text in wanted])
 
     def _stores(self, command: list[bytes]) -> list[bytes]:
         """Return the store keys of the slots that a script call touches, where their accounts are to be checked."""
-        if command[0] != b"EVALSHA" or not self.sorted_sets:
+        if command[0] != b"EVALSHA" or not self.lease_ms:
             return []
         keys = command[3 : 3 + int(command[2])]
         found = {match.group(1) for key in keys if (match := _TAG.search(key))}
-        return sorted(tag for tag in found if tag.rpartition(b"_")[0] in self.sorted_sets)
+        return sorted(tag for tag in found if tag.rpartition(b"_")[0] in self.lease_ms)
 
     def _drain_hints(self) -> list[tuple[bytes, bytes]]:
         """Return the hints that were published; the answer to PING comes behind all of them."""

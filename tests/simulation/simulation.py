@@ -97,8 +97,8 @@ class Simulation:
         calls = self.server.calls
         try:
             with inhabit(self.world, self.plan.seed):
-                self.server.begin(self.world, warm=self.plan.warm)
-                self.server.sorted_sets = frozenset(topic.name.encode() for topic in self.topics)
+                leases = {topic.name.encode(): topic.lease_ms for topic in self.topics}
+                self.server.begin(self.world, leases, warm=self.plan.warm)
                 try:
                     self._play()
                 except HungError as error:

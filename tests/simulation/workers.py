@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
 START_PAUSE_S = 0.5
-FAILS = 0.08
+FAILS, FAILS_OFTEN = 0.08, 0.25
+"""So many handlings fail; the second number is a harsh plan's."""
 
 
 class HandlerFailedError(Exception):
@@ -179,4 +180,4 @@ class Worker:
             takes_s = chance.uniform(0.3, 1.5) * delivery.topic.lease_s
         else:
             takes_s = chance.uniform(0, 1.0) if draw < long + 0.03 else draw * 0.02
-        return takes_s, chance.random() < FAILS
+        return takes_s, chance.random() < (FAILS_OFTEN if plan.harsh else FAILS)

@@ -1,0 +1,68 @@
+"""The checks of the simulation that need its server bite, too: accounts, known keys, sends, and what never drains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rmq.errors import RedisUnavailableError
+from tests.simulation.plan import Plan, SendPlan, TopicPlan, WorkerPlan
+from tests.simulation.runner import Runner
+from tests.simulation.server import Server
+from tests.simulation.simulation import Outcome, Simulation
+
+PLAN = Plan(
+    seed=1,
+    length_s=10.0,
+    topics=(TopicPlan("range-topic", "range", 1, 2, 6),),
+    workers=(WorkerPlan("worker0", "listener", 1),),
+    sends=tuple(SendPlan(float(at_s), "producer0", 0, ((at_s, 20),)) for at_s in range(1, 8)),
+)
+META = "meta{range-topic_0}"
+
+
+def simulated(meddle: Callable[[Simulation], object]) -> Outcome:
+    """Return what comes of the plan, when somebody meddles with it after 4 seconds."""
+
+    class Meddled(Simulation):
+        def __init__(self, plan: Plan, server: Server, *, lines: bool = False) -> None:
+            super().__init__(plan, server, lines=lines)
+            self.world.at(4.5, lambda: meddle(self))
+
+    with pytest.MonkeyPatch.context() as patch, Runner() as runner:
+        patch.setattr("tests.simulation.runner.Simulation", Meddled)
+        return runner.run(PLAN)
+
+
+def claim_at_once(simulation: Simulation) -> None:
+    """Claim a content that nobody has sent, in the name of nobody."""
+    simulation.server.call("ZADD", "prepare{range-topic_0}", simulation.world.now_ms * 1000 + 6, "c-none")
+    simulation.server.call("HINCRBY", META, "accepted", 1)
+
+
+@pytest.mark.parametrize(
+    ("meddle", "kinds"),
+    [
+        (lambda simulation: None, set[str]()),
+        (lambda simulation: simulation.server.call("HINCRBY", META, "accepted", 1), {"accounts", "slots"}),
+        (lambda simulation: simulation.server.call("HSET", "body{range-topic_0}", "c-none", "1"), {"slots"}),
+        (claim_at_once, {"unexpected"}),
+        (lambda simulation: simulation.server.call("HSET", META, "paused", "1"), {"starved", "lost"}),
+    ],
+)
+def test_a_check_finds_what_is_meddled_with(meddle: Callable[[Simulation], object], kinds: set[str]) -> None:
+    assert simulated(meddle).kinds == kinds
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(None, "unexecuted"), (RedisUnavailableError("no reply"), "")],
+)
+def test_an_accepted_send_was_carried_out(monkeypatch: pytest.MonkeyPatch, error: Exception | None, kind: str) -> None:
+    def send(*_: object) -> None:
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr("rmq._sending.producer.Producer.send", send)
+    assert simulated(lambda simulation: None).kinds == ({kind} if kind else set())

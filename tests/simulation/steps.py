@@ -1,0 +1,134 @@
+"""Looks at what each script does to the claims of a slot: what no handler notices, since the message comes again.
+
+A claim belongs to who made it. Its score stands in prepare until a call names it, or until its lease is over. Only the
+newest owner of a slot changes its claims, and it claims nothing beside the claims of an owner before. So a settlement
+or a renewal by a stranger is seen at once, and not only where a message is lost by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+OWNED = frozenset({"claim", "ack", "nack", "extend"})
+"""Scripts of one slot that name their owner's epoch first."""
+
+CLAIMS = frozenset({"claim", "claim_many"})
+
+SHARED_ARGUMENTS = 9
+"""How many arguments of `claim_many` all slots have in common."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A script call that was carried out.
+
+    Attributes:
+        name: The script.
+        now_ms: Redis' time.
+        keys: Its keys.
+        arguments: Its other arguments.
+    """
+
+    name: str
+    now_ms: int
+    keys: Sequence[bytes]
+    arguments: Sequence[bytes]
+
+    @classmethod
+    def of(cls, command: Sequence[bytes], name: str, now_ms: int) -> Step:
+        """Return the step of an EVALSHA."""
+        end = 3 + int(command[2])
+        return cls(name, now_ms, command[3:end], command[end:])
+
+    def epochs(self) -> dict[bytes, int]:
+        """Return for each slot, by its store's key, in the name of which epoch it is touched: the newest of several."""
+        if self.name in OWNED:
+            return {self.keys[0]: int(self.arguments[0])}
+        if self.name != "claim_many":
+            return {}
+        found: dict[bytes, int] = {}
+        at = SHARED_ARGUMENTS
+        for store in self.keys[:: int(self.arguments[0])]:
+            found[store] = max(found.get(store, 0), int(self.arguments[at + 1]))
+            at += 1 + int(self.arguments[at])
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """What a slot holds: the epoch of its last owner, and the claim score of each content in prepare."""
+
+    epoch: int = 0
+    claims: Mapping[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+
+
+class Steps:
+    """Follows the claims of all slots.
+
+    Args:
+        lease_ms: The lease of each topic.
+    """
+
+    def __init__(self, lease_ms: Mapping[bytes, int]) -> None:
+        self._lease_ms = lease_ms
+        self._known: dict[bytes, SlotState] = {}
+        self._claimed_in: dict[tuple[bytes, bytes], int] = {}
+
+    def forget(self) -> None:
+        """Know nothing any more: the server has forgotten something."""
+        self._known.clear()
+        self._claimed_in.clear()
+
+    def follow(self, step: Step, store: bytes, after: SlotState) -> list[str]:
+        """Take what a slot holds after a step; return what must not be."""
+        before = self._known.get(store)
+        self._known[store] = after
+        if before is None or (before.claims == after.claims and before.epoch == after.epoch):
+            return []
+        epoch = step.epochs().get(store, 0)
+        new = {content for content, score in after.claims.items() if before.claims.get(content) != score}
+        found = self._strangers(step, store, before, after)
+        if (new or before.claims != after.claims) and store in step.epochs() and epoch < before.epoch:
+            found.append(f"fenced: {_slot(store)}: {step.name} of epoch {epoch} after one of epoch {before.epoch}")
+        if step.name in CLAIMS:
+            found += self._beside(step, store, after, new, epoch)
+            for content in new:
+                self._claimed_in[store, content] = epoch
+        for content in before.claims.keys() - after.claims.keys():
+            self._claimed_in.pop((store, content), None)
+        return found
+
+    def _strangers(self, step: Step, store: bytes, before: SlotState, after: SlotState) -> list[str]:
+        """Find claims that were ended, renewed or replaced by a call that does not name them."""
+        named = set(step.arguments)
+        return [
+            f"stranger: {_slot(store)}: {step.name} changed the claim {score.decode()} of {content.decode()} to"
+            f" {after.claims.get(content, b'none').decode()} and did not name it"
+            for content, score in before.claims.items()
+            if after.claims.get(content) != score and score not in named and not self._is_over(step, store, score)
+        ]
+
+    def _beside(self, step: Step, store: bytes, after: SlotState, new: set[bytes], epoch: int) -> list[str]:
+        """Find claims of an owner beside those of another, older one."""
+        older = [
+            content
+            for content, score in after.claims.items()
+            if new and content not in new
+            if 0 < self._claimed_in.get((store, content), epoch) < epoch and not self._is_over(step, store, score)
+        ]
+        return [
+            f"beside: {_slot(store)}: epoch {epoch} claims {_names(new)} while an older one has {_names(older)}"
+            for _ in older[:1]
+        ]
+
+    def _is_over(self, step: Step, store: bytes, score: bytes) -> bool:
+        return int(float(score)) // 1000 + self._lease_ms[store.rpartition(b"_")[0]] < step.now_ms
+
+
+def _slot(store: bytes) -> str:
+    return store.decode()
+
+
+def _names(contents: Sequence[bytes] | set[bytes]) -> str:
+    return ", ".join(sorted(content.decode() for content in contents))

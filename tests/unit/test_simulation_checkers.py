@@ -1,0 +1,315 @@
+"""Each checker of the simulation bites: it finds its fault in a history made by hand, and nothing without the fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.simulation import checkers
+from tests.simulation.history import History, Run, Sent, Trouble
+from tests.simulation.plan import TopicPlan
+from tests.simulation.steps import SlotState, Step, Steps
+from tests.simulation.world import EPOCH_MS, START_S, HungError, World
+
+LEASE_S = 5
+
+
+def at_ms(seconds: float) -> int:
+    """Return Redis' time so many seconds after the beginning."""
+    return EPOCH_MS + round(seconds * 1000)
+
+
+def sent(number: int, at_s: float, **other: Any) -> Sent:
+    """Return an accepted send of the content `c`."""
+    made = Sent(number, "topic", "c", 100, number, at_ms(at_s) + 100, START_S + at_s, "accepted")
+    made.executed_ms, made.executed_s = [at_ms(at_s)], [START_S + at_s]
+    for name, value in other.items():
+        setattr(made, name, value)
+    return made
+
+
+def run(claimed_s: float, end_s: float, carried: Sequence[int] = (0,), **other: Any) -> Run:
+    """Return an acked handling of the content `c` in process `a`."""
+    made = Run("a", 0, "topic", 0, "c", at_ms(claimed_s), at_ms(claimed_s), at_ms(claimed_s), 1, 0, 0.0, 0.0)
+    made.start_s, made.end_s = START_S + claimed_s + 0.001, START_S + end_s
+    made.lease_until_s, made.carried, made.outcome = START_S + claimed_s + LEASE_S, tuple(carried), "acked"
+    for name, value in other.items():
+        setattr(made, name, value)
+    return made
+
+
+def history(*parts: Sent | Run | Trouble, kind: str = "range") -> History:
+    """Return a history of one topic."""
+    made = History({"topic": TopicPlan("topic", kind, 1, LEASE_S, 6)})
+    for part in parts:
+        target: list[Any] = made.sends if isinstance(part, Sent) else made.runs if isinstance(part, Run) else []
+        target.append(part)
+    made.troubles = [part for part in parts if isinstance(part, Trouble)]
+    return made
+
+
+def trouble(kind: str, from_s: float, to_s: float, who: str = "a") -> Trouble:
+    """Return a trouble of process `a`."""
+    return Trouble(kind, who, START_S + from_s, START_S + to_s)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault, and a history that differs only in that it has none."""
+
+    name: str
+    bad: History
+    good: History
+
+
+OTHER = {"process": "b", "life": 1}
+
+CASES = (
+    Case("lost", history(sent(0, 1)), history(sent(0, 1), run(1.2, 1.3))),
+    Case(
+        "lost",  # the only delivery was claimed before the second send
+        history(sent(0, 1), sent(1, 1.5), run(1.2, 1.6)),
+        history(sent(0, 1), sent(1, 1.1), run(1.2, 1.6, (1,))),
+    ),
+    Case(
+        "lost",  # one of two sends that fold is not in the sum
+        history(sent(0, 1), sent(1, 1.1), run(1.8, 1.9, (1,)), kind="sum"),
+        history(sent(0, 1), sent(1, 1.1), run(1.8, 1.9, (0, 1)), kind="sum"),
+    ),
+    Case("unexpected", history(sent(0, 1), run(1.2, 1.3, (7,))), history(sent(0, 1), run(1.2, 1.3))),
+    Case("unexpected", history(sent(0, 1.25), run(1.2, 1.3)), history(sent(0, 1), run(1.2, 1.3))),
+    Case("unexpected", history(sent(0, 1), run(1.2, 1.3, wrong="body None")), history(sent(0, 1), run(1.2, 1.3))),
+    Case(
+        "duplicated",
+        history(sent(0, 1), run(1.2, 1.3), run(2.0, 2.1, attempt=2)),
+        history(sent(0, 1), run(1.2, 1.3, outcome="failed"), run(2.0, 2.1, attempt=2)),
+    ),
+    Case(
+        "duplicated",  # a lost hint is no cause
+        history(sent(0, 1), run(1.2, 1.3), run(2.0, 2.1, attempt=2), trouble("lose_hints", 0, 3)),
+        history(sent(0, 1), run(1.2, 1.3), run(2.0, 2.1, attempt=2), trouble("cut", 1.25, 1.75)),
+    ),
+    Case(
+        "counted twice",
+        history(sent(0, 1), sent(1, 2), run(1.6, 1.7), run(2.6, 2.7, (0, 1)), kind="sum"),
+        history(sent(0, 1), sent(1, 2), run(1.6, 1.7), run(2.6, 2.7, (1,)), kind="sum"),
+    ),
+    Case(
+        "overlap",
+        history(sent(0, 1), run(1.2, 9), run(6.3, 6.4, **OTHER)),
+        history(sent(0, 1), run(1.2, 9), run(6.3, 6.4, **OTHER), trouble("pause", 2, 8)),
+    ),
+    Case(
+        "overlap",  # the pause was too short to lose the lease
+        history(sent(0, 1), run(1.2, 9), run(6.3, 6.4, **OTHER), trouble("pause", 2, 3)),
+        history(sent(0, 1), run(1.2, 6.2), run(6.3, 6.4, **OTHER), trouble("pause", 2, 3)),
+    ),
+    Case(
+        "overlap",  # the owner before was given no time of its lease
+        history(sent(0, 1), run(1.2, 9, epoch=1), run(3, 4, epoch=2, **OTHER), trouble("zk_expire", 2, 2.5)),
+        history(sent(0, 1), run(1.2, 9, epoch=1), run(6.3, 6.4, epoch=2, **OTHER), trouble("zk_expire", 2, 2.5)),
+    ),
+    Case(
+        "stolen",
+        history(sent(0, 1), run(1.2, 9, outcome="late", lost_s=START_S + 7)),
+        history(
+            sent(0, 1), run(1.2, 9, outcome="late", lost_s=START_S + 7), run(10, 10.1), trouble("stall", 2, 8)
+        ),
+    ),
+    Case(
+        "late begin",
+        history(sent(0, 1), run(1.2, 9, start_s=START_S + 6.5)),
+        history(sent(0, 1), run(1.2, 9, start_s=START_S + 6.1)),
+    ),
+    Case(
+        "serial",
+        history(sent(0, 1), run(1.2, 2, epoch=1), run(1.5, 1.6, epoch=1, content="d", carried=())),
+        history(sent(0, 1), run(1.2, 2, epoch=1), run(2.1, 2.2, epoch=1, content="d", carried=())),
+    ),
+    Case(
+        "fenced",  # two processes with one epoch
+        history(sent(0, 1), run(1.2, 1.3, epoch=4), run(2.2, 2.3, epoch=4, **OTHER), trouble("cut", 1, 3)),
+        history(sent(0, 1), run(1.2, 1.3, epoch=4), run(2.2, 2.3, epoch=5, **OTHER), trouble("cut", 1, 3)),
+    ),
+    Case(
+        "fenced",  # the older owner claims after the newer one
+        history(sent(0, 1), run(1.2, 1.3, epoch=5), run(2.2, 2.3, epoch=4, **OTHER), trouble("cut", 1, 3)),
+        history(
+            sent(0, 1),
+            run(1.2, 1.3, epoch=5),
+            run(2.2, 2.3, epoch=4, **OTHER),
+            trouble("cut", 1, 3),
+            trouble("forget", 1.1, 2.0, ""),
+        ),
+    ),
+    Case(
+        "early",
+        history(sent(0, 1), run(1.05, 1.3, score=0)),
+        history(sent(0, 1), run(1.1, 1.3, score=0)),
+    ),
+    Case(
+        "early",  # it has a due time in store that is still to come
+        history(sent(0, 1), run(1.2, 1.3, score=at_ms(1.25))),
+        history(sent(0, 1), run(1.2, 1.3, score=at_ms(1.2))),
+    ),
+    Case(
+        "early",
+        history(sent(0, 1, fixed_ms=at_ms(3)), run(2.9, 3.1, score=0), kind="fixed"),
+        history(sent(0, 1, fixed_ms=at_ms(3)), run(3.0, 3.1, score=0), kind="fixed"),
+    ),
+    Case(
+        "order",
+        history(
+            sent(0, 1), run(1.2, 1.3, score=100), run(1.2, 1.3, (), score=101, content="d"), kind="priority"
+        ),
+        history(
+            sent(0, 1), run(1.2, 1.3, score=101), run(1.2, 1.3, (), score=100, content="d"), kind="priority"
+        ),
+    ),
+    Case(
+        "order",  # two claims that were renewed together are no claim
+        history(sent(0, 1), run(1.2, 1.3, score=9, stamp=1), run(1.3, 1.4, (), score=8, content="d", stamp=1)),
+        history(
+            sent(0, 1),
+            run(1.2, 3.3, score=9, stamp=at_ms(3)),
+            run(1.3, 3.4, (), score=8, content="d", stamp=at_ms(3)),
+        ),
+    ),
+    Case(
+        "starved",
+        history(sent(0, 1), run(40, 41)),
+        history(sent(0, 1), run(40, 41), trouble("stall", 2, 30)),
+    ),
+    Case(
+        "starved",  # nobody may depend on hints
+        history(sent(0, 1), run(40, 41), trouble("lose_hints", 0, 60)),
+        history(sent(0, 1), run(20, 21), trouble("lose_hints", 0, 60)),
+    ),
+)  # fmt: skip
+
+
+def _name(checker: Callable[..., object]) -> str:
+    return checker.__name__.replace("_", " ")
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{number}-{case.name}" for number, case in enumerate(CASES)])
+def test_a_checker_finds_its_fault(case: Case) -> None:
+    checker = {_name(each): each for each in checkers.CHECKERS}[case.name]
+    assert {found.kind for found in checker(case.bad)} == {case.name}
+    assert not list(checker(case.good))
+
+
+def test_every_checker_has_a_fault() -> None:
+    assert {_name(each) for each in checkers.CHECKERS} == {case.name for case in CASES}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{number}-{case.name}" for number, case in enumerate(CASES)])
+def test_no_checker_finds_anything_without_a_fault(case: Case) -> None:
+    assert not checkers.check(case.good)
+
+
+# --- steps
+
+STORE, CONTENT = b"topic_0", b"c"
+SCORE, NEXT = str(at_ms(1) * 1000 + 6).encode(), str(at_ms(2) * 1000 + 6).encode()
+
+
+def step(name: str, *arguments: object, at_s: float = 2.0, keys: Sequence[bytes] = (STORE,)) -> Step:
+    """Return a step that touches the slot."""
+    return Step(name, at_ms(at_s), keys, [str(each).encode() for each in arguments])
+
+
+def claimed(epoch: int = 0, **scores: bytes) -> SlotState:
+    """Return a slot with claims."""
+    return SlotState(epoch, {content.encode(): score for content, score in scores.items()})
+
+
+def followed(first: Step, after: SlotState, second: Step, at_last: SlotState) -> list[str]:
+    """Return what is found in the second of two steps; in the first one there is nothing to find."""
+    steps = Steps({b"topic": LEASE_S * 1000})
+    assert not steps.follow(step("stats"), STORE, SlotState())
+    assert not steps.follow(first, STORE, after)
+    return [found.split(":")[0] for found in steps.follow(second, STORE, at_last)]
+
+
+CLAIM = step("claim", 0, "", 5000, at_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("second", "at_last", "found"),
+    [
+        (step("ack", 0, "", 1, NEXT.decode(), 1, "c"), claimed(), ["stranger"]),
+        (step("ack", 0, "", 1, SCORE.decode(), 1, "c"), claimed(), []),
+        (step("nack", 0, "", 6, 1, "c", NEXT.decode()), claimed(), ["stranger"]),
+        (step("nack", 0, "", 6, 1, "c", SCORE.decode()), claimed(), []),
+        (step("extend", 0, "", 5000, NEXT.decode(), "c"), claimed(c=NEXT), ["stranger"]),
+        (step("extend", 0, "", 5000, SCORE.decode(), "c"), claimed(c=NEXT), []),
+        (step("claim", 0, "", 5000, at_s=5.9), claimed(c=NEXT), ["stranger"]),
+        (step("claim", 0, "", 5000, at_s=6.0), claimed(c=NEXT), ["stranger"]),
+        (step("claim", 0, "", 5000, at_s=6.001), claimed(c=NEXT), []),
+        (step("send_priority", "c"), claimed(), ["stranger"]),
+        (step("send_priority", "c"), claimed(c=SCORE), []),
+    ],
+)
+def test_a_claim_belongs_to_who_made_it(second: Step, at_last: SlotState, found: list[str]) -> None:
+    assert followed(CLAIM, claimed(c=SCORE), second, at_last) == found
+
+
+@pytest.mark.parametrize(
+    ("second", "at_last", "found"),
+    [
+        (step("claim", 5, "e", 5000), claimed(5, c=SCORE, d=NEXT), ["beside"]),
+        (step("claim", 5, "e", 5000, at_s=6.1), claimed(5, c=SCORE, d=NEXT), []),
+        (step("claim", 5, "e", 5000), claimed(5, c=SCORE), []),
+        (step("claim", 4, "e", 5000), claimed(4, c=SCORE, d=NEXT), []),
+        (step("claim_many", 1, *"2345678", "P", 2, 5, "e", keys=(STORE,)), claimed(5, c=SCORE, d=NEXT), ["beside"]),
+        (step("claim_many", 1, *"2345678", "P", 2, 4, "e", keys=(STORE,)), claimed(4, c=SCORE, d=NEXT), []),
+    ],
+)
+def test_an_owner_claims_nothing_beside_an_older_one(second: Step, at_last: SlotState, found: list[str]) -> None:
+    assert followed(step("claim", 4, "e", 5000), claimed(4, c=SCORE), second, at_last) == found
+
+
+@pytest.mark.parametrize(
+    ("second", "found"),
+    [
+        (step("ack", 4, "e", 1, SCORE.decode(), 1, "c"), ["fenced"]),
+        (step("ack", 5, "e", 1, SCORE.decode(), 1, "c"), []),
+    ],
+)
+def test_an_older_owner_changes_nothing(second: Step, found: list[str]) -> None:
+    assert followed(step("claim", 5, "e", 5000), claimed(5, c=SCORE), second, claimed(5)) == found
+
+
+def test_a_call_that_names_a_slot_twice_counts_as_its_newest_owner() -> None:
+    twice = step("claim_many", 1, *"2345678", "P", 2, 5, "e", 2, 4, "e", keys=(STORE, STORE))
+    assert twice.epochs() == {STORE: 5}
+
+
+def test_claims_that_a_server_has_forgotten_are_nobodys() -> None:
+    steps = Steps({b"topic": LEASE_S * 1000})
+    steps.follow(step("stats"), STORE, SlotState())
+    steps.follow(step("claim", 5, "e", 5000), STORE, claimed(5, c=SCORE))
+    steps.forget()
+    assert not steps.follow(step("claim", 4, "e", 5000), STORE, claimed(4, d=NEXT))
+
+
+# --- the world
+
+
+def test_tasks_that_wait_for_each_other_are_hung() -> None:
+    world = World(1)
+    process = world.process("a")
+    world.spawn(process, lambda: world.wait(world.waiter()), "waits for ever")
+    with pytest.raises(HungError, match="every task waits"):
+        world.run()
+
+
+def test_a_task_that_ends_with_an_error_is_a_crash() -> None:
+    world = World(1)
+    world.spawn(world.process("a"), lambda: 1 // 0, "divides")
+    world.run(1.0)
+    assert [failure.split(":")[0] for failure in world.failures] == ["crash"]
