@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import unicodedata
 from datetime import UTC, datetime
-
-from rmq._model.topics import TopicType, WhenFull
+from enum import Enum
 
 MOST_CHARACTERS = 200
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -46,7 +45,7 @@ def _safe(character: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def dashed(kind: TopicType | WhenFull) -> str:
+def dashed(kind: Enum) -> str:
     """Return a setting as people type and read it: `range-merge`."""
     return kind.value.lower().replace("_", "-")
 

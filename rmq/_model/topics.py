@@ -188,8 +188,11 @@ class Topic:
 
     def _check_ties(self) -> None:
         if self.type is not TopicType.PRIORITY:
-            if (self.ties, self.max_priority) != (None, None):
-                raise InvalidTopicError(f"topic {self.name} is {self.type.name}: it has no ties and no max_priority")
+            for name in ("ties", "max_priority"):
+                if (found := getattr(self, name)) is not None:
+                    value = found.value if isinstance(found, Ties) else found
+                    rule = f"only PRIORITY has it, not {self.type.name}"
+                    raise InvalidTopicError(f"{name} of topic {self.name} is {value!r}; {rule}")
             return
         try:
             ties = Ties.OLDEST if self.ties is None else Ties(self.ties)
@@ -200,7 +203,8 @@ class Topic:
             object.__setattr__(self, "max_priority", 2**20 - 1 if self.max_priority is None else self.max_priority)
             self._check_range("max_priority", self.max_priority, 1, MAX_AGED_PRIORITY)
         elif self.max_priority is not None:
-            raise InvalidTopicError(f"max_priority of topic {self.name} needs ties='oldest'")
+            found = self.max_priority
+            raise InvalidTopicError(f"max_priority of topic {self.name} is {found!r}; it needs ties='oldest'")
 
     def _check_range(self, name: str, value: object, low: int, high: int) -> None:
         if type(value) is not int or not low <= value <= high:

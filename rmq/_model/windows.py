@@ -54,7 +54,7 @@ class Sliding:
             _set_duration(self, "quiet")
         if self.range_ms > self.max_wait_ms:
             raise InvalidValueError(
-                f"max_wait of Sliding is {self.max_wait!r}; it must be at least quiet={self.quiet!r}"
+                f"max_wait of Sliding is {self.max_wait_ms} ms; it must be at least quiet, which is {self.range_ms} ms"
             )
 
     @property

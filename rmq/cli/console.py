@@ -24,6 +24,7 @@ from rmq._model.display import safe_lines, shown
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import DeadMessage, FoundMessage
 from rmq._transport.urls import Topology, parse_url
+from rmq.cli.numbers import with_own_parser
 from rmq.client import RmqClient
 from rmq.errors import EnsembleMismatchError, FencedError, InvalidValueError, RmqError
 from rmq.logs import JsonFormatter
@@ -232,6 +233,7 @@ def command(app: typer.Typer, name: str | None, function: Callable[Concatenate[S
     taken = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     groups: dict[str, Any] = {each.name: each.annotation for each in taken if is_dataclass(each.annotation)}
     own = [part for each in taken for part in (_fields(each.annotation) if each.name in groups else [each])]
+    own = [with_own_parser(each) for each in own]
     parameters = [shared["ctx"], *own, *(shared[each] for each in ("url", "json", "verbose"))]
     functools.update_wrapper(call, function)
     keyword_only = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]

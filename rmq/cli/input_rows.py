@@ -36,7 +36,15 @@ MOST_LINE_BYTES = 128 * 1_048_576
 
 _NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})([eE][+-]?\d{1,3})?", re.ASCII)
 
-RowBody: TypeAlias = bytes | int | float | tuple[bytes, ...] | None
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """A JSON value that is no body, as text. What it has to be instead depends on the topic."""
+
+    text: str
+
+
+RowBody: TypeAlias = bytes | int | float | tuple[bytes, ...] | Unfit | None
 """A body as it was typed, a number of JSON, or the items of a JSON array."""
 
 
@@ -113,21 +121,44 @@ class Row:
         """Return the body as the topic's merge takes it: a number, an item or items, else a payload."""
         body, kind = self.body, "" if topic.merge is None else topic.merge.kind
         if kind in NUMBERS:
-            if isinstance(body, bytes):
-                return _number(topic, body)
-            if isinstance(body, tuple):
-                raise InvalidValueError(f"body is an array; topic {topic.name} merges numbers, and takes one")
-        elif isinstance(body, int | float) or (isinstance(body, tuple) and kind not in ITEMS):
-            what = "an array" if isinstance(body, tuple) else repr(body)
-            raise InvalidValueError(f'body is {what}; on topic {topic.name} it must be a string or {{"base64": "..."}}')
-        return body
+            rule, fits = "a number such as 42 or -1.5", isinstance(body, bytes | int | float)
+        elif kind in ITEMS:
+            rule, fits = (
+                f"{_PAYLOAD_RULE}, or an array of one or more such",
+                isinstance(body, bytes | tuple) and body != (),
+            )
+        else:
+            rule, fits = _PAYLOAD_RULE, isinstance(body, bytes)
+        number = _number(body) if kind in NUMBERS and isinstance(body, bytes) else body
+        if body is not None and (not fits or number is None):
+            raise InvalidValueError(f"body is {_body_text(body)}; on topic {topic.name} it must be {rule}")
+        return number
 
 
-def _number(topic: Topic, body: bytes) -> int | float:
+_PAYLOAD_RULE = 'a string or {"base64": "..."}'
+
+
+def _number(body: bytes) -> int | float | None:
+    """Return the number that a text says, `None` where it says none."""
     text = body.decode(errors="backslashreplace").strip()
     if not _NUMBER.fullmatch(text):
-        raise InvalidValueError(f"body is {text!r:.80}; on topic {topic.name} it must be a number such as 42 or -1.5")
+        return None
     return float(text) if set(text) & set(".eE") else int(text)
+
+
+def _body_text(body: RowBody) -> str:
+    if isinstance(body, bytes):
+        return f"{body.decode(errors='backslashreplace').strip()!r:.80}"
+    if isinstance(body, Unfit):
+        return f"{body.text:.80}"
+    if isinstance(body, tuple):
+        return "an array" if body else "an empty array"
+    return f"{_written(body):.80}"
+
+
+def _written(value: object) -> str:
+    """Return a value of a JSON row for an error: text as in all errors, all else as JSON has it."""
+    return repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -176,25 +207,32 @@ def _payload(value: object, key: str) -> bytes:
             return value.encode()
         except UnicodeEncodeError:
             raise InvalidValueError(f"{key} has a lone surrogate, which UTF-8 cannot hold") from None
-    if isinstance(value, dict) and list(cast("dict[str, object]", value)) == ["base64"]:
+    if _is_payload(value):
         try:
             return base64.b64decode(cast("dict[str, Any]", value)["base64"], validate=True)
         except (binascii.Error, TypeError, ValueError) as error:
             raise InvalidValueError(f"{key} is not base64: {error}") from None
-    raise InvalidValueError(f'{key} is {value!r:.80}; it must be a string or {{"base64": "..."}}')
+    raise InvalidValueError(f"{key} is {_written(value):.80}; it must be {_PAYLOAD_RULE}")
 
 
 def _body(value: object, key: str) -> RowBody:
     if type(value) is int or isinstance(value, float):
         return value
     if isinstance(value, list):
-        return tuple(_payload(each, f"an item of {key}") for each in cast("list[object]", value))
-    return _payload(value, key)
+        items = cast("list[object]", value)
+        if not all(map(_is_payload, items)):
+            return Unfit(_written(items))
+        return tuple(_payload(each, f"an item of {key}") for each in items)
+    return _payload(value, key) if _is_payload(value) else Unfit(_written(value))
+
+
+def _is_payload(value: object) -> bool:
+    return isinstance(value, str) or (isinstance(value, dict) and list(cast("dict[str, object]", value)) == ["base64"])
 
 
 def _fields(value: object, key: str) -> dict[str, bytes]:
     if not isinstance(value, dict):
-        raise InvalidValueError(f'{key} is {value!r:.80}; it must be an object such as {{"order": "7"}}')
+        raise InvalidValueError(f'{key} is {_written(value):.80}; it must be an object such as {{"order": "7"}}')
     return {name: _payload(each, f"{key}.{name}") for name, each in cast("dict[str, object]", value).items()}
 
 
@@ -213,7 +251,7 @@ def parse_fields(texts: Iterable[str]) -> dict[str, bytes]:
 
 def _whole(value: object, key: str) -> int:
     if type(value) is not int:
-        raise InvalidValueError(f"{key} is {value!r:.80}; it must be a whole number")
+        raise InvalidValueError(f"{key} is {_written(value):.80}; it must be a whole number")
     return value
 
 

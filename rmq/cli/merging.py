@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import Enum
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from rmq._model.display import dashed
 from rmq._model.merge_words import merge_name
-from rmq._model.merging import PER_MESSAGE, Merge, PerMessage, PriorityRule
-from rmq._model.reducers import REDUCERS, Collect, Overflow, Reducer
+from rmq._model.merging import MAX_COUNT, PER_MESSAGE, Merge, PerMessage, PriorityRule
+from rmq._model.reducers import MAX_ITEM_BYTES, MAX_ITEMS, REDUCERS, Collect, Overflow, Reducer
 from rmq._model.times import parse_duration_ms
 from rmq._model.topics import Topic, TopicType
 from rmq._model.windows import Fixed, Leading, Sliding, Window
+from rmq.cli.numbers import parse_number
 from rmq.cli.options import typed
-from rmq.cli.parsing import parse_count_or_none
+from rmq.cli.parsing import choice
 from rmq.errors import InvalidValueError
-
-E = TypeVar("E", bound=Enum)
 
 JOIN = "join"
 KINDS = (*REDUCERS, JOIN)
@@ -49,36 +46,34 @@ def parse_window(text: str, name: str) -> tuple[Window | None]:
     match = _WINDOW.fullmatch(words)
     if match is None:
         raise InvalidValueError(f"{name} is {text!r}; it must be {WINDOW_RULE}")
-    part = {key: parse_duration_ms(value, name) for key, value in match.groupdict().items() if value and key != "drop"}
+    try:
+        return (_window(match),)
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{name} is {text!r}: {error}") from None
+
+
+def _window(match: re.Match[str]) -> Window:
+    part = {key: parse_duration_ms(value, key) for key, value in match.groupdict().items() if value and key != "drop"}
     if "fixed" in part:
-        return (Fixed(part["fixed"]),)
+        return Fixed(part["fixed"])
     if "leading" in part:
-        return (Leading(part["leading"], trailing=match["drop"] is None),)
-    return (Sliding(part.get("quiet"), max_wait=part["max"]),)
+        return Leading(part["leading"], trailing=match["drop"] is None)
+    return Sliding(part.get("quiet"), max_wait=part["max"])
 
 
 def parse_max_count(text: str, name: str) -> tuple[int | PerMessage | None]:
     """Return a number of sends, `PER_MESSAGE` for `per-message`, or `None` for `none`."""
     if text.lower().replace("_", "-") == "per-message":
         return (PER_MESSAGE,)
+    if text.lower() == "none":
+        return (None,)
     try:
-        return (parse_count_or_none(text, name),)
-    except InvalidValueError:
-        raise InvalidValueError(f"{name} is {text!r}; it must be a whole number, per-message or none") from None
+        return (int(parse_number(text, name, bounds=(1, MAX_COUNT))),)
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{error}, or per-message, or none") from None
 
 
-def _choice(kind: type[E]) -> Callable[[str, str], E]:
-    def parse(text: str, name: str) -> E:
-        try:
-            return kind(text.lower().replace("-", "_"))
-        except ValueError:
-            known = ", ".join(each.value.replace("_", "-") for each in kind)
-            raise InvalidValueError(f"{name} is {text!r}; it must be one of {known}") from None
-
-    return parse
-
-
-parse_overflow, parse_priority_rule = _choice(Overflow), _choice(PriorityRule)
+parse_overflow, parse_priority_rule = choice(Overflow), choice(PriorityRule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +119,17 @@ class MergeBounds:
             parser=typed(parse_max_count),
         ),
     ] = None
-    collect_max_items: Annotated[int | None, typer.Option(metavar="N", help="collect, join: most items.")] = None
+    collect_max_items: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=MAX_ITEMS, help="collect, join: most items.")
+    ] = None
     collect_max_bytes: Annotated[
-        int | None, typer.Option(metavar="N", help="collect, join: most bytes of all items, each 4 more than it has.")
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=MAX_ITEM_BYTES,
+            help="collect, join: most bytes of all items, each 4 more than it has.",
+        ),
     ] = None
     collect_when_full: Annotated[
         Overflow | None,
@@ -152,10 +155,7 @@ class MergeBounds:
 def new_merge(topic_type: TopicType, kind: MergeKind, bounds: MergeBounds) -> Merge | None:
     """Return the merge of a new topic, `None` without one."""
     given = bounds.given()
-    timed = [each for each in given if each in ("--window", "--max-count")]
-    timed += ["--merge join"] if kind.merge == JOIN else []
-    if timed and topic_type is not TopicType.RANGE_MERGE:
-        raise InvalidValueError(f"{timed[0]} belongs to range-merge topics, not to {dashed(topic_type)}")
+    _check_timed(topic_type, [*given, "--merge join"] if kind.merge == JOIN else given)
     if kind.merge is None:
         given += ["--collect-unique"] if kind.collect_unique else []
         given += ["--merge-priority"] if kind.merge_priority is not None else []
@@ -165,14 +165,37 @@ def new_merge(topic_type: TopicType, kind: MergeKind, bounds: MergeBounds) -> Me
     count = None if bounds.max_count is None else bounds.max_count[0]
     if kind.merge == JOIN:
         if bounds.max_count is not None and count is not PER_MESSAGE:
-            raise InvalidValueError(f"--max-count is {count}; a join waits for as many parts as each message names")
+            raise InvalidValueError(f"{_typed(count)}; a join waits for as many parts as each message names")
         count = PER_MESSAGE
+    reducer = _reducer(kind, bounds)
+    if count is PER_MESSAGE and not (isinstance(reducer, Collect) and reducer.unique):
+        raise InvalidValueError(f"{_typed(count)}; it belongs to --merge join, not to --merge {kind.merge}")
+    window = None if bounds.window is None else bounds.window[0]
+    _check_waits(count, window, "--merge is join")
     return Merge(
-        _reducer(kind, bounds),
-        None if bounds.window is None else bounds.window[0],
+        reducer,
+        window,
         count,
         PriorityRule.LAST if kind.merge_priority is None else kind.merge_priority,
     )
+
+
+def _check_timed(topic_type: TopicType, given: list[str]) -> None:
+    """Refuse options of range-merge topics on another one."""
+    timed = [each for each in given if each in ("--window", "--max-count", "--merge join")]
+    if timed and topic_type is not TopicType.RANGE_MERGE:
+        raise InvalidValueError(f"{timed[0]} belongs to range-merge topics, not to {dashed(topic_type)}")
+
+
+def _typed(count: int | PerMessage | None) -> str:
+    """Return a `--max-count` as it was typed."""
+    return f"--max-count is {'none' if count is None else 'per-message' if count is PER_MESSAGE else count}"
+
+
+def _check_waits(count: int | PerMessage | None, window: Window | None, is_join: str) -> None:
+    """Refuse a window that does not wait for the parts of a join."""
+    if count is PER_MESSAGE and isinstance(window, Leading):
+        raise InvalidValueError(f"--window is leading, and {is_join}, which waits for its parts: take fixed or sliding")
 
 
 def _reducer(kind: MergeKind, bounds: MergeBounds) -> Reducer:
@@ -190,6 +213,7 @@ def changed_merge(topic: Topic, bounds: MergeBounds) -> Merge:
     given, merge = bounds.given(), topic.merge
     if merge is None:
         raise InvalidValueError(f"{given[0]} belongs to a topic that merges; topic {topic.name} has no merge")
+    _check_timed(topic.type, given)
     changes: dict[str, Any] = {}
     if of_collect := bounds.of_collect():
         if not isinstance(merge.reduce, Collect):
@@ -203,8 +227,9 @@ def changed_merge(topic: Topic, bounds: MergeBounds) -> Merge:
         count = bounds.max_count[0]
         if (count is PER_MESSAGE) is not merge.joins:
             raise InvalidValueError(
-                f"--max-count is {'per-message' if count is PER_MESSAGE else count}; "
-                f"the merge of topic {topic.name} is {merge_name(merge)}, and whether it joins can't be changed"
+                f"{_typed(count)}; the merge of topic {topic.name} is {merge_name(merge)}, and whether it joins can't "
+                "be changed"
             )
         changes["max_count"] = count
+    _check_waits(merge.max_count, changes.get("window"), f"the merge of topic {topic.name} is join")
     return replace(merge, **changes)

@@ -8,15 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import date, datetime
+from enum import Enum
 from typing import TypeVar
 
 from rmq._model.display import dashed
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
+from rmq._model.scores import Ties
 from rmq._model.times import instant_ms, is_duration, parse_duration_ms
 from rmq._model.topics import TopicType, WhenFull
 from rmq.errors import InvalidValueError
 
-E = TypeVar("E", TopicType, WhenFull)
+E = TypeVar("E", bound=Enum)
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(?:/(s|m|h))?", re.ASCII)
 _PER_S = {"s": 1, "m": 60, "h": 3_600}
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -67,7 +69,7 @@ def parse_day(text: str, name: str) -> date:
         raise InvalidValueError(f"{name} is {text!r}; it must be a day such as 2026-11-20") from None
 
 
-def _choice(kinds: type[E]) -> Callable[[str, str], E]:
+def choice(kinds: type[E]) -> Callable[[str, str], E]:
     """Return what finds a member of an enum by its name in any case, with - or _."""
 
     def parse(text: str, name: str) -> E:
@@ -80,7 +82,7 @@ def _choice(kinds: type[E]) -> Callable[[str, str], E]:
     return parse
 
 
-parse_type, parse_when_full = _choice(TopicType), _choice(WhenFull)
+parse_type, parse_when_full, parse_ties = choice(TopicType), choice(WhenFull), choice(Ties)
 
 
 def parse_retry(text: str, name: str) -> RetryPolicy:

@@ -124,14 +124,23 @@ def test_a_stream_is_created_with_its_bounds(cli: Cli, client: RmqClient, topic_
     [
         (("--merge", "total"), "--merge is 'total'; it must be one of keep, replace, newest, max"),
         (("--merge", "sum", "--window", "sliding 5s"), "--window is 'sliding 5s'; it must be \"fixed 5s\""),
-        (("--merge", "sum", "--window", "fixed 5"), "--window is '5'; it must be a duration"),
+        (("--merge", "sum", "--window", "fixed 5"), "--window is 'fixed 5': fixed is '5'; it must be a duration"),
         (("--merge", "sum", "--window", "sliding 5s max 2s"), "it must be at least quiet"),
-        (("--merge", "sum", "--max-count", "many"), "--max-count is 'many'; it must be a whole number, per-message"),
-        (("--merge", "sum", "--max-count", "per-message"), "needs reduce=Collect(unique=True)"),
+        (("--merge", "sum", "--max-count", "many"), "--max-count is 'many'; it must be a whole number from 1 to"),
+        (("--merge", "sum", "--max-count", "0"), "--max-count is '0'; it must be a whole number from 1 to 2147483648"),
+        (("--merge", "join", "--max-count", "none"), "--max-count is none; a join waits for as many parts"),
+        (("--merge", "join", "--window", "leading 1m"), "--window is leading, and --merge is join, which waits"),
+        (("--merge", "sum", "--max-count", "per-message"), "--max-count is per-message; it belongs to --merge join"),
         (("--merge", "join", "--max-count", "5"), "--max-count is 5; a join waits for"),
         (("--merge", "sum", "--collect-max-items", "5"), "--collect-max-items belongs to --merge collect, not to --m"),
         (("--merge", "sum", "--collect-unique"), "--collect-unique belongs to --merge collect"),
-        (("--merge", "collect", "--collect-max-items", "0"), "max_items of Collect is 0; it must be"),
+        (("--merge", "collect", "--collect-max-items", "0"), "--collect-max-items is '0'; it must be a whole"),
+        (("--merge", "collect", "--collect-max-bytes", "5k"), "--collect-max-bytes is '5k'; it must be a whole number"),
+        (("--slots", "many"), "--slots is 'many'; it must be a whole number"),
+        (("--max-retries", "x"), "--max-retries is 'x'; it must be a whole number"),
+        (("--ties", "any"), "is 'any'; only PRIORITY has it, not RANGE_MERGE"),
+        (("--type", "priority", "--ties", "newest"), "--ties is 'newest'; it must be one of oldest, any"),
+        (("--type", "priority", "--ties", "any", "--max-priority", "5"), "is 5; it needs ties='oldest'"),
         (("--merge", "collect", "--collect-when-full", "block"), "'block'; it must be one of release, refuse"),
         (("--window", "fixed 5s"), "--window belongs to a topic that merges: add --merge"),
         (("--collect-unique",), "--collect-unique belongs to a topic that merges"),
@@ -148,6 +157,8 @@ def test_definitions_that_are_none(cli: Cli, topic_name: str, options: tuple[str
     ran = cli("topics", "create", topic_name, "--type", "range-merge", *options, code=2)
     assert rule in ran.err
     assert ran.err.count("\n") == 1
+    assert "datetime" not in ran.err
+    assert "PER_MESSAGE" not in ran.err
     assert "is not registered" in cli("topics", "show", topic_name, code=1).err
 
 
@@ -170,7 +181,7 @@ def test_windows_and_bounds_are_changed(
     assert "the merge of topic" in refused(stock, "--collect-max-items", "5")
     assert "whether it joins can't be changed" in refused(stock, "--max-count", "per-message")
     assert "has no merge" in refused(priority, "--window", "none")
-    assert "only RANGE_MERGE has it" in refused(tags, "--window", "fixed 5s")
+    assert "--window belongs to range-merge topics, not to priority" in refused(tags, "--window", "fixed 5s")
 
 
 def test_the_list_says_what_merges(cli: Cli, stock: Topic, orders: Topic, priority: Topic) -> None:
@@ -237,7 +248,7 @@ def test_bad_sends_name_value_and_rule(cli: Cli, stock: Topic, tags: Topic, orde
     assert "which has the merge sum, need --body (body in JSON)" in refused(stock, "a")
     assert "do not take --version" in refused(stock, "a", "--body", "1", "--version", "2")
     assert "do not take --part" in refused(stock, "a", "--body", "1", "--part", "2")
-    assert "is 0; it must be a whole number from 1 to" in refused(stock, "a", "--body", "1", "--weight", "0")
+    assert "--weight is '0'; it must be a whole number from 1 to" in refused(stock, "a", "--body", "1", "--weight", "0")
     assert "must be a name of 1 to 200 characters" in refused(stock, "a", "--body", "1", "--once", "x" * 201)
     assert "which has the merge collect, need --body" in refused(tags, "a", "--priority", "1")
     assert "need --of (of in JSON)" in refused(orders, "a", "--part", "p")

@@ -14,7 +14,9 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from rmq._model.merging import MAX_COUNT
 from rmq._model.messages import Message, encode
+from rmq._model.records import MAX_WHOLE
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType
 from rmq.cli.console import Session, is_terminal, redis_now_ms
@@ -37,12 +39,15 @@ Numbered = tuple[str, Callable[[], Row]]
 class MergingSend:
     """Options of topics with a merge."""
 
-    version: Annotated[int | None, typer.Option("--version", metavar="N", help="newest: version of the body.")] = None
+    version: Annotated[
+        int | None, typer.Option("--version", metavar="N", min=0, max=MAX_WHOLE, help="newest: version of the body.")
+    ] = None
     weight: Annotated[
-        int | None, typer.Option(metavar="N", help="merge: how many sends it stands for.  \\[default: 1]")
+        int | None,
+        typer.Option(metavar="N", min=1, max=MAX_COUNT, help="merge: how many sends it stands for.  \\[default: 1]"),
     ] = None
     part: Annotated[bytes | None, typer.Option(metavar="TEXT", help="join: which part it is.", parser=payload)] = None
-    of: Annotated[int | None, typer.Option(metavar="N", help="join: how many parts the whole has.")] = None
+    of: Annotated[int | None, typer.Option(metavar="N", min=1, help="join: how many parts the whole has.")] = None
     once: Annotated[
         str | None,
         typer.Option(

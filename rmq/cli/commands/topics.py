@@ -22,7 +22,7 @@ from rmq._model.topics import Topic, TopicType, WhenFull
 from rmq.cli.console import Session, new_table
 from rmq.cli.merging import MergeBounds, MergeKind, changed_merge, new_merge
 from rmq.cli.options import TopicName, typed
-from rmq.cli.parsing import parse_count_or_none, parse_retry, parse_type, parse_when_full
+from rmq.cli.parsing import parse_count_or_none, parse_retry, parse_ties, parse_type, parse_when_full
 from rmq.errors import InvalidValueError, TopicMismatchError, UnknownTopicError
 
 MOST_REPORTED = 20
@@ -120,8 +120,16 @@ def create_topic(
     merging: MergeKind,
     bounds: MergeBounds,
     slots: Annotated[int, typer.Option(help="A power of two: the most workers under ZooKeeper.")] = 1,
+    ties: Annotated[
+        Ties | None,
+        typer.Option(
+            metavar="ORDER",
+            help="priority: which of equal ones is first: oldest (default) or any, with priorities below 2^53.",
+            parser=typed(parse_ties),
+        ),
+    ] = None,
     max_priority: Annotated[
-        int | None, typer.Option(metavar="N", help="priority: largest one; 1048575 by default.")
+        int | None, typer.Option(metavar="N", help="priority, ties oldest: largest one; 1048575 by default.")
     ] = None,
     **options: Any,
 ) -> None:
@@ -132,6 +140,7 @@ def create_topic(
         topic,
         topic_type,
         slots=slots,
+        ties=ties,
         max_priority=max_priority,
         merge=new_merge(topic_type, merging, bounds),
         retention=replace(Retention(max_length=None), **kept) if kept else None,
