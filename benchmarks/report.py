@@ -15,7 +15,10 @@ from pathlib import Path
 
 from benchmarks.support.harness import RESULTS, ROOT, Document
 
-PAGES = (ROOT / "docs" / "internals" / "performance.md", ROOT / "docs" / "guide" / "merging_rivals.md")
+PAGES = (
+    ROOT / "docs" / "internals" / "performance.md",
+    *(ROOT / "docs" / "guide" / f"{name}.md" for name in ("merging", "merging_rivals", "priorities")),
+)
 MODULES = {
     "cost": "benchmarks.cost",
     "throughput": "benchmarks.throughput",
@@ -26,6 +29,8 @@ MODULES = {
     "scaling": "benchmarks.scaling",
     "merging": "benchmarks.merging",
     "merging_rivals": "benchmarks.merging_rivals.comparison",
+    "folding": "benchmarks.folding",
+    "ties": "benchmarks.ties",
     "aio": "benchmarks.aio",
     "spark": "benchmarks.spark",
     "spark_source": "benchmarks.spark_source",

@@ -54,11 +54,11 @@ local slot = {
 local lane, call, floor, digest, detailed, number =
   ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1', tonumber(ARGV[6])
 
-local before, kept, used, known_floor = repeated(slot, lane, call, floor, digest)
+local now_ms = read_clock()
+local before, kept, used, known_floor = repeated(slot, lane, call, floor, digest, now_ms)
 if before then
   return before
 end
-local now_ms = read_clock()
 local rules = merge_rules({
   ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15], ARGV[16],
   ARGV[17], ARGV[18], ARGV[19], ARGV[20], ARGV[21], ARGV[22], ARGV[23],

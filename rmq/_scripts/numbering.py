@@ -11,7 +11,7 @@ from threading import Lock
 from typing import NamedTuple
 
 OPEN_CALLS = 32
-"""Most calls of a lane that may still be repeated: the server reads their numbers with each call."""
+"""Most numbers of a lane from its lowest open call on: the server keeps and reads the replies of all of them."""
 
 
 class Turn(NamedTuple):
@@ -45,6 +45,10 @@ class _Lane:
         self.next = 1
         self.open: set[int] = set()
 
+    def floor(self) -> int:
+        """Return the lowest open number, the next one where none is open."""
+        return min(self.open.copy(), default=self.next)
+
 
 class _Token:
     """Closes its number when its call is gone, whatever became of it: then nobody can repeat it."""
@@ -69,10 +73,10 @@ class Turns:
     def draw(self) -> Turn:
         """Return the turn of a new call."""
         with self._lock:
-            lane = next((lane for lane in self._lanes if len(lane.open) < OPEN_CALLS), None)
+            lane = next((lane for lane in self._lanes if lane.next - lane.floor() < OPEN_CALLS), None)
             if lane is None:
                 lane = _Lane()
                 self._lanes.append(lane)
             number, lane.next = lane.next, lane.next + 1
             token = _Token(lane, number)
-            return Turn(lane.name, number, min(lane.open.copy()), token)
+            return Turn(lane.name, number, lane.floor(), token)

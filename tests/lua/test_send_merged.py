@@ -94,6 +94,24 @@ def test_a_name_with_other_messages_is_refused(make_slot: MakeSlot) -> None:
     assert slot.dump() == before
 
 
+def test_a_name_counts_for_an_hour_after_its_last_use(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Sum()))
+    for ms, accepted in ((0, 1), (HOUR_MS, 1), (1, 2), (HOUR_MS + 1, 3)):
+        slot.advance(ms)
+        send(slot, Turn("=nightly", 1, 0), (b"x", 500, record("S", number=5)))
+        assert slot.state().totals["accepted"] == accepted
+
+
+def test_many_items_join_a_set_in_order_and_once(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Collect(unique=True)))
+    first, more = [b"%d" % i for i in range(0, 90, 2)], [b"%d" % i for i in range(60)]
+    slot.send((b"x", 500, record("U", *first)), (b"x", 500, record("U", b"", b"\0\0\0\0", *more, b"", b"7")))
+    expected = tuple(dict.fromkeys([*first, b"", b"\0\0\0\0", *more]))
+    found = read_record(slot.state().body[b"x"])
+    assert found is not None
+    assert (found.items, found.number) == (expected, len(expected))
+
+
 def test_what_was_refused_is_no_repeat(make_slot: MakeSlot) -> None:
     slot = make_slot(merge=Merge(Collect(max_items=1, when_full="refuse")))
     send(slot, Turn("a", 1, 1), (b"x", 500, record("C", b"1")))

@@ -24,8 +24,32 @@ local function has_frame(value, from, frame)
   return false
 end
 
+-- The frames of `other` behind a value that does not have them yet, found by name: reading all of the value once is
+-- cheaper than searching it for each of many.
+local function join_frames(value, number, other, from)
+  local known, added, at = {}, {}, from
+  while at + 3 <= #value do
+    local last = frame_end(value, at)
+    known[string.sub(value, at, last)] = true
+    at = last + 1
+  end
+  at = from
+  while at + 3 <= #other do
+    local last = frame_end(other, at)
+    local frame = string.sub(other, at, last)
+    if not known[frame] then
+      known[frame], added[#added + 1] = true, frame
+    end
+    at = last + 1
+  end
+  return value .. table.concat(added), number + #added
+end
+
 -- A value and how many frames it has, with those of another one behind it that it does not have yet.
 local function union(value, number, other, from)
+  if #other > 128 then
+    return join_frames(value, number, other, from)
+  end
   local at = from
   while at + 3 <= #other do
     local last = frame_end(other, at)

@@ -2,8 +2,9 @@
 -- the lowest number that may still be repeated; and the replies of the numbers from there on, with the digest of named
 -- calls. Source: RIFL (Lee et al., SOSP 2015), section 3.
 
--- Returns the reply of a call that was carried out before, or a refusal; else nil, and what is kept of its lane.
-local function repeated(slot, lane, number, floor, digest)
+-- Returns the reply of a call that was carried out before, or a refusal; else nil, and what is kept of its lane. A name
+-- that a caller gave, `=` before it, is forgotten an hour after its last use: then it stands for another call.
+local function repeated(slot, lane, number, floor, digest, now_ms)
   local text = redis.call('HGET', slot.marks, lane)
   local kept = {}
   if not text then
@@ -11,6 +12,9 @@ local function repeated(slot, lane, number, floor, digest)
   end
   local used, lowest, rest = string.match(text, '^(%d+)|(%d+)(.*)$')
   local known_floor = tonumber(lowest or 0)
+  if string.sub(lane, 1, 1) == '=' and tonumber(used or 0) < now_ms - 3600000 then
+    return nil, kept, false, 0
+  end
   for done, new, dropped, outcomes, known in string.gmatch(rest or '', '|(%d+):(%d+):(%d+):(%d*):(%x*)') do
     if done == number and known ~= digest then
       return redis.error_reply('RMQ_OTHER ' .. lane)

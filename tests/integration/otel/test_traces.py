@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from rmq import Collect, Merge, PriorityMessage, RangeMergeMessage, RmqClient, TopicType
+from rmq import Collect, Merge, PriorityMessage, RangeMergeMessage, Replace, RmqClient, TopicType
 from rmq._model.deliveries import Delivery
 from rmq.otel import Telemetry
 from tests.conftest import MakeTopic
@@ -121,3 +121,15 @@ def test_a_handler_that_fails_is_a_failed_span_and_is_measured(redis_url: str, m
     assert process.events[0].name == "exception"
     assert dict(settle.attributes or {})["rmq.outcome"] == "retry"
     assert "messaging.process.duration" in str(reader.get_metrics_data())
+
+
+def test_the_repeat_of_a_named_call_is_one_whatever_its_trace(redis_url: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, merge=Merge(Replace()))
+    message, bare = PriorityMessage("a", 100, body=b"A"), PriorityMessage("b", 100)
+    with RmqClient(redis_url) as traced, RmqClient(redis_url) as plain:
+        watched(traced)
+        for client in (traced, traced, plain):
+            assert client.producer(topic).send(message, once="one").new == 1
+            assert client.producer(topic).send_many([message, bare], once="two").accepted == 2
+        assert plain.inspect(topic).stats().total("accepted") == 3
+        assert {each.text: each.body for each in plain.inspect(topic).peek()} == {"a": b"A", "b": None}
