@@ -55,7 +55,7 @@ for i = 9, #ARGV, dated and 2 or 1 do
   died[#contents] = dated and tonumber(ARGV[i + 1])
 end
 
-local totals, answers, left_bytes = {}, {}, 4194304
+local totals, answers, left_bytes, sooner = {}, {}, 4194304, false
 for i, content in ipairs(contents) do
   if left_bytes <= 0 then
     break
@@ -71,8 +71,10 @@ for i, content in ipairs(contents) do
     if fresh and payload and slot.held then
       -- @include records
       -- @include fold
-      local other = redis.call('HGET', body, content)
-      payload = write_record(fold(read_record(payload), read_record(other)))
+      -- @include end_wait
+      local folded = fold(read_record(payload), read_record(redis.call('HGET', body, content)))
+      payload = write_record(folded)
+      sooner = not overwrite and end_wait(store, content, folded, now_ms) or sooner
     end
     if not fresh or overwrite then
       local own = fresh and scale > 1 and with_own_age(tonumber(fresh), score, scale) or score
@@ -100,6 +102,6 @@ for i, content in ipairs(contents) do
 end
 write_totals(meta, totals)
 if totals.redriven or totals.merged then
-  hint(publish, wake, kind == 'priority' and '0' or whole(score))
+  hint(publish, wake, (sooner or kind == 'priority') and '0' or whole(score))
 end
 return answers

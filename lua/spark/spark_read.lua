@@ -120,6 +120,7 @@ local stamp = next_stamp(slot, clock, now_ms)
 begin_write(slot)
 if not chunk then
   local items, left = {}, max_retries
+  slot.retried = slot.held and sizes.retry > 0
   if not paused and redis.call('HGET', slot.query, 'halved') ~= ARGV[2] then
     local fresh, _, ended = take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries, totals)
     items = fresh or items
@@ -144,7 +145,7 @@ if not chunk then
     local bodies = redis.call('HMGET', slot.body, unpack(names))
     if slot.held then
       -- @include hold
-      bodies = hold(slot, names, bodies, sizes.retry > 0)
+      bodies = hold(slot, names, bodies)
     end
     for n, body in ipairs(bodies) do
       if body then

@@ -150,7 +150,10 @@ class Wire:
         except hiredis.ProtocolError as error:
             raise WireBrokenError(str(error)) from error
         if type(reply) is ReplyError:
-            raise reply
+            try:
+                raise reply
+            finally:
+                del reply  # else this frame and the error keep each other, and all that the callers hold
         return reply
 
     def call(self, *args: Argument) -> Any:

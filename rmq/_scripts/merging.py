@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, cast
 from zlib import crc32
@@ -17,8 +16,8 @@ from rmq._model.topics import Topic
 from rmq._model.windows import Sliding
 from rmq._scripts.binding import Bound, ages_of
 from rmq._scripts.keys import slot_keys
-from rmq._scripts.numbering import Turn, Turns
 from rmq._transport.call import Call
+from rmq._transport.numbering import Turn, Turns
 
 _MERGED = Bound("send_merged")
 
@@ -28,12 +27,12 @@ class MergedSends:
 
     Args:
         topic: The registered definition.
+        turns: Numbers the calls.
     """
 
-    def __init__(self, topic: Topic) -> None:
-        self._topic = topic
+    def __init__(self, topic: Topic, turns: Turns) -> None:
+        self._topic, self._turns = topic, turns
         self._settings = merge_args(topic)
-        self._turns: defaultdict[int, Turns] = defaultdict(Turns)
 
     def __call__(
         self, slot: int, messages: Sequence[Encoded], detailed: bool = False, turn: Turn | None = None
@@ -47,7 +46,7 @@ class MergedSends:
             turn: What names the call for its repeats; by default it has a number of this client's own.
         """
         number, topic = len(messages), self._topic
-        turn = turn or self._turns[slot].draw()
+        turn = turn or self._turns.draw(topic.name, slot)
         values, records = record_args(messages)
         args = _MERGED.args(
             lane=turn.lane,

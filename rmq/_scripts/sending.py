@@ -14,8 +14,8 @@ from rmq._scripts import streams
 from rmq._scripts.binding import Bound, ages_of
 from rmq._scripts.keys import slot_keys
 from rmq._scripts.merging import MergedSends
-from rmq._scripts.numbering import Turn
 from rmq._transport.call import Call
+from rmq._transport.numbering import Turn, Turns
 
 _PRIORITY, _RANGE_MERGE, _FIXED_TIME = Bound("send_priority"), Bound("send_range_merge"), Bound("send_fixed_time")
 _DELAYED, _LIMITED, _AGED = Bound("send_delayed"), Bound("send_limited"), Bound("send_aged")
@@ -38,12 +38,18 @@ class SendCall(Protocol):
         ...
 
 
-def send_calls(topic: Topic, *, delayed: bool = False) -> SendCall:
-    """Return what builds the sends of a topic; `delayed`: FIXED_TIME, with delays in ms as scores."""
+def send_calls(topic: Topic, *, delayed: bool = False, turns: Turns | None = None) -> SendCall:
+    """Return what builds the sends of a topic.
+
+    Args:
+        topic: The registered definition.
+        delayed: FIXED_TIME, with delays in ms as scores.
+        turns: Numbers the calls of a client to topics that merge; by default calls have numbers of their own.
+    """
     if topic.type is TopicType.STREAM:
         return partial(_append, topic)
     if topic.merge is not None:
-        return MergedSends(topic)
+        return MergedSends(topic, turns or Turns())
     return _Sends(topic, delayed)
 
 

@@ -10,11 +10,11 @@ from rmq._model.observers import Observers
 from rmq._model.records import traced
 from rmq._model.replies import SendResult
 from rmq._model.topics import Topic, TopicType
-from rmq._scripts.numbering import Turn, named_turn
 from rmq._sending.backpressure import blocks, wait_for_room
 from rmq._sending.stream import Calls, Stream, with_details
 from rmq._slots.slots import SlotWriter
 from rmq._transport.connections import Connections
+from rmq._transport.numbering import Turn, named_turn
 from rmq.errors import (
     DurabilityError,
     InvalidMessageError,

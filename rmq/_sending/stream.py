@@ -12,12 +12,12 @@ from rmq._model.reducers import Collect
 from rmq._model.replies import SendResult
 from rmq._model.topics import Topic
 from rmq._scripts.claiming import MAX_BATCH
-from rmq._scripts.numbering import Turn, named_turn
 from rmq._sending.backpressure import send_patiently, wait_for_room
 from rmq._sending.pipeline import BATCH_BYTES, Pipeline, RoundSize
 from rmq._slots.slots import SlotWriter
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
+from rmq._transport.numbering import Turn, named_turn
 from rmq.errors import (
     BacklogFullError,
     DurabilityError,

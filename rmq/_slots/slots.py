@@ -48,7 +48,7 @@ class SlotWriter(Source[Claimed]):
 
     def __init__(self, connections: Connections, topic: Topic, *, delayed: bool = False) -> None:
         super().__init__(connections, topic)
-        self.send_call = send_calls(topic, delayed=delayed)
+        self.send_call = send_calls(topic, delayed=delayed, turns=connections.turns)
         self.acks_whole = topic.merge is None
         self._claims = claiming.Claims(topic)
 

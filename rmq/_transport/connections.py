@@ -17,6 +17,7 @@ from rmq._transport.dispatch import AWAITED, FIRST_PAUSE_S, LONGEST_PAUSE_S, Dis
 from rmq._transport.durability import Durability
 from rmq._transport.exchange import Confirmation, Exchange, not_executed
 from rmq._transport.node import Node
+from rmq._transport.numbering import Turns
 from rmq._transport.refusals import UNREADABLE, error_of, unreadable
 from rmq._transport.router import make_router
 from rmq._transport.script_library import ScriptLibrary, default_scripts
@@ -54,6 +55,7 @@ class Connections:
         apart: Whether there are several servers, of which one may fail while the others work. Then a topic's slots lie
             apart, too, and a script call can't read several of them.
         silent_nodes: Servers that do not answer at the moment; `silent` tells whose slots those are.
+        turns: Numbers the calls that are not safe to repeat without.
         confirms: Whether a durable call counts only once replicas, or a disk, have confirmed it.
     """
 
@@ -72,6 +74,7 @@ class Connections:
         self._scripts = scripts or default_scripts()
         self._timeout_s = timeout_s
         self.deadline_s = deadline_s
+        self.turns = Turns()
         self._pid = os.getpid()
         self._closed = False
         self._closed_with_us: WeakSet[Closable] = WeakSet()

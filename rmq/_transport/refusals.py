@@ -71,7 +71,7 @@ def error_of(call: Call[Any], message: str) -> RmqError:
 
 def _refused_merge(call: Call[Any], code: str, rest: str) -> RmqError:
     if code == "RMQ_OTHER":
-        name = rest.removeprefix("=")
+        name = rest.partition(":")[2]
         text = f"once is {name!r}, and the call of that name to {call.place} sent other messages; take another name"
         return call.error(CallChangedError, text)
     number, last = int(rest.split()[0]), rest.split()[-1]

@@ -14,8 +14,8 @@ from rmq._model.topics import Topic, TopicType, WhenFull
 from rmq._model.windows import Fixed
 from rmq._scripts import claiming, dead, sending, steering, viewing, workers
 from rmq._scripts.claiming import Nack, Outcomes
-from rmq._scripts.numbering import named_turn
 from rmq._transport.call import Call
+from rmq._transport.numbering import named_turn
 from tests.support.slots import T0, SlotState
 
 SECOND = T0 // 1000

@@ -14,7 +14,7 @@ from rmq._model.topics import TopicType, WhenFull
 from rmq._model.windows import Fixed, Leading, Sliding
 from rmq._scripts import sending
 from rmq._scripts.claiming import Nack
-from rmq._scripts.numbering import Turn
+from rmq._transport.numbering import Turn, named_turn
 from rmq.errors import CallChangedError, CollectionFullError, ReplyLostError, ScriptFailedError, SumOutOfRangeError
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState, SlotUnderTest, forget_topic
@@ -84,7 +84,7 @@ def test_lanes_unused_for_an_hour_are_swept_by_new_ones(make_slot: MakeSlot) -> 
 
 def test_a_name_with_other_messages_is_refused(make_slot: MakeSlot) -> None:
     slot = make_slot(merge=Merge(Sum()))
-    turn = Turn("=import", 1, 0)
+    turn = named_turn("import", 1)
     assert send(slot, turn, (b"x", 500, record("S", number=1)), (b"y", 500, record("S", number=1))) == (2, 0)
     before = slot.dump()
     assert send(slot, turn, (b"x", 900, record("S", number=1)), (b"y", 800, record("S", number=1))) == (2, 0)
@@ -98,7 +98,7 @@ def test_a_name_counts_for_an_hour_after_its_last_use(make_slot: MakeSlot) -> No
     slot = make_slot(merge=Merge(Sum()))
     for ms, accepted in ((0, 1), (HOUR_MS, 1), (1, 2), (HOUR_MS + 1, 3)):
         slot.advance(ms)
-        send(slot, Turn("=nightly", 1, 0), (b"x", 500, record("S", number=5)))
+        send(slot, named_turn("nightly", 1), (b"x", 500, record("S", number=5)))
         assert slot.state().totals["accepted"] == accepted
 
 

@@ -39,7 +39,11 @@ MERGING = (
     mutant("merging: a rollback overwrites the fresh copy", ("fold_back", "if fresh then", "if false then")),
     mutant(
         "merging: a rollback folds as the newer one",
-        ("fold_back", "fold(read_record(record), read_record(other))", "fold(read_record(other), read_record(record))"),
+        (
+            "fold_back",
+            "fold(read_record(record), read_record(redis.call('HGET', slot.body, content)))",
+            "fold(read_record(redis.call('HGET', slot.body, content)), read_record(record))",
+        ),
     ),
     mutant(
         "merging: a rolled back value stays with flights, too",
@@ -54,7 +58,7 @@ MERGING = (
     mutant("merging: the dead keep all their items", ("fold_dead", "if excess > 0 and", "if false and")),
     mutant(
         "merging: a redrive drops the fresh value",
-        ("redrive", "payload = write_record(fold(read_record(payload), read_record(other)))", "local _ = other"),
+        ("redrive", "payload = write_record(folded)", ""),
     ),
     mutant(
         "merging: a redrive beside a fresh copy drops the dead value",
@@ -95,7 +99,7 @@ MERGING = (
     ),
     mutant(
         "merging: a full body without its message refuses sends",
-        ("plan_sends", "refusal and plain and not earlier and", "false and"),
+        ("plan_sends", "text = score and text", "text = text"),
     ),
     mutant(
         "merging: what one message has no room for is cut from the next one",
@@ -129,7 +133,9 @@ MERGING = (
         "merging: windows are not noted",
         ("plan_sends", "scores[name], cools[name], new = score, cool,", "scores[name], new = score,"),
     ),
-    mutant("merging: no window follows a trailing one", ("merged_score", "or cool, cool + value", "or cool, cool")),
+    mutant(
+        "merging: no window follows a trailing one", ("merged_score", "return cool, cool + value", "return cool, cool")
+    ),
     mutant("merging: a window that is over still drops", ("merged_score", "not cool or cool <= now_ms", "not cool")),
     mutant(
         "merging: priorities add up beyond the largest",
@@ -142,6 +148,37 @@ MERGING = (
     mutant(
         "merging: a promoted message is no longer first", ("send_folded", "rules.kind == 'PRIORITY' and whole or", "")
     ),
+    # what folds back beside a fresh copy
+    mutant(
+        "merging: a join that a fold completes waits on", ("fold_back", "sooner = now_ms and", "sooner = false and")
+    ),
+    mutant("merging: a redrive completes a join that waits on", ("redrive", "not overwrite and", "false and")),
+    mutant(
+        "merging: a join is complete without its last part", ("end_wait", "record.number >=", "record.number + 1 >=")
+    ),
+    mutant(
+        "merging: nobody hears of a join that a delayed retry completes",
+        ("settle_nacks", "(number == 0 or sooner)", "(number == 0)"),
+    ),
+    mutant(
+        "merging: what a flight has filled refuses sends until its time",
+        ("plan_sends", "filled[name] = refusal == 'ITEMS'", "filled[name] = false and refusal == 'ITEMS'"),
+    ),
+    mutant(
+        "merging: what is due and full takes more",
+        ("plan_sends", "if score and score > now_ms then", "if score then"),
+    ),
+    mutant(
+        "merging: what leaves early puts off the next window",
+        ("plan_sends", "if cool and cool > before then", "if false then"),
+        ("merged_score", "return now_ms, nil --", "return now_ms, cool + value --"),
+    ),
+    mutant("merging: a claim does not weigh what waits for a retry", ("fits", "if slot.retried then", "if false then")),
+    mutant(
+        "merging: a sweep does not weigh what folds back",
+        ("sweep", "budget.bytes = budget.bytes - fold_back(", "local _ = fold_back("),
+    ),
+    mutant("merging: a name counts for ever", ("repeats", "string.sub(lane, 1, 1) == '='", "false")),
     # bounds
     mutant(
         "merging: the newest items push out what is stored", ("fold_sent", "kept > 0 and #stored.value + 1 or at", "at")

@@ -21,8 +21,8 @@ from rmq._model.replies import Claimed, ClaimReply, SendResult
 from rmq._model.topics import TopicType, WhenFull
 from rmq._model.windows import Fixed, Leading, Sliding
 from rmq._scripts import claiming, sending
-from rmq._scripts.numbering import Turn
 from rmq._transport.call import Call
+from rmq._transport.numbering import Turn
 from tests.stateful.machine import SlotMachine
 from tests.stateful.merging_model import MergingModel, Sent
 from tests.stateful.values import MOST, Send, framed, record

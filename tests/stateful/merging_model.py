@@ -16,7 +16,7 @@ from rmq._model.replies import Claimed, SendResult
 from rmq._model.scores import ages_for
 from rmq._model.topics import Topic, TopicType
 from rmq._model.windows import Sliding
-from rmq._scripts.numbering import Turn
+from rmq._transport.numbering import Turn
 from rmq.errors import (
     BacklogFullError,
     CollectionFullError,
@@ -66,6 +66,7 @@ class MergingModel(Model):
         stored, held, buried: The values in store, in flight or waiting for a retry, and dead.
         gone: How many sends have left, and why.
         gone_items: The items that have left.
+        filled: Contents that a failed flight has filled before their time, and to which the send that finds out adds.
     """
 
     def __init__(self, topic: Topic, now_ms: int) -> None:
@@ -78,6 +79,7 @@ class MergingModel(Model):
         self.gone: Counter[str] = Counter()
         self.gone_items: list[bytes] = []
         self.lanes: dict[str, Lane] = {}
+        self.filled: set[bytes] = set()
 
     def state(self) -> SlotState:
         stored, held, buried = (
@@ -100,6 +102,13 @@ class MergingModel(Model):
 
     def _value_back(self, content: bytes) -> None:
         self.stored[content] = self.held.pop(content) + self.stored.get(content, ())
+        self._end_wait(content)
+
+    def _end_wait(self, content: bytes) -> None:
+        """A join that a fold completes is due at once."""
+        value, store = self.stored[content], self.slot.store
+        if content in store and self.kind == "J" and len(items_of("J", value)) >= value[-1].wanted:
+            store[content] = min(store[content], self.now_ms)
 
     def _die_with_value(self, content: bytes, *, aged: bool = False) -> None:
         source = self.stored if aged else self.held
@@ -107,6 +116,7 @@ class MergingModel(Model):
 
     def _redrive_value(self, content: bytes) -> None:
         self.stored[content] = self.buried.pop(content) + self.stored.get(content, ())
+        self._end_wait(content)
 
     def _drop_value(self, content: bytes, why: str, place: dict[bytes, int]) -> None:
         values = {id(self.slot.store): self.stored, id(self.slot.retry): self.held, id(self.slot.dead): self.buried}
@@ -147,6 +157,7 @@ class MergingModel(Model):
         store, bound, known = self.slot.store, self.topic.max_backlog_per_slot, dict(self.slot.store)
         if self.topic.type is TopicType.FIXED_TIME and min(score for _, score, _ in batch) <= self.now_ms:
             raise FixedTimePassedError("past")
+        self.filled.clear()
         folds = [self._fold(*sent) for sent in batch]
         outcomes = tuple(fold.new for fold in folds)
         new = sum(outcomes)
@@ -208,7 +219,8 @@ class MergingModel(Model):
         overflow = self.merge.overflow(self.topic.type)
         if overflow in (Overflow.REFUSE, Overflow.RELEASE):
             full = len(there) >= bounds.max_items or len(framed(there)) >= room
-            if len(items) > len(there) and (full or overflow is Overflow.REFUSE):
+            refused = len(items) > len(there) and (full or overflow is Overflow.REFUSE)
+            if refused and not (overflow is Overflow.RELEASE and not flying and self._is_filled(content)):
                 raise CollectionFullError("full")
         elif overflow is Overflow.DROP_OLDEST:
             while items and not fits(items):
@@ -217,6 +229,13 @@ class MergingModel(Model):
             while len(items) > len(there) and not fits(items):
                 dropped.append(items.pop())
         return without(value, dropped), dropped
+
+    def _is_filled(self, content: bytes) -> bool:
+        """Whether a failed flight has filled it before its time, as this call finds out."""
+        timed = self.topic.type is TopicType.RANGE_MERGE
+        if timed and self.slot.store.get(content, self.now_ms) > self.now_ms:
+            self.filled.add(content)
+        return content in self.filled
 
     def _is_wanted(self, content: bytes) -> bool:
         """Whether a new message is stored: one within the window of a leading one is not."""
@@ -241,24 +260,33 @@ class MergingModel(Model):
         now_ms, window = self.now_ms, self.merge.window
         if self.merge.window_kind in ("leading", "trailing"):
             begins = max(now_ms, self.slot.cool.get(content, 0))
+            if begins > now_ms and self._complete(content):
+                return now_ms
             self.slot.cool[content] = begins + score
-            return now_ms if self._complete(content) else begins
+            return begins
         wait = min(score, window.max_wait_ms) if isinstance(window, Sliding) else score
         return now_ms if self._complete(content) else now_ms + wait
 
+    def _waiting(self, content: bytes, due_ms: int, time_range: int, outdated: bool) -> int:
+        """The due time of a message that waits, once a send has folded into it."""
+        window = self.merge.window
+        if due_ms <= self.now_ms:
+            return due_ms
+        if self._complete(content):
+            if self.slot.cool.get(content, 0) > due_ms:
+                self.slot.cool[content] = due_ms
+            return self.now_ms
+        if not isinstance(window, Sliding) or outdated:
+            return due_ms
+        latest = min(send.at_ms for send in self.stored[content]) + window.max_wait_ms
+        return max(self.now_ms, min(self.now_ms + time_range, latest))
+
     def _again(self, content: bytes, score: int) -> int:
         """The score of a message in store that a send has folded into."""
-        stored, value, window = self.slot.store[content], self.stored[content], self.merge.window
+        stored, value = self.slot.store[content], self.stored[content]
         outdated = self.kind == "N" and newest(value) is not value[-1]
         if self.topic.type is TopicType.RANGE_MERGE:
-            if stored <= self.now_ms:
-                return stored
-            if self._complete(content):
-                return self.now_ms
-            if not isinstance(window, Sliding) or outdated:
-                return stored
-            latest = min(send.at_ms for send in value) + window.max_wait_ms
-            return max(self.now_ms, min(self.now_ms + score, latest))
+            return self._waiting(content, stored, score, outdated)
         if outdated:
             return stored
         if self.topic.type is TopicType.FIXED_TIME:

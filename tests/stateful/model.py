@@ -211,9 +211,12 @@ class Model:
         stale: list[bytes] = []
         back = False
         for nack in nacks:
+            before = self.slot.store.get(nack.content, 0)
             if not self._nack(nack):
                 stale.append(nack.content)
             elif nack.verb == "release" or (nack.verb == "retry" and nack.claim_score % 1000 and not nack.number):
+                back = True
+            elif self.slot.store.get(nack.content, 0) < before:
                 back = True
         self._trim_dead()
         if back:
@@ -505,14 +508,16 @@ class Model:
         died_ms: Sequence[int] | None = None,
     ) -> list[Redriven]:
         score = self._new_score(kind, value)
+        sooner = False
         answers: list[Redriven] = []
         for index, content in enumerate(contents):
             found = self.slot.dead.get(content)
             if found is None or (died_ms is not None and died_ms[index] != found):
                 answers.append(Redriven.ABSENT)
                 continue
-            fresh = content in self.slot.store
+            fresh, before = content in self.slot.store, self.slot.store.get(content, 0)
             self._redrive_value(content)
+            sooner = sooner or (not overwrite and self.slot.store.get(content, 0) < before)
             if overwrite or not fresh:
                 self._store(content, self._aged(content, score), self.slot.dead_body.get(content))
                 if self._ages:
@@ -521,7 +526,7 @@ class Model:
             self.totals["merged" if fresh else "redriven"] += 1
             answers.append(Redriven.MERGED if fresh else Redriven.DONE)
         if {Redriven.DONE, Redriven.MERGED} & set(answers):
-            self.slot.hints.append(score if self.topic.type.timed else 0)
+            self.slot.hints.append(score if self.topic.type.timed and not sooner else 0)
         return answers
 
     def purge(self, contents: Sequence[bytes]) -> int:

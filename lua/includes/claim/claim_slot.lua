@@ -110,7 +110,7 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
     stamp = next_stamp(slot, clock, now_ms)
   end
   local items, resume, searched = {}, 0, false
-  local retried = slot.held and redis.call('ZCARD', slot.retry) > 0
+  slot.retried = slot.held and redis.call('ZCARD', slot.retry) > 0
   if not paused and not more_outlived and has_room(slot) then
     local fresh, passed, ended
     if start == 0 then
@@ -139,7 +139,7 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
     bodies = read_bodies(slot, names)
     if slot.held then
       -- @include hold
-      bodies = hold(slot, names, bodies, retried)
+      bodies = hold(slot, names, bodies)
     end
     if slot.born then
       redis.call('ZREM', slot.born, unpack(names))

@@ -2,6 +2,7 @@
 -- contents and bodies, and `first`, true until something is handed over, since one message may have any size. One that
 -- does not fit uses all of it up: to look for smaller ones elsewhere would be to read large ones in vain.
 -- `slot.bodied`: the slot has bodies. `slot.body_bound`: none of them is larger, in bytes; nil where that is not known.
+-- `slot.retried`: the topic merges, and has messages that wait for a retry, with values that are handed over, too.
 -- To ask for the size of each body would cost a command a message. So a body counts as large as the bound while there
 -- is room for that, and its content stands in `slot.assumed` until the body is read.
 
@@ -50,6 +51,9 @@ local function fits(slot, content)
       bytes = bytes + body_bytes(slot, content)
     end
   end
+  if slot.retried then
+    bytes = bytes + redis.call('HSTRLEN', slot.held, content)
+  end
   if bytes > room.left and not room.first then
     room.left = 0
     return false
@@ -71,7 +75,7 @@ local function fitting(slot, page)
     weigh(slot) -- a release that knows of no bound has stored them: from here on each is asked for its size
     slot.bound_broken, slot.body_bound = true, nil
   end
-  if not slot.bodied or slot.body_bound then
+  if not slot.retried and (not slot.bodied or slot.body_bound) then
     local bytes = slot.bodied and number * slot.body_bound or 0
     for i = 1, #page, 2 do
       bytes = bytes + #page[i]

@@ -1,8 +1,7 @@
 -- Rescues what nobody holds any more: expired leases go back or die, due retries go to store; oldest first, up to
--- `limit` of each, and as many bytes, with the bodies of those that die, as `slot.budget` has left. `slot.oldest` is
--- the
--- first claim score in prepare, false without; nil afterwards where it may be another one now. Returns how many, and
--- whether more may be waiting.
+-- `limit` of each, and as many bytes, with the bodies that move along, as `slot.budget` has left. `slot.oldest` is
+-- the first claim score in prepare, false without; nil afterwards where it may be another one now. Returns how many,
+-- and whether more may be waiting.
 -- @include count
 -- @include whole
 -- @include find_expired
@@ -32,7 +31,7 @@ local function sweep(slot, clock, now_ms, now_s, max_retries, limit, totals)
       budget.bytes = budget.bytes - bury(slot, content, failure, attempts, now_ms, totals)
     else
       record_failure(slot, content, failure)
-      roll_back(slot, content, left, 0, totals)
+      budget.bytes = budget.bytes - roll_back(slot, content, left, 0, now_ms, totals)
     end
     if budget.bytes <= 0 then
       number = (i + 1) / 2
@@ -48,7 +47,7 @@ local function sweep(slot, clock, now_ms, now_s, max_retries, limit, totals)
     local fresh = redis.call('ZADD', slot.store, 'NX', left, due[i]) == 0
     if slot.held then
       -- @include fold_back
-      fold_back(slot, due[i], fresh)
+      budget.bytes = budget.bytes - fold_back(slot, due[i], fresh, now_ms)
     end
     if fresh then
       count(totals, 'merged', 1)

@@ -1,15 +1,19 @@
 -- The value of a message that goes back to store, from `held` into `body`; `fresh`: a copy is in store, which folds
--- into it. One that was claimed without `held` has left its value in `body`.
+-- into it. One that was claimed without `held` has left its value in `body`. `now_ms`: the copy is due now where it has
+-- all that it waits for; nil: its time is set by hand. Returns how many bytes it has moved, and whether it is due
+-- sooner than it was.
 -- @include records
 -- @include fold
-local function fold_back(slot, content, fresh)
-  local record = redis.call('HGET', slot.held, content)
+-- @include end_wait
+local function fold_back(slot, content, fresh, now_ms)
+  local record, sooner = redis.call('HGET', slot.held, content), false
   if not record then
-    return
+    return 0, sooner
   end
   if fresh then
-    local other = redis.call('HGET', slot.body, content)
-    record = write_record(fold(read_record(record), read_record(other)))
+    local folded = fold(read_record(record), read_record(redis.call('HGET', slot.body, content)))
+    record = write_record(folded)
+    sooner = now_ms and end_wait(slot.store, content, folded, now_ms)
   end
   slot.refolded = true
   if #record > 4096 then
@@ -18,4 +22,5 @@ local function fold_back(slot, content, fresh)
   end
   redis.call('HSET', slot.body, content, record)
   redis.call('HDEL', slot.held, content)
+  return #record, sooner
 end

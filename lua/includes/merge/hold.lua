@@ -1,12 +1,12 @@
 -- Moves the values of up to 1,000 contents that have just been claimed from `body` to `held`: what is sent from now on
--- folds into a value of its own. One that waited for a retry has a value there, which is the older one: `retried` says
--- whether any may have. `bodies`: their values, in the order of `names`, false for none. Returns the values that are
--- handed over.
+-- folds into a value of its own. One that waited for a retry has a value there, which is the older one: `slot.retried`
+-- says whether any may have. `bodies`: their values, in the order of `names`, false for none. Returns the values that
+-- are handed over.
 -- @include records
 -- @include fold
 -- @include fill_hash
-local function hold(slot, names, bodies, retried)
-  local waiting = retried and redis.call('HMGET', slot.held, unpack(names)) or {}
+local function hold(slot, names, bodies)
+  local waiting = slot.retried and redis.call('HMGET', slot.held, unpack(names)) or {}
   local values, moved, fields = {}, {}, {}
   for i, name in ipairs(names) do
     local value = bodies[i] or false

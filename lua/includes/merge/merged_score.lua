@@ -20,7 +20,7 @@ local function is_complete(rules, text, count, number)
 end
 
 -- Of a content that is not in store; nil where it is dropped. `complete`: it need not wait; `cool`: end of its window,
--- or nil. Returns the next end, too.
+-- or nil. Returns the next end, too, where that is another one.
 local function first_score(rules, value, complete, cool, now_ms)
   if rules.kind == 'PRIORITY' then
     return rules.scale > 1 and aged(value, rules.scale, rules.unit_ms, now_ms) or value
@@ -35,7 +35,10 @@ local function first_score(rules, value, complete, cool, now_ms)
     if rules.window == 'leading' then
       return nil
     end
-    return complete and now_ms or cool, cool + value
+    if complete then
+      return now_ms, nil -- the window goes on
+    end
+    return cool, cool + value
   end
   local due = rules.window == 'sliding' and math.min(value, rules.max_wait) or value
   return complete and now_ms or now_ms + due

@@ -32,7 +32,7 @@ local function plan_sends(slot, rules, at, number, values, now_ms)
   local names, size, records, scores, was, cools = {}, 0, {}, {}, {}, {}
   local plain, completes, max_items = rules.plain, rules.completes, rules.max_items
   local accepted, new, dropped, outcomes, soonest = 0, 0, 0, {}, false
-  local adds, due, now_text = {}, {}, whole(now_ms)
+  local adds, due, filled, now_text = {}, {}, {}, whole(now_ms)
   for i = 1, number do
     local name = ARGV[at + i - 1]
     if i > 1 and not same_value then
@@ -58,8 +58,20 @@ local function plan_sends(slot, rules, at, number, values, now_ms)
     local folded, refusal, newest, sent_first, count, items
     if text then
       folded, refusal, newest, sent_first, count, items = fold_text(rules, text, sent, held_bytes)
-      if refusal and plain and not earlier and not redis.call('ZSCORE', slot.store, name) then
-        text = false -- a body that stands alone
+      if refusal then
+        local score = scores[name]
+        if plain and not earlier then
+          score = tonumber(redis.call('ZSCORE', slot.store, name) or nil)
+          text = score and text -- else a body that stands alone
+        end
+        if score and score > now_ms then
+          filled[name] = refusal == 'ITEMS' and completes and rules.when_full == 'release' and held_bytes == 0
+        end
+        if filled[name] then -- by a failed flight, before its time: the send makes it due, and goes along
+          local record = fold(read_record(text), sent)
+          folded, refusal, newest, sent_first = write_record(record), nil, true, record.first
+          count, items = record.count, max_items
+        end
       end
     end
     local is_new = not text
@@ -103,6 +115,10 @@ local function plan_sends(slot, rules, at, number, values, now_ms)
       local before = scores[name]
       local score = next_score(rules, before, value, complete, newest, now_ms, sent_first)
       scores[name] = score
+      local cool = windows and score < before and (cools[name] or tonumber(ends[i] or nil))
+      if cool and cool > before then
+        cools[name] = before -- it leaves before the end of its window: that one goes on
+      end
       if score < before and (not soonest or score < soonest) then
         soonest = score
       end

@@ -1,8 +1,8 @@
 -- Nacks: ARGV[at] messages, each six values: content, claim score, verb, number, error type, error message. Verbs:
 -- `retry` (number = delay in ms, 0 for at once), `bury`, `release` (never begun: back as it was, number = its store
 -- score, no retry used up; a time to live that `slot.born` keeps begins anew). Compare-and-set on the claim score.
--- The bodies of those that die are taken off `slot.budget`; the caller bounds them. Returns the position after the last
--- one and how many went back to store.
+-- The bodies that move along are taken off `slot.budget`; the caller bounds them. Returns the position after the last
+-- one and how many are due by it.
 -- @include count
 local function settle_nacks(slot, at, now_ms, max_retries, totals, stale)
   local last = at + 6 * tonumber(ARGV[at])
@@ -23,7 +23,7 @@ local function settle_nacks(slot, at, now_ms, max_retries, totals, stale)
       local fresh = redis.call('ZADD', slot.store, 'NX', ARGV[i + 3], content) == 0
       if slot.held then
         -- @include fold_back
-        fold_back(slot, content, fresh)
+        slot.budget.bytes = slot.budget.bytes - fold_back(slot, content, fresh, now_ms)
       end
       if fresh then
         count(totals, 'merged', 1)
@@ -42,8 +42,10 @@ local function settle_nacks(slot, at, now_ms, max_retries, totals, stale)
         slot.budget.bytes = slot.budget.bytes - bytes
       else
         record_failure(slot, content, failure)
-        roll_back(slot, content, left, number > 0 and now_ms + number or 0, totals)
-        back = back + (number > 0 and 0 or 1)
+        local due_ms = number > 0 and now_ms + number or 0
+        local bytes, sooner = roll_back(slot, content, left, due_ms, now_ms, totals)
+        slot.budget.bytes = slot.budget.bytes - bytes
+        back = back + ((number == 0 or sooner) and 1 or 0)
       end
     end
   end

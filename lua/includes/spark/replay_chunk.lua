@@ -98,7 +98,7 @@ local function replay_chunk(slot, chunk, share, before, now_ms, stamp, max_retri
   local message = 'its batch was begun ' .. chunk.replays .. ' times and never finished'
   local failure = { type = 'ReplaysUsedUp', message = message }
   bury_replayed(slot, dying, attempts, first, failure, now_ms, totals)
-  roll_back_replayed(slot, given_back, totals)
+  roll_back_replayed(slot, given_back, now_ms, totals)
   put_back = put_back + #given_back / 2
   for _, list in ipairs({ gone, dying, contents_of(given_back) }) do
     if #list > 0 then

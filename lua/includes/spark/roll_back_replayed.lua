@@ -2,7 +2,7 @@
 -- store stands as it is, as with `roll_back`: all of a replay may go back, so each command takes them all.
 -- @include count
 -- @include contents_of
-local function roll_back_replayed(slot, items, totals)
+local function roll_back_replayed(slot, items, now_ms, totals)
   if #items == 0 then
     return
   end
@@ -21,7 +21,7 @@ local function roll_back_replayed(slot, items, totals)
   if slot.held then
     -- @include fold_back
     for n, content in ipairs(contents) do
-      fold_back(slot, content, twins[n])
+      fold_back(slot, content, twins[n], now_ms)
     end
   end
   if #back > 0 then

@@ -7,6 +7,7 @@ still repeat. See docs/internals/merging.md.
 from __future__ import annotations
 
 import secrets
+from collections import defaultdict
 from threading import Lock
 from typing import NamedTuple
 
@@ -31,8 +32,11 @@ class Turn(NamedTuple):
 
 
 def named_turn(name: str, number: int) -> Turn:
-    """Return the turn of a call that another process may repeat: of its caller's name, and its number from 1."""
-    return Turn(f"={name}", number, 0)
+    """Return the turn of a call that another process may repeat: of its caller's name, and its number from 1.
+
+    The server reads all replies of a lane with each of its calls. So a name has a lane for every `OPEN_CALLS` numbers.
+    """
+    return Turn(f"={(number - 1) // OPEN_CALLS}:{name}", number, 0)
 
 
 class _Lane:
@@ -64,19 +68,23 @@ class _Token:
 
 
 class Turns:
-    """Draws the turns of a client's calls to one slot. Thread-safe."""
+    """Draws the turns of a client's calls. Thread-safe.
+
+    All producers of a client draw from the same lanes: who makes a producer for each message leaves few on the server.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._lanes: list[_Lane] = []
+        self._lanes: defaultdict[tuple[str, int], list[_Lane]] = defaultdict(list)
 
-    def draw(self) -> Turn:
-        """Return the turn of a new call."""
+    def draw(self, topic: str, slot: int) -> Turn:
+        """Return the turn of a new call to a slot."""
         with self._lock:
-            lane = next((lane for lane in self._lanes if lane.next - lane.floor() < OPEN_CALLS), None)
+            lanes = self._lanes[topic, slot]
+            lane = next((lane for lane in lanes if lane.next - lane.floor() < OPEN_CALLS), None)
             if lane is None:
                 lane = _Lane()
-                self._lanes.append(lane)
+                lanes.append(lane)
             number, lane.next = lane.next, lane.next + 1
             token = _Token(lane, number)
             return Turn(lane.name, number, lane.floor(), token)
