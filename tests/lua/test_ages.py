@@ -211,3 +211,25 @@ def test_a_message_without_an_age_comes_behind_those_with_one_and_before_retries
     found = slot.run(claiming.claim(slot.topic, 0, 10)).messages
     assert [message.content for message in found] == [b"aged", b"plain", b"plain low", b"retry"]
     assert [message.claim_score % 1000 for message in found] == [16, 16, 16, 2]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_under_overload_nobody_in_the_tier_that_is_served_is_passed_over(make_slot: MakeSlot, again: bool) -> None:
+    # two messages in each of three tiers a round, three handled: the middle tier is served, and grows; each content
+    # sorts before all earlier ones, and the oldest is sent again and again
+    slot, sent, waits = aged(make_slot, max_priority=600), dict[bytes, int](), list[int]()
+    for number in range(120):
+        slot.advance(UNIT_MS)
+        new = [(b"%d %06d" % (tier, 2 * number + one), tier) for tier in (600, 400, 200) for one in (0, 1)]
+        new = [(content.translate(bytes.maketrans(b"0123456789", b"9876543210")), tier) for content, tier in new]
+        sent |= {content: number for content, tier in new if tier == 400}
+        send(slot, *new, *([(min(sent, key=sent.__getitem__), 400)] if again and sent else []))
+        for claimed in slot.claim(3).messages:
+            slot.ack((claimed.content, claimed.claim_score))
+            if claimed.content in sent:
+                begun = sent.pop(claimed.content)
+                assert begun - min([begun, *sent.values()]) <= 1, "an older batch of its tier is left"
+                waits.append(number - begun)
+    assert len(waits) == 120
+    assert max(waits) <= 2 * sum(waits) / len(waits) + 1
+    assert max([119 - begun for begun in sent.values()]) <= 2 * sum(waits) / len(waits) + 2
