@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import pytest
 
 from rmq import Collect, Fixed, Max, Merge, Newest, RmqClient, Sum, Ties, Topic, TopicType
 from rmq._model.reducers import Reducer
+from rmq.cli.commands import send
+from rmq.cli.input_rows import read_lines
 from tests.conftest import MakeTopic
 from tests.support.cli import Cli
+from tests.support.servers import RedisServer
 
 HOUR_MS = 3_600_000
 
@@ -92,3 +98,56 @@ def test_equal_priorities_in_any_order(cli: Cli, client: RmqClient, topic_name: 
         "is registered with another definition"
         in cli("topics", "create", topic_name, "--type", "priority", "--ties", "oldest", code=1).err
     )
+
+
+# --- sends that break off
+
+
+def test_a_refused_file_says_where_to_go_on(cli: Cli, client: RmqClient, make_topic: MakeTopic, tmp_path: Path) -> None:
+    topic = client.producer(make_topic(TopicType.RANGE_MERGE, slots=4, max_backlog=8_000)).topic
+    lines = [str(number) for number in range(1, 9_001)]
+    (tmp_path / "lines").write_text("\n\n".join(lines) + "\n", "utf-8")  # every other one is empty
+    ran = cli("send", topic.name, "--file", str(tmp_path / "lines"), "--time-range", "1h", code=1)
+    said = re.search(
+        r"; ([\d,]+) were accepted: all before line (\d+)(?: and ([\d,]+) behind it)?; go on at line (\d+)\n$", ran.err
+    )
+    assert said is not None, ran.err
+    stored, before, behind, go_on = (int((group or "0").replace(",", "")) for group in said.groups())
+    first = (before + 1) // 2  # the number in the line at which to go on
+    assert before == go_on == 2 * first - 1
+    assert client.inspect(topic).stats().backlog == stored == first - 1 + behind
+    there = [client.inspect(topic).find(str(number)).stored is not None for number in (1, first - 1, first)]
+    assert there == [True, True, False]
+
+
+def test_a_server_that_dies_says_where_to_go_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with RedisServer() as server:
+        cli = Cli(server.url)
+        cli("topics", "create", "work", "--type", "range-merge")
+        (tmp_path / "lines").write_text("\n".join(map(str, range(20_000))), "utf-8")
+
+        def dying(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+            for number, line in read_lines(stream):
+                if number == 10_001:
+                    server.kill()
+                yield number, line
+
+        monkeypatch.setattr(send, "read_lines", dying)
+        monkeypatch.setattr(send, "_PATIENCE_S", 0.5)
+        ran = cli("send", "work", "--file", str(tmp_path / "lines"), "--time-range", "1h", code=1)
+    assert ran.err.count("\n") == 1
+    said = re.search(r"; ([\d,]+) were accepted: all before line (\d+); go on at line (\d+)\n$", ran.err)
+    assert said is not None, ran.err
+    stored, before, go_on = (int(group.replace(",", "")) for group in said.groups())
+    assert before == go_on == stored + 1  # one slot: in order
+    assert 0 < stored <= 10_000
+
+
+def test_a_named_send_that_breaks_off_is_repeated_as_a_whole(
+    cli: Cli, client: RmqClient, make_topic: MakeTopic
+) -> None:
+    merge = Merge(Sum(), window=Fixed(HOUR_MS))
+    topic = client.producer(make_topic(TopicType.RANGE_MERGE, slots=1, merge=merge, max_backlog=1)).topic
+    args = ("send", topic.name, "a", "b", "--body", "1")
+    assert cli(*args, code=1).err.endswith("; 0 were accepted; go on at 'a'\n")
+    assert cli(*args, "--once", "day 1", code=1).err.endswith("; send all of it again with --once 'day 1'\n")

@@ -24,7 +24,7 @@ from rmq.cli.input_rows import Row, parse_fields, parse_row, read_lines
 from rmq.cli.options import TopicName, duration, instant, payload
 from rmq.cli.parsing import parse_type
 from rmq.client import RmqClient
-from rmq.errors import InvalidValueError, UnknownTopicError
+from rmq.errors import InvalidValueError, SendError, UnknownTopicError
 
 _PATIENCE_S = 30.0
 """How long a stream of messages waits for a Redis that went away: a restart should not end an import."""
@@ -193,7 +193,10 @@ def _send_rows(
         if messages.error is not None:
             raise InvalidValueError(f"{messages.where}: {messages.error}; nothing was sent")
         producer = client.producer(definition)
-        result = producer.send_many(itertools.chain(first, checked), fold=merging.fold, once=merging.once)
+        try:
+            result = producer.send_many(itertools.chain(first, checked), fold=merging.fold, once=merging.once)
+        except SendError as error:
+            raise type(error)(_where_to_go_on(error, messages, merging.once), topic=error.topic) from error
     stored = "sent" if definition.type is TopicType.STREAM else f"new, {result.merged:,} merged"
     stored += f", {result.dropped:,} dropped" if result.dropped else ""
     document = {"topic": definition.name, "new": result.new, "merged": result.merged, "dropped": result.dropped}
@@ -201,6 +204,20 @@ def _send_rows(
     if messages.error is not None:
         sent = f"the {result.accepted:,} before it were sent, nothing after it"
         raise InvalidValueError(f"{messages.where}: {messages.error}; {sent}")
+
+
+def _where_to_go_on(error: SendError, messages: _Messages, once: str | None) -> str:
+    """Return what is said of a send that broke off: how much of it was accepted, and what to send again."""
+    left = sorted(map(messages.place, (*error.not_stored, *error.unknown)))
+    if not left:
+        return str(error)
+    number, where = left[0]
+    behind = error.stored - (number - 1)
+    parts = [f"all before {where}"] if number > 1 else []
+    parts += [f"{behind:,} behind it"] if behind else []
+    accepted = f"{error.stored:,} were accepted" + (f": {' and '.join(parts)}" if parts else "")
+    go_on = f"go on at {where}" if once is None else f"send all of it again with --once {once!r}"
+    return f"{error}; {accepted}; {go_on}"
 
 
 class _Messages:
@@ -212,6 +229,11 @@ class _Messages:
         self._now_ms = now_ms
         self.error: InvalidValueError | None = None
         self.where = ""
+        self._places: dict[int, tuple[int, str]] = {}
+
+    def place(self, message: Message) -> tuple[int, str]:
+        """Return the number of a message that is alive, from 1, and where it stands."""
+        return self._places[id(message)]
 
     def read(self, moved: Callable[[int], None]) -> Iterator[Message]:
         try:
@@ -219,6 +241,7 @@ class _Messages:
                 self.where = where
                 message = make().message(self._topic, self._now_ms)
                 encode(self._topic, message)  # checks it
+                self._places[id(message)] = count, where  # an id is used again, so this stays as small as what is alive
                 yield message
                 if count % _PROGRESS_EVERY == 0:
                     moved(count)
