@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
+from rmq._model.records import NOTHING, Record, before_value, read_record
 from rmq._transport.call import Call, T
+from rmq._transport.script_library import default_scripts
 from rmq.errors import (
     BacklogFullError,
     CallChangedError,
@@ -77,12 +80,31 @@ def _refused_merge(call: Call[Any], code: str, rest: str) -> RmqError:
     number, last = int(rest.split()[0]), rest.split()[-1]
     if code == "RMQ_REPEATED":
         return reply_lost(call, f"its number {number} is no longer remembered, the lowest one is {last}")
+    content, record, said = _refused_message(call, number)
     which = f"message {number} of a call to {call.place}"
     if code == "RMQ_RANGE":
-        return call.error(SumOutOfRangeError, f"{which} takes the sum of its content beyond 2^53 - 1")
-    full = call.error(CollectionFullError, f"{which} finds no room: its content has max_items, or max_bytes; consume")
+        text = f"{which} adds {record.number} to the sum of {content!r:.80}"
+        return call.error(SumOutOfRangeError, f"{text}; a sum must stay within 2^53 - 1, plus or minus")
+    items = f"{record.item_count} {'item' if record.item_count == 1 else 'items'}"
+    text = (
+        f"{which} brings {items} of {len(record.value) - before_value(record.kind)} bytes, and {content!r:.80} has no "
+        f"room: max_items is {said('max_items')}, max_bytes is {said('max_bytes')}; consume it first"
+    )
+    full = call.error(CollectionFullError, text)
     full.room = number - 1
     return full
+
+
+def _refused_message(call: Call[Any], number: int) -> tuple[bytes, Record, Callable[[str], int]]:
+    """Return the content and the record of a message, from 1, of a call; and what returns an argument by its name."""
+    names = default_scripts()[call.script].args.required
+
+    def said(name: str) -> int:
+        return int(cast("int", call.args[names.index(name)]))
+
+    contents, records = call.args[len(names) :], call.args[len(names) + said("number") + said("values") :]
+    record = read_record(cast("bytes", records[min(number, len(records)) - 1]))
+    return cast("bytes", contents[number - 1]), record or NOTHING, said
 
 
 _NO_RIGHT_WITHIN = "The user executing the script can't", "ACL failure in script"

@@ -116,8 +116,13 @@ def test_what_was_refused_is_no_repeat(make_slot: MakeSlot) -> None:
     slot = make_slot(merge=Merge(Collect(max_items=1, when_full="refuse")))
     send(slot, Turn("a", 1, 1), (b"x", 500, record("C", b"1")))
     before = slot.dump()
-    with pytest.raises(CollectionFullError):
-        send(slot, Turn("a", 2, 1), (b"y", 500, record("C", b"1")), (b"x", 500, record("C", b"2")))
+    with pytest.raises(CollectionFullError) as caught:
+        send(slot, Turn("a", 2, 1), (b"y", 500, record("C", b"1")), (b"x", 500, record("C", b"23")))
+    assert str(caught.value).startswith(
+        f"message 2 of a call to slot 0 of topic {slot.topic.name} brings 1 item of 6 bytes, and b'x' has no room: "
+        "max_items is 1, max_bytes is 65536; consume it first"
+    )
+    assert caught.value.room == 1
     assert slot.dump() == before
     (held,) = slot.claim(owner_at(slot, 500)).messages
     slot.ack((held.content, held.claim_score))
@@ -192,8 +197,12 @@ def test_a_sum_is_exact_up_to_its_bound_and_refused_beyond(make_slot: MakeSlot) 
     slot.send((b"x", 500, record("S", number=most)), (b"y", 500, record("S", number=-most)))
     before = slot.dump()
     for name, number in ((b"x", 1), (b"y", -1)):
-        with pytest.raises(SumOutOfRangeError):
+        with pytest.raises(SumOutOfRangeError) as caught:
             slot.send((b"z", 500, record("S", number=1)), (name, 500, record("S", number=number)))
+        assert str(caught.value).startswith(
+            f"message 2 of a call to slot 0 of topic {slot.topic.name} adds {number} to the sum of {name!r}; a sum "
+            "must stay within 2^53 - 1, plus or minus"
+        )
     assert {name: value for name, value in slot.dump().items() if b"marks" not in name} == {
         name: value for name, value in before.items() if b"marks" not in name
     }
