@@ -133,7 +133,7 @@ def test_a_server_that_dies_says_where_to_go_on(monkeypatch: pytest.MonkeyPatch,
                 yield number, line
 
         monkeypatch.setattr(send, "read_lines", dying)
-        monkeypatch.setattr(send, "_PATIENCE_S", 0.5)
+        monkeypatch.setattr(send, "_PATIENCE_S", 5.0)
         ran = cli("send", "work", "--file", str(tmp_path / "lines"), "--time-range", "1h", code=1)
     assert ran.err.count("\n") == 1
     said = re.search(r"; ([\d,]+) were accepted: all before line (\d+); go on at line (\d+)\n$", ran.err)
