@@ -23,7 +23,7 @@ BENCH := $(VENV)/.installed-bench
 SPARK := $(VENV)/.installed-spark
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test coverage test-failed test-redis test-long test-spark-long test-docker chaos histories simulation bench bench-peers bench-rivals mutants check lint lint-lua types layers headers format constraints clean
+.PHONY: help demo demo-spark test coverage test-failed test-redis test-long test-spark-long test-docker chaos campaign histories simulation bench bench-peers bench-rivals mutants check lint lint-lua types layers headers format constraints clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -85,6 +85,9 @@ test-docker: $(DEV)  ## docker-compose.yml and the image, where a Docker engine 
 
 chaos: $(DEV)  ## Worker processes under faults, on 3 + 3 Redis and 3 ZooKeepers, about 8 minutes
 	$(BIN)/python -m benchmarks.chaos
+
+campaign: $(DEV)  ## Half an hour of processes under 200 seeded faults; writes docs/internals/reliability.md; CAMPAIGN_FLAGS="--seed 2"
+	$(BIN)/python -m tests.campaign --json benchmarks/results/campaign.json --page docs/internals/reliability.md $(CAMPAIGN_FLAGS)
 
 histories: $(DEV)  ## Random histories with faults on one Redis and on a cluster; HISTORY_FLAGS="--minutes 10"
 	$(BIN)/python -m tests.histories --server alone $(HISTORY_FLAGS)

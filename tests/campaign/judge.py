@@ -109,12 +109,20 @@ class _View:
         return min(run.end_s, self.killed_s.get(run.pid, FOREVER_S))
 
     def met(self, run: Run, from_s: float, to_s: float) -> Iterator[Trouble]:
-        """Return the troubles of a run's process, of the servers of its slot, and of ZooKeeper in a time."""
-        for who in (f"pid {run.pid}", "zookeeper", "all"):
-            yield from self.between(who, from_s, to_s)
+        """Return the troubles of a run's process and of the servers of its slot in a time."""
+        yield from self.between(f"pid {run.pid}", from_s, to_s)
+        yield from self.shards_met(run, from_s, to_s)
+
+    def shards_met(self, run: Run, from_s: float, to_s: float) -> Iterator[Trouble]:
+        """Return the troubles of the servers of a run's slot in a time."""
         for who, held_s, left_s in self._shards(run):
             if held_s <= to_s and left_s >= from_s:
                 yield from self.between(who, max(from_s, held_s), min(to_s, left_s))
+
+    def left(self, run: Run, from_s: float, to_s: float) -> bool:
+        """Return whether a run's process gave up its slot in a time."""
+        events = self.story.owners.get((run.topic, run.slot), ())
+        return any(pid == run.pid and not owns and from_s <= at_s <= to_s for at_s, pid, owns in events)
 
     def between(self, who: str, from_s: float, to_s: float) -> Iterator[Trouble]:
         """Return somebody's troubles that touch a time."""
@@ -181,17 +189,28 @@ def duplicated(view: _View, verdict: Verdict) -> Iterator[Violation]:
 
 
 def _cause(view: _View, first: Run, second: Run, send: Send | None) -> str | None:
-    """Return why a send came again after its first handling: the last trouble before it came again."""
-    since_s = view.story.claimed_s(first) - CLOCKS_S
-    met = list(view.met(first, since_s, second.start_s))
-    if send is not None and send.ended_s > since_s:  # it may have been sent twice
-        until_s = min(send.ended_s, second.start_s)
-        met += view.met(first, send.begun_s, until_s)
-        met += view.between(f"pid {send.pid}", send.begun_s, until_s)
-    if not met:
-        return None
-    own = [each for each in met if each.who == f"pid {first.pid}"]
-    return max(own or met, key=lambda each: each.from_s).cause
+    """Return why a send came again: the last trouble before it, of its worker, of the way it was sent, or of servers.
+
+    ZooKeeper's troubles are a cause only where the worker gave up the slot.
+    """
+    since_s, until_s = view.story.claimed_s(first) - CLOCKS_S, second.start_s
+    own = list(view.between(f"pid {first.pid}", since_s, until_s))
+    if own:
+        return _last(own)
+    if send is not None and send.ended_s > since_s:  # it was still being sent, and may have been sent twice
+        sent_s = min(send.ended_s, until_s)
+        sending = [*view.between(f"pid {send.pid}", send.begun_s, sent_s)]
+        sending += view.shards_met(first, send.begun_s, sent_s)
+        if sending:
+            return f"{_last(sending)}: sent twice"
+    met = list(view.shards_met(first, since_s, until_s))
+    if not met and view.left(first, since_s, until_s):
+        met = list(view.between("zookeeper", since_s, until_s))
+    return _last(met) if met else None
+
+
+def _last(troubles: list[Trouble]) -> str:
+    return max(troubles, key=lambda trouble: trouble.from_s).cause
 
 
 def overlapping(view: _View, verdict: Verdict) -> Iterator[Violation]:
@@ -212,7 +231,7 @@ def serial(view: _View, verdict: Verdict) -> Iterator[Violation]:
 def _excused(view: _View, verdict: Verdict, first: Run, second: Run, kind: str) -> Iterator[Violation]:
     lease_s = view.rules.lease_s
     for trouble in view.met(first, view.story.claimed_s(first), second.start_s):
-        if trouble.to_s - trouble.from_s >= lease_s and trouble.who != "zookeeper":
+        if trouble.to_s - trouble.from_s >= lease_s:
             verdict.overlaps[trouble.cause] += 1
             return
     yield Violation(kind, f"{_run(first)} and {_run(second)}")

@@ -64,7 +64,7 @@ class Trouble:
 
     Attributes:
         cause: Its name, for example `worker killed`.
-        who: `pid 123`, `shard 0`, `zookeeper`, or `all`.
+        who: `pid 123`, `shard 0` or `zookeeper`.
         from_s: Its beginning.
         to_s: Its end; infinite for a process that was killed.
     """

@@ -1,4 +1,4 @@
-"""A TCP connection that can be cut: passes any bytes, where `proxy.py` understands Redis."""
+"""A TCP connection that can be cut or slow: passes any bytes, where `proxy.py` understands Redis."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Link:
     def __init__(self, port: int) -> None:
         self._target = port
         self._open = True
+        self._late_s = 0.0
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="link", daemon=True)
@@ -36,6 +37,10 @@ class Link:
     def mend(self) -> None:
         """Let connections through again."""
         self._open = True
+
+    def slow(self, seconds: float) -> None:
+        """Pass on what comes in either direction so much later; 0: at once."""
+        self._late_s = seconds
 
     def close(self) -> None:
         """Cut everything and end."""
@@ -73,8 +78,8 @@ class Link:
                     far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
                     self._writers.add(far_writer)
                     try:
-                        there = asyncio.ensure_future(_pass(reader, far_writer))
-                        back = asyncio.ensure_future(_pass(far_reader, writer))
+                        there = asyncio.ensure_future(self._pass(reader, far_writer))
+                        back = asyncio.ensure_future(self._pass(far_reader, writer))
                         await asyncio.wait((there, back), return_when=asyncio.FIRST_COMPLETED)
                         there.cancel()
                         back.cancel()
@@ -85,9 +90,10 @@ class Link:
             writer.transport.abort()
             self._writers.discard(writer)
 
-
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await reader.read(65_536):
-            writer.write(data)
-            await writer.drain()
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65_536):
+                if self._late_s:
+                    await asyncio.sleep(self._late_s)
+                writer.write(data)
+                await writer.drain()

@@ -62,6 +62,12 @@ FOLDED = ("try 10 9 b2 fold c3 i3", "sent 10.1 b2 - -", "begin 11.4 2 r3 fold 0 
         pytest.param("duplicated", (*GOOD, *AGAIN, "trouble worker_killed pid_3 12 inf"), id="a stranger's trouble"),
         pytest.param("duplicated", (*GOOD, *AGAIN, "trouble failover shard_1 12 13"), id="another shard's trouble"),
         pytest.param("duplicated", (*GOOD, *AGAIN, "trouble failover shard_0 7 8"), id="a trouble before the claim"),
+        pytest.param(
+            "duplicated", (*GOOD, *AGAIN, "trouble election zookeeper 12 13"), id="ZooKeeper, and no slot left"
+        ),
+        pytest.param(
+            "duplicated", (*GOOD, *AGAIN, "trouble producer_cut pid_9 10 10.5"), id="a trouble of a send that had ended"
+        ),
         pytest.param("overlap of a content", (*GOOD, *AT_ONCE, "trouble failover shard_0 11.3 11.4"), id="at once"),
         pytest.param(
             "overlap of a content", (*GOOD, *AT_ONCE, "trouble worker_paused pid_1 11.2 17"), id="a shorter pause"
@@ -91,12 +97,13 @@ def test_the_judge_finds(kind: str, lines: tuple[str, ...]):
         (KILLED, "worker killed"),
         ("trouble failover shard_0 12 13", "failover"),
         ("trouble without_a_leader zookeeper 19 25", "without a leader"),
-        ("trouble producer_cut pid_9 10 10.5", "producer cut"),
+        ("trouble producer_cut pid_9 10 10.5", "producer cut: sent twice"),
+        ("trouble failover shard_0 10 10.5", "failover: sent twice"),
     ],
 )
 def test_a_duplicate_is_explained_by_a_trouble_of_who_had_it(trouble: str, cause: str):
     lines = [line.replace("sent 10.1", "sent 11") for line in GOOD]
-    verdict = verdict_of(*lines, *AGAIN, trouble, "owns 12 2 each 0")
+    verdict = verdict_of(*lines, *AGAIN, trouble, "leaves 19 1 each 0", "owns 19 2 each 0")
     assert verdict.violations == []
     assert verdict.duplicates == {cause: 1}
 

@@ -1,0 +1,175 @@
+"""A worker process of a campaign. Run with `python -m tests.campaign.worker OPTIONS`; SIGTERM stops it.
+
+It also runs beside the release before: it uses only what both know.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from rmq import Coordinator, RmqClient
+from rmq._model.deliveries import Delivery
+from rmq.delayed import DelayedQueue
+from rmq.errors import RmqError
+from tests.campaign.clocks import sleep_by_select
+from tests.campaign.links import use_links
+from tests.campaign.topics import (
+    COLLECT,
+    DELAYED,
+    FIXED,
+    GROUP,
+    LEASE_S,
+    SESSION_S,
+    SLOTS,
+    SPARK,
+    STREAM,
+    Sent,
+    sent_of,
+    topics,
+)
+from tests.histories.journal import Journal, now_s
+
+TICK_S = 0.02
+STATUS_TICKS = 10
+STILL_S = 0.5
+"""A process that misses so much time says so."""
+
+SINGLE = (FIXED, COLLECT)
+"""Topics whose handlers get one delivery at a time; those of the others get batches."""
+
+DRAIN_S = LEASE_S * 2.0
+LONG_S = LEASE_S * 1.5
+SHORT_S = 0.002
+LONG_CHANCE = 0.0002
+FAIL_CHANCE = 0.01
+
+
+class Handling:
+    """What each handler does: writes down its beginning and end, takes some time, and fails now and then."""
+
+    def __init__(self, journal: Journal, seed: int) -> None:
+        self._journal = journal
+        self._chance = random.Random(seed)
+        self._numbers = itertools.count()
+
+    def __call__(self, given: Delivery | list[Delivery]) -> None:
+        """Handle a delivery, or a batch."""
+        deliveries = given if isinstance(given, list) else [given]
+        runs = [(self._begin(each, each.topic.name, each.text), each) for each in deliveries]
+        long = given is not deliveries and self._chance.random() < LONG_CHANCE
+        time.sleep(LONG_S if long else self._chance.random() * SHORT_S)
+        fails = self._chance.random() < FAIL_CHANCE
+        self._end(runs, fails)
+        if fails:
+            raise ValueError("this one fails")
+
+    def value(self, delivery: Delivery, value: bytes) -> str:
+        """Note that a value of the delayed queue is handled; return the name of the run."""
+        return self._begin(delivery, DELAYED, value.decode())
+
+    def done(self, run: str, delivery: Delivery) -> None:
+        """Note its end."""
+        self._end([(run, delivery)], False)
+
+    def _begin(self, delivery: Delivery, topic: str, content: str) -> str:
+        run = f"{os.getpid()}.{next(self._numbers)}"
+        if topic in (DELAYED, SPARK):
+            carried = [Sent(content)]
+        elif topic == COLLECT:
+            carried = [sent_of(item) for item in delivery.items]
+        else:
+            carried = [] if delivery.body is None else [sent_of(delivery.body)]
+        ids, due_ms = ",".join(each.sent_id for each in carried), max((each.due_ms for each in carried), default=0)
+        slot = -1 if topic == DELAYED else delivery.slot
+        values = (topic, slot, content, ids, delivery.claimed_ms, due_ms)
+        self._journal.write("begin", now_s(), os.getpid(), run, *values)
+        return run
+
+    def _end(self, runs: Iterable[tuple[str, Delivery]], fails: bool) -> None:
+        # `late`: somebody else has the message or will have it; nobody counts on this outcome
+        by_outcome: dict[str, list[str]] = {}
+        for run, delivery in runs:
+            by_outcome.setdefault("late" if delivery.lost else "failed" if fails else "acked", []).append(run)
+        for outcome, names in by_outcome.items():
+            self._journal.write("end", now_s(), outcome, *names)
+
+
+def watch(journal: Journal, coordinator: Coordinator, status: Path) -> None:
+    """Write down every change of the slots that may be claimed from, and when this process stood still.
+
+    The file `status` says all the while how many slots there are.
+    """
+    owned: set[tuple[str, int]] = set()
+    last_s = now_s()
+    for tick in itertools.count():
+        time.sleep(TICK_S)
+        at_s = now_s()
+        if at_s - last_s > STILL_S:
+            journal.write("trouble", "process stood still", f"pid {os.getpid()}", last_s, at_s)
+        last_s = at_s
+        before, owned = owned, set(coordinator.owned())
+        for kind, keys in (("owns", owned - before), ("leaves", before - owned)):
+            for topic, slot in keys:
+                journal.write(kind, at_s, os.getpid(), topic, slot)
+        if tick % STATUS_TICKS == 0:
+            status.write_text(f"{os.getpid()} {len(owned)}\n")
+
+
+def take(queue: DelayedQueue, handling: Handling, ended: threading.Event) -> None:
+    """Take values out of the delayed queue until the end."""
+    while not ended.is_set():
+        try:
+            delivery = queue.claim_soon(0.3)
+            if delivery is not None:
+                run = handling.value(delivery, queue.value_of(delivery))
+                handling.done(run, delivery)
+                queue.finish(delivery)
+        except RmqError:
+            ended.wait(0.2)
+
+
+def main() -> None:
+    options: dict[str, Any] = json.loads(sys.argv[1])
+    logging.basicConfig(
+        level="INFO",
+        filename=options["log"],
+        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(threadName)s: %(message)s",
+        datefmt="%H:%M:%S",
+    )
+    logging.getLogger("rmq.worker").setLevel(logging.ERROR)  # handlers fail by design
+    use_links(options["links"])
+    sleep_by_select()
+    journal = Journal(options["journal"])
+    handling = Handling(journal, options["seed"])
+    hosts, name, chroot = options["hosts"], options["name"], options["chroot"]
+    coordinator = Coordinator(hosts, name, chroot=chroot, session_timeout_s=SESSION_S, drain_timeout_s=DRAIN_S)
+    ended = threading.Event()
+    url = options["url"]
+    with RmqClient(url, timeout_s=3.0, deadline_s=15.0) as plain:
+        queue = DelayedQueue(plain, DELAYED, slots=SLOTS // 4, lease=timedelta(seconds=LEASE_S))
+        taker = threading.Thread(target=take, args=(queue, handling, ended))
+        client = RmqClient(url, zookeeper=coordinator, timeout_s=3.0, deadline_s=15.0)
+        for topic in topics():
+            group = GROUP if topic.name == STREAM else None
+            batch = None if topic.name in SINGLE else 20
+            client.listener(topic, threads=2, batch=batch, group=group, start="all")(handling)
+        taker.start()
+        threading.Thread(target=watch, args=(journal, coordinator, Path(options["status"])), daemon=True).start()
+        client.run(drain_s=DRAIN_S)
+        ended.set()
+        taker.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""A small campaign: a few thousand messages and a dozen faults on a cluster; `make campaign` gives it half an hour."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.campaign.topics import topics
+
+ROOT = Path(__file__).resolve().parents[2]
+MESSAGES, FAULTS = 4_000, 12
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_small_campaign_breaks_no_promise(tmp_path: Path):
+    result = tmp_path / "campaign.json"
+    # how long a slot may be without an owner is for a machine that has nothing else to do: here it may take long
+    options = ["--messages", MESSAGES, "--faults", FAULTS, "--minutes", 0.4, "--brief", "--no-spark"]
+    options += ["--recovery", 60, "--keep", tmp_path / "events", "--json", result]
+    command = [sys.executable, "-m", "tests.campaign", *map(str, options)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
+    assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-6000:]
+    report = json.loads(result.read_text("utf-8"))
+    assert report["violations"] == {}
+    assert sum(report["faults"].values()) == FAULTS
+    assert report["accepted"] > MESSAGES / 10
+    assert report["runs"] > len(topics())
