@@ -189,6 +189,11 @@ class Delivery:
         return None
 
     @property
+    def version(self) -> int | None:
+        """The largest `version=` of its sends, where the topic keeps `Newest`: that of its body. Else `None`."""
+        return None
+
+    @property
     def wanted(self) -> int:
         """How many parts a join waits for; 0 where it is none."""
         return 0

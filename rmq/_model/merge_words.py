@@ -92,6 +92,11 @@ def sends(number: int) -> str:
     return f"{number:,} {'send' if number == 1 else 'sends'}" if number else "-"
 
 
+def sends_words(message: Carrier) -> str:
+    """Return how many sends a message stands for, and its version if it has one: `2 sends, version 7`."""
+    return sends(message.merged) + ("" if message.version is None else f", version {message.version}")
+
+
 def sent(message: Carrier, now_ms: int) -> str:
     """Return how long ago the sends of a message arrived: the first one's and the last one's age, `2 m - 3.1 s ago`.
 

@@ -10,7 +10,7 @@ from rmq._model.deliveries import Delivery, Fold, Holder
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.records import BODIES, ITEMS, NOTHING, Record, read_record
 from rmq._model.replies import Claimed
-from rmq._model.sends import body_of
+from rmq._model.sends import body_of, version_of
 from rmq._model.times import moment_of
 from rmq._model.topics import Topic
 
@@ -75,6 +75,11 @@ class MergedDelivery(Delivery):
     def last_sent(self) -> datetime | None:
         """When the last of its sends arrived, likewise."""
         return moment_of(self.record.last_ms)
+
+    @property
+    def version(self) -> int | None:
+        """The largest `version=` of its sends, where the topic keeps `Newest`."""
+        return version_of(self.record)
 
     @property
     def wanted(self) -> int:

@@ -18,12 +18,18 @@ M = TypeVar("M")
 class SendResult:
     """How a send was taken.
 
+    `new` and `merged` count the messages of the call, each as one, whatever its `weight`. The totals of the topic's
+    stats count sends, by their weight, so that these numbers are no totals to add up.
+
     Attributes:
         new: Messages that became an entry of their own.
-        merged: Messages that merged with one of the same content in the backlog.
+        merged: All others: they merged with one of the same content in the backlog, or a `Leading` window without
+            `trailing` dropped them. The total `merged` leaves out what a window dropped.
         outcomes: Per message in the order of sending, True where it was new; empty unless asked for.
         ids: Stream topics: ids of the entries, in the order of sending; empty unless asked for.
-        dropped: Messages that were dropped to make room, where the topic does that; those just sent may be among them.
+        dropped: What was dropped meanwhile. With `WhenFull.DROP`, messages that made room, each as one, however many
+            sends it stands for; those just sent may be among them. With `Leading` windows without `trailing`, sends of
+            this call, by their weight; their messages are in `merged`, too.
     """
 
     new: int
@@ -34,7 +40,7 @@ class SendResult:
 
     @property
     def accepted(self) -> int:
-        """All messages that were stored: `new + merged`."""
+        """All messages of the call: `new + merged`. Of these, what `dropped` counts is not stored, or not any more."""
         return self.new + self.merged
 
 

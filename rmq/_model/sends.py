@@ -19,6 +19,7 @@ class Sends(TypedDict, total=False):
     first_sent_ms: int | None
     last_sent_ms: int | None
     wanted: int
+    version: int | None
 
 
 def told(topic: Topic, stored: bytes | None) -> tuple[bytes | None, Sends]:
@@ -37,7 +38,13 @@ def told(topic: Topic, stored: bytes | None) -> tuple[bytes | None, Sends]:
         "first_sent_ms": record.first_ms or None,
         "last_sent_ms": record.last_ms or None,
         "wanted": record.wanted,
+        "version": version_of(record),
     }
+
+
+def version_of(record: Record) -> int | None:
+    """Return the version of a record's body; `None` where it has none: it is not of `Newest`, or not of a script."""
+    return record.number if record.kind == "N" and isinstance(record.number, int) and record.number >= 0 else None
 
 
 def body_of(record: Record) -> tuple[bytes | None, str]:

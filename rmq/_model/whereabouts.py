@@ -31,6 +31,7 @@ class _InSlot:
         first_sent_ms: When the first of them arrived, epoch ms by Redis' clock; `None` where that is unknown.
         last_sent_ms: When the last of them arrived, likewise.
         wanted: How many parts a join waits for; 0 where it is none.
+        version: The largest version of its sends, where the topic keeps `Newest`; else `None`.
     """
 
     topic: str
@@ -43,6 +44,7 @@ class _InSlot:
     first_sent_ms: int | None = field(default=None, kw_only=True)
     last_sent_ms: int | None = field(default=None, kw_only=True)
     wanted: int = field(default=0, kw_only=True)
+    version: int | None = field(default=None, kw_only=True)
 
     @property
     def text(self) -> str:

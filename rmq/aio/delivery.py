@@ -53,6 +53,7 @@ class Delivery:
         last_sent: datetime | None
         first_sent_ms: int | None
         last_sent_ms: int | None
+        version: int | None
         wanted: int
         complete: bool
 

@@ -58,7 +58,7 @@ def folded(topic: Topic, found: Carrier | None) -> Document:
     return {
         "value": [json_payload(item) for item in value] if isinstance(value, tuple) else _plain(value),
         "item_count": item_count(found),
-        **picked(found, "merged first_sent_ms last_sent_ms wanted complete"),
+        **picked(found, "merged first_sent_ms last_sent_ms version wanted complete"),
     }
 
 

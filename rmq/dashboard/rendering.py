@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, Response
 
 from rmq import __version__
 from rmq._model.display import dashed, from_now, safe_lines, shown, span, when
-from rmq._model.merge_words import count_words, items_words, merge_name, merge_words, sends
+from rmq._model.merge_words import count_words, items_words, merge_name, merge_words, sends_words
 from rmq.dashboard.charts import short
 from rmq.dashboard.queries import Reader, digest
 from rmq.dashboard.security import NOTE_COOKIE, Forms
@@ -89,7 +89,7 @@ class Pages:
             lstrip_blocks=True,
         )
         functions = [short, span, when, from_now, payload, shown, message_link, link, dashed]
-        functions += [count_words, items_words, merge_name, merge_words, sends]
+        functions += [count_words, items_words, merge_name, merge_words, sends_words]
         self._templates.globals.update({each.__name__: each for each in functions})  # pyright: ignore[reportUnknownMemberType]
 
     def render(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:

@@ -32,7 +32,7 @@ from tests.conftest import MakeTopic
 from tests.support.cli import COLORFUL, Cli, bury
 
 HOUR_MS = 3_600_000
-KEYS = {"value", "item_count", "merged", "first_sent_ms", "last_sent_ms", "wanted", "complete"}
+KEYS = {"value", "item_count", "merged", "first_sent_ms", "last_sent_ms", "version", "wanted", "complete"}
 
 
 def registered(
@@ -217,6 +217,8 @@ def test_versions_and_items_and_parts(
     found = [client.inspect(topic).peek()[0] for topic in (newest, tags, orders)]
     assert [message.value for message in found] == [b"new", (b"x", b"y"), (b"invoice",)]
     assert (found[2].wanted, found[2].complete) == (2, False)
+    assert "    2 sends, version 7, sent " in cli("find", newest.name, "a").out
+    assert ", 2 sends, version 7, sent " in cli("consume", newest.name, "--max", "1").out
 
 
 def test_rows_of_a_file_carry_it_all(

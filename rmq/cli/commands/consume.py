@@ -13,7 +13,7 @@ from rmq._claiming.consumer import Consumer
 from rmq._model.deliveries import Delivery
 from rmq._model.display import span, when
 from rmq._model.entries import StreamDelivery
-from rmq._model.merge_words import carried, sends, sent
+from rmq._model.merge_words import carried, sends_words, sent
 from rmq._processes.signals import until_signal
 from rmq.cli import documents
 from rmq.cli.console import Session
@@ -162,5 +162,5 @@ class _Printer:
         if delivery.due_ms is not None and late_ms is not None:
             facts += [f"due {when(delivery.due_ms)}", f"{span(late_ms)} late"]
         if delivery.topic.merge is not None:
-            facts.append(f"{sends(delivery.merged)}, sent {sent(delivery, delivery.claimed_ms)}")
+            facts.append(f"{sends_words(delivery)}, sent {sent(delivery, delivery.claimed_ms)}")
         self._session.message(delivery.content, facts, carried(delivery))

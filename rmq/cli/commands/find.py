@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from rmq._model.display import from_now, shown, span
-from rmq._model.merge_words import Carrier, carried, sends, sent, value_words
+from rmq._model.merge_words import Carrier, carried, sends_words, sent, value_words
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import AnyPlace, FoundMessage, PeekedMessage, Whereabouts
 from rmq.cli import documents
@@ -77,7 +77,7 @@ def _print_folded(session: Session, topic: Topic, message: Carrier, now_ms: int)
     """Print what a message of a topic with a merge carries, and of how many sends."""
     if topic.merge is None:
         return
-    session.line(f"    {sends(message.merged)}, sent {sent(message, now_ms)}")
+    session.line(f"    {sends_words(message)}, sent {sent(message, now_ms)}")
     if (what := carried(message)) is not None:
         size = f", {len(message.body or b''):,} bytes" if what[0] == "body" else ""
         session.line(f"    {what[0]}{size}: ", what[1])

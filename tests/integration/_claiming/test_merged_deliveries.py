@@ -13,6 +13,7 @@ from rmq import (
     Fixed,
     JoinMessage,
     Merge,
+    Newest,
     PriorityMessage,
     RangeMergeMessage,
     RmqClient,
@@ -51,6 +52,17 @@ def test_a_sum_and_how_many_sends_it_stands_for(client: RmqClient, make_topic: M
     assert delivery.first_sent_ms <= delivery.last_sent_ms <= delivery.claimed_ms
     assert delivery.first_sent.timestamp() * 1_000 == pytest.approx(delivery.first_sent_ms)
     assert (delivery.wanted, delivery.complete) == (0, True)
+
+
+def test_the_newest_body_comes_with_its_version(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, merge=Merge(Newest()))
+    producer = client.producer(topic)
+    for version in (7, 2**53 - 1, 8):
+        producer.send(PriorityMessage("sku:1", 10, body=f"price {version}", version=version))
+    [peeked] = client.inspect(topic).peek()
+    version, delivery = only(client, topic, "version")
+    assert peeked.version == version == 2**53 - 1
+    assert (delivery.body, delivery.merged) == (b"price 9007199254740991", 3)
 
 
 def test_items_are_folded_in_the_order_of_sending(client: RmqClient, make_topic: MakeTopic) -> None:

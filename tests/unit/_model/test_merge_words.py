@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rmq._model.merge_words import carried, merge_name, merge_words, plain_value, sends, sent, value_words
+from rmq._model.merge_words import carried, merge_name, merge_words, plain_value, sends, sends_words, sent, value_words
 from rmq._model.merging import PER_MESSAGE, Merge
 from rmq._model.reducers import Collect, Keep, Max, Min, Newest, Replace, Sum
 from rmq._model.topics import Topic, TopicType
@@ -88,6 +88,8 @@ def test_numbers_that_json_has_not_become_text() -> None:
 
 def test_sends_in_words() -> None:
     assert [sends(number) for number in (0, 1, 1_234)] == ["-", "1 send", "1,234 sends"]
+    assert sends_words(message(merged=2)) == "2 sends"
+    assert sends_words(message(merged=2, version=0)) == "2 sends, version 0"
     first, last = NOW_MS - 3_600_000, NOW_MS - 90_000
     assert sent(message(), NOW_MS) == "-"
     assert sent(message(first_sent_ms=first, last_sent_ms=last), NOW_MS) == "1 h - 1 m ago"

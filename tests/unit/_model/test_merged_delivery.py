@@ -31,6 +31,17 @@ def test_a_topic_without_merge_counts_nothing() -> None:
     assert (delivery.first_sent, delivery.last_sent) == (None, None)
     assert (delivery.first_sent_ms, delivery.last_sent_ms) == (None, None)
     assert (delivery.wanted, delivery.complete, delivery.fold(json_merge_patch, {})) == (0, True, {})
+    assert delivery.version is None
+
+
+def test_only_what_keeps_the_newest_has_a_version() -> None:
+    assert deliver(Record(2, 1, 1, 77, "N", b"=body")).version == 77
+    assert deliver(Record(2, 1, 1, 0, "N", b"=body")).version == 0
+    assert deliver(b"a body of a release before").version is None
+    for number in (math.nan, math.inf, 1.5, -1):  # of no script
+        assert deliver(Record(2, 1, 1, number, "N", b"=body")).version is None
+    for kind in "KRXISCUJ":
+        assert deliver(Record(2, 1, 1, 77, kind)).version is None
 
 
 def test_how_many_sends_and_when() -> None:

@@ -45,6 +45,7 @@ def test_value_and_body(record: Record, value: Any, body: bytes | None) -> None:
     assert (found.value, found.body, found.merged) == (value, body, 2)
     assert (found.first_sent_ms, found.last_sent_ms) == (5, 9)
     assert found.first_sent == datetime(1970, 1, 1, 0, 0, 0, 5_000, UTC)
+    assert found.version == (77 if record.kind == "N" else None)
     assert (found.wanted, found.complete) == ((3, False) if record.kind == "J" else (0, True))
 
 
