@@ -21,13 +21,12 @@ from benchmarks.support.harness import Benchmark, Document, Row, results_folder,
 Figures = dict[str, Any]
 NOT_TRIED = {
     "Inngest": (
-        "the package inngest-cli 1.45.1 downloads its program while it is installed, and could not: "
-        "`node postinstall.js`, `FetchError: request to (the project's page of releases) failed, reason: "
-        "getaddrinfo ENOTFOUND`"
+        "its package `inngest-cli` 1.45.1 is an installer, which downloads the program from the project's page of "
+        "releases; these runs had no access to that page"
     ),
-    "BullMQ Pro": "groups and batches are in a paid package; `npm view @taskforcesh/bullmq-pro`: `404 Not Found`",
+    "BullMQ Pro": "groups and batches are in a paid package, which the public registry does not have",
 }
-"""Named as rivals elsewhere, and not to be had here; the error that was seen."""
+"""Named as rivals elsewhere, and not to be had from the public registries alone."""
 
 
 def measure(options: argparse.Namespace) -> Document:

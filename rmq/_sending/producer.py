@@ -56,7 +56,8 @@ class Producer:
         Args:
             message: The message.
             once: Topics with `merge=`: a name for this call, 1 to 200 characters. A call of that name within an hour
-                of it, by any process, changes nothing and returns the same.
+                of it, by any process, changes nothing and returns the same. Each slot keeps names by itself: a call of
+                that name with another content is refused where that is in the same slot, and else is another call.
 
         Returns:
             One new or one merged; on a stream topic with the entry's id.
@@ -111,7 +112,8 @@ class Producer:
             fold: Topics with `merge=`: fold messages of one content by the topic's reducer before they are sent: the
                 result is the same, with fewer messages on the way. Not together with `outcomes`.
             once: Topics with `merge=`: a name for this call, as for `send`. A repeat has to send the same messages in
-                the same order, with the same `fold`.
+                the same order, with the same `fold`. Each slot checks what it gets by itself: of a repeat with other
+                messages, one slot may refuse its part, and another one store what is new to it.
 
         Returns:
             How many were new and merged; zero and zero for no messages.

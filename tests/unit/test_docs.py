@@ -73,6 +73,11 @@ def test_prose_is_wrapped(page: Path) -> None:
     assert [line for line in spans_joined if len(line) > 100 and " " in line.strip(" -")] == []
 
 
+def test_lines_of_the_changelog_are_wrapped() -> None:
+    lines = (ROOT / "CHANGELOG.md").read_text("utf-8").splitlines()
+    assert [line for line in lines if len(line) > 150] == []
+
+
 def test_pitfalls_are_numbered_without_a_gap() -> None:
     numbers = [int(number) for number in re.findall(r"^### (\d+)\. ", PITFALLS.read_text("utf-8"), re.MULTILINE)]
     assert numbers == list(range(1, len(numbers) + 1))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from typing import Any
 
 import pytest
 
+from benchmarks import report
 from benchmarks.merging_rivals.judging import Sent, judge
 from benchmarks.merging_rivals.work import works
+from benchmarks.support.harness import RESULTS, ROOT
 
 SENDS = {("a", 1): Sent(1, 0), ("a", 2): Sent(1, 1_000), ("b", 1): Sent(-1, 0)}
 
@@ -88,3 +92,26 @@ def test_works_are_the_same_every_time_and_number_each_key_from_1() -> None:
         for send in work.sends:
             counted[send.key] = counted.get(send.key, 0) + 1
             assert send.number == counted[send.key]
+
+
+# --- the page
+
+
+def test_the_page_is_what_the_results_say() -> None:
+    page = (ROOT / "docs" / "guide" / "merging_rivals.md").read_text("utf-8")
+    assert report.render(page, RESULTS) == page
+    for word in ("getaddrinfo", "FetchError", "404"):  # what one machine could not reach says nothing of a rival
+        assert word not in page
+
+
+def git(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", "-C", str(ROOT), *args], capture_output=True, text=True, check=False)
+
+
+WHOLE_HISTORY = git("rev-parse", "--is-shallow-repository").stdout.strip() == "false"
+
+
+@pytest.mark.skipif(not WHOLE_HISTORY, reason="needs the whole history of a clone")
+def test_the_page_names_a_commit_of_this_history() -> None:
+    commit = json.loads((RESULTS / "merging_rivals.json").read_text("utf-8"))["machine"]["commit"]
+    assert git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0, commit
