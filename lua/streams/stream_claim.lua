@@ -29,8 +29,9 @@
 -- Errors: RMQ_FENCED stored_epoch epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
 -- Complexity: O((limit + settled + scan_limit) log N)
 -- Notes: redeliveries get half of the room while there is something new, so that neither holds up the other; an owner
---   keeps the order and takes them first. A group that is gone with a lost stream begins anew at its first entry,
---   though not for one who only settles. Not to be repeated after a lost reply: the lease settles it.
+--   keeps the order and takes them first. A new owner takes nothing while a lease of one before runs. A group that is
+--   gone with a lost stream begins anew at its first entry, though not for one who only settles. Not to be repeated
+--   after a lost reply: the lease settles it.
 -- @include write_totals
 -- @include read_clock
 -- @include check_fence
@@ -103,8 +104,11 @@ local function redeliver(quota)
   swept = swept + scan_pending(slot, pass, now_ms, lease_ms, max_retries, left, scan_limit, out, totals, lost)
 end
 
-local more = false
+local more, others, busy_until = false, false, 0
 if limit > 0 and not paused then
+  others, busy_until = others_at_work(slot, epoch, now_ms, lease_ms)
+end
+if limit > 0 and not paused and busy_until == 0 then
   local turn = tonumber(saved[5] or 0)
   redeliver(epoch ~= '0' and limit or math.floor((limit + turn) / 2))
   if limit % 2 == 1 then
@@ -113,7 +117,7 @@ if limit > 0 and not paused then
   local room = limit - out.number
   if room == 0 or is_full(out) then
     more = true
-  elseif not others_at_work(slot, epoch) then
+  elseif not (others and others_at_work(slot, epoch, now_ms, lease_ms)) then
     -- who does much of the other work takes few new ones: those left over are due at once
     room = out.work <= 48 and math.min(room, 250) or room
     more = read_new(slot, room, piece, bound, largest, out, totals)
@@ -146,6 +150,8 @@ end
 local due = 0
 if more then
   due = now_ms
+elseif busy_until > 0 then
+  due = busy_until
 elseif not paused then
   local first = waits and redis.call('ZRANGE', slot.retry, 0, 0, 'WITHSCORES')[2]
   due = first and math.max(now_ms, tonumber(first)) or 0

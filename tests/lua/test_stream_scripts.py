@@ -234,6 +234,30 @@ def test_a_new_owner_waits_for_the_leases_of_the_one_before(
     assert [(message.content, message.claim_score) for message in found] == [(b"0", 2), (b"1", 2), (b"2", 1), (b"3", 1)]
 
 
+def test_a_new_owner_handles_nothing_beside_the_one_before(
+    topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    """Also no retry that is due, and no delivery of the other one whose lease has ended before the last one's."""
+    store = f"{topic.name}_0"
+    redis_client.xgroup_create(store, "g", "0", mkstream=True)
+    for number in range(4):
+        redis_client.xadd(store, {"content": number})
+    before, after = Member("g", "before"), Member("g", "after")
+    one, two, three = messages(connections.run(streams.claim(topic, 0, before, 3, owner=Owner(1, "zk"))))
+    failed = Outcomes(nacks=[Nack(one.id, 1)])
+    connections.run(streams.claim(topic, 0, before, 0, owner=Owner(1, "zk"), outcomes=failed))
+    redis_client.xclaim(store, "g", "before", 0, [two.id], idle=61_000, justid=True)
+    redis_client.xclaim(store, "g", "before", 0, [three.id], idle=1_000, justid=True)
+    redis_client.hset(next(key for key in all_keys(topic) if key.startswith("group:")), "scan_at", 1)
+    claim = streams.claim(topic, 0, after, 10, owner=Owner(2, "zk"))
+    reply = connections.run(claim)
+    assert messages(reply) == []
+    assert 50_000 < reply.next_due_ms - reply.now_ms <= 59_000
+    redis_client.xclaim(store, "g", "before", 0, [three.id], idle=61_000, justid=True)
+    found = messages(connections.run(claim))
+    assert [(message.content, message.claim_score) for message in found] == [(b"0", 2), (b"1", 2), (b"2", 2), (b"3", 1)]
+
+
 @pytest.mark.parametrize("limit", [1, 2, 3, 10])
 def test_redeliveries_and_new_entries_share_the_room(
     limit: int, topic: Topic, redis_client: Any, connections: Connections
