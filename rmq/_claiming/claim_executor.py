@@ -9,7 +9,7 @@ from typing import Any
 
 from rmq._claiming.claim_round import PATIENCE_S, ClaimPlan, ClaimRound, Visit, groups_of
 from rmq._claiming.claimer import Claimer
-from rmq._claiming.settlements import pack
+from rmq._claiming.settlements import pack, stale_among
 from rmq._model.deliveries import Delivery, Holder
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.replies import ClaimReply
@@ -265,13 +265,12 @@ class ClaimExecutor:
             self._claimer.on_fenced(error.epoch)
 
     def _take_stale(self, visit: Visit, stale: Sequence[bytes], round_: ClaimRound) -> None:
-        gone = set(stale)
-        note_lost([delivery for delivery in visit.settled if delivery.name in gone], round_)
+        note_lost(stale_among(visit.settled, stale), round_)
         log.warning(
             "topic %s, slot %d: %d outcomes came after their lease had been lost; nothing changed for them",
             self._topic.name,
             visit.slot,
-            len(gone),
+            len(stale),
         )
 
     def _leave(self, late: _Late) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from rmq._claiming.portions import bytes_of
 from rmq._model.deliveries import RELEASED, Delivery, Outcome, Verb
@@ -52,6 +54,21 @@ class Settlements:
     def of_claims(self, claim_scores: Iterable[int]) -> list[Delivery]:
         """Return the acked deliveries of these claims."""
         return [delivery for score in claim_scores for delivery in self.acked.get(score, ())]
+
+
+def stale_among(deliveries: Sequence[Delivery], names: Sequence[bytes]) -> list[Delivery]:
+    """Return the deliveries that a script means by the names of those whose claim was stale.
+
+    Two deliveries of one message may be settled in one call: one whose lease has ended, and the one after it. The reply
+    names the message for each of them that was stale; of the two that is the one that was claimed first.
+    """
+    left = Counter(names)
+    found: list[Delivery] = []
+    for delivery in sorted(deliveries, key=attrgetter("claim_score")):
+        if left[delivery.name]:
+            left[delivery.name] -= 1
+            found.append(delivery)
+    return found
 
 
 def pack(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rmq._claiming.claim_round import PATIENCE_S
 from rmq._claiming.leases import take_renewal
 from rmq._claiming.portions import portions
-from rmq._claiming.settlements import nack_of
+from rmq._claiming.settlements import nack_of, stale_among
 from rmq._model.deliveries import Delivery, Outcome, Verb
 from rmq._model.replies import ClaimReply
 from rmq._model.times import monotonic_s
@@ -137,8 +137,7 @@ class Settler:
                 scores = set(reply)
                 unmatched += [delivery for delivery in part.deliveries if delivery.claim_score in scores]
             else:
-                gone = set(reply)
-                settled.stale += [delivery for delivery in part.deliveries if delivery.name in gone]
+                settled.stale += stale_among(part.deliveries, reply)
         return unmatched
 
     def _results(self, parts: Sequence[_Part]) -> Sequence[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq._claiming.settlements import NAMED_ACKS, pack
+from rmq._claiming.settlements import NAMED_ACKS, pack, stale_among
 from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome, Verb
 from rmq._model.replies import Claimed
 from rmq._model.topics import Topic, TopicType
@@ -77,3 +77,12 @@ def test_acks_by_name_are_bounded_over_all_slots_and_the_rest_follows() -> None:
     assert last == []
     sent += [each for part in packed.values() for each in part.deliveries]
     assert sorted(map(id, sent)) == sorted(map(id, many))
+
+
+def test_of_two_deliveries_of_a_message_the_first_one_is_stale() -> None:
+    before, after, other = (delivery(0, index, 0, ACKED) for index in (0, 0, 1))
+    after.claim_score, other.claim_score = before.claim_score + 1_000, before.claim_score + 1_000
+    a, b = before.name, other.name
+    assert stale_among([after, other, before], [a]) == [before]
+    assert stale_among([after, other, before], [a, b, a]) == [before, after, other]
+    assert stale_among([after, other, before], []) == []
