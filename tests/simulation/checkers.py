@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
+from rmq._model.entries import id_key
 from tests.simulation.history import FOREVER_S, History, Run, Sent
 from tests.simulation.plan import SUM_WINDOW_MS
 from tests.simulation.world import EPOCH_MS, START_S
@@ -80,7 +81,7 @@ def unexpected(history: History) -> Iterator[Violation]:
 def duplicated(history: History) -> Iterator[Violation]:
     """What comes again has a cause: a new send, a failure, or a trouble of who had it."""
     for sends, runs in history.of_content().values():
-        for first, second in pairwise(runs):
+        for first, second in chain.from_iterable(pairwise(each) for each in _entries(runs)):
             if first.outcome in ("failed", "late") or _sent_between(sends, first, second):
                 continue
             if not history.met(first.process, clock_s(first.claimed_ms) - 0.01, second.start_s + 0.01):
@@ -102,9 +103,9 @@ def counted_twice(history: History) -> Iterator[Violation]:
 
 def overlap(history: History) -> Iterator[Violation]:
     """While leases hold, a content is in one handler."""
-    for _, runs in history.of_content().values():
+    for entry in chain.from_iterable(_entries(runs) for _, runs in history.of_content().values()):
         open_: list[Run] = []
-        for run in runs:
+        for run in entry:
             open_ = [each for each in open_ if each.end_s > run.start_s]
             for each in open_:
                 if not _excused(history, each, run):
@@ -132,15 +133,26 @@ def order(history: History) -> Iterator[Violation]:
     """Within a claim the larger priority goes first, and the earlier due time."""
     claims: dict[tuple[str, str, int, int], list[Run]] = {}
     for run in history.runs:
-        if (
-            run.stamp < run.claimed_ms + NOT_RENEWED_MS
-        ):  # else its stamp is that of a renewal, of several claims perhaps
+        # a later stamp is that of a renewal, of several claims perhaps; entries have none
+        if not run.entry and run.stamp < run.claimed_ms + NOT_RENEWED_MS:
             claims.setdefault((run.process, run.topic, run.slot, run.stamp), []).append(run)
     for claim in claims.values():
         up = history.topics[claim[0].topic].kind != "priority"
         for first, second in pairwise(claim):
             if (first.score > second.score) if up else (first.score < second.score):
                 yield Violation("order", f"{_run(first)} and {_run(second)}")
+
+
+def fifo(history: History) -> Iterator[Violation]:
+    """With ZooKeeper, the entries of a slot are handled for the first time in the order of their sending."""
+    last: dict[tuple[str, int], Run] = {}
+    for run in history.runs:
+        if not run.entry or not run.epoch or run.attempt > 1:
+            continue
+        before = last.get((run.topic, run.slot))
+        if before and id_key(run.entry) < id_key(before.entry) and not history.forgotten(0.0, run.start_s):
+            yield Violation("fifo", f"{_run(before)} and {_run(run)}")
+        last[run.topic, run.slot] = run
 
 
 def starved(history: History) -> Iterator[Violation]:
@@ -214,7 +226,8 @@ def fenced(history: History) -> Iterator[Violation]:
 
 
 CHECKERS: tuple[Callable[[History], Iterator[Violation]], ...] = (
-    lost, unexpected, duplicated, counted_twice, overlap, stolen, late_begin, serial, fenced, early, order, starved,
+    lost, unexpected, duplicated, counted_twice, overlap, stolen, late_begin, serial, fenced, early, order, fifo,
+    starved,
 )  # fmt: skip
 
 
@@ -222,7 +235,17 @@ def _due_ms(sent: Sent, kind: str, *, latest: bool = False) -> int:
     """Return when a send is due by itself: after the first time that it was carried out, or the last."""
     if kind == "fixed":
         return sent.fixed_ms
-    return sent.executed_ms[-1 if latest else 0] + {"range": sent.what, "sum": SUM_WINDOW_MS}.get(kind, 0)
+    return sent.executed_ms[-1 if latest else 0] + {"range": sent.what, "delayed": sent.what, "sum": SUM_WINDOW_MS}.get(
+        kind, 0
+    )
+
+
+def _entries(runs: list[Run]) -> Iterable[list[Run]]:
+    """Return the handlings of each entry of a stream apart; otherwise all together."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.entry, []).append(run)
+    return found.values()
 
 
 def _forgotten(history: History, sent: Sent) -> bool:

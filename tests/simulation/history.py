@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.simulation.plan import TopicPlan
+from tests.simulation.plan import GROUPS, TopicPlan
 
 FOREVER_S = float("inf")
 
@@ -25,6 +25,7 @@ class Sent:
         state: `open` while it is under way or its process has died in it, then `accepted`, `unknown` or `refused`.
         executed_ms: Redis' times at which it was carried out; several where it was repeated.
         executed_s: The same by the monotonic clock.
+        basis: What its slot follows from; empty for its content.
     """
 
     number: int
@@ -37,6 +38,7 @@ class Sent:
     state: str = "open"
     executed_ms: list[int] = field(default_factory=list[int])
     executed_s: list[float] = field(default_factory=list[float])
+    basis: str = ""
 
 
 @dataclass(eq=False)
@@ -44,6 +46,8 @@ class Run:
     """One handling of one delivery; `end_s` is infinite where its process died in it.
 
     Attributes:
+        topic: Name of its topic; of a stream `topic@group`, since each group handles all entries.
+        entry: The id of its entry, in a stream: a send that is repeated makes another one.
         process: Name of its process, and `life` tells its lives apart.
         stamp: Its claim stamp; `claimed_ms` is Redis' time then.
         score: Its score in store.
@@ -72,6 +76,7 @@ class Run:
     end_s: float = FOREVER_S
     outcome: str = ""
     lost_s: float = FOREVER_S
+    entry: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,7 @@ class History:
     """All of it.
 
     Attributes:
-        topics: By name.
+        topics: By name; those of streams by the names of their `readers`, too.
         sends: In the order of their numbers.
         runs: In the order of their beginning.
         troubles: In no order.
@@ -110,10 +115,11 @@ class History:
     dead: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
 
     def of_content(self) -> dict[tuple[str, str], tuple[list[Sent], list[Run]]]:
-        """Return the sends and runs of each topic and content."""
+        """Return the sends and runs of each topic, in a stream of each group, and content."""
         found: dict[tuple[str, str], tuple[list[Sent], list[Run]]] = {}
         for sent in self.sends:
-            found.setdefault((sent.topic, sent.content), ([], []))[0].append(sent)
+            for reader in readers(self.topics[sent.topic]):
+                found.setdefault((reader, sent.content), ([], []))[0].append(sent)
         for run in self.runs:
             found.setdefault((run.topic, run.content), ([], []))[1].append(run)
         return found
@@ -135,6 +141,11 @@ class History:
             and each.to_s > from_s
             and (each.kind in kinds if kinds else each.kind != "lose_hints")
         ]
+
+
+def readers(topic: TopicPlan) -> list[str]:
+    """Return under which names the handlings of a topic stand."""
+    return [f"{topic.name}@{group}" for group in GROUPS] if topic.kind == "stream" else [topic.name]
 
 
 def bits_of(value: Any) -> set[int]:

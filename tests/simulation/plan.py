@@ -6,10 +6,19 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
 
-from rmq import Fixed, Merge, Sum, Topic, TopicType
+from rmq import Fixed, Merge, Retention, Sum, Topic, TopicType
 from rmq._model.retry import ExponentialRetry
 
-KINDS = ("range", "fixed", "priority", "sum")
+KINDS = ("range", "fixed", "priority", "sum", "stream", "delayed")
+
+GROUPS = ("g0", "g1")
+"""The groups of a stream topic."""
+
+NUMBERED = {"stream": "s", "delayed": "d"}
+"""Kinds of which each send has a content of its own: this letter, and its number."""
+
+KEPT_ENTRIES, TRIM_EVERY = 20, timedelta(seconds=2)
+"""How a stream is trimmed: what all groups have acked goes soon."""
 
 SUM_WINDOW_MS = 500
 
@@ -36,8 +45,15 @@ class TopicPlan:
     max_retries: int
 
     def topic(self) -> Topic:
-        """Return its definition."""
-        type_ = {"fixed": TopicType.FIXED_TIME, "priority": TopicType.PRIORITY}.get(self.kind, TopicType.RANGE_MERGE)
+        """Return its definition; of a delayed queue the one that the queue registers."""
+        type_ = {
+            "fixed": TopicType.FIXED_TIME,
+            "delayed": TopicType.FIXED_TIME,
+            "priority": TopicType.PRIORITY,
+            "stream": TopicType.STREAM,
+        }.get(self.kind, TopicType.RANGE_MERGE)
+        if self.kind == "delayed":
+            return Topic(self.name, type_, slots=self.slots, lease=timedelta(seconds=self.lease_s))
         return Topic(
             self.name,
             type_,
@@ -46,6 +62,9 @@ class TopicPlan:
             max_retries=self.max_retries,
             retry=ExponentialRetry(100, 2_000),
             merge=Merge(Sum(), window=Fixed(SUM_WINDOW_MS)) if self.kind == "sum" else None,
+            retention=Retention(max_length=KEPT_ENTRIES, every=TRIM_EVERY, approximate=False)
+            if self.kind == "stream"
+            else None,
         )
 
 
@@ -213,6 +232,8 @@ def _sends(
             "fixed": lambda: chance.choice((1_500, 3_000, 6_000)),
             "priority": lambda: chance.randint(100, 120),
             "sum": lambda: 0,
+            "stream": lambda: 0,
+            "delayed": lambda: chance.choice((0, 200, 1_500, 4_000)),
         }[topics[topic].kind]
         messages = tuple((chance.randrange(contents), what()) for _ in range(size))
         found.append(SendPlan(at_s, f"producer{chance.randrange(2)}", topic, messages))

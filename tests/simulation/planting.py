@@ -25,7 +25,8 @@ from tests.mutants.run import plant
 from tests.simulation.plan import draw_plan
 from tests.simulation.plants import PLANTS, Plant
 from tests.simulation.runner import Runner
-from tests.support.slots import LUA_VARIABLE, READ_FAKE_CLOCK, scripts_under_test
+from tests.simulation.virtual import new_scripts
+from tests.support.slots import LUA_VARIABLE
 
 MOST_SEEDS = 300
 APART = 10_000
@@ -74,7 +75,7 @@ def planted(bug: Plant) -> Iterator[ScriptLibrary | None]:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             lua = plant(Mutant(bug.name, bug.lua), Path(folder))
             with mock.patch.dict(os.environ, {LUA_VARIABLE: str(lua)}):
-                scripts = scripts_under_test(read_clock=READ_FAKE_CLOCK)
+                scripts = new_scripts()
         yield scripts
 
 

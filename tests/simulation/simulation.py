@@ -7,21 +7,24 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, Topic
+from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, Topic
 from rmq._model.messages import Message
+from rmq.delayed import ID_BYTES, DelayedQueue
 from rmq.errors import RmqError, SendError
 from tests.simulation.backend import Simulated
 from tests.simulation.checkers import Violation, check
 from tests.simulation.faults import Faults
-from tests.simulation.history import History, Sent
+from tests.simulation.history import History, Sent, readers
 from tests.simulation.network import Network
-from tests.simulation.plan import MOST_BITS, Plan, SendPlan, WorkerPlan
+from tests.simulation.plan import MOST_BITS, NUMBERED, Plan, SendPlan, WorkerPlan
 from tests.simulation.server import Server
+from tests.simulation.streams import begin_groups, dead_entries, entries_left, sorted_set_topics, streams
 from tests.simulation.virtual import inhabit
 from tests.simulation.workers import Worker
 from tests.simulation.world import START_S, HungError, Process, World
 from tests.simulation.zookeeper import Ensemble, new_coordinator
 from tests.support.slots import check_topic
+from tests.support.streams import check_stream
 
 DRAIN_S = 240.0
 """How long after the last fault everything has to be handled."""
@@ -63,11 +66,18 @@ class Sending:
 
     def executed(self, command: list[bytes], name: str, world: World) -> None:
         """Note that a request of it was carried out."""
-        if name.startswith("send"):
+        if "send" in name:
             for argument in command[3:]:
-                if (sent := self._sents.get(argument)) is not None:
+                sent = self._sents.get(argument) or self._sents.get(argument[ID_BYTES:])
+                if sent is not None:
                     sent.executed_ms.append(world.now_ms)
                     sent.executed_s.append(world.now_s)
+
+
+def _content_of(message: Message) -> str:
+    """Return the content of a message that an error names; of a delayed queue's, the value."""
+    content = message.content
+    return content[ID_BYTES:].decode() if isinstance(content, bytes) else str(content)
 
 
 class Simulation:
@@ -80,7 +90,7 @@ class Simulation:
         self.network = Network(self.world, server, plan.seed)
         self.ensemble = Ensemble(self.world, plan.seed)
         self.topics = [each.topic() for each in plan.topics]
-        self.history = History({each.name: each for each in plan.topics})
+        self.history = History({name: each for each in plan.topics for name in (each.name, *readers(each))})
         self.workers: dict[str, Worker] = {}
         self.faults = Faults(self)
         self._bits: dict[tuple[str, str], int] = {}
@@ -97,8 +107,9 @@ class Simulation:
         calls = self.server.calls
         try:
             with inhabit(self.world, self.plan.seed):
-                leases = {topic.name.encode(): topic.lease_ms for topic in self.topics}
+                leases = {topic.name.encode(): topic.lease_ms for topic in sorted_set_topics(self.topics)}
                 self.server.begin(self.world, leases, warm=self.plan.warm)
+                begin_groups(self.server, self.topics)
                 try:
                     self._play()
                 except HungError as error:
@@ -185,41 +196,49 @@ class Simulation:
             if number not in taken:
                 taken.add(number)
                 sents.append(self._sent(topic, number, what))
-        messages = [self._message(sent) for sent in sents]
-        states: dict[int, str] = {}
+        states: dict[str, str] = {}
         task = world.current
         assert task is not None
         task.doing = Sending(sents)
         try:
-            producer = client.producer(topic)
-            if len(messages) > 1:
-                producer.send_many(messages)
-            else:
-                producer.send(messages[0])
+            self._hand_over(client, topic, sents)
         except SendError as error:
-            states = {id(each): "unknown" for each in error.unknown}
-            states |= {id(each): "refused" for each in error.not_stored}
+            states = {_content_of(each): "unknown" for each in error.unknown}
+            states |= {_content_of(each): "refused" for each in error.not_stored}
         except RmqError:
-            states = {id(each): "unknown" for each in messages}
+            states = {each.content: "unknown" for each in sents}
         finally:
             task.doing = None
-        for sent, message in zip(sents, messages, strict=True):
-            sent.state = states.get(id(message), "accepted")
+        for sent in sents:
+            sent.state = states.get(sent.content, "accepted")
             if sent.state == "accepted" and not sent.executed_ms:
                 world.failed(f"unexecuted: send {sent.number} of {sent.topic}/{sent.content} was accepted")
             if sent.state == "refused" and sent.executed_ms:
                 world.failed(f"refused: send {sent.number} of {sent.topic}/{sent.content} was carried out")
 
+    def _hand_over(self, client: RmqClient, topic: Topic, sents: list[Sent]) -> None:
+        if self.history.topics[topic.name].kind == "delayed":
+            queue = DelayedQueue(client, topic.name, slots=topic.slots, lease=topic.lease)
+            queue.offer_many((sent.content, sent.what) for sent in sents)
+            return
+        messages = [self._message(sent) for sent in sents]
+        producer = client.producer(topic)
+        if len(messages) > 1:
+            producer.send_many(messages)
+        else:
+            producer.send(messages[0])
+
     def _sent(self, topic: Topic, number: int, what: int) -> Sent:
         plan = self.history.topics[topic.name]
-        content = f"c{number}"
-        bit = 0
+        content, basis, bit = f"c{number}", "", 0
+        if plan.kind in NUMBERED:
+            content, basis = f"{NUMBERED[plan.kind]}{len(self.history.sends)}", content
         if plan.kind == "sum":
             drawn = self._bits.get((topic.name, content), 0)
             self._bits[topic.name, content] = drawn + 1
             content, bit = f"c{number}.{drawn // MOST_BITS}", drawn % MOST_BITS
         fixed_ms = self.world.now_ms + what if plan.kind == "fixed" else 0
-        sent = Sent(len(self.history.sends), topic.name, content, what, bit, fixed_ms, self.world.now_s)
+        sent = Sent(len(self.history.sends), topic.name, content, what, bit, fixed_ms, self.world.now_s, basis=basis)
         self.history.sends.append(sent)
         return sent
 
@@ -232,6 +251,8 @@ class Simulation:
                 return PriorityMessage(sent.content, sent.what, body=body)
             case "sum":
                 return RangeMergeMessage(sent.content, body=1 << sent.bit)
+            case "stream":
+                return StreamMessage(sent.content, slot_basis=sent.basis)
             case _:
                 return RangeMergeMessage(sent.content, sent.what, body=body)
 
@@ -239,7 +260,7 @@ class Simulation:
 
     def _sections(self, *sections: str) -> dict[str, int]:
         found: dict[str, int] = {}
-        for topic in self.topics:
+        for topic in sorted_set_topics(self.topics):
             for slot in range(topic.slots):
                 store = f"{topic.name}_{slot}"
                 for section in sections:
@@ -249,21 +270,35 @@ class Simulation:
         return found
 
     def _left(self) -> dict[str, int]:
-        return self._sections("store", "prepare", "retry")
+        return self._sections("store", "prepare", "retry") | entries_left(self.server, self.topics)
 
     def _drained(self) -> bool:
         return not self._left()
 
     def _note_dead(self) -> None:
-        for topic in self.topics:
+        self.history.dead |= dead_entries(self.server, self.topics)
+        for topic in sorted_set_topics(self.topics):
+            skipped = ID_BYTES if self.history.topics[topic.name].kind == "delayed" else 0
             for slot in range(topic.slots):
                 for content in self.server.call("ZRANGE", f"dead{{{topic.name}_{slot}}}", 0, -1):
-                    self.history.dead.add((topic.name, content.decode()))
+                    self.history.dead.add((topic.name, content[skipped:].decode()))
 
     def _check_slots(self) -> None:
         with self.server.redis.connect() as client:
-            for topic in self.topics:
+            for topic in sorted_set_topics(self.topics):
                 try:
                     check_topic(client, topic.name)
                 except AssertionError as error:
                     self.world.failed(f"slots: {error}")
+        process = self.world.process("auditor")
+        self.world.spawn(process, lambda: self._check_streams(self.client(process)), "auditor")
+        self.world.run(self.world.elapsed_s + DRAIN_S, lambda: not process.tasks)
+
+    def _check_streams(self, client: RmqClient) -> None:
+        with self.server.redis.connect() as plain:
+            for topic in streams(self.topics):
+                try:
+                    check_stream(client, plain, topic)
+                except AssertionError as error:
+                    self.world.failed(f"slots: {error}")
+        client.close()

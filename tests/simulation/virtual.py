@@ -23,6 +23,7 @@ import rmq
 from rmq._model import times
 from rmq._transport import connections
 from rmq._transport.script_library import ScriptLibrary
+from tests.simulation.stream_clock import SimulatedScripts
 from tests.simulation.world import EPOCH_MS, START_S, World
 from tests.support.slots import READ_FAKE_CLOCK, scripts_under_test
 
@@ -47,10 +48,15 @@ def _bytes(size: int) -> bytes:
     return random.randbytes(size) if _world is None else _world.entropy.randbytes(size)
 
 
+def new_scripts() -> ScriptLibrary:
+    """Return the scripts under test, whose time is the simulation's."""
+    return scripts_under_test(SimulatedScripts, read_clock=READ_FAKE_CLOCK)
+
+
 @cache
 def simulated_scripts() -> ScriptLibrary:
-    """Return the scripts, whose time is the simulation's."""
-    return scripts_under_test(read_clock=READ_FAKE_CLOCK)
+    """Return the scripts of the library, whose time is the simulation's."""
+    return new_scripts()
 
 
 _LOGIC = (

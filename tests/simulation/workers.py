@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rmq import RmqClient, Topic
+from rmq import RmqClient, Topic, TopicType
 from rmq._model.deliveries import Delivery
-from rmq.errors import RmqError
+from rmq._model.entries import StreamDelivery
+from rmq.delayed import DelayedQueue
+from rmq.errors import LeaseLostError, RmqError
 from tests.simulation.history import Run, bits_of
-from tests.simulation.plan import WorkerPlan
+from tests.simulation.plan import GROUPS, NUMBERED, WorkerPlan
+from tests.simulation.world import Task
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
@@ -66,11 +70,31 @@ class Worker:
 
     def _listen(self, client: RmqClient, topics: list[Topic]) -> None:
         batch = 5 if self.plan.style == "batch" else None
-        for topic in topics:
-            client.listener(topic, threads=self.plan.threads, batch=batch, on_lost=self._lost)(self._handle)
-        client.start()
+        listened = [topic for topic in topics if not self._is_queue(topic)]
+        for topic in listened:
+            for group in _groups(topic):
+                where = _where(group)
+                client.listener(topic, threads=self.plan.threads, batch=batch, on_lost=self._lost, **where)(
+                    self._handle
+                )
+        jobs = [self._spawn(self._take_all, topic) for topic in topics if self._is_queue(topic)]
+        if listened:
+            client.start()
         self._stopped.wait()
-        client.stop(drain_s=30.0)
+        if listened:
+            client.stop(drain_s=30.0)
+        self._await(jobs)
+
+    def _is_queue(self, topic: Topic) -> bool:
+        return self._simulation.history.topics[topic.name].kind == "delayed"
+
+    def _spawn(self, run: Callable[..., object], topic: Topic, *other: object) -> Task:
+        return self.world.spawn(self.process, lambda: run(topic, *other), topic.name)
+
+    def _await(self, jobs: list[Task]) -> None:
+        backend = self._simulation.backend(self.process)
+        while any(not job.ended for job in jobs):
+            backend.sleep(0.1)
 
     def _handle(self, given: Delivery | list[Delivery]) -> None:
         deliveries = given if isinstance(given, list) else [given]
@@ -79,7 +103,7 @@ class Worker:
     def _carry_out(self, deliveries: list[Delivery]) -> None:
         """Handle deliveries, for as long as their contents say, and fail where they say so."""
         runs = [self._begin(each) for each in deliveries]
-        drawn = [self._draw(each) for each in deliveries]
+        drawn = [self._draw(*each) for each in zip(deliveries, runs, strict=True)]
         self.world.sleep(sum(takes_s for takes_s, _ in drawn))
         fails = any(fails for _, fails in drawn)
         for run, delivery in zip(runs, deliveries, strict=True):
@@ -91,25 +115,65 @@ class Worker:
     def _lost(self, delivery: Delivery) -> None:
         """Note that a lease was lost."""
         for run in self._simulation.history.runs:
-            if (run.life, run.topic, run.content) == (self.process.number, delivery.topic.name, delivery.text) and (
+            if (run.life, run.topic, run.content) == (self.process.number, _reader(delivery), delivery.text) and (
                 run.claimed_ms == delivery.claimed_ms
             ):
                 run.lost_s = self.world.now_s
 
     def _poll(self, client: RmqClient, topics: list[Topic]) -> None:
         jobs = [
-            self.world.spawn(self.process, lambda topic=topic: self._pull(client, topic), topic.name)
+            self._spawn(self._take_all, topic)
+            if self._is_queue(topic)
+            else self._spawn(lambda topic, group: self._pull(client, topic, group), topic, group)
             for topic in topics
+            for group in _groups(topic)
         ]
-        backend = self._simulation.backend(self.process)
         self._stopped.wait()
-        while any(not job.ended for job in jobs):
-            backend.sleep(0.1)
+        self._await(jobs)
 
-    def _pull(self, client: RmqClient, topic: Topic) -> None:
+    def _take_all(self, topic: Topic) -> None:
+        """Take values out of a delayed queue."""
+        client = self._simulation.client(self.process)
         while not self.stopping:
             try:
-                consumer = client.consumer(topic)
+                with DelayedQueue(client, topic.name, slots=topic.slots, lease=topic.lease) as queue:
+                    while not self.stopping:
+                        if (delivery := queue.claim_soon(1.0)) is not None:
+                            self._take(queue, delivery)
+            except RmqError as error:
+                self.world.trace(self.process, "taking failed", type(error).__name__)
+                self._stopped.wait(START_PAUSE_S)
+        client.close()
+
+    def _take(self, queue: DelayedQueue, delivery: Delivery) -> None:
+        """Do what the ways of taking do: finish, put back, or keep at once."""
+        if self.world.now_s > delivery.lease_until_s - 0.5:
+            queue.put_back(delivery, HandlerFailedError())
+            return
+        run = self._begin(delivery, queue.value_of(delivery).decode())
+        takes_s, fails = self._draw(delivery, run)
+        if not fails and takes_s < 0.01:
+            run.end_s, run.outcome = self.world.now_s, "acked"
+            queue.keep(delivery)
+            return
+        self.world.sleep(min(takes_s, 0.02))
+        run.end_s, run.outcome = self.world.now_s, "failed" if fails else "acked"
+        try:
+            if fails:
+                queue.put_back(delivery, HandlerFailedError())
+            else:
+                queue.finish(delivery)
+        except LeaseLostError:
+            run.outcome, run.lost_s = "late", self.world.now_s
+        except RmqError:
+            run.outcome = "unknown"
+            raise
+
+    def _pull(self, client: RmqClient, topic: Topic, group: str | None) -> None:
+        where = _where(group)
+        while not self.stopping:
+            try:
+                consumer = client.consumer(topic, **where)
                 while not self.stopping:
                     deliveries = consumer.poll(max_messages=10, timeout=1.0)
                     self._settle(deliveries)
@@ -123,7 +187,7 @@ class Worker:
             if self.world.now_s > delivery.lease_until_s - 0.5:  # nobody renews for a consumer
                 continue
             run = self._begin(delivery)
-            takes_s, fails = self._draw(delivery)
+            takes_s, fails = self._draw(delivery, run)
             self.world.sleep(min(takes_s, 0.02))
             run.end_s = self.world.now_s
             run.outcome = "failed" if fails else "acked"
@@ -134,13 +198,13 @@ class Worker:
                 run.outcome = "unknown"
                 raise
 
-    def _begin(self, delivery: Delivery) -> Run:
+    def _begin(self, delivery: Delivery, content: str = "") -> Run:
         run = Run(
             self.plan.name,
             self.process.number,
-            delivery.topic.name,
+            _reader(delivery),
             delivery.slot,
-            delivery.text,
+            content or delivery.text,
             delivery.claimed_ms,
             delivery.claim_score // 1000,
             delivery.store_score,
@@ -150,7 +214,12 @@ class Worker:
             delivery.lease_until_s,
         )
         history = self._simulation.history
-        if history.topics[run.topic].kind == "sum":
+        if isinstance(delivery, StreamDelivery):
+            run.entry, run.score, run.stamp = delivery.id, delivery.time_ms, run.claimed_ms
+        kind = history.topics[run.topic].kind
+        if kind in NUMBERED:
+            run.carried = (int(run.content.removeprefix(NUMBERED[kind])),)
+        elif kind == "sum":
             bits = bits_of(delivery.value)
             run.carried = tuple(
                 sent.number
@@ -168,16 +237,30 @@ class Worker:
         self.world.trace(self.process, "begins", run.topic, run.content, run.attempt, run.carried)
         return run
 
-    def _draw(self, delivery: Delivery) -> tuple[float, bool]:
+    def _draw(self, delivery: Delivery, run: Run) -> tuple[float, bool]:
         """Return how long a delivery takes, and whether it fails: always the same for the same delivery."""
-        chance = Random(
-            f"{self._simulation.plan.seed} {delivery.topic.name} {delivery.text} {delivery.attempt} {delivery.body!r}"
-        )
+        chance = Random(f"{self._simulation.plan.seed} {run.topic} {run.content} {run.attempt} {delivery.body!r}")
         draw, plan = chance.random(), self._simulation.plan
         # of a harsh plan one content is mostly handled so: then a lease is lost, and who has it next is at it for long
-        long = 0.5 if plan.harsh and delivery.text.startswith("c0") else 0.006
+        hard = run.content.startswith("c0") or (run.entry and int(run.content[1:]) % 25 == 0)
+        long = 0.5 if plan.harsh and hard else 0.006
         if draw < long:
             takes_s = chance.uniform(0.3, 1.5) * delivery.topic.lease_s
         else:
             takes_s = chance.uniform(0, 1.0) if draw < long + 0.03 else draw * 0.02
         return takes_s, chance.random() < (FAILS_OFTEN if plan.harsh else FAILS)
+
+
+def _groups(topic: Topic) -> Sequence[str | None]:
+    """Return for which groups a topic is consumed; `None` where it has none."""
+    return GROUPS if topic.type is TopicType.STREAM else (None,)
+
+
+def _where(group: str | None) -> dict[str, Any]:
+    return {} if group is None else {"group": group, "start": "all"}
+
+
+def _reader(delivery: Delivery) -> str:
+    """Return under which name a delivery stands in the history."""
+    name = delivery.topic.name
+    return f"{name}@{delivery.group}" if isinstance(delivery, StreamDelivery) else name

@@ -62,13 +62,13 @@ CLOCK_IN_META = ("stamp", "lease")
 NO_TOTALS = (*STATE_IN_META, *CLOCK_IN_META, "body_bound")
 
 
-def scripts_under_test(**overrides: str) -> ScriptLibrary:
+def scripts_under_test(kind: type[ScriptLibrary] = ScriptLibrary, /, **overrides: str) -> ScriptLibrary:
     """Return a script library of the scripts under test."""
     folder = os.environ.get(LUA_VARIABLE)
     if not folder:
-        return ScriptLibrary(overrides)
+        return kind(overrides)
     with mock.patch("rmq._transport.script_library._lua_folder", return_value=Path(folder)):
-        return ScriptLibrary(overrides)
+        return kind(overrides)
 
 
 @cache

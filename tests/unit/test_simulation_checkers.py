@@ -179,6 +179,16 @@ CASES = (
         ),
     ),
     Case(
+        "fifo",  # the entry that was sent first is handled last
+        history(sent(0, 1), run(1.2, 1.3, epoch=1, entry="9-1"), run(1.4, 1.5, epoch=1, entry="9-0")),
+        history(sent(0, 1), run(1.2, 1.3, epoch=1, entry="9-0"), run(1.4, 1.5, epoch=1, entry="10-0")),
+    ),
+    Case(
+        "duplicated",  # an entry that comes again, and not another one of the same send
+        history(sent(0, 1), run(1.2, 1.3, entry="1-0"), run(1.4, 1.5, entry="2-0"), run(1.6, 1.7, entry="1-0")),
+        history(sent(0, 1), run(1.2, 1.3, entry="1-0"), run(1.4, 1.5, entry="2-0")),
+    ),
+    Case(
         "starved",
         history(sent(0, 1), run(40, 41)),
         history(sent(0, 1), run(40, 41), trouble("stall", 2, 30)),
