@@ -85,9 +85,9 @@ def _refused_merge(call: Call[Any], code: str, rest: str) -> RmqError:
     if code == "RMQ_RANGE":
         text = f"{which} adds {record.number} to the sum of {content!r:.80}"
         return call.error(SumOutOfRangeError, f"{text}; a sum must stay within 2^53 - 1, plus or minus")
-    items = f"{record.item_count} {'item' if record.item_count == 1 else 'items'}"
+    items = "1 item that counts" if record.item_count == 1 else f"{record.item_count} items that count"
     text = (
-        f"{which} brings {items} of {len(record.value) - before_value(record.kind)} bytes, and {content!r:.80} has no "
+        f"{which} brings {items} {len(record.value) - before_value(record.kind)} bytes, and {content!r:.80} has no "
         f"room: max_items is {said('max_items')}, max_bytes is {said('max_bytes')}; consume it first"
     )
     full = call.error(CollectionFullError, text)

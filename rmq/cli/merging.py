@@ -156,6 +156,8 @@ def new_merge(topic_type: TopicType, kind: MergeKind, bounds: MergeBounds) -> Me
     """Return the merge of a new topic, `None` without one."""
     given = bounds.given()
     _check_timed(topic_type, [*given, "--merge join"] if kind.merge == JOIN else given)
+    if kind.merge_priority not in (None, PriorityRule.LAST) and topic_type is not TopicType.PRIORITY:
+        raise InvalidValueError(f"--merge-priority belongs to priority topics, not to {dashed(topic_type)}")
     if kind.merge is None:
         given += ["--collect-unique"] if kind.collect_unique else []
         given += ["--merge-priority"] if kind.merge_priority is not None else []

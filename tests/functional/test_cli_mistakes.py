@@ -148,6 +148,8 @@ def test_a_named_send_that_breaks_off_is_repeated_as_a_whole(
 ) -> None:
     merge = Merge(Sum(), window=Fixed(HOUR_MS))
     topic = client.producer(make_topic(TopicType.RANGE_MERGE, slots=1, merge=merge, max_backlog=1)).topic
-    args = ("send", topic.name, "a", "b", "--body", "1")
-    assert cli(*args, code=1).err.endswith("; 0 were accepted; go on at 'a'\n")
-    assert cli(*args, "--once", "day 1", code=1).err.endswith("; send all of it again with --once 'day 1'\n")
+    assert cli("send", topic.name, "a", "b", "--body", "1", code=1).err.endswith("; nothing was sent\n")
+    args = ("send", topic.name, *["a"] * 500, "b", "--body", "1")  # a call of 500, and another one
+    said = "; 500 were accepted: all before 'b'; "
+    assert cli(*args, code=1).err.endswith(f"{said}go on at 'b'\n")
+    assert cli(*args, "--once", "day 1", code=1).err.endswith(f"{said}send all of it again with --once 'day 1'\n")

@@ -119,8 +119,8 @@ def test_what_was_refused_is_no_repeat(make_slot: MakeSlot) -> None:
     with pytest.raises(CollectionFullError) as caught:
         send(slot, Turn("a", 2, 1), (b"y", 500, record("C", b"1")), (b"x", 500, record("C", b"23")))
     assert str(caught.value).startswith(
-        f"message 2 of a call to slot 0 of topic {slot.topic.name} brings 1 item of 6 bytes, and b'x' has no room: "
-        "max_items is 1, max_bytes is 65536; consume it first"
+        f"message 2 of a call to slot 0 of topic {slot.topic.name} brings 1 item that counts 6 bytes, and b'x' "
+        "has no room: max_items is 1, max_bytes is 65536; consume it first"
     )
     assert caught.value.room == 1
     assert slot.dump() == before

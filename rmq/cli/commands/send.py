@@ -211,6 +211,8 @@ def _where_to_go_on(error: SendError, messages: _Messages, once: str | None) -> 
     left = sorted(map(messages.place, (*error.not_stored, *error.unknown)))
     if not left:
         return str(error)
+    if not error.stored and not error.unknown:
+        return f"{error}; nothing was sent"
     number, where = left[0]
     behind = error.stored - (number - 1)
     parts = [f"all before {where}"] if number > 1 else []
