@@ -29,6 +29,9 @@ from tests.campaign.story import read
 from tests.campaign.topics import FOLDING, LEASE_S, SESSION_S
 from tests.histories.journal import now_s
 
+SPARK_PART = 0.7
+"""Part of the time over which the writes of the Spark job are spread; the job takes time by itself."""
+
 LATE_S = 60.0
 """A fault that would begin so long after the end is left out."""
 
@@ -207,7 +210,8 @@ def _carry_out_one(
 def _start_spark(settings: Settings, path: Path, made: Stage) -> subprocess.Popen[str] | None:
     if not settings.spark:
         return None
-    options = {"url": made.shards.cluster.url, "journal": str(path), "writes": settings.spark}
+    pause_s = SPARK_PART * settings.minutes * 60 / settings.spark
+    options = {"url": made.shards.cluster.url, "journal": str(path), "writes": settings.spark, "pause_s": pause_s}
     return subprocess.Popen(
         [sys.executable, "-m", "tests.campaign.spark_job", json.dumps(options)],
         cwd=ROOT,

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import sys
+import time
 from typing import Any
 
 from tests.campaign.topics import SPARK
@@ -41,6 +42,7 @@ def main() -> None:
             failed += 1
             print(f"write {number}: {str(error).splitlines()[0]}", file=sys.stderr)
         journal.write("sent", now_s(), batch, "", unknown)
+        time.sleep(options["pause_s"])
     spark.stop()
     print(json.dumps({"written": written, "failed": failed}))
 
