@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import signal
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -50,6 +52,7 @@ def main() -> int:
         soak=bool(options.hours),
         before=options.before,
     )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # servers and processes end, too
     warnings.simplefilter("ignore")  # kazoo warns of a chroot that the workers create
     logging.disable()
     with ExitStack() as stack:
@@ -119,8 +122,6 @@ def _document(settings: Settings, outcome: Outcome) -> dict[str, Any]:
 
 
 def _redis_version() -> str:
-    import subprocess
-
     said = subprocess.run([redis_binary(), "--version"], capture_output=True, text=True, check=False).stdout
     return next((word[2:] for word in said.split() if word.startswith("v=")), "unknown")
 

@@ -10,6 +10,9 @@ from itertools import pairwise
 from tests.campaign.ownership import unowned
 from tests.campaign.story import ENDED, FOREVER_S, Run, Send, Story, Trouble
 
+REFUSALS = frozenset({"memory full", "disk full"})
+"""Faults through which sends are refused."""
+
 CLOCKS_S = 0.05
 """How far the wall clock and the monotonic clock may drift apart during a campaign."""
 
@@ -24,6 +27,7 @@ class Rules:
         recovery_s: How long beyond it a slot may be without an owner.
         folding: Topics in which the last, or the first, of several sends stands for all of them; in all other topics
             each send is delivered by itself, or as an item.
+        retried: Topics whose sender sends whole batches again where a part of one was refused, as Spark does.
         dead: Topic and content of all that is dead at the end.
     """
 
@@ -31,6 +35,7 @@ class Rules:
     session_s: float
     recovery_s: float = 5.0
     folding: Collection[str] = ()
+    retried: Collection[str] = ()
     dead: Collection[tuple[str, str]] = ()
 
 
@@ -119,6 +124,12 @@ class _View:
             if held_s <= to_s and left_s >= from_s:
                 yield from self.between(who, max(from_s, held_s), min(to_s, left_s))
 
+    def refusals(self, from_s: float, to_s: float) -> Iterator[Trouble]:
+        """Return when some server refused sends, as troubles."""
+        for fault in self.story.faults:
+            if fault.kind in REFUSALS and fault.from_s <= to_s and fault.to_s >= from_s:
+                yield Trouble(fault.kind, "", fault.from_s, fault.to_s)
+
     def left(self, run: Run, from_s: float, to_s: float) -> bool:
         """Return whether a run's process gave up its slot in a time."""
         events = self.story.owners.get((run.topic, run.slot), ())
@@ -201,6 +212,8 @@ def _cause(view: _View, first: Run, second: Run, send: Send | None) -> str | Non
         sent_s = min(send.ended_s, until_s)
         sending = [*view.between(f"pid {send.pid}", send.begun_s, sent_s)]
         sending += view.shards_met(first, send.begun_s, sent_s)
+        if send.topic in view.rules.retried:
+            sending += view.refusals(send.begun_s, sent_s)
         if sending:
             return f"{_last(sending)}: sent twice"
     met = list(view.shards_met(first, since_s, until_s))
