@@ -21,7 +21,7 @@ RmqError
 │   └── SumOutOfRangeError                 a Sum would leave 2^53 - 1, plus or minus
 ├── RedisUnavailableError                  no answer until the deadline
 │   └── ReplyLostError                     sent, but unknown whether it was carried out
-├── UnsafeRedisError                       too old, or set to evict keys
+├── UnsafeRedisError                       lacks a command, evicts keys, or can't keep the durability
 ├── ScriptFailedError                      Redis refused a script for another reason
 ├── EmbeddedServerError                    the embedded Redis does not start
 ├── LeaseLostError                         this delivery is no longer ours
@@ -200,7 +200,7 @@ class ReplyLostError(RedisUnavailableError):
 
 
 class UnsafeRedisError(RmqError):
-    """RMQ refuses this Redis: it is too old, or its eviction policy drops keys."""
+    """RMQ refuses this Redis: it lacks a command, its eviction policy drops keys, or it can't keep the durability."""
 
 
 class ScriptFailedError(RmqError):

@@ -106,6 +106,8 @@ class _Nodes:
         for address in self._addresses:
             try:
                 place = self.places[address] = Address(socket.gethostbyname(address.host), address.port)
+                if b"\nloading:1" in self._call(address, "INFO", "persistence"):  # Valkey answers the others meanwhile
+                    raise _NotYet(f"{address}: LOADING its data", busy=True)
                 views[place] = parse_node(*(self._call(address, *command).decode() for command in _QUESTIONS))
             except ReplyError as error:
                 if not_executed(str(error)):

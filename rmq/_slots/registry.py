@@ -16,6 +16,7 @@ from rmq._model.topics import Topic, is_name, min_reader_of
 from rmq._scripts import definitions
 from rmq._scripts.keys import TOPICS_KEY, rate_key
 from rmq._transport.connections import Connections
+from rmq._transport.refusals import NO_RIGHT
 from rmq.errors import (
     DurabilityError,
     InvalidTopicError,
@@ -39,9 +40,6 @@ MOST_TRIES = 100
 
 UNCONFIRMED = "unconfirmed"
 """Field of a document that replicas, or a disk, have still to confirm: whoever needs that has it confirmed first."""
-
-_NO_RIGHT = ("NOPERM", "can't run this command", "can't access at least one of the keys")
-"""The last two: Redis 6.2, in a script."""
 
 _passed_over = PassedOver(log)
 
@@ -292,7 +290,7 @@ def _refusals_named(name: str) -> Generator[None]:
             raise MemoryFullError(
                 f"Redis is at its maxmemory and did not register topic {name}; consume, or raise maxmemory", topic=name
             ) from error
-        if not any(words in str(error) for words in _NO_RIGHT):
+        if not any(words in str(error) for words in NO_RIGHT):
             raise
         raise ScriptFailedError(
             f"NOPERM: the definition of topic {name} was not written, since this user of Redis may not write the key "
@@ -306,7 +304,7 @@ def _refused_reads_named() -> Generator[None]:
     try:
         yield
     except ScriptFailedError as error:
-        if any(words in str(error) for words in _NO_RIGHT):
+        if any(words in str(error) for words in NO_RIGHT):
             raise ScriptFailedError(
                 f"NOPERM: this user of Redis may not read the key {TOPICS_KEY}, where definitions are ({error})"
             ) from error

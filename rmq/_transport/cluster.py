@@ -10,6 +10,7 @@ from rmq._io.wire import ReplyError, WireBrokenError, WireSilentError
 from rmq._model.reports import reporter
 from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s
+from rmq._transport.call import SHARDED_PUBLISH
 from rmq._transport.cluster_map import Redirect, SlotMap, hash_slot, parse_slot_map
 from rmq._transport.exchange import not_executed
 from rmq._transport.node import Node, NodeFactory
@@ -28,10 +29,7 @@ READ_PATIENCE_S = 0.25
 """How long a call waits for a new map where it has one: the node that is asked may be the one that does not answer."""
 
 FIRST_PATIENCE_S = 0.5
-"""How long one node is waited for where another one may be asked: for the first map, and for its version."""
-
-SHARDED_VERSION = (7, 0)
-"""From here on there is sharded pub/sub."""
+"""How long one node is waited for where another one may be asked: for the first map, and for its commands."""
 
 
 class ClusterRouter:
@@ -211,12 +209,12 @@ class ClusterRouter:
             self.close()
 
     def _all_sharded(self, found: SlotMap) -> bool:
-        """Ask every master that answers soon for its version."""
+        """Ask every master that answers soon whether it has sharded pub/sub."""
         for address in found.masters:
             node = self.node_at(address)
             try:
                 node.give_back(node.checkout(FIRST_PATIENCE_S))
             except WireBrokenError as error:
                 log.warning("the cluster's node at %s can't be reached: %s", address, error)
-        versions = [node.version for node in map(self.node_at, found.masters) if node.version is not None]
-        return bool(versions) and min(versions) >= SHARDED_VERSION
+        known = [node.commands for node in map(self.node_at, found.masters) if node.commands is not None]
+        return bool(known) and all(SHARDED_PUBLISH in commands for commands in known)

@@ -53,11 +53,27 @@ class Durability:
             case DurabilityLevel.FSYNC:
                 return ("WAITAOF", 1, self.replicas, timeout_ms)
 
+    @property
+    def command(self) -> str:
+        """Name of the command that waits for confirmations; empty where there is none."""
+        asked = self.confirmation(0)
+        return "" if asked is None else str(asked[0])
+
+    def probe(self) -> tuple[str | int, ...] | None:
+        """Return a command that waits for nobody, and is refused where `confirmation` would be, if any."""
+        match self.level:
+            case DurabilityLevel.MEMORY:
+                return None
+            case DurabilityLevel.REPLICATED:
+                return ("WAIT", 0, 1)
+            case DurabilityLevel.FSYNC:  # waits for a millisecond at most; without an AOF it is refused
+                return ("WAITAOF", 1, 0, 1)
+
     def shortfall(self, reply: int | Sequence[int]) -> str:
         """Return what the reply to `confirmation` lacks, in words; empty when all is well."""
         local, replicas = (1, reply) if isinstance(reply, int) else (int(reply[0]), int(reply[1]))
         if local < 1:
-            return "the master's AOF is not on disk"
+            return "the master's AOF is not on disk: the disk is slow or fails, or appendfsync is no"
         if replicas < self.replicas:
             return f"{replicas} of {self.replicas} replicas confirmed"
         return ""

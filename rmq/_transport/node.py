@@ -13,7 +13,7 @@ from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._transport.durability import Durability
 from rmq._transport.exchange import not_executed
-from rmq._transport.server_check import Version, check_server
+from rmq._transport.server_check import Commands, check_server
 from rmq._transport.urls import Address, RedisUrl
 from rmq.errors import RedisUnavailableError, RmqError
 
@@ -45,7 +45,7 @@ class Node:
     Attributes:
         failed_s: When it last could not be reached, on the monotonic clock; 0 for never.
         silent: Whether it has left a call without an answer, and none has come since.
-        version: Its version, once checked.
+        commands: Those that it has, of the ones it was asked for, once checked.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Node:
         address: Address,
         shown: str,
         new_wire: Callable[[], Wire],
-        check: Callable[[Wire], Version],
+        check: Callable[[Wire], Commands],
         greet: Check,
         blocking: Blocking,
         others: set[Node] | None = None,
@@ -61,7 +61,7 @@ class Node:
         self.address = address
         self.failed_s = 0.0
         self.silent = False
-        self.version: Version | None = None
+        self.commands: Commands | None = None
         self._blocking = blocking
         self._others = others
         self._shown = shown
@@ -148,7 +148,7 @@ class Node:
             wire = self._connected()
             try:
                 if not self._checked:
-                    self.version = self._guarded(self._check, wire)
+                    self.commands = self._guarded(self._check, wire)
                     self._checked = True
             except BaseException:
                 wire.close()
@@ -284,13 +284,13 @@ class NodeFactory:
     def _informant(self, address: Address, url: str, shown: str, patience_s: float, greet: Check) -> Node:
         patience_s = min(self._timeout_s, patience_s)
         new_wire = self.blocking.wire_factory(url, patience_s, patience_s)
-        return Node(address, shown, new_wire, lambda wire: (0, 0), greet, self.blocking)
+        return Node(address, shown, new_wire, lambda wire: Commands(), greet, self.blocking)
 
     def _wires(self, address: Address) -> Callable[[], Wire]:
         connect_s = min(self._timeout_s, CONNECT_S)
         return self.blocking.wire_factory(self._url.server_url(address), self._timeout_s, connect_s)
 
-    def _check(self, shown: str) -> Callable[[Wire], Version]:
+    def _check(self, shown: str) -> Callable[[Wire], Commands]:
         return lambda wire: check_server(wire, shown, self._durability)
 
 

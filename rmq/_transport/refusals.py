@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -60,7 +61,7 @@ def error_of(call: Call[Any], message: str) -> RmqError:
             return full
         case "RMQ_ITEMS" | "RMQ_RANGE" | "RMQ_REPEATED" | "RMQ_OTHER":
             return _refused_merge(call, code, rest)
-        case _ if call.durable and any(words in message for words in _NO_RIGHT_WITHIN):
+        case _ if call.durable and any(words in message for words in NO_RIGHT_WITHIN):
             # which of its writes came before cannot be told
             return call.error(
                 ReplyLostError, f"{call.what} broke off on {place}, and some of it may be stored: {message}"
@@ -69,7 +70,16 @@ def error_of(call: Call[Any], message: str) -> RmqError:
             text = f"Redis is at its maxmemory and stored nothing in {place}; consume, or raise maxmemory"
             return call.error(MemoryFullError, text)
         case _:
-            return call.error(ScriptFailedError, f"{call.what} was refused on {place}: {message}")
+            return call.error(ScriptFailedError, f"{call.what} was refused on {place}: {_explained(message)}")
+
+
+def _explained(message: str) -> str:
+    """Return a refusal with what to do about it; without the arguments that servers repeat."""
+    if missing := re.search(r"unknown command ['`](EVALSHA|SCRIPT)['`]", message):
+        return f"Redis has no command {missing[1]}; RMQ does all by Lua scripts, and needs EVALSHA and SCRIPT LOAD"
+    if any(words in message for words in NO_RIGHT):
+        return f"{message}; docs/operate/operations.md lists the rights that RMQ needs"
+    return message
 
 
 def _refused_merge(call: Call[Any], code: str, rest: str) -> RmqError:
@@ -107,8 +117,11 @@ def _refused_message(call: Call[Any], number: int) -> tuple[bytes, Record, Calla
     return cast("bytes", contents[number - 1]), record or NOTHING, said
 
 
-_NO_RIGHT_WITHIN = "The user executing the script can't", "ACL failure in script"
-"""How servers put it where the user has no right to a command or a key within a script: Redis, Redis 7 and Valkey."""
+NO_RIGHT_WITHIN = ("The user executing the script can't", "ACL failure in script")
+"""How servers put it where the user has no right to a command or a key within a script: up to Redis 7.0, and later."""
+
+NO_RIGHT = ("NOPERM", *NO_RIGHT_WITHIN)
+"""The same, in a script or not."""
 
 
 AOF_TROUBLE = ": -MISCONF Errors writing to the AOF file"

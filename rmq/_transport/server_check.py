@@ -1,24 +1,31 @@
-"""Whether a server is fit for RMQ: old, forgetful and badly set up ones are refused or warned of."""
+"""Whether a server is fit for RMQ: forgetful and badly set up ones are refused or warned of, and what lacks a command.
+
+A server is asked for what it can do, and not for its version: Valkey calls itself Redis 7.2.4, and others do likewise.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import cast
 
-from rmq._io.wire import ReplyError, Wire
+from rmq._io.wire import ReplyError, Wire, pack
 from rmq._model.reports import reporter
+from rmq._transport.call import SHARDED_PUBLISH
 from rmq._transport.durability import Durability, DurabilityLevel
+from rmq._transport.exchange import not_executed
 from rmq.errors import UnsafeRedisError
 
 log = reporter("rmq.connections")
 
-Version = tuple[int, int]
-OLDEST_VERSION = (6, 2)
-WAITAOF_VERSION = (7, 2)
+NEWEST_NEEDED = "ZMSCORE"
+"""Of the commands that scripts need, one of the newest: it came with Redis 6.2."""
+
+Commands = frozenset[str]
+"""Names of commands that a server has, of those that it was asked for."""
 
 
-def check_server(wire: Wire, shown: str, durability: Durability) -> Version:
-    """Look at a server and return its version; `OLDEST_VERSION` where it won't tell.
+def check_server(wire: Wire, shown: str, durability: Durability) -> Commands:
+    """Look at a server, in one round trip, and return which commands it has.
 
     Args:
         wire: A connection to it.
@@ -30,46 +37,66 @@ def check_server(wire: Wire, shown: str, durability: Durability) -> Version:
         ReplyError: It refuses for another reason.
         WireBrokenError: No answer.
     """
-    try:
-        info = _info(wire)
-    except ReplyError as error:
-        if not str(error).startswith("NOPERM"):
-            raise
-        log.warning("this Redis user may not call INFO: version and eviction policy were not checked")
-        return OLDEST_VERSION
-    version = version_of(info)
-    refuse_unsafe(info, shown, durability)
+    asked = (NEWEST_NEEDED, SHARDED_PUBLISH)
+    probe = durability.probe()
+    # A command without its arguments is refused before anybody looks at rights: as unknown, or for their number.
+    requests = (("INFO",), *((name,) for name in asked), *(() if probe is None else (probe,)))
+    wire.send(b"".join(pack(*request) for request in requests))
+    info = _info(wire)
+    found = frozenset(name for name in asked if "unknown command" not in _refusal(wire))
+    refusal = "" if probe is None else _refusal(wire)
+    software = _software(info)
+    if NEWEST_NEEDED not in found:
+        raise UnsafeRedisError(
+            f"Redis at {shown}{software} has no command {NEWEST_NEEDED}; RMQ needs Redis 6.2 or newer, or Valkey"
+        )
+    refuse_unsafe(info, shown)
+    if refusal:
+        refuse_weak(refusal, f"{shown}{software}", durability)
     for warning in warnings_about(info, _save_points(wire, info), durability):
         log.warning("Redis at %s %s", shown, warning)
-    return version
+    return found
 
 
-def version_of(info: Mapping[str, str]) -> Version:
-    """Return the version that INFO tells."""
-    major, minor, *_ = info["redis_version"].split(".")
-    return int(major), int(minor)
-
-
-def refuse_unsafe(info: Mapping[str, str], shown: str, durability: Durability) -> None:
-    """Raise `UnsafeRedisError` for a server that would lose messages, or can't do what was promised."""
-    number = info["redis_version"]
-    if version_of(info) < OLDEST_VERSION:
-        raise UnsafeRedisError(f"Redis at {shown} is {number}; RMQ needs 6.2 or newer")
+def refuse_unsafe(info: Mapping[str, str], shown: str) -> None:
+    """Raise `UnsafeRedisError` for a server that would lose messages."""
     policy = info.get("maxmemory_policy", "noeviction")
     if policy.startswith("allkeys"):
         raise UnsafeRedisError(
             f"Redis at {shown} has maxmemory-policy {policy}, which drops whole slots "
             "when memory is short; set it to noeviction"
         )
-    if durability.level is not DurabilityLevel.FSYNC:
-        return
-    if version_of(info) < WAITAOF_VERSION:
+
+
+def refuse_weak(refusal: str, shown: str, durability: Durability) -> None:
+    """Raise `UnsafeRedisError` for a server that can't do what was promised.
+
+    Args:
+        refusal: How it refuses the probe of the durability.
+        shown: Its name in messages.
+        durability: What it must be able to do.
+    """
+    level, command = durability.level.value, durability.command
+    if "unknown command" in refusal:
+        advice = "use durability memory" if durability.level is DurabilityLevel.REPLICATED else _INSTEAD_OF_FSYNC
         raise UnsafeRedisError(
-            f"durability fsync needs WAITAOF, which came with Redis 7.2; the one at {shown} is {number}. "
-            "Use a newer one, or durability replicated, or memory with appendfsync always"
+            f"durability {level} needs the command {command}, which Redis at {shown} does not have; {advice}"
         )
-    if info.get("aof_enabled") != "1":
+    if refusal.startswith("NOPERM"):
+        raise UnsafeRedisError(
+            f"durability {level} needs the command {command}, which this user of Redis at {shown} may not call; "
+            f"grant +{command.lower()} ({refusal})"
+        )
+    if "appendonly is disabled" in refusal:
         raise UnsafeRedisError(f"durability fsync needs an AOF; Redis at {shown} has none: set appendonly yes")
+    if not_executed(refusal):
+        raise ReplyError(refusal)
+    # a replica refuses it, too; it is not sent there
+
+
+_INSTEAD_OF_FSYNC = (
+    "use Redis 7.2 or newer, or Valkey, or durability replicated, or durability memory with appendfsync always"
+)
 
 
 def warnings_about(info: Mapping[str, str], save_points: str | None, durability: Durability) -> list[str]:
@@ -101,8 +128,31 @@ def warnings_about(info: Mapping[str, str], save_points: str | None, durability:
 
 
 def _info(wire: Wire) -> dict[str, str]:
-    text = cast("bytes", wire.call("INFO")).decode()
+    """Read the reply to INFO; nothing where this user has no right to it."""
+    try:
+        text = cast("bytes", wire.read()).decode()
+    except ReplyError as error:
+        if not str(error).startswith("NOPERM"):
+            raise
+        log.warning("this Redis user may not call INFO: the eviction policy was not checked")
+        return {}
     return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+
+def _refusal(wire: Wire) -> str:
+    """Read a reply; return its text where it is an error, else nothing."""
+    try:
+        wire.read()
+    except ReplyError as error:
+        return str(error)
+    return ""
+
+
+def _software(info: Mapping[str, str]) -> str:
+    """Return name and version of the software, as messages add them to an address; nothing where INFO does not tell."""
+    if number := info.get("valkey_version"):
+        return f" (Valkey {number})"
+    return f" ({info['redis_version']})" if "redis_version" in info else ""
 
 
 def _save_points(wire: Wire, info: Mapping[str, str]) -> str | None:

@@ -58,10 +58,6 @@ def send(client: RmqClient, topic: Topic, *contents: str, slot_basis: str | None
     return client.producer(topic).send_many(messages, outcomes=True).ids
 
 
-def server_version(plain: Any) -> tuple[int, ...]:
-    return tuple(int(part) for part in plain.info("server")["redis_version"].split("."))
-
-
 # --- 1: sending, order, groups
 
 

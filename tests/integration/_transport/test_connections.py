@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import shutil
 import signal
@@ -19,7 +18,6 @@ import pytest
 import redis
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq._io.wire import Wire
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
 from rmq.errors import (
@@ -27,8 +25,6 @@ from rmq.errors import (
     ForkedClientError,
     InvalidUrlError,
     RedisUnavailableError,
-    RmqError,
-    ScriptFailedError,
     UnsafeRedisError,
 )
 from tests.support.clients import drain, stats_of
@@ -121,53 +117,6 @@ def test_an_eviction_policy_that_drops_slots_is_refused(server: RedisServer) -> 
     with RmqClient(server.url) as client:
         assert works(client)
     server.config_set("maxmemory-policy", "noeviction")
-
-
-def test_a_server_that_is_too_old_is_refused(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = Wire.call
-
-    def old(wire: Wire, *args: str) -> object:
-        reply = call(wire, *args)
-        if args[0] == "INFO":
-            return b"\r\n".join(
-                b"redis_version:6.0.16" if line.startswith(b"redis_version:") else line for line in reply.split(b"\r\n")
-            )
-        return reply
-
-    monkeypatch.setattr(Wire, "call", old)
-    with RmqClient(server.url) as client, pytest.raises(UnsafeRedisError, match=r"6\.0\.16.*6\.2 or newer"):
-        client.topics()
-
-
-def test_without_the_right_to_info_it_works_and_says_what_was_not_checked(
-    server: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    with server.connect() as admin:
-        admin.execute_command("ACL", "SETUSER", "shy", "on", ">pw", "~*", "&*", "+@all", "-info")
-    with caplog.at_level(logging.WARNING), RmqClient(f"redis://shy:pw@127.0.0.1:{server.port}") as client:
-        assert works(client)
-    assert "may not call INFO" in caplog.text
-
-
-def test_without_the_right_to_scripts_the_error_says_so(server: RedisServer) -> None:
-    with server.connect() as admin:
-        admin.execute_command("ACL", "SETUSER", "mute", "on", ">pw", "~*", "&*", "+@all", "-evalsha")
-    with RmqClient(f"redis://mute:pw@127.0.0.1:{server.port}") as client:
-        producer = client.producer(TOPIC)
-        with pytest.raises(ScriptFailedError, match="NOPERM"):
-            client.inspect(TOPIC).stats()
-        with pytest.raises(Exception, match="NOPERM"):
-            producer.send(PriorityMessage("a", 100))
-
-
-def test_scripts_that_may_not_be_loaded_are_named(server: RedisServer) -> None:
-    with server.connect() as admin:
-        admin.execute_command("ACL", "SETUSER", "loadless", "on", ">pw", "~*", "&*", "+@all", "-script")
-        admin.script_flush()
-    with RmqClient(f"redis://loadless:pw@127.0.0.1:{server.port}", deadline_s=3_600) as client:
-        producer = client.producer(TOPIC)
-        with pytest.raises(RmqError, match=r"cannot be loaded.*NOPERM"):
-            producer.send(PriorityMessage("a", 100))
 
 
 def test_a_server_that_is_busy_with_a_script_is_waited_for(server: RedisServer) -> None:

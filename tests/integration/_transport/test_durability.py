@@ -13,11 +13,10 @@ from itertools import count
 import pytest
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq._processes.server_programs import look_at
 from rmq._scripts.keys import TOPICS_KEY
-from rmq.errors import DurabilityError, UnsafeRedisError
+from rmq.errors import DurabilityError
 from tests.support.clients import stats_of
-from tests.support.servers import RedisServer, redis_binary
+from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
 _numbers = count(1)
@@ -117,19 +116,6 @@ def test_too_few_replicas_are_told_at_the_start(pair: Pair, topic: Topic, caplog
         with pytest.raises(DurabilityError, match=r"[01] of 2 replicas"):
             client.producer(topic).send(PriorityMessage("a", 100))
     assert "has 1 replicas; durability replicated waits for 2" in caplog.text
-
-
-def test_fsync_needs_a_new_redis_with_an_aof(topic: Topic) -> None:
-    with RedisServer() as server:
-        if look_at(redis_binary()).version < (7, 2):
-            with pytest.raises(UnsafeRedisError, match=r"which came with Redis 7\.2; the one at .* is \d"):
-                RmqClient(server.url, durability="fsync")
-        else:
-            with pytest.raises(UnsafeRedisError, match="needs an AOF"):
-                RmqClient(server.url, durability="fsync")
-            server.config_set("appendonly", "yes")
-            with RmqClient(server.url, durability="fsync") as client:
-                assert client.producer(topic).send(PriorityMessage("a", 100)).new == 1
 
 
 def test_replicas_without_persistence_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rmq._io.wire import ReplyError
 from rmq._transport.durability import Durability, DurabilityLevel, parse_durability
-from rmq._transport.server_check import refuse_unsafe, warnings_about
+from rmq._transport.server_check import refuse_unsafe, refuse_weak, warnings_about
 from rmq.errors import InvalidValueError, UnsafeRedisError
 
 MEMORY = parse_durability("memory")
@@ -46,23 +47,53 @@ def test_shortfalls() -> None:
     assert (replicated.shortfall(2), replicated.shortfall(3)) == ("", "")
     assert replicated.shortfall(1) == "1 of 2 replicas confirmed"
     assert fsync.shortfall([1, 1]) == ""
-    assert fsync.shortfall([0, 1]) == "the master's AOF is not on disk"
+    assert fsync.shortfall([0, 1]).startswith("the master's AOF is not on disk: ")
     assert fsync.shortfall([1, 0]) == "0 of 1 replicas confirmed"
 
 
+@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random"])
+def test_servers_that_drop_slots_are_refused(policy: str) -> None:
+    refuse_unsafe(MASTER, "here")
+    with pytest.raises(UnsafeRedisError, match=f"Redis at here has maxmemory-policy {policy}, which drops whole slots"):
+        refuse_unsafe({**MASTER, "maxmemory_policy": policy}, "here")
+
+
 @pytest.mark.parametrize(
-    ("changes", "durability", "match"),
+    ("level", "probe"), [("memory", None), ("replicated", ("WAIT", 0, 1)), ("fsync", ("WAITAOF", 1, 0, 1))]
+)
+def test_a_probe_is_what_the_confirmation_needs(level: str, probe: tuple[object, ...] | None) -> None:
+    durability = parse_durability(level)
+    assert durability.probe() == probe
+    assert durability.command == ("" if probe is None else probe[0])
+
+
+@pytest.mark.parametrize(
+    ("level", "refusal", "match"),
     [
-        ({"redis_version": "6.0.16"}, MEMORY, "needs 6.2"),
-        ({"maxmemory_policy": "allkeys-lru"}, MEMORY, "drops whole slots"),
-        ({"redis_version": "7.0.15"}, parse_durability("fsync"), r"came with Redis 7\.2; the one at here is 7\.0\.15"),
-        ({"aof_enabled": "0"}, parse_durability("fsync"), "appendonly yes"),
+        (
+            "fsync",
+            "ERR unknown command 'WAITAOF', with args",
+            r"WAITAOF, which Redis at here does not have; use .* 7\.2",
+        ),
+        (
+            "fsync",
+            "ERR unknown command `WAITAOF`, with args",
+            r"WAITAOF, which Redis at here does not have; use .* 7\.2",
+        ),
+        ("replicated", "ERR unknown command 'WAIT'", "WAIT, which Redis at here does not have; use durability memory"),
+        ("fsync", "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.", "set appendonly yes"),
+        ("fsync", "NOPERM User a has no permissions", r"this user of Redis at here may not call; grant \+waitaof"),
     ],
 )
-def test_unsafe_servers(changes: dict[str, str], durability: Durability, match: str) -> None:
-    refuse_unsafe(MASTER, "here", durability)
+def test_servers_that_cannot_keep_the_promise_are_refused(level: str, refusal: str, match: str) -> None:
     with pytest.raises(UnsafeRedisError, match=match):
-        refuse_unsafe({**MASTER, **changes}, "here", durability)
+        refuse_weak(refusal, "here", parse_durability(level))
+
+
+def test_a_refusal_for_now_is_waited_for_and_that_of_a_replica_is_none() -> None:
+    with pytest.raises(ReplyError, match="LOADING"):
+        refuse_weak("LOADING Redis is loading the dataset in memory", "here", parse_durability("fsync"))
+    refuse_weak("ERR WAITAOF cannot be used with replica instances.", "here", parse_durability("fsync"))
 
 
 def test_warnings() -> None:

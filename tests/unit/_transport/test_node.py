@@ -56,7 +56,7 @@ class Hurried(Threads):
 
 def node(blocking: Threads, new_wire: Callable[[], Any] = WireStub) -> Node:
     others: set[Node] = set()
-    return Node(Address("h", 1), "h:1", new_wire, lambda wire: (7, 4), lambda wire: None, blocking, others)
+    return Node(Address("h", 1), "h:1", new_wire, lambda wire: frozenset(), lambda wire: None, blocking, others)
 
 
 def test_a_connection_that_was_made_in_time_is_not_lost_to_another_thread() -> None:
