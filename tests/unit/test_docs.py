@@ -67,7 +67,9 @@ def test_every_name_that_a_page_links_is_in_its_file(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_prose_is_wrapped(page: Path) -> None:
-    text = re.sub(r"^```.*?^```|^<!-- benchmark.*?<!-- end -->", "", page.read_text("utf-8"), flags=re.DOTALL | re.M)
+    text = re.sub(
+        r"^```.*?^```|^<!-- (?:benchmark|results).*?<!-- end -->", "", page.read_text("utf-8"), flags=re.DOTALL | re.M
+    )
     prose = [line for line in text.splitlines() if not re.match(r"\||!|#|    ", line)]
     spans_joined = [re.sub(r"`[^`]*`", lambda span: span[0].replace(" ", "_"), line) for line in prose]
     assert [line for line in spans_joined if len(line) > 100 and " " in line.strip(" -")] == []
