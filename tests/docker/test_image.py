@@ -55,8 +55,8 @@ def test_it_is_nobody_who_may_do_anything() -> None:
     with pytest.raises(DockerError, match="Read-only file system"):
         in_image(IMAGE, "touch", "/home/rmq/file")
     in_image(IMAGE, "touch", "/tmp/file")
-    with pytest.raises(DockerError):
-        in_image(IMAGE, "sh", "-c", "command -v cc || command -v gcc || command -v clang")
+    compilers = in_image(IMAGE, "sh", "-c", "command -v cc || command -v gcc || command -v clang || echo none")
+    assert compilers.strip() == "none"
 
 
 @pytest.mark.parametrize("service", ["producer", "worker", "dashboard"])

@@ -1,4 +1,7 @@
-"""Docker Compose with the repository's file, under a project, a network and ports of its own."""
+"""Docker Compose with the repository's file, under a project, a network and ports of its own.
+
+`python -m tests.support.compose` says which command of Compose v2 there is, or why none, and ends with 1 then.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +43,8 @@ def find_engine() -> tuple[str, ...]:
             version = run(*command, "version", "--short").strip().removeprefix("v")
         except (DockerError, FileNotFoundError):
             continue
-        if int(version.partition(".")[0]) >= 2:
+        major = version.partition(".")[0]
+        if major.isdigit() and int(major) >= 2:
             return command
         found.append(version)
     raise DockerError(f"no Compose v2: found {', '.join(found) or 'none'}")
@@ -49,19 +54,22 @@ def run(*command: str, text: str | None = None, timeout_s: float = _QUICK_S, env
     """Run a command, and return what it printed.
 
     Raises:
-        DockerError: It failed.
+        DockerError: It failed, or did not end in time.
     """
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        input=text,
-        stdin=subprocess.DEVNULL if text is None else None,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=timeout_s,
-        env=None if env is None else {**os.environ, **env},
-    )
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            input=text,
+            stdin=subprocess.DEVNULL if text is None else None,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=timeout_s,
+            env=None if env is None else {**os.environ, **env},
+        )
+    except subprocess.TimeoutExpired:
+        raise DockerError(f"{' '.join(command)} did not end within {timeout_s:g} s") from None
     if done.returncode:
         raise DockerError(f"{' '.join(command)} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}")
     return done.stdout
@@ -149,3 +157,10 @@ def _free_subnet() -> str:
     taken = run("docker", "network", "inspect", "--format", "{{json .IPAM.Config}}", *ids)
     numbers = [(os.getpid() + step) % 250 for step in range(250)]
     return next(found for number in numbers if (found := f"10.213.{number}") not in taken)
+
+
+if __name__ == "__main__":
+    try:
+        print(" ".join(find_engine()))
+    except DockerError as error:
+        sys.exit(str(error))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.compose import ROOT, DockerError, find_engine, run
 from tests.support.faults import Faults
 from tests.support.resp import FrameSplitter, command_name
 from tests.support.waiting import wait_until
@@ -88,3 +93,33 @@ def test_waiting_ends_with_what_was_missing() -> None:
     with pytest.raises(AssertionError, match=r"not within 0.05 s: the moon \(last value: 0\)"):
         wait_until(lambda: 0, 0.05, "the moon")
     assert time.monotonic() - start < 30
+
+
+def test_tests_in_containers_begin_within_their_budget_only() -> None:
+    command = [sys.executable, "-m", "pytest", "-m", "docker", "-p", "no:cacheprovider", "tests/docker/test_image.py"]
+    environment = {**os.environ, "RMQ_DOCKER_BUDGET_S": "0"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert (done.returncode, " passed" in done.stdout) == (0, False)
+    assert "the tests in containers had 0 s to begin (RMQ_DOCKER_BUDGET_S)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [("1.29.2", "no Compose v2: found 1.29.2"), ("dev", "no Compose v2: found dev"), ("v2.24.1", "")],
+)
+def test_only_compose_v2_counts(version: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("docker", '[ "$1" = version ]'), ("docker-compose", f"echo {version}")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
+    if told:
+        with pytest.raises(DockerError, match=told):
+            find_engine()
+    else:
+        assert find_engine() == ("docker-compose",)
+
+
+def test_a_command_of_docker_that_hangs_is_told_of() -> None:
+    with pytest.raises(DockerError, match=r"^sleep 60 did not end within 0\.1 s$"):
+        run("sleep", "60", timeout_s=0.1)
