@@ -137,7 +137,7 @@ def test_a_disk_that_cannot_be_written_is_told_of() -> None:
     with server_with("appendonly yes", "appendfsync everysec") as server, server.connect() as plain:
         with RmqClient(server.url, durability="fsync", timeout_s=PATIENCE_S) as client:
             client.producer(TOPIC)
-        with RmqClient(server.url, durability="fsync", timeout_s=0.4, deadline_s=0.4) as client:
+        with RmqClient(server.url, durability="fsync", timeout_s=6, deadline_s=6) as client:
             producer = client.producer(TOPIC)
             with disk_full(server):
                 with pytest.raises(DurabilityError, match="the master's AOF is not on disk: the disk is slow or fails"):
