@@ -114,6 +114,23 @@ PLANTS = (
         ("take_fresh", "'NX', unpack(claims)", "unpack(claims)"),
     ),
     _lua("a late send folds into what is in flight", ("hold", "redis.call('HDEL', slot.body, unpack(moved))", "")),
+    # streams
+    _lua(
+        "a pass over what is pending goes on where the last one ended",
+        ("scan_pending", "pass.cursor = ''\n    pass.at", "pass.at"),
+    ),
+    _lua(
+        "a stranger's ack of an entry counts",
+        ("held_counts", "#ids, slot.consumer)) do", "#ids)) do"),
+        ("held_counts", "row and row[2] == slot.consumer", "row"),
+        ("settle_entries", "counts[id] == deliveries and mine", "counts[id] and mine"),
+    ),
+    _lua("an owner reads on beside its owner before", ("stream_claim", "and busy_until == 0 then", "then")),
+    _lua("a stream is trimmed before all groups have acked", ("stream_trim", "not unacked and", "unacked and")),
+    _python(
+        "what is put back into a delayed queue is gone",
+        ("rmq.delayed:DelayedQueue.put_back", "delivery.nack(error=error)", "delivery.ack()"),
+    ),
     # owners
     _python(
         "a slot is claimed from beside its owner before",

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha1
 from typing import Any
 
 import hiredis
 
+from rmq import Topic, TopicType
 from rmq._io.wire import NOTHING, Argument, ReplyError, pack
 from rmq._transport.script_library import ScriptLibrary
 from tests.simulation.steps import SlotState, Step, Steps
+from tests.simulation.stream_steps import LOOK_AT_STREAMS, GroupState, StreamSteps
 from tests.simulation.world import World
 from tests.support.servers import RedisServer
 from tests.support.slots import CLOCK_KEY
@@ -54,6 +57,8 @@ return slots
 
 _LOOK_SHA = sha1(_LOOK.encode(), usedforsecurity=False).hexdigest()
 
+_STREAMS_SHA = sha1(LOOK_AT_STREAMS.encode(), usedforsecurity=False).hexdigest()
+
 UNTRACED = frozenset({"INFO", "CONFIG"})
 """What the real server answers differently each time, and nobody acts on."""
 
@@ -72,32 +77,33 @@ class Server:
         self.redis = redis
         self.scripts = scripts
         self.world: World | None = None
-        self.lease_ms: dict[bytes, int] = {}
-        """The leases of the topics whose slots are looked at after each script."""
+        self._lease_ms: Mapping[bytes, int] = {}
+        self._stream_lease_ms: Mapping[bytes, int] = {}
         self.calls = 0
         self._names = {scripts[name].sha.encode(): name for name in scripts.names()}
         self._main = _Line(str(redis.socket_path))
         self._tap = _Line(str(redis.socket_path))
         self._tap.call("PSUBSCRIBE", "wake{*")
-        self._main.call("SCRIPT", "LOAD", _LOOK)
         self._clock_ms = 0
-        self._steps = Steps({})
+        self._steps, self._stream_steps = Steps({}), StreamSteps({})
 
     def close(self) -> None:
         self._main.close()
         self._tap.close()
 
-    def begin(self, world: World, lease_ms: dict[bytes, int], *, warm: bool) -> None:
+    def begin(self, world: World, topics: Iterable[Topic], *, warm: bool) -> None:
         """Begin a seed with nothing in it.
 
         Args:
             world: Whose clock rules.
-            lease_ms: The leases of the topics whose slots are looked at after each script.
+            topics: The topics whose slots are looked at after each script.
             warm: Whether the scripts are loaded.
         """
+        leases = [(topic.type is TopicType.STREAM, topic.name.encode(), topic.lease_ms) for topic in topics]
         self.world, self._clock_ms = world, 0
-        self.lease_ms = lease_ms
-        self._steps = Steps(lease_ms)
+        self._lease_ms = {name: lease_ms for stream, name, lease_ms in leases if not stream}
+        self._stream_lease_ms = {name: lease_ms for stream, name, lease_ms in leases if stream}
+        self._steps, self._stream_steps = Steps(self._lease_ms), StreamSteps(self._stream_lease_ms)
         self._main.call("FLUSHALL")
         self._load_scripts(warm=warm)
         self._drain_hints()
@@ -118,24 +124,38 @@ class Server:
             self._clock_ms = now_ms
         before = len(parts)
         parts.append(pack(*command))
-        if stores := self._stores(command):
+        if stores := self._stores(command, self._lease_ms):
             parts.append(pack("EVALSHA", _LOOK_SHA, 0, *stores))
+        elif streams := self._stores(command, self._stream_lease_ms):
+            parts.append(pack("EVALSHA", _STREAMS_SHA, 0, *streams))
         replies = self._main.pipeline(parts)
         reply = replies[before]
-        if stores:
+        if len(parts) > before + 1:
             step = Step.of(command, name, now_ms)
-            for store, (wrong, epoch, claims) in zip(stores, replies[-1], strict=True):
-                if wrong:
-                    world.failed(f"accounts: after {name}: {wrong.decode()}")
-                state = SlotState(int(epoch), dict(zip(claims[::2], claims[1::2], strict=True)))
-                for what in self._steps.follow(step, store, state):
-                    world.failed(what)
+            for what in self._seen(step, stores, replies[-1]) if stores else self._seen_of(step, streams, replies[-1]):
+                world.failed(what)
         if doing is not None and not isinstance(reply, ReplyError):
             doing.executed(command, name, world)
         hints = self._drain_hints() if b"PUBLISH" in command else []
         shown = b"" if name in UNTRACED else b" ".join(command[2:])
         world.trace(name, shown, "" if name in UNTRACED else reply)
         return reply, hints
+
+    def _seen(self, step: Step, stores: list[bytes], looks: list[Any]) -> Iterator[str]:
+        """Find what must not be in slots after a script."""
+        for store, (wrong, epoch, claims) in zip(stores, looks, strict=True):
+            if wrong:
+                yield f"accounts: after {step.name}: {wrong.decode()}"
+            state = SlotState(int(epoch), dict(zip(claims[::2], claims[1::2], strict=True)))
+            yield from self._steps.follow(step, store, state)
+
+    def _seen_of(self, step: Step, streams: list[bytes], looks: list[Any]) -> Iterator[str]:
+        """Find what must not be in slots of streams after a script."""
+        for store, (wrong, groups) in zip(streams, looks, strict=True):
+            if wrong:
+                yield f"accounts: after {step.name}: {wrong.decode()}"
+            for group, epoch, rows in groups:
+                yield from self._stream_steps.follow(step, store, group, GroupState.of(epoch, rows))
 
     def call(self, *args: Argument) -> Any:
         """Carry out a command beside the simulation: for checks and preparations."""
@@ -152,22 +172,23 @@ class Server:
         if forgets:
             self._main.call("SWAPDB", 0, 1)
             self._steps.forget()
+            self._stream_steps.forget()
         self._main.pipeline([pack("SELECT", 1), pack("FLUSHDB"), pack("SELECT", 0)])
         self._clock_ms = 0
         self._load_scripts(warm=False)
 
     def _load_scripts(self, *, warm: bool) -> None:
         self._main.call("SCRIPT", "FLUSH")
-        wanted = [_LOOK, *(self.scripts.text(name) for name in self.scripts.names() if warm)]
+        wanted = [_LOOK, LOOK_AT_STREAMS, *(self.scripts.text(name) for name in self.scripts.names() if warm)]
         self._main.pipeline([pack("SCRIPT", "LOAD", text) for text in wanted])
 
-    def _stores(self, command: list[bytes]) -> list[bytes]:
-        """Return the store keys of the slots that a script call touches, where their accounts are to be checked."""
-        if command[0] != b"EVALSHA" or not self.lease_ms:
+    def _stores(self, command: list[bytes], topics: Mapping[bytes, int]) -> list[bytes]:
+        """Return the store keys of the slots of some topics that a script call touches."""
+        if command[0] != b"EVALSHA" or not topics:
             return []
         keys = command[3 : 3 + int(command[2])]
         found = {match.group(1) for key in keys if (match := _TAG.search(key))}
-        return sorted(tag for tag in found if tag.rpartition(b"_")[0] in self.lease_ms)
+        return sorted(tag for tag in found if tag.rpartition(b"_")[0] in topics)
 
     def _drain_hints(self) -> list[tuple[bytes, bytes]]:
         """Return the hints that were published; the answer to PING comes behind all of them."""

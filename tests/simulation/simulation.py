@@ -107,8 +107,7 @@ class Simulation:
         calls = self.server.calls
         try:
             with inhabit(self.world, self.plan.seed):
-                leases = {topic.name.encode(): topic.lease_ms for topic in sorted_set_topics(self.topics)}
-                self.server.begin(self.world, leases, warm=self.plan.warm)
+                self.server.begin(self.world, self.topics, warm=self.plan.warm)
                 begin_groups(self.server, self.topics)
                 try:
                     self._play()

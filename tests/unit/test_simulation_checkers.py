@@ -12,6 +12,7 @@ from tests.simulation import checkers
 from tests.simulation.history import History, Run, Sent, Trouble
 from tests.simulation.plan import TopicPlan
 from tests.simulation.steps import SlotState, Step, Steps
+from tests.simulation.stream_steps import GroupState, Held, StreamSteps
 from tests.simulation.world import EPOCH_MS, START_S, HungError, World
 
 LEASE_S = 5
@@ -305,6 +306,63 @@ def test_claims_that_a_server_has_forgotten_are_nobodys() -> None:
     steps.follow(step("claim", 5, "e", 5000), STORE, claimed(5, c=SCORE))
     steps.forget()
     assert not steps.follow(step("claim", 4, "e", 5000), STORE, claimed(4, d=NEXT))
+
+
+# --- steps of streams
+
+ENTRY, OTHER_ENTRY = b"1-0", b"2-0"
+
+
+def pending(epoch: int = 0) -> GroupState:
+    """Return a group to whose consumer `me` an entry was delivered after a second."""
+    return GroupState(epoch, {ENTRY: Held(b"me", 1, at_ms(1))})
+
+
+def with_(state: GroupState, entry: bytes, held: Held | None) -> GroupState:
+    """Return a group in which one entry is another one's, or nobody's."""
+    left = {each: had for each, had in state.pending.items() if each != entry}
+    return GroupState(state.epoch, left | ({entry: held} if held else {}))
+
+
+def stream_step(name: str, epoch: int, consumer: str, *arguments: object, at_s: float = 2.0) -> Step:
+    """Return a step of the group `g`."""
+    return step(name, epoch, "e", "g", consumer, *arguments, at_s=at_s)
+
+
+@pytest.mark.parametrize(
+    ("second", "entry", "held", "found"),
+    [
+        (stream_step("stream_claim", 0, "me", 1, "1-0"), ENTRY, None, []),
+        (stream_step("stream_claim", 0, "you", 1, "1-0"), ENTRY, None, ["stranger"]),
+        (stream_step("stream_claim", 0, "me", 1, "2-0"), ENTRY, None, ["stranger"]),
+        (stream_step("stream_extend", 0, "me", 1, "1-0"), ENTRY, Held(b"me", 1, at_ms(2)), []),
+        (stream_step("stream_extend", 0, "you", 1, "1-0"), ENTRY, Held(b"you", 1, at_ms(2)), ["stranger"]),
+        (stream_step("stream_claim", 0, "you", at_s=5.9), ENTRY, Held(b"you", 2, at_ms(5.9)), ["stranger"]),
+        (stream_step("stream_claim", 0, "you", at_s=6.0), ENTRY, Held(b"you", 2, at_ms(6.0)), []),
+        (step("stream_trim"), ENTRY, None, ["stranger"]),
+        (stream_step("stream_claim", 5, "you"), OTHER_ENTRY, Held(b"you", 1, at_ms(2)), ["beside"]),
+        (stream_step("stream_claim", 5, "you", at_s=6.0), OTHER_ENTRY, Held(b"you", 1, at_ms(6)), []),
+        (stream_step("stream_claim", 5, "me"), OTHER_ENTRY, Held(b"me", 1, at_ms(2)), []),
+        (stream_step("stream_claim", 0, "you"), OTHER_ENTRY, Held(b"you", 1, at_ms(2)), []),
+    ],
+)
+def test_a_delivery_of_an_entry_belongs_to_its_consumer(
+    second: Step, entry: bytes, held: Held | None, found: list[str]
+) -> None:
+    steps = StreamSteps({b"topic": LEASE_S * 1000})
+    assert not steps.follow(step("stream_stats"), STORE, b"g", GroupState())
+    assert not steps.follow(stream_step("stream_claim", 0, "me", at_s=1.0), STORE, b"g", pending())
+    assert [each.split(":")[0] for each in steps.follow(second, STORE, b"g", with_(pending(), entry, held))] == found
+
+
+@pytest.mark.parametrize(("epoch", "found"), [(4, ["fenced"]), (5, [])])
+def test_an_older_owner_changes_nothing_of_a_group(epoch: int, found: list[str]) -> None:
+    steps = StreamSteps({b"topic": LEASE_S * 1000})
+    steps.follow(step("stream_stats"), STORE, b"g", pending(5))
+    second = stream_step("stream_claim", epoch, "me", 1, "1-0")
+    assert [each.split(":")[0] for each in steps.follow(second, STORE, b"g", GroupState(5))] == found
+    steps.forget()
+    assert not steps.follow(second, STORE, b"g", pending(5))
 
 
 # --- the world
