@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from rmq import SendResult
 from rmq.errors import RedisUnavailableError
-from tests.simulation.plan import Plan, SendPlan, TopicPlan, WorkerPlan
+from tests.simulation.plan import Fault, Plan, SendPlan, TopicPlan, WorkerPlan
 from tests.simulation.runner import Runner
 from tests.simulation.server import Server
 from tests.simulation.simulation import Outcome, Simulation
@@ -20,6 +22,14 @@ PLAN = Plan(
     sends=tuple(SendPlan(float(at_s), "producer0", 0, ((at_s, 20),)) for at_s in range(1, 8)),
 )
 META = "meta{range-topic_0}"
+
+
+FAILOVER = replace(
+    PLAN,
+    sends=tuple(SendPlan(at / 10, "producer0", 0, ((at, 4_000),)) for at in range(10, 60)),
+    faults=(Fault(5.0, "restart", for_s=0.5, what=2.0),),
+)
+"""A replica that lacks two seconds of sends takes over."""
 
 
 def simulated(meddle: Callable[[Simulation], object]) -> Outcome:
@@ -66,3 +76,17 @@ def test_an_accepted_send_was_carried_out(monkeypatch: pytest.MonkeyPatch, error
 
     monkeypatch.setattr("rmq._sending.producer.Producer.send", send)
     assert simulated(lambda simulation: None).kinds == ({kind} if kind else set())
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+def test_a_failover_forgets_accepted_sends_only_where_they_did_not_wait_for_a_replica(replicated: bool) -> None:
+    with Runner() as runner:
+        outcome = runner.run(replace(FAILOVER, replicated=replicated))
+    assert not outcome.violations
+    assert (outcome.forgotten == 0) == replicated
+
+
+def test_a_send_that_no_replica_has_and_that_counts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmq._transport.exchange.Exchange._unconfirmed", lambda self, index, missing: SendResult(1, 0))
+    with Runner() as runner:
+        assert runner.run(replace(FAILOVER, replicated=True)).kinds == {"lost"}

@@ -42,6 +42,7 @@ class Sum:
     sends: int = 0
     handlings: int = 0
     calls: int = 0
+    forgotten: int = 0
     violations: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
     bad: int = 0
     seconds: float = 0.0
@@ -54,6 +55,7 @@ class Sum:
         self.sends += outcome.sends
         self.handlings += outcome.runs
         self.calls += outcome.calls
+        self.forgotten += outcome.forgotten
         self.bad += bool(outcome.violations)
         self.violations += [{"seed": seed, "kind": each.kind, "text": each.text} for each in outcome.violations]
         self.digest = sha1((self.digest + outcome.digest).encode(), usedforsecurity=False).hexdigest()
@@ -74,6 +76,7 @@ class Sum:
             "sends": self.sends,
             "handlings": self.handlings,
             "calls_to_redis": self.calls,
+            "sends_forgotten_by_servers": self.forgotten,
             "seeds_with_violations": self.bad,
             "violations": self.violations,
             "digest": self.digest,

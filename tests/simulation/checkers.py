@@ -50,19 +50,31 @@ def check(history: History) -> list[Violation]:
 
 def lost(history: History) -> Iterator[Violation]:
     """Every accepted send is followed by a delivery that is claimed after it and handled to its end, or is dead."""
+    for sent, runs in _unhandled(history):
+        if history.replicated or not _forgotten(history, sent):
+            yield Violation("lost", f"{_sent(sent)}; handled: {[_run(run) for run in runs]}")
+
+
+def forgotten_sends(history: History) -> int:
+    """Return how many accepted sends a server has forgotten: those are no broken promise without replicas."""
+    return sum(_forgotten(history, sent) for sent, _ in _unhandled(history))
+
+
+def _unhandled(history: History) -> Iterator[tuple[Sent, list[Run]]]:
+    """Find accepted sends without a handling, and the handlings that there are of their contents."""
     for key, (sends, runs) in history.of_content().items():
         if key in history.dead:
             continue
         folds = history.topics[key[0]].kind == "sum"
         for sent in sends:
-            if sent.state != "accepted" or not sent.executed_ms or _forgotten(history, sent):
+            if sent.state != "accepted" or not sent.executed_ms:
                 continue
             since_ms = sent.executed_ms[0 if folds else -1]  # repeats of a folded send count once
             if not any(
                 run.outcome in ENDED and run.claimed_ms >= since_ms and (not folds or sent.number in run.carried)
                 for run in runs
             ):
-                yield Violation("lost", f"{_sent(sent)}; handled: {[_run(run) for run in runs]}")
+                yield sent, runs
 
 
 def unexpected(history: History) -> Iterator[Violation]:

@@ -36,7 +36,7 @@ class Faults:
         for fault in simulation.plan.faults:
             simulation.world.at(fault.at_s, lambda fault=fault: self._strike(fault))
             if fault.kind == "restart" and fault.what:
-                simulation.world.at(fault.at_s - fault.what, simulation.server.remember)
+                simulation.world.at(fault.at_s - fault.what, self._lag)
 
     def end(self) -> None:
         """Let everything run again."""
@@ -155,11 +155,17 @@ class Faults:
         if worker.process.dead or worker.stopping:
             self._simulation.start_worker(worker.plan)
 
+    def _lag(self) -> None:
+        """Let a replica lag from now on: what is written, it lacks when it takes over."""
+        if not self._over:
+            self._simulation.server.remember()
+            self._simulation.network.lagging = True
+
     def _restart(self, fault: Fault) -> None:
         simulation = self._simulation
         network, now_s = simulation.network, simulation.world.now_s
         network.cut_all()
-        network.down = True
+        network.down, network.lagging = True, False
         simulation.server.restart(forgets=fault.what > 0)
         self._note(fault, now_s, fault.for_s + SHORT_S)
         if fault.what:

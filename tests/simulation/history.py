@@ -106,6 +106,7 @@ class History:
         runs: In the order of their beginning.
         troubles: In no order.
         dead: Topic and content of what is dead at the end.
+        replicated: Whether an accepted send is on a replica, so that the server does not forget it.
     """
 
     topics: dict[str, TopicPlan] = field(default_factory=dict[str, TopicPlan])
@@ -113,6 +114,7 @@ class History:
     runs: list[Run] = field(default_factory=list[Run])
     troubles: list[Trouble] = field(default_factory=list[Trouble])
     dead: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    replicated: bool = False
 
     def of_content(self) -> dict[tuple[str, str], tuple[list[Sent], list[Run]]]:
         """Return the sends and runs of each topic, in a stream of each group, and content."""

@@ -56,6 +56,11 @@ class Link:
         """Let a reply travel."""
         self._back_s = self._travel(self._back_s, lambda: self._arrive(reply))
 
+    def confirm(self, replicas: int, wait_s: float) -> None:
+        """Answer a WAIT: so many replicas have all that was written; or after its time, none has."""
+        self._back_s = max(self._back_s, self.network.world.now_s + wait_s)
+        self.answer(0 if wait_s else replicas)
+
     def break_off(self) -> None:
         """Cut it; the client notices soon."""
         if not self.cut:
@@ -109,6 +114,7 @@ class Network:
     Attributes:
         slowness: What each travelling time is multiplied by.
         down: Whether the server does not run.
+        lagging: Whether the replica that will take over does not get what is written.
         loss: Decides before each script call what becomes of it; see `Loss` of the faults.
     """
 
@@ -116,7 +122,7 @@ class Network:
         self.world = world
         self.server = server
         self.slowness = 1.0
-        self.down = False
+        self.down = self.lagging = False
         self.loses: Callable[[Link, str], str] = lambda link, name: ""
         self._chance = Random(f"network {seed}")
         self._links: list[Link] = []
@@ -146,7 +152,7 @@ class Network:
 
     def heal(self) -> None:
         """End all that goes wrong."""
-        self.slowness = 1.0
+        self.slowness, self.lagging = 1.0, False
         self._stalls.clear()
         self._deaf.clear()
         self.loses = lambda link, name: ""
@@ -193,6 +199,9 @@ class Network:
                 return
             if name == "SUBSCRIBE":
                 self._subscribe(link, command[1:])
+                continue
+            if name == "WAIT":
+                link.confirm(int(command[1]), 0.0 if not self.lagging else int(command[2]) / 1000)
                 continue
             if link.channels:  # only PING is allowed there
                 link.answer([b"pong", b""])

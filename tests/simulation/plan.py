@@ -27,6 +27,9 @@ ZOOKEEPER_FAULTS = ("zk_stall", "zk_stall", "zk_expire", "zk_down")
 HARSH, QUIET = 1 / 3, 1 / 8
 """So many plans are harsh, or quiet."""
 
+REPLICATED = 0.5
+"""In so many plans the sends wait for a replica."""
+
 QUIET_LENGTH, QUIET_SENDS = 4.0, 0.03
 """How much longer a quiet plan is, and how many of the sends a second it has."""
 
@@ -99,7 +102,8 @@ class Fault:
         for_s: How long; of `kill` and `stop`: until it is started again.
         what: `pause`, `kill`, `stall`, `zk_stall`, `zk_expire`: 1 for as soon as a handler runs there; `slow`: how many
             times;
-            `restart`: how many seconds are forgotten; `lose_*`: which call from now on.
+            `restart`: how many seconds are forgotten: so far lags the replica that takes over; `lose_*`: which call
+            from now on.
         script: `lose_*`: part of the name of the script.
     """
 
@@ -126,6 +130,7 @@ class Plan:
         warm: Whether the scripts are loaded at the beginning.
         owned: Whether there is a ZooKeeper: then workers own slots.
         harsh: Whether many handlings of one content take about as long as a lease.
+        replicated: Whether a send counts only once a replica has it; else with the master.
     """
 
     seed: int
@@ -138,10 +143,12 @@ class Plan:
     warm: bool = True
     owned: bool = False
     harsh: bool = False
+    replicated: bool = False
 
     def described(self) -> str:
         """Return it in lines."""
         settings = f"yields {self.yields:g}, scripts loaded: {self.warm}, ZooKeeper: {self.owned}"
+        settings += f", sends replicated: {self.replicated}"
         lines = [f"seed {self.seed}: {self.length_s:g} s, {settings}"]
         lines += [f"  {each}" for each in (*self.topics, *self.workers, *self.sends, *self.faults)]
         return "\n".join(lines)
@@ -211,7 +218,8 @@ def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
         key=_when,
     )
     yields = chance.choice((0.0, 0.0, 0.01, 0.1))
-    return replace(plan, faults=_one_restart_at_a_time(faults), yields=yields, warm=chance.random() < 0.8)
+    plan = replace(plan, faults=_one_restart_at_a_time(faults), yields=yields, warm=chance.random() < 0.8)
+    return replace(plan, replicated=chance.random() < REPLICATED)
 
 
 def _when(fault: Fault) -> float:

@@ -106,6 +106,7 @@ PLANTS = (
             f"if call.script.startswith('send'):\n        self.settle(index, {NEW})\n    elif call.repeatable:",
         ),
     ),
+    _python("a send counts though no replica has it", (f"{EXCHANGE}._confirm", "if missing else", "if False else")),
     _lua("a repeated send counts again", ("repeats", "if done == number then", "if false then")),
     # claims
     _lua(

@@ -12,7 +12,7 @@ from rmq._model.messages import Message
 from rmq.delayed import ID_BYTES, DelayedQueue
 from rmq.errors import RmqError, SendError
 from tests.simulation.backend import Simulated
-from tests.simulation.checkers import Violation, check
+from tests.simulation.checkers import Violation, check, forgotten_sends
 from tests.simulation.faults import Faults
 from tests.simulation.history import History, Sent, readers
 from tests.simulation.network import Network
@@ -43,6 +43,7 @@ class Outcome:
         sends: How many messages were sent.
         runs: How many handlings there were.
         calls: How many commands the real Redis has carried out.
+        forgotten: How many accepted sends a failover has forgotten.
     """
 
     violations: tuple[Violation, ...]
@@ -51,6 +52,7 @@ class Outcome:
     sends: int
     runs: int
     calls: int
+    forgotten: int = 0
 
     @property
     def kinds(self) -> set[str]:
@@ -91,6 +93,7 @@ class Simulation:
         self.ensemble = Ensemble(self.world, plan.seed)
         self.topics = [each.topic() for each in plan.topics]
         self.history = History({name: each for each in plan.topics for name in (each.name, *readers(each))})
+        self.history.replicated = plan.replicated
         self.workers: dict[str, Worker] = {}
         self.faults = Faults(self)
         self._bits: dict[tuple[str, str], int] = {}
@@ -127,6 +130,7 @@ class Simulation:
             len(self.history.sends),
             len(self.history.runs),
             self.server.calls - calls,
+            forgotten_sends(self.history),
         )
 
     def backend(self, process: Process) -> Simulated:
@@ -138,7 +142,13 @@ class Simulation:
         backend = self.backend(process)
         kind = type("SimulatedClient", (RmqClient,), {"_blocking": backend})
         coordinator = new_coordinator(self.ensemble, backend, process.name) if owns else None
-        return kind("redis://simulated", zookeeper=coordinator, timeout_s=TIMEOUT_S, deadline_s=DEADLINE_S)
+        return kind(
+            "redis://simulated",
+            zookeeper=coordinator,
+            timeout_s=TIMEOUT_S,
+            deadline_s=DEADLINE_S,
+            durability="replicated" if self.plan.replicated else "memory",
+        )
 
     # --- the course of a plan
 

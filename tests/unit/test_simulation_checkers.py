@@ -52,6 +52,12 @@ def history(*parts: Sent | Run | Trouble, kind: str = "range") -> History:
     return made
 
 
+def replicated(made: History) -> History:
+    """Return it as one in which sends wait for a replica."""
+    made.replicated = True
+    return made
+
+
 def trouble(kind: str, from_s: float, to_s: float, who: str = "a") -> Trouble:
     """Return a trouble of process `a`."""
     return Trouble(kind, who, START_S + from_s, START_S + to_s)
@@ -79,6 +85,11 @@ CASES = (
         "lost",  # one of two sends that fold is not in the sum
         history(sent(0, 1), sent(1, 1.1), run(1.8, 1.9, (1,)), kind="sum"),
         history(sent(0, 1), sent(1, 1.1), run(1.8, 1.9, (0, 1)), kind="sum"),
+    ),
+    Case(
+        "lost",  # a replica had it
+        replicated(history(sent(0, 1), trouble("forget", 0.5, 1.5, ""))),
+        history(sent(0, 1), trouble("forget", 0.5, 1.5, "")),
     ),
     Case("unexpected", history(sent(0, 1), run(1.2, 1.3, (7,))), history(sent(0, 1), run(1.2, 1.3))),
     Case("unexpected", history(sent(0, 1.25), run(1.2, 1.3)), history(sent(0, 1), run(1.2, 1.3))),
