@@ -25,9 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.support.harness import machine
+from tests.campaign.judge import KINDS, Rules, Verdict, counted, judge
 from tests.campaign.page import render
 from tests.campaign.run import Outcome, Settings, run
-from tests.campaign.topics import LEASE_S, SESSION_S
+from tests.campaign.story import Story, read
+from tests.campaign.topics import FOLDING, LEASE_S, SESSION_S, SPARK
 from tests.support.servers import redis_binary
 
 FAULTS_PER_MINUTE = 200 / 30
@@ -55,18 +57,38 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # servers and processes end, too
     warnings.simplefilter("ignore")  # kazoo warns of a chroot that the workers create
     logging.disable()
-    with ExitStack() as stack:
-        folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rmq-campaign-")))
-        folder.mkdir(parents=True, exist_ok=True)
-        document = {"machine": machine() | {"redis": _redis_version()}} | _document(
-            settings, run(settings, folder / "events", folder)
-        )
+    if options.again:
+        document = judged_again(json.loads(options.json.read_text("utf-8")), read(options.again / "events"))
+    else:
+        with ExitStack() as stack:
+            folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rmq-campaign-")))
+            folder.mkdir(parents=True, exist_ok=True)
+            ran = machine() | {"redis": _redis_version()}
+            document = {"machine": ran} | _document(settings, run(settings, folder / "events", folder))
     print(json.dumps(document, indent=1))
     if options.json:
         options.json.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
         if options.page:
             options.page.write_text(render(options.page.read_text("utf-8"), document), "utf-8")
     return 1 if document["violations"] else 0
+
+
+def judged_again(document: dict[str, Any], story: Story) -> dict[str, Any]:
+    """Return a result with what the judge says now of the same events; all that others have found stays."""
+    settings = document["settings"]
+    rules = Rules(settings["lease_s"], settings["session_s"], settings["recovery_s"], FOLDING, (SPARK,))
+    assert not document["notes"]["dead"], "who was dead is not known any more"
+    verdict = judge(story, rules)
+    others = {kind: times for kind, times in document["violations"].items() if kind not in KINDS}
+    said = [each for each in document["examples"] if each.partition(":")[0] not in KINDS]
+    return (
+        document
+        | _judged(verdict)
+        | {
+            "violations": others | dict(counted(verdict.violations)),
+            "examples": [*said, *map(str, verdict.violations)][:EXAMPLES],
+        }
+    )
 
 
 def _options() -> argparse.Namespace:
@@ -83,6 +105,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--recovery", type=float, default=5.0, help="seconds beyond the session without an owner")
     parser.add_argument("--before", help="commit of the release before; its newest tag, or half a day ago, by default")
     parser.add_argument("--keep", type=Path, help="keep events and logs in this folder, which must be new or empty")
+    parser.add_argument("--again", type=Path, help="only judge once more what a run with this --keep left, into --json")
     parser.add_argument("--json", type=Path, help="where to write the result")
     parser.add_argument("--page", type=Path, help="the page to render it into")
     return parser.parse_args()
@@ -103,6 +126,19 @@ def _document(settings: Settings, outcome: Outcome) -> dict[str, Any]:
             "recovery_s": settings.recovery_s,
             "elections": not settings.brief,
         },
+        **_judged(verdict),
+        "faults": dict(sorted(outcome.faults.items())),
+        "not tried": outcome.not_tried,
+        "violations": dict(Counter(said.partition(":")[0] for said in outcome.violations)),
+        "examples": outcome.violations[:EXAMPLES],
+        "most": outcome.most,
+        "notes": outcome.notes,
+        "events": sorted(outcome.texts),
+    }
+
+
+def _judged(verdict: Verdict) -> dict[str, Any]:
+    return {
         "accepted": verdict.accepted,
         "refused": verdict.refused,
         "unknown": verdict.unknown,
@@ -111,13 +147,6 @@ def _document(settings: Settings, outcome: Outcome) -> dict[str, Any]:
         "duplicates": dict(verdict.duplicates),
         "excused overlaps": dict(verdict.overlaps),
         "longest_unowned_s": round(verdict.longest_unowned_s, 2),
-        "faults": dict(sorted(outcome.faults.items())),
-        "not tried": outcome.not_tried,
-        "violations": dict(Counter(said.partition(":")[0] for said in outcome.violations)),
-        "examples": outcome.violations[:EXAMPLES],
-        "most": outcome.most,
-        "notes": outcome.notes,
-        "events": sorted(outcome.texts),
     }
 
 

@@ -282,6 +282,12 @@ CHECKS: tuple[Callable[[_View, Verdict], Iterator[Violation]], ...] = (
 )  # fmt: skip
 
 
+KINDS = (
+    "lost", "unexpected", "duplicated", "overlap of a content", "overlap of a slot", "early", "without an owner",
+)  # fmt: skip
+"""The kinds of violations that these checks find."""
+
+
 def counted(violations: Collection[Violation]) -> Mapping[str, int]:
     """Return how many violations there are of each kind."""
     return Counter(violation.kind for violation in violations)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
+from itertools import groupby
 
 from tests.campaign.story import Story
 
+Slot = tuple[str, int]
 Span = tuple[float, float]
 
 
@@ -21,20 +24,46 @@ class Gap:
         return self.to_s - self.from_s
 
 
-def unowned(story: Story) -> dict[tuple[str, int], Gap]:
+def unowned(story: Story) -> dict[Slot, Gap]:
     """Return (topic, slot) -> the longest gap while slots had to be owned.
 
-    A process that is stopped or dead owns nothing, whatever it wrote down last. Nobody can own anything while ZooKeeper
-    has no leader: such a time ends one gap and begins another.
+    A process that is stopped or dead owns nothing, whatever it wrote down last. One that drains a slot still owns it.
+    Nobody can own anything while ZooKeeper has no leader: such a time ends one gap and begins another.
     """
     still = {who: _spans_of(story, who) for who in {each.who for each in story.troubles}}
     away = sorted(still.get("zookeeper", []))
-    found: dict[tuple[str, int], Gap] = {}
+    drained = _drained(story)
+    found: dict[Slot, Gap] = {}
     for key, events in story.owners.items():
-        owned = _minus_each(_owned(events, story.watch_s[1]), still)
-        pieces = _without([story.watch_s], sorted([*owned, *away]))
+        spans = _owned(events, story.watch_s[1])
+        for pid, span in drained[key]:
+            spans[pid].append(span)
+        pieces = _without([story.watch_s], sorted([*_minus_each(spans, still), *away]))
         if pieces:
             found[key] = max((Gap(*piece) for piece in pieces), key=lambda gap: gap.length_s)
+    return found
+
+
+def _drained(story: Story) -> dict[Slot, list[tuple[int, Span]]]:
+    """Return for how long which process still handled a message of a slot that it was asked to give up.
+
+    A process that gives up all slots at once, and later has some again, was not asked: it had lost ZooKeeper.
+    """
+    events = sorted((at_s, pid, owns, key) for key, of_slot in story.owners.items() for at_s, pid, owns in of_slot)
+    last_s = {pid: at_s for at_s, pid, owns, _ in events if owns}
+    runs: dict[tuple[Slot, int], list[Span]] = defaultdict(list)
+    for run in story.runs:
+        runs[(run.topic, run.slot), run.pid].append((run.start_s, run.end_s))
+    holds: dict[int, set[Slot]] = defaultdict(set)
+    found: dict[Slot, list[tuple[int, Span]]] = defaultdict(list)
+    for (at_s, pid), together in groupby(events, key=lambda event: event[:2]):
+        left: list[Slot] = []
+        for _, _, owns, key in together:
+            holds[pid].add(key) if owns else holds[pid].discard(key)
+            left += [] if owns else [key]
+        if holds[pid] or last_s[pid] <= at_s:
+            for key in left:
+                found[key] += [(pid, (at_s, end_s)) for start_s, end_s in runs[key, pid] if start_s <= at_s < end_s]
     return found
 
 
@@ -44,17 +73,17 @@ def _spans_of(story: Story, who: str) -> list[Span]:
     return [(each.from_s, each.to_s) for each in story.troubles if each.who == who and each.cause.endswith(stops)]
 
 
-def _owned(events: list[tuple[float, int, bool]], end_s: float) -> dict[int, list[Span]]:
+def _owned(events: list[tuple[float, int, bool]], end_s: float) -> defaultdict[int, list[Span]]:
     """Return process -> when it owned the slot, as it wrote down."""
     since: dict[int, float] = {}
-    spans: dict[int, list[Span]] = {}
+    spans: defaultdict[int, list[Span]] = defaultdict(list)
     for at_s, pid, owns in events:
         if owns:
             since.setdefault(pid, at_s)
         elif pid in since:
-            spans.setdefault(pid, []).append((since.pop(pid), at_s))
+            spans[pid].append((since.pop(pid), at_s))
     for pid, from_s in since.items():
-        spans.setdefault(pid, []).append((from_s, max(end_s, from_s)))
+        spans[pid].append((from_s, max(end_s, from_s)))
     return spans
 
 

@@ -6,13 +6,11 @@ import re
 from typing import Any
 
 from benchmarks.support.rendering import number, table
+from tests.campaign.judge import KINDS
 
 Document = dict[str, Any]
 MARKED = re.compile(r"(<!-- benchmark: campaign -->\n).*?(<!-- end -->)", re.DOTALL)
-PROMISES = (
-    "lost", "unexpected", "duplicated", "overlap of a content", "overlap of a slot", "early", "without an owner",
-    "not accounted for", "left over",
-)  # fmt: skip
+PROMISES = (*KINDS, "not accounted for", "left over")
 
 
 def render(page: str, document: Document) -> str:

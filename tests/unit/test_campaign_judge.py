@@ -156,6 +156,31 @@ def test_a_slot_may_be_without_an_owner_for_the_session_and_the_recovery():
     assert verdict.longest_unowned_s == pytest.approx(8.9)
 
 
+HANDLED = ("try 19 9 b2 each c2 i2", "sent 19.1 b2 - -", "begin 19.5 1 r2 each 0 c2 i2 1019400 0", "end 33 acked r2")
+"""By the owner until second 33, while it gives the slot up at second 20."""
+LEFT = ("leaves 20 1 each 0", "owns 33.5 2 each 0")
+
+
+def test_who_drains_a_slot_still_owns_it():
+    kept = ("owns 5 1 each 1", "shard 0 each 1 0")
+    for orderly in (kept, ()):  # it keeps other slots, or it stops for good
+        verdict = verdict_of(*GOOD, *HANDLED, *LEFT, *orderly)
+        assert verdict.violations == []
+        assert verdict.longest_unowned_s == pytest.approx(0.5)
+
+
+def test_who_has_lost_zookeeper_drains_nothing():
+    verdict = verdict_of(*GOOD, *HANDLED, *LEFT, "leaves 40 2 each 0", "owns 40 1 each 0")
+    assert counted(verdict.violations) == {"without an owner": 1}
+    assert verdict.longest_unowned_s == pytest.approx(13.5)
+
+
+def test_who_is_stopped_drains_nothing():
+    kept = ("owns 5 1 each 1", "shard 0 each 1 0", "owns 20 2 each 1")
+    verdict = verdict_of(*GOOD, *HANDLED, *LEFT, *kept, "trouble worker_paused pid_1 20.5 32.5")
+    assert counted(verdict.violations) == {"without an owner": 1}
+
+
 def test_nobody_needs_an_owner_before_and_after_the_watch():
     assert verdict_of(*GOOD, "leaves 99 1 each 0", "owns 300 2 each 0").longest_unowned_s == pytest.approx(1.0)
 
