@@ -70,7 +70,15 @@ def main() -> int:
         options.json.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
         if options.page:
             options.page.write_text(render(options.page.read_text("utf-8"), document), "utf-8")
+    print(_summary(document))
     return 1 if document["violations"] else 0
+
+
+def _summary(document: dict[str, Any]) -> str:
+    faults, wrong = sum(document["faults"].values()), sum(document["violations"].values())
+    return (
+        f"{document['accepted']:,} sends accepted, {document['runs']:,} handlings, {faults} faults, {wrong} violations"
+    )
 
 
 def judged_again(document: dict[str, Any], story: Story) -> dict[str, Any]:
