@@ -127,6 +127,20 @@ MUTANTS = (
             "  redis.call('ZREM', slot.prepare, content)\n  local fresh = redis.call('ZSCORE', slot.store",
         ),
     ),
+    # skiplists
+    _mutant(
+        "what begins a skiplist stays",
+        (
+            "skiplist",
+            "local function end_skiplist(set, score)\n",
+            "local function end_skiplist(set, score)\n  set = ''\n",
+        ),
+    ),
+    _mutant(
+        "a message of the name that begins a skiplist is lost",
+        ("send_batch", "if ARGV[i] == LONG then", "if false then"),
+    ),
+    _mutant("all members of the name that begins a skiplist are removed", ("take_fresh", "size, '0',", "size, fresh,")),
     # the dead
     _mutant(
         "an exhausted one dies beside its fresh copy",

@@ -9,6 +9,7 @@
 -- @include whole
 -- @include fits
 -- @include read_page
+-- @include skiplist
 local function take(slot, highest_first, limit, start, now_ms, stamp, max_retries, totals)
   local items, contents = {}, {}
   slot.cut = false
@@ -52,6 +53,7 @@ local function take(slot, highest_first, limit, start, now_ms, stamp, max_retrie
     end
   end
   local fresh = whole(stamp * 1000 + max_retries)
+  local begun = begin_skiplist(slot.prepare, #contents, '0', string.format('%065.0f', stamp))
   local has_retries = not slot.quiet and redis.call('ZCARD', slot.retry) > 0
   for first = 1, #contents, 1000 do
     local last = math.min(first + 999, #contents)
@@ -69,6 +71,9 @@ local function take(slot, highest_first, limit, start, now_ms, stamp, max_retrie
     if skipped > 0 or start > 0 or slot.view then
       redis.call('ZREM', slot.store, unpack(contents, first, last))
     end
+  end
+  if begun then
+    end_skiplist(slot.prepare, '0')
   end
   if #contents > 0 and skipped == 0 and start == 0 and not slot.view then
     if highest_first then

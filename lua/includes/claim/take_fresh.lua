@@ -10,6 +10,7 @@
 -- @include count
 -- @include fits
 -- @include read_page
+-- @include skiplist
 local function take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries, totals, peek)
   if limit == 0 then
     return nil
@@ -67,7 +68,11 @@ local function take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries
     claims[i] = fresh
     claims[i + 1] = page[i]
   end
+  local begun = begin_skiplist(slot.prepare, size, '0', string.format('%065.0f', stamp))
   local items, taken = page, redis.call('ZADD', slot.prepare, 'NX', unpack(claims))
+  if begun then
+    end_skiplist(slot.prepare, '0')
+  end
   local has_retries = not slot.quiet and redis.call('ZCARD', slot.retry) > 0
   if taken < size or has_retries then
     items = {}
