@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -21,17 +22,23 @@ def simulate(*arguments: str, program: str = "tests.simulation") -> str:
 
 
 @pytest.mark.timeout(300)
-def test_simulated_histories_keep_all_promises() -> None:
-    printed = simulate("--seeds", "30")
-    hours, handlings = re.search(r"([\d.]+) simulated hours.* (\d+) handlings", printed).groups()  # pyright: ignore[reportOptionalMemberAccess]
-    assert float(hours) > 0.2
-    assert int(handlings) > 2_000
+def test_simulated_histories_keep_all_promises(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    printed = simulate("--seeds", "30", "--out", str(out))
+    assert "30 seeds, 0 with violations" in printed
+    told = json.loads(out.read_text("utf-8"))
+    assert (told["seeds"], told["violations"]) == (30, [])
+    assert told["simulated_hours"] > 0.2
+    assert told["handlings"] > 2_000
+    assert told["digest"] in printed
 
 
 @pytest.mark.timeout(300)
 def test_a_seed_replays_exactly() -> None:
+    """In another process, too."""
     first, second = (
-        re.findall(r"(?m)^\d+\.\d{6} .*|digest \w+", simulate("--seeds", "3", "--lines")) for _ in range(2)
+        re.findall(r"(?m)^\d+\.\d{6} .*|digest \w+", simulate("--seeds", "3", "--lines", "--jobs", jobs))
+        for jobs in ("1", "2")
     )
     assert len(first) > 1_000
     assert first[-1].startswith("digest")

@@ -14,8 +14,9 @@ from tests.simulation.world import EPOCH_MS, START_S
 RENEWED = 1 / 3
 """An outage of less than this part of the lease loses no lease."""
 
-ENDED = ("acked", "unknown")
-"""Outcomes of handlings that came to their end; of an `unknown` one the reply to its ack was lost."""
+ENDED = ("acked", "unknown", "late")
+"""Outcomes of handlings that came to their end. Of an `unknown` one the reply to its ack was lost; the ack of a `late`
+one counts where nobody else has claimed the message since."""
 
 NOT_RENEWED_MS = 100
 """So little later than its time is the stamp of a claim at most; a renewal comes later."""

@@ -22,7 +22,7 @@ KEPT_ENTRIES, TRIM_EVERY = 20, timedelta(seconds=2)
 
 SUM_WINDOW_MS = 500
 
-ZOOKEEPER_FAULTS = ("zk_stall", "zk_stall", "zk_expire", "zk_down")
+ZOOKEEPER_FAULTS = ("zk_stall", "zk_expire", "zk_expire", "zk_down")
 
 HARSH, QUIET = 1 / 3, 1 / 8
 """So many plans are harsh, or quiet."""
@@ -204,7 +204,7 @@ def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
         )
         for kind in kinds
     )
-    owned = chance.random() < (limits.owned if not harsh else min(1.0, 1.5 * limits.owned))
+    owned = chance.random() < (limits.owned if not harsh else min(1.0, 2 * limits.owned))
     styles = ("listener", "listener", "batch") if owned else ("listener", "listener", "batch", "poll")
     workers = tuple(
         WorkerPlan(f"worker{i}", chance.choice(styles), chance.randint(1, 3))
@@ -217,6 +217,8 @@ def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
         (_fault(chance, plan, limits) for _ in range(chance.randint(0, 3 * limits.faults if harsh else limits.faults))),
         key=_when,
     )
+    if quiet:
+        faults.append(Fault(length_s / 2, "lose_hints", "", length_s))
     yields = chance.choice((0.0, 0.0, 0.01, 0.1))
     plan = replace(plan, faults=_one_restart_at_a_time(faults), yields=yields, warm=chance.random() < 0.8)
     return replace(plan, replicated=chance.random() < REPLICATED)
@@ -255,7 +257,7 @@ def _fault(chance: Random, plan: Plan, limits: Limits) -> Fault:
     producers = ["producer0", "producer1"]
     everyone = [*workers, *workers, *producers]
     if kind.startswith("zk"):
-        return _zookeeper_fault(chance, at_s, kind, workers)
+        return _zookeeper_fault(chance, at_s, kind, workers, plan.harsh)
     lease_s = max(topic.lease_s for topic in plan.topics)
     match kind:
         case "cut":
@@ -280,9 +282,9 @@ def _fault(chance: Random, plan: Plan, limits: Limits) -> Fault:
             return Fault(at_s, "restart", "", chance.choice((0.05, 1.0, 4.0)), chance.choice((0.0, 0.0, 0.05, 1.0)))
 
 
-def _zookeeper_fault(chance: Random, at_s: float, kind: str, workers: list[str]) -> Fault:
+def _zookeeper_fault(chance: Random, at_s: float, kind: str, workers: list[str], harsh: bool) -> Fault:
     if kind == "zk_expire":
-        return Fault(at_s, kind, chance.choice(workers), what=chance.choice((0.0, 1.0)))
+        return Fault(at_s, kind, chance.choice(workers), what=1.0 if harsh else chance.choice((0.0, 1.0)))
     for_s = chance.choice((0.5, 3.0, 5.0, 8.0, 15.0))
     if kind == "zk_down":
         return Fault(at_s, kind, "", for_s)

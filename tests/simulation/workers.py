@@ -108,7 +108,7 @@ class Worker:
         fails = any(fails for _, fails in drawn)
         for run, delivery in zip(runs, deliveries, strict=True):
             run.end_s = self.world.now_s
-            run.outcome = "late" if delivery.lost else "failed" if fails else "acked"
+            run.outcome = "failed" if fails else "late" if delivery.lost else "acked"
         if fails:
             raise HandlerFailedError
 

@@ -87,6 +87,11 @@ CASES = (
         history(sent(0, 1), sent(1, 1.1), run(1.8, 1.9, (0, 1)), kind="sum"),
     ),
     Case(
+        "lost",  # the only handling failed
+        history(sent(0, 1), run(1.2, 1.3, outcome="failed")),
+        history(sent(0, 1), run(1.2, 9, outcome="late")),
+    ),
+    Case(
         "lost",  # a replica had it
         replicated(history(sent(0, 1), trouble("forget", 0.5, 1.5, ""))),
         history(sent(0, 1), trouble("forget", 0.5, 1.5, "")),
