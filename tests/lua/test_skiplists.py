@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from rmq._model.merging import Merge
 from rmq._model.messages import Encoded
+from rmq._model.records import Record, write_record
+from rmq._model.reducers import Keep
 from rmq._model.topics import TopicType
+from rmq._model.windows import Fixed, Sliding
 from rmq._scripts import claiming, sending
 from rmq._transport.call import Call
 from tests.conftest import MakeSlot
@@ -61,6 +65,22 @@ def test_a_claim_that_goes_on_behind_others_makes_a_skiplist_too(make_slot: Make
     assert len(slot.claim(80).messages) == 80
     assert encoding(slot, slot.keys.prepare) == b"skiplist"
     assert len(slot.state().prepare) == 90
+
+
+@pytest.mark.parametrize("window", [Fixed(500), Sliding(500, max_wait=500)])
+def test_messages_that_merge_are_stored_in_skiplists(window: Fixed | Sliding, make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Keep(), window))
+    value = write_record(Record(1, 0, 0, 0, "K"))
+    sent = [(content, 500, value) for content, _ in messages(slot, 50)]
+    assert slot.send(*sent).new == 50
+    assert encoding(slot, slot.keys.store) == b"skiplist"
+    assert slot.send(*sent[:40], (LONG, 500, value)).new == 1
+    assert slot.state().store.keys() == {LONG, *(content for content, *_ in sent)}
+    slot.advance(500)
+    assert len(slot.claim().messages) == 51
+    assert slot.send((LONG, 500, value), *sent).new == 51
+    assert slot.state().store.keys() == {LONG, *(content for content, *_ in sent)}
+    assert set(slot.state().store.values()) == {T0 + 1_000}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -138,7 +138,7 @@ MUTANTS = (
     ),
     _mutant(
         "a message of the name that begins a skiplist is lost",
-        ("send_batch", "if ARGV[i] == LONG then", "if false then"),
+        ("begin_store", "if names[i] == LONG then", "if false then"),
     ),
     _mutant("all members of the name that begins a skiplist are removed", ("take_fresh", "size, '0',", "size, fresh,")),
     # the dead

@@ -5,6 +5,7 @@
 -- @include hint
 -- @include fill_hash
 -- @include plan_sends
+-- @include begin_store
 
 -- Due times are whole, within what a score holds. A promoted priority may be above that.
 local function due_text(due_ms)
@@ -59,6 +60,7 @@ local function store_plan(slot, rules, plan, now_ms)
       end
     end
   end
+  local begun = begin_store(slot.store, names, 1, 1, plan.size)
   if rules.plain then
     added = redis.call('ZADD', slot.store, 'NX', unpack(plan.adds))
     if #plan.due > 0 then
@@ -66,6 +68,9 @@ local function store_plan(slot, rules, plan, now_ms)
     end
   elseif number > 0 then
     added = redis.call('ZADD', slot.store, unpack(scores))
+  end
+  if begun then
+    end_skiplist(slot.store, '-inf')
   end
   if largest > 4096 then
     redis.call('HDEL', slot.meta, 'body_bound')

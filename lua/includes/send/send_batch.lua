@@ -8,22 +8,7 @@
 -- @include store_batch
 -- @include store_each
 -- @include check_backlog
--- @include skiplist
-local LONG = string.rep('-', 65)
-
--- Lets a store that would begin as a list begin as a skiplist: see begin_skiplist.
-local function begin_small(store, at, number)
-  if number < 32 or redis.call('ZCARD', store) > 128 then
-    return false
-  end
-  for i = at + 1, at + 2 * number - 1, 2 do
-    if ARGV[i] == LONG then
-      return false
-    end
-  end
-  return begin_skiplist(store, number, '-inf', LONG)
-end
-
+-- @include begin_store
 local function send_batch(slot, publish, max_backlog, detailed, number, at, keep_first, lowest, now_ms)
   local in_flight, had_bodies = 0, false
   if redis.call('EXISTS', slot.prepare, slot.body) > 0 then
@@ -48,7 +33,7 @@ local function send_batch(slot, publish, max_backlog, detailed, number, at, keep
     redis.call('HSET', slot.meta, 'body_bound', '4096') -- the slot's first messages: no body is older
   end
   local new
-  local outcomes, begun = '', begin_small(slot.store, at, number)
+  local outcomes, begun = '', begin_store(slot.store, ARGV, at + 1, 2, number)
   if detailed or had_bodies or with_bodies then
     new, outcomes = store_each(slot, keep_first, at, number)
   else
