@@ -142,14 +142,14 @@ class Prefetch:
         if not found:
             return None
         with self._care.lock:
-            self._ready.extend(found[1:])
-            self._handed_s = self._claimed_s = monotonic_s()
-            if self._closed:  # `close` waits, and gives it back
-                self._ready.append(found[0])
-            self._refuse_closed()
-        if len(found) > 1:
+            self._ready.extend(found)
+            self._claimed_s = monotonic_s()
+        first = (
+            self._pop()
+        )  # none whose lease has ended while this process stood still; if closed, `close` gives all back
+        if self._ready:
             self._care.begin()
-        return found[0]
+        return first
 
     def _settle(self) -> None:
         """Ack what was taken."""
