@@ -206,6 +206,8 @@ def _cause(view: _View, first: Run, second: Run, send: Send | None) -> str | Non
     """
     since_s, until_s = view.story.claimed_s(first) - CLOCKS_S, second.start_s
     own = list(view.between(f"pid {first.pid}", since_s, until_s))
+    if view.story.claimed_s(second) < first.start_s:  # its handler began when its lease had ended
+        own += view.between(f"pid {second.pid}", view.story.claimed_s(second), until_s)
     if own:
         return _last(own)
     if send is not None and send.ended_s > since_s:  # it was still being sent, and may have been sent twice

@@ -117,6 +117,12 @@ def test_a_batch_that_was_refused_in_part_is_sent_again_where_its_sender_does_so
     assert counted(verdict_of(*lines, flushed, rules=retried).violations) == {"duplicated": 1}
 
 
+def test_a_handler_that_began_after_its_lease_is_explained_by_the_pause_of_its_own_process():
+    late = ("begin 20 2 r2 each 0 c1 i1 1010800 0", "end 20.1 acked r2")
+    assert verdict_of(*GOOD, *late, "trouble worker_paused pid_2 10.9 19.9").duplicates == {"worker paused": 1}
+    assert counted(verdict_of(*GOOD, *AGAIN, "trouble worker_paused pid_2 10.9 19.8").violations) == {"duplicated": 1}
+
+
 def test_a_retry_is_no_duplicate():
     verdict = verdict_of(*without(END), "end 11.5 failed r1", *AGAIN)
     assert verdict.violations == []
