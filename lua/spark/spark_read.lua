@@ -118,9 +118,9 @@ end
 local totals, clock = {}, read_slot_clock(stored[4], stored[5], now_ms, lease_ms)
 local stamp = next_stamp(slot, clock, now_ms)
 begin_write(slot)
+slot.retried = slot.held and sizes.retry > 0
 if not chunk then
   local items, left = {}, max_retries
-  slot.retried = slot.held and sizes.retry > 0
   if not paused and redis.call('HGET', slot.query, 'halved') ~= ARGV[2] then
     local fresh, _, ended = take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries, totals)
     items = fresh or items

@@ -81,7 +81,7 @@ class Turns:
         """Return the turn of a new call to a slot."""
         with self._lock:
             lanes = self._lanes[topic, slot]
-            lane = next((lane for lane in lanes if lane.next - lane.floor() < OPEN_CALLS), None)
+            lane = next((lane for lane in (*lanes[-1:], *lanes) if lane.next - lane.floor() < OPEN_CALLS), None)
             if lane is None:
                 lane = _Lane()
                 lanes.append(lane)

@@ -133,6 +133,22 @@ def test_a_send_to_what_a_flight_has_filled_goes_along_and_makes_it_due(
         slot.send((b"x", MINUTE_MS, record("C", b"5")))
 
 
+@pytest.mark.parametrize("window", [Fixed(500), Sliding(500, max_wait=2 * MINUTE_MS)])
+@pytest.mark.parametrize("bounds", [Collect(max_items=2), Collect(max_bytes=10)])
+def test_what_goes_along_with_what_a_flight_has_filled_is_bounded(
+    window: Fixed | Sliding, bounds: Collect, make_slot: MakeSlot
+) -> None:
+    slot = make_slot(merge=Merge(bounds, window))
+    slot.nack(fly(slot, record("C", b"1"), record("C", b"2")))
+    before = slot.dump()
+    more = [(b"x", MINUTE_MS, record("C", b"%d" % number)) for number in range(3, 8)]
+    with pytest.raises(CollectionFullError):
+        slot.send(*more)
+    assert slot.dump() == before
+    slot.send(*more[:4])
+    assert len(items(slot)) == 6
+
+
 @pytest.mark.parametrize("overflow", ["release", "refuse"])
 def test_what_a_flight_has_filled_is_refused_where_it_cannot_be_released(overflow: str, make_slot: MakeSlot) -> None:
     kind = TopicType.PRIORITY if overflow == "release" else TopicType.RANGE_MERGE
@@ -162,7 +178,35 @@ def test_messages_that_leave_early_do_not_put_off_the_window(make_slot: MakeSlot
     assert slot.state().cool == {b"x": T0 + 20_000}
 
 
+def test_a_window_ends_when_it_did_whatever_time_a_hand_gave_its_message(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Keep(), Leading(10_000), max_count=3))
+    one = (b"x", 10_000, record("K"))
+    slot.send(one)
+    slot.ack(*[(claimed.content, claimed.claim_score) for claimed in slot.claim().messages])
+    slot.send(one)
+    slot.reschedule("at", T0 + 2_000, b"x")
+    slot.send(one, one)
+    assert slot.state().store == {b"x": T0}
+    assert slot.state().cool == {b"x": T0 + 20_000}
+
+
 # bytes
+
+
+def test_a_retry_that_waits_does_not_make_claims_small(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Keep()))
+    flying, due = [b"0%d" % number for number in range(100)], [b"1%d" % number for number in range(250)]
+    large = record("K")[:-1] + b"K=" + b"." * 60_000
+    slot.seed(
+        SlotState(
+            store=dict.fromkeys([*flying, *due], T0 - 1),
+            prepare=dict.fromkeys(flying, slot.claim_score(2)),
+            retry={b"waits": (T0 + MINUTE_MS) // 1_000 * 1_000 + 2},
+            body=dict.fromkeys([*flying, *due], record("K", at_ms=T0)),
+            held=dict.fromkeys([*flying, b"waits"], large),
+        )
+    )
+    assert [len(slot.claim(100).messages) for _ in range(4)] == [100, 100, 50, 0]
 
 
 def test_a_claim_weighs_what_waits_for_a_retry_too(make_slot: MakeSlot) -> None:

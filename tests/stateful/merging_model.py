@@ -220,7 +220,9 @@ class MergingModel(Model):
         if overflow in (Overflow.REFUSE, Overflow.RELEASE):
             full = len(there) >= bounds.max_items or len(framed(there)) >= room
             refused = len(items) > len(there) and (full or overflow is Overflow.REFUSE)
-            if refused and not (overflow is Overflow.RELEASE and not flying and self._is_filled(content)):
+            along = overflow is Overflow.RELEASE and not flying and self._is_filled(content)
+            along = along and len(items) <= 3 * bounds.max_items and len(framed(items)) <= 3 * bounds.max_bytes
+            if refused and not along:
                 raise CollectionFullError("full")
         elif overflow is Overflow.DROP_OLDEST:
             while items and not fits(items):
@@ -273,7 +275,7 @@ class MergingModel(Model):
         if due_ms <= self.now_ms:
             return due_ms
         if self._complete(content):
-            if self.slot.cool.get(content, 0) > due_ms:
+            if self.slot.cool.get(content, 0) == due_ms + time_range:
                 self.slot.cool[content] = due_ms
             return self.now_ms
         if not isinstance(window, Sliding) or outdated:

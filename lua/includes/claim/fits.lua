@@ -51,7 +51,7 @@ local function fits(slot, content)
       bytes = bytes + body_bytes(slot, content)
     end
   end
-  if slot.retried then
+  if slot.retried and redis.call('ZSCORE', slot.retry, content) then
     bytes = bytes + redis.call('HSTRLEN', slot.held, content)
   end
   if bytes > room.left and not room.first then

@@ -67,8 +67,10 @@ local function plan_sends(slot, rules, at, number, values, now_ms)
         if score and score > now_ms then
           filled[name] = refusal == 'ITEMS' and completes and rules.when_full == 'release' and held_bytes == 0
         end
-        if filled[name] then -- by a failed flight, before its time: the send makes it due, and goes along
-          local record = fold(read_record(text), sent)
+        local record = filled[name] and fold(read_record(text), sent)
+        local bytes = record and #record.value + 1 - frames_from(record.kind)
+        if record and record.number <= 3 * max_items and bytes <= 3 * rules.max_bytes then
+          -- a failed flight has filled it, before its time: what this call sends goes along, and makes it due
           folded, refusal, newest, sent_first = write_record(record), nil, true, record.first
           count, items = record.count, max_items
         end
@@ -116,7 +118,7 @@ local function plan_sends(slot, rules, at, number, values, now_ms)
       local score = next_score(rules, before, value, complete, newest, now_ms, sent_first)
       scores[name] = score
       local cool = windows and score < before and (cools[name] or tonumber(ends[i] or nil))
-      if cool and cool > before then
+      if cool and cool - value == before then
         cools[name] = before -- it leaves before the end of its window: that one goes on
       end
       if score < before and (not soonest or score < soonest) then

@@ -45,7 +45,7 @@ local function take_back(slot, contents, back, stamp, totals)
     redis.call('ZREM', slot.store, unpack(contents))
     if slot.held then
       -- @include hold
-      hold(slot, contents, redis.call('HMGET', slot.body, unpack(contents)), true)
+      hold(slot, contents, redis.call('HMGET', slot.body, unpack(contents)))
     end
     count(totals, 'merged', redis.call('ZREM', slot.retry, unpack(contents)))
   end
