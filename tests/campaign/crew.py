@@ -29,6 +29,7 @@ class Place:
         module: What it runs.
         links: Its ports of servers -> its links, if they can be cut.
         clock: Its wall clock, if that can jump.
+        killed: Whether a fault has ended its process, and none has been started since.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Place:
     links: Mapping[str, int] = field(default_factory=dict)
     clock: Clock | None = None
     process: subprocess.Popen[bytes] | None = None
+    killed: bool = False
 
     @property
     def pid(self) -> int:
@@ -83,6 +85,7 @@ class Crew:
                 stdout=output,
                 stderr=output,
             )
+        place.killed = False
 
     def owned(self, since_s: float) -> int:
         """Return how many slots the workers own together, as all of them have said since a time; -1 where one has not.
@@ -107,6 +110,7 @@ class Crew:
     def kill(self, place: Place) -> None:
         """SIGKILL: what it was at ends now."""
         assert place.process is not None
+        place.killed = True
         place.process.kill()
         place.process.wait()
         _close(place)
@@ -133,11 +137,14 @@ class Crew:
                 self.bad_exits.append(f"{place.name} ended with code {code}")
 
     def check(self) -> None:
-        """Note who has ended by itself."""
+        """Note who has ended by itself; a fault of another lane may be ending and starting others right now."""
         for place in (*self.workers, *self.senders):
-            assert place.process is not None
-            code = place.process.poll()
-            if code is not None and not any(place.name in said for said in self.bad_exits):
+            process = place.process
+            assert process is not None
+            code = process.poll()
+            if code is None or place.killed or place.process is not process:
+                continue
+            if not any(place.name in said for said in self.bad_exits):
                 self.bad_exits.append(f"{place.name} ended by itself with code {code}")
 
     def kill_all(self) -> None:

@@ -168,7 +168,7 @@ def _carry_out(settings: Settings, plan: Sequence[Planned], made: Stage, before:
         settle, by_kind = lanes[lane]
         for fault in (each for each in plan if each.lane == lane):
             time.sleep(max(0.0, begun_s + fault.at_s - now_s()))
-            if now_s() > end_s + LATE_S:
+            if now_s() > end_s + LATE_S and not settings.brief:  # a small campaign takes the time that it needs
                 outcome.violations.append(f"campaign: no time for {fault.kind}")
                 continue
             _carry_out_one(fault, settle, by_kind[fault.kind], made, outcome, begun_s)

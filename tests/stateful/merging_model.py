@@ -220,9 +220,8 @@ class MergingModel(Model):
         if overflow in (Overflow.REFUSE, Overflow.RELEASE):
             full = len(there) >= bounds.max_items or len(framed(there)) >= room
             refused = len(items) > len(there) and (full or overflow is Overflow.REFUSE)
-            along = overflow is Overflow.RELEASE and not flying and self._is_filled(content)
-            along = along and len(items) <= 3 * bounds.max_items and len(framed(items)) <= 3 * bounds.max_bytes
-            if refused and not along:
+            short = len(items) <= 3 * bounds.max_items and len(framed(items)) <= 3 * bounds.max_bytes
+            if refused and not (overflow is Overflow.RELEASE and not flying and self._is_filled(content) and short):
                 raise CollectionFullError("full")
         elif overflow is Overflow.DROP_OLDEST:
             while items and not fits(items):
