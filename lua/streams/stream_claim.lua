@@ -115,8 +115,8 @@ if limit > 0 and not paused and busy_until == 0 then
     redis.call('HSET', slot.meta, 'turn', 1 - turn)
   end
   local room = limit - out.number
-  if room == 0 or is_full(out) then
-    more = true
+  if room == 0 or is_full(out) or epoch ~= '0' and waits and out.work <= 0 then
+    more = true -- an owner reads on only once it has all that came back
   elseif not (others and others_at_work(slot, epoch, now_ms, lease_ms)) then
     -- who does much of the other work takes few new ones: those left over are due at once
     room = out.work <= 48 and math.min(room, 250) or room

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rmq._claiming.claim_round import PATIENCE_S, ClaimPlan, ClaimRound, Visit, groups_of
 from rmq._claiming.claimer import Claimer
 from rmq._claiming.settlements import pack, stale_among
-from rmq._model.deliveries import Delivery, Holder
+from rmq._model.deliveries import RELEASED, Delivery, Holder
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.replies import ClaimReply
 from rmq._model.reports import reporter
@@ -128,10 +128,14 @@ class ClaimExecutor:
         sent_s = monotonic_s()
         packed, later = pack(settled, held, sent_s, PIGGYBACKED_NACKS)
         settles = bool(packed)
-        for visit in plan.visits:
+        planned = plan.visits
+        if self._source.in_order and (early := self._out_of_order(planned, held, [*waiting, *later])):
+            self._claimer.put_off(early)
+            planned = [visit for visit in planned if visit.slot not in early]
+        for visit in planned:
             visit.settlements = packed.pop((visit.slot, visit.owner), None)
         settled_only = [Visit(slot, owner, picked=False, settlements=each) for (slot, owner), each in packed.items()]
-        visits = [*plan.visits, *settled_only]
+        visits = [*planned, *settled_only]
         if not visits:
             return ClaimRound([], waiting + later)
         try:
@@ -144,9 +148,31 @@ class ClaimExecutor:
                 raise trouble
             log.warning("%s", trouble)  # no reason to forget what was claimed, or to send again what was settled
         round_.unsent += waiting + later
-        if closed := [visit for visit in plan.visits if not visit.limit and isinstance(visit.reply, ClaimReply)]:
+        if closed := [visit for visit in planned if not visit.limit and isinstance(visit.reply, ClaimReply)]:
             self._claimer.take_over(closed)
         return round_
+
+    def _out_of_order(
+        self, visits: Sequence[Visit], held: Sequence[Delivery], staying: Sequence[Delivery]
+    ) -> Collection[int]:
+        """Return the slots from which a claim would bring what comes behind a message that the holder still has.
+
+        That message was not begun, and goes back with a later call: else it would be handled after the others. Or it
+        comes with a reply that a server still owes.
+
+        Args:
+            visits: What is planned.
+            held: All deliveries that the holder has.
+            staying: Those of them whose outcome goes with a later call, besides those that are `under_way`.
+        """
+        slots = {visit.slot for visit in visits if visit.owner != NO_OWNER}
+        later = set(map(id, staying))
+        behind = {
+            each.slot
+            for each in held
+            if each.slot in slots and each.outcome is RELEASED and (each.under_way or id(each) in later)
+        }
+        return behind | (slots & self.owed())
 
     def _send(self, visits: Sequence[Visit], sent_s: float) -> tuple[ClaimRound, RmqError | None]:
         """Send one round, where one script may touch several slots in few calls; return what it brings, and an error.

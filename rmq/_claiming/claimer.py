@@ -30,6 +30,9 @@ TROUBLE_PAUSE_S = 0.2
 """How long a slot is left alone after a failed claim: it neither holds up the others nor strands more messages by
 claims whose replies get lost."""
 
+PUT_OFF_S = 0.05
+"""How long a slot is left alone from which the holder may not claim yet."""
+
 WEIGHT = 0.3
 """Share of the last round in what is known of the size of messages."""
 
@@ -182,6 +185,12 @@ class Claimer:
             for index, visit in enumerate(open_):
                 visit.limit = min(share + (index < extra), MAX_BATCH)
         return ClaimPlan(visits, bool(visits) or self.wait_s(IDLE_S) < IDLE_S, tokens)
+
+    def put_off(self, slots: Iterable[int]) -> None:
+        """Leave slots alone for a moment: something has to be done there before the next claim."""
+        with self.changed:
+            for slot in slots:
+                self.schedule.postpone(slot, monotonic_s(), PUT_OFF_S)
 
     def learn(self, visits: Sequence[Visit], sent_s: float) -> None:
         """Learn from replies when slots are due, what Redis' time is, and how large messages are.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -51,6 +51,7 @@ class HandlerCalls:
 
     Args:
         setup: What to call, and who watches.
+        give_back: Where messages of a slot have to be begun in order: gives back what waits of some slots.
 
     Attributes:
         handled: Messages that were handled.
@@ -59,7 +60,7 @@ class HandlerCalls:
         began_s: When the handler began that runs, on the clock of `monotonic_s`; `None` while none does.
     """
 
-    def __init__(self, setup: ListenerSetup) -> None:
+    def __init__(self, setup: ListenerSetup, give_back: Callable[[Collection[int]], object] | None = None) -> None:
         self.handled = self.failed = 0
         self.prefetch = PrefetchSize(MOST_PREFETCHED)
         self.began_s: float | None = None
@@ -67,6 +68,7 @@ class HandlerCalls:
         self._coordinator = setup.coordinator
         self._gate = setup.gate
         self._observers = setup.observers
+        self._give_back = give_back
 
     def handle(self, part: Sequence[Delivery]) -> None:
         """Call the handler. Whatever happens here, each delivery of the part has an outcome in the end."""
@@ -110,6 +112,11 @@ class HandlerCalls:
             ready = [each for each in ready if (own := epochs[each.slot]) is not None and own.epoch == each.epoch]
         begun = set(ready)
         late = [delivery for delivery in part if delivery not in begun]
+        if late and self._give_back is not None:  # what was claimed behind them comes back behind them
+            slots = {delivery.slot for delivery in late}
+            ready = [delivery for delivery in ready if delivery.slot not in slots]
+            late = [delivery for delivery in part if delivery.slot in slots]
+            self._give_back(slots)
         for delivery in late:
             delivery.outcome = RELEASED
         if late:

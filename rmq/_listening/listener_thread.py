@@ -46,6 +46,9 @@ class ListenerThread(Background):
         claimer: Where to claim; shared by all threads without ZooKeeper, of this thread's own slots with it.
         number: Which of the listener's threads this is.
         handlers: How the handlers run.
+
+    Attributes:
+        keeps_order: Whether the messages of a slot have to be begun in the order in which they were claimed.
     """
 
     settle = None
@@ -58,7 +61,8 @@ class ListenerThread(Background):
         self.claimer = claimer
         self.claims = ClaimExecutor(claimer, self)
         self.held = HeldDeliveries(setup.listener.topic.lease_s, self.blocking)
-        self.calls = HandlerCalls(setup)
+        self.keeps_order = setup.coordinator is not None and claimer.source.in_order
+        self.calls = HandlerCalls(setup, self.give_back if self.keeps_order else None)
         self.waiting: deque[Delivery] = deque()
         """What is claimed and not begun."""
         self._topic = setup.listener.topic
@@ -181,13 +185,35 @@ class ListenerThread(Background):
         try:
             round_ = self.claims.carry_out(plan, settled, held.deliveries)
             held.deliveries += round_.deliveries
-            self.waiting.extend(round_.deliveries)
+            self.waiting.extend(self._in_turn(round_, settled) if self.keeps_order else round_.deliveries)
             self._drop(settled, round_)  # last: it tells observers
         finally:
             held.settling = ()
         for delivery in round_.lost:
             self.setup.on_lost(delivery)
         return bool(round_.deliveries) or len(settled) > len(round_.unsent)
+
+    def _in_turn(self, round_: ClaimRound, settled: Sequence[Delivery]) -> list[Delivery]:
+        """Return what may be begun of what has come.
+
+        The rest comes behind a message of its slot that has still to be given back, and goes back with it.
+        """
+        sent = set(settled).difference(round_.unsent)
+        slots = {each.slot for each in self.held.deliveries if each.outcome is RELEASED and each not in sent}
+        for delivery in round_.deliveries:
+            if delivery.slot in slots:
+                delivery.outcome = RELEASED
+        return [delivery for delivery in round_.deliveries if delivery.outcome is None]
+
+    def give_back(self, slots: Collection[int]) -> None:
+        """Let what waits of some slots go back with the next call. Does not wait; from any thread."""
+        stay: list[Delivery] = []
+        for delivery in self.take_waiting(len(self.waiting)):
+            if delivery.slot in slots:
+                delivery.outcome = RELEASED
+            else:
+                stay.append(delivery)
+        self.waiting.extendleft(reversed(stay))
 
     def is_unsettled(self) -> bool:
         """Return whether an outcome is still to be sent, now or once a server has answered."""

@@ -26,12 +26,14 @@ class Source(ABC, Generic[M]):
     Attributes:
         awaits_owners: Whether a claim itself waits until nothing of an earlier owner is in flight.
         joins_claims: Whether `claiming.claim_many` knows its claims.
+        in_order: Whether a slot's owner gets messages in their order: it claims none while it has some to give back.
         acks_whole: Whether a claim score names all deliveries of a claim, so that `Outcomes.whole` acks them.
         group: The group, on a stream topic.
     """
 
     awaits_owners = False
     joins_claims = True
+    in_order = False
     acks_whole = True
     group: str | None = None
 

@@ -124,6 +124,7 @@ class GroupSlots(Source[StreamClaimed]):
 
     awaits_owners = True
     joins_claims = False
+    in_order = True
     acks_whole = False
 
     def __init__(self, connections: Connections, topic: Topic, member: Member) -> None:

@@ -1,0 +1,140 @@
+"""An owner of a stream's slot handles entries in their order, even where it gives some back that it has not begun."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from rmq import RmqClient, StreamMessage, Topic, TopicType
+from rmq._claiming.claimer import PUT_OFF_S, Claimer
+from rmq._listening.handler_calls import ListenerSetup
+from rmq._listening.listener import Listener
+from rmq._listening.listener_thread import HandlersInTurn, ListenerThread
+from rmq._model.deliveries import RELEASED, Delivery
+from rmq._model.owner import Owner
+from rmq._ownership import Coordinator, Ownership
+from rmq._slots.slots import PIGGYBACKED_NACKS
+from rmq._slots.stream_slots import join_group
+from rmq._transport.connections import Connections
+from tests.conftest import MakeTopic
+from tests.support.waiting import wait_until
+
+OWNER = Owner(7, "ensemble")
+
+# `_round`, `_carry_out`: the tests take the place of the thread
+# pyright: reportPrivateUsage=false
+
+
+class CoordinatorStub:
+    """Owns the only slot."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def owned(self) -> dict[tuple[str, int], Ownership]:
+        return {(self._name, 0): Ownership(self._name, 0, OWNER.epoch, OWNER.ensemble)}
+
+
+@pytest.fixture
+def topic(client: RmqClient, make_topic: MakeTopic) -> Topic:
+    return make_topic(TopicType.STREAM, checked=False, slots=1)
+
+
+def an_owner(
+    connections: Connections, topic: Topic, handler: Callable[[Any], object], batch: int | None = None
+) -> ListenerThread:
+    """A thread of a listener that owns the slot; nothing of it runs by itself."""
+    source = join_group(connections, topic, "g", "all")
+    claimer = Claimer(connections, topic, [0], source=source)
+    claimer.set_owned({0: OWNER})
+    listener = Listener(topic, handler, group="g", start="all", batch=batch)
+    coordinator = cast("Coordinator", CoordinatorStub(listener.ownership_name))
+    return ListenerThread(ListenerSetup(listener, threading.Event(), coordinator), claimer, 0, HandlersInTurn)
+
+
+def send(client: RmqClient, topic: Topic, number: int) -> None:
+    client.producer(topic).send_many(StreamMessage(f"m{i:03}") for i in range(number))
+
+
+def claim(worker: ListenerThread, limit: int) -> list[str]:
+    """Claim and settle as a round does; return what may be begun."""
+    worker._carry_out(worker.claimer.plan(limit, worker.held.deliveries))
+    return [delivery.text for delivery in worker.waiting]
+
+
+def test_nothing_is_read_behind_an_entry_that_cannot_be_given_back_yet(
+    client: RmqClient, topic: Topic, connections: Connections
+) -> None:
+    """Its renewal is on its way, so that its release waits for that."""
+    send(client, topic, 4)
+    worker = an_owner(connections, topic, lambda delivery: None)
+    assert claim(worker, 2) == ["m000", "m001"]
+    held = worker.take_waiting(2)
+    for delivery in held:
+        delivery.outcome, delivery.under_way = RELEASED, True
+    wait_until(lambda: worker.claimer.wait_s(PUT_OFF_S) == 0)
+    assert claim(worker, 2) == []
+    for delivery in held:
+        delivery.under_way = False
+    wait_until(lambda: worker.claimer.wait_s(PUT_OFF_S) == 0)
+    assert claim(worker, 3) == ["m000", "m001", "m002"]
+    assert [delivery.attempt for delivery in worker.waiting] == [1, 1, 1]
+
+
+def test_nothing_is_read_while_more_is_given_back_than_goes_with_a_call(
+    client: RmqClient, topic: Topic, connections: Connections
+) -> None:
+    number = PIGGYBACKED_NACKS + 2
+    send(client, topic, number + 1)
+    worker = an_owner(connections, topic, lambda delivery: None)
+    assert len(claim(worker, number)) == number
+    worker.begin_no_more()
+    wait_until(lambda: worker.claimer.wait_s(PUT_OFF_S) == 0)
+    assert claim(worker, 1000) == []
+    wait_until(lambda: len(claim(worker, 1000)) == number + 1)  # one call takes up to 64 that came back
+    assert [delivery.text for delivery in worker.waiting] == [f"m{i:03}" for i in range(number + 1)]
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+def test_what_comes_behind_an_entry_that_was_not_begun_in_time_is_not_begun_either(
+    client: RmqClient, topic: Topic, connections: Connections, batch: int | None
+) -> None:
+    handled: list[str] = []
+
+    def handle(given: Delivery | list[Delivery]) -> None:
+        handled.extend(each.text for each in (given if isinstance(given, list) else [given]))
+
+    send(client, topic, 5)
+    worker = an_owner(connections, topic, handle, batch)
+    assert len(claim(worker, 4)) == 4
+    worker.waiting[0].lease_until_s = 0.0  # the renewals of others in the slot went in another call
+    worker.handlers.run()
+    assert handled == []
+    wait_until(lambda: worker.claimer.wait_s(PUT_OFF_S) == 0)
+    claim(worker, 5)
+    worker.handlers.run()
+    assert handled == [f"m{i:03}" for i in range(5)]
+
+
+def test_what_a_claim_brings_while_an_entry_before_it_is_given_up_goes_back_with_it(
+    client: RmqClient, topic: Topic, connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the watcher does with what waits behind slow handlers, while the next claim is under way."""
+    send(client, topic, 4)
+    worker = an_owner(connections, topic, lambda delivery: None)
+    assert claim(worker, 2) == ["m000", "m001"]
+    carry_out = worker.claims.carry_out
+
+    def give_up_meanwhile(*args: Any) -> Any:
+        round_ = carry_out(*args)
+        worker.begin_no_more()
+        return round_
+
+    monkeypatch.setattr(worker.claims, "carry_out", give_up_meanwhile)
+    assert claim(worker, 2) == []
+    monkeypatch.undo()
+    wait_until(lambda: worker.claimer.wait_s(PUT_OFF_S) == 0)
+    assert claim(worker, 4) == ["m000", "m001", "m002", "m003"]
