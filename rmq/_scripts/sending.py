@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 from rmq._io.wire import Argument
+from rmq._model.columns import Columns
 from rmq._model.messages import Encoded
 from rmq._model.replies import SendResult
 from rmq._model.topics import Topic, TopicType
@@ -110,14 +111,11 @@ def _script_of(topic: Topic) -> Bound:
 
 def message_args(messages: Sequence[Encoded]) -> list[Argument]:
     """Return messages as send_batch takes them: scores and contents, then index and body of those that have one."""
-    args: list[Argument] = []
-    for message in messages:
-        args.append(message.score)
-        args.append(message.content)
-    for index, message in enumerate(messages, 1):
-        if message.body is not None:
-            args.append(index)
-            args.append(message.body)
+    columns = Columns.of(messages)
+    args: list[Argument] = [0] * (2 * len(columns))
+    args[::2], args[1::2] = columns.scores, columns.contents
+    for index, body in columns.bodied:
+        args += (index + 1, body)
     return args
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from rmq._model.encoding import Row, encoder_of
 from rmq._model.envelope import unwrap, wrap
 from rmq._model.messages import Encoded, Message, encode
 from rmq._model.observers import Observers
@@ -17,7 +18,6 @@ from rmq._transport.connections import Connections
 from rmq._transport.numbering import Turn, named_turn
 from rmq.errors import (
     DurabilityError,
-    InvalidMessageError,
     InvalidValueError,
     SendError,
 )
@@ -147,15 +147,11 @@ class Producer:
         return encoded._replace(body=wrap(unwrap(encoded.body)[0], trace))
 
     def _send_stream(self, stream: Stream, messages: Iterable[Message], trace: str = "") -> SendResult:
+        encode_row: Callable[[Message], Row] = encoder_of(self.topic)
+        if trace:
+            encode_row = lambda message: self._traced(encode(self.topic, message), trace)  # noqa: E731
         try:
-            for message in messages:
-                try:
-                    encoded = encode(self.topic, message)
-                    if trace:
-                        encoded = self._traced(encoded, trace)
-                except InvalidMessageError as error:
-                    raise stream.abandoned(error, message) from error
-                stream.add(encoded, message)
+            stream.take(messages, encode_row)
             return stream.finish()
         finally:
             stream.collect()  # whatever ended this, no reply stays behind

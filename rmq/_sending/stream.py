@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
+from rmq._model.columns import Columns
+from rmq._model.encoding import Row
 from rmq._model.folding import fold_pair
 from rmq._model.messages import Encoded, Message
 from rmq._model.reducers import Collect
@@ -61,13 +63,27 @@ class Batch:
     """
 
     slot: int
-    encoded: list[Encoded] = field(default_factory=list["Encoded"])
+    encoded: Columns
     messages: list[Message] = field(default_factory=list["Message"])
     positions: list[int] = field(default_factory=list[int])
     size_bytes: int = 0
     turn: Turn | None = None
     folded: dict[int, list[Message]] = field(default_factory=dict[int, "list[Message]"])
     _places: dict[bytes, int] = field(default_factory=dict[bytes, int])
+
+    def add(self, row: Row, message: Message) -> int:
+        """Append a message; return the bytes that it adds."""
+        _, content, score, body, flat = row
+        columns = self.encoded
+        columns.contents.append(content)
+        columns.scores.append(score)
+        self.messages.append(message)
+        size_bytes = len(content)
+        if body is not None or flat:
+            size_bytes += len(body or b"")
+            columns.complete(body, flat)
+        self.size_bytes += size_bytes
+        return size_bytes
 
     @property
     def taken(self) -> int:
@@ -82,9 +98,11 @@ class Batch:
         if place is None or older is None or together is None:
             self._places[encoded.content] = len(self.encoded)
             return None
-        self.encoded[place] = together
+        self.encoded.replace(place, together)
         self.folded.setdefault(place, []).append(message)
-        return len(together.body or b"") - len(older.body or b"")
+        added = len(together.body or b"") - len(older.body or b"")
+        self.size_bytes += added
+        return added
 
     def given(self, first: int = 0, last: int | None = None) -> list[Message]:
         """Return the messages that the user gave for those of `encoded` from one position to before another."""
@@ -123,7 +141,7 @@ class Stream:
         self._pipeline = Pipeline[Batch](connections, slots.topic, ROUND, self._call, self._settle)
         self._batch_size = batch_size(slots.topic)
         self._open: dict[int, Batch] = {}
-        self._taken = self._buffered = self._buffered_bytes = self._new = self._stored = self._dropped = 0
+        self._taken = self._new = self._stored = self._dropped = 0
         self._outcomes: dict[int, bool] = {}
         self._ids: dict[int, str] = {}
         self._not_stored: list[Message] = []
@@ -131,37 +149,58 @@ class Stream:
         self._error: RmqError | None = None
         self.collect = self._pipeline.collect
 
-    def add(self, encoded: Encoded, message: Message) -> None:
-        batch = self._open.get(encoded.slot)
-        if batch is None:
-            batch = self._open[encoded.slot] = Batch(encoded.slot)
-        size_bytes = batch.fold(self._slots.topic, encoded, message) if self._fold else None
-        if size_bytes is None:
-            batch.encoded.append(encoded)
-            batch.messages.append(message)
-            size_bytes = len(encoded.content)
-            if encoded.body is not None:
-                size_bytes += len(encoded.body)
-        batch.size_bytes += size_bytes
-        self._buffered_bytes += size_bytes
-        if self._detailed:
-            batch.positions.append(self._taken)
-        self._taken += 1
-        self._buffered += 1
-        if len(batch.encoded) == self._batch_size or batch.size_bytes >= BATCH_BYTES:
-            lane = self._pipeline.queue(self._open.pop(encoded.slot))
-            self._buffered -= batch.taken if self._fold else len(batch.encoded)
-            self._buffered_bytes -= batch.size_bytes
-            if lane.number >= self._round_size:
-                self._pipeline.send(lane)
-        elif self._buffered >= BUFFERED or self._buffered_bytes >= BUFFERED_BYTES:
-            self._flush()
-        if self._error is not None:
-            # what others than the server that has failed can store; the batches of a named call end where those of its
-            # repeat will end, which else would take for sent what was not
-            self._flush(unfinished=self._once is None)
-            self.collect()
-            self._raise_error()
+    def take(self, messages: Iterable[Message], encode: Callable[[Message], Row]) -> None:
+        """Take messages over, and send them as batches fill.
+
+        Args:
+            messages: Any iterable.
+            encode: Checks a message, and turns it into what is sent.
+
+        Raises:
+            InvalidBatchError: A message breaks a rule; those behind it stay in the iterable.
+        """
+        batches, full, fold, detailed = self._open, self._batch_size, self._fold, self._detailed
+        held = held_bytes = 0  # in open batches
+        for number, message in enumerate(messages):
+            try:
+                row = encode(message)
+            except InvalidMessageError as error:
+                raise self._abandoned(error, message, number) from error
+            slot = row[0]
+            batch = batches.get(slot)
+            if batch is None:
+                batch = batches[slot] = Batch(slot, Columns.none(slot))
+            size_bytes = batch.fold(self._slots.topic, Encoded(*row), message) if fold else None
+            held_bytes += batch.add(row, message) if size_bytes is None else size_bytes
+            held += 1
+            if detailed:
+                batch.positions.append(number)
+                self._taken += 1
+            if len(batch.messages) == full or batch.size_bytes >= BATCH_BYTES:
+                held -= batch.taken
+                held_bytes -= batch.size_bytes
+                self._queue(batches.pop(slot))
+            elif held < BUFFERED and held_bytes < BUFFERED_BYTES:
+                continue
+            else:
+                self._flush()
+                held = held_bytes = 0
+            if self._error is not None:
+                self._break_off()
+
+    def _queue(self, batch: Batch) -> None:
+        lane = self._pipeline.queue(batch)
+        if lane.number >= self._round_size:
+            self._pipeline.send(lane)
+
+    def _break_off(self) -> None:
+        """Send what others than the server that has failed can store, and raise the error.
+
+        The batches of a named call end where those of its repeat will end, which else would take for sent what was not.
+        """
+        self._flush(unfinished=self._once is None)
+        self.collect()
+        self._raise_error()
 
     def finish(self) -> SendResult:
         self._flush()
@@ -172,11 +211,11 @@ class Stream:
         ids = tuple(self._ids[index] for index in range(self._taken)) if self._ids else ()
         return SendResult(self._new, self._stored - self._new, outcomes, ids, self._dropped)
 
-    def abandoned(self, error: InvalidMessageError, message: Message) -> InvalidBatchError:
+    def _abandoned(self, error: InvalidMessageError, message: Message, number: int) -> InvalidBatchError:
         """Stop before an invalid message and say what was stored."""
         self.collect()
         return InvalidBatchError(
-            f"message {self._taken + 1} of send_many: {error}",
+            f"message {number + 1} of send_many: {error}",
             topic=self._slots.topic.name,
             stored=self._stored,
             not_stored=(*self._not_stored, *self._left(), message),
@@ -187,8 +226,7 @@ class Stream:
         if unfinished:
             for batch in self._open.values():
                 self._pipeline.queue(batch)
-            self._open = {}
-            self._buffered = self._buffered_bytes = 0
+            self._open.clear()
         self._pipeline.flush()
 
     def _call(self, batch: Batch) -> Call[SendResult]:

@@ -1,0 +1,102 @@
+"""Messages column by column, and the encoders of topics: the same as message by message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, StreamMessage
+from rmq._model.columns import Columns
+from rmq._model.encoding import encoder_of
+from rmq._model.messages import Encoded, Message, encode
+from rmq._model.topics import Topic, TopicType
+from rmq._scripts.sending import message_args
+from rmq.errors import InvalidMessageError
+
+encodeds = st.builds(
+    Encoded,
+    st.just(3),
+    st.binary(min_size=1, max_size=3),
+    st.integers(1, 9),
+    st.none() | st.binary(max_size=3),
+    st.just(()) | st.tuples(st.binary(min_size=1, max_size=2), st.binary(max_size=2)),
+)
+
+
+@given(st.lists(encodeds, min_size=1, max_size=12), st.integers(0, 12), st.integers(0, 12))
+def test_columns_are_a_sequence_of_what_they_were_made_of(messages: list[Encoded], first: int, last: int) -> None:
+    appended = Columns.none(3)
+    for message in messages:
+        appended.append(message)
+    for columns in (appended, Columns.of(messages)):
+        assert list(columns) == messages
+        assert [columns[index] for index in range(-len(messages), len(messages))] == [*messages, *messages]
+        assert list(columns[first:last]) == messages[first:last]
+        assert Columns.of(columns) is columns
+        with pytest.raises(IndexError):
+            columns[len(messages)]
+
+
+def plain_args(messages: Sequence[Encoded]) -> list[Any]:
+    pairs = [part for message in messages for part in (message.score, message.content)]
+    bodies = [(index, message.body) for index, message in enumerate(messages, 1) if message.body is not None]
+    return pairs + [part for pair in bodies for part in pair]
+
+
+@given(st.lists(encodeds, min_size=1, max_size=12))
+def test_the_arguments_of_a_send_are_those_of_its_messages(messages: list[Encoded]) -> None:
+    assert message_args(Columns.of(messages)) == message_args(messages) == plain_args(messages)
+
+
+class Tier(IntEnum):
+    GOLD = 40
+
+
+payloads: st.SearchStrategy[Any] = st.sampled_from(
+    ["a", "ä" * 5, b"a", b"x" * 10, b"x" * 11, "", "\ud800", b"\x00rmq:trace\x00", 7, None]
+)
+values = st.sampled_from(
+    [1, 16, 17, 40, Tier.GOLD, 2**20, 2**52, timedelta(seconds=1), datetime.now(UTC) + timedelta(days=1), True, 0.5]
+)
+TOPICS = [
+    Topic("t", kind, slots=64, max_content_bytes=10, max_body_bytes=10, **settings)  # pyright: ignore[reportArgumentType]
+    for kind, settings in [
+        (TopicType.RANGE_MERGE, {}),
+        (TopicType.PRIORITY, {}),
+        (TopicType.PRIORITY, {"ties": "any"}),
+        (TopicType.FIXED_TIME, {}),
+        (TopicType.STREAM, {}),
+    ]
+]
+
+
+@given(st.data())
+def test_an_encoder_does_what_encode_does(data: st.DataObject) -> None:
+    topic = data.draw(st.sampled_from(TOPICS))
+    kind: Any = data.draw(
+        st.sampled_from([RangeMergeMessage, PriorityMessage, FixedTimeMessage, FixedTimeMessage, StreamMessage])
+    )
+    rest: dict[str, Any] = {"slot_basis": data.draw(st.none() | payloads), "body": data.draw(st.none() | payloads)}
+    if kind is StreamMessage:
+        message: Message = StreamMessage(data.draw(payloads), **rest)
+    else:
+        rest |= {"weight": data.draw(st.sampled_from([1, 1, 1, 2])), "version": data.draw(st.sampled_from([None, 3]))}
+        try:
+            message = kind(data.draw(payloads), data.draw(values), **rest)
+        except InvalidMessageError:
+            return
+    assert outcome(encoder_of(topic), message) == outcome(partial(encode, topic), message)
+
+
+def outcome(encoder: Callable[[Message], tuple[Any, ...]], message: Message) -> tuple[Any, ...]:
+    try:
+        return encoder(message)
+    except InvalidMessageError as refused:
+        return str(refused), refused.topic
