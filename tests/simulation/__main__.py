@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.simulation.campaign import PORTION, Sum, Wish, outcomes
 from tests.simulation.plan import Limits
 
-HOUR = Limits(length_s=3_600.0, workers=10, sends_per_s=1.0, faults=120)
+HOUR = Limits(length_s=3_600.0, workers=10, sends_per_s=1.0, faults=120, sparse=0.0)
 
 
 def main() -> int:

@@ -96,7 +96,11 @@ class _Lock:
         world = self._world
         if world.over:
             return True
-        world.give_way()
+        if world.yields:
+            world.give_way()
+        if not self._held:
+            self._held = True
+            return True
         until_s = None if timeout < 0 else world.now_s + timeout
         while self._held:
             left_s = None if until_s is None else until_s - world.now_s
@@ -116,7 +120,7 @@ class _Lock:
         self._held = False
         if self._asking:
             self._asking.popleft().wake()
-        if not self._world.over:
+        if self._world.yields and not self._world.over:
             self._world.give_way()
 
     def __enter__(self) -> bool:

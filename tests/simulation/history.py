@@ -115,6 +115,16 @@ class History:
     troubles: list[Trouble] = field(default_factory=list[Trouble])
     dead: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     replicated: bool = False
+    _sent_of: dict[tuple[str, str], list[Sent]] = field(default_factory=dict[tuple[str, str], list[Sent]])
+
+    def note_sent(self, sent: Sent) -> None:
+        """Note a send."""
+        self.sends.append(sent)
+        self._sent_of.setdefault((sent.topic, sent.content), []).append(sent)
+
+    def sent_of(self, topic: str, content: str) -> list[Sent]:
+        """Return the noted sends of a content."""
+        return self._sent_of.get((topic, content), [])
 
     def of_content(self) -> dict[tuple[str, str], tuple[list[Sent], list[Run]]]:
         """Return the sends and runs of each topic, in a stream of each group, and content."""

@@ -27,6 +27,11 @@ ZOOKEEPER_FAULTS = ("zk_stall", "zk_expire", "zk_expire", "zk_down")
 HARSH, QUIET = 1 / 3, 1 / 8
 """So many plans are harsh, or quiet."""
 
+SPARSE = 1 / 50
+"""So many plans are sparse: about an hour of a site with little to do."""
+
+SPARSE_LENGTH_S, SPARSE_SENDS_PER_S, SPARSE_WORKERS = 3_600.0, 0.02, 2
+
 REPLICATED = 0.5
 """In so many plans the sends wait for a replica."""
 
@@ -46,6 +51,7 @@ class TopicPlan:
     slots: int
     lease_s: int
     max_retries: int
+    longest_retry_ms: int = 2_000
 
     def topic(self) -> Topic:
         """Return its definition; of a delayed queue the one that the queue registers."""
@@ -63,7 +69,7 @@ class TopicPlan:
             slots=self.slots,
             lease=timedelta(seconds=self.lease_s),
             max_retries=self.max_retries,
-            retry=ExponentialRetry(100, 2_000),
+            retry=ExponentialRetry(100, self.longest_retry_ms),
             merge=Merge(Sum(), window=Fixed(SUM_WINDOW_MS)) if self.kind == "sum" else None,
             retention=Retention(max_length=KEPT_ENTRIES, every=TRIM_EVERY, approximate=False)
             if self.kind == "stream"
@@ -131,6 +137,7 @@ class Plan:
         owned: Whether there is a ZooKeeper: then workers own slots.
         harsh: Whether many handlings of one content take about as long as a lease.
         replicated: Whether a send counts only once a replica has it; else with the master.
+        sparse: Whether there is little to do, for about an hour; one content fails mostly, and has all its retries.
     """
 
     seed: int
@@ -144,6 +151,7 @@ class Plan:
     owned: bool = False
     harsh: bool = False
     replicated: bool = False
+    sparse: bool = False
 
     def described(self) -> str:
         """Return it in lines."""
@@ -164,6 +172,7 @@ class Limits:
     faults: int = 8
     kinds: tuple[str, ...] = KINDS
     owned: float = 0.35
+    sparse: float = SPARSE
     fault_kinds: tuple[str, ...] = field(
         default=(
             "cut",
@@ -186,12 +195,20 @@ def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
     """Draw a plan.
 
     A harsh one has many faults, short leases and many long handlings of few contents. In a quiet one there is so little
-    to do that what is forgotten is not found by chance.
+    to do that what is forgotten is not found by chance. A sparse one lasts about an hour.
     """
     limits = limits or Limits()
     chance = Random(f"plan {seed}")
     drawn = chance.random()
-    harsh, quiet = drawn < HARSH, drawn > 1 - QUIET
+    sparse = Random(f"length {seed}").random() < limits.sparse
+    harsh, quiet = not sparse and drawn < HARSH, not sparse and drawn > 1 - QUIET
+    if sparse:
+        limits = replace(
+            limits,
+            length_s=SPARSE_LENGTH_S,
+            sends_per_s=SPARSE_SENDS_PER_S,
+            workers=min(limits.workers, SPARSE_WORKERS),
+        )
     length_s = limits.length_s * chance.uniform(0.5, 1.5) * (QUIET_LENGTH if quiet else 1)
     kinds = chance.sample(limits.kinds, chance.randint(1, min(2, len(limits.kinds))))
     topics = tuple(
@@ -201,6 +218,7 @@ def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
             chance.choice((1, 2, 4)),
             chance.choice((2, 3) if harsh else (2, 3, 5, 10)),
             chance.choice((2, 6, 16)),
+            8_000 if sparse else 2_000,
         )
         for kind in kinds
     )
@@ -212,7 +230,7 @@ def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
     )
     sends_per_s = limits.sends_per_s * (QUIET_SENDS if quiet else 1)
     sends = _sends(chance, length_s, topics, sends_per_s, (3,) if harsh else (3, 10, 40))
-    plan = Plan(seed, length_s, topics, workers, sends, owned=owned, harsh=harsh)
+    plan = Plan(seed, length_s, topics, workers, sends, owned=owned, harsh=harsh, sparse=sparse)
     faults = sorted(
         (_fault(chance, plan, limits) for _ in range(chance.randint(0, 3 * limits.faults if harsh else limits.faults))),
         key=_when,

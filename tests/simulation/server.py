@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import socket
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha1
 from typing import Any
@@ -59,6 +60,9 @@ _LOOK_SHA = sha1(_LOOK.encode(), usedforsecurity=False).hexdigest()
 
 _STREAMS_SHA = sha1(LOOK_AT_STREAMS.encode(), usedforsecurity=False).hexdigest()
 
+LONGEST_S = 30
+"""How long the real server may take for a command."""
+
 UNTRACED = frozenset({"INFO", "CONFIG"})
 """What the real server answers differently each time, and nobody acts on."""
 
@@ -82,14 +86,17 @@ class Server:
         self.calls = 0
         self._names = {scripts[name].sha.encode(): name for name in scripts.names()}
         self._main = _Line(str(redis.socket_path))
-        self._tap = _Line(str(redis.socket_path))
-        self._tap.call("PSUBSCRIBE", "wake{*")
+        self._scripted = _Line(str(redis.socket_path))  # where hints come as well, before the reply to their script
+        self._scripted.call("HELLO", 3)
+        self._scripted.send(pack("PSUBSCRIBE", "wake{*"))
+        self._scripted.call("PING")
+        self._loaded = False
         self._clock_ms = 0
         self._steps, self._stream_steps = Steps({}), StreamSteps({})
 
     def close(self) -> None:
         self._main.close()
-        self._tap.close()
+        self._scripted.close()
 
     def begin(self, world: World, topics: Iterable[Topic], *, warm: bool) -> None:
         """Begin a seed with nothing in it.
@@ -106,7 +113,7 @@ class Server:
         self._steps, self._stream_steps = Steps(self._lease_ms), StreamSteps(self._stream_lease_ms)
         self._main.call("FLUSHALL")
         self._load_scripts(warm=warm)
-        self._drain_hints()
+        self._scripted.take_pushed()
 
     def name_of(self, command: list[bytes]) -> str:
         """Return the name of a script, or of a plain command."""
@@ -128,7 +135,8 @@ class Server:
             parts.append(pack("EVALSHA", _LOOK_SHA, 0, *stores))
         elif streams := self._stores(command, self._stream_lease_ms):
             parts.append(pack("EVALSHA", _STREAMS_SHA, 0, *streams))
-        replies = self._main.pipeline(parts)
+        line = self._scripted if command[0] == b"EVALSHA" else self._main
+        replies = line.pipeline(parts)
         reply = replies[before]
         if len(parts) > before + 1:
             step = Step.of(command, name, now_ms)
@@ -136,7 +144,7 @@ class Server:
                 world.failed(what)
         if doing is not None and not isinstance(reply, ReplyError):
             doing.executed(command, name, world)
-        hints = self._drain_hints() if b"PUBLISH" in command else []
+        hints = [(channel, text) for _, _, channel, text in self._scripted.take_pushed()]
         shown = b"" if name in UNTRACED else b" ".join(command[2:])
         world.trace(name, shown, "" if name in UNTRACED else reply)
         return reply, hints
@@ -178,6 +186,10 @@ class Server:
         self._load_scripts(warm=False)
 
     def _load_scripts(self, *, warm: bool) -> None:
+        """Have exactly these scripts loaded: those that look, and if `warm` those of the library."""
+        if warm and self._loaded:
+            return
+        self._loaded = warm
         self._main.call("SCRIPT", "FLUSH")
         wanted = [_LOOK, LOOK_AT_STREAMS, *(self.scripts.text(name) for name in self.scripts.names() if warm)]
         self._main.pipeline([pack("SCRIPT", "LOAD", text) for text in wanted])
@@ -190,35 +202,39 @@ class Server:
         found = {match.group(1) for key in keys if (match := _TAG.search(key))}
         return sorted(tag for tag in found if tag.rpartition(b"_")[0] in topics)
 
-    def _drain_hints(self) -> list[tuple[bytes, bytes]]:
-        """Return the hints that were published; the answer to PING comes behind all of them."""
-        self._tap.send(pack("PING"))
-        hints: list[tuple[bytes, bytes]] = []
-        while (reply := self._tap.read())[0] == b"pmessage":
-            hints.append((reply[2], reply[3]))
-        return hints
-
 
 class _Line:
     """A connection to the real server."""
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(30.0)
+        # a timeout of Python's own would cost a call of the system more each time
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", LONGEST_S, 0))
         self._socket.connect(path)
         self._reader: Any = hiredis.Reader(replyError=ReplyError, notEnoughData=NOTHING)
+        self._pushed: list[Any] = []
 
     def send(self, request: bytes) -> None:
         self._socket.sendall(request)
 
     def read(self) -> Any:
         reader = self._reader
-        while (reply := reader.gets()) is NOTHING:
-            data = self._socket.recv(262_144)
-            if not data:
-                raise ConnectionError("the real Redis has closed the connection")
-            reader.feed(data)
-        return reply
+        while True:
+            reply = reader.gets()
+            if reply is NOTHING:
+                data = self._socket.recv(262_144)
+                if not data:
+                    raise ConnectionError("the real Redis has closed the connection")
+                reader.feed(data)
+            elif isinstance(reply, hiredis.PushNotification):
+                self._pushed.append(reply)
+            else:
+                return reply
+
+    def take_pushed(self) -> list[Any]:
+        """Return what came besides replies since the last call."""
+        pushed, self._pushed = self._pushed, []
+        return pushed
 
     def pipeline(self, requests: list[bytes]) -> list[Any]:
         self.send(b"".join(requests))

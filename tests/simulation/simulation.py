@@ -248,7 +248,7 @@ class Simulation:
             content, bit = f"c{number}.{drawn // MOST_BITS}", drawn % MOST_BITS
         fixed_ms = self.world.now_ms + what if plan.kind == "fixed" else 0
         sent = Sent(len(self.history.sends), topic.name, content, what, bit, fixed_ms, self.world.now_s, basis=basis)
-        self.history.sends.append(sent)
+        self.history.note_sent(sent)
         return sent
 
     def _message(self, sent: Sent) -> Message:

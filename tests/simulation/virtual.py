@@ -35,7 +35,7 @@ def _now_s() -> float:
     world = _world
     if world is None:
         return _real_s()
-    if not world.over:
+    if world.yields and not world.over:
         world.give_way()
     return world.now_s
 

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
 START_PAUSE_S = 0.5
-FAILS, FAILS_OFTEN = 0.08, 0.25
-"""So many handlings fail; the second number is a harsh plan's."""
+FAILS, FAILS_OFTEN, FAILS_MOSTLY = 0.08, 0.25, 0.9
+"""So many handlings fail; the second number is a harsh plan's, the third that of one content of a sparse plan."""
+
+LONG, LONG_OFTEN, LONG_IF_HARD = 0.006, 0.1, 0.5
+"""So many handlings take about as long as a lease; the second number is a sparse plan's."""
 
 
 class HandlerFailedError(Exception):
@@ -221,11 +224,7 @@ class Worker:
             run.carried = (int(run.content.removeprefix(NUMBERED[kind])),)
         elif kind == "sum":
             bits = bits_of(delivery.value)
-            run.carried = tuple(
-                sent.number
-                for sent in history.sends
-                if (sent.topic, sent.content) == (run.topic, run.content) and sent.bit in bits
-            )
+            run.carried = tuple(sent.number for sent in history.sent_of(run.topic, run.content) if sent.bit in bits)
             if len(run.carried) != len(bits) or len(bits) != delivery.merged:
                 run.wrong = f"{delivery.merged} sends, bits {sorted(bits)}"
         else:
@@ -243,12 +242,13 @@ class Worker:
         draw, plan = chance.random(), self._simulation.plan
         # of a harsh plan one content is mostly handled so: then a lease is lost, and who has it next is at it for long
         hard = run.content.startswith("c0") or (run.entry and int(run.content[1:]) % 25 == 0)
-        long = 0.5 if plan.harsh and hard else 0.006
+        long = LONG_IF_HARD if plan.harsh and hard else LONG_OFTEN if plan.sparse else LONG
         if draw < long:
             takes_s = chance.uniform(0.3, 1.5) * delivery.topic.lease_s
         else:
             takes_s = chance.uniform(0, 1.0) if draw < long + 0.03 else draw * 0.02
-        return takes_s, chance.random() < (FAILS_OFTEN if plan.harsh else FAILS)
+        fails = FAILS_OFTEN if plan.harsh else FAILS_MOSTLY if plan.sparse and hard else FAILS
+        return takes_s, chance.random() < fails
 
 
 def _groups(topic: Topic) -> Sequence[str | None]:

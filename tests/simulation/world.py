@@ -7,6 +7,7 @@ seed gives the same order of everything.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 from hashlib import sha1
 from random import Random
@@ -117,6 +118,7 @@ class World:
         over: Whether the simulation has ended: nothing waits any more.
         failures: What must never happen, and did.
         chance: What the scheduler draws from.
+        yields: As above; where it is 0, `give_way` does nothing.
     """
 
     def __init__(self, seed: int, yields: float = 0.0) -> None:
@@ -127,12 +129,13 @@ class World:
         self.entropy = Random(f"entropy {seed}")
         self.steps = 0
         self.processes: list[Process] = []
-        self._yields = yields
+        self.yields = yields
         self._ready: list[Task] = []
         self._timers: list[tuple[float, int, Callable[[], object]]] = []
         self._number = 0
         self._current: Task | None = None
         self.hub = getcurrent()
+        self._until_yield = self._draw_yield()
         self._trace = sha1(usedforsecurity=False)
         self.lines: list[str] | None = None
         """What is traced, line by line; `None` where only its digest is wanted."""
@@ -241,8 +244,20 @@ class World:
 
     def give_way(self) -> None:
         """Let others run first, now and then: a thread can be interrupted anywhere."""
-        if self._yields and self._current is not None and self.chance.random() < self._yields:
+        if not self.yields or self._current is None:
+            return
+        self._until_yield -= 1
+        if self._until_yield > 0:
+            return
+        self._until_yield = self._draw_yield()
+        if self._ready or (self._timers and self._timers[0][0] <= self.now_s):  # else it would go on at once
             self.wait(self.waiter(), 0.0)
+
+    def _draw_yield(self) -> int:
+        """Draw how often a task asks for the time, or takes a lock, until one is interrupted."""
+        if not self.yields:
+            return 0
+        return 1 + int(math.log(1 - self.chance.random()) / math.log(1 - self.yields))
 
     def run(self, until_s: float | None = None, done: Callable[[], bool] = lambda: False) -> None:
         """Let tasks run and time pass.
