@@ -34,6 +34,13 @@ def test_simulated_histories_keep_all_promises(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
+def test_simulations_end_when_their_time_is_over(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    assert "1 seeds, 0 with violations" in simulate("--seeds", "1000", "--seconds", "0", "--out", str(out))
+    assert json.loads(out.read_text("utf-8"))["seeds"] == 1
+
+
+@pytest.mark.timeout(300)
 def test_a_seed_replays_exactly() -> None:
     """In another process, too."""
     first, second = (

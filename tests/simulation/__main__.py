@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import time
@@ -22,6 +23,7 @@ def main() -> int:
     parser.add_argument("--shrink", action="store_true", help="make the plan of a failing seed small, and print it")
     parser.add_argument("--lines", action="store_true", help="print all that happens")
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the seeds, 1 by default")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no seed after so many real seconds")
     parser.add_argument("--out", type=Path, help="a JSON file that tells the result, renewed as the seeds go on")
     options = parser.parse_args()
     seeds = range(options.seed, options.seed + options.seeds)
@@ -30,8 +32,11 @@ def main() -> int:
     for seed, outcome in outcomes(wish, options.jobs):
         total.add(seed, outcome)
         total.seconds = time.monotonic() - began_s
-        if options.out and (total.seeds % PORTION == 0 or total.seeds == options.seeds):
+        last = total.seeds == options.seeds or total.seconds >= options.seconds
+        if options.out and (total.seeds % PORTION == 0 or last):
             total.write(options.out, options.seed)
+        if last:
+            break
     print(
         f"{total.seeds} seeds, {total.bad} with violations; {total.hours:.2f} simulated hours in"
         f" {total.seconds:.1f} s; {total.sends} sends, {total.handlings} handlings, {total.calls} calls to Redis;"
