@@ -37,6 +37,7 @@ from rmq._model.reducers import Collect, Keep, Max, Min, Newest, Overflow, Repla
 from rmq._model.replies import ControlResult, Redriven, SendResult
 from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
+from rmq._model.rows import ArrowArray
 from rmq._model.scores import Ties
 from rmq._model.topics import Topic, TopicType, WhenFull
 from rmq._model.whereabouts import (
@@ -63,7 +64,7 @@ __version__ = "0.1.0"
 
 # fmt: off
 __all__ = [
-    "PER_MESSAGE", "Adaptive", "Adoption", "AuditLine", "Collect", "Consumer", "ConsumerStats", "Control",
+    "PER_MESSAGE", "Adaptive", "Adoption", "ArrowArray", "AuditLine", "Collect", "Consumer", "ConsumerStats", "Control",
     "ControlResult", "Coordinator", "DeadEntry", "DeadFilter", "DeadLetters", "DeadMessage", "DeadReasons",
     "Definitions", "DelayedQueue", "Delivery", "DigestAuth", "EmbeddedServer", "ExponentialRetry", "Failure", "Fixed",
     "FixedTimeMessage", "FoundMessage", "GroupDead", "GroupSlot", "GroupStats", "History", "ImmediateRetry",

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import chain
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Any, TypeVar
+from zlib import crc32
 
 from rmq._model.columns import Columns
 from rmq._model.encoding import Row
-from rmq._model.folding import fold_pair
-from rmq._model.messages import Encoded, Message
+from rmq._model.messages import Encoded
 from rmq._model.reducers import Collect
 from rmq._model.replies import SendResult
+from rmq._model.rows import Rows
 from rmq._model.topics import Topic
 from rmq._scripts.claiming import MAX_BATCH
 from rmq._sending.backpressure import send_patiently, wait_for_room
+from rmq._sending.batch import Batch
 from rmq._sending.pipeline import BATCH_BYTES, Pipeline, RoundSize
 from rmq._slots.slots import SlotWriter
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
-from rmq._transport.numbering import Turn, named_turn
+from rmq._transport.numbering import named_turn
 from rmq.errors import (
     BacklogFullError,
     DurabilityError,
@@ -45,73 +49,13 @@ COLLECTED_BYTES = 8 * BATCH_BYTES
 BUFFERED = 20_000
 """Most messages held back to fill batches, over all slots."""
 
+CHUNK = 4_000
+"""Rows of columns that are sorted by slot at a time."""
+
+M = TypeVar("M")
+"""What the caller has sent: messages, or numbers of rows."""
+
 ROUND = RoundSize(CALLS_IN_FLIGHT * BATCH, CALLS_IN_FLIGHT * BATCH_BYTES)
-
-
-@dataclass(slots=True)
-class Batch:
-    """Messages of one slot on their way into one call.
-
-    Attributes:
-        slot: Number of the slot.
-        encoded: The messages.
-        messages: The messages as the user gave them.
-        positions: Their positions in the stream, where outcomes are asked for.
-        size_bytes: Size of their contents and bodies.
-        turn: What names the call for its repeats in other processes.
-        folded: Position in `encoded` -> messages that were folded into that one.
-    """
-
-    slot: int
-    encoded: Columns
-    messages: list[Message] = field(default_factory=list["Message"])
-    positions: list[int] = field(default_factory=list[int])
-    size_bytes: int = 0
-    turn: Turn | None = None
-    folded: dict[int, list[Message]] = field(default_factory=dict[int, "list[Message]"])
-    _places: dict[bytes, int] = field(default_factory=dict[bytes, int])
-
-    def add(self, row: Row, message: Message) -> int:
-        """Append a message; return the bytes that it adds."""
-        _, content, score, body, flat = row
-        columns = self.encoded
-        columns.contents.append(content)
-        columns.scores.append(score)
-        self.messages.append(message)
-        size_bytes = len(content)
-        if body is not None or flat:
-            size_bytes += len(body or b"")
-            columns.complete(body, flat)
-        self.size_bytes += size_bytes
-        return size_bytes
-
-    @property
-    def taken(self) -> int:
-        """How many of the user's messages it holds."""
-        return len(self.messages) + sum(map(len, self.folded.values()))
-
-    def fold(self, topic: Topic, encoded: Encoded, message: Message) -> int | None:
-        """Fold a message into the last one of its content; return the bytes that it adds, `None` if it stands alone."""
-        place = self._places.get(encoded.content)
-        older = None if place is None else self.encoded[place]
-        together = None if older is None else fold_pair(topic, older, encoded)
-        if place is None or older is None or together is None:
-            self._places[encoded.content] = len(self.encoded)
-            return None
-        self.encoded.replace(place, together)
-        self.folded.setdefault(place, []).append(message)
-        added = len(together.body or b"") - len(older.body or b"")
-        self.size_bytes += added
-        return added
-
-    def given(self, first: int = 0, last: int | None = None) -> list[Message]:
-        """Return the messages that the user gave for those of `encoded` from one position to before another."""
-        if not self.folded:
-            return self.messages[first:last]
-        found: list[Message] = []
-        for place, message in list(enumerate(self.messages))[first:last]:
-            found += (message, *self.folded.get(place, ()))
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,24 +88,26 @@ class Stream:
         self._taken = self._new = self._stored = self._dropped = 0
         self._outcomes: dict[int, bool] = {}
         self._ids: dict[int, str] = {}
-        self._not_stored: list[Message] = []
-        self._unknown: list[Message] = []
+        self._not_stored: list[Any] = []
+        self._unknown: list[Any] = []
+        self._untaken: Iterable[Any] = ()  # rows that stand behind those taken
         self._error: RmqError | None = None
         self.collect = self._pipeline.collect
 
-    def take(self, messages: Iterable[Message], encode: Callable[[Message], Row]) -> None:
+    def take(self, messages: Iterable[M], encode: Callable[[M], Row], first: int = 0) -> None:
         """Take messages over, and send them as batches fill.
 
         Args:
             messages: Any iterable.
             encode: Checks a message, and turns it into what is sent.
+            first: Number of the first one, of all that are sent.
 
         Raises:
             InvalidBatchError: A message breaks a rule; those behind it stay in the iterable.
         """
         batches, full, fold, detailed = self._open, self._batch_size, self._fold, self._detailed
         held = held_bytes = 0  # in open batches
-        for number, message in enumerate(messages):
+        for number, message in enumerate(messages, first):
             try:
                 row = encode(message)
             except InvalidMessageError as error:
@@ -188,6 +134,50 @@ class Stream:
             if self._error is not None:
                 self._break_off()
 
+    def take_rows(self, rows: Rows) -> None:
+        """Take all rows of some columns over, and send them as batches fill; numbers of rows stand for messages."""
+        number = len(rows)
+        if rows.encoded:
+            self._untaken = iter(range(number))
+            self.take(self._untaken, rows.encoded.__getitem__)
+            return
+        for first in range(0, number, CHUNK):
+            last = min(first + CHUNK, number)
+            self._untaken = range(last, number)
+            self._take_chunk(rows, first, last)
+
+    def _take_chunk(self, rows: Rows, first: int, last: int) -> None:
+        """Sort a chunk of rows by slot, and send them; one column after the other, so that no row costs a call."""
+        contents, bodies = rows.contents[first:last], () if rows.bodies is None else rows.bodies[first:last]
+        shared = len(rows.scores) == 1
+        scores = rows.scores * len(contents) if shared else rows.scores[first:last]
+        longest = max(map(len, contents)) + max([0 if body is None else len(body) for body in bodies], default=0)
+        places = _places_by_slot(contents if rows.bases is None else rows.bases[first:last], self._slots.topic.slots)
+        if longest * self._batch_size > BATCH_BYTES:  # where a batch ends depends on its bytes
+            slots = {index: slot for slot, indices in places.items() for index in indices}
+            in_order = [slots[index] for index in range(len(contents))]
+            each = zip(in_order, contents, scores, bodies or repeat(None), repeat(()), strict=False)
+            numbers = iter(range(first, last))
+            self._untaken = chain(numbers, self._untaken)
+            self.take(numbers, lambda number: next(each), first)
+            return
+        for slot, indices in places.items():
+            while indices:
+                batch = self._open.get(slot)
+                if batch is None:
+                    batch = self._open[slot] = Batch(slot, Columns.none(slot))
+                room = self._batch_size - len(batch.messages)
+                part, indices = indices[:room], indices[room:]
+                batch.add_rows(part, first, contents, scores, bodies)
+                if self._detailed:
+                    batch.positions += batch.messages[-len(part) :]
+                if len(batch.messages) == self._batch_size:
+                    self._queue(self._open.pop(slot))
+        if self._detailed:
+            self._taken = last
+        if self._error is not None:
+            self._break_off()
+
     def _queue(self, batch: Batch) -> None:
         lane = self._pipeline.queue(batch)
         if lane.number >= self._round_size:
@@ -211,7 +201,7 @@ class Stream:
         ids = tuple(self._ids[index] for index in range(self._taken)) if self._ids else ()
         return SendResult(self._new, self._stored - self._new, outcomes, ids, self._dropped)
 
-    def _abandoned(self, error: InvalidMessageError, message: Message, number: int) -> InvalidBatchError:
+    def _abandoned(self, error: InvalidMessageError, message: object, number: int) -> InvalidBatchError:
         """Stop before an invalid message and say what was stored."""
         self.collect()
         return InvalidBatchError(
@@ -260,16 +250,17 @@ class Stream:
         self._ids.update(zip(batch.positions, result.ids, strict=False))
         return True
 
-    def _fail(self, error: RmqError, messages: list[Message]) -> bool:
+    def _fail(self, error: RmqError, messages: list[Any]) -> bool:
         self._error = self._error or error
         unknown = isinstance(error, RedisUnavailableError | DurabilityError)
         (self._unknown if unknown else self._not_stored).extend(messages)
         return False
 
-    def _left(self) -> Iterator[Message]:
-        """Yield what was taken and not sent."""
+    def _left(self) -> Iterator[Any]:
+        """Yield what was taken and not sent, and the rows behind it."""
         for batch in chain(self._pipeline.unsent(), self._open.values()):
             yield from batch.given()
+        yield from self._untaken
 
     def _raise_error(self) -> None:
         if self._error is None:
@@ -291,9 +282,18 @@ def batch_size(topic: Topic) -> int:
     return max(BATCH, min(MAX_BATCH, BATCH * CALLS_IN_FLIGHT // topic.slots))
 
 
-def with_details(
-    error: RmqError, stored: int, not_stored: tuple[Message, ...], unknown: tuple[Message, ...] = ()
-) -> SendError:
+def with_details(error: RmqError, stored: int, not_stored: tuple[Any, ...], unknown: tuple[Any, ...] = ()) -> SendError:
     kind = type(error) if isinstance(error, SendError) else SendError
     text = f"{error} ({stored} messages stored, {len(not_stored)} not stored, {len(unknown)} unknown)"
     return kind(text, topic=error.topic, slot=error.slot, stored=stored, not_stored=not_stored, unknown=unknown)
+
+
+def _places_by_slot(bases: Sequence[bytes], slots: int) -> dict[int, list[int]]:
+    """Return the places of rows by their slot."""
+    if slots == 1:
+        return {0: list(range(len(bases)))}
+    places: dict[int, list[int]] = defaultdict(list)
+    mask = slots - 1
+    for index, crc in enumerate(map(crc32, bases)):
+        places[crc & mask].append(index)
+    return places

@@ -58,6 +58,8 @@ class Producer(TopicMirror[plain_producer.Producer]):
         plain = gone_through(messages) if isinstance(messages, AsyncIterable) else messages
         return await self._tasks.run(self._plain.send_many, plain, outcomes=outcomes, fold=fold, once=once)
 
+    send_columns = awaited(plain_producer.Producer.send_columns)
+
     def _send(self, message: Message, once: str | None) -> SendResult:
         with self._gate:
             return self._plain.send(message, once=once)

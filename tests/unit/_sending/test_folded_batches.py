@@ -8,7 +8,7 @@ from rmq import Collect, Fixed, Merge, RangeMergeMessage, Sum, Topic, TopicType
 from rmq._model.columns import Columns
 from rmq._model.messages import encode
 from rmq._model.reducers import Reducer
-from rmq._sending.stream import Batch
+from rmq._sending.batch import Batch
 
 
 def topic_of(reduce: Reducer) -> Topic:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from rmq import Topic, TopicType
 from rmq._scripts.claiming import MAX_BATCH
+from rmq._sending.batch import Batch
 from rmq._sending.pipeline import BATCH_BYTES, Lane, RoundSize
-from rmq._sending.stream import BATCH, CALLS_IN_FLIGHT, ROUND, Batch, batch_size
+from rmq._sending.stream import BATCH, CALLS_IN_FLIGHT, ROUND, batch_size
 
 batches = st.builds(
     lambda slot, messages, size_bytes: Batch(slot, encoded=[None] * messages, size_bytes=size_bytes),  # pyright: ignore

@@ -1,0 +1,135 @@
+"""Columns to send: the same rows, and the same refusals, as of messages one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq import Collect, Fixed, FixedTimeMessage, Merge, Newest, PriorityMessage, RangeMergeMessage, StreamMessage, Sum
+from rmq._model.merging import PER_MESSAGE
+from rmq._model.messages import Encoded, encode
+from rmq._model.rows import rows_of
+from rmq._model.topics import Topic, TopicType
+from rmq.errors import InvalidBatchError, InvalidMessageError, InvalidValueError
+
+WINDOW = Merge(Sum(), window=Fixed(1_000))
+
+
+def topic_of(kind: TopicType, **settings: Any) -> Topic:
+    return Topic("t", kind, slots=64, max_content_bytes=10, max_body_bytes=10, **settings)
+
+
+MERGE, PRIORITY, FIXED, STREAM = (topic_of(kind) for kind in TopicType)
+TOPICS = [MERGE, PRIORITY, topic_of(TopicType.PRIORITY, ties="any"), FIXED, STREAM]
+NAMES = {
+    TopicType.RANGE_MERGE: "time_range", TopicType.PRIORITY: "priorities", TopicType.FIXED_TIME: "fixed_times",
+}  # fmt: skip
+KINDS: dict[TopicType, Callable[..., Any]] = {
+    TopicType.RANGE_MERGE: RangeMergeMessage,
+    TopicType.PRIORITY: PriorityMessage,
+    TopicType.FIXED_TIME: FixedTimeMessage,
+    TopicType.STREAM: lambda content, value, basis, body: StreamMessage(content, basis, body),
+}
+
+texts = st.sampled_from(["a", "ä" * 5, "b", "c\x00"])
+odd: st.SearchStrategy[Any] = st.sampled_from(["", "x" * 11, b"x" * 11, "\ud800", 7, None, b"\x00rmq:trace\x00"])
+wholes = st.sampled_from([17, 40, 2**19])
+odd_values: st.SearchStrategy[Any] = st.sampled_from(
+    [0, -1, 2**60, True, 0.5, None, "x", timedelta(seconds=1), datetime.now(UTC) + timedelta(days=1)]
+)
+
+
+def mostly(usual: st.SearchStrategy[Any], rare: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    """Columns of usual values, all text or all bytes, or with a few odd ones."""
+    return st.one_of(
+        st.lists(usual, min_size=6, max_size=6),
+        st.lists(usual.map(lambda each: each.encode() if isinstance(each, str) else each), min_size=6, max_size=6),
+        st.lists(st.one_of(usual, usual, usual, rare), min_size=6, max_size=6),
+    )
+
+
+@given(st.data(), st.sampled_from(TOPICS), st.integers(0, 6))
+def test_rows_are_the_messages_that_they_stand_for(data: st.DataObject, topic: Topic, number: int) -> None:
+    contents = data.draw(mostly(texts, odd))[:number]
+    bodies = data.draw(st.none() | mostly(st.none() | texts, odd))
+    bases = data.draw(st.none() | mostly(st.none() | texts, odd))
+    value = data.draw(st.one_of(wholes, mostly(wholes, odd_values)))
+    bodies, bases = (None if column is None else column[:number] for column in (bodies, bases))
+    values: list[Any] = value[:number] if isinstance(value, list) else [value] * number
+    given_: dict[str, Any] = {}
+    if topic.type in NAMES:
+        given_[NAMES[topic.type]] = value[:number] if isinstance(value, list) else value
+    expected: list[Encoded] = []
+    refusal = ""
+    for index in range(number):
+        basis, body = bases[index] if bases else None, bodies[index] if bodies else None
+        try:
+            expected.append(encode(topic, KINDS[topic.type](contents[index], values[index], basis, body)))
+        except InvalidMessageError as error:
+            refusal = f"row {index} of send_columns: {error}"
+            break
+    if refusal:
+        with pytest.raises(InvalidBatchError) as refused:
+            rows_of(topic, contents, given_, bodies, bases)
+        assert str(refused.value) == refusal
+        assert (refused.value.stored, refused.value.not_stored, refused.value.topic) == (0, (), "t")
+    else:
+        rows = rows_of(topic, tuple(contents), given_, bodies, bases)
+        assert len(rows) == number
+        assert list(rows.each(topic.slots)) == expected
+
+
+def test_plain_columns_are_looked_at_as_a_whole() -> None:
+    """No object for each row: else `encoded` would hold the rows."""
+    for contents in (["a", "b"], [b"a", b"b"], pa.array(["a", "b"]), pa.chunked_array([["a"], ["b"]])):
+        for priorities in (5, [4, 5], pa.array([4, 5])):
+            rows = rows_of(PRIORITY, contents, {"priorities": priorities}, bodies=[None, "x"], slot_bases=["k", None])
+            assert rows.encoded == ()
+            scores = [5] if priorities == 5 else [4, 5]
+            assert (list(rows.contents), list(rows.scores)) == ([b"a", b"b"], scores)
+            assert (rows.bodies, rows.bases) == ([None, b"x"], [b"k", b"b"])
+
+
+def test_columns_of_a_topic_that_merges_are_what_its_reducer_takes() -> None:
+    topic = topic_of(TopicType.RANGE_MERGE, merge=WINDOW)
+    rows = rows_of(topic, ["a", "b"], {}, bodies=[1, 2.5])
+    assert list(rows.each(64)) == [encode(topic, RangeMergeMessage(c, body=n)) for c, n in (("a", 1), ("b", 2.5))]
+    with pytest.raises(InvalidBatchError, match="row 1 of send_columns: "):
+        rows_of(topic, ["a", "b"], {}, bodies=[1, "x"])
+
+
+@pytest.mark.parametrize(
+    ("topic", "columns", "says"),
+    [
+        (PRIORITY, {"contents": "abc"}, "contents is 'abc'; it must be a list, a tuple or an Arrow array"),
+        (PRIORITY, {"contents": iter(["a"])}, "it must be a list, a tuple or an Arrow array"),
+        (PRIORITY, {"values": {}}, "priorities is None; topic t is PRIORITY and needs it"),
+        (PRIORITY, {"values": {"priorities": [5]}}, "priorities has 1 values and contents 2; both must have as many"),
+        (PRIORITY, {"bodies": ["x"]}, "bodies has 1 values and contents 2"),
+        (PRIORITY, {"slot_bases": ["x"] * 3}, "slot_bases has 3 values and contents 2"),
+        (PRIORITY, {"bodies": {"a": 1}}, "bodies is {'a': 1}; it must be a list"),
+        (FIXED, {}, "priorities is 5; topic t is FIXED_TIME and takes fixed_times"),
+        (STREAM, {}, "priorities is 5; topic t is STREAM and takes none of them"),
+        (
+            topic_of(TopicType.PRIORITY, merge=Merge(Newest())),
+            {},
+            "topic t keeps Newest, which needs a version of each message: no column",
+        ),
+        (
+            topic_of(TopicType.RANGE_MERGE, merge=Merge(Collect(unique=True), window=Fixed(9), max_count=PER_MESSAGE)),
+            {"values": {}},
+            "topic t joins parts and takes JoinMessage, which has no columns",
+        ),
+    ],
+)
+def test_what_is_no_column_of_the_topic_is_refused(topic: Topic, columns: dict[str, Any], says: str) -> None:
+    arguments: dict[str, Any] = {"contents": ["a", "b"], "values": {"priorities": 5}, **columns}
+    with pytest.raises(InvalidValueError) as refused:
+        rows_of(topic, **arguments)
+    assert says in str(refused.value)
