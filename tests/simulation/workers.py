@@ -23,8 +23,9 @@ START_PAUSE_S = 0.5
 FAILS, FAILS_OFTEN, FAILS_MOSTLY = 0.08, 0.25, 0.9
 """So many handlings fail; the second number is a harsh plan's, the third that of one content of a sparse plan."""
 
-LONG, LONG_OFTEN, LONG_IF_HARD = 0.006, 0.1, 0.5
-"""So many handlings take about as long as a lease; the second number is a sparse plan's."""
+LONG, LONG_IF_HARD = 0.006, 0.5
+"""So many handlings take about as long as a lease; the second number is that of one content of a harsh or sparse plan,
+in a stream of few entries: all others need not wait for long."""
 
 
 class HandlerFailedError(Exception):
@@ -242,7 +243,7 @@ class Worker:
         draw, plan = chance.random(), self._simulation.plan
         # of a harsh plan one content is mostly handled so: then a lease is lost, and who has it next is at it for long
         hard = run.content.startswith("c0") or (run.entry and int(run.content[1:]) % 25 == 0)
-        long = LONG_IF_HARD if plan.harsh and hard else LONG_OFTEN if plan.sparse else LONG
+        long = LONG_IF_HARD if (plan.harsh or plan.sparse) and hard else LONG
         if draw < long:
             takes_s = chance.uniform(0.3, 1.5) * delivery.topic.lease_s
         else:
