@@ -248,7 +248,7 @@ def take_renewal(deliveries: Sequence[Delivery], reply: ExtendReply | RmqError, 
             delivery.ack_individually = True  # renewed or not: its score may no longer be the one we know
         return []
     for delivery, claim_score in zip(deliveries, reply.claim_scores, strict=True):
-        if claim_score is not None:
+        if claim_score is not None and delivery.claim_score:  # none: it was taken away meanwhile
             delivery.claim_score = claim_score
             delivery.lease_until_s = started_s + delivery.topic.lease_s
     return [each for each, score in zip(deliveries, reply.claim_scores, strict=True) if score is None]

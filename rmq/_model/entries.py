@@ -25,6 +25,9 @@ ONLY_GROUP = b"rmq:group"
 WAITING = "(waiting)"
 """The consumer, which nobody can be, that holds a group's entries while they wait for a retry."""
 
+NO_DELIVERY = 0
+"""The number of no delivery: a settlement or renewal with it changes nothing, and is told that it came too late."""
+
 _NAME = re.compile(r"[A-Za-z0-9._:@-]{1,128}")
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _ID = re.compile(r"([0-9]{1,20})(?:-([0-9]{1,20}))?")
@@ -159,7 +162,7 @@ def body_of(flat: Flat) -> bytes | None:
 class StreamDelivery(Delivery):
     """A delivery of a stream topic: acked, nacked and renewed for its `group`."""
 
-    __slots__ = ("_flat", "_id", "group")
+    __slots__ = ("__weakref__", "_flat", "_id", "_number", "group")
 
     def __init__(
         self,
@@ -174,6 +177,7 @@ class StreamDelivery(Delivery):
     ) -> None:
         super().__init__(topic, slot, claimed, claimed_ms, lease_until_s, holder, owner)
         self._id = claimed.id
+        self._number = claimed.claim_score  # the token may be taken away
         self.group = group
         self._flat = claimed.flat
         self.ack_individually = True  # no whole claims: the count of deliveries is the token
@@ -196,12 +200,12 @@ class StreamDelivery(Delivery):
     @property
     def attempt(self) -> int:
         """Number of this delivery in its group, 1 for the first."""
-        return self.claim_score
+        return self._number
 
     @property
     def retries_left(self) -> int:
         """How many retries are left if this delivery fails, 0 when it would be dead."""
-        return max(0, self.topic.max_retries + 1 - self.claim_score)
+        return max(0, self.topic.max_retries + 1 - self._number)
 
     @property
     def due_ms(self) -> int | None:

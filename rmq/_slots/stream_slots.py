@@ -15,6 +15,7 @@ from rmq._scripts import steering, streams
 from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes
 from rmq._scripts.streams import Member
 from rmq._slots.each import call_each, call_in_parts, checked_slots
+from rmq._slots.newest_deliveries import NewestDeliveries
 from rmq._slots.slots import NACK_BATCH
 from rmq._slots.source import Source
 from rmq._transport.call import Call
@@ -131,6 +132,7 @@ class GroupSlots(Source[StreamClaimed]):
         super().__init__(connections, topic)
         self.member = member
         self.group = member.group
+        self._newest = NewestDeliveries()
 
     def claim_call(
         self,
@@ -154,10 +156,12 @@ class GroupSlots(Source[StreamClaimed]):
         """Return what a claim brought, for handlers; report what had vanished."""
         topic, now_ms, group = self.topic, reply.now_ms, self.member.group
         log_lost(topic, slot, group, reply.lost)
-        return [
+        found = [
             StreamDelivery(topic, slot, claimed, now_ms, lease_until_s, holder, owner, group)
             for claimed in reply.messages
         ]
+        self._newest.add(found)
+        return list[Delivery](found)
 
     def ack_call(self, slot: int, acks: Sequence[Ack]) -> Call[tuple[bytes, ...]]:
         return self._settle_call(slot, Outcomes(acks))

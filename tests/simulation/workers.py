@@ -23,6 +23,9 @@ START_PAUSE_S = 0.5
 FAILS, FAILS_OFTEN, FAILS_MOSTLY = 0.08, 0.25, 0.9
 """So many handlings fail; the second number is a harsh plan's, the third that of one content of a sparse plan."""
 
+MOST_PUT_BACK = 6
+"""So often a value of a delayed queue is put back at most: it comes back after up to minutes then."""
+
 LONG, LONG_IF_HARD = 0.006, 0.5
 """So many handlings take about as long as a lease; the second number is that of one content of a harsh or sparse plan,
 in a stream of few entries: all others need not wait for long."""
@@ -248,6 +251,8 @@ class Worker:
             takes_s = chance.uniform(0.3, 1.5) * delivery.topic.lease_s
         else:
             takes_s = chance.uniform(0, 1.0) if draw < long + 0.03 else draw * 0.02
+        if run.attempt > MOST_PUT_BACK and self._simulation.history.topics[run.topic].kind == "delayed":
+            return takes_s, False
         fails = FAILS_OFTEN if plan.harsh else FAILS_MOSTLY if plan.sparse and hard else FAILS
         return takes_s, chance.random() < fails
 
