@@ -765,6 +765,15 @@ def _stream_everything(place: Place) -> Call[Any]:
     return _claim_entries(place, acks=acks, nacks=_stream_nacks(nacked, "bury"))
 
 
+@case("stream_ack_whole", "the most", S)
+def _stream_ack_whole(place: Place) -> Call[Any]:
+    place.client.xgroup_create(place.keys.store, ME.group, "0", mkstream=True)
+    place.entries(MAX_BATCH)
+    share = MAX_BATCH // WHOLE_BATCH
+    claims = [streams.claim(place.topic, 0, ME, share, own=True) for _ in range(WHOLE_BATCH)]
+    return streams.ack_whole(place.topic, 0, ME, [run(place.client, each).own for each in claims])
+
+
 @case("stream_extend", "the most, out of order", S)
 def _stream_extend(place: Place) -> Call[Any]:
     ids = place.pending(2 * claiming.RENEWALS)[::2]
@@ -833,13 +842,13 @@ def _stream_forget(place: Place) -> Call[Any]:
 @case("stream_resume", "what is given back", S, sizes=False)
 def _stream_resume(place: Place) -> Call[Any]:
     place.pending(MAX_BATCH)
-    return streams.resume(place.topic, 0, ME, "-", RESUME_BATCH)
+    return streams.resume(place.topic, 0, ME, RESUME_BATCH)
 
 
 @case("stream_resume", "what dies", S)
 def _stream_resume_dying(place: Place) -> Call[Any]:
     place.pending(MAX_BATCH, times=99)
-    return streams.resume(place.topic, 0, ME, "-", RESUME_BATCH)
+    return streams.resume(place.topic, 0, ME, RESUME_BATCH)
 
 
 @case("stream_drop_group", "with 1,000 pending", S, sizes=False)

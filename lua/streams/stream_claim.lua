@@ -8,7 +8,7 @@
 -- KEYS[6]  reason     HASH  id -> why it died, JSON
 -- KEYS[7]  dead_body  HASH  id -> fields of the dead, packed
 -- KEYS[8]  wake       channel
--- KEYS[9]  meta       HASH  totals of the stream, sizes of its entries: largest, sized
+-- KEYS[9]  meta       HASH  totals of the stream, sizes of its entries: largest, sized; stamp, the last one of a claim
 -- ARGV[1]   epoch         whole number; 0 without ZooKeeper
 -- ARGV[2]   ensemble      identity of the ZooKeeper ensemble; empty without
 -- ARGV[3]   group         its name
@@ -22,10 +22,13 @@
 -- ARGV[11]  publish       command for the wake hint: PUBLISH or SPUBLISH
 -- ARGV[12]  most_bytes    of fields and values to hand over; the first entry may have more
 -- ARGV[13]  piece         how many entries to read before their sizes are known, from 1
--- ARGV[14..] settlements  nacks and acks to settle first: see settle_entries
--- Returns: { now_ms, next_due_ms, swept, stale ids, per entry: id, delivery count, how many values follow, field,
---   value, ..., ids that were trimmed or deleted before they were acked }. Nothing due: empty tables. The entries are
---   one flat table, since Redis sends each table of a table on its own.
+-- ARGV[14]  own         '1': read new entries in a name of the claim's own: see holder_of
+-- ARGV[15..] settlements  nacks, acks and whole claims to settle first: see settle_entries and settle_whole_reads
+-- Returns: { now_ms, next_due_ms, swept, stale ids, entries, ids that were trimmed or deleted before they were acked,
+--   ids and contents of further entries: first deliveries, with no other field; entries behind these; scores of whole
+--   claims that have to be acked by name; stamp and number of the entries in the claim's own name, each 0 without }.
+--   Entries are one flat table, since Redis sends each table of a table on its own: id, delivery count (0: the first,
+--   in the claim's own name), how many values follow, field, value, ... Nothing due: empty tables.
 -- Errors: RMQ_FENCED stored_epoch epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
 -- Complexity: O((limit + settled + scan_limit) log N)
 -- Notes: redeliveries get half of the room while there is something new, so that neither holds up the other; an owner
@@ -37,6 +40,9 @@
 -- @include check_fence
 -- @include begin_write
 -- @include settle_entries
+-- @include settle_whole_reads
+-- @include drop_names
+-- @include note_taken
 -- @include trim_dead
 -- @include take_retries
 -- @include scan_pending
@@ -47,13 +53,14 @@
 
 local slot = {
   store = KEYS[1], meta = KEYS[2], retry = KEYS[3], dead = KEYS[4], error = KEYS[5], reason = KEYS[6],
-  dead_body = KEYS[7], group = ARGV[3], consumer = ARGV[4],
+  dead_body = KEYS[7], group = ARGV[3], consumer = ARGV[4], left = {},
 }
 local wake, meta = KEYS[8], KEYS[9]
 local epoch, ensemble, lease_ms, max_retries = ARGV[1], ARGV[2], tonumber(ARGV[5]), tonumber(ARGV[6])
 local limit, scan_limit = tonumber(ARGV[7]), tonumber(ARGV[8])
 local max_dead_age, max_dead = tonumber(ARGV[9]), tonumber(ARGV[10])
 local publish, most_bytes, piece = ARGV[11], tonumber(ARGV[12]), tonumber(ARGV[13])
+local in_own_name = ARGV[14] == '1'
 
 local now_ms = read_clock()
 local refusal, newer, paused = check_fence(slot.meta, epoch, ensemble)
@@ -69,20 +76,25 @@ if not slot.plain then -- to read a key is also to check its type, before the fi
     redis.call('HLEN', hash)
   end
 end
-local sizes = redis.call('HMGET', meta, 'largest', 'sized')
+local sizes = redis.call('HMGET', meta, 'largest', 'sized', 'stamp')
 local largest = tonumber(sizes[1] or 0)
 local bound = sizes[2] and math.max(16384, largest) or nil
 local oldest = redis.pcall('XPENDING', slot.store, slot.group, '-', '+', 1)
-local saved = redis.call('HMGET', slot.meta, 'scan_at', 'scan_cursor', 'scan_start', 'scan_first', 'turn')
+local saved = redis.call('HMGET', slot.meta, 'scan_at', 'scan_cursor', 'scan_start', 'scan_first', 'turn', 'stamp',
+  'taken')
 
 local totals, stale, lost, swept = {}, {}, {}, 0
-local out = { flat = {}, number = 0, left = most_bytes, largest = 0, work = 64 - tonumber(ARGV[14]) }
+local out = {
+  flat = {}, ids = {}, contents = {}, tail = {}, number = 0, left = most_bytes, largest = 0,
+  work = 64 - tonumber(ARGV[15]),
+}
 begin_write({ store = slot.retry, meta = slot.meta }, newer, epoch, ensemble)
 if oldest.err then
   redis.call('XGROUP', 'CREATE', slot.store, slot.group, '0', 'MKSTREAM')
 end
-local back = settle_entries(slot, 14, now_ms, max_retries, totals, stale, lost)
-local nacked = ARGV[14] ~= '0'
+local back, at = settle_entries(slot, 15, now_ms, max_retries, totals, stale, lost)
+local unmatched = settle_whole_reads(slot, at, tonumber(saved[7] or 0), totals)
+local nacked = ARGV[15] ~= '0'
 waits = waits or nacked
 if died or nacked then
   trim_dead(slot, now_ms, max_dead_age, max_dead, totals)
@@ -105,6 +117,7 @@ local function redeliver(quota)
 end
 
 local more, others, busy_until = false, false, 0
+local stamp, own = 0, 0
 if limit > 0 and not paused then
   others, busy_until = others_at_work(slot, epoch, now_ms, lease_ms)
 end
@@ -120,12 +133,24 @@ if limit > 0 and not paused and busy_until == 0 then
   elseif not (others and others_at_work(slot, epoch, now_ms, lease_ms)) then
     -- who does much of the other work takes few new ones: those left over are due at once
     room = out.work <= 48 and math.min(room, 250) or room
-    more = read_new(slot, room, piece, bound, largest, out, totals)
+    local reader = slot.consumer
+    if in_own_name then
+      -- the one before is for what is taken now; a group that was removed and made anew has not had it, either
+      stamp = math.max(now_ms, tonumber(saved[6] or 0) + 2, tonumber(sizes[3] or 0) + 1)
+      redis.call('HSET', meta, 'stamp', whole(stamp))
+      redis.call('HSET', slot.meta, 'stamp', whole(stamp))
+      reader = slot.consumer .. '#' .. whole(stamp)
+    end
+    more, own = read_new(slot, reader, room, piece, bound, largest, out, totals)
   end
   if out.work > 0 then
     redeliver(limit - out.number)
   end
 end
+if slot.taken then
+  note_taken(slot, saved[6], stamp)
+end
+drop_names(slot)
 if not pass.at and out.number > 0 then
   pass.at = now_ms + lease_ms
 end
@@ -160,4 +185,5 @@ elseif not paused then
     due = due == 0 and scan_at or math.min(due, scan_at)
   end
 end
-return { whole(now_ms), whole(due), whole(swept), stale, out.flat, lost }
+return { whole(now_ms), whole(due), whole(swept), stale, out.flat, lost, out.ids, out.contents, out.tail, unmatched,
+  whole(stamp), whole(stamp > 0 and own or 0) }

@@ -17,6 +17,8 @@
 -- Notes: safe to repeat. A live consumer that is removed while it holds nothing comes back by itself.
 -- @include write_totals
 -- @include park
+-- @include belongs
+-- @include note_taken
 -- @include hint
 
 local slot = { store = KEYS[1], meta = KEYS[2], retry = KEYS[3], error = KEYS[4], group = ARGV[1] }
@@ -28,22 +30,32 @@ redis.call('HLEN', slot.meta)
 redis.call('ZCARD', slot.retry)
 redis.call('HLEN', slot.error)
 local found = redis.pcall('XINFO', 'CONSUMERS', slot.store, slot.group)
-local removed, given_back, totals, lost = 0, 0, {}, {}
+found = found.err and {} or found
+local removed, given_back, totals, lost, named = 0, 0, {}, {}, consumer ~= ''
+local seen_ms = idle_ms -- of its names, the one that was seen last counts
+for _, row in ipairs(found) do
+  if named and belongs(row[2], consumer) then
+    seen_ms = math.min(seen_ms, row[6])
+  end
+end
 redis.call('ZREM', slot.retry, '')
-for _, row in ipairs(found.err and {} or found) do
-  local name, pending, idle = row[2], row[4], row[6]
-  if name == consumer and idle >= idle_ms then
-    for _, held in ipairs(redis.call('XPENDING', slot.store, slot.group, '-', '+', limit, name)) do
-      park(slot, held[1], held[4], 0, totals, lost)
-      given_back = given_back + 1
+for i = #found, 1, -1 do -- the names of its claims come before its own
+  local name, pending, idle = found[i][2], found[i][4], found[i][6]
+  local meant = not named and name ~= '(waiting)' or named and belongs(name, consumer) and seen_ms >= idle_ms
+  if named and meant and pending > 0 and given_back < limit then
+    local held = redis.call('XPENDING', slot.store, slot.group, '-', '+', limit - given_back, name)
+    for _, row in ipairs(held) do
+      park(slot, row[1], row[4], 0, totals, lost)
     end
-    pending = pending - given_back
+    given_back, pending = given_back + #held, pending - #held
   end
-  local meant = consumer == '' and name ~= '(waiting)' or name == consumer
-  if meant and pending <= 0 and idle >= idle_ms and removed < limit then
+  if meant and pending <= 0 and (named or idle >= idle_ms) and removed < limit then
     redis.call('XGROUP', 'DELCONSUMER', slot.store, slot.group, name)
-    removed = removed + 1
+    removed = removed + (string.find(name, '#', 1, true) and 0 or 1)
   end
+end
+if given_back > 0 then
+  note_taken(slot, redis.call('HGET', slot.meta, 'stamp'))
 end
 write_totals(slot.meta, totals)
 if given_back > 0 then

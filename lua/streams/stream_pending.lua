@@ -7,13 +7,30 @@
 -- ARGV[4]  consumer  only what this one holds; empty for all
 -- Returns: { id, consumer, idle ms, delivery count } per entry; empty at the end
 -- Errors: none of its own
--- Complexity: O(log N + n)
--- Notes: reads only.
+-- Complexity: O(log N + n); of a consumer, O(consumers + n of each of its claims)
+-- Notes: reads only. What claims hold in names of their own is their consumer's: see holder_of.
+-- @include belongs
+-- @include padded_id
 
 local store = KEYS[1]
 local group, from, limit, consumer = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 redis.call('XLEN', store)
-local only = consumer == '' and {} or { consumer }
-local rows = redis.pcall('XPENDING', store, group, from, '+', limit, unpack(only))
-return rows.err and {} or rows
+local rows, names = {}, {}
+if consumer == '' then
+  rows = redis.pcall('XPENDING', store, group, from, '+', limit)
+  rows = rows.err and {} or rows
+else
+  names = redis.pcall('XINFO', 'CONSUMERS', store, group)
+end
+for _, found in ipairs(names.err and {} or names) do
+  if belongs(found[2], consumer) and found[4] > 0 then
+    for _, row in ipairs(redis.call('XPENDING', store, group, from, '+', limit, found[2])) do
+      rows[#rows + 1] = row
+    end
+  end
+end
+if consumer ~= '' then
+  table.sort(rows, function(a, b) return padded_id(a[1]) < padded_id(b[1]) end)
+end
+return { unpack(rows, 1, tonumber(limit)) }

@@ -10,14 +10,12 @@
 -- KEYS[8]  wake       channel
 -- ARGV[1]  group         its name
 -- ARGV[2]  consumer      the name that both processes have
--- ARGV[3]  first         `-` for the first, or `(` and the last id of the call before
--- ARGV[4]  limit         most entries, 1 to 1,000; fewer are met where those that die have more than 4 MiB
--- ARGV[5]  max_retries   0 to 999
--- ARGV[6]  max_dead_age_ms  ms
--- ARGV[7]  max_dead      most dead of the group in this slot
--- ARGV[8]  publish       command for the wake hint: PUBLISH or SPUBLISH
--- Returns: { where the next call begins or '' at the end, entries met, ids that were trimmed or deleted before they
---   were acked }
+-- ARGV[3]  limit         most entries, 1 to 1,000; fewer are met where those that die have more than 4 MiB
+-- ARGV[4]  max_retries   0 to 999
+-- ARGV[5]  max_dead_age_ms  ms
+-- ARGV[6]  max_dead      most dead of the group in this slot
+-- ARGV[7]  publish       command for the wake hint: PUBLISH or SPUBLISH
+-- Returns: { 1 if there may be more, else 0; entries met; ids that were trimmed or deleted before they were acked }
 -- Errors: none of its own
 -- Complexity: O(n log N)
 -- Notes: each entry counts as a delivery whose lease has run out: it comes again at once, with the next delivery count,
@@ -32,20 +30,30 @@
 -- @include park
 -- @include trim_dead
 -- @include hint
+-- @include belongs
+-- @include drop_names
+-- @include note_taken
 
 local slot = {
   store = KEYS[1], meta = KEYS[2], retry = KEYS[3], dead = KEYS[4], error = KEYS[5], reason = KEYS[6],
-  dead_body = KEYS[7], group = ARGV[1], consumer = ARGV[2],
+  dead_body = KEYS[7], group = ARGV[1], consumer = ARGV[2], left = {},
 }
 local wake = KEYS[8]
-local from, limit, max_retries = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local max_dead_age, max_dead, publish = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
+local limit, max_retries = tonumber(ARGV[3]), tonumber(ARGV[4])
+local max_dead_age, max_dead, publish = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 
 local now_ms = read_clock()
 redis.call('XLEN', slot.store)
 check_types({ slot.retry, slot.dead }, { slot.meta, slot.error, slot.reason, slot.dead_body })
-local rows = redis.pcall('XPENDING', slot.store, slot.group, from, '+', limit, slot.consumer)
-rows = rows.err and {} or rows
+local rows, found = {}, redis.pcall('XINFO', 'CONSUMERS', slot.store, slot.group)
+for _, each in ipairs(found.err and {} or found) do
+  if belongs(each[2], slot.consumer) and #rows < limit then
+    for _, row in ipairs(redis.call('XPENDING', slot.store, slot.group, '-', '+', limit - #rows, each[2])) do
+      rows[#rows + 1] = row
+    end
+    slot.left[each[2]] = each[2] ~= slot.consumer or nil
+  end
+end
 
 local totals, lost, met, left = {}, {}, 0, 4194304
 redis.call('ZREM', slot.retry, '')
@@ -68,9 +76,10 @@ end
 if (totals.buried or 0) > 0 then
   trim_dead(slot, now_ms, max_dead_age, max_dead, totals)
 end
+drop_names(slot)
 write_totals(slot.meta, totals)
 if met > 0 then
+  note_taken(slot, redis.call('HGET', slot.meta, 'stamp'))
   hint(publish, wake, '0')
 end
-local more = met > 0 and (met < #rows or #rows == limit)
-return { more and '(' .. rows[met][1] or '', met, lost }
+return { (met < #rows or met == limit) and 1 or 0, met, lost }

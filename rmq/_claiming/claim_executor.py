@@ -187,14 +187,14 @@ class ClaimExecutor:
             claim_call(
                 visit.slot,
                 visit.limit,
-                NO_OUTCOMES if visit.settlements is None else visit.settlements.outcomes(),
+                NO_OUTCOMES if visit.settlements is None else visit.settlements.outcomes(self._source.is_whole),
                 owner=visit.owner,
                 start=visit.start,
                 most_bytes=most_bytes,
             )
             for visit in visits
         ]
-        if self._claimer.joins and len(visits) == 1 and visits[0].picked:
+        if len(visits) == 1 and visits[0].picked and not self._connections.apart:
             try:
                 reply = self._connections.run(calls[0])
             except (ClientClosedError, ForkedClientError):

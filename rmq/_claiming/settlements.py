@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -36,16 +36,16 @@ class Settlements:
     acked: dict[int, list[Delivery]] = field(default_factory=dict[int, list[Delivery]])
     named: set[int] = field(default_factory=set[int])
 
-    def outcomes(self) -> Outcomes:
+    def outcomes(self, is_whole: Callable[[int, int], bool]) -> Outcomes:
         """Return what a claim takes: the acks to be named stand side by side where they are of one claim.
 
         Whole are those of which every delivery is acked; what is nacked leaves them before. To name a single delivery
-        costs least.
+        costs least. `is_whole` may refuse one, by its claim score and the number of its deliveries.
         """
         named: list[Ack] = []
         whole: list[WholeClaim] = []
         for score, part in self.acked.items():
-            if len(part) == 1 or score in self.named:
+            if len(part) == 1 or score in self.named or not is_whole(score, len(part)):
                 named += [(delivery.name, score) for delivery in part]
             else:
                 whole.append((score, len(part)))

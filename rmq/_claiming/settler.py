@@ -13,9 +13,8 @@ from rmq._claiming.leases import take_renewal
 from rmq._claiming.portions import portions
 from rmq._claiming.settlements import nack_of, stale_among
 from rmq._model.deliveries import Delivery, Outcome, Verb
-from rmq._model.replies import ClaimReply
 from rmq._model.times import monotonic_s
-from rmq._scripts.claiming import MAX_BATCH, RENEWALS, Ack, Outcomes
+from rmq._scripts.claiming import MAX_BATCH, RENEWALS, Ack
 from rmq._slots.slots import NACK_BATCH, WHOLE_BATCH
 from rmq._slots.source import Source
 from rmq._transport.call import Call
@@ -27,7 +26,7 @@ WHOLE_FROM, NAME_FOR_S = 8, 1.0
 again after so many seconds."""
 
 
-_slot, _claim_score = attrgetter("slot"), attrgetter("claim_score")
+_slot, _claim_score, _individually = attrgetter("slot"), attrgetter("claim_score"), attrgetter("ack_individually")
 
 
 @dataclass(slots=True)
@@ -108,11 +107,15 @@ class Settler:
         if len(deliveries) >= WHOLE_FROM and monotonic_s() >= self._name_until_s and writer.acks_whole:
             # whether something of a claim is open shows in Redis; if so, or with bodies, its contents are named next
             claims = _by(_claim_score, deliveries).items()
-            whole = [each for each in claims if len(each[1]) > 1 and not any(one.ack_individually for one in each[1])]
+            whole = [
+                (score, part)
+                for score, part in claims
+                if len(part) > 1 and writer.is_whole(score, len(part)) and not any(map(_individually, part))
+            ]
             for first in range(0, len(whole), WHOLE_BATCH):
                 batch = whole[first : first + WHOLE_BATCH]
-                call = writer.claim_call(slot, 0, Outcomes(whole=[(score, len(part)) for score, part in batch]))
-                yield _Part(call.then(_unmatched), [each for _, part in batch for each in part], whole=True)
+                call = writer.whole_call(slot, [(score, len(part)) for score, part in batch])
+                yield _Part(call, [each for _, part in batch for each in part], whole=True)
             scores = {score for score, _ in whole}
             deliveries = [delivery for delivery in deliveries if delivery.claim_score not in scores]
         yield from self._named(slot, deliveries)
@@ -153,14 +156,13 @@ class Settler:
 
 
 def _by(key: Callable[[Delivery], int], deliveries: Iterable[Delivery]) -> dict[int, list[Delivery]]:
+    wanted = list(deliveries)
     found: dict[int, list[Delivery]] = defaultdict(list)
-    for delivery in deliveries:
+    if len(keys := set(map(key, wanted))) == 1:  # mostly they are of one claim
+        return {keys.pop(): wanted}
+    for delivery in wanted:
         found[key(delivery)].append(delivery)
     return found
-
-
-def _unmatched(reply: ClaimReply[Any]) -> Sequence[int]:
-    return reply.unmatched
 
 
 def _claims_of(deliveries: Iterable[Delivery]) -> list[Ack]:

@@ -28,10 +28,28 @@ WAITING = "(waiting)"
 NO_DELIVERY = 0
 """The number of no delivery: a settlement or renewal with it changes nothing, and is told that it came too late."""
 
+OWN_MARK = b"#"
+"""Stands between a consumer's name and the stamp of a claim, in the name in which that claim holds what it has read."""
+
+_OWN = 10**9
+"""Claim scores from here on are stamp x 1000 + 1, of a claim that holds entries in a name of its own; others are the
+number of the delivery."""
+
 _NAME = re.compile(r"[A-Za-z0-9._:@-]{1,128}")
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _ID = re.compile(r"([0-9]{1,20})(?:-([0-9]{1,20}))?")
 _LAST = 2**64 - 1
+
+
+def consumer_of(holder: bytes) -> str:
+    """Return the consumer that holds entries in this name."""
+    return holder.partition(OWN_MARK)[0].decode(errors="backslashreplace")
+
+
+def own_score(stamp: int) -> int:
+    """Return the claim score of entries that a claim with this stamp has read in a name of its own; 1 for no stamp."""
+    return stamp * 1000 + 1
+
 
 Position = str | int | datetime
 """A position in a stream: an entry's id, epoch ms, or an aware `datetime`."""
@@ -176,11 +194,9 @@ class StreamDelivery(Delivery):
         group: str = "",
     ) -> None:
         super().__init__(topic, slot, claimed, claimed_ms, lease_until_s, holder, owner)
-        self._id = claimed.id
-        self._number = claimed.claim_score  # the token may be taken away
-        self.group = group
-        self._flat = claimed.flat
-        self.ack_individually = True  # no whole claims: the count of deliveries is the token
+        self.ack_individually = claimed.claim_score < _OWN
+        self._id, self._flat, self.group = claimed.id, claimed.flat, group
+        self._number = claimed.claim_score if self.ack_individually else 1  # the token may be taken away
 
     @property
     def name(self) -> bytes:
@@ -195,7 +211,7 @@ class StreamDelivery(Delivery):
     @property
     def fields(self) -> Mapping[str, bytes]:
         """The entry's fields by name; `content` and `body` of one that was sent with a content."""
-        return fields_of(self._flat)
+        return fields_of(self._flat or (CONTENT, self.content))
 
     @property
     def attempt(self) -> int:

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
 Flat = Sequence[bytes]
-"""The fields of an entry: name, value, name, value ... as Redis hands them over."""
+"""The fields of an entry: name, value, name, value ... as Redis hands them over; none where its content is all."""
 
 M = TypeVar("M")
 """What a claim hands over: `Claimed` or `StreamClaimed`."""
@@ -72,7 +72,7 @@ class Claimed(NamedTuple):
 
 
 class StreamClaimed(NamedTuple):
-    """An entry as a claim hands it over: a `Claimed`, both of whose scores are the number of this delivery."""
+    """An entry as a claim hands it over: a `Claimed`; its claim score is the number of the delivery, or `own_score`."""
 
     content: bytes
     store_score: int
@@ -96,6 +96,7 @@ class ClaimReply(Generic[M]):
         int, ...
     ] = ()  # claim scores of whole claims that were not acked: their deliveries have to be named
     lost: tuple[bytes, ...] = ()  # stream topics: ids of entries that were trimmed or deleted before they were acked
+    own: tuple[int, int] | None = None  # stream topics: claim score and number of entries in the claim's own name
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, repeat
 from typing import Any, cast
 
 from rmq._io.wire import Argument
@@ -17,7 +18,9 @@ from rmq._model.entries import (
     StreamEntry,
     Trimmed,
     body_of,
+    consumer_of,
     content_of,
+    own_score,
 )
 from rmq._model.failures import why_dead
 from rmq._model.figures import GroupSlot, StreamSlot
@@ -27,7 +30,17 @@ from rmq._model.replies import ClaimReply, ExtendReply, Redriven, SendResult, St
 from rmq._model.retention import Retention
 from rmq._model.topics import Topic
 from rmq._scripts.binding import Bound
-from rmq._scripts.claiming import CLAIM_BYTES, NO_OUTCOMES, Ack, Outcomes, ack_args, due_times, nack_args, renewal_args
+from rmq._scripts.claiming import (
+    CLAIM_BYTES,
+    NO_OUTCOMES,
+    Ack,
+    Outcomes,
+    WholeClaim,
+    ack_args,
+    due_times,
+    nack_args,
+    renewal_args,
+)
 from rmq._scripts.dead import redriven
 from rmq._scripts.keys import group_keys
 from rmq._transport.call import Call, is_one, read_totals
@@ -35,6 +48,7 @@ from rmq.errors import RmqError, TooManyGroupsError
 
 _SEND, _LOOK = Bound("stream_send"), Bound("stream_look")
 _CLAIM, _EXTEND = Bound("stream_claim", repeatable=False), Bound("stream_extend", repeatable=False)
+_ACK_WHOLE = Bound("stream_ack_whole", repeatable=False)
 _RESUME, _FORGET, _DROP_GROUP = (Bound(f"stream_{verb}") for verb in "resume forget drop_group".split())
 _TRIM, _DELETE, _RANGE, _PENDING = (Bound(f"stream_{verb}") for verb in "trim delete range pending".split())
 _STATS, _GROUP, _CONSUMERS = (Bound(f"stream_{verb}") for verb in "stats group consumers".split())
@@ -118,10 +132,14 @@ def claim(
     outcomes: Outcomes = NO_OUTCOMES,
     *,
     owner: Owner = NO_OWNER,
-    scan_limit: int = SCAN_LIMIT,
     most_bytes: int = CLAIM_BYTES,
+    own: bool = False,
 ) -> Call[ClaimReply[StreamClaimed]]:
-    """Build the claim of up to `limit` entries (0 to `MAX_BATCH`), which first settles earlier deliveries."""
+    """Build the claim of up to `limit` entries (0 to `MAX_BATCH`), which first settles earlier deliveries.
+
+    `own`: it reads new entries in a name of its own. Then they can be acked as a whole: see `ClaimReply.own`.
+    """
+    whole = [len(outcomes.whole), *chain.from_iterable(outcomes.whole)]
     args = _CLAIM.args(
         epoch=owner.epoch,
         ensemble=owner.ensemble,
@@ -130,14 +148,33 @@ def claim(
         lease_ms=topic.lease_s * 1000,
         max_retries=topic.max_retries,
         limit=limit,
-        scan_limit=scan_limit,
+        scan_limit=SCAN_LIMIT,
         max_dead_age_ms=topic.max_dead_age_ms,
         max_dead=topic.max_dead_per_slot,
         most_bytes=most_bytes,
         piece=max(1, FIRST_BYTES // (topic.max_content_bytes + topic.max_body_bytes)),
-        settlements=nack_args(outcomes.nacks) + ack_args(outcomes.acks),
+        own=int(own),
+        settlements=nack_args(outcomes.nacks) + ack_args(outcomes.acks) + whole,
     )
     return _CLAIM.call(topic, slot, _parse_claim, args, group=member.group)
+
+
+def ack_whole(
+    topic: Topic, slot: int, member: Member, whole: Sequence[WholeClaim], owner: Owner = NO_OWNER
+) -> Call[tuple[int, ...]]:
+    """Build the ack of all entries of claims that read in names of their own; answers those to be acked by name."""
+    args = _ACK_WHOLE.args(
+        epoch=owner.epoch,
+        ensemble=owner.ensemble,
+        group=member.group,
+        consumer=member.consumer,
+        claims=[len(whole), *chain.from_iterable(whole)],
+    )
+    return _ACK_WHOLE.call(topic, slot, _numbers, args, group=member.group)
+
+
+def _numbers(reply: list[bytes]) -> tuple[int, ...]:
+    return tuple(map(int, reply))
 
 
 def extend(
@@ -223,7 +260,12 @@ def consumers(topic: Topic, slot: int, group: str) -> Call[list[tuple[str, int, 
     """Build the reading of a group's consumers: name, pending, idle ms."""
 
     def parse(reply: list[Any]) -> list[tuple[str, int, int]]:
-        return [(row[1].decode(errors="backslashreplace"), row[3], row[5]) for row in reply]
+        found: dict[str, tuple[str, int, int]] = {}
+        for row in reply:
+            name = consumer_of(row[1])
+            _, held, idle_ms = found.get(name, (name, 0, row[5]))
+            found[name] = (name, held + row[3], min(idle_ms, row[5]))
+        return list(found.values())
 
     return _CONSUMERS.call(topic, slot, parse, _CONSUMERS.args(group=group))
 
@@ -242,7 +284,7 @@ def pending(
 
 
 def _holder(name: bytes) -> str | None:
-    text = name.decode(errors="backslashreplace")
+    text = consumer_of(name)
     return None if text == WAITING else text
 
 
@@ -252,23 +294,22 @@ def forget(topic: Topic, slot: int, group: str, consumer: str, idle_ms: int, lim
     return _FORGET.call(topic, slot, tuple, args, group=group)
 
 
-def resume(topic: Topic, slot: int, member: Member, after: str, limit: int) -> Call[tuple[str, int, tuple[bytes, ...]]]:
+def resume(topic: Topic, slot: int, member: Member, limit: int) -> Call[tuple[bool, int, tuple[bytes, ...]]]:
     """Build the giving back of what an earlier process of this name held.
 
-    The answer: after what the next call goes on, `""` at the end; entries met; ids of those that had vanished.
+    The answer: whether there may be more; entries met; ids of those that had vanished.
     """
     args = _RESUME.args(
         group=member.group,
         consumer=member.consumer,
-        first=after,
         limit=limit,
         max_retries=topic.max_retries,
         max_dead_age_ms=topic.max_dead_age_ms,
         max_dead=topic.max_dead_per_slot,
     )
 
-    def parse(reply: list[Any]) -> tuple[str, int, tuple[bytes, ...]]:
-        return reply[0].decode(), reply[1], tuple(reply[2])
+    def parse(reply: list[Any]) -> tuple[bool, int, tuple[bytes, ...]]:
+        return bool(reply[0]), reply[1], tuple(reply[2])
 
     return _RESUME.call(topic, slot, parse, args, group=member.group)
 
@@ -312,13 +353,33 @@ _claimed = cast(
 
 
 def _parse_claim(reply: list[Any]) -> ClaimReply[StreamClaimed]:
-    now_ms, next_due_ms, swept, stale, items, lost = reply
+    now_ms, next_due_ms, swept, stale, items, lost, ids, contents, tail, unmatched, stamp, number = reply
+    first = own_score(int(stamp))
+    messages = _entries(items, first)
+    if ids:  # nothing of Python's own per entry: most of a claim's cost is here
+        messages += map(_claimed, zip(contents, repeat(1), repeat(first), repeat(None), ids, repeat(()), strict=False))
+        messages += _entries(tail, first)
+    return ClaimReply(
+        int(now_ms),
+        int(next_due_ms),
+        0,
+        int(swept),
+        tuple(stale),
+        tuple(messages),
+        tuple(map(int, unmatched)),
+        tuple(lost),
+        (first, int(number)) if stamp != b"0" else None,
+    )
+
+
+def _entries(items: list[Any], own: int) -> list[StreamClaimed]:
+    """Parse entries with all of their fields; `own` is the score of those in the claim's own name."""
     messages: list[StreamClaimed] = []
     at = 0
     while at < len(items):
-        deliveries, first = items[at + 1], at + 3
+        deliveries, first = items[at + 1] or own, at + 3
         last = first + items[at + 2]
         flat = items[first:last]
         messages.append(_claimed((content_of(flat), deliveries, deliveries, body_of(flat), items[at], flat)))
         at = last
-    return ClaimReply(int(now_ms), int(next_due_ms), 0, int(swept), tuple(stale), tuple(messages), (), tuple(lost))
+    return messages

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Generic
+from typing import Any, Generic
 
 from rmq._model.deliveries import Delivery, Holder
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.replies import ClaimReply, ExtendReply, M
 from rmq._model.topics import Topic
-from rmq._scripts.claiming import CLAIM_BYTES, NO_OUTCOMES, Ack, Nack, Outcomes, Renewal
+from rmq._scripts.claiming import CLAIM_BYTES, NO_OUTCOMES, Ack, Nack, Outcomes, Renewal, WholeClaim
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq._transport.dispatch import Dispatch
@@ -54,6 +54,11 @@ class Source(ABC, Generic[M]):
     ) -> Call[ClaimReply[M]]:
         """Build a claim that first settles earlier deliveries, for callers that claim from several slots at once."""
 
+    def is_whole(self, claim_score: int, number: int) -> bool:
+        """Return whether Redis may be asked to ack a claim as a whole, of which these are so many deliveries."""
+        del claim_score, number
+        return True
+
     @abstractmethod
     def look_call(self, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
         """Build the reading of when each slot next has something to do."""
@@ -68,6 +73,10 @@ class Source(ABC, Generic[M]):
     def ack_call(self, slot: int, acks: Sequence[Ack]) -> Call[tuple[bytes, ...]]:
         """Build the ack of up to `MAX_BATCH` deliveries; answers the names of those whose claim was stale."""
 
+    def whole_call(self, slot: int, whole: Sequence[WholeClaim]) -> Call[tuple[int, ...]]:
+        """Build the ack of up to `WHOLE_BATCH` claims as a whole; answers the scores of those to be acked by name."""
+        return self.claim_call(slot, 0, Outcomes(whole=whole)).then(_unmatched)
+
     @abstractmethod
     def nack_call(self, slot: int, nacks: Sequence[Nack]) -> Call[tuple[bytes, ...]]:
         """Build the nack of up to `NACK_BATCH` deliveries; answers the names of those whose claim was stale."""
@@ -79,3 +88,7 @@ class Source(ABC, Generic[M]):
     def begin_extend(self, renewals: Sequence[Renewal]) -> Dispatch:
         """Send renewals of leases in several slots at once; a server that is down does not hold up the others."""
         return self._connections.dispatch([self.extend_call(*renewal) for renewal in renewals], self.topic.lease_s / 6)
+
+
+def _unmatched(reply: ClaimReply[Any]) -> tuple[int, ...]:
+    return reply.unmatched

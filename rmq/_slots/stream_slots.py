@@ -12,7 +12,7 @@ from rmq._model.reports import reporter
 from rmq._model.topics import Topic
 from rmq._model.workers import process_name
 from rmq._scripts import steering, streams
-from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes
+from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, WholeClaim
 from rmq._scripts.streams import Member
 from rmq._slots.each import call_each, call_in_parts, checked_slots
 from rmq._slots.newest_deliveries import NewestDeliveries
@@ -25,6 +25,12 @@ from rmq.errors import InvalidValueError
 log = reporter("rmq.streams")
 
 SHOWN_IDS = 10
+
+OWN_FROM = 32
+"""A claim after one that brought so many entries reads in a name of its own, which costs Redis two commands a claim."""
+
+MOST_NOTED = 1_000
+"""Of so many claims at most it is known how many entries they have read in names of their own."""
 
 RESUME_BATCH = 128
 """Entries of an earlier process that one call gives back."""
@@ -57,18 +63,18 @@ class StreamWriter:
         Guarantee: atomic per call of up to `RESUME_BATCH` entries; safe to repeat until the new process claims.
         """
 
-        def build(each: tuple[int, str]) -> Call[tuple[str, int, tuple[bytes, ...]]]:
-            return streams.resume(self.topic, each[0], member, each[1], RESUME_BATCH)
+        def build(slot: int) -> Call[tuple[bool, int, tuple[bytes, ...]]]:
+            return streams.resume(self.topic, slot, member, RESUME_BATCH)
 
-        after: dict[int, str] = dict.fromkeys(checked_slots(self.topic, slots), "-")
-        number = 0
-        while after:
-            replies = call_each(self._connections, list(after.items()), build)
-            for slot, (place, met, lost) in zip(list(after), replies, strict=True):
+        left, number = list(checked_slots(self.topic, slots)), 0
+        while left:
+            unfinished: list[int] = []
+            for slot, (more, met, lost) in zip(left, call_each(self._connections, left, build), strict=True):
                 log_lost(self.topic, slot, member.group, lost)
                 number += met
-                after[slot] = place
-            after = {slot: place for slot, place in after.items() if place}
+                if more:
+                    unfinished.append(slot)
+            left = unfinished
         return number
 
     def drop_group(self, group: str) -> bool:
@@ -126,13 +132,18 @@ class GroupSlots(Source[StreamClaimed]):
     awaits_owners = True
     joins_claims = False
     in_order = True
-    acks_whole = False
 
     def __init__(self, connections: Connections, topic: Topic, member: Member) -> None:
         super().__init__(connections, topic)
         self.member = member
         self.group = member.group
         self._newest = NewestDeliveries()
+        self._busy: set[int] = set()
+        self._own: dict[int, int] = {}
+
+    def is_whole(self, claim_score: int, number: int) -> bool:
+        """Return whether these are all entries that this claim has read: what Redis does not check."""
+        return self._own.get(claim_score) == number
 
     def claim_call(
         self,
@@ -145,7 +156,10 @@ class GroupSlots(Source[StreamClaimed]):
         most_bytes: int = CLAIM_BYTES,
     ) -> Call[ClaimReply[StreamClaimed]]:
         del start  # a stream has no ranks
-        return streams.claim(self.topic, slot, self.member, limit, outcomes, owner=owner, most_bytes=most_bytes)
+        own = limit >= OWN_FROM and slot in self._busy
+        return streams.claim(
+            self.topic, slot, self.member, limit, outcomes, owner=owner, most_bytes=most_bytes, own=own
+        )
 
     def look_call(self, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
         return streams.look(self.topic, slots, self.member.group)
@@ -156,15 +170,32 @@ class GroupSlots(Source[StreamClaimed]):
         """Return what a claim brought, for handlers; report what had vanished."""
         topic, now_ms, group = self.topic, reply.now_ms, self.member.group
         log_lost(topic, slot, group, reply.lost)
+        if reply.messages:
+            self._note(slot, reply)
         found = [
             StreamDelivery(topic, slot, claimed, now_ms, lease_until_s, holder, owner, group)
             for claimed in reply.messages
         ]
-        self._newest.add(found)
+        self._newest.add([each for each in found if each.ack_individually])  # the others' tokens are used once
         return list[Delivery](found)
+
+    def _note(self, slot: int, reply: ClaimReply[StreamClaimed]) -> None:
+        if len(reply.messages) >= OWN_FROM:
+            self._busy.add(slot)
+        else:
+            self._busy.discard(slot)
+        if reply.own is not None:
+            score, number = reply.own
+            self._own[score] = number
+            if len(self._own) > MOST_NOTED:  # those of long ago were acked by name, or have lost their leases
+                for old in list(self._own)[: MOST_NOTED // 2]:
+                    self._own.pop(old, None)
 
     def ack_call(self, slot: int, acks: Sequence[Ack]) -> Call[tuple[bytes, ...]]:
         return self._settle_call(slot, Outcomes(acks))
+
+    def whole_call(self, slot: int, whole: Sequence[WholeClaim]) -> Call[tuple[int, ...]]:
+        return streams.ack_whole(self.topic, slot, self.member, whole)
 
     def nack_call(self, slot: int, nacks: Sequence[Nack]) -> Call[tuple[bytes, ...]]:
         return self._settle_call(slot, Outcomes(nacks=nacks))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from typing import Any
 
+from rmq._model.entries import own_score
 from rmq._model.messages import Encoded
 from rmq._model.owner import Owner
 from rmq._model.retention import Retention
@@ -92,13 +93,14 @@ WRITERS: dict[str, Case] = {
     "stream_send": lambda topic, names: streams.send(topic, 0, [Encoded(0, b"new", 0, b"b")], True),
     "stream_join": lambda topic, names: streams.join(topic, 0, "h", "all"),
     "stream_claim": _claim,
+    "stream_ack_whole": lambda topic, names: streams.ack_whole(topic, 0, ME, [(own_score(5), 1)], OWNER),
     "stream_extend": lambda topic, names: streams.extend(topic, 0, ME, [(names.held.encode(), 1), (b"1-1", 1)], OWNER),
     "stream_trim": lambda topic, names: streams.trim(
         topic, 0, Retention(max_length=0, max_age=0, shrink=True, approximate=False), now=True
     ),
     "stream_delete": lambda topic, names: streams.delete(topic, 0, [names.fresh]),
     "stream_forget": lambda topic, names: streams.forget(topic, 0, "g", "other", 0, 10),
-    "stream_resume": lambda topic, names: streams.resume(topic, 0, Member("g", "other"), "-", 10),
+    "stream_resume": lambda topic, names: streams.resume(topic, 0, Member("g", "other"), 10),
     "stream_drop_group": lambda topic, names: streams.drop_group(topic, 0, "g"),
     "stream_redrive": lambda topic, names: streams.redrive(topic, 0, "g", [names.dead, names.gone, "1-1"]),
 }  # pyright: ignore[reportAssignmentType]

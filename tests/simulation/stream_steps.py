@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rmq._model.entries import OWN_MARK, own_score
 from tests.simulation.steps import Step
 from tests.simulation.stream_clock import TIMES_KEY
 
 WAITING = b"(waiting)"
 """Who holds what waits for a retry."""
 
-NAMING = frozenset({"stream_claim", "stream_extend"})
+NAMING = frozenset({"stream_claim", "stream_extend", "stream_ack_whole"})
 """Scripts that name epoch, ensemble, group and consumer first."""
 
 LOOK_AT_STREAMS = f"""
@@ -47,6 +48,17 @@ class Held:
     consumer: bytes
     number: int
     since_ms: int
+
+    @property
+    def by(self) -> bytes:
+        """The consumer, also of what a claim holds in a name of its own."""
+        return self.consumer.partition(OWN_MARK)[0]
+
+    @property
+    def score(self) -> bytes | None:
+        """What names all that a claim holds in a name of its own; `None` for what is in the consumer's."""
+        stamp = self.consumer.partition(OWN_MARK)[2]
+        return b"%d" % own_score(int(stamp)) if stamp else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +97,13 @@ class StreamSteps:
             return []
         where = f"{store.decode()} of {group.decode()}"
         lease_ms = self._lease_ms[store.rpartition(b"_")[0]]
-        named = set(step.arguments)
+        named, left = set(step.arguments), {held.consumer for held in after.pending.values()}
         found = [
             f"stranger: {where}: {step.name} changed delivery {held.number} of {entry.decode()} and did not name it"
             for entry, held in before.pending.items()
             if after.pending.get(entry) != held and held.consumer != WAITING
-            if step.now_ms - held.since_ms < lease_ms and not (held.consumer in named and entry in named)
+            if step.now_ms - held.since_ms < lease_ms
+            and not (held.by in named and (entry in named or (held.score in named and held.consumer not in left)))
         ]
         if step.name not in NAMING or step.arguments[2] != group:
             return found
@@ -98,14 +111,12 @@ class StreamSteps:
         if epoch < before.epoch:
             found.append(f"fenced: {where}: {step.name} of epoch {epoch} after one of epoch {before.epoch}")
         new = [
-            entry
-            for entry, held in after.pending.items()
-            if held.consumer == consumer and before.pending.get(entry) != held
+            entry for entry, held in after.pending.items() if held.by == consumer and before.pending.get(entry) != held
         ]
         others = [
             entry
             for entry, held in after.pending.items()
-            if held.consumer not in (consumer, WAITING) and step.now_ms - held.since_ms < lease_ms
+            if held.by not in (consumer, WAITING) and step.now_ms - held.since_ms < lease_ms
         ]
         if epoch and step.name == "stream_claim" and new and others:
             found.append(f"beside: {where}: epoch {epoch} has {_names(new)} while an older one has {_names(others)}")

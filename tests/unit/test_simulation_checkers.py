@@ -371,6 +371,26 @@ def test_a_delivery_of_an_entry_belongs_to_its_consumer(
     assert [each.split(":")[0] for each in steps.follow(second, STORE, b"g", with_(pending(), entry, held))] == found
 
 
+@pytest.mark.parametrize(
+    ("second", "left", "found"),
+    [
+        (stream_step("stream_ack_whole", 0, "me", 1, 7001, 2), [], []),
+        (stream_step("stream_ack_whole", 0, "me", 1, 7001, 2), [OTHER_ENTRY], ["stranger"]),
+        (stream_step("stream_ack_whole", 0, "me", 1, 8001, 2), [], ["stranger", "stranger"]),
+        (stream_step("stream_ack_whole", 0, "you", 1, 7001, 2), [], ["stranger", "stranger"]),
+        (stream_step("stream_claim", 0, "me", 7001, 1, "1-0"), [OTHER_ENTRY], []),
+    ],
+)
+def test_what_a_claim_has_read_in_a_name_of_its_own_is_acked_as_a_whole(
+    second: Step, left: list[bytes], found: list[str]
+) -> None:
+    held = Held(b"me#7", 1, at_ms(1))
+    steps = StreamSteps({b"topic": LEASE_S * 1000})
+    steps.follow(stream_step("stream_claim", 0, "me"), STORE, b"g", GroupState(0, {ENTRY: held, OTHER_ENTRY: held}))
+    after = GroupState(0, dict.fromkeys(left, held))
+    assert [each.split(":")[0] for each in steps.follow(second, STORE, b"g", after)] == found
+
+
 @pytest.mark.parametrize(("epoch", "found"), [(4, ["fenced"]), (5, [])])
 def test_an_older_owner_changes_nothing_of_a_group(epoch: int, found: list[str]) -> None:
     steps = StreamSteps({b"topic": LEASE_S * 1000})

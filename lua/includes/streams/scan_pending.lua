@@ -4,7 +4,8 @@
 -- finds nothing takes its time, so that new entries need not wait for it. `pass`: at (when the next step is due, false:
 -- unknown), cursor (last id met, '' between passes), start, first (earliest end of a lease met), pause (ms between
 -- steps that find nothing). A step moves 64 at most, and no more than `out.work` has left, but one: each costs several
--- commands. What is handed over or buried counts into the bytes of `out`. Returns how many it moved.
+-- commands. What is handed over or buried counts into the bytes of `out`. Sets `slot.taken` where it took anything.
+-- Returns how many it moved.
 -- @include failure_of
 -- @include record_failure
 -- @include bury_entry
@@ -45,6 +46,10 @@ local function scan_pending(slot, pass, now_ms, lease_ms, max_retries, quota, mo
       end
       count(totals, 'expired', 1)
       out.work = out.work - 1
+      slot.taken = true
+      if string.find(holder, '#', 1, true) then
+        slot.left[holder] = true
+      end
     end
     pass.cursor = id
   end

@@ -1,17 +1,23 @@
 -- Nacks and acks of a group, in the form of settle_nacks and settle_acks: the id stands for the content, the delivery
--- count for the claim score. Compare-and-set on consumer and count: the others go into `stale` and nothing changes for
--- them. `slot.plain`: no entry of the group has failed before. Returns how many came back that are due at once.
+-- score (see holder_of) for the claim score. Compare-and-set on holder and delivery count: the others go into `stale`
+-- and nothing changes for them. `slot.plain`: no entry of the group has failed before. Notes in `slot.left` the names
+-- of claims that it takes from. Returns how many came back that are due at once, and where ARGV goes on.
 -- @include failure_of
 -- @include record_failure
 -- @include bury_entry
 -- @include held_counts
 -- @include park
+-- @include holder_of
 local function settle_entries(slot, at, now_ms, max_retries, totals, stale, lost)
   local last, back = at + 6 * tonumber(ARGV[at]), 0
   for i = at + 1, last, 6 do
-    local id, deliveries, verb, number = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], tonumber(ARGV[i + 3])
+    local id, verb, number = ARGV[i], ARGV[i + 2], tonumber(ARGV[i + 3])
+    local holder, deliveries, own = holder_of(slot, tonumber(ARGV[i + 1]))
     local row = redis.call('XPENDING', slot.store, slot.group, id, id, 1)[1]
-    if not row or row[2] ~= slot.consumer or row[4] ~= deliveries then
+    if own then
+      slot.left[holder] = true
+    end
+    if not row or row[2] ~= holder or row[4] ~= deliveries then
       stale[#stale + 1] = id
     elseif verb == 'release' then
       park(slot, id, deliveries - 1, 0, totals, lost)
@@ -32,10 +38,14 @@ local function settle_entries(slot, at, now_ms, max_retries, totals, stale, lost
   at = last + 2
   local has_errors = not slot.plain and redis.call('HLEN', slot.error) > 0
   for _ = 1, tonumber(ARGV[last + 1]) do
-    local deliveries, stop = tonumber(ARGV[at]), at + 1 + tonumber(ARGV[at + 1])
+    local holder, deliveries, own = holder_of(slot, tonumber(ARGV[at]))
+    local stop = at + 1 + tonumber(ARGV[at + 1])
+    if own then
+      slot.left[holder] = true
+    end
     for first = at + 2, stop, 1000 do
       local ids, mine = { unpack(ARGV, first, math.min(first + 999, stop)) }, {}
-      local counts = held_counts(slot, ids)
+      local counts = held_counts(slot, ids, holder)
       for _, id in ipairs(ids) do
         local list = counts[id] == deliveries and mine or stale
         list[#list + 1] = id
@@ -49,5 +59,5 @@ local function settle_entries(slot, at, now_ms, max_retries, totals, stale, lost
     end
     at = stop + 1
   end
-  return back
+  return back, at
 end

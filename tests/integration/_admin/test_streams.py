@@ -891,3 +891,27 @@ def test_fan_out_to_3_groups_of_4_consumers(
     for group, counter in seen.items():
         assert len(counter) == sum(counter.values()) == number, group
     assert [(group.pending, group.lag, group.dead) for group in view.groups()] == [(0, 0, 0)] * 3
+
+
+def test_an_ack_of_some_leaves_the_others_of_their_claim(
+    client: RmqClient, make_stream: MakeStream, redis_client: Any
+) -> None:
+    """Claims after a full one hold what they read in names of their own, which one command acks: not here."""
+    topic = make_stream()
+    send(client, topic, *(str(number) for number in range(400)))
+    with client.consumer(topic, group="g", start="all") as consumer:
+        consumer.ack(consumer.poll(100))
+        page = consumer.poll(100)
+        (name,) = {str(row["consumer"]) for row in pending_rows(redis_client, topic, 0, "g")}
+        assert "#" in name
+        assert consumer.ack(page[:60]) == []
+        assert consumer.extend(page[60:]) == []
+        assert page[60].nack(delay=0)
+        left = sorted(row.id for row in client.stream(topic).pending("g"))
+        assert left == sorted(ids(page[60:]))
+        assert consumer.ack(page[61:]) == []
+        rest = consumer.poll(300)
+        assert {each.id: each.attempt for each in map(entry, rest)}[entry(page[60]).id] == 2
+        assert consumer.ack(rest) == []
+    group = client.stream(topic).group("g")
+    assert (group.pending, len(rest), client.stream(topic).stats().length) == (0, 201, 400)

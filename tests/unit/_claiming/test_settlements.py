@@ -55,23 +55,23 @@ def test_a_claim_of_which_a_nack_has_to_wait_is_not_acked_as_a_whole() -> None:
     packed, later = pack(all_, all_, 0.0, 1)
     (settlements,) = packed.values()
     assert later == all_[3:]
-    assert settlements.outcomes()[::2] == ([(b"00", SCORE), (b"01", SCORE)], [])
+    assert settlements.outcomes(lambda *_: True)[::2] == ([(b"00", SCORE), (b"01", SCORE)], [])
     packed, later = pack(all_, all_, 0.0, 2)
-    assert [each.outcomes()[::2] for each in packed.values()] == [([], [(SCORE, 2)])]
+    assert [each.outcomes(lambda *_: True)[::2] for each in packed.values()] == [([], [(SCORE, 2)])]
 
 
 def test_acks_by_name_are_bounded_over_all_slots_and_the_rest_follows() -> None:
     """A thousand of them cost the server a millisecond; claims acked as a whole do not count."""
     many = [delivery(slot, index, 0, ACKED) for slot in (0, 1) for index in range(NAMED_ACKS)]
     packed, later = pack(many, many, 0.0, 1)
-    assert [each.outcomes()[::2] for each in packed.values()] == [([], [(SCORE, NAMED_ACKS)])] * 2
+    assert [each.outcomes(lambda *_: True)[::2] for each in packed.values()] == [([], [(SCORE, NAMED_ACKS)])] * 2
     assert later == []
     open_ = delivery(0, NAMED_ACKS, 0, ACKED), delivery(1, NAMED_ACKS, 0, ACKED)
     for each in open_:
         each.outcome = None
     held, sent = [*many, *open_], list[Delivery]()
     packed, later = pack(many, held, 0.0, 1)
-    assert [len(list(each.outcomes().acks)) for each in packed.values()] == [NAMED_ACKS]
+    assert [len(list(each.outcomes(lambda *_: True).acks)) for each in packed.values()] == [NAMED_ACKS]
     sent += [each for part in packed.values() for each in part.deliveries]
     packed, last = pack(later, held, 0.0, 1)
     assert last == []
