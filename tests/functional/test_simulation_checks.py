@@ -78,6 +78,20 @@ def test_an_accepted_send_was_carried_out(monkeypatch: pytest.MonkeyPatch, error
     assert simulated(lambda simulation: None).kinds == ({kind} if kind else set())
 
 
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_a_plan_does_not_end_while_a_send_is_still_on_its_way(seed: int) -> None:
+    """It was sent again, and has been handled; then what was held up arrives, and is to be handled, too."""
+    plan = replace(
+        PLAN,
+        seed=seed,
+        length_s=3.0,
+        sends=tuple(SendPlan(at_s, "producer0", 0, ((1, 20),)) for at_s in (0.5, 1.5)),
+        faults=(Fault(1.0, "stall", "producer0", 3.0 + seed / 1_000),),
+    )
+    with Runner() as runner:
+        assert not runner.run(plan).violations
+
+
 @pytest.mark.parametrize("replicated", [False, True])
 def test_a_failover_forgets_accepted_sends_only_where_they_did_not_wait_for_a_replica(replicated: bool) -> None:
     with Runner() as runner:

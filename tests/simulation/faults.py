@@ -17,6 +17,9 @@ AT_WORK = ("pause", "kill", "stall", "zk_stall", "zk_expire")
 
 LOOK_S, RECENT = 0.01, 50
 
+SOME_TIME_S = 0.3
+"""A handler that has run so long is one of the few that take about as long as a lease."""
+
 SHORT_S = 0.5
 """What a cut does is over then."""
 
@@ -60,17 +63,24 @@ class Faults:
     def _strike(self, fault: Fault) -> None:
         if self._over:
             return
-        if fault.kind in AT_WORK and fault.what and not self._handles(fault.target):
+        if (
+            fault.kind in AT_WORK
+            and fault.what
+            and not self._handles(fault.target, SOME_TIME_S if fault.what > 1 else 0.0)
+        ):
             self._simulation.world.at(LOOK_S, lambda: self._strike(fault))
             return
         self._simulation.world.trace("fault", fault)
         getattr(self, f"_{fault.kind}")(fault)
 
-    def _handles(self, name: str) -> bool:
-        """Return whether a process is in a handler; of one that consumes nothing, True."""
+    def _handles(self, name: str, for_s: float) -> bool:
+        """Return whether a process has been in a handler for so long; of one that consumes nothing, True."""
         worker = self._simulation.workers.get(name)
         recent = self._simulation.history.runs[-RECENT:]
-        return worker is None or any(run.life == worker.process.number and run.end_s == FOREVER_S for run in recent)
+        since_s = self._simulation.world.now_s - for_s
+        return worker is None or any(
+            run.life == worker.process.number and run.end_s == FOREVER_S and run.start_s <= since_s for run in recent
+        )
 
     def _note(self, fault: Fault, from_s: float, for_s: float, kind: str = "") -> None:
         self._simulation.history.troubles.append(Trouble(kind or fault.kind, fault.target, from_s, from_s + for_s))

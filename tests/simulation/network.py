@@ -78,6 +78,7 @@ class Link:
         world = self.network.world
         at_s = max(last_s, world.now_s + self.network.travel_s())
         world.at(at_s - world.now_s, action)
+        self.network.quiet_from_s = max(self.network.quiet_from_s, at_s)
         return at_s
 
     def _stalled(self, again: Callable[[], object]) -> bool:
@@ -85,6 +86,7 @@ class Link:
         wait_s = self.network.stalled_s(self.process)
         if wait_s > 0:
             self.network.world.at(wait_s, again)
+            self.network.quiet_from_s = max(self.network.quiet_from_s, self.network.world.now_s + wait_s)
         return wait_s > 0
 
     def _reach(self, request: bytes, doing: Any) -> None:
@@ -115,6 +117,7 @@ class Network:
         slowness: What each travelling time is multiplied by.
         down: Whether the server does not run.
         lagging: Whether the replica that will take over does not get what is written.
+        quiet_from_s: When the last of what is on its way has arrived.
         loss: Decides before each script call what becomes of it; see `Loss` of the faults.
     """
 
@@ -123,6 +126,7 @@ class Network:
         self.server = server
         self.slowness = 1.0
         self.down = self.lagging = False
+        self.quiet_from_s = 0.0
         self.loses: Callable[[Link, str], str] = lambda link, name: ""
         self._chance = Random(f"network {seed}")
         self._links: list[Link] = []

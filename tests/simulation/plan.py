@@ -35,6 +35,9 @@ SPARSE_LENGTH_S, SPARSE_SENDS_PER_S, SPARSE_WORKERS = 3_600.0, 0.02, 2
 REPLICATED = 0.5
 """In so many plans the sends wait for a replica."""
 
+LAGS, LAGS_REPLICATED = (0.0, 0.0, 0.05, 1.0), (0.0, 1.0, 4.0, 4.0)
+"""How many seconds of writes a failover forgets. Where sends wait for a replica it is often longer than they wait."""
+
 QUIET_LENGTH, QUIET_SENDS = 4.0, 0.03
 """How much longer a quiet plan is, and how many of the sends a second it has."""
 
@@ -106,8 +109,8 @@ class Fault:
             ZooKeeper `zk_stall`, `zk_expire`, `zk_down`.
         target: A process; empty for all, or for the server.
         for_s: How long; of `kill` and `stop`: until it is started again.
-        what: `pause`, `kill`, `stall`, `zk_stall`, `zk_expire`: 1 for as soon as a handler runs there; `slow`: how many
-            times;
+        what: `pause`, `kill`, `stall`, `zk_stall`, `zk_expire`: 1 for as soon as a handler runs there, 2 for as soon as
+            one has run for some time; `slow`: how many times;
             `restart`: how many seconds are forgotten: so far lags the replica that takes over; `lose_*`: which call
             from now on.
         script: `lose_*`: part of the name of the script.
@@ -230,7 +233,8 @@ def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
     )
     sends_per_s = limits.sends_per_s * (QUIET_SENDS if quiet else 1)
     sends = _sends(chance, length_s, topics, sends_per_s, (3,) if harsh else (3, 10, 40))
-    plan = Plan(seed, length_s, topics, workers, sends, owned=owned, harsh=harsh, sparse=sparse)
+    replicated = chance.random() < REPLICATED
+    plan = Plan(seed, length_s, topics, workers, sends, owned=owned, harsh=harsh, sparse=sparse, replicated=replicated)
     faults = sorted(
         (_fault(chance, plan, limits) for _ in range(chance.randint(0, 3 * limits.faults if harsh else limits.faults))),
         key=_when,
@@ -238,8 +242,7 @@ def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
     if quiet:
         faults.append(Fault(length_s / 2, "lose_hints", "", length_s))
     yields = chance.choice((0.0, 0.0, 0.01, 0.1))
-    plan = replace(plan, faults=_one_restart_at_a_time(faults), yields=yields, warm=chance.random() < 0.8)
-    return replace(plan, replicated=chance.random() < REPLICATED)
+    return replace(plan, faults=_one_restart_at_a_time(faults), yields=yields, warm=chance.random() < 0.8)
 
 
 def _when(fault: Fault) -> float:
@@ -270,13 +273,14 @@ def _sends(
 
 def _fault(chance: Random, plan: Plan, limits: Limits) -> Fault:
     at_s = chance.uniform(1.0, plan.length_s)
-    kind = chance.choice((*limits.fault_kinds, *ZOOKEEPER_FAULTS) if plan.owned else limits.fault_kinds)
+    kind = chance.choice(_fault_kinds(plan, limits))
     workers = [worker.name for worker in plan.workers]
     producers = ["producer0", "producer1"]
     everyone = [*workers, *workers, *producers]
     if kind.startswith("zk"):
         return _zookeeper_fault(chance, at_s, kind, workers, plan.harsh)
     lease_s = max(topic.lease_s for topic in plan.topics)
+    at_work = chance.choice((0.0, 1.0, 2.0) if plan.harsh else (0.0, 1.0))
     match kind:
         case "cut":
             return Fault(at_s, kind, chance.choice([*everyone, ""]))
@@ -288,25 +292,36 @@ def _fault(chance: Random, plan: Plan, limits: Limits) -> Fault:
             return Fault(at_s, kind, chance.choice([*workers, ""]), chance.choice((0.5, 5.0, 60.0)))
         case "stall":
             whom, for_s = chance.choice(everyone), chance.choice((0.3, 1.0, 3.0, 1.2 * lease_s, 2.0 * lease_s))
-            return Fault(at_s, kind, whom, for_s, chance.choice((0.0, 1.0)))
+            return Fault(at_s, kind, whom, for_s, at_work)
         case "slow":
             return Fault(at_s, kind, "", chance.uniform(1, 20), chance.choice((10.0, 100.0, 1_000.0)))
         case "pause":
             for_s = chance.choice((0.1, 1.0, 1.1 * lease_s, 1.3 * lease_s, 3.0 * lease_s))
-            return Fault(at_s, kind, chance.choice(workers), for_s, chance.choice((0.0, 1.0)))
+            return Fault(at_s, kind, chance.choice(workers), for_s, at_work)
         case "kill" | "stop":
-            return Fault(at_s, kind, chance.choice(workers), chance.uniform(0.1, 10), chance.choice((0.0, 1.0)))
+            return Fault(at_s, kind, chance.choice(workers), chance.uniform(0.1, 10), at_work)
         case _:
-            return Fault(at_s, "restart", "", chance.choice((0.05, 1.0, 4.0)), chance.choice((0.0, 0.0, 0.05, 1.0)))
+            lags = LAGS_REPLICATED if plan.replicated else LAGS
+            return Fault(at_s, "restart", "", chance.choice((0.05, 1.0, 4.0)), chance.choice(lags))
+
+
+def _fault_kinds(plan: Plan, limits: Limits) -> list[str]:
+    """Return the kinds of faults of a plan, each as often as it shall be drawn."""
+    kinds = list(limits.fault_kinds)
+    if plan.owned:
+        kinds += ZOOKEEPER_FAULTS * (2 if plan.harsh else 1)
+    if plan.replicated:
+        kinds.append("restart")
+    return kinds
 
 
 def _zookeeper_fault(chance: Random, at_s: float, kind: str, workers: list[str], harsh: bool) -> Fault:
     if kind == "zk_expire":
-        return Fault(at_s, kind, chance.choice(workers), what=1.0 if harsh else chance.choice((0.0, 1.0)))
+        return Fault(at_s, kind, chance.choice(workers), what=chance.choice((1.0, 2.0) if harsh else (0.0, 1.0)))
     for_s = chance.choice((0.5, 3.0, 5.0, 8.0, 15.0))
     if kind == "zk_down":
         return Fault(at_s, kind, "", for_s)
-    return Fault(at_s, kind, chance.choice(workers), for_s, chance.choice((0.0, 1.0)))
+    return Fault(at_s, kind, chance.choice(workers), for_s, chance.choice((0.0, 2.0) if harsh else (0.0, 1.0)))
 
 
 def _one_restart_at_a_time(faults: list[Fault]) -> tuple[Fault, ...]:

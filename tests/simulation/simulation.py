@@ -282,7 +282,7 @@ class Simulation:
         return self._sections("store", "prepare", "retry") | entries_left(self.server, self.topics)
 
     def _drained(self) -> bool:
-        return not self._left()
+        return self.world.now_s >= self.network.quiet_from_s and not self._left()
 
     def _note_dead(self) -> None:
         self.history.dead |= dead_entries(self.server, self.topics)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rmq._model.entries import OWN_MARK, own_score
@@ -60,6 +60,14 @@ class Held:
         stamp = self.consumer.partition(OWN_MARK)[2]
         return b"%d" % own_score(int(stamp)) if stamp else None
 
+    def is_named(self, entry: bytes, named: Collection[bytes], left: Collection[bytes]) -> bool:
+        """Return whether a call with these arguments means it, of which it has left what these consumers hold."""
+        if self.by not in named:
+            return False
+        if entry in named and (self.score is not None or b"%d" % self.number in named):
+            return True
+        return self.score in named and self.consumer not in left
+
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
@@ -102,8 +110,7 @@ class StreamSteps:
             f"stranger: {where}: {step.name} changed delivery {held.number} of {entry.decode()} and did not name it"
             for entry, held in before.pending.items()
             if after.pending.get(entry) != held and held.consumer != WAITING
-            if step.now_ms - held.since_ms < lease_ms
-            and not (held.by in named and (entry in named or (held.score in named and held.consumer not in left)))
+            if step.now_ms - held.since_ms < lease_ms and not held.is_named(entry, named, left)
         ]
         if step.name not in NAMING or step.arguments[2] != group:
             return found

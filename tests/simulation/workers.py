@@ -245,7 +245,7 @@ class Worker:
         chance = Random(f"{self._simulation.plan.seed} {run.topic} {run.content} {run.attempt} {delivery.body!r}")
         draw, plan = chance.random(), self._simulation.plan
         # of a harsh plan one content is mostly handled so: then a lease is lost, and who has it next is at it for long
-        hard = run.content.startswith("c0") or (run.entry and int(run.content[1:]) % 25 == 0)
+        hard = run.content.startswith("c0") or (run.entry and int(run.content[1:]) % (8 if plan.harsh else 25) == 0)
         long = LONG_IF_HARD if (plan.harsh or plan.sparse) and hard else LONG
         if draw < long:
             takes_s = chance.uniform(0.3, 1.5) * delivery.topic.lease_s

@@ -351,6 +351,7 @@ def stream_step(name: str, epoch: int, consumer: str, *arguments: object, at_s: 
         (stream_step("stream_claim", 0, "me", 1, "1-0"), ENTRY, None, []),
         (stream_step("stream_claim", 0, "you", 1, "1-0"), ENTRY, None, ["stranger"]),
         (stream_step("stream_claim", 0, "me", 1, "2-0"), ENTRY, None, ["stranger"]),
+        (stream_step("stream_claim", 0, "me", 2, "1-0"), ENTRY, None, ["stranger"]),
         (stream_step("stream_extend", 0, "me", 1, "1-0"), ENTRY, Held(b"me", 1, at_ms(2)), []),
         (stream_step("stream_extend", 0, "you", 1, "1-0"), ENTRY, Held(b"you", 1, at_ms(2)), ["stranger"]),
         (stream_step("stream_claim", 0, "you", at_s=5.9), ENTRY, Held(b"you", 2, at_ms(5.9)), ["stranger"]),
