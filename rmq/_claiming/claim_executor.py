@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from rmq._claiming.claim_round import PATIENCE_S, ClaimPlan, ClaimRound, Visit, groups_of
+from rmq._claiming.claim_calls import ClaimCalls, LateRound
+from rmq._claiming.claim_round import PATIENCE_S, ClaimPlan, ClaimRound, Visit
 from rmq._claiming.claimer import Claimer
 from rmq._claiming.settlements import pack, stale_among
 from rmq._model.deliveries import RELEASED, Delivery, Holder
@@ -15,34 +15,20 @@ from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.replies import ClaimReply
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
-from rmq._scripts import claiming
-from rmq._scripts.claiming import CLAIM_BYTES, NO_OUTCOMES
+from rmq._scripts.claiming import CLAIM_BYTES
 from rmq._slots.slots import PIGGYBACKED_NACKS
-from rmq._transport.call import Call
-from rmq._transport.dispatch import AWAITED, Awaited, Dispatch
+from rmq._transport.dispatch import AWAITED, Awaited
 from rmq.errors import (
-    ClientClosedError,
     CoordinationError,
     FencedError,
-    ForkedClientError,
     ReplyLostError,
     RmqError,
-    ScriptFailedError,
 )
 
 log = reporter("rmq.claimer")
 
 LATE_S = 0.05
 """How often a holder with nothing else to do looks for a reply that a server owes."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Late:
-    """A round of which a server still owes replies: those of visits without a reply."""
-
-    visits: Sequence[Visit]
-    dispatch: Dispatch
-    sent_s: float
 
 
 class ClaimExecutor:
@@ -57,11 +43,12 @@ class ClaimExecutor:
         self._claimer = claimer
         self._connections = claimer.connections
         self._source = claimer.source
+        self._calls = ClaimCalls(claimer)
         self._throttle = claimer.throttle
         self._topic = claimer.topic
         self._lease_s = claimer.topic.lease_s
         self._holder = holder
-        self._late: deque[_Late] = deque()
+        self._late: deque[LateRound] = deque()
         self._kept: ClaimRound | None = None  # what came late, when the claim after it failed
         self._fenced_logged: dict[int, Owner] = {}
 
@@ -69,6 +56,11 @@ class ClaimExecutor:
     def has_earlier(self) -> bool:
         """Whether earlier claims may have brought something that the holder has not been given."""
         return bool(self._late) or self._kept is not None
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether a claim is on its way that `collect` waits for."""
+        return any(late.patience_s for late in self._late)
 
     def owed(self) -> set[int]:
         """Return the slots of which a server still owes the reply to a claim."""
@@ -101,7 +93,7 @@ class ClaimExecutor:
         An error is only raised where nothing was settled and nothing claimed: else the outcomes and the claims of the
         other slots would be lost with it. It is logged then.
         """
-        earlier = self._take_earlier() if self._late or self._kept is not None else None
+        earlier = self._take_earlier()[0] if self._late or self._kept is not None else None
         round_: ClaimRound | None = None
         try:
             round_ = self._carry_out(plan, settled, held)
@@ -118,39 +110,73 @@ class ClaimExecutor:
         earlier.add(round_)
         return earlier
 
-    def _carry_out(self, plan: ClaimPlan, settled: Sequence[Delivery], held: Sequence[Delivery] | None) -> ClaimRound:
-        held = settled if held is None else held
-        waiting: list[Delivery] = []
-        if self._connections.silent_nodes:  # outcomes for servers that do not answer are sent once they do
-            silent = {slot for slot in {delivery.slot for delivery in settled} if self._claimer.is_silent(slot)}
-            waiting = [delivery for delivery in settled if delivery.slot in silent]
-            settled = [delivery for delivery in settled if delivery.slot not in silent]
+    def begin(
+        self, plan: ClaimPlan, settled: Sequence[Delivery] = (), held: Sequence[Delivery] | None = None
+    ) -> ClaimRound:
+        """Claim as planned, and settle on the way, without waiting: `collect` gives what it brings.
+
+        The settled deliveries are `under_way` until then.
+
+        Args:
+            plan: What to claim.
+            settled: Deliveries with outcomes to carry out.
+            held: All deliveries that the holder has, the settled ones too; just these by default.
+
+        Returns:
+            No deliveries; the settled ones that were not sent, and wait for a later call.
+        """
         sent_s = monotonic_s()
-        packed, later = pack(settled, held, sent_s, PIGGYBACKED_NACKS)
-        settles = bool(packed)
-        planned = plan.visits
-        if self._source.in_order and (early := self._out_of_order(planned, held, [*waiting, *later])):
-            self._claimer.put_off(early)
-            planned = [visit for visit in planned if visit.slot not in early]
-        for visit in planned:
-            visit.settlements = packed.pop((visit.slot, visit.owner), None)
-        settled_only = [Visit(slot, owner, picked=False, settlements=each) for (slot, owner), each in packed.items()]
-        visits = [*planned, *settled_only]
+        visits, unsent = self._visits(plan, settled, held, sent_s)
         if not visits:
-            return ClaimRound([], waiting + later)
+            return ClaimRound([], unsent)
+        try:
+            late = self._calls.post(visits, sent_s, CLAIM_BYTES // 2)
+        except BaseException:
+            _ack_individually(settled)  # some may have been sent
+            raise
+        late.patience_s = PATIENCE_S
+        doubtful = self._leave(late)
+        if plan.tokens:
+            self._throttle.give_back(plan.tokens - doubtful)
+        return ClaimRound([], unsent, doubtful=doubtful)
+
+    def collect(self) -> ClaimRound:
+        """Wait for the claims that `begin` has sent, and return what they and earlier ones bring.
+
+        In a cluster, what a server owes after `PATIENCE_S` comes with a later claim.
+
+        Raises:
+            RedisUnavailableError: Nothing was carried out, since a server did not answer until the deadline.
+        """
+        found, trouble = self._take_earlier()
+        found = found or ClaimRound([], [])
+        if trouble is not None and not (found.deliveries or found.arrived):
+            raise trouble
+        return found
+
+    def _carry_out(self, plan: ClaimPlan, settled: Sequence[Delivery], held: Sequence[Delivery] | None) -> ClaimRound:
+        sent_s = monotonic_s()
+        visits, unsent = self._visits(plan, settled, held, sent_s)
+        if not visits:
+            return ClaimRound([], unsent)
         try:
             round_, trouble = self._send(visits, sent_s)
         except BaseException:
             _ack_individually(settled)  # some may have been carried out
             raise
         if trouble is not None:
-            if not round_.deliveries and not settles:
+            if not round_.deliveries and not any(visit.settlements for visit in visits):
                 raise trouble
             log.warning("%s", trouble)  # no reason to forget what was claimed, or to send again what was settled
-        round_.unsent += waiting + later
-        if closed := [visit for visit in planned if not visit.limit and isinstance(visit.reply, ClaimReply)]:
-            self._claimer.take_over(closed)
+        round_.unsent += unsent
+        self._take_over(visits)
         return round_
+
+    def _take_over(self, visits: Iterable[Visit]) -> None:
+        """Look whether slots may be claimed from by now that came from an earlier owner."""
+        closed = [each for each in visits if each.picked and not each.limit and isinstance(each.reply, ClaimReply)]
+        if closed:
+            self._claimer.take_over(closed)
 
     def _out_of_order(
         self, visits: Sequence[Visit], held: Sequence[Delivery], staying: Sequence[Delivery]
@@ -174,61 +200,36 @@ class ClaimExecutor:
         }
         return behind | (slots & self.owed())
 
+    def _visits(
+        self, plan: ClaimPlan, settled: Sequence[Delivery], held: Sequence[Delivery] | None, sent_s: float
+    ) -> tuple[list[Visit], list[Delivery]]:
+        """Return a plan's visits with the outcomes that go along, further ones that only settle, and what waits."""
+        waiting: list[Delivery] = []
+        if self._connections.silent_nodes:  # outcomes for servers that do not answer are sent once they do
+            silent = {slot for slot in {delivery.slot for delivery in settled} if self._claimer.is_silent(slot)}
+            waiting = [delivery for delivery in settled if delivery.slot in silent]
+            settled = [delivery for delivery in settled if delivery.slot not in silent]
+        held = settled if held is None else held
+        packed, later = pack(settled, held, sent_s, PIGGYBACKED_NACKS)
+        planned = plan.visits
+        if self._source.in_order and (early := self._out_of_order(planned, held, [*waiting, *later])):
+            self._claimer.put_off(early)
+            planned = [visit for visit in planned if visit.slot not in early]
+        for visit in planned:
+            visit.settlements = packed.pop((visit.slot, visit.owner), None)
+        settled_only = [Visit(slot, owner, picked=False, settlements=each) for (slot, owner), each in packed.items()]
+        return [*planned, *settled_only], waiting + later
+
     def _send(self, visits: Sequence[Visit], sent_s: float) -> tuple[ClaimRound, RmqError | None]:
-        """Send one round, where one script may touch several slots in few calls; return what it brings, and an error.
+        """Send one round; return what it brings, and an error.
 
         In a cluster the replies that a server owes are left for a later round.
         """
-        claim_call, most_bytes = (
-            self._source.claim_call,
-            CLAIM_BYTES // max(1, len([each for each in visits if each.limit])),
-        )
-        calls = [
-            claim_call(
-                visit.slot,
-                visit.limit,
-                NO_OUTCOMES if visit.settlements is None else visit.settlements.outcomes(self._source.is_whole),
-                owner=visit.owner,
-                start=visit.start,
-                most_bytes=most_bytes,
-            )
-            for visit in visits
-        ]
-        if len(visits) == 1 and visits[0].picked and not self._connections.apart:
-            try:
-                reply = self._connections.run(calls[0])
-            except (ClientClosedError, ForkedClientError):
-                raise
-            except RmqError as error:
-                reply = error
-            return self._take(visits, [reply], sent_s)
-        if self._claimer.joins:
-            return self._take(visits, self._send_joined(visits, calls), sent_s)
-        dispatch = self._connections.dispatch(calls)
-        replies = dispatch.results(PATIENCE_S, leave=True)
+        replies, late = self._calls.send(visits, sent_s)
         found, trouble = self._take(visits, replies, sent_s)
-        found.doubtful += self._leave(_Late(visits, dispatch, sent_s))
+        if late is not None:
+            found.doubtful += self._leave(late)
         return found, trouble
-
-    def _send_joined(
-        self, visits: Sequence[Visit], calls: Sequence[Call[ClaimReply[Any]]]
-    ) -> list[ClaimReply[Any] | RmqError]:
-        """Carry out claims of slots that share a server; return per claim its reply or its error."""
-        connections = self._connections
-        groups = groups_of(calls, visits)
-        most_bytes = CLAIM_BYTES // max(1, len(groups))  # a node works off one call after the other
-        settle_only = [not visit.picked for visit in visits]
-        many = [claiming.claim_many(calls[first:last], settle_only[first:last], most_bytes) for first, last in groups]
-        replies: list[ClaimReply[Any] | RmqError] = []
-        for (first, last), reply in zip(groups, connections.run_many(many, PATIENCE_S), strict=True):
-            if isinstance(reply, ScriptFailedError):
-                # refused as a whole, before anything was done: no right to one of the slots, for one
-                replies += connections.run_many(calls[first:last], PATIENCE_S)
-            elif isinstance(reply, RmqError):
-                replies += [reply] * (last - first)
-            else:
-                replies += reply
-        return replies
 
     def _take(
         self, visits: Sequence[Visit], replies: Sequence[ClaimReply[Any] | RmqError | Awaited], sent_s: float
@@ -299,7 +300,7 @@ class ClaimExecutor:
             len(stale),
         )
 
-    def _leave(self, late: _Late) -> int:
+    def _leave(self, late: LateRound) -> int:
         """Leave the replies that are owed for a later round; what goes along with them is under way until then.
 
         Returns:
@@ -313,24 +314,31 @@ class ClaimExecutor:
             self._late.append(late)
         return sum(visit.limit for visit in owed)
 
-    def _take_earlier(self) -> ClaimRound | None:
-        """Take what has come of earlier rounds whose replies were owed; what is broken off stays for the next claim."""
+    def _take_earlier(self) -> tuple[ClaimRound | None, RmqError | None]:
+        """Take what has come of earlier rounds whose replies were owed, and an error; the rest stays for later."""
         found, self._kept = self._kept, None
+        trouble: RmqError | None = None
         try:
             for _ in range(len(self._late)):
                 late = self._late.popleft()
-                round_, unused = self._take_late(late)
-                found = _both(found, round_)
+                round_, unused, failed = self._take_late(late)
+                found, trouble = _both(found, round_), failed or trouble
                 self._leave(late)
                 self._throttle.give_back(unused)
         except BaseException:
             self._kept = found
             raise
-        return found
+        return found, trouble
 
-    def _take_late(self, late: _Late) -> tuple[ClaimRound, int]:
-        """Take what has come of a round; return that, and the tokens of a rate limit that it left unused."""
-        replies = late.dispatch.results(0.0, leave=True)
+    def _take_late(self, late: LateRound) -> tuple[ClaimRound, int, RmqError | None]:
+        """Take what has come of a round; return that, the tokens of a rate limit that it left unused, and an error."""
+        patience_s, late.patience_s = late.patience_s, 0.0
+        try:
+            replies = self._calls.replies(late, patience_s)
+        except BaseException:  # nobody asks again: what is not known to be settled is settled once more
+            for delivery in _ack_individually([each for visit in late.visits for each in visit.settled]):
+                delivery.under_way = False
+            raise
         come = [
             visit
             for visit, reply in zip(late.visits, replies, strict=True)
@@ -342,10 +350,11 @@ class ClaimExecutor:
         round_, trouble = self._take(late.visits, replies, late.sent_s)
         if trouble is not None:
             log.warning("%s", trouble)
+        self._take_over(come)
         round_.arrived.extend(arrived)
         round_.doubtful = 0  # their tokens were counted when they were owed
         limit = sum(visit.limit for visit in come if not isinstance(visit.reply, ReplyLostError))
-        return round_, limit - len(round_.deliveries)
+        return round_, limit - len(round_.deliveries), trouble
 
 
 def _both(first: ClaimRound | None, second: ClaimRound | None) -> ClaimRound | None:

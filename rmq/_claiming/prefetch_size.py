@@ -28,8 +28,12 @@ class PrefetchSize:
             known = self._per_message_s
             self._per_message_s = now_s if known is None else known + _WEIGHT * (now_s - known)
 
-    def messages(self) -> int:
-        """Return how many messages to claim next, at least 1."""
+    def messages(self, within_s: float = PREFETCH_S) -> int:
+        """Return how many messages to claim next, at least 1: as many as are handled in so many seconds."""
         if self._per_message_s is None:
             return min(FIRST_GUESS, self._most)
-        return max(1, min(self._most, int(PREFETCH_S / max(self._per_message_s, 1e-9))))
+        return max(1, min(self._most, int(within_s / max(self._per_message_s, 1e-9))))
+
+    def takes_s(self, messages: int) -> float:
+        """Return for how long so many messages are handled, in seconds; 0 while nothing is known."""
+        return (self._per_message_s or 0.0) * messages

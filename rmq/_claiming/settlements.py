@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -114,12 +114,20 @@ def pack(
             left_bytes -= size_bytes
             part.nacks.append(nack_of(delivery, outcome))
         part.deliveries.append(delivery)
-    for delivery in (*later, *[each for each in held if each.outcome is None]):
-        if open_part := packed.get((delivery.slot, delivery.owner)):
-            open_part.named.add(delivery.claim_score)
+    _name_open(packed, (*later, *[each for each in held if each.outcome is None]))
     if len(settled) > NAMED_ACKS:
         later += _cut_named(packed.values())
     return {place: each for place, each in packed.items() if each.deliveries}, later
+
+
+def _name_open(packed: Mapping[SlotOwner, Settlements], open_: Iterable[Delivery]) -> None:
+    """Have claims of which some delivery is open acked by name."""
+    slot, owner, score = -1, NO_OWNER, -1
+    for delivery in open_:
+        if delivery.claim_score != score or delivery.slot != slot or delivery.owner is not owner:
+            slot, owner, score = delivery.slot, delivery.owner, delivery.claim_score
+            if part := packed.get((slot, owner)):
+                part.named.add(score)
 
 
 def _cut_named(parts: Iterable[Settlements]) -> list[Delivery]:

@@ -99,8 +99,7 @@ class HandlerCalls:
                     delivery.outcome = outcome
         number = len(ready)
         self.handled += number
-        if not self._listener.batch:  # else nobody asks
-            self.prefetch.note(number, monotonic_s() - started_s)
+        self.prefetch.note(number, monotonic_s() - started_s)
         if error is not None or self._gate is not None:
             self._note(ready, error)
 

@@ -9,6 +9,7 @@ from rmq._claiming.claim_executor import LATE_S, ClaimExecutor, note_lost
 from rmq._claiming.claim_round import ClaimPlan, ClaimRound
 from rmq._claiming.claimer import IDLE_S, Claimer
 from rmq._claiming.leases import HeldDeliveries
+from rmq._claiming.prefetch_size import PREFETCH_S
 from rmq._io.backend import Background
 from rmq._listening.handler_calls import HandlerCalls, ListenerSetup
 from rmq._listening.handler_gate import HandlerGate
@@ -34,6 +35,10 @@ sends the acks. What a killed process had handled in this time is delivered agai
 
 SLOW_S = 0.5
 """What waits behind a handler that runs longer than this goes back to the others."""
+
+LEAST_AHEAD_S, AHEAD_S = 0.0003, PREFETCH_S / 2
+"""The next claim is on its way while handlers run, if they take so long: at least, since it costs a little more, and at
+most, since an urgent message waits behind what is claimed."""
 
 TROUBLE_PAUSE_S = 0.2
 
@@ -102,9 +107,12 @@ class ListenerThread(Background):
 
     def release_waiting(self) -> None:
         """Give back what was claimed and not begun; called from the thread that stops the runtime, too."""
-        self.begin_no_more()
         try:
-            self.settle_only()
+            while True:
+                self.begin_no_more()
+                self.settle_only()
+                if not self.waiting:  # else it was on its way
+                    return
         except Exception as error:
             log.warning("topic %s: messages not begun come back with their leases: %s", self._topic.name, error)
 
@@ -147,17 +155,27 @@ class ListenerThread(Background):
         room = self.handlers.room()
         if room is None:
             return False
-        held, since_s = self.held, monotonic_s() - PIGGYBACK_S
-        with held.lock:
-            if self._topic.slots > 1:
-                held.defer_acks(since_s)
-            plan = self.claimer.plan(room, held.deliveries)
-            held.take_deferred([visit.slot for visit in plan.visits] if plan.busy else None, since_s)
-            busy = self._carry_out(plan)
+        with self.held.lock:
+            busy = collected = self.claims.is_ahead and self._collect()
+            if not collected:
+                busy = self._carry_out(self._plan(room))
+            if self.handlers.claims_ahead():
+                self._begin(self._plan(room))
+            elif collected:
+                self._carry_out(ClaimPlan([], False))
         if self.setup.stopping.is_set():
             self.release_waiting()
         self.handlers.run()
         return busy
+
+    def _plan(self, room: int) -> ClaimPlan:
+        """Plan a claim of up to `room` messages, and make up which acks go along."""
+        held, since_s = self.held, monotonic_s() - PIGGYBACK_S
+        if self._topic.slots > 1:
+            held.defer_acks(since_s)
+        plan = self.claimer.plan(room, held.deliveries)
+        held.take_deferred([visit.slot for visit in plan.visits] if plan.busy else None, since_s)
+        return plan
 
     def settle_only(self) -> bool:
         """Send off what is done, and take what a server still owed; return whether there was any of it."""
@@ -215,6 +233,26 @@ class ListenerThread(Background):
                 stay.append(delivery)
         self.waiting.extendleft(reversed(stay))
 
+    def _begin(self, plan: ClaimPlan) -> None:
+        """Send a claim as planned, with what is done; the next round collects what it brings. The lock is held."""
+        held = self.held
+        with held.marks:
+            settled = held.settling = held.settled()
+        try:
+            self._drop(settled, self.claims.begin(plan, settled, held.deliveries))
+        finally:
+            held.settling = ()
+
+    def _collect(self) -> bool:
+        """Take what the claim brings that is on its way; return whether it brought anything. The lock is held."""
+        round_ = self.claims.collect()
+        self.held.deliveries += round_.deliveries
+        self.waiting.extend(round_.deliveries)
+        self._drop((), round_)
+        for delivery in round_.lost:
+            self.setup.on_lost(delivery)
+        return bool(round_.deliveries)
+
     def is_unsettled(self) -> bool:
         """Return whether an outcome is still to be sent, now or once a server has answered."""
         return any(delivery.outcome is not None for delivery in self.held.all())
@@ -226,6 +264,8 @@ class ListenerThread(Background):
         observers do not hear of them. Those of which a server still owes the reply stay.
         """
         settled = [delivery for delivery in (*round_.arrived, *settled) if not delivery.under_way]
+        if not settled:
+            return
         gone = set(settled)
         if round_.unsent:
             now_s = monotonic_s()
@@ -282,6 +322,7 @@ class HandlersInTurn:
         self.calls = thread.calls
         self.batch = thread.setup.listener.batch
         self._gate = thread.setup.gate
+        self.may_claim_ahead = self._gate is None and thread.claimer.source.joins_claims
 
     @staticmethod
     def threads_of(listener: Listener) -> int:
@@ -292,7 +333,15 @@ class HandlersInTurn:
         """Return how many messages to claim; `None` where a round would bring nothing, not even an outcome."""
         if self._gate is not None and self._gate.careful:
             return 1
-        return self.batch or self.calls.prefetch.messages()
+        return self.batch or self.calls.prefetch.messages(AHEAD_S if self.may_claim_ahead else PREFETCH_S)
+
+    def claims_ahead(self) -> bool:
+        """Return whether the next claim is sent before what waits is handled: where that hides some of its time.
+
+        A stream's slot is claimed from when all before is settled: what goes back must not come after later entries.
+        """
+        waiting = len(self.thread.waiting)
+        return self.may_claim_ahead and LEAST_AHEAD_S <= self.calls.prefetch.takes_s(waiting) <= AHEAD_S
 
     def run(self) -> None:
         """Handle, or begin with, what waits in the thread."""

@@ -116,6 +116,11 @@ class ListenerRuntime:
             return range(self.listener.topic.slots)
         return [slot for place, slot in self._coordinator.owned() if place == self.listener.ownership_name]
 
+    @property
+    def may_claim_ahead(self) -> bool:
+        """Whether its threads claim while quick handlers run."""
+        return any(thread.handlers.may_claim_ahead for thread in self._threads)
+
     def counts(self) -> ListenerCounts:
         """Return what it does at the moment."""
         held = [delivery for thread in self._threads for delivery in thread.held.all()]

@@ -58,6 +58,10 @@ class HandlersInTasks(HandlersInTurn):
         room = self._free()
         return room if changed or room else None
 
+    def claims_ahead(self) -> bool:
+        """Return False: lanes work while it claims."""
+        return False
+
     def run(self) -> None:
         """Start lanes; they end by themselves."""
         thread = self.thread

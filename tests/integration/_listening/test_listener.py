@@ -278,7 +278,7 @@ def test_a_handler_that_takes_longer_than_its_lease_keeps_it(client: RmqClient, 
 @pytest.fixture
 def claims_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Listeners claim eight messages at once, and keep them however slow their handler is."""
-    monkeypatch.setattr(PrefetchSize, "messages", lambda _: 8)
+    monkeypatch.setattr(PrefetchSize, "messages", lambda *_: 8)
     monkeypatch.setattr(listener_thread, "SLOW_S", 60.0)
 
 

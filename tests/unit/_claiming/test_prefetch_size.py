@@ -47,3 +47,13 @@ def test_always_within_its_bounds(notes: list[tuple[int, float]], most: int) -> 
     for messages, elapsed_s in notes:
         pace.note(messages, elapsed_s)
         assert 1 <= pace.messages() <= most
+
+
+def test_how_long_messages_take_follows_the_pace():
+    pace = PrefetchSize()
+    assert pace.takes_s(100) == 0.0  # nothing is known
+    pace.note(10, 0.01)
+    assert pace.takes_s(0) == 0.0
+    assert pace.takes_s(20) == pytest.approx(0.02)
+    assert pace.messages() == 100
+    assert pace.messages(PREFETCH_S / 2) == 50

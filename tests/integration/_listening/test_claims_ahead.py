@@ -1,0 +1,262 @@
+"""A listener's next claim is on its way while its handler runs: bounded, given back, and lost with no message."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+import redis
+
+from rmq import Adaptive, PriorityMessage, RmqClient, StreamMessage, TopicType
+from rmq._claiming.claim_executor import ClaimExecutor
+from rmq._claiming.claimer import Claimer
+from rmq._claiming.prefetch_size import PrefetchSize
+from rmq._listening.runtime import ListenerRuntime
+from rmq._model.deliveries import ACKED, Delivery
+from rmq._model.topics import Topic
+from rmq._scripts.keys import slot_keys
+from rmq._transport.connections import Connections
+from rmq.errors import ScriptFailedError
+from tests.conftest import MakeTopic
+from tests.integration._claiming.test_claimer import HOLDER
+from tests.support.clients import left_in, stats_of, texts
+from tests.support.waiting import wait_until
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch, client: RmqClient, make_topic: MakeTopic) -> None:
+    """Handlers count as quick, however long they take; and Redis knows the scripts."""
+    monkeypatch.setattr(PrefetchSize, "takes_s", lambda _, messages: 0.001 if messages else 0.0)
+    with client.consumer(make_topic(TopicType.PRIORITY, slots=4)) as consumer:
+        assert consumer.poll() == []
+
+
+def send(client: RmqClient, topic: Topic, number: int) -> set[str]:
+    """Send so many messages; return their contents."""
+    client.producer(topic).send_many(PriorityMessage(f"m{i}", 1_000 - i) for i in range(number))
+    return {f"m{i}" for i in range(number)}
+
+
+def in_flight(client: RmqClient, topic: Topic) -> int:
+    """How many messages are claimed and not settled."""
+    return stats_of(client, topic).in_flight
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("slots", [1, 4])
+def test_the_next_claim_is_carried_out_while_the_handler_runs(
+    client: RmqClient, make_topic: MakeTopic, slots: int
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=slots)
+    wanted = send(client, topic, 40)
+    seen: list[str] = []
+    most: list[int] = []
+
+    @client.listener(topic, batch=10)
+    def handle(deliveries: list[Delivery]) -> None:
+        if len(seen) < 20:  # its own, and the ones claimed ahead
+            wait_until(lambda: in_flight(client, topic) == 20)
+        seen.extend(texts(deliveries))
+        most.append(in_flight(client, topic))
+
+    client.start()
+    wait_until(lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
+    client.stop()
+    assert Counter(seen) == Counter(wanted)
+    assert max(most) <= 30  # with those whose acks ride on the claim after
+    assert stats_of(client, topic).total("delivered") == stats_of(client, topic).total("acked") == 40
+
+
+def quick_or_slow(client: RmqClient, topic: Topic, pause_s: float) -> list[int]:
+    """How much was in flight whenever a handler that takes so long was about to end."""
+    found: list[int] = []
+
+    @client.listener(topic, batch=10)
+    def handle(deliveries: list[Delivery]) -> None:
+        time.sleep(pause_s)
+        found.append(in_flight(client, topic) - len(deliveries))
+
+    client.start()
+    wait_until(lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
+    client.stop()
+    return found
+
+
+def test_slow_handlers_have_nothing_claimed_ahead(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    send(client, topic, 50)
+    assert quick_or_slow(client, topic, 0.06) == [0] * 5
+
+
+@pytest.mark.usefixtures("quick")
+def test_streams_and_adaptive_handlers_have_nothing_claimed_ahead(client: RmqClient, make_topic: MakeTopic) -> None:
+    stream = make_topic(TopicType.STREAM, checked=False)
+    client.listener(stream, group="g", start="all", batch=10)(lambda deliveries: None)
+    adaptive = make_topic(TopicType.PRIORITY)
+    client.listener(adaptive, adaptive=Adaptive())(lambda delivery: None)
+    plain = make_topic(TopicType.PRIORITY)
+    client.listener(plain)(lambda delivery: None)
+    client.start()
+    runtimes: list[ListenerRuntime] = client._listeners.runtimes  # pyright: ignore[reportPrivateUsage]
+    ahead = {each.listener.topic.name: each.may_claim_ahead for each in runtimes}
+    client.producer(stream).send_many(StreamMessage(f"e{i}") for i in range(30))
+    client.stop()
+    assert ahead == {stream.name: False, adaptive.name: False, plain.name: True}
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_stop_gives_back_what_was_claimed_ahead(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    wanted = send(client, topic, 30)
+    begun, go_on = threading.Event(), threading.Event()
+    seen: list[str] = []
+
+    @client.listener(topic, batch=10)
+    def handle(deliveries: list[Delivery]) -> None:
+        seen.extend(texts(deliveries))
+        begun.set()
+        assert go_on.wait(60)
+
+    client.start()
+    assert begun.wait(60)
+    wait_until(lambda: in_flight(client, topic) == 20)
+    stopper = threading.Thread(target=client.stop, args=(30,))
+    stopper.start()
+    wait_until(lambda: in_flight(client, topic) == 10)  # at once, though the handler still runs
+    go_on.set()
+    stopper.join(60)
+    assert left_in(stats_of(client, topic))[:3] == (20, 0, 0)
+    with client.consumer(topic) as other:
+        rest = other.poll(100)
+        assert {delivery.attempt for delivery in rest} == {1}
+        assert set(texts(rest)) == wanted - set(seen)
+        other.ack(rest)
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_was_claimed_ahead_of_a_slow_handler_goes_to_others(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    send(client, topic, 20)
+    begun, go_on = threading.Event(), threading.Event()
+
+    @client.listener(topic, batch=10)
+    def handle(deliveries: list[Delivery]) -> None:
+        begun.set()
+        assert go_on.wait(60)
+
+    client.start()
+    assert begun.wait(60)
+    wait_until(lambda: in_flight(client, topic) == 20)
+    found: list[Delivery] = []
+    with client.consumer(topic) as other:
+        wait_until(lambda: found.extend(other.poll(timeout=0.5)) or len(found) == 10)
+        assert {delivery.attempt for delivery in found} == {1}
+        assert other.ack(found) == []
+    go_on.set()
+    client.stop()
+    assert left_in(stats_of(client, topic))[:3] == (0, 0, 0)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_connection_that_breaks_below_a_claim_ahead_loses_nothing(
+    client: RmqClient, make_topic: MakeTopic, redis_client: redis.Redis
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=2, lease=2 * SECOND)
+    wanted = send(client, topic, 200)
+    seen: Counter[str] = Counter()
+    cuts = 0
+
+    @client.listener(topic, batch=10)
+    def handle(deliveries: list[Delivery]) -> None:
+        nonlocal cuts
+        seen.update(texts(deliveries))
+        if cuts < 5:
+            cuts += 1
+            redis_client.client_kill_filter(_type="normal", skipme=True)
+
+    client.start()
+    wait_until(lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0) and set(seen) == wanted)
+    client.stop()
+    assert cuts == 5
+    assert stats_of(client, topic).total("acked") == 200
+    assert stats_of(client, topic).dead == 0
+
+
+# --- the executor
+
+
+@pytest.fixture
+def at_work(client: RmqClient, connections: Connections, make_topic: MakeTopic) -> Callable[[], tuple[Topic, Claimer]]:
+    """A topic of one slot with five messages, and its claimer."""
+
+    def make() -> tuple[Topic, Claimer]:
+        topic = make_topic(TopicType.PRIORITY, checked=False)
+        send(client, topic, 5)
+        return topic, Claimer(connections, topic, [0])
+
+    return make
+
+
+def test_what_is_settled_ahead_is_under_way_until_it_is_collected(
+    client: RmqClient, at_work: Callable[[], tuple[Topic, Claimer]]
+) -> None:
+    topic, claimer = at_work()
+    claims = ClaimExecutor(claimer, HOLDER)
+    found = claims.claim(2).deliveries
+    for delivery in found:
+        delivery.mark(ACKED)
+    assert not claims.is_ahead
+    begun = claims.begin(claimer.plan(2), found)
+    assert (begun.deliveries, begun.unsent, begun.doubtful) == ([], [], 2)
+    assert claims.is_ahead
+    assert claims.has_earlier
+    assert claims.owed() == {0}
+    assert all(delivery.under_way for delivery in found)
+    round_ = claims.collect()
+    assert texts(round_.deliveries) == ["m2", "m3"]
+    assert round_.arrived == found
+    assert not any(delivery.under_way for delivery in found)
+    assert not claims.is_ahead
+    assert not claims.has_earlier
+    assert stats_of(client, topic).total("acked") == 2
+
+
+def test_an_error_of_a_claim_ahead_is_raised_and_its_outcomes_are_sent_again(
+    client: RmqClient, redis_client: redis.Redis, at_work: Callable[[], tuple[Topic, Claimer]]
+) -> None:
+    topic, claimer = at_work()
+    claims = ClaimExecutor(claimer, HOLDER)
+    keys = slot_keys(topic.name, 0)
+    redis_client.set(keys.retry, "someone else's")
+    claimer.expect(0)
+    claims.begin(claimer.plan(2))
+    with pytest.raises(ScriptFailedError, match="WRONGTYPE"):
+        claims.collect()
+    redis_client.delete(keys.retry)
+    claimer.expect(0)
+    found = claims.claim(2).deliveries
+    for delivery in found:
+        delivery.mark(ACKED)
+    redis_client.set(keys.retry, "someone else's")
+    claims.begin(claimer.plan(2), found)
+    round_ = claims.collect()
+    assert round_.unsent == round_.arrived == found
+    assert not any(delivery.under_way for delivery in found)
+    redis_client.delete(keys.retry)
+    assert claims.claim(0, found).unsent == []
+    assert stats_of(client, topic).total("acked") == 2
+
+
+def test_a_reply_that_another_call_takes_is_not_lost(at_work: Callable[[], tuple[Topic, Claimer]]) -> None:
+    _, claimer = at_work()
+    claims = ClaimExecutor(claimer, HOLDER)
+    claims.claim(1)
+    claims.begin(claimer.plan(2))
+    assert texts(claims.claim(0).deliveries) == ["m1", "m2"]
+    assert not claims.is_ahead
