@@ -70,8 +70,8 @@ PLANTS = (
         "a delivery is acked when it is claimed",
         (
             f"{THREAD}._carry_out",
-            "self.waiting.extend(round_.deliveries)",
-            f"self.waiting.extend(round_.deliveries); [setattr(x, 'outcome', {ACKED}) for x in round_.deliveries]",
+            "self._drop(settled, round_)",
+            f"[setattr(x, 'outcome', {ACKED}) for x in round_.deliveries]; self._drop(settled, round_)",
         ),
     ),
     _python("what was not begun is acked at the stop", (f"{THREAD}.begin_no_more", "= RELEASED", f"= {ACKED}")),
