@@ -92,6 +92,12 @@ def test_a_plan_does_not_end_while_a_send_is_still_on_its_way(seed: int) -> None
         assert not runner.run(plan).violations
 
 
+def test_a_process_that_was_paused_in_its_stop_goes_on_at_the_end() -> None:
+    faults = (Fault(3.0, "stop", "worker0", 0.5), Fault(3.000_01, "pause", "worker0", 30.0))
+    with Runner() as runner:
+        assert not runner.run(replace(PLAN, faults=faults)).violations
+
+
 @pytest.mark.parametrize("replicated", [False, True])
 def test_a_failover_forgets_accepted_sends_only_where_they_did_not_wait_for_a_replica(replicated: bool) -> None:
     with Runner() as runner:

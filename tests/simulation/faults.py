@@ -49,9 +49,10 @@ class Faults:
         simulation.network.heal()
         simulation.network.down = False
         simulation.ensemble.heal()
+        for process in simulation.world.processes:  # of a worker that was paused in its stop another one runs already
+            if process.paused and not process.dead:
+                simulation.world.resume(process)
         for name, worker in list(simulation.workers.items()):
-            if worker.process.paused:
-                simulation.world.resume(worker.process)
             if worker.process.dead or worker.stopping:
                 self._start_again(name)
         now_s = simulation.world.now_s
