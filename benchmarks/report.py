@@ -17,7 +17,10 @@ from benchmarks.support.harness import RESULTS, ROOT, Document
 
 PAGES = (
     ROOT / "docs" / "internals" / "performance.md",
-    *(ROOT / "docs" / "guide" / f"{name}.md" for name in ("merging", "merging_rivals", "priorities")),
+    *(
+        ROOT / "docs" / "guide" / f"{name}.md"
+        for name in ("merging", "merging_rivals", "priorities", "streams", "delayed")
+    ),
 )
 MODULES = {
     "cost": "benchmarks.cost",
@@ -32,6 +35,8 @@ MODULES = {
     "folding": "benchmarks.folding",
     "ties": "benchmarks.ties",
     "aio": "benchmarks.aio",
+    "consuming": "benchmarks.consuming",
+    "delayed": "benchmarks.delayed",
     "spark": "benchmarks.spark",
     "spark_source": "benchmarks.spark_source",
     "spark_prices": "benchmarks.spark_prices",

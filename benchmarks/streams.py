@@ -1,4 +1,4 @@
-"""Stream topics and the delayed queue in figures: `python -m benchmarks.streams [NAME ...]`; `--quick` for a tenth."""
+"""Stream topics in figures: `python -m benchmarks.streams [NAME ...]`; `--quick` for a tenth."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ import redis
 from rmq import Retention, RmqClient, StreamMessage, Topic, TopicType
 from rmq._claiming.consumer import Consumer
 from rmq._model.deliveries import Delivery
-from tests.support.delayed import play
 from tests.support.fan_out import FanOut
 from tests.support.fan_out import fan_out as fan_out_to
 from tests.support.servers import RedisServer
@@ -243,16 +242,6 @@ def takeover(server: RedisServer, entries: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def delayed(server: RedisServer, count: int) -> dict[str, Any]:
-    """Play the scenario in which another delayed queue lost values."""
-    played = play(server, [f"delayed-{number}" for number in range(3)], count, (1.0, 5.0), 0.05)
-    return {
-        "queues": 3, "values_each": count, "replies_late_by_ms": "0 to 50", "lost": played.lost, "again": played.again,
-        "half_within_s": round(played.half_within_s, 3), "p99_within_s": round(played.most_within_s, 3),
-        "latest_s": round(played.latest_s, 3),
-    }  # fmt: skip
-
-
 def wait(condition: Callable[[], bool], limit_s: float) -> None:
     """Wait until something is so."""
     until_s = time.monotonic() + limit_s
@@ -270,7 +259,6 @@ MEASUREMENTS: dict[str, tuple[Callable[[RedisServer, int], dict[str, Any]], int]
     "fan-out": (fan_out, 100_000),
     "fan-out-owned": (fan_out_owned, 100_000),
     "takeover": (takeover, 10_000),
-    "delayed": (delayed, 1_000),
 }
 
 

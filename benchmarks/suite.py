@@ -22,6 +22,8 @@ NAMES = (
     "scaling",
     "merging",
     "aio",
+    "consuming",
+    "delayed",
     "spark",
     "spark_source",
     "spark_prices",

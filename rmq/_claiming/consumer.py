@@ -95,8 +95,7 @@ class Consumer:
         messages come back when their lease ends.
         """
         timeout_s = seconds(timeout, "timeout")
-        if type(max_messages) is not int or not 1 <= max_messages <= MAX_POLL:
-            raise InvalidValueError(f"max_messages is {max_messages!r}; it must be a whole number from 1 to {MAX_POLL}")
+        checked_poll(max_messages, "max_messages")
         if self._connections.forked:
             self._connections.refuse_misuse()
         with self._turn:
@@ -290,6 +289,13 @@ class Consumer:
             for delivery in wanted:
                 _refuse_foreign(delivery, *source)
         return wanted
+
+
+def checked_poll(most: int, name: str) -> int:
+    """Return how many messages a poll may return; refuse what breaks the rule, with `InvalidValueError`."""
+    if type(most) is not int or not 1 <= most <= MAX_POLL:
+        raise InvalidValueError(f"{name} is {most!r}; it must be a whole number from 1 to {MAX_POLL}")
+    return most
 
 
 def _refuse_foreign(delivery: Delivery, topic: str, group: str | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rmq._claiming.consumer import Consumer
 from rmq._claiming.leaving import CLOSE_S, Caretaker, held
@@ -44,6 +44,7 @@ class Prefetch:
         self._taken: list[Delivery] = []
         self._prefetch = PrefetchSize()
         self._handed_s: float | None = None
+        self._handed = 0
         self._claimed_s = 0.0
         self._hold_s = min(HOLD_S, consumer.topic.lease_s / 10)
         self._closed = False
@@ -55,41 +56,44 @@ class Prefetch:
             SETTLE_EVERY_S,
         )
 
-    def next(self, until_s: float | None) -> Delivery | None:
-        """Wait for a delivery and return it unsettled; `None` where nothing was due in time.
+    def next(self, until_s: float | None, most: int = 1) -> list[Delivery]:
+        """Wait for the first delivery, and return as many as are due, unsettled; none where nothing was due in time.
 
         Args:
             until_s: Wait until then, on the clock of `monotonic_s`; `None` for ever.
+            most: Most deliveries.
 
         Raises:
             ClientClosedError: It is closed, or was closed in the meantime.
         """
         self._note_speed()
         while True:
-            if delivery := self._pop():
-                return delivery
+            if found := self._pop(most):
+                return found
             with held(self._turn, -1 if until_s is None else max(0.0, until_s - monotonic_s())) as mine:
                 if not mine:
-                    return None
-                if delivery := self._pop() or self._claim(until_s):
-                    return delivery
+                    return []
+                if found := self._pop(most) or self._claim(until_s, most):
+                    return found
             if until_s is not None and monotonic_s() >= until_s:
-                return None
+                return []
 
-    def done(self, delivery: Delivery) -> None:
-        """Ack a delivery a moment later, together with its neighbours. Does not wait.
+    def done(self, deliveries: Sequence[Delivery]) -> None:
+        """Ack deliveries a moment later, together with their neighbours. Does not wait.
 
-        The delay protects a caller that is interrupted before it has the value.
+        The delay protects a caller that is interrupted before it has the values.
         """
         try:
             with self._care.lock:
-                self._taken.append(delivery)
+                self._taken.extend(deliveries)
             self._care.begin()
         except BaseException:
             with self._care.lock:
-                if delivery in self._taken:
-                    self._taken.remove(delivery)
-                    self._ready.appendleft(delivery)
+                left = set(map(id, self._taken))
+                back = [delivery for delivery in deliveries if id(delivery) in left]
+                gone = set(map(id, back))
+                self._taken = [delivery for delivery in self._taken if id(delivery) not in gone]
+                self._ready.extendleft(reversed(back))
             raise
 
     def contents(self) -> list[bytes]:
@@ -122,31 +126,32 @@ class Prefetch:
     def _note_speed(self) -> None:
         with self._care.lock:
             if self._handed_s is not None:  # a longer pause changes nothing more
-                self._prefetch.note(1, min(monotonic_s() - self._handed_s, PREFETCH_S))
+                self._prefetch.note(self._handed, min(monotonic_s() - self._handed_s, PREFETCH_S))
             self._handed_s = None
 
-    def _pop(self) -> Delivery | None:
+    def _pop(self, most: int) -> list[Delivery]:
+        found: list[Delivery] = []
         now_s = monotonic_s()
         with self._care.lock:
             self._refuse_closed()
-            while self._ready:
+            while self._ready and len(found) < most:
                 delivery = self._ready.popleft()
                 if now_s < delivery.lease_until_s:
-                    self._handed_s = now_s
-                    return delivery
-        return None
+                    found.append(delivery)
+            if found:
+                self._handed_s, self._handed = now_s, len(found)
+        return found
 
-    def _claim(self, until_s: float | None) -> Delivery | None:
+    def _claim(self, until_s: float | None, most: int) -> list[Delivery]:
         left_s = FOREVER_S if until_s is None else max(0.0, until_s - monotonic_s())
-        found = self._consumer.poll(self._prefetch.messages(), min(left_s, FOREVER_S))
+        found = self._consumer.poll(max(most, self._prefetch.messages()), min(left_s, FOREVER_S))
         if not found:
-            return None
+            return []
         with self._care.lock:
             self._ready.extend(found)
             self._claimed_s = monotonic_s()
-        first = (
-            self._pop()
-        )  # none whose lease has ended while this process stood still; if closed, `close` gives all back
+        # none whose lease has ended while this process stood still; if closed, `close` gives all back
+        first = self._pop(most)
         if self._ready:
             self._care.begin()
         return first

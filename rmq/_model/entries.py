@@ -180,7 +180,7 @@ def body_of(flat: Flat) -> bytes | None:
 class StreamDelivery(Delivery):
     """A delivery of a stream topic: acked, nacked and renewed for its `group`."""
 
-    __slots__ = ("__weakref__", "_flat", "_id", "_number", "group")
+    __slots__ = ("__weakref__", "_claimed", "group")
 
     def __init__(
         self,
@@ -195,33 +195,34 @@ class StreamDelivery(Delivery):
     ) -> None:
         super().__init__(topic, slot, claimed, claimed_ms, lease_until_s, holder, owner)
         self.ack_individually = claimed.claim_score < _OWN
-        self._id, self._flat, self.group = claimed.id, claimed.flat, group
-        self._number = claimed.claim_score if self.ack_individually else 1  # the token may be taken away
+        self._claimed = claimed
+        self.group = group
 
     @property
     def name(self) -> bytes:
         """The id, in bytes."""
-        return self._id
+        return self._claimed.id
 
     @property
     def id(self) -> str:
         """The entry's id."""
-        return self._id.decode()
+        return self._claimed.id.decode()
 
     @property
     def fields(self) -> Mapping[str, bytes]:
         """The entry's fields by name; `content` and `body` of one that was sent with a content."""
-        return fields_of(self._flat or (CONTENT, self.content))
+        return fields_of(self._claimed.flat or (CONTENT, self.content))
 
     @property
     def attempt(self) -> int:
         """Number of this delivery in its group, 1 for the first."""
-        return self._number
+        score = self._claimed.claim_score  # the token, `claim_score` of this delivery, may be taken away
+        return score if score < _OWN else 1
 
     @property
     def retries_left(self) -> int:
         """How many retries are left if this delivery fails, 0 when it would be dead."""
-        return max(0, self.topic.max_retries + 1 - self._number)
+        return max(0, self.topic.max_retries + 1 - self.attempt)
 
     @property
     def due_ms(self) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
@@ -77,6 +77,16 @@ class DelayedQueue(Closing):
     async def poll(self, timeout: float | timedelta = 0.0) -> bytes | None:
         """Like `take`, with `None` where nothing became due in time; 0 does not wait."""
         return await self._kept(lambda queue: queue.claim_soon(timeout))
+
+    async def take_many(self, max_values: int = 100, timeout: float | timedelta | None = None) -> list[bytes]:
+        """Wait for the first value, and take as many as are due; see `rmq.DelayedQueue.take_many`.
+
+        Guarantee: as for `take`.
+        """
+        queue, _ = await self._open()
+        deliveries = await self._finish(lambda queue: queue.claim_many(max_values, timeout), _give_back_many)
+        queue.keep_many(deliveries)  # only now: nothing is awaited between this and the caller's next step
+        return queue.values_of(deliveries)
 
     @asynccontextmanager
     async def taking(self, timeout: float | timedelta | None = None) -> AsyncGenerator[bytes]:
@@ -155,3 +165,9 @@ def _give_back(queue: plain.DelayedQueue, claimed: PlainDelivery | None) -> None
     del queue
     if claimed is not None:
         claimed.release()
+
+
+def _give_back_many(queue: plain.DelayedQueue, claimed: Sequence[PlainDelivery]) -> None:
+    del queue
+    for delivery in claimed:
+        delivery.release()

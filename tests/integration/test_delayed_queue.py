@@ -277,6 +277,32 @@ def test_an_offer_is_one_call_and_many_are_few(side: Side, redis_server: RedisSe
                 assert next(iter(queue)) == b"first"
 
 
+def test_many_values_are_taken_at_once(make_queue: MakeQueue, client: RmqClient) -> None:
+    queue = make_queue()
+    queue.offer_many((f"{number}", 0) for number in range(250))
+    queue.offer("late", 60_000)
+    first = queue.take_many(100, 50.0)
+    assert len(first) == 100
+    rest = [queue.take(1.0)]
+    while found := queue.take_many(timeout=0.0):
+        assert len(found) <= 100
+        rest += found
+    assert sorted(first + rest, key=int) == [f"{number}".encode() for number in range(250)]
+    queue.close()
+    stats = client.inspect(client.topic(queue.topic.name)).stats()
+    assert (stats.total("acked"), stats.backlog, stats.in_flight) == (250, 1, 0)
+
+
+def test_a_batch_that_is_taken_is_bounded(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    for wrong in (0, 10_001, True, 1.5, "1"):
+        with pytest.raises(InvalidValueError, match="max_values"):
+            queue.take_many(wrong)  # pyright: ignore[reportArgumentType]
+    queue.offer("a", 0)
+    assert queue.take_many(10_000, 1.0) == [b"a"]
+    assert queue.take_many(1, 0.01) == []
+
+
 def test_of_merged_values_the_last_offer_decides(make_queue: MakeQueue) -> None:
     queue = make_queue(merge=True)
     queue.offer("a", 60_000)

@@ -37,10 +37,11 @@ def play(
     delays_s: tuple[float, float],
     reply_s: float = 0.05,
     side: Side | None = None,
+    every_s: float = 0.0,
 ) -> Played:
     """Offer `count` values to each queue; one consumer polls with 1 ms, one with timeouts equal to the delays.
 
-    Each reply to a consumer is up to `reply_s` late.
+    Each reply to a consumer is up to `reply_s` late. `every_s` is the time between two offers to a queue.
     """
     side = side or Threads()
     choose = random.Random(7)
@@ -70,7 +71,9 @@ def play(
         queues = [side.queue(sender, name, lease=timedelta(seconds=10)) for name in names]
         for worker in workers:
             worker.start()
+        began_s = time.monotonic()
         for number in range(count):
+            time.sleep(max(0.0, began_s + number * every_s - time.monotonic()))
             for place, queue in enumerate(queues):
                 value, delay_s = f"{place}:{number}".encode(), choose.choice(steps)
                 queue.offer(value, timedelta(seconds=delay_s))
