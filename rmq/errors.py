@@ -16,6 +16,7 @@ RmqError
 │   │   └── CollectionFullError            a Collect has its most items, or bytes
 │   ├── CallChangedError                   a call of the same `once` sent other messages before
 │   ├── DurabilityError                    stored on the master, but not confirmed as safe
+│   ├── EntryIdError                       an entry's id does not rise
 │   ├── FixedTimePassedError
 │   ├── MemoryFullError                    Redis is at its maxmemory
 │   └── SumOutOfRangeError                 a Sum would leave 2^53 - 1, plus or minus
@@ -45,12 +46,14 @@ from typing import Any
 # fmt: off
 __all__ = [
     "AlreadySettledError", "BacklogFullError", "BatchAckedError", "BatchChangedError", "BatchError",
-    "BatchLostError", "CallChangedError", "ClientClosedError", "CollectionFullError", "CoordinationError",
-    "DriverReplacedError", "DurabilityError", "EmbeddedServerError", "EnsembleMismatchError", "FencedError",
-    "FixedTimePassedError", "ForkedClientError", "InvalidBatchError", "InvalidMessageError", "InvalidTopicError",
-    "InvalidUrlError", "InvalidValueError", "LeaseLostError", "MemoryFullError", "RedisUnavailableError",
-    "ReplyLostError", "RmqError", "ScriptFailedError", "SendError", "SumOutOfRangeError", "TooManyGroupsError",
-    "TopicMismatchError", "UnknownTopicError", "UnreadableDocumentError", "UnreadableTopicError", "UnsafeRedisError",
+    "BatchLostError", "CallChangedError", "ClientClosedError", "CollectionFullError",
+    "CoordinationError", "DriverReplacedError", "DurabilityError", "EmbeddedServerError",
+    "EnsembleMismatchError", "EntryIdError", "FencedError", "FixedTimePassedError", "ForkedClientError",
+    "InvalidBatchError", "InvalidMessageError", "InvalidTopicError", "InvalidUrlError",
+    "InvalidValueError", "LeaseLostError", "MemoryFullError", "RedisUnavailableError", "ReplyLostError",
+    "RmqError", "ScriptFailedError", "SendError", "SumOutOfRangeError", "TooManyGroupsError",
+    "TopicMismatchError", "UnknownTopicError", "UnreadableDocumentError", "UnreadableTopicError",
+    "UnsafeRedisError",
 ]
 # fmt: on
 
@@ -155,6 +158,10 @@ class BacklogFullError(SendError):
     """
 
     room: int = 0
+
+
+class EntryIdError(SendError):
+    """An entry of a stream topic asks for an id that does not lie above all others of its slot."""
 
 
 class CollectionFullError(BacklogFullError):

@@ -9,10 +9,13 @@
 -- ARGV[4]  number       of entries, 1 to 1,000
 -- ARGV[5..] messages  per entry: how many values follow, then field, value, ...
 -- Returns: ids of the new entries; empty if not detailed
--- Errors: RMQ_FULL size max_backlog; OOM; nothing was written
+-- Errors: RMQ_FULL size max_backlog; RMQ_ID id last_id, where an id does not rise; RMQ_IDS named number, where only
+--   some entries name one; OOM; nothing was written
 -- Complexity: O(n)
--- Notes: atomic. Repeated after a lost reply, it appends once more: there is nothing to merge with.
+-- Notes: atomic. Repeated after a lost reply, it appends once more: there is nothing to merge with. With ids it does
+--   not: entries that are there already, the same ones under these ids, are left out.
 -- @include append_entries
+-- @include check_ids
 -- @include hint
 
 local store, meta, wake = KEYS[1], KEYS[2], KEYS[3]
@@ -23,7 +26,20 @@ redis.call('HLEN', meta)
 if max_backlog > 0 and size + number > max_backlog then
   return redis.error_reply('RMQ_FULL ' .. size .. ' ' .. max_backlog)
 end
+local wrong, there = check_ids(store, 5, number)
+if wrong then
+  return wrong
+end
 
-local ids = append_entries(store, meta, 5, number, detailed)
-hint(publish, wake, '0')
+local at, ids = 5, {}
+for _ = 1, there do
+  ids[#ids + 1] = detailed and ARGV[at + 2] or nil
+  at = at + 1 + tonumber(ARGV[at])
+end
+if there < number then
+  for _, id in ipairs(append_entries(store, meta, at, number - there, detailed)) do
+    ids[#ids + 1] = id
+  end
+  hint(publish, wake, '0')
+end
 return ids

@@ -11,13 +11,11 @@ from datetime import datetime
 from rmq._model.deliveries import Delivery, Holder
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.replies import Flat, StreamClaimed
+from rmq._model.stream_messages import BODY, CONTENT
 from rmq._model.times import instant_ms
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import DeadMessage
 from rmq.errors import InvalidValueError
-
-CONTENT, BODY = b"content", b"body"
-"""The fields of an entry that was sent with a content."""
 
 ONLY_GROUP = b"rmq:group"
 """First field of a copy that was redriven into one group; its value is the group's name."""

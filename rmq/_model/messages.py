@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, cast
 from rmq._model.frozen import setters_of
 from rmq._model.payloads import Body, Payload, checked_body, payload_bytes
 from rmq._model.recording import join_record, record_of, refuse_extras
-from rmq._model.stream_messages import StreamMessage
+from rmq._model.stream_messages import BODY, CONTENT, ID, StreamMessage
 from rmq._model.times import MAX_SCORE, Duration, Instant, duration_ms, instant_ms
 from rmq._model.topics import Topic, TopicType, slot_of
 from rmq.errors import InvalidMessageError, InvalidValueError
@@ -357,4 +357,8 @@ def _encode_entry(topic: Topic, message: StreamMessage) -> Encoded:
             f"{what} {content!r:.80} has {len(content)} bytes; topic {topic.name} takes 1 to {most}", topic=topic.name
         )
     basis = content if message.slot_basis is None else payload_bytes(message.slot_basis, "slot_basis")
-    return Encoded(topic.slot_of(basis), content, 0, checked_body(topic, content, message.body), flat)
+    body = checked_body(topic, content, message.body)
+    if message.id is not None:
+        own = flat or ((CONTENT, content) if body is None else (CONTENT, content, BODY, body))
+        flat = (ID, message.id.encode(), *own)
+    return Encoded(topic.slot_of(basis), content, 0, body, flat)

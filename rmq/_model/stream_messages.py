@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rmq._model.payloads import Payload, payload_bytes
 from rmq.errors import InvalidMessageError
+
+CONTENT, BODY = b"content", b"body"
+"""The fields of an entry that was sent with a content."""
+
+ID = b"rmq:id"
+"""Stands before the id of an entry that is to have one, among the values that go to Redis."""
+
+_ID = re.compile(r"(0|[1-9][0-9]{0,15})-(0|[1-9][0-9]{0,15})")
 
 MAX_FIELDS = 500
 """Most fields of an entry."""
@@ -21,6 +30,7 @@ class StreamMessage:
         slot_basis: What the slot is computed from instead of the content or the fields: messages of one basis keep
             their order.
         body: Optional payload beside a content; not beside fields.
+        id: Id that the entry is to have, above all others of its slot: `<number>-<number>`. Redis gives one by default.
 
     Raises:
         InvalidMessageError: A value breaks its rule.
@@ -29,6 +39,7 @@ class StreamMessage:
     content: Payload | Mapping[str, Payload]
     slot_basis: Payload | None = None
     body: Payload | None = None
+    id: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.content, Mapping):
@@ -36,6 +47,10 @@ class StreamMessage:
                 raise InvalidMessageError(f"an entry has {len(self.content)} fields; it must have 1 to {MAX_FIELDS}")
             if self.body is not None:
                 raise InvalidMessageError("an entry made of fields has no body; put it into a field")
+        if self.id is not None and not is_full_id(self.id):
+            raise InvalidMessageError(
+                f"id is {self.id!r:.80}; it must be two whole numbers below 2^53 with a hyphen between them, above 0-0"
+            )
 
     def flat(self) -> tuple[bytes, ...]:
         """Return the fields as Redis takes them: name, value, name, value ...; none for a message with a content."""
@@ -48,3 +63,9 @@ class StreamMessage:
                 raise InvalidMessageError(f"field {name!r:.80} must have a name that does not begin with 'rmq:'")
             flat.append(payload_bytes(value, f"field {name!r:.80}"))
         return tuple(flat)
+
+
+def is_full_id(text: object) -> bool:
+    """Return whether an entry may be sent with this id."""
+    found = _ID.fullmatch(text) if isinstance(text, str) else None
+    return found is not None and any(int(each) for each in found.groups()) and max(map(int, found.groups())) < 2**53

@@ -10,8 +10,6 @@ from typing import Any, cast
 
 from rmq._io.wire import Argument
 from rmq._model.entries import (
-    BODY,
-    CONTENT,
     WAITING,
     DeadEntry,
     PendingEntry,
@@ -28,6 +26,7 @@ from rmq._model.messages import Encoded
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.replies import ClaimReply, ExtendReply, Redriven, SendResult, StreamClaimed
 from rmq._model.retention import Retention
+from rmq._model.stream_messages import BODY, CONTENT
 from rmq._model.topics import Topic
 from rmq._scripts.binding import Bound
 from rmq._scripts.claiming import (
@@ -44,9 +43,20 @@ from rmq._scripts.claiming import (
 from rmq._scripts.dead import redriven
 from rmq._scripts.keys import group_keys
 from rmq._transport.call import Call, is_one, read_totals
-from rmq.errors import RmqError, TooManyGroupsError
+from rmq.errors import EntryIdError, RmqError, TooManyGroupsError
 
-_SEND, _LOOK = Bound("stream_send"), Bound("stream_look")
+
+def _id_does_not_rise(call: Call[Any], detail: Sequence[str]) -> RmqError:
+    return call.error(EntryIdError, f"id {detail[0]} does not lie above {detail[1]}, the last one of {call.place}")
+
+
+def _only_some_ids(call: Call[Any], detail: Sequence[str]) -> RmqError:
+    text = f"{detail[0]} of {detail[1]} entries for {call.place} name an id; all of a call must, or none"
+    return call.error(EntryIdError, text)
+
+
+_SEND = Bound("stream_send", {"RMQ_ID": _id_does_not_rise, "RMQ_IDS": _only_some_ids})
+_LOOK = Bound("stream_look")
 _CLAIM, _EXTEND = Bound("stream_claim", repeatable=False), Bound("stream_extend", repeatable=False)
 _ACK_WHOLE = Bound("stream_ack_whole", repeatable=False)
 _RESUME, _FORGET, _DROP_GROUP = (Bound(f"stream_{verb}") for verb in "resume forget drop_group".split())

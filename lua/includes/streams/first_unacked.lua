@@ -1,16 +1,6 @@
--- Ids of entries, which are two numbers and not one; and the first id that some group still needs.
+-- The id after another one, and the first id that some group still needs.
 -- @include groups_of
-local function split_id(id)
-  local ms, sequence = string.match(id, '^(%d+)-(%d+)$')
-  return tonumber(ms), tonumber(sequence)
-end
-
-local function before(a, b)
-  local a_ms, a_sequence = split_id(a)
-  local b_ms, b_sequence = split_id(b)
-  return a_ms < b_ms or (a_ms == b_ms and a_sequence < b_sequence)
-end
-
+-- @include ids_in_order
 local function id_after(id)
   local ms, sequence = split_id(id)
   return string.format('%.0f-%.0f', ms, sequence + 1)

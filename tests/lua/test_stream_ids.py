@@ -1,0 +1,100 @@
+"""Entries of streams that are sent with ids of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmq import RmqClient, StreamMessage, Topic, TopicType
+from rmq._model.messages import encode
+from rmq._model.replies import SendResult
+from rmq._scripts import streams
+from rmq._transport.connections import Connections
+from rmq.errors import EntryIdError, InvalidMessageError
+from tests.conftest import MakeTopic
+
+
+@pytest.fixture
+def topic(make_topic: MakeTopic) -> Topic:
+    return make_topic(TopicType.STREAM, checked=False, slots=1)
+
+
+def send(connections: Connections, topic: Topic, *messages: StreamMessage) -> SendResult:
+    return connections.run(streams.send(topic, 0, [encode(topic, message) for message in messages], True))
+
+
+def entries(client: Any, topic: Topic) -> list[tuple[str, dict[bytes, bytes]]]:
+    return [(entry_id.decode(), fields) for entry_id, fields in client.xrange(f"{topic.name}_0")]
+
+
+def accepted(client: Any, topic: Topic) -> int:
+    return int(client.hget(f"meta{{{topic.name}_0}}", "accepted") or 0)
+
+
+def test_entries_have_the_ids_that_they_were_sent_with(
+    topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    messages = (
+        StreamMessage("a", id="5-0"),
+        StreamMessage("b", body="x", id="5-1"),
+        StreamMessage({"k": "v"}, id="70-0"),
+    )
+    assert send(connections, topic, *messages).ids == ("5-0", "5-1", "70-0")
+    assert entries(redis_client, topic) == [
+        ("5-0", {b"content": b"a"}),
+        ("5-1", {b"content": b"b", b"body": b"x"}),
+        ("70-0", {b"k": b"v"}),
+    ]
+    assert send(connections, topic, StreamMessage("later")).new == 1
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [StreamMessage("c", id="4-9")],
+        [StreamMessage("c", id="5-0")],
+        [StreamMessage("c", id="6-0"), StreamMessage("d", id="6-0")],
+        [StreamMessage("c", id="9-0"), StreamMessage("d", id="8-0")],
+        [StreamMessage("c", id="6-0"), StreamMessage("a", id="5-0")],
+        [StreamMessage("c", id="6-0"), StreamMessage("d")],
+        [StreamMessage("c"), StreamMessage("d", id="99-0")],
+        [StreamMessage("a", body="other", id="5-0")],
+    ],
+)
+def test_what_does_not_rise_is_refused_and_nothing_is_written(
+    sent: list[StreamMessage], topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    send(connections, topic, StreamMessage("a", id="5-0"))
+    with pytest.raises(EntryIdError, match="id"):
+        send(connections, topic, *sent)
+    assert (len(entries(redis_client, topic)), accepted(redis_client, topic)) == (1, 1)
+
+
+def test_a_repeat_sends_only_what_is_not_there(topic: Topic, redis_client: Any, connections: Connections) -> None:
+    messages = [StreamMessage(f"{number}", body="b", id=f"1-{number}") for number in range(1, 6)]
+    send(connections, topic, *messages[:3])
+    assert send(connections, topic, *messages[:3]).ids == ("1-1", "1-2", "1-3")
+    assert send(connections, topic, *messages).ids == tuple(f"1-{number}" for number in range(1, 6))
+    assert (len(entries(redis_client, topic)), accepted(redis_client, topic)) == (5, 5)
+
+
+@pytest.mark.parametrize("wrong", ["", "5", "0-0", "-1-0", "01-0", "5-*", "a-b", f"{2**53}-0", f"1-{2**53}", 5])
+def test_an_id_is_two_whole_numbers(wrong: Any) -> None:
+    with pytest.raises(InvalidMessageError, match="id is"):
+        StreamMessage("a", id=wrong)
+
+
+def test_a_producer_sends_ids(redis_url: str, topic: Topic) -> None:
+    with RmqClient(redis_url) as client:
+        producer = client.producer(topic)
+        producer.send(StreamMessage("a", id=f"1-{2**53 - 1}"))
+        many = (StreamMessage(str(number), id=f"2-{number}") for number in range(1, 2_501))
+        assert producer.send_many(many, outcomes=True).ids == tuple(f"2-{number}" for number in range(1, 2_501))
+        with pytest.raises(EntryIdError) as caught:
+            producer.send_many([StreamMessage("x", id="3-1"), StreamMessage("y", id="2-7")])
+        assert (caught.value.stored, len(caught.value.not_stored)) == (0, 2)
+        with client.consumer(topic, group="g", start="all") as consumer:
+            consumer.ack(consumer.poll(10_000))
+        stats = client.stream(topic).stats()
+        assert (stats.length, stats.last_id) == (2_501, "2-2500")
