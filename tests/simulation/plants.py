@@ -122,8 +122,8 @@ PLANTS = (
     ),
     _lua(
         "a stranger's ack of an entry counts",
-        ("held_counts", "#ids, slot.consumer)) do", "#ids)) do"),
-        ("held_counts", "row and row[2] == slot.consumer", "row"),
+        ("held_counts", "#ids, holder)) do", "#ids)) do"),
+        ("held_counts", "row and row[2] == holder", "row"),
         ("settle_entries", "counts[id] == deliveries and mine", "counts[id] and mine"),
     ),
     _lua("an owner reads on beside its owner before", ("stream_claim", "and busy_until == 0 then", "then")),
