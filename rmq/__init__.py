@@ -16,6 +16,7 @@ from rmq._listening.discovery import listener, scan
 from rmq._listening.listener import Listener, ListenerOptions
 from rmq._model.definitions import Definitions, UnreadableTopic
 from rmq._model.deliveries import Delivery, Outcome, Verb
+from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.entries import DeadEntry, PendingEntry, StreamDelivery, StreamEntry, Trimmed
 from rmq._model.figures import (
     ConsumerStats,
@@ -66,15 +67,15 @@ __version__ = "0.1.0"
 __all__ = [
     "PER_MESSAGE", "Adaptive", "Adoption", "ArrowArray", "AuditLine", "Collect", "Consumer", "ConsumerStats", "Control",
     "ControlResult", "Coordinator", "DeadEntry", "DeadFilter", "DeadLetters", "DeadMessage", "DeadReasons",
-    "Definitions", "DelayedQueue", "Delivery", "DigestAuth", "EmbeddedServer", "ExponentialRetry", "Failure", "Fixed",
-    "FixedTimeMessage", "FoundMessage", "GroupDead", "GroupSlot", "GroupStats", "History", "ImmediateRetry",
-    "Inspection", "JoinMessage", "JsonFormatter", "Keep", "LadderRetry", "Leading", "Listener", "ListenerInfo",
-    "ListenerOptions", "LogContext", "Max", "Merge", "Min", "Minute", "Newest", "Observer", "Observers", "Outcome",
-    "Overflow", "Owner", "Ownership", "PeekedMessage", "PendingEntry", "PerMessage", "PriorityMessage", "PriorityRule",
-    "Producer", "RangeMergeMessage", "Rates", "RedriveResult", "Redriven", "Replace", "Retention", "RetryPolicy",
-    "RmqClient", "SaslAuth", "SearchPage", "SendResult", "ServerMemory", "Sliding", "SlotStats", "StreamDelivery",
-    "StreamEntry", "StreamMessage", "StreamSlot", "StreamStats", "StreamTopic", "Sum", "Ties", "Tls", "Topic",
-    "TopicStats", "TopicType", "Trimmed", "UnreadableTopic", "Verb", "WhenFull", "Whereabouts", "WorkerInfo",
+    "Definitions", "DelayedQueue", "Delivery", "DeliveryColumns", "DigestAuth", "EmbeddedServer", "ExponentialRetry",
+    "Failure", "Fixed", "FixedTimeMessage", "FoundMessage", "GroupDead", "GroupSlot", "GroupStats", "History",
+    "ImmediateRetry", "Inspection", "JoinMessage", "JsonFormatter", "Keep", "LadderRetry", "Leading", "Listener",
+    "ListenerInfo", "ListenerOptions", "LogContext", "Max", "Merge", "Min", "Minute", "Newest", "Observer", "Observers",
+    "Outcome", "Overflow", "Owner", "Ownership", "PeekedMessage", "PendingEntry", "PerMessage", "PriorityMessage",
+    "PriorityRule", "Producer", "RangeMergeMessage", "Rates", "RedriveResult", "Redriven", "Replace", "Retention",
+    "RetryPolicy", "RmqClient", "SaslAuth", "SearchPage", "SendResult", "ServerMemory", "Sliding", "SlotStats",
+    "StreamDelivery", "StreamEntry", "StreamMessage", "StreamSlot", "StreamStats", "StreamTopic", "Sum", "Ties", "Tls",
+    "Topic", "TopicStats", "TopicType", "Trimmed", "UnreadableTopic", "Verb", "WhenFull", "Whereabouts", "WorkerInfo",
     "__version__", "json_merge_patch", "listener", "scan",
 ]
 # fmt: on

@@ -162,9 +162,9 @@ class RmqClient:
 
         Args:
             topic: What to consume.
-            batch: Hand over a list of up to this many deliveries, 1 to 10,000; by default one delivery at a time, and
-                no list. What the handler has neither acked nor nacked by itself is acked when it returns, and nacked
-                when it raises.
+            batch: Hand over a list of up to so many deliveries, 1 to 10,000; by default one delivery, and no list. What
+                the handler has not settled by itself is acked when it returns, and nacked when it raises.
+            columns: With `batch`, not on stream topics: hand over a `DeliveryColumns`, without an object for each row.
             threads: How many handlers run in parallel, 1 to 1,000; 1 by default.
             on_lost: Called with each delivery whose lease was lost while it was held, in a thread of its own.
             group: Stream topics, where it is needed: the group to consume for. Its deliveries are `StreamDelivery`.

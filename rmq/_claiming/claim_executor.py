@@ -10,6 +10,7 @@ from rmq._claiming.claim_calls import ClaimCalls, LateRound
 from rmq._claiming.claim_round import PATIENCE_S, ClaimPlan, ClaimRound, Visit
 from rmq._claiming.claimer import Claimer
 from rmq._claiming.settlements import pack, stale_among
+from rmq._model.claim_columns import number_of, spread
 from rmq._model.deliveries import RELEASED, Delivery, Holder
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.replies import ClaimReply
@@ -37,9 +38,11 @@ class ClaimExecutor:
     Args:
         claimer: Plans the claims, and learns from the replies.
         holder: What the deliveries turn to.
+        columns: Whether messages of a claim may come as one delivery: see `ClaimColumns`.
     """
 
-    def __init__(self, claimer: Claimer, holder: Holder) -> None:
+    def __init__(self, claimer: Claimer, holder: Holder, *, columns: bool = False) -> None:
+        self.columns = columns
         self._claimer = claimer
         self._connections = claimer.connections
         self._source = claimer.source
@@ -98,7 +101,7 @@ class ClaimExecutor:
         try:
             round_ = self._carry_out(plan, settled, held)
             if plan.tokens:
-                self._throttle.give_back(plan.tokens - len(round_.deliveries) - round_.doubtful)
+                self._throttle.give_back(plan.tokens - number_of(round_.deliveries) - round_.doubtful)
         except BaseException:
             if round_ is not None:  # the holder sends the outcomes again, and gets the deliveries from the next claim
                 _ack_individually(settled)
@@ -242,6 +245,7 @@ class ClaimExecutor:
                 answered.append(visit)
         self._claimer.learn(answered, sent_s)
         round_, lease_until_s = ClaimRound([], []), sent_s + self._lease_s
+        made_of = self._source.columns if self.columns else self._source.deliveries
         failed: list[Visit] = []
         for visit in answered:
             reply, slot = visit.reply, visit.slot
@@ -252,7 +256,7 @@ class ClaimExecutor:
                 self._take_stale(visit, reply.stale, round_)
             if reply.unmatched and visit.settlements is not None:
                 round_.unsent.extend(_ack_individually(visit.settlements.of_claims(reply.unmatched)))
-            round_.deliveries += self._source.deliveries(slot, reply, lease_until_s, self._holder, visit.owner)
+            round_.deliveries += made_of(slot, reply, lease_until_s, self._holder, visit.owner)
         return round_, self._take_failed(failed, round_) if failed else None
 
     def _take_failed(self, visits: Iterable[Visit], round_: ClaimRound) -> RmqError | None:
@@ -354,7 +358,7 @@ class ClaimExecutor:
         round_.arrived.extend(arrived)
         round_.doubtful = 0  # their tokens were counted when they were owed
         limit = sum(visit.limit for visit in come if not isinstance(visit.reply, ReplyLostError))
-        return round_, limit - len(round_.deliveries), trouble
+        return round_, limit - number_of(round_.deliveries), trouble
 
 
 def _both(first: ClaimRound | None, second: ClaimRound | None) -> ClaimRound | None:
@@ -367,7 +371,7 @@ def _both(first: ClaimRound | None, second: ClaimRound | None) -> ClaimRound | N
 
 def note_lost(deliveries: Iterable[Delivery], round_: ClaimRound) -> None:
     """Note lost leases; those go into `lost` that were not known to be lost."""
-    for delivery in deliveries:
+    for delivery in spread(deliveries):
         if not delivery.lost:
             delivery.lost = True
             round_.lost.append(delivery)

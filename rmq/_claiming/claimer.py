@@ -13,7 +13,7 @@ from rmq._claiming.takeovers import Takeovers
 from rmq._claiming.wake_hints import Hints
 from rmq._model.deliveries import Delivery
 from rmq._model.owner import NO_OWNER, Owner
-from rmq._model.replies import ClaimReply
+from rmq._model.replies import ClaimedRows, ClaimReply
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
 from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH
@@ -299,7 +299,9 @@ class RoundSize:
             if messages := reply.messages:
                 got += len(messages)
                 size_bytes += len(messages[0].content) * len(messages)
-                size_bytes += sum(map(len, [message.body for message in messages if message.body is not None]))
+                rows = isinstance(messages, ClaimedRows)
+                bodies = messages.bodies if rows else [message.body for message in messages]
+                size_bytes += sum(map(len, filter(None, bodies)))
             elif 0 < reply.next_due_ms <= reply.now_ms:
                 filled = True
         self.slots = max(FEWEST_SLOTS, self.slots // 2) if got >= 0.9 * asked else min(MOST_SLOTS, self.slots * 2)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from rmq._claiming.portions import portions
 from rmq._io.backend import THREADS, Background, Blocking
+from rmq._model.claim_columns import ClaimColumns, spread_some
 from rmq._model.deliveries import ACKED, Delivery
 from rmq._model.handlers import refuse_unfinished
 from rmq._model.owner import Owner
@@ -37,9 +38,11 @@ class HeldDeliveries:
     Args:
         lease_s: The lease of the topic.
         blocking: How to wait.
+        columns: Whether some of the deliveries may be `ClaimColumns`.
     """
 
-    def __init__(self, lease_s: float, blocking: Blocking = THREADS) -> None:
+    def __init__(self, lease_s: float, blocking: Blocking = THREADS, *, columns: bool = False) -> None:
+        self._columns = columns
         self._lease_s = lease_s
         self.lock = blocking.lock()
         self.marks = blocking.lock()
@@ -53,6 +56,8 @@ class HeldDeliveries:
 
     def settled(self) -> list[Delivery]:
         """Return those with an outcome to send, but for those whose claim score is on its way."""
+        if self._columns:
+            self.deliveries = list(spread_some(self.deliveries, monotonic_s()))
         return [each for each in self.deliveries if each.outcome is not None and not each.under_way]
 
     def to_renew(self, before_s: float) -> list[Delivery]:
@@ -61,12 +66,22 @@ class HeldDeliveries:
             settling = set(map(id, self.settling))
             due = [
                 each
-                for each in self.all()
+                for each in (self._renewable(before_s, settling) if self._columns else self.all())
                 if each.lease_until_s < before_s and not (each.lost or each.under_way or id(each) in settling)
             ]
             for each in due:
                 each.under_way = True
         return due
+
+    def _renewable(self, before_s: float, settling: set[int]) -> list[Delivery]:
+        """Return what is held, with those columns spread whose lease ends before a moment: each has its own lease."""
+        found: list[Delivery] = []
+        for each in self.all():
+            if not isinstance(each, ClaimColumns):
+                found.append(each)
+            elif not each.under_way and id(each) not in settling and (each.is_spread or each.lease_until_s < before_s):
+                found += each.each()
+        return found
 
     def defer_acks(self, since_s: float) -> None:
         """Defer the acks of what was claimed after a moment of `monotonic_s`."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from rmq._claiming.portions import bytes_of
+from rmq._model.claim_columns import ClaimColumns
 from rmq._model.deliveries import RELEASED, Delivery, Outcome, Verb
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.retry import draw_jitter
@@ -45,7 +46,9 @@ class Settlements:
         named: list[Ack] = []
         whole: list[WholeClaim] = []
         for score, part in self.acked.items():
-            if len(part) == 1 or score in self.named or not is_whole(score, len(part)):
+            if isinstance(part[0], ClaimColumns):  # no others have its score
+                whole.append((score, len(part[0].rows)))
+            elif len(part) == 1 or score in self.named or not is_whole(score, len(part)):
                 named += [(delivery.name, score) for delivery in part]
             else:
                 whole.append((score, len(part)))
@@ -104,7 +107,7 @@ def pack(
                 part.acked[claim_score].append(delivery)
             else:
                 part.acked[claim_score] = [delivery]
-            if delivery.ack_individually or delivery.lease_until_s < now_s:
+            if (delivery.ack_individually or delivery.lease_until_s < now_s) and not isinstance(delivery, ClaimColumns):
                 part.named.add(claim_score)
         else:
             size_bytes = bytes_of(delivery, outcome.verb is not Verb.RELEASE)
@@ -135,7 +138,7 @@ def _cut_named(parts: Iterable[Settlements]) -> list[Delivery]:
     left, cut = NAMED_ACKS, list[Delivery]()
     for part in parts:
         for score, acked in part.acked.items():
-            if len(acked) == 1 or score in part.named:
+            if (len(acked) == 1 and not isinstance(acked[0], ClaimColumns)) or score in part.named:
                 part.named.add(score)
                 cut += acked[left:]
                 del acked[left:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from rmq._claiming.claim_round import PATIENCE_S
 from rmq._claiming.leases import take_renewal
 from rmq._claiming.portions import portions
 from rmq._claiming.settlements import nack_of, stale_among
+from rmq._model.claim_columns import number_of, spread, spread_some
 from rmq._model.deliveries import Delivery, Outcome, Verb
 from rmq._model.times import monotonic_s
 from rmq._scripts.claiming import MAX_BATCH, RENEWALS, Ack
@@ -103,22 +105,23 @@ class Settler:
             for part in portions(deliveries, NACK_BATCH, bodies=outcome.verb is not Verb.RELEASE):
                 yield _Part(self._writer.nack_call(slot, [nack_of(each, outcome) for each in part]), part)
             return
-        writer = self._writer
-        if len(deliveries) >= WHOLE_FROM and monotonic_s() >= self._name_until_s and writer.acks_whole:
+        writer, now_s = self._writer, monotonic_s()
+        deliveries = spread_some(deliveries, now_s if now_s >= self._name_until_s else inf)
+        if number_of(deliveries) >= WHOLE_FROM and now_s >= self._name_until_s and writer.acks_whole:
             # whether something of a claim is open shows in Redis; if so, or with bodies, its contents are named next
             claims = _by(_claim_score, deliveries).items()
-            whole = [
-                (score, part)
-                for score, part in claims
-                if len(part) > 1 and writer.is_whole(score, len(part)) and not any(map(_individually, part))
-            ]
+            whole: list[tuple[int, Sequence[Delivery]]] = []
+            for score, part in claims:
+                number = number_of(part)
+                if number > 1 and writer.is_whole(score, number) and not any(map(_individually, part)):
+                    whole.append((score, part))
             for first in range(0, len(whole), WHOLE_BATCH):
                 batch = whole[first : first + WHOLE_BATCH]
-                call = writer.whole_call(slot, [(score, len(part)) for score, part in batch])
+                call = writer.whole_call(slot, [(score, number_of(part)) for score, part in batch])
                 yield _Part(call, [each for _, part in batch for each in part], whole=True)
             scores = {score for score, _ in whole}
             deliveries = [delivery for delivery in deliveries if delivery.claim_score not in scores]
-        yield from self._named(slot, deliveries)
+        yield from self._named(slot, spread(deliveries))
 
     def _named(self, slot: int, deliveries: Sequence[Delivery]) -> Iterator[_Part]:
         for part in portions(deliveries, MAX_BATCH):
@@ -138,7 +141,7 @@ class Settler:
                 continue
             if part.whole:
                 scores = set(reply)
-                unmatched += [delivery for delivery in part.deliveries if delivery.claim_score in scores]
+                unmatched += spread(delivery for delivery in part.deliveries if delivery.claim_score in scores)
             else:
                 settled.stale += stale_among(part.deliveries, reply)
         return unmatched

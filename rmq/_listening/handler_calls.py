@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 from rmq._claiming.prefetch_size import MOST_PREFETCHED, PrefetchSize
 from rmq._io.backend import Event
 from rmq._listening.handler_gate import HandlerGate
 from rmq._listening.listener import Listener
+from rmq._model.claim_columns import number_of, spread
 from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome, Verb, describe
+from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.handlers import refuse_unfinished
 from rmq._model.observers import Observers
 from rmq._model.reports import reporter, traced
@@ -85,8 +88,8 @@ class HandlerCalls:
                 self._gate.handling(id(self))
             outcome = NOT_NOTED
             try:
-                given = list(ready) if self._listener.batch else ready[0]
-                with self._observers.handling(ready) if self._observers.all else UNWATCHED:
+                given = self._given(ready)
+                with self._observers.handling(spread(ready)) if self._observers.all else UNWATCHED:
                     if (result := self._listener.handler(given)) is not None:
                         refuse_unfinished(result)
                 outcome = ACKED
@@ -97,11 +100,17 @@ class HandlerCalls:
             for delivery in part:
                 if delivery.outcome is None:
                     delivery.outcome = outcome
-        number = len(ready)
+        number = number_of(ready) if self._listener.columns else len(ready)
         self.handled += number
         self.prefetch.note(number, monotonic_s() - started_s)
         if error is not None or self._gate is not None:
             self._note(ready, error)
+
+    def _given(self, ready: Sequence[Delivery]) -> Any:
+        """Return what the handler gets."""
+        if self._listener.columns:
+            return DeliveryColumns(self._listener.topic, ready)
+        return list(ready) if self._listener.batch else ready[0]
 
     def _release_others(self, part: Sequence[Delivery], ready: list[Delivery]) -> list[Delivery]:
         """Give back what is not ready, or lies in slots of other owners; return the rest."""
@@ -119,12 +128,13 @@ class HandlerCalls:
         for delivery in late:
             delivery.outcome = RELEASED
         if late:
-            log.warning("topic %s: %d messages were not begun in time", self._listener.topic.name, len(late))
+            log.warning("topic %s: %d messages were not begun in time", self._listener.topic.name, number_of(late))
         return ready
 
     def _note(self, ready: Sequence[Delivery], error: BaseException | None) -> None:
         """Log a failure, and tell the gate. What fails here changes no outcome."""
         name = self._listener.topic.name
+        ready = spread(ready)
         self.failed += 0 if error is None else len(ready)
         try:
             if self._gate is not None:

@@ -10,11 +10,11 @@ from rmq._listening.adaptive_limit import Adaptive
 from rmq._model.deliveries import Delivery
 from rmq._model.entries import check_group
 from rmq._model.handlers import check_plain
-from rmq._model.topics import Topic
+from rmq._model.topics import Topic, TopicType
 from rmq.errors import InvalidValueError
 
 Handler = Callable[[Any], Any]
-"""Takes a `Delivery`, or with `batch=N` a list of up to N of them."""
+"""Takes a `Delivery`, with `batch=N` a list of up to N of them, and with `columns=True` a `DeliveryColumns`."""
 
 
 HandlerT = TypeVar("HandlerT", bound=Handler)
@@ -24,6 +24,7 @@ class ListenerOptions(TypedDict, total=False):
     """What a listener may be told beside its topic. `RmqClient.listener` explains each option."""
 
     batch: int | None
+    columns: bool
     threads: int
     on_lost: Callable[[Delivery], None] | None
     group: str | None
@@ -45,6 +46,7 @@ class Listener:
     handler: Handler
     _: KW_ONLY
     batch: int | None = None
+    columns: bool = False
     threads: int = 1
     on_lost: Callable[[Delivery], None] | None = None
     group: str | None = None
@@ -60,6 +62,10 @@ class Listener:
             raise InvalidValueError(f"adaptive is {self.adaptive!r}; it must be a rmq.Adaptive, or None")
         if self.batch is not None and (type(self.batch) is not int or not 1 <= self.batch <= 10_000):
             raise InvalidValueError(f"batch is {self.batch!r}; it must be a whole number from 1 to 10,000, or None")
+        if self.columns and self.batch is None:
+            raise InvalidValueError("columns is True and batch is None; columns hold up to `batch` rows, so name it")
+        if self.columns and self.topic.type is TopicType.STREAM:
+            raise InvalidValueError(f"columns is True; topic {self.topic.name} is STREAM and has none")
         if type(self.threads) is not int or not 1 <= self.threads <= 1_000:
             raise InvalidValueError(f"threads is {self.threads!r}; it must be a whole number from 1 to 1,000")
         if self.on_lost is not None:

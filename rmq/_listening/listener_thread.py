@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Collection, Sequence
 
@@ -14,6 +15,7 @@ from rmq._io.backend import Background
 from rmq._listening.handler_calls import HandlerCalls, ListenerSetup
 from rmq._listening.handler_gate import HandlerGate
 from rmq._listening.listener import Listener
+from rmq._model.claim_columns import number_of, spread, take_up_to
 from rmq._model.deliveries import RELEASED, Delivery
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
@@ -64,8 +66,9 @@ class ListenerThread(Background):
         super().__init__(self.blocking, f"rmq-{setup.listener.topic.name}-{number}")
         self.setup = setup
         self.claimer = claimer
-        self.claims = ClaimExecutor(claimer, self)
-        self.held = HeldDeliveries(setup.listener.topic.lease_s, self.blocking)
+        columns = setup.listener.columns
+        self.claims = ClaimExecutor(claimer, self, columns=columns)
+        self.held = HeldDeliveries(setup.listener.topic.lease_s, self.blocking, columns=columns)
         self.keeps_order = setup.coordinator is not None and claimer.source.in_order
         self.calls = HandlerCalls(setup, self.give_back if self.keeps_order else None)
         self.waiting: deque[Delivery] = deque()
@@ -91,7 +94,9 @@ class ListenerThread(Background):
         self.claimer.wait(min(longest_s, LATE_S) if self.claims.has_earlier else longest_s)
 
     def take_waiting(self, most: int) -> list[Delivery]:
-        """Take up to so many of what is claimed and not begun."""
+        """Take up to so many messages of what is claimed and not begun."""
+        if self.setup.listener.columns:
+            return take_up_to(self.waiting, most)
         taken: list[Delivery] = []
         try:
             for _ in range(most):
@@ -102,7 +107,7 @@ class ListenerThread(Background):
 
     def begin_no_more(self) -> None:
         """Let what was claimed and not begun go back with the next call. Does not wait; from any thread."""
-        for delivery in self.take_waiting(len(self.waiting)):
+        for delivery in self.take_waiting(sys.maxsize):
             delivery.outcome = RELEASED
 
     def release_waiting(self) -> None:
@@ -226,7 +231,7 @@ class ListenerThread(Background):
     def give_back(self, slots: Collection[int]) -> None:
         """Let what waits of some slots go back with the next call. Does not wait; from any thread."""
         stay: list[Delivery] = []
-        for delivery in self.take_waiting(len(self.waiting)):
+        for delivery in self.take_waiting(sys.maxsize):
             if delivery.slot in slots:
                 delivery.outcome = RELEASED
             else:
@@ -281,7 +286,7 @@ class ListenerThread(Background):
         if self.setup.observers.all:
             missed = {*round_.unsent, *round_.unconfirmed}
             if arrived := [delivery for delivery in settled if delivery not in missed]:
-                self.setup.observers.settled(arrived)
+                self.setup.observers.settled(spread(arrived) if self.setup.listener.columns else arrived)
 
     def finish(self) -> None:
         """Send the last outcomes, and give back what a server still owes; give up when their leases end."""
@@ -340,7 +345,7 @@ class HandlersInTurn:
 
         A stream's slot is claimed from when all before is settled: what goes back must not come after later entries.
         """
-        waiting = len(self.thread.waiting)
+        waiting = number_of(list(self.thread.waiting))
         return self.may_claim_ahead and LEAST_AHEAD_S <= self.calls.prefetch.takes_s(waiting) <= AHEAD_S
 
     def run(self) -> None:

@@ -13,6 +13,7 @@ from rmq._listening.handler_gate import HandlerGate, HandlerPool
 from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import LOOK_EVERY_S, TROUBLE_PAUSE_S, HandlersInTurn, ListenerThread
 from rmq._listening.stream_janitor import StreamJanitor
+from rmq._model.claim_columns import spread
 from rmq._model.deliveries import Delivery
 from rmq._model.observers import Observers
 from rmq._model.owner import Owner
@@ -151,7 +152,7 @@ class ListenerRuntime:
                 thread.join(max(0.0, until_s - monotonic_s()))
         self._keeper.stop()
         self._lost_calls.stop()
-        return [delivery for thread in self._threads if thread.is_alive() for delivery in thread.held.all()]
+        return [each for thread in self._threads if thread.is_alive() for each in spread(thread.held.all())]
 
     def _release(self) -> None:
         """Give back what was not begun; a thread of its own, since Redis may keep it waiting longer than a stop may."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Generic, NamedTuple, TypeVar
+from functools import partial
+from itertools import repeat
+from typing import Generic, NamedTuple, TypeVar, cast, overload
 
 Flat = Sequence[bytes]
 """The fields of an entry: name, value, name, value ... as Redis hands them over; none where its content is all."""
@@ -71,6 +73,67 @@ class Claimed(NamedTuple):
     body: bytes | None
 
 
+class ClaimedRows(Sequence[Claimed]):
+    """What a claim hands over, column by column; as a sequence, message by message.
+
+    Attributes:
+        contents: Contents.
+        scores: The scores that they had in store.
+        claim_scores: Their claim scores.
+        bodies: As many bodies; empty where the slot has none.
+        alike: Whether all have one claim score.
+    """
+
+    __slots__ = ("alike", "bodies", "claim_scores", "contents", "scores")
+
+    def __init__(
+        self,
+        contents: Sequence[bytes],
+        scores: Sequence[int],
+        claim_scores: Sequence[int],
+        bodies: Sequence[bytes | None],
+        alike: bool,
+    ) -> None:
+        self.contents, self.scores, self.claim_scores, self.bodies = contents, scores, claim_scores, bodies
+        self.alike = alike
+
+    def of(self, indices: Sequence[int], alike: bool) -> ClaimedRows:
+        """Return some of them."""
+        columns = (self.contents, self.scores, self.claim_scores, self.bodies)
+        contents, scores, claim_scores, bodies = ([column[index] for index in indices if column] for column in columns)
+        return ClaimedRows(contents, scores, claim_scores, bodies, alike)  # pyright: ignore[reportArgumentType]
+
+    def __len__(self) -> int:
+        return len(self.contents)
+
+    def __iter__(self) -> Iterator[Claimed]:
+        # nothing of Python's own per message: most of a claim's cost is here
+        return map(
+            _claimed, zip(self.contents, self.scores, self.claim_scores, self.bodies or repeat(None), strict=False)
+        )
+
+    @overload
+    def __getitem__(self, index: int) -> Claimed: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Claimed]: ...
+    def __getitem__(self, index: int | slice) -> Claimed | list[Claimed]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        body = self.bodies[index] if self.bodies else None
+        return Claimed(self.contents[index], self.scores[index], self.claim_scores[index], body)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(cast("Sequence[Claimed]", other))
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType] - its columns may change
+
+
+_claimed = cast(
+    "Callable[[tuple[bytes, int, int, bytes | None]], Claimed]",
+    partial(tuple.__new__, Claimed),  # pyright: ignore[reportUnknownMemberType]
+)
+
+
 class StreamClaimed(NamedTuple):
     """An entry as a claim hands it over: a `Claimed`; its claim score is the number of the delivery, or `own_score`."""
 
@@ -91,7 +154,7 @@ class ClaimReply(Generic[M]):
     resume: int  # rank at which the next claim goes on, when a bound ended this one's search; else 0
     swept: int  # expired leases and due retries that the sweep moved
     stale: tuple[bytes, ...]  # contents among the settled ones whose claim was no longer ours: nothing changed for them
-    messages: tuple[M, ...]
+    messages: Sequence[M]
     unmatched: tuple[
         int, ...
     ] = ()  # claim scores of whole claims that were not acked: their deliveries have to be named

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, repeat
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from rmq._io.wire import Argument
 from rmq._model.owner import NO_OWNER, Owner
-from rmq._model.replies import Claimed, ClaimReply, ExtendReply
+from rmq._model.replies import Claimed, ClaimedRows, ClaimReply, ExtendReply
 from rmq._model.scores import Ties, retries_left_after_claim, retries_left_of, scores_of, stamped
 from rmq._model.topics import Topic
 from rmq._scripts.binding import Bound
@@ -292,24 +292,18 @@ def nack_args(nacks: Sequence[Nack]) -> list[Argument]:
 
 def _parse_claim(max_retries: int, reply: list[Any]) -> ClaimReply[Claimed]:
     now_ms, next_due_ms, resume, swept, stale, items, bodies, unmatched, stamp = reply
-    messages: tuple[Claimed, ...] = ()
+    messages: Sequence[Claimed] = ()
     if items:
         stamp = int(stamp)
         fresh = stamped(stamp, max_retries)
         scores = scores_of(items[1::2])
-        claim_scores: Iterable[int] = repeat(fresh)
-        if min(scores) <= max_retries:
+        alike = min(scores) > max_retries
+        claim_scores = [fresh] * len(scores)
+        if not alike:
             claim_scores = [
                 fresh if score > max_retries else stamped(stamp, retries_left_after_claim(score, max_retries))
                 for score in scores
             ]
-        # nothing of Python's own per message: most of a claim's cost is here
-        messages = tuple(map(_claimed, zip(items[::2], scores, claim_scores, bodies or repeat(None), strict=False)))
+        messages = ClaimedRows(items[::2], scores, claim_scores, bodies, alike)
     whole = tuple(map(int, unmatched))
     return ClaimReply(int(now_ms), int(next_due_ms), int(resume), int(swept), tuple(stale), messages, whole)
-
-
-_claimed = cast(
-    "Callable[[tuple[bytes, int, int, bytes | None]], Claimed]",
-    partial(tuple.__new__, Claimed),  # pyright: ignore[reportUnknownMemberType]
-)

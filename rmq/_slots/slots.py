@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rmq._model.claim_columns import ClaimColumns
 from rmq._model.deliveries import Delivery, Holder
 from rmq._model.merged_deliveries import MergedDelivery
 from rmq._model.messages import Encoded
 from rmq._model.owner import NO_OWNER, Owner
-from rmq._model.replies import Claimed, ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
+from rmq._model.replies import Claimed, ClaimedRows, ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
 from rmq._model.topics import Topic
 from rmq._scripts import claiming, dead, steering
 from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes
@@ -77,6 +78,21 @@ class SlotWriter(Source[Claimed]):
         topic, now_ms = self.topic, reply.now_ms
         kind = Delivery if topic.merge is None else MergedDelivery
         return [kind(topic, slot, claimed, now_ms, lease_until_s, holder, owner) for claimed in reply.messages]
+
+    def columns(
+        self, slot: int, reply: ClaimReply[Claimed], lease_until_s: float, holder: Holder, owner: Owner
+    ) -> list[Delivery]:
+        rows, now_ms = reply.messages, reply.now_ms
+        if self.topic.merge is not None or not isinstance(rows, ClaimedRows):
+            return self.deliveries(slot, reply, lease_until_s, holder, owner)
+        if rows.alike:
+            return [ClaimColumns(self.topic, slot, rows, now_ms, lease_until_s, holder, owner)]
+        scores = rows.claim_scores
+        found: list[Delivery] = []
+        for score in dict.fromkeys(scores):  # what was rolled back has a claim score by its retries left
+            part = rows.of([index for index, each in enumerate(scores) if each == score], True)
+            found.append(ClaimColumns(self.topic, slot, part, now_ms, lease_until_s, holder, owner))
+        return found
 
     def ack_call(self, slot: int, acks: Sequence[Ack]) -> Call[tuple[bytes, ...]]:
         return claiming.ack(self.topic, slot, acks)

@@ -69,6 +69,12 @@ class Source(ABC, Generic[M]):
     ) -> list[Delivery]:
         """Return what a claim brought, for handlers."""
 
+    def columns(
+        self, slot: int, reply: ClaimReply[M], lease_until_s: float, holder: Holder, owner: Owner
+    ) -> list[Delivery]:
+        """Return what a claim brought, for handlers that take columns: where it can be, several messages in one."""
+        return self.deliveries(slot, reply, lease_until_s, holder, owner)
+
     @abstractmethod
     def ack_call(self, slot: int, acks: Sequence[Ack]) -> Call[tuple[bytes, ...]]:
         """Build the ack of up to `MAX_BATCH` deliveries; answers the names of those whose claim was stale."""

@@ -5,7 +5,7 @@ The logic is that of the plain classes, run in greenlets; see docs/guide/asyncio
 
 from rmq.aio.client import RmqClient
 from rmq.aio.delayed import DelayedQueue
-from rmq.aio.delivery import Delivery, StreamDelivery
+from rmq.aio.delivery import Delivery, DeliveryColumns, StreamDelivery
 from rmq.aio.facades import Consumer, Control, DeadLetters, GroupDead, History, Inspection, Producer, StreamTopic
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "DeadLetters",
     "DelayedQueue",
     "Delivery",
+    "DeliveryColumns",
     "GroupDead",
     "History",
     "Inspection",

@@ -130,6 +130,7 @@ class RmqClient(Closing):
         topic: Topic,
         *,
         batch: int | None = None,
+        columns: bool = False,
         concurrency: int = 1,
         on_lost: Callable[[Delivery], None] | None = None,
         group: str | None = None,
@@ -141,6 +142,7 @@ class RmqClient(Closing):
         Args:
             topic: What to consume.
             batch: As for `rmq.RmqClient.listener`.
+            columns: As for `rmq.RmqClient.listener`: hand over an `rmq.aio.DeliveryColumns`.
             concurrency: How many handlers run at the same time, 1 to 1,000. One task claims and settles for all.
             on_lost: Called, not awaited, with each delivery whose lease was lost while it was held.
             group: As for `rmq.RmqClient.listener`.
@@ -156,6 +158,7 @@ class RmqClient(Closing):
             self.add,
             topic,
             batch=batch,
+            columns=columns,
             threads=concurrency,
             on_lost=on_lost,  # pyright: ignore[reportArgumentType] - it is called with the awaited face
             group=group,

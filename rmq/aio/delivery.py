@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rmq._model import deliveries as plain
+from rmq._model import delivery_columns as columns
 from rmq._model.entries import StreamDelivery as PlainStreamDelivery
 from rmq.aio.greenlets import Tasks
 from rmq.aio.mirror import finished
@@ -101,6 +102,50 @@ class StreamDelivery(Delivery):
         id: str
         time_ms: int
         fields: Mapping[str, bytes]
+
+
+class DeliveryColumns:
+    """Deliveries as columns: `await` their `ack` when all is done, or `nack` some rows and ack the rest.
+
+    They have all that `rmq.DeliveryColumns` have; only what ends them is awaited.
+    """
+
+    __slots__ = ("_plain", "_tasks")
+
+    if TYPE_CHECKING:
+        topic: Topic
+        contents: list[bytes]
+        bodies: list[bytes | None]
+        slots: list[int]
+        attempts: list[int]
+        retries_left: list[int]
+        due_ms: list[int | None]
+        priorities: list[int | None]
+        values: list[Any]
+        merged: list[int]
+
+    def __init__(self, plain_columns: columns.DeliveryColumns, tasks: Tasks) -> None:
+        self._plain = plain_columns
+        self._tasks = tasks
+
+    ack = finished(columns.DeliveryColumns.ack)
+    nack = finished(columns.DeliveryColumns.nack)
+    bury = finished(columns.DeliveryColumns.bury)
+    release = finished(columns.DeliveryColumns.release)
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        """A `Delivery` for each row. They cost what columns save."""
+        return faced_all(self._plain.deliveries, self._tasks)
+
+    def __len__(self) -> int:
+        return len(self._plain)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
+
+    def __repr__(self) -> str:
+        return repr(self._plain)
 
 
 def faced(delivery: plain.Delivery, tasks: Tasks) -> Delivery:

@@ -13,13 +13,14 @@ from rmq._admin import history as plain_history
 from rmq._admin import inspection as plain_inspection
 from rmq._admin import stream_topic as plain_stream
 from rmq._claiming import consumer as plain_consumer
+from rmq._model import delivery_columns as plain_columns
 from rmq._model.deliveries import Delivery as PlainDelivery
 from rmq._model.entries import Position, StreamEntry
 from rmq._model.messages import Message
 from rmq._model.replies import SendResult
 from rmq._sending import producer as plain_producer
 from rmq.aio.backend import gate
-from rmq.aio.delivery import Delivery, faced_all, plain_all
+from rmq.aio.delivery import Delivery, DeliveryColumns, faced_all, plain_all
 from rmq.aio.greenlets import Tasks, wait
 from rmq.aio.mirror import Closing, Mirror, TopicMirror, awaited, each, iterated
 
@@ -80,6 +81,16 @@ class Consumer(Closing, TopicMirror[plain_consumer.Consumer]):
         """
         found = await self._tasks.finish(partial(self._plain.poll, max_messages, timeout), self._plain.release)
         return faced_all(found, self._tasks)
+
+    async def poll_columns(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> DeliveryColumns:
+        """Claim due messages as columns. See `Consumer.poll_columns`.
+
+        Guarantee: cancelled, it loses nothing: what it has claimed, or is about to, goes back at once.
+        """
+        found = await self._tasks.finish(
+            partial(self._plain.poll_columns, max_messages, timeout), plain_columns.DeliveryColumns.release
+        )
+        return DeliveryColumns(found, self._tasks)
 
     async def ack(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Ack several deliveries, one call per slot; see `Consumer.ack`. Goes on even if cancelled."""

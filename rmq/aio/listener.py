@@ -11,10 +11,11 @@ from typing import Any
 from rmq._claiming.prefetch_size import MOST_PREFETCHED
 from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import LOOK_EVERY_S, PIGGYBACK_S, SLOW_S, HandlersInTurn, ListenerThread
+from rmq._model.claim_columns import number_of
 from rmq._model.deliveries import Delivery as PlainDelivery
 from rmq._model.handlers import check_async
 from rmq._model.times import monotonic_s
-from rmq.aio.delivery import faced, faced_all
+from rmq.aio.delivery import DeliveryColumns, faced, faced_all
 from rmq.aio.greenlets import Tasks, wait
 from rmq.errors import InvalidValueError
 
@@ -102,7 +103,7 @@ class HandlersInTasks(HandlersInTurn):
         lanes = self._most_lanes
         ahead = lanes * self.calls.prefetch.messages()
         most = self.batch * lanes if self.batch else max(lanes, min(ahead, MOST_PREFETCHED))
-        return max(0, most - sum(1 for delivery in self.thread.held.deliveries if delivery.outcome is None))
+        return max(0, most - number_of([each for each in self.thread.held.deliveries if each.outcome is None]))
 
     def _lane(self) -> None:
         task, turn_s = asyncio.current_task(), monotonic_s()
@@ -133,7 +134,7 @@ class HandlersInTasks(HandlersInTurn):
         taken: list[PlainDelivery] = []
         left: deque[PlainDelivery] = deque()
         waiting = self.thread.waiting
-        while waiting and len(taken) < most:
+        while waiting and number_of(taken) < most:
             delivery = waiting.popleft()
             (left if delivery.slot in self._busy else taken).append(delivery)
         waiting.extendleft(reversed(left))
@@ -151,6 +152,7 @@ def plain_listener(listener: Listener, tasks: Tasks) -> Listener:
     on_lost = listener.on_lost
 
     face: Callable[[Any, Tasks], Any] = faced if listener.batch is None else faced_all
+    face = DeliveryColumns if listener.columns else face
 
     def handle(given: Any) -> object:
         return wait(listener.handler(face(given, tasks)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import redis
 
@@ -15,13 +17,13 @@ from tests.support.slots import T0, SlotUnderTest, scripts_with_fake_clock
 HOUR_MS = 3_600_000
 
 
-def whole_of(messages: tuple[Claimed, ...]) -> WholeClaim:
+def whole_of(messages: Sequence[Claimed]) -> WholeClaim:
     """All of a claim whose messages have the same retries left."""
     [score] = {message.claim_score for message in messages}
     return score, len(messages)
 
 
-def tokens(messages: tuple[Claimed, ...]) -> list[Ack]:
+def tokens(messages: Sequence[Claimed]) -> list[Ack]:
     return [(message.content, message.claim_score) for message in messages]
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from rmq import PriorityMessage, RangeMergeMessage, StreamMessage, Topic, TopicType
+from rmq import ImmediateRetry, PriorityMessage, RangeMergeMessage, SendResult, StreamMessage, Topic, TopicType
 from rmq._io.wire import Wire
 from rmq._model.figures import TopicStats
-from rmq.aio import DelayedQueue, Delivery, RmqClient
+from rmq.aio import DelayedQueue, Delivery, DeliveryColumns, RmqClient
 from rmq.aio.greenlets import Tasks
 from rmq.aio.wire import async_wire_factory
 from rmq.errors import ClientClosedError, InvalidValueError, RmqError, TopicMismatchError
@@ -565,3 +565,33 @@ async def test_large_bodies_and_cut_connections(redis_server: RedisServer, make_
                     assert await consumer.ack(deliveries) == []
                 assert found == bodies
         assert proxy.cuts > 1
+
+
+@in_a_loop
+async def test_columns(redis_server: RedisServer, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=2, retry=ImmediateRetry())
+    async with RmqClient(redis_server.url) as client:
+        producer = await client.producer(topic)
+        contents = [b"%d" % number for number in range(60)]
+        assert await producer.send_columns(contents, priorities=5) == SendResult(60, 0)
+        async with await client.consumer(topic) as consumer:
+            columns = await consumer.poll_columns(20)
+            assert (len(columns), columns.attempts) == (20, [1] * 20)
+            assert await columns.nack([0]) == []
+            assert await columns.deliveries[1].ack()
+            assert await columns.ack() == []
+            acked = set(columns.contents[1:])
+        got: list[bytes] = []
+        done = asyncio.Event()
+
+        @client.listener(topic, batch=20, columns=True, concurrency=2)
+        async def handle(columns: DeliveryColumns) -> None:
+            assert columns.topic == topic
+            got.extend(columns.contents)
+            if len(got) == 41:
+                done.set()
+
+        await client.start()
+        await asyncio.wait_for(done.wait(), 30)
+        assert await client.stop() == []
+        assert sorted(got) == sorted(set(contents) - acked)

@@ -1,0 +1,155 @@
+"""Messages of one claim that are held as one delivery, column by column, until one of them needs to be on its own."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from threading import Lock
+
+from rmq._model.deliveries import ACKED, Delivery, Holder, Outcome
+from rmq._model.envelope import MARK, unwrap
+from rmq._model.owner import NO_OWNER, Owner
+from rmq._model.replies import ClaimedRows
+from rmq._model.topics import Topic
+
+_SPREADING = Lock()
+"""Held while deliveries are made of columns: by the keeper of the leases, or by a handler. Nobody waits meanwhile."""
+
+
+class ClaimColumns(Delivery):
+    """All messages of a claim that have one claim score. Acked as a whole, they cost no object each.
+
+    Where a message has an outcome, a lease or an error of its own, `each` makes a delivery of every one. These take the
+    place of the columns from then on, and have their outcome unless they have one of their own.
+
+    Attributes:
+        rows: What the claim handed over.
+    """
+
+    __slots__ = ("_each", "_outcome", "rows")
+
+    def __init__(
+        self,
+        topic: Topic,
+        slot: int,
+        rows: ClaimedRows,
+        claimed_ms: int,
+        lease_until_s: float,
+        holder: Holder,
+        owner: Owner = NO_OWNER,
+    ) -> None:
+        self._each: list[Delivery] | None = None
+        self._outcome: Outcome | None = None
+        super().__init__(topic, slot, rows[0], claimed_ms, lease_until_s, holder, owner)
+        self.rows = rows
+
+    @property
+    def name(self) -> bytes:
+        """Nothing: a reply that names a message means none of these."""
+        return b""
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How all of them were settled that have no outcome of their own."""
+        return self._outcome
+
+    @outcome.setter
+    def outcome(self, outcome: Outcome | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._outcome = outcome
+        self._hand_down()
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether there is a delivery for each message."""
+        return self._each is not None
+
+    def must_spread(self, now_s: float) -> bool:
+        """Return whether these cannot be settled as a whole: Redis acks so, and only while the lease runs."""
+        if self._each is not None:
+            return True
+        whole = self._outcome is ACKED and not self.ack_individually and self.lease_until_s >= now_s
+        return self._outcome is not None and not (whole and len(self.rows) > 1)
+
+    def each(self) -> list[Delivery]:
+        """Return a delivery for each message; always the same ones."""
+        if self._each is not None:
+            return self._each
+        with _SPREADING:
+            if self._each is None:
+                shared = (self.claimed_ms, self.lease_until_s, self._holder, self.owner)
+                made = [Delivery(self.topic, self.slot, claimed, *shared) for claimed in self.rows]
+                for delivery in made:
+                    delivery.ack_individually, delivery.lost = self.ack_individually, self.lost
+                self._each = made
+                self.ack_individually = True  # so these are settled in place of the columns
+        self._hand_down()  # an outcome may have been noted meanwhile
+        return self._each
+
+    def bodies(self) -> list[bytes | None]:
+        """Return the bodies, without the trace contexts before them."""
+        bodies = self.rows.bodies
+        if not bodies:
+            return [None] * len(self.rows)
+        return [body if body is None or not body.startswith(MARK) else unwrap(body)[0] for body in bodies]
+
+    def traces(self) -> list[str]:
+        """Return the trace contexts, empty for none."""
+        return [unwrap(body)[1] for body in self.rows.bodies] or [""] * len(self.rows)
+
+    def _hand_down(self) -> None:
+        if self._each is not None and self._outcome is not None:
+            for delivery in self._each:
+                if delivery.outcome is None:
+                    delivery.outcome = self._outcome
+
+
+def spread(deliveries: Iterable[Delivery]) -> list[Delivery]:
+    """Return a delivery for each message."""
+    given = list(deliveries)
+    if not _has_columns(given):
+        return given
+    return [one for each in given for one in (each.each() if isinstance(each, ClaimColumns) else (each,))]
+
+
+def spread_some(deliveries: Sequence[Delivery], now_s: float) -> Sequence[Delivery]:
+    """Return deliveries with those columns spread that cannot be settled as a whole; what is under way stays."""
+    if not _has_columns(deliveries):
+        return deliveries
+    found: list[Delivery] = []
+    for each in deliveries:
+        if isinstance(each, ClaimColumns) and not each.under_way and each.must_spread(now_s):
+            found += each.each()
+        else:
+            found.append(each)
+    return found
+
+
+def take_up_to(waiting: deque[Delivery], most: int) -> list[Delivery]:
+    """Take up to so many messages of what waits; the first columns even if they have more. Others may take, too."""
+    taken: list[Delivery] = []
+    number = 0
+    try:
+        while number < most:
+            part = waiting.popleft()
+            if isinstance(part, ClaimColumns) and part.is_spread:  # each has a lease of its own
+                waiting.extendleft(reversed(part.each()))
+            elif taken and number + number_of([part]) > most:
+                waiting.appendleft(part)
+                break
+            else:
+                taken.append(part)
+                number += number_of([part])
+    except IndexError:  # no more, or another thread was faster
+        pass
+    return taken
+
+
+def number_of(deliveries: Sequence[Delivery]) -> int:
+    """Return how many messages there are."""
+    if not _has_columns(deliveries):
+        return len(deliveries)
+    return sum([len(each.rows) if isinstance(each, ClaimColumns) else 1 for each in deliveries])
+
+
+def _has_columns(deliveries: Sequence[Delivery]) -> bool:
+    return ClaimColumns in set(map(type, deliveries))  # mostly there are none: nobody looks at each

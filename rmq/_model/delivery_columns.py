@@ -1,0 +1,183 @@
+"""Deliveries column by column, for handlers and consumers that take many at once."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+from rmq._model.claim_columns import ClaimColumns, spread
+from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome, Verb, describe
+from rmq._model.scores import ages_for
+from rmq._model.times import Duration, duration_ms
+from rmq._model.topics import Topic
+from rmq.errors import InvalidValueError
+
+Settle: TypeAlias = Callable[[Sequence[Delivery], Outcome], Sequence[Delivery]]
+"""Carries out an outcome of deliveries, and returns those whose lease was lost before."""
+
+
+class DeliveryColumns:
+    """Deliveries as columns: each list has one value for each delivery, a row. Do not change the lists.
+
+    Ack it when all is done, or nack some rows and ack the rest.
+
+    Attributes:
+        topic: The topic's definition.
+        contents: Contents in bytes.
+        bodies: Bodies in bytes, `None` for a row without one.
+    """
+
+    __slots__ = ("_parts", "_settle", "_starts", "bodies", "contents", "topic")
+
+    topic: Topic
+    contents: list[bytes]
+    bodies: list[bytes | None]
+
+    def __init__(self, topic: Topic, parts: Sequence[Delivery], settle: Settle | None = None) -> None:
+        self.topic = topic
+        self.contents, self.bodies = [], []
+        self._parts, self._settle = tuple(parts), settle
+        for part in parts:
+            if isinstance(part, ClaimColumns):
+                self.contents += part.rows.contents
+                self.bodies += part.bodies()
+            else:
+                self.contents.append(part.content)
+                self.bodies.append(part.body)
+        sizes = (len(part.rows) if isinstance(part, ClaimColumns) else 1 for part in parts)
+        self._starts = list(accumulate(sizes, initial=0))
+
+    def __len__(self) -> int:
+        return len(self.contents)
+
+    @property
+    def slots(self) -> list[int]:
+        """Slots."""
+        return self._column(lambda part: part.slot)
+
+    @property
+    def attempts(self) -> list[int]:
+        """Numbers of these deliveries, 1 for the first of a message."""
+        return self._column(lambda part: part.attempt)
+
+    @property
+    def retries_left(self) -> list[int]:
+        """How many retries are left if the delivery fails, 0 when the message would be dead."""
+        return self._column(lambda part: part.retries_left)
+
+    @property
+    def due_ms(self) -> list[int | None]:
+        """When they were due, epoch ms; `None` on a PRIORITY topic and for a retry."""
+        timed, most = self.topic.type.timed, self.topic.max_retries
+        return [score if timed and score > most else None for score in self._scores()]
+
+    @property
+    def priorities(self) -> list[int | None]:
+        """Priorities; `None` on time topics and for a retry."""
+        timed, most, ages = self.topic.type.timed, self.topic.max_retries, ages_for(self.topic.max_priority)
+        return [ages.priority_of(score) if not timed and score > most else None for score in self._scores()]
+
+    @property
+    def values(self) -> list[Any]:
+        """What their sends folded into, see `Delivery.value`: the bodies, where the topic has no `merge`."""
+        return [value for part in self._parts for value in _values_of(part)]
+
+    @property
+    def merged(self) -> list[int]:
+        """How many sends each stands for; always 1 without the topic's `merge`: nobody counts."""
+        return self._column(lambda part: part.merged)
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        """A `Delivery` for each row, always the same ones. They cost what columns save."""
+        return spread(self._parts)
+
+    def ack(self, rows: Iterable[int] | None = None) -> list[int]:
+        """Done: the messages leave the queue.
+
+        Args:
+            rows: Numbers of rows, from 0; by default all that have not been settled.
+
+        Returns:
+            The rows whose lease was lost before: nothing changed for them, their messages are or will be delivered
+            again. A listener collects outcomes and carries them out with its next call; there it is always empty.
+
+        Raises:
+            InvalidValueError: There is no such row; nothing was acked.
+            AlreadySettledError: One of the rows that are named was settled before; nothing was acked.
+            RmqError: As for `Consumer.ack`.
+        """
+        return self._end(rows, ACKED)
+
+    def nack(
+        self, rows: Iterable[int] | None = None, delay: Duration | None = None, error: BaseException | str = ""
+    ) -> list[int]:
+        """Failed: back into the queue with one retry less, or dead when none is left.
+
+        Args:
+            rows: As for `ack`.
+            delay: Wait before the retry, `timedelta` or ms; 0 for at once, `None` for the topic's policy.
+            error: Why, for the dead letters.
+
+        Returns:
+            The rows whose lease was lost before, as for `ack`. Raises like `ack`.
+        """
+        delay_ms = None if delay is None else duration_ms(delay, "delay")
+        return self._end(rows, Outcome(Verb.NACK, delay_ms, *describe(error)))
+
+    def bury(self, rows: Iterable[int] | None = None, error: BaseException | str = "") -> list[int]:
+        """Hopeless: into the dead letters at once, whatever retries are left. Returns and raises like `ack`."""
+        return self._end(rows, Outcome(Verb.BURY, 0, *describe(error)))
+
+    def release(self, rows: Iterable[int] | None = None) -> list[int]:
+        """Not begun: back as they were, without using up a retry. Returns and raises like `ack`."""
+        return self._end(rows, RELEASED)
+
+    def _end(self, rows: Iterable[int] | None, outcome: Outcome) -> list[int]:
+        wanted = self._open() if rows is None else [self._delivery(row) for row in dict.fromkeys(rows)]
+        if outcome is not ACKED:
+            wanted = spread(wanted)
+        for delivery in wanted:
+            delivery.refuse_if_settled()  # before any is marked
+        if self._settle is None:
+            for delivery in wanted:
+                delivery.outcome = outcome
+            return []
+        stale = set(map(id, self._settle(wanted, outcome)))
+        return [row for row, delivery in enumerate(self.deliveries) if id(delivery) in stale] if stale else []
+
+    def _open(self) -> list[Delivery]:
+        """Return what is not settled yet; columns that are not spread as they are."""
+        parts: list[Delivery] = []
+        for part in self._parts:
+            parts += part.each() if isinstance(part, ClaimColumns) and part.is_spread else (part,)
+        return [part for part in parts if part.outcome is None]
+
+    def _delivery(self, row: int) -> Delivery:
+        if type(row) is not int or not 0 <= row < len(self.contents):
+            raise InvalidValueError(f"row is {row!r}; it must be a whole number from 0 to {len(self.contents) - 1}")
+        place = bisect_right(self._starts, row) - 1
+        part = self._parts[place]
+        return part.each()[row - self._starts[place]] if isinstance(part, ClaimColumns) else part
+
+    def _column(self, value_of: Callable[[Delivery], int]) -> list[int]:
+        """Return what all messages of a claim have in common, for each row."""
+        found: list[int] = []
+        for part in self._parts:
+            found += [value_of(part)] * (len(part.rows) if isinstance(part, ClaimColumns) else 1)
+        return found
+
+    def _scores(self) -> list[int]:
+        found: list[int] = []
+        for part in self._parts:
+            found += part.rows.scores if isinstance(part, ClaimColumns) else (part.store_score,)
+        return found
+
+    def __repr__(self) -> str:
+        return f"<DeliveryColumns of {self.topic.name}, {len(self)} rows>"
+
+
+def _values_of(part: Delivery) -> Sequence[Any]:
+    return part.bodies() if isinstance(part, ClaimColumns) else (part.value,)
