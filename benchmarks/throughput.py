@@ -26,6 +26,10 @@ STREAM, GROUP = "stream", "group"
 THREADS = 2
 """Threads of RMQ's listener: one waits for its claim while the other handles."""
 LIMIT_S = 900.0
+ROWS = 20_000
+"""Rows of a `send_columns`, as of a file that is read piece by piece."""
+COLUMNS = " in columns"
+"""Marks a kind that is sent by `send_columns` and consumed by a listener with `columns=True`."""
 COMMANDS = ("evalsha", "xadd", "xreadgroup", "xack")
 
 
@@ -36,7 +40,9 @@ def measure(options: argparse.Namespace) -> Document:
     samples: dict[tuple[int, str], list[dict[str, float]]] = {}
     for repeat in range(options.repeats):
         for count in nodes:
-            for kind in [*(each.value for each in loads.TYPES), *(["STREAMS"] if count == 1 else [])]:
+            objects = [each.value for each in loads.TYPES]
+            kinds = [*objects, *(each + COLUMNS for each in objects), *(["STREAMS"] if count == 1 else [])]
+            for kind in kinds if options.only is None else [each for each in kinds if each in options.only]:
                 say(f"throughput: repeat {repeat + 1} of {options.repeats}, {count} Redis, {kind}")
                 with some(count) as servers:
                     version = servers.version
@@ -88,13 +94,17 @@ def both_at_once(servers: Servers, kind: str, number: int) -> dict[str, float]:
 
 
 def _send(line: Line, url: str, kind: str, number: int) -> dict[str, float]:
-    topic_type = TopicType(kind)
+    topic_type = TopicType(kind.removesuffix(COLUMNS))
     contents, priorities = loads.contents(number), loads.priorities(10_000)
     with RmqClient(url) as client:
         producer = client.producer(loads.topic(topic_type, SLOTS))
         line.ready()
         cpu_before_s, from_s = cpu_s(), time.time()
-        producer.send_many(loads.soon(topic_type, contents, priorities, DELAY_MS))
+        if kind.endswith(COLUMNS):
+            for part in loads.batches(contents, ROWS):
+                producer.send_columns(part, **loads.soon_in_columns(topic_type, len(part), priorities, DELAY_MS))
+        else:
+            producer.send_many(loads.soon(topic_type, contents, priorities, DELAY_MS))
         return {"from_s": from_s, "until_s": time.time(), "cpu_s": cpu_s() - cpu_before_s}
 
 
@@ -113,7 +123,8 @@ def _consume(line: Line, url: str, kind: str, number: int) -> dict[str, Any]:
                 finished.set()
 
     with RmqClient(url) as client:
-        client.listener(loads.topic(TopicType(kind), SLOTS), batch=loads.BATCH, threads=THREADS)(handle)
+        topic = loads.topic(TopicType(kind.removesuffix(COLUMNS)), SLOTS)
+        client.listener(topic, batch=loads.BATCH, columns=kind.endswith(COLUMNS), threads=THREADS)(handle)
         line.ready()
         cpu_before_s = cpu_s()
         client.start()
@@ -232,7 +243,7 @@ def tables(document: Document) -> str:
     return (
         f"{settings['messages']:,} messages of {settings['content_bytes']} bytes, {settings['slots']} slots, batches "
         f"of {settings['batch']}, one sending and one consuming process; RMQ's has {THREADS} threads. "
-        f"Clusters: {document['clusters']}. "
+        f"Clusters: {document['clusters']}. `in columns`: `send_columns`, and a listener with `columns=True`. "
         "`while sending`: consumed from the first delivery to the end of the sends. `end to end`: from the first "
         f"send to the last delivery; time topics wait {DELAY_MS / 1000:g} s of it.\n\n{first}\n\n{second}"
     )
@@ -255,11 +266,14 @@ def plot(document: Document, path: Path) -> None:
 
 
 def _name(kind: str) -> str:
-    return "Redis Streams" if kind == "STREAMS" else kind.replace("_", " ").lower() if kind.isupper() else kind
+    if kind == "STREAMS":
+        return "Redis Streams"
+    return kind.replace("_", " ").lower() if kind.isupper() or kind.endswith(COLUMNS) else kind
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--number", type=int, help="messages (400,000; quick: 100,000)")
+    parser.add_argument("--only", nargs="+", help="only these kinds, such as 'PRIORITY in columns'")
 
 
 BENCHMARK = Benchmark("throughput", measure, tables, plot, _arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, Topic, TopicType
 from rmq._model.messages import Message
@@ -63,6 +64,15 @@ def soon(
     if topic_type is TopicType.RANGE_MERGE:
         return merge_messages(contents, delay_ms)
     return (FixedTimeMessage(content, int(time.time() * 1000) + delay_ms) for content in contents)
+
+
+def soon_in_columns(topic_type: TopicType, number: int, priorities: Sequence[int], delay_ms: int) -> dict[str, Any]:
+    """Return the columns beside the contents for the same as `soon`."""
+    if topic_type is TopicType.PRIORITY:
+        return {"priorities": [priorities[n % len(priorities)] for n in range(number)]}
+    if topic_type is TopicType.RANGE_MERGE:
+        return {"time_range": delay_ms}
+    return {"fixed_times": [int(time.time() * 1000) + delay_ms] * number}
 
 
 def topic(topic_type: TopicType, slots: int = 1, suffix: str = "") -> Topic:
