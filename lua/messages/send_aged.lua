@@ -10,20 +10,24 @@
 -- ARGV[2]  max_backlog  most messages in this slot's store; 0 for no bound
 -- ARGV[3]  detailed     '1': say per message whether it was new
 -- ARGV[4]  number       of messages, 1 to 1,000
--- ARGV[5]  scale        of the scores: see aged
--- ARGV[6]  unit_ms      of the ages
--- ARGV[7..] messages  priority and content, alternating; then index (from 1) and body of those with one
+-- ARGV[5]  values       `number`; or 1: all messages have the same
+-- ARGV[6]  scale        of the scores: see aged
+-- ARGV[7]  unit_ms      of the ages
+-- ARGV[8..] messages  priority and content, alternating, see paired; then index (from 1) and body
 -- Returns: { number of new ones, '1' or '0' per message if detailed or with bodies, else '' }
 -- Errors: RMQ_FULL size max_backlog; OOM at maxmemory; nothing was written
 -- Complexity: O(n log N)
 -- Notes: atomic. Safe to repeat: a second time nothing changes.
 -- @include read_clock
 -- @include send_batch
+-- @include paired
 -- @include age_messages
 
 local slot = { store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], wake = KEYS[5] }
 local publish, max_backlog, detailed, number = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
-local scale, unit_ms = tonumber(ARGV[5]), tonumber(ARGV[6])
+local values = tonumber(ARGV[5])
+local scale, unit_ms = tonumber(ARGV[6]), tonumber(ARGV[7])
 
-age_messages(slot, scale, unit_ms, read_clock(), 7, number)
-return send_batch(slot, publish, max_backlog, detailed, number, 7, false, '0', 0)
+local messages, at = paired(8, number, values, ARGV[8])
+age_messages(slot, scale, unit_ms, read_clock(), messages, at, number)
+return send_batch(slot, publish, max_backlog, detailed, number, messages, at, false, '0', 0)

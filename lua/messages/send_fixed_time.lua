@@ -9,21 +9,25 @@
 -- ARGV[2]  max_backlog  most messages in this slot's store; 0 for no bound
 -- ARGV[3]  detailed     '1': say per message whether it was new
 -- ARGV[4]  number       of messages, 1 to 1,000
--- ARGV[5]  lowest       earliest fixed time of the batch, epoch ms
--- ARGV[6..] messages  fixed time in epoch ms and content, alternating; then index (from 1) and body of those with one
+-- ARGV[5]  values       `number`; or 1: all messages have the same
+-- ARGV[6]  lowest       earliest fixed time of the batch, epoch ms
+-- ARGV[7..] messages  fixed time in epoch ms and content, alternating, see paired; then index (from 1) and body
 -- Returns: { number of new ones, '1' or '0' per message if detailed or with bodies, else '' }
 -- Errors: RMQ_PAST now_ms lowest when `lowest` does not lie ahead; RMQ_FULL size max_backlog; OOM; nothing was written
 -- Complexity: O(n log N)
 -- Notes: atomic. Safe to repeat while the times lie ahead.
 -- @include read_clock
 -- @include send_batch
+-- @include paired
 
 local slot = { store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], wake = KEYS[5] }
 local publish, max_backlog, detailed, number = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
-local lowest = ARGV[5]
+local values = tonumber(ARGV[5])
+local lowest = ARGV[6]
 
 local now_ms = read_clock()
 if tonumber(lowest) <= now_ms then
-  return redis.error_reply('RMQ_PAST ' .. whole(now_ms) .. ' ' .. ARGV[5])
+  return redis.error_reply('RMQ_PAST ' .. whole(now_ms) .. ' ' .. lowest)
 end
-return send_batch(slot, publish, max_backlog, detailed, number, 6, false, lowest, now_ms)
+local messages, at = paired(7, number, values, ARGV[7])
+return send_batch(slot, publish, max_backlog, detailed, number, messages, at, false, lowest, now_ms)

@@ -52,11 +52,11 @@ if kind == 'RANGE_MERGE' or kind == 'DELAYED' then
   end
 end
 if scale > 1 then
-  age_messages(slot, scale, unit_ms, now_ms, 12, number)
+  age_messages(slot, scale, unit_ms, now_ms, ARGV, 12, number)
 end
 
 local keep_first, bound = kind == 'RANGE_MERGE', drop and 0 or max_backlog
-local reply = send_batch(slot, publish, bound, detailed, number, 12, keep_first, whole(lowest), now_ms)
+local reply = send_batch(slot, publish, bound, detailed, number, ARGV, 12, keep_first, whole(lowest), now_ms)
 if reply.err then
   return reply
 end

@@ -9,14 +9,18 @@
 -- ARGV[2]  max_backlog  most messages in this slot's store; 0 for no bound
 -- ARGV[3]  detailed     '1': say per message whether it was new
 -- ARGV[4]  number       of messages, 1 to 1,000
--- ARGV[5..] messages  priority and content, alternating; then index (from 1) and body of those with one
+-- ARGV[5]  values       `number`; or 1: all messages have the same
+-- ARGV[6..] messages  priority and content, alternating, see paired; then index (from 1) and body
 -- Returns: { number of new ones, '1' or '0' per message if detailed or with bodies, else '' }
 -- Errors: RMQ_FULL size max_backlog; OOM at maxmemory; nothing was written
 -- Complexity: O(n log N)
 -- Notes: atomic. Safe to repeat: a second time all of them overwrite themselves.
 -- @include send_batch
+-- @include paired
 
 local slot = { store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], wake = KEYS[5] }
 local publish, max_backlog, detailed, number = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
+local values = tonumber(ARGV[5])
 
-return send_batch(slot, publish, max_backlog, detailed, number, 5, false, '0', 0)
+local messages, at = paired(6, number, values, ARGV[6])
+return send_batch(slot, publish, max_backlog, detailed, number, messages, at, false, '0', 0)

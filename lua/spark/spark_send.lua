@@ -61,9 +61,10 @@ else
     end
   end
   if scale > 1 then
-    age_messages(slot, scale, unit_ms, now_ms, 12, number)
+    age_messages(slot, scale, unit_ms, now_ms, ARGV, 12, number)
   end
-  local reply = send_batch(slot, publish, max_backlog, false, number, 12, kind == 'RANGE_MERGE', whole(lowest), now_ms)
+  local reply = send_batch(slot, publish, max_backlog, false, number, ARGV, 12, kind == 'RANGE_MERGE', whole(lowest),
+    now_ms)
   if reply.err then
     return reply
   end

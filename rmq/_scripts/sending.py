@@ -88,10 +88,16 @@ class _Sends:
     ) -> Call[SendResult]:
         del turn
         script, number, limited = self._script, len(messages), self._limited
-        flat = message_args(messages)
-        settings = self._settings
+        columns, settings = Columns.of(messages), self._settings
+        scores = columns.scores
+        if limited:
+            flat = message_args(columns)
+        else:
+            alike = scores.count(scores[0]) == number
+            flat = shared_args(columns) if alike else message_args(columns)
+            settings = {**settings, "values": 1 if alike else number}
         if self._timed:
-            settings = {**settings, "lowest": min(cast("list[int]", flat[0 : 2 * number : 2]))}
+            settings = {**settings, "lowest": min(scores)}
         args = script.args(detailed=int(detailed), number=number, messages=flat, **settings)
 
         def parse(reply: list[Any]) -> SendResult:
@@ -114,6 +120,16 @@ def message_args(messages: Sequence[Encoded]) -> list[Argument]:
     columns = Columns.of(messages)
     args: list[Argument] = [0] * (2 * len(columns))
     args[::2], args[1::2] = columns.scores, columns.contents
+    return args + _body_args(columns)
+
+
+def shared_args(columns: Columns) -> list[Argument]:
+    """Return messages of one score as `paired` takes them: the score, the contents, then index and body likewise."""
+    return [columns.scores[0], *columns.contents, *_body_args(columns)]
+
+
+def _body_args(columns: Columns) -> list[Argument]:
+    args: list[Argument] = []
     for index, body in columns.bodied:
         args += (index + 1, body)
     return args

@@ -172,7 +172,7 @@ MUTANTS = (
     ),
     _mutant(
         "of a content sent twice the first priority counts",
-        ("store_batch", "fresh[name] = ARGV[i] --", "fresh[name] = fresh[name] or ARGV[i] --"),
+        ("store_batch", "fresh[name] = messages[i] --", "fresh[name] = fresh[name] or messages[i] --"),
     ),
     _mutant(
         "a bodied merge forgets the age", ("store_each", "local stored = slot.scale and", "local stored = false and")

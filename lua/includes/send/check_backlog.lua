@@ -1,15 +1,15 @@
--- Whether `number` messages (score, content, ... from ARGV[at]) fit into the slot's share of the backlog; those that
--- merge need no room, even where rollbacks have filled it beyond its bound. Returns a refusal or false.
-local function check_backlog(store, size, max_backlog, at, number)
+-- Whether `number` messages (score, content, ... from messages[at]) fit into the slot's share of the backlog; those
+-- that merge need no room, even where rollbacks have filled it beyond its bound. Returns a refusal or false.
+local function check_backlog(store, size, max_backlog, messages, at, number)
   if max_backlog == 0 or size + number <= max_backlog then
     return false
   end
   local seen, fresh = {}, 0
   for i = at + 1, at + 2 * number, 2 do
-    if not seen[ARGV[i]] and not redis.call('ZSCORE', store, ARGV[i]) then
+    if not seen[messages[i]] and not redis.call('ZSCORE', store, messages[i]) then
       fresh = fresh + 1
     end
-    seen[ARGV[i]] = true
+    seen[messages[i]] = true
   end
   if fresh > 0 and size + fresh > max_backlog then
     return redis.error_reply('RMQ_FULL ' .. size .. ' ' .. max_backlog)

@@ -1,6 +1,7 @@
--- What the three sends share, from the backlog's bound to the totals. Scores in ARGV are absolute by now. `lowest`:
--- the earliest due time of the batch as text, '0' for at once. Returns the reply. Each command costs a single send as
--- much as storing it: what is not there is not asked for, and the first write is also the check of its key.
+-- What the three sends share, from the backlog's bound to the totals. Scores in `messages` (score, content, ... from
+-- `at` on) are absolute by now. `lowest`: the earliest due time of the batch as text, '0' for at once. Returns the
+-- reply. Each command costs a single send as much as storing it: what is not there is not asked for, and the first
+-- write is also the check of its key.
 -- Consumers get a hint where nothing was due as early as `lowest`. A due one may be hidden by its twin in flight, and
 -- while few are in store, all of them: then only a later one counts, or none.
 -- @include whole
@@ -9,7 +10,7 @@
 -- @include store_each
 -- @include check_backlog
 -- @include begin_store
-local function send_batch(slot, publish, max_backlog, detailed, number, at, keep_first, lowest, now_ms)
+local function send_batch(slot, publish, max_backlog, detailed, number, messages, at, keep_first, lowest, now_ms)
   local in_flight, had_bodies = 0, false
   if redis.call('EXISTS', slot.prepare, slot.body) > 0 then
     in_flight, had_bodies = redis.call('ZCARD', slot.prepare), redis.call('HLEN', slot.body) > 0
@@ -23,21 +24,21 @@ local function send_batch(slot, publish, max_backlog, detailed, number, at, keep
     if size <= in_flight then
       waited_for = 0
     end
-    local refusal = check_backlog(slot.store, size, max_backlog, at, number)
+    local refusal = check_backlog(slot.store, size, max_backlog, messages, at, number)
     if refusal then
       return refusal
     end
   end
-  local accepted, with_bodies = redis.call('HINCRBY', slot.meta, 'accepted', number), #ARGV >= at + 2 * number
+  local accepted, with_bodies = redis.call('HINCRBY', slot.meta, 'accepted', number), #messages >= at + 2 * number
   if with_bodies and accepted == number and not had_bodies then
     redis.call('HSET', slot.meta, 'body_bound', '4096') -- the slot's first messages: no body is older
   end
   local new
-  local outcomes, begun = '', begin_store(slot.store, ARGV, at + 1, 2, number)
+  local outcomes, begun = '', begin_store(slot.store, messages, at + 1, 2, number)
   if detailed or had_bodies or with_bodies then
-    new, outcomes = store_each(slot, keep_first, at, number)
+    new, outcomes = store_each(slot, keep_first, messages, at, number)
   else
-    new = store_batch(slot, keep_first, at, number)
+    new = store_batch(slot, keep_first, messages, at, number)
   end
   if begun then
     end_skiplist(slot.store, '-inf')

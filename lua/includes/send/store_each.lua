@@ -1,14 +1,15 @@
--- Like store_batch, one message at a time, where outcomes are asked for or the slot has bodies: the body goes with
--- the entry. Behind the messages, ARGV holds index (from 1) and body of those that have one. Returns how many were new,
--- and per message '1' for new or '0' for merged. A body above 4 KiB ends what `body_bound` of meta promises to claims.
+-- Like store_batch, one message at a time, where outcomes are asked for or the slot has bodies: the body goes with the
+-- entry. Behind the messages, `messages` holds index (from 1) and body of those that have one. Returns how many were
+-- new, and per message '1' for new or '0' for merged. A body above 4 KiB ends what `body_bound` of meta promises to
+-- claims.
 -- @include with_own_age
 -- @include whole
-local function store_each(slot, keep_first, at, number)
+local function store_each(slot, keep_first, messages, at, number)
   local store, body = slot.store, slot.body
   local bodies, largest = {}, 0
-  for i = at + 2 * number, #ARGV, 2 do
-    bodies[tonumber(ARGV[i])] = ARGV[i + 1]
-    largest = math.max(largest, #ARGV[i + 1])
+  for i = at + 2 * number, #messages, 2 do
+    bodies[tonumber(messages[i])] = messages[i + 1]
+    largest = math.max(largest, #messages[i + 1])
   end
   if largest > 4096 then
     redis.call('HDEL', slot.meta, 'body_bound')
@@ -16,7 +17,7 @@ local function store_each(slot, keep_first, at, number)
   local had_bodies = redis.call('HLEN', body) > 0
   local new, outcomes = 0, {}
   for i = 1, number do
-    local score, content = ARGV[at + 2 * i - 2], ARGV[at + 2 * i - 1]
+    local score, content = messages[at + 2 * i - 2], messages[at + 2 * i - 1]
     local added
     if keep_first then
       added = redis.call('ZADD', store, 'NX', score, content)

@@ -21,6 +21,7 @@ SETTINGS = {
     "detailed",
     "number",
     "messages",
+    "values",
     "max_backlog",
     "kind",
     "drop",

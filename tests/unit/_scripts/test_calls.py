@@ -32,7 +32,7 @@ A, B = Encoded(1, b"a", 50, b"body"), Encoded(1, b"b", 40, None)
 
 
 @pytest.mark.parametrize(
-    ("topic", "script", "lowest"),
+    ("topic", "script", "settings"),
     [
         (MERGE, "send_range_merge", [40]),
         (PRIORITY, "send_priority", []),
@@ -40,13 +40,16 @@ A, B = Encoded(1, b"a", 50, b"body"), Encoded(1, b"b", 40, None)
         (FIXED, "send_fixed_time", [40]),
     ],
 )
-def test_a_send(topic: Topic, script: str, lowest: list[int]) -> None:
+def test_a_send(topic: Topic, script: str, settings: list[int]) -> None:
     call = sending.send_calls(topic.changed(max_backlog=10))(1, [B, A], detailed=True)
     assert call.script == script
     assert call.keys == ("t_1", "prepare{t_1}", "body{t_1}", "meta{t_1}", "wake{t_1}")
-    assert list(call.args) == ["PUBLISH", 3, 1, 2, *lowest, 40, b"b", 50, b"a", 2, b"body"]
+    assert list(call.args) == ["PUBLISH", 3, 1, 2, 2, *settings, 40, b"b", 50, b"a", 2, b"body"]
     assert call.parse([b"1", b"01"]) == SendResult(1, 1, (False, True))
     assert sending.send_calls(topic)(1, [A]).parse([b"1", b"1"]) == SendResult(1, 0)
+    shared = sending.send_calls(topic)(1, [A, B._replace(score=50), A])
+    settings = [50] if settings == [40] else settings
+    assert list(shared.args) == ["PUBLISH", 0, 0, 3, 1, *settings, 50, b"a", b"b", b"a", 1, b"body", 3, b"body"]
 
 
 def test_a_claim() -> None:
