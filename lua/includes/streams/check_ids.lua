@@ -22,6 +22,9 @@ local function check_ids(store, at, number)
       local id = ARGV[at + 2]
       if not last then
         local about = redis.pcall('XINFO', 'STREAM', store)
+        if about.err and redis.call('EXISTS', store) == 1 then -- no right to it
+          return about, 0
+        end
         for i = 1, about.err and 0 or #about, 2 do
           last = about[i] == 'last-generated-id' and about[i + 1] or last
         end

@@ -29,7 +29,7 @@ from rmq._model.messages import Encoded
 from rmq._model.replies import ControlResult
 from rmq._model.retry import ImmediateRetry
 from rmq._transport.script_library import default_scripts
-from rmq.errors import ScriptFailedError
+from rmq.errors import RmqError, ScriptFailedError
 from rmq.spark import calls
 from rmq.spark.calls import Driver, Reading
 from rmq.spark.marks import Mark, send_once
@@ -249,3 +249,15 @@ def test_who_may_not_read_definitions_is_told_the_key() -> None:
         for use in (client.topics, lambda: client.topic("shop.jobs")):
             with pytest.raises(ScriptFailedError, match="NOPERM: this user of Redis may not read the key rmq:topics"):
                 use()
+
+
+def test_ids_of_ones_own_without_the_right_to_read_the_last_one() -> None:
+    """Nothing is stored, and the error names what Redis said."""
+    topic = Topic("shop.ids", TopicType.STREAM)
+    acls = [[right for right in acl if not right.startswith("+xinfo|stream")] for acl in documented()]
+    with served(acls) as client:
+        producer = client.producer(topic)
+        producer.send(StreamMessage("c"))  # without one it needs no such right
+        with pytest.raises(RmqError, match=r"(?i)permission|can't run this command"):
+            producer.send(StreamMessage("b", id="9999999999999-0"))
+        assert len(list(client.stream(topic).range())) == 1
