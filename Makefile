@@ -26,7 +26,7 @@ BENCH := $(VENV)/.installed-bench
 SPARK := $(VENV)/.installed-spark
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test coverage test-failed test-redis test-servers test-thrice test-stalls test-long test-spark-long test-docker chaos campaign histories simulation simulation-planted bench bench-peers bench-rivals mutants check lint lint-lua types layers headers format constraints clean
+.PHONY: help demo demo-spark test coverage test-failed test-redis test-servers test-thrice test-stalls test-long test-spark-long test-docker chaos campaign histories simulation simulation-planted bench bench-peers bench-rivals mutants docs check lint lint-lua types layers headers format constraints clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -126,6 +126,9 @@ bench-rivals: $(BENCH)  ## See what other merging queues lose, each with its own
 mutants: $(DEV)  ## Plant bugs in the scripts and see that the tests catch each
 	$(call record,mutants) $(BIN)/python tests/mutants/run.py
 
+docs: $(DEV)  ## Build the documentation site strictly, offline, in build/docs/site
+	$(BIN)/python -m docs_site
+
 check: lint types layers headers  ## Everything that needs no server: format, lint, types, layers, script headers
 
 lint: $(DEV) lint-lua
@@ -156,7 +159,7 @@ format: $(DEV)  ## Format the code, sort imports and mend what ruff can mend
 constraints:  ## Resolve all dependencies anew and pin them in constraints.txt
 	rm -rf .venv-constraints
 	$(PYTHON) -m venv .venv-constraints
-	.venv-constraints/bin/python -m pip install --quiet --editable '.[dev,bench,spark,spark-local,embedded]'
+	.venv-constraints/bin/python -m pip install --quiet --editable '.[dev,bench,docs,spark,spark-local,embedded]'
 	.venv-constraints/bin/python -m pip freeze --exclude-editable > constraints.txt
 	rm -rf .venv-constraints
 
