@@ -25,7 +25,7 @@ FENCING = ("zk_expire", "zk_stall", "zk_down")
 """Troubles through which a slot passes to another owner while a handler runs."""
 
 PATIENCE_S = 30.0
-"""What is due is claimed in this time where nothing is wrong: handlers may be busy so long."""
+"""What is due is claimed in this time where nothing is wrong, not counting the time in which handlers are busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def fifo(history: History) -> Iterator[Violation]:
 
 
 def starved(history: History) -> Iterator[Violation]:
-    """What is due does not wait long where nothing is wrong."""
+    """What is due does not wait long where nothing is wrong and those who handle its topic are idle."""
     for (topic, _), (sends, runs) in history.of_content().items():
         kind = history.topics[topic].kind
         for sent in sends:
@@ -179,16 +179,27 @@ def starved(history: History) -> Iterator[Violation]:
             if not claimed:
                 continue
             claimed_ms = min(claimed)
+            [first, *_] = (run for run in runs if run.claimed_ms == claimed_ms)
             before = [each for each in sends if each.executed_ms and each.executed_ms[-1] <= claimed_ms]
             # a later send of the same content may have put it off
             due_ms = max(_due_ms(each, kind, latest=True) for each in (before if kind == "fixed" else [sent]))
-            if claimed_ms - due_ms > PATIENCE_S * 1000:
-                from_s, to_s = clock_s(sent.executed_ms[0]), clock_s(claimed_ms)
-                if not any(
+            from_s, to_s = clock_s(sent.executed_ms[0]), clock_s(claimed_ms)
+            if (late_s := (claimed_ms - due_ms) / 1000) > PATIENCE_S:
+                if late_s - _busy_s(history, first, clock_s(due_ms), to_s) > PATIENCE_S and not any(
                     each.from_s < to_s and each.to_s > from_s - PATIENCE_S and each.kind != "lose_hints"
                     for each in history.troubles
                 ):
                     yield Violation("starved", f"{_sent(sent)} was claimed {claimed_ms - due_ms} ms late")
+
+
+def _busy_s(history: History, run: Run, from_s: float, to_s: float) -> float:
+    """Return for how long within a time the process of a run handled messages of its topic, in any group."""
+    busy_s, name = 0.0, run.topic.partition("@")[0]
+    for each in sorted(history.runs, key=lambda each: each.start_s):
+        if each.process == run.process and each.topic.partition("@")[0] == name and each.start_s < to_s:
+            since_s, from_s = from_s, max(from_s, min(each.end_s, to_s))
+            busy_s += from_s - max(since_s, min(each.start_s, from_s))
+    return busy_s
 
 
 def stolen(history: History) -> Iterator[Violation]:

@@ -211,6 +211,11 @@ CASES = (
         history(sent(0, 1), run(40, 41), trouble("stall", 2, 30)),
     ),
     Case(
+        "starved",  # who claims it in the end was busy with others for 1.5 s of the time
+        history(sent(1, 0, content="d"), run(1, 2.5, (1,), content="d"), sent(0, 2), run(33, 34)),
+        history(sent(1, 0, content="d"), run(1, 2.5, (1,), content="d"), sent(0, 2), run(32.4, 34)),
+    ),
+    Case(
         "starved",  # nobody may depend on hints
         history(sent(0, 1), run(40, 41), trouble("lose_hints", 0, 60)),
         history(sent(0, 1), run(20, 21), trouble("lose_hints", 0, 60)),
