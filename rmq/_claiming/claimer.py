@@ -118,20 +118,27 @@ class Claimer:
         if hints.due:
             self._hint(hints.due)
 
-    def look(self, *, at_all: bool = False) -> None:
+    @property
+    def parts(self) -> int:
+        """In how many parts `look` looks at the slots where it is asked to."""
+        return self._poller.parts(len(self._owners))
+
+    def look(self, *, at_all: bool = False, in_parts: bool = False) -> None:
         """Ask Redis when each slot is due: catches lost hints, others' nacks and leases that ran out.
 
         In a cluster each slot costs a call of its own. There only some are looked at in turn, as long as hints arrive.
 
         Args:
             at_all: Look at all slots even so.
+            in_parts: Look at a part of many slots, of which there are `parts`, and at the next one with the next call:
+                to look at all of them at once would keep messages waiting.
 
         Raises:
             RedisUnavailableError: No answer until the deadline.
             ScriptFailedError: A slot is broken; the others were looked at.
         """
         self.throttle.follow()
-        for times, now_ms, asked_s in self._poller.look(self.schedule.slots, at_all):
+        for times, now_ms, asked_s in self._poller.look(self.schedule.slots, at_all, in_parts):
             with self.changed:
                 self.schedule.learn(times, now_ms, monotonic_s(), asked_s)
                 self.changed.notify_all()

@@ -39,9 +39,13 @@ class DuePoller:
         self._source = source
         self._next = 0
 
-    def look(self, slots: Sequence[int], at_all: bool) -> Iterator[DueTimes]:
+    def parts(self, slots: int) -> int:
+        """Return in how many parts `look` looks at so many slots of one server."""
+        return 1 if self._connections.apart else max(1, -(-slots // LOOK_SLOTS))
+
+    def look(self, slots: Sequence[int], at_all: bool, in_parts: bool = False) -> Iterator[DueTimes]:
         """Look at the slots whose turn it is, or at all of them; raises as `Claimer.look`, after the last answer."""
-        slots = self._in_turn(slots, at_all)
+        slots = self._in_turn(slots, at_all, in_parts)
         failed: list[RmqError] = []
         for first in range(0, len(slots), LOOK_SLOTS):
             part = slots[first : first + LOOK_SLOTS]
@@ -58,12 +62,13 @@ class DuePoller:
             self.missed = True
             raise failed[0]
 
-    def _in_turn(self, slots: Sequence[int], at_all: bool) -> Sequence[int]:
-        if at_all or self.missed or not self._connections.apart:
+    def _in_turn(self, slots: Sequence[int], at_all: bool, in_parts: bool) -> Sequence[int]:
+        if at_all or self.missed or not (self._connections.apart or in_parts):
             self.missed = False
             return slots
-        first, self._next = self._next % max(1, len(slots)), self._next + ROTATED_SLOTS
-        return (*slots[first:], *slots[:first])[:ROTATED_SLOTS]
+        size = ROTATED_SLOTS if self._connections.apart else LOOK_SLOTS
+        first, self._next = self._next % max(1, len(slots)), self._next + size
+        return (*slots[first:], *slots[:first])[:size]
 
     def _look_one_by_one(self, slots: Sequence[int]) -> Generator[DueTimes, None, list[RmqError]]:
         """Look at slots of a cluster; return the errors of those whose node is down, if none of them answers.

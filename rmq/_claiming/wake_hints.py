@@ -106,7 +106,7 @@ class HintReader:
             self._subscribe()
             until_s = monotonic_s() + timeout_s
             while self._lines and not self._closing:
-                if self._take_all(found) and len(found) < MOST_HINTS:
+                if self._take_all(found) and not found:
                     continue
                 now_s = monotonic_s()
                 asked_s = [line.asked_s + CONFIRM_S for line in self._lines.values() if line.asked]
@@ -190,13 +190,19 @@ class HintReader:
             self._lose(node)
 
     def _take_all(self, found: list[tuple[int, int]]) -> bool:
-        """Take all replies that have arrived; return whether there were any."""
+        """Take the replies that have arrived; return whether there were any.
+
+        The socket is asked once: each time that this thread asks the system, another one may keep Python's lock for 5
+        ms. What comes meanwhile is for the next reading.
+        """
         any_ = False
         for node, line in list(self._lines.items()):
             try:
-                while len(found) < MOST_HINTS and line.wire.can_read():
+                readable = len(found) < MOST_HINTS and line.wire.can_read()
+                while readable:
                     any_ = True
                     self._take_one(node, line, found)
+                    readable = len(found) < MOST_HINTS and line.wire.has_data
             except WireBrokenError:
                 any_ = True
                 self._lose(node)

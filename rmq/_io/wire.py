@@ -161,6 +161,11 @@ class Wire:
         self.send_command(*args)
         return self.read()
 
+    @property
+    def has_data(self) -> bool:
+        """Whether something is here already, a part of a reply at least; asks nobody."""
+        return self._reader.has_data()
+
     def can_read(self, timeout_s: float = 0.0) -> bool:
         """Wait up to `timeout_s` for something to read; also true once the server has hung up."""
         if self._reader.has_data() or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):

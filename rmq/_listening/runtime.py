@@ -202,7 +202,7 @@ class ListenerRuntime:
         next_look_s = 0.0
         while not self.stopping.is_set():
             try:
-                hints = self._hints.read(0.25)
+                hints = self._hints.read(min(0.25, max(0.0, next_look_s - monotonic_s())))
                 if self._gate is not None:
                     self._gate.decide()
                 for thread in self._threads:
@@ -210,9 +210,9 @@ class ListenerRuntime:
                 for claimer in self._claimers:
                     claimer.take_hints(hints)
                 if hints.missed or monotonic_s() >= next_look_s:
-                    next_look_s = monotonic_s() + LOOK_EVERY_S
+                    next_look_s = monotonic_s() + LOOK_EVERY_S / max(claimer.parts for claimer in self._claimers)
                     for claimer in self._claimers:
-                        claimer.look()
+                        claimer.look(in_parts=True)
                 if not self._hints.connected:
                     self.stopping.wait(0.25)
             except Exception as error:

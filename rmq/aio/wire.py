@@ -130,6 +130,11 @@ class AsyncWire(Wire):
             raise reply
         return reply
 
+    @property
+    def has_data(self) -> bool:
+        """Whether a reply is here already; asks nobody."""
+        return self._replies.any()
+
     def can_read(self, timeout_s: float = 0.0) -> bool:
         """Wait up to `timeout_s` for something to read; also true once the server has hung up."""
         if timeout_s > 0 and not self._replies.any():

@@ -283,6 +283,10 @@ class SimulatedWire:
         self.send_command(*args)
         return self.read()
 
+    @property
+    def has_data(self) -> bool:
+        return bool(self._open_link().arrived)
+
     def can_read(self, timeout_s: float = 0.0) -> bool:
         link = self._open_link()
         if not link.arrived and timeout_s > 0:

@@ -485,3 +485,24 @@ def test_an_outcome_that_comes_while_a_claim_is_under_way_is_not_dropped(
         worker.finish()
         assert left_in(stats_of(client, topic)) == (0, 0, 0, 0)
         connections.close()
+
+
+def test_many_slots_are_looked_at_part_by_part(
+    client: RmqClient, connections: Connections, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=1_024)
+    claimer = Claimer(connections, topic, range(1_024))
+    assert claimer.parts == 4
+    claims = ClaimExecutor(claimer, HOLDER)
+    while claimer.wait_s(1.0) == 0:  # each is due until a claim says otherwise
+        claims.claim(500)
+    claimer.look(in_parts=True)  # the first look of all
+    bases = {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(20_000)}
+    client.producer(topic).send_many(
+        PriorityMessage(f"m{slot}", 100, slot_basis=bases[slot]) for slot in (5, 300, 600, 999)
+    )
+    found: list[list[str]] = []
+    for _ in range(4):
+        claimer.look(in_parts=True)
+        found.append(texts(claims.claim(10).deliveries))
+    assert found == [["m5"], ["m300"], ["m600"], ["m999"]]
