@@ -22,7 +22,7 @@
 -- ARGV[11]  publish       command for the wake hint: PUBLISH or SPUBLISH
 -- ARGV[12]  most_bytes    of fields and values to hand over; the first entry may have more
 -- ARGV[13]  piece         how many entries to read before their sizes are known, from 1
--- ARGV[14]  own         '1': read new entries in a name of the claim's own: see holder_of
+-- ARGV[14]  own         0, or: read new entries in a name of the claim's own, with this stamp at least: see holder_of
 -- ARGV[15..] settlements  nacks, acks and whole claims to settle first: see settle_entries and settle_whole_reads
 -- Returns: { now_ms, next_due_ms, swept, stale ids, entries, ids that were trimmed or deleted before they were acked,
 --   ids and contents of further entries: first deliveries, with no other field; entries behind these; scores of whole
@@ -60,7 +60,7 @@ local epoch, ensemble, lease_ms, max_retries = ARGV[1], ARGV[2], tonumber(ARGV[5
 local limit, scan_limit = tonumber(ARGV[7]), tonumber(ARGV[8])
 local max_dead_age, max_dead = tonumber(ARGV[9]), tonumber(ARGV[10])
 local publish, most_bytes, piece = ARGV[11], tonumber(ARGV[12]), tonumber(ARGV[13])
-local in_own_name = ARGV[14] == '1'
+local least_stamp = tonumber(ARGV[14])
 
 local now_ms = read_clock()
 local refusal, newer, paused = check_fence(slot.meta, epoch, ensemble)
@@ -134,9 +134,9 @@ if limit > 0 and not paused and busy_until == 0 then
     -- who does much of the other work takes few new ones: those left over are due at once
     room = out.work <= 48 and math.min(room, 250) or room
     local reader = slot.consumer
-    if in_own_name then
+    if least_stamp > 0 then
       -- the one before is for what is taken now; a group that was removed and made anew has not had it, either
-      stamp = math.max(now_ms, tonumber(saved[6] or 0) + 2, tonumber(sizes[3] or 0) + 1)
+      stamp = math.max(now_ms, least_stamp, tonumber(saved[6] or 0) + 2, tonumber(sizes[3] or 0) + 1)
       redis.call('HSET', meta, 'stamp', whole(stamp))
       redis.call('HSET', slot.meta, 'stamp', whole(stamp))
       reader = slot.consumer .. '#' .. whole(stamp)

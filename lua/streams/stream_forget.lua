@@ -31,7 +31,7 @@ redis.call('ZCARD', slot.retry)
 redis.call('HLEN', slot.error)
 local found = redis.pcall('XINFO', 'CONSUMERS', slot.store, slot.group)
 found = found.err and {} or found
-local removed, given_back, totals, lost, named = 0, 0, {}, {}, consumer ~= ''
+local removed, given_back, totals, lost, named, left = 0, 0, {}, {}, consumer ~= '', false
 local seen_ms = idle_ms -- of its names, the one that was seen last counts
 for _, row in ipairs(found) do
   if named and belongs(row[2], consumer) then
@@ -49,7 +49,9 @@ for i = #found, 1, -1 do -- the names of its claims come before its own
     end
     given_back, pending = given_back + #held, pending - #held
   end
-  if meant and pending <= 0 and (named or idle >= idle_ms) and removed < limit then
+  left = left or named and meant and pending > 0 -- its own name goes last: then nothing of it is left
+  if meant and pending <= 0 and (named and (name ~= consumer or not left) or not named and idle >= idle_ms)
+      and removed < limit then
     redis.call('XGROUP', 'DELCONSUMER', slot.store, slot.group, name)
     removed = removed + (string.find(name, '#', 1, true) and 0 or 1)
   end

@@ -23,12 +23,12 @@ local publish, max_backlog, detailed, number = ARGV[1], tonumber(ARGV[2]), ARGV[
 
 local size = redis.call('XLEN', store)
 redis.call('HLEN', meta)
-if max_backlog > 0 and size + number > max_backlog then
-  return redis.error_reply('RMQ_FULL ' .. size .. ' ' .. max_backlog)
-end
 local wrong, there = check_ids(store, 5, number)
 if wrong then
   return wrong
+end
+if max_backlog > 0 and there < number and size + number - there > max_backlog then
+  return redis.error_reply('RMQ_FULL ' .. size .. ' ' .. max_backlog)
 end
 
 local at, ids = 5, {}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rmq._claiming.claim_round import PATIENCE_S, Visit, groups_of
 from rmq._claiming.claimer import Claimer
 from rmq._model.replies import ClaimReply
 from rmq._scripts import claiming
-from rmq._scripts.claiming import CLAIM_BYTES, NO_OUTCOMES
+from rmq._scripts.claiming import CLAIM_BYTES, NO_OUTCOMES, Outcomes
 from rmq._transport.call import Call
 from rmq._transport.dispatch import Awaited, Dispatch
 from rmq.errors import ClientClosedError, ForkedClientError, RmqError, ScriptFailedError
@@ -98,13 +99,18 @@ class ClaimCalls:
             claim_call(
                 visit.slot,
                 visit.limit,
-                NO_OUTCOMES if visit.settlements is None else visit.settlements.outcomes(self._source.is_whole),
+                self._outcomes(visit),
                 owner=visit.owner,
                 start=visit.start,
                 most_bytes=most_bytes,
             )
             for visit in visits
         ]
+
+    def _outcomes(self, visit: Visit) -> Outcomes:
+        if visit.settlements is None:
+            return NO_OUTCOMES
+        return visit.settlements.outcomes(partial(self._source.is_whole, visit.slot))
 
     def _of_visits(
         self, calls: Sequence[ClaimCall], groups: Sequence[tuple[int, int]], replies: Sequence[Any]

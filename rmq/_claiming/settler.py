@@ -113,7 +113,7 @@ class Settler:
             whole: list[tuple[int, Sequence[Delivery]]] = []
             for score, part in claims:
                 number = number_of(part)
-                if number > 1 and writer.is_whole(score, number) and not any(map(_individually, part)):
+                if number > 1 and writer.is_whole(slot, score, number) and not any(map(_individually, part)):
                     whole.append((score, part))
             for first in range(0, len(whole), WHOLE_BATCH):
                 batch = whole[first : first + WHOLE_BATCH]

@@ -49,6 +49,11 @@ def own_score(stamp: int) -> int:
     return stamp * 1000 + 1
 
 
+def stamp_of(score: int) -> int:
+    """Return the stamp of the claim that gave its entries this score."""
+    return score // 1000
+
+
 Position = str | int | datetime
 """A position in a stream: an entry's id, epoch ms, or an aware `datetime`."""
 

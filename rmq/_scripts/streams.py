@@ -143,11 +143,12 @@ def claim(
     *,
     owner: Owner = NO_OWNER,
     most_bytes: int = CLAIM_BYTES,
-    own: bool = False,
+    own: int = 0,
 ) -> Call[ClaimReply[StreamClaimed]]:
     """Build the claim of up to `limit` entries (0 to `MAX_BATCH`), which first settles earlier deliveries.
 
-    `own`: it reads new entries in a name of its own. Then they can be acked as a whole: see `ClaimReply.own`.
+    `own`, if not 0: it reads new entries in a name of its own, with this stamp at least. Then they can be acked as a
+    whole: see `ClaimReply.own`. A consumer names a stamp that it has not seen: a server may have forgotten a claim.
     """
     whole = [len(outcomes.whole), *chain.from_iterable(outcomes.whole)]
     args = _CLAIM.args(

@@ -54,9 +54,9 @@ class Source(ABC, Generic[M]):
     ) -> Call[ClaimReply[M]]:
         """Build a claim that first settles earlier deliveries, for callers that claim from several slots at once."""
 
-    def is_whole(self, claim_score: int, number: int) -> bool:
+    def is_whole(self, slot: int, claim_score: int, number: int) -> bool:
         """Return whether Redis may be asked to ack a claim as a whole, of which these are so many deliveries."""
-        del claim_score, number
+        del slot, claim_score, number
         return True
 
     @abstractmethod

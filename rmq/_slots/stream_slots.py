@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rmq._model.deliveries import Delivery, Holder
-from rmq._model.entries import StreamDelivery, Trimmed, checked_consumer
+from rmq._model.entries import StreamDelivery, Trimmed, checked_consumer, stamp_of
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.replies import ClaimReply, ExtendReply, Redriven, StreamClaimed
 from rmq._model.reports import reporter
@@ -139,11 +139,12 @@ class GroupSlots(Source[StreamClaimed]):
         self.group = member.group
         self._newest = NewestDeliveries()
         self._busy: set[int] = set()
-        self._own: dict[int, int] = {}
+        self._own: dict[tuple[int, int], int] = {}
+        self._unseen: dict[int, int] = {}
 
-    def is_whole(self, claim_score: int, number: int) -> bool:
+    def is_whole(self, slot: int, claim_score: int, number: int) -> bool:
         """Return whether these are all entries that this claim has read: what Redis does not check."""
-        return self._own.get(claim_score) == number
+        return self._own.get((slot, claim_score)) == number
 
     def claim_call(
         self,
@@ -156,7 +157,7 @@ class GroupSlots(Source[StreamClaimed]):
         most_bytes: int = CLAIM_BYTES,
     ) -> Call[ClaimReply[StreamClaimed]]:
         del start  # a stream has no ranks
-        own = limit >= OWN_FROM and slot in self._busy
+        own = self._unseen.get(slot, 1) if limit >= OWN_FROM and slot in self._busy else 0
         return streams.claim(
             self.topic, slot, self.member, limit, outcomes, owner=owner, most_bytes=most_bytes, own=own
         )
@@ -186,7 +187,8 @@ class GroupSlots(Source[StreamClaimed]):
             self._busy.discard(slot)
         if reply.own is not None:
             score, number = reply.own
-            self._own[score] = number
+            self._own[slot, score] = number  # two slots may give the same stamp
+            self._unseen[slot] = stamp_of(score) + 1
             if len(self._own) > MOST_NOTED:  # those of long ago were acked by name, or have lost their leases
                 for old in list(self._own)[: MOST_NOTED // 2]:
                     self._own.pop(old, None)

@@ -11,7 +11,7 @@ from rmq._model.messages import encode
 from rmq._model.replies import SendResult
 from rmq._scripts import streams
 from rmq._transport.connections import Connections
-from rmq.errors import EntryIdError, InvalidMessageError
+from rmq.errors import BacklogFullError, EntryIdError, InvalidMessageError
 from tests.conftest import MakeTopic
 
 
@@ -77,6 +77,19 @@ def test_a_repeat_sends_only_what_is_not_there(topic: Topic, redis_client: Any, 
     assert send(connections, topic, *messages[:3]).ids == ("1-1", "1-2", "1-3")
     assert send(connections, topic, *messages).ids == tuple(f"1-{number}" for number in range(1, 6))
     assert (len(entries(redis_client, topic)), accepted(redis_client, topic)) == (5, 5)
+
+
+def test_a_repeat_needs_room_only_for_what_is_not_there(
+    make_topic: MakeTopic, redis_client: Any, connections: Connections
+) -> None:
+    topic = make_topic(TopicType.STREAM, checked=False, slots=1, max_backlog=3)
+    messages = [StreamMessage(f"{number}", id=f"1-{number}") for number in range(1, 5)]
+    send(connections, topic, *messages[:2])
+    assert send(connections, topic, *messages[:3]).ids == ("1-1", "1-2", "1-3")
+    assert send(connections, topic, *messages[:3]).ids == ("1-1", "1-2", "1-3")
+    with pytest.raises(BacklogFullError):
+        send(connections, topic, *messages)
+    assert (len(entries(redis_client, topic)), accepted(redis_client, topic)) == (3, 3)
 
 
 @pytest.mark.parametrize("wrong", ["", "5", "0-0", "-1-0", "01-0", "5-*", "a-b", f"{2**53}-0", f"1-{2**53}", 5])

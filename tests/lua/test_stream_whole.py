@@ -152,6 +152,23 @@ def test_what_is_given_back_is_no_longer_in_the_claim(
     assert connections.run(streams.group_stats(topic, 0, "g")).unaccounted == 0
 
 
+def test_a_consumer_is_removed_once_nothing_is_left_of_its_claims(
+    topic: Topic, claimed: ClaimReply[StreamClaimed], redis_client: Any, connections: Connections
+) -> None:
+    for number in range(NUMBER):
+        redis_client.xadd(f"{topic.name}_0", {"content": number})
+    assert connections.run(streams.claim(topic, 0, ME, 100, own=True)).own is not None
+    assert connections.run(streams.claim(topic, 0, ME, 100)).messages == ()
+    redis_client.xgroup_createconsumer(f"{topic.name}_0", "g", "me")
+    removed, given_back = 0, 0
+    while not removed:
+        removed, some = connections.run(streams.forget(topic, 0, "g", "me", 0, 2))
+        given_back += some
+        assert removed or some
+    assert (removed, given_back) == (1, len(claimed.messages) + NUMBER)
+    assert names(redis_client, topic) == {b"(waiting)"}
+
+
 def test_a_consumer_that_was_seen_in_one_of_its_names_is_not_removed(
     topic: Topic, claimed: ClaimReply[StreamClaimed], connections: Connections
 ) -> None:
@@ -190,6 +207,17 @@ def test_no_two_claims_have_a_name_in_common(topic: Topic, redis_client: Any, co
         assert reply.own is not None
         scores.append(reply.own[0])
     assert scores == sorted(set(scores))
+
+
+def test_a_claim_has_no_name_that_its_consumer_knows_from_before(
+    topic: Topic, claimed: ClaimReply[StreamClaimed], redis_client: Any, connections: Connections
+) -> None:
+    """A server that has forgotten a claim, and whose clock is behind, would give its stamp once more."""
+    assert claimed.own is not None
+    unseen = claimed.own[0] // 1000 + 10**9
+    redis_client.xadd(f"{topic.name}_0", {"content": "next"})
+    own = connections.run(streams.claim(topic, 0, ME, 100, own=unseen)).own
+    assert own == (own_score(unseen), 1)
 
 
 def test_an_ack_of_a_claim_of_a_group_that_was_removed_changes_nothing(

@@ -14,13 +14,17 @@ from rmq._model.deliveries import Delivery
 from rmq._model.entries import StreamDelivery
 from rmq._model.owner import NO_OWNER
 from rmq._model.replies import ClaimReply, ExtendReply, StreamClaimed
+from rmq._scripts.keys import group_keys, slot_keys
 from rmq._scripts.streams import Member
 from rmq._slots.newest_deliveries import FEWEST_KEPT, NewestDeliveries
-from rmq._slots.stream_slots import GroupSlots
+from rmq._slots.stream_slots import OWN_FROM, GroupSlots
 from rmq._transport.connections import Connections
 from tests.conftest import MakeTopic
 from tests.integration._claiming.test_claimer import HOLDER
 from tests.support.streams import pending_rows
+
+STAMP = 5 * 10**12
+"""Later than any clock says."""
 
 
 @pytest.fixture
@@ -72,6 +76,63 @@ def test_a_forgotten_delivery_is_not_renewed_by_the_lease_of_the_next_one(
         assert consumer.extend([first, second]) == [first]
         assert [delivery.lost for delivery in (first, second)] == [True, False]
         assert second.ack()
+
+
+def fill(client: RmqClient, topic: Topic, *numbers: int) -> None:
+    """Send so many entries to each slot."""
+    for slot, number in enumerate(numbers):
+        basis = basis_of(topic, slot)
+        client.producer(topic).send_many(StreamMessage(f"{each}", slot_basis=basis) for each in range(number))
+
+
+def basis_of(topic: Topic, slot: int) -> str:
+    return next(str(each) for each in range(1_000) if topic.slot_of(str(each).encode()) == slot)
+
+
+def set_stamp(plain: Any, topic: Topic, slot: int, stamp: int) -> None:
+    """Let the next claim in a name of its own have the stamp behind this one."""
+    plain.hset(slot_keys(topic.name, slot).meta, "stamp", stamp)
+    plain.hset(group_keys(topic.name, slot, "g").group, "stamp", stamp - 1)
+
+
+def test_claims_of_two_slots_with_one_stamp_are_acked_each_by_itself(
+    client: RmqClient, make_topic: MakeTopic, redis_client: Any
+) -> None:
+    """Redis acks all that a claim still holds: the client has to know that nothing of it is open."""
+    topic = make_topic(TopicType.STREAM, checked=False, slots=2)
+    fill(client, topic, 40 + OWN_FROM, 36 + OWN_FROM)
+    with client.consumer(topic, group="g", start="all") as consumer:
+        consumer.ack(consumer.poll(2 * OWN_FROM, 10.0))
+        for slot in range(2):
+            set_stamp(redis_client, topic, slot, STAMP)
+        page = consumer.poll(100, 10.0)
+        assert len({delivery.claim_score for delivery in page}) == 1
+        parts = [[delivery for delivery in page if delivery.slot == slot] for slot in range(2)]
+        assert [len(part) for part in parts] == [40, 36]
+        assert consumer.ack(parts[0][:36]) == []
+        assert len(pending_rows(redis_client, topic, 0, "g")) == 4
+        assert consumer.ack(parts[1]) == []
+        assert len(pending_rows(redis_client, topic, 1, "g")) == 0
+        assert consumer.ack(parts[0][36:]) == []
+        assert len(pending_rows(redis_client, topic, 0, "g")) == 0
+
+
+def test_a_late_ack_of_a_forgotten_claim_does_not_end_the_next_one(
+    client: RmqClient, topic: Topic, redis_client: Any
+) -> None:
+    fill(client, topic, 2 * OWN_FROM)
+    with client.consumer(topic, group="g", start="all") as consumer:
+        consumer.poll(OWN_FROM, 10.0)
+        set_stamp(redis_client, topic, 0, STAMP)
+        first = consumer.poll(OWN_FROM, 10.0)
+        forget_the_claim(redis_client, topic, "g")
+        set_stamp(redis_client, topic, 0, STAMP)
+        second = consumer.poll(2 * OWN_FROM, 10.0)
+        assert {delivery.name for delivery in first} < {delivery.name for delivery in second}
+        assert consumer.ack(first) == first
+        assert len(pending_rows(redis_client, topic, 0, "g")) == len(second) == 2 * OWN_FROM
+        assert consumer.ack(second) == []
+        assert pending_rows(redis_client, topic, 0, "g") == []
 
 
 def claimed(entry: bytes) -> StreamClaimed:
