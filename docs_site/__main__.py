@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from docs_site import check, navigation
+from docs_site import check, navigation, reference
 from docs_site.staging import ROOT, SiteError, Staging
 
 BUILD = ROOT / "build/docs"
@@ -40,6 +40,7 @@ def build(folder: Path) -> Path:
     staging = Staging(folder / "pages")
     staging.stage()
     settings: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
+    navigation.section(settings["nav"], reference.FOLDER).extend(reference.write(staging.folder))
     settings["nav"] = navigation.complete(settings["nav"], staging.folder)
     (folder / "mkdocs.yml").write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), "utf-8")
     site = folder / settings["site_dir"]

@@ -44,7 +44,7 @@ def complete(entries: Entries, pages: Path) -> Entries:
         raise SiteError(f"the nav of mkdocs.yml names {', '.join(gone)}: docs/ has no such page")
     for page in sorted(there - set(named)):
         if not page.startswith(LEFT_OUT):
-            _section(entries, page).append({title_of(pages / page): page})
+            section(entries, page.partition("/")[0]).append({title_of(pages / page): page})
     return entries
 
 
@@ -66,10 +66,14 @@ def title_of(page: Path) -> str:
     return re.sub(r"[`*]", "", found[1])
 
 
-def _section(entries: Entries, page: str) -> Entries:
-    folder = page.partition("/")[0]
+def section(entries: Entries, folder: str) -> Entries:
+    """Return the entries of the section that takes the pages of a folder.
+
+    Raises:
+        SiteError: No section takes them.
+    """
     wanted = SECTIONS.get(folder)
     for entry in entries:
         if isinstance(entry, dict) and isinstance(entry.get(wanted), list):
             return entry[wanted]
-    raise SiteError(f"docs/{page} is not in the nav of mkdocs.yml, and no section takes pages of docs/{folder}/")
+    raise SiteError(f"no section in the nav of mkdocs.yml takes pages of docs/{folder}/: name them there")

@@ -63,6 +63,11 @@ class RmqClient:
         EmbeddedServerError: The embedded Redis does not start.
         InvalidValueError: `durability` and `replicas` do not go together, or a time is out of range.
         UnsafeRedisError: Redis can't do what `durability` promises.
+
+    Examples:
+        >>> with RmqClient("embedded://") as rmq:  # or redis://..., or nothing: RMQ_URL
+        ...     rmq.producer(Topic("jobs", TopicType.PRIORITY)).send(PriorityMessage("job:1", 5)).new
+        1
     """
 
     _blocking: Blocking = THREADS

@@ -55,6 +55,12 @@ class DelayedQueue:
 
     Raises:
         TopicMismatchError: The name is registered with another type or number of slots.
+
+    Examples:
+        >>> with DelayedQueue(client, "reminders") as reminders:
+        ...     reminders.offer("call ann", timedelta(milliseconds=50))
+        ...     reminders.take(timeout=5)
+        b'call ann'
     """
 
     def __init__(

@@ -65,6 +65,13 @@ class RmqError(Exception):
         message: What happened and what to do about it.
         topic: Name of the topic concerned, if any.
         slot: Number of the slot concerned, if any.
+
+    Examples:
+        >>> try:
+        ...     client.topic("unknown")
+        ... except RmqError as error:
+        ...     print(type(error).__name__, error.topic)
+        UnknownTopicError unknown
     """
 
     def __init__(self, message: str, *, topic: str | None = None, slot: int | None = None) -> None:
@@ -74,7 +81,15 @@ class RmqError(Exception):
 
 
 class InvalidValueError(RmqError, ValueError):
-    """A value breaks a rule. Raised before anything is written."""
+    """A value breaks a rule. Raised before anything is written.
+
+    Examples:
+        >>> try:
+        ...     Topic("jobs", TopicType.PRIORITY, slots=3)
+        ... except InvalidValueError as error:
+        ...     print(error)
+        slots of topic jobs is 3; it must be a power of two
+    """
 
 
 class InvalidTopicError(InvalidValueError):
@@ -128,6 +143,14 @@ class SendError(RmqError):
         stored: How many messages are known to be stored (new or merged).
         not_stored: Messages known not to be stored, in the order of sending.
         unknown: Messages whose reply was lost: stored or not. Sending them again is safe.
+
+    Examples:
+        >>> jobs = client.producer(Topic("jobs", TopicType.PRIORITY, max_backlog=2))
+        >>> try:
+        ...     jobs.send_many(PriorityMessage(f"job:{number}", 5) for number in range(3))
+        ... except SendError as error:
+        ...     print(type(error).__name__, error.stored, [message.content for message in error.not_stored])
+        BacklogFullError 0 ['job:0', 'job:1', 'job:2']
     """
 
     def __init__(

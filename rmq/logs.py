@@ -26,7 +26,11 @@ def about(deliveries: Sequence[Delivery]) -> dict[str, Any]:
 
 
 class LogContext(Observer):
-    """Lets what a handler logs say which message it handles: `client.observers.all.append(LogContext())`."""
+    """Lets what a handler logs say which message it handles: `client.observers.all.append(LogContext())`.
+
+    Examples:
+        >>> client.observers.all.append(LogContext())
+    """
 
     @contextmanager
     def handling(self, deliveries: Sequence[Delivery]) -> Generator[None]:
@@ -39,7 +43,13 @@ class LogContext(Observer):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, ASCII: time, level, logger, message, and of a delivery topic, slot, content, attempt."""
+    """One JSON object a line, ASCII: time, level, logger, message, and of a delivery topic, slot, content, attempt.
+
+    Examples:
+        >>> import logging
+        >>> handler = logging.StreamHandler()
+        >>> handler.setFormatter(JsonFormatter())
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""

@@ -30,6 +30,10 @@ class Adoption:
         ensemble: Identity of the ensemble that they move, or would move, to; empty for none.
         stored: Identity of the ensemble that slots belonged to before -> how many; empty for those nobody has owned.
         moved: How many slots were moved.
+
+    Examples:
+        >>> Adoption("jobs", "ensemble-2", stored={"ensemble-1": 7}, moved=8).moved
+        8
     """
 
     topic: str

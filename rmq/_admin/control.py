@@ -22,6 +22,13 @@ class Control:
     """Steers one topic. Each step leaves a line in the audit.
 
     A message is named by its content, and by the slot basis that it was sent with, if any.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY)
+        >>> _ = client.producer(jobs).send(PriorityMessage("job:1", 5))
+        >>> control = client.control(jobs, actor="ann")
+        >>> control.reprioritise("job:1", 9).name, control.cancel("job:1").name
+        ('DONE', 'DONE')
     """
 
     def __init__(self, connections: Connections, topic: Topic, actor: str | None = None) -> None:

@@ -41,6 +41,11 @@ class DeadFilter:
         error_type: The last error had this type, e.g. `ValueError`.
         died_after: Died at this time or later: aware `datetime` or epoch ms.
         died_before: Died before this time: aware `datetime` or epoch ms.
+
+    Examples:
+        >>> topic = client.producer(Topic("jobs", TopicType.PRIORITY)).topic
+        >>> client.dead(topic).count(DeadFilter(matching="job:*", error_type="TimeoutError"))
+        0
     """
 
     contents: frozenset[bytes] | None = None
@@ -71,6 +76,11 @@ class RedriveResult:
         redriven: Messages that are in the backlog again.
         merged: Messages of which a fresh copy was in the backlog already.
         absent: Messages that were gone when their turn came.
+
+    Examples:
+        >>> topic = client.producer(Topic("jobs", TopicType.PRIORITY)).topic
+        >>> client.dead(topic).redrive()
+        RedriveResult(redriven=0, merged=0, absent=0)
     """
 
     redriven: int = 0
@@ -182,7 +192,16 @@ class Dead(ABC, Generic[D]):
 
 
 class DeadLetters(Dead[DeadMessage]):
-    """The dead messages of one topic."""
+    """The dead messages of one topic.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY)
+        >>> _ = client.producer(jobs).send(PriorityMessage("job:1", 5))
+        >>> [delivery.bury("no photo") for delivery in client.consumer(jobs).poll(timeout=5)]
+        [True]
+        >>> client.dead(jobs).count(), client.dead(jobs).redrive().redriven, client.dead(jobs).count()
+        (1, 1, 0)
+    """
 
     def __init__(self, connections: Connections, topic: Topic, actor: str | None = None) -> None:
         super().__init__(connections, topic, actor)
@@ -241,7 +260,14 @@ class DeadLetters(Dead[DeadMessage]):
 
 
 class GroupDead(Dead[DeadEntry]):
-    """The dead of one group of a stream topic."""
+    """The dead of one group of a stream topic.
+
+    Examples:
+        >>> clicks = client.producer(Topic("clicks", TopicType.STREAM)).topic
+        >>> client.stream(clicks).add_group("billing")
+        >>> client.stream(clicks).dead("billing").count()
+        0
+    """
 
     def __init__(self, connections: Connections, topic: Topic, group: str, actor: str | None = None) -> None:
         super().__init__(connections, topic, actor)

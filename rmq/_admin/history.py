@@ -52,6 +52,10 @@ class Minute:
         acked: Deliveries that were done.
         retried: Deliveries that failed and are to be repeated.
         buried: Messages that died.
+
+    Examples:
+        >>> client.history().last("jobs", minutes=60)  # nobody has recorded yet
+        []
     """
 
     minute: int
@@ -105,7 +109,13 @@ def sum_of(minute: int, parts: Iterable[Minute]) -> Minute:
 
 
 class History:
-    """Reads and records the last day."""
+    """Reads and records the last day.
+
+    Examples:
+        >>> client.record_history()  # by one process, as long as it runs
+        >>> client.history().last(minutes=60)
+        []
+    """
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections

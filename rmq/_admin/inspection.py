@@ -35,7 +35,15 @@ _MOST_SAMPLED_SLOTS = 64
 
 
 class Inspection(View):
-    """Reads one topic. `slots`, wherever it is asked for: only these slots; all by default."""
+    """Reads one topic. `slots`, wherever it is asked for: only these slots; all by default.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY)
+        >>> _ = client.producer(jobs).send(PriorityMessage("job:1", 5))
+        >>> view = client.inspect(jobs)
+        >>> view.stats().backlog, [message.text for message in view.peek(limit=10)]
+        (1, ['job:1'])
+    """
 
     def stats(self, slots: Sequence[int] | None = None) -> TopicStats:
         """Return sizes and totals.

@@ -36,7 +36,16 @@ LOOK_EVERY_S = 1.0
 
 
 class StreamTopic(StreamView):
-    """A stream topic. `actor`, wherever it is asked for: who does it, for the audit; `user@host` by default."""
+    """A stream topic. `actor`, wherever it is asked for: who does it, for the audit; `user@host` by default.
+
+    Examples:
+        >>> clicks = client.producer(Topic("clicks", TopicType.STREAM)).topic
+        >>> _ = client.producer(clicks).send_many(StreamMessage(f"page:{number}") for number in range(3))
+        >>> stream = client.stream(clicks)
+        >>> stream.add_group("billing", start="all")
+        >>> [entry.content for entry in stream.range(newest_first=True, limit=1)], stream.group("billing").lag
+        ([b'page:2'], 3)
+    """
 
     def __init__(self, connections: Connections, topic: Topic) -> None:
         super().__init__(connections, topic)

@@ -54,6 +54,13 @@ class Consumer:
 
     Raises:
         InvalidValueError: A slot that the topic does not have.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY)
+        >>> _ = client.producer(jobs).send(PriorityMessage("job:1", 5))
+        >>> for delivery in client.consumer(jobs).poll(max_messages=100, timeout=5):
+        ...     print(delivery.text, delivery.ack())
+        job:1 True
     """
 
     def __init__(

@@ -41,6 +41,10 @@ class Adaptive:
         InvalidValueError: A value out of range.
 
     Source: AIMD as in TCP congestion control; latency against its best as in TCP Vegas and Netflix concurrency-limits.
+
+    Examples:
+        >>> @client.listener(Topic("pictures", TopicType.PRIORITY), threads=32, adaptive=Adaptive(least=2))
+        ... def draw(delivery): ...
     """
 
     least: int = 1

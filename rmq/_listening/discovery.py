@@ -28,6 +28,10 @@ def listener(topic: Topic, **options: Unpack[ListenerOptions]) -> Callable[[Hand
 
     Raises:
         InvalidValueError: As `RmqClient.listener`.
+
+    Examples:
+        >>> @listener(Topic("pictures", TopicType.PRIORITY), threads=4)
+        ... def draw(delivery): ...
     """
     return decorator(_mark, topic, **options)
 
@@ -44,6 +48,10 @@ def scan(package: str | ModuleType) -> list[Listener]:
 
     Raises:
         InvalidValueError: A module cannot be imported; the message names it, and its error is the cause.
+
+    Examples:
+        >>> import rmq.demo
+        >>> client.add(*scan(rmq.demo))  # it marks none
     """
     found: dict[int, Listener] = {}
     for module in _modules(package if isinstance(package, ModuleType) else _imported(package)):

@@ -21,7 +21,13 @@ HandlerT = TypeVar("HandlerT", bound=Handler)
 
 
 class ListenerOptions(TypedDict, total=False):
-    """What a listener may be told beside its topic. `RmqClient.listener` explains each option."""
+    """What a listener may be told beside its topic. `RmqClient.listener` explains each option.
+
+    Examples:
+        >>> quick: ListenerOptions = {"batch": 500, "threads": 2}
+        >>> @client.listener(Topic("pictures", TopicType.PRIORITY), **quick)
+        ... def draw(deliveries): ...
+    """
 
     batch: int | None
     columns: bool
@@ -40,6 +46,10 @@ class Listener:
 
     Raises:
         InvalidValueError: An option is out of range.
+
+    Examples:
+        >>> scan("rmq.demo")
+        []
     """
 
     topic: Topic

@@ -31,6 +31,10 @@ class UnreadableTopic:
         reason: Why, and what to do.
         version: Schema version of its writer; `None` where it says none that can be read.
         min_reader: The oldest schema version that may act on it; `None` likewise.
+
+    Examples:
+        >>> [each.name for each in client.definitions().unreadable]
+        []
     """
 
     name: str
@@ -41,7 +45,13 @@ class UnreadableTopic:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """All registered definitions, by name: those that this version can read, and the others."""
+    """All registered definitions, by name: those that this version can read, and the others.
+
+    Examples:
+        >>> _ = client.producer(Topic("jobs", TopicType.PRIORITY))
+        >>> [topic.name for topic in client.definitions().topics]
+        ['jobs']
+    """
 
     topics: tuple[Topic, ...] = ()
     unreadable: tuple[UnreadableTopic, ...] = ()

@@ -23,7 +23,12 @@ Fold: TypeAlias = Callable[[Any, bytes], Any]
 
 
 class Verb(Enum):
-    """How a delivery ends."""
+    """How a delivery ends.
+
+    Examples:
+        >>> Verb.ACK in set(Verb)
+        True
+    """
 
     ACK = "ack"
     NACK = "retry"
@@ -40,6 +45,10 @@ class Outcome:
         delay_ms: For a nack: wait before the retry; `None` for the topic's retry policy.
         error_type: Why, e.g. `ValueError`.
         error_message: Why, in words, at most 1,000 characters.
+
+    Examples:
+        >>> Outcome(Verb.NACK, delay_ms=5_000).verb.name
+        'NACK'
     """
 
     verb: Verb
@@ -86,6 +95,15 @@ class Delivery:
         ack_individually: Whether its ack has to name it: Redis could not ack its claim as a whole.
         under_way: Whether its claim score is on the way to Redis, in a renewal or an ack that was not answered yet.
         trace: The W3C traceparent that came with it, empty for none; see `rmq._model.envelope`.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY)
+        >>> _ = client.producer(jobs).send(PriorityMessage("job:1", 5, body="data"))
+        >>> [delivery] = client.consumer(jobs).poll(timeout=5)
+        >>> delivery.text, delivery.body, delivery.attempt, delivery.retries_left
+        ('job:1', b'data', 1, 16)
+        >>> delivery.nack(delay=timedelta(seconds=30), error="no photo")
+        True
     """
 
     __slots__ = (

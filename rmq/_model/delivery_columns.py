@@ -27,6 +27,13 @@ class DeliveryColumns:
         topic: The topic's definition.
         contents: Contents in bytes.
         bodies: Bodies in bytes, `None` for a row without one.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY)
+        >>> _ = client.producer(jobs).send_columns(["a", "b"], priorities=[1, 2])
+        >>> columns = client.consumer(jobs).poll_columns(timeout=5)
+        >>> columns.contents, columns.priorities, columns.ack()
+        ([b'b', b'a'], [2, 1], [])
     """
 
     __slots__ = ("_parts", "_settle", "_starts", "bodies", "contents", "topic")

@@ -116,6 +116,12 @@ class StreamEntry:
     Attributes:
         id: `<epoch ms>-<number>`: the order within the slot.
         flat: Its fields as Redis has them: name, value, name, value ...
+
+    Examples:
+        >>> topic = client.producer(Topic("clicks", TopicType.STREAM)).topic
+        >>> _ = client.producer(topic).send(StreamMessage("page:1"))
+        >>> [entry.content for entry in client.stream(topic).range()]
+        [b'page:1']
     """
 
     topic: str
@@ -181,7 +187,15 @@ def body_of(flat: Flat) -> bytes | None:
 
 
 class StreamDelivery(Delivery):
-    """A delivery of a stream topic: acked, nacked and renewed for its `group`."""
+    """A delivery of a stream topic: acked, nacked and renewed for its `group`.
+
+    Examples:
+        >>> clicks = Topic("clicks", TopicType.STREAM)
+        >>> consumer = client.consumer(clicks, group="billing", start="all")
+        >>> _ = client.producer(clicks).send(StreamMessage("page:1"))
+        >>> [(delivery.text, delivery.ack()) for delivery in consumer.poll(timeout=5)]
+        [('page:1', True)]
+    """
 
     __slots__ = ("__weakref__", "_claimed", "group")
 
@@ -249,7 +263,17 @@ class StreamDelivery(Delivery):
 
 @dataclass(frozen=True, slots=True)
 class DeadEntry(DeadMessage):
-    """An entry that died in a group; `flat` are its fields as Redis had them."""
+    """An entry that died in a group; `flat` are its fields as Redis had them.
+
+    Examples:
+        >>> clicks = Topic("clicks", TopicType.STREAM)
+        >>> consumer = client.consumer(clicks, group="billing", start="all")
+        >>> _ = client.producer(clicks).send(StreamMessage("page:1"))
+        >>> [delivery.bury("no such page") for delivery in consumer.poll(timeout=5)]
+        [True]
+        >>> [entry.error_message for entry in client.stream(clicks).dead("billing").list()]
+        ['no such page']
+    """
 
     id: str = ""
     group: str = ""
@@ -269,6 +293,14 @@ class PendingEntry:
         consumer: Who holds it; `None` while it waits for a retry.
         idle_ms: Time since its delivery, or since its lease was renewed, ms.
         deliveries: How often it was delivered.
+
+    Examples:
+        >>> clicks = Topic("clicks", TopicType.STREAM)
+        >>> consumer = client.consumer(clicks, group="billing", start="all")
+        >>> _ = client.producer(clicks).send(StreamMessage("page:1"))
+        >>> claimed = consumer.poll(timeout=5)
+        >>> len(list(client.stream(clicks).pending("billing")))
+        1
     """
 
     slot: int
@@ -287,6 +319,11 @@ class Trimmed:
         dropped: Entries dropped.
         more: Whether there is more to drop than one call may.
         length: Entries left.
+
+    Examples:
+        >>> clicks = client.producer(Topic("clicks", TopicType.STREAM)).topic
+        >>> [trimmed.slot for trimmed in client.stream(clicks).trim()]
+        [0]
     """
 
     slot: int

@@ -30,6 +30,12 @@ class Rates:
         buried: Died of failures.
         expired: Died of age (`ttl_expired`).
         dropped: Dropped because of a full backlog.
+
+    Examples:
+        >>> view = client.inspect(client.producer(Topic("jobs", TopicType.PRIORITY)).topic)
+        >>> earlier = view.stats()
+        >>> view.stats().rates_since(earlier).sent
+        0.0
     """
 
     seconds: float
@@ -53,6 +59,10 @@ class ServerMemory:
     Attributes:
         used_bytes: Memory in use.
         limit_bytes: Its `maxmemory`, 0 for none.
+
+    Examples:
+        >>> all(memory.used_bytes > 0 for memory in client.server_memory().values())
+        True
     """
 
     used_bytes: int
@@ -104,7 +114,15 @@ class _HandedOut(_Summed):
 
 @dataclass(frozen=True, slots=True)
 class TopicStats(_HandedOut):
-    """A topic as the sum of its slots, each read at one instant of its own."""
+    """A topic as the sum of its slots, each read at one instant of its own.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY)
+        >>> _ = client.producer(jobs).send_many([PriorityMessage("a", 1), PriorityMessage("a", 2)])
+        >>> stats = client.inspect(jobs).stats()
+        >>> stats.backlog, stats.total("merged"), stats.unaccounted
+        (1, 1, 0)
+    """
 
     topic: Topic
     slots: tuple[SlotStats, ...]
@@ -169,6 +187,12 @@ class SlotStats:
         totals: Counters since the topic began: accepted, merged, delivered, acked, retried, expired, released,
             exhausted, buried, redriven, cancelled, purged, trimmed, dropped (too much for the backlog), ttl_expired
             (too old, went to the dead). Those that never moved are absent.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY, slots=2)
+        >>> _ = client.producer(jobs).send_many(PriorityMessage(f"job:{number}", 1) for number in range(100))
+        >>> sum(slot.backlog for slot in client.inspect(jobs).stats().slots)
+        100
     """
 
     topic: str
@@ -213,6 +237,12 @@ class GroupSlot:
         oldest_id: The oldest entry delivered and not acked; empty for none.
         totals: Counters: fresh (delivered for the first time), delivered, acked, retried, expired, released, buried,
             lost (trimmed or deleted before they were acked), redriven, resent, skipped, purged, trimmed.
+
+    Examples:
+        >>> clicks = client.producer(Topic("clicks", TopicType.STREAM)).topic
+        >>> client.stream(clicks).add_group("billing")
+        >>> [slot.in_flight for slot in client.stream(clicks).group("billing").slots]
+        [0]
     """
 
     topic: str
@@ -243,7 +273,15 @@ class GroupSlot:
 
 @dataclass(frozen=True, slots=True)
 class GroupStats(_HandedOut):
-    """A group as the sum of its slots, each read at one instant of its own."""
+    """A group as the sum of its slots, each read at one instant of its own.
+
+    Examples:
+        >>> clicks = client.producer(Topic("clicks", TopicType.STREAM)).topic
+        >>> client.stream(clicks).add_group("billing", start="all")
+        >>> _ = client.producer(clicks).send(StreamMessage("page:1"))
+        >>> client.stream(clicks).group("billing").lag
+        1
+    """
 
     group: str
     slots: tuple[GroupSlot, ...]
@@ -271,6 +309,11 @@ class StreamSlot:
         last_id: Its newest entry; empty for none.
         groups: Names of its groups.
         totals: Counters: accepted (sent), copied (redriven into one group), trimmed, deleted.
+
+    Examples:
+        >>> clicks = client.producer(Topic("clicks", TopicType.STREAM, slots=2)).topic
+        >>> [slot.length for slot in client.stream(clicks).stats().slots]
+        [0, 0]
     """
 
     topic: str
@@ -291,7 +334,14 @@ class StreamSlot:
 
 @dataclass(frozen=True, slots=True)
 class StreamStats(_Summed):
-    """A stream topic as the sum of its slots, each read at one instant of its own."""
+    """A stream topic as the sum of its slots, each read at one instant of its own.
+
+    Examples:
+        >>> clicks = client.producer(Topic("clicks", TopicType.STREAM)).topic
+        >>> _ = client.producer(clicks).send(StreamMessage("page:1"))
+        >>> client.stream(clicks).stats().length
+        1
+    """
 
     topic: Topic
     slots: tuple[StreamSlot, ...]
@@ -326,6 +376,13 @@ class ConsumerStats:
         idle_ms: How long it has not claimed, renewed or been given anything, ms.
         gone: Whether it holds something and has not renewed it within a lease, or holds nothing and has been idle for
             long: nobody of that name is at work.
+
+    Examples:
+        >>> clicks = client.producer(Topic("clicks", TopicType.STREAM)).topic
+        >>> consumer = client.consumer(clicks, group="billing", name="worker-1", start="all")
+        >>> _ = client.producer(clicks).send(StreamMessage("page:1")), consumer.poll(timeout=5)
+        >>> [each.name for each in client.stream(clicks).consumers("billing")]
+        ['worker-1']
     """
 
     group: str

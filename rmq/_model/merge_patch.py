@@ -20,6 +20,10 @@ def json_merge_patch(target: Any, patch: Any) -> Any:
         ValueError: Bytes that are not JSON.
 
     Source: RFC 7396, section 2. Patches in a row are no patch of their own: fold them onto the document.
+
+    Examples:
+        >>> json_merge_patch({"price": 5, "old": True}, {"price": 6, "old": None})
+        {'price': 6}
     """
     if isinstance(target, bytes):
         patched = _patched(json.loads(target), _value_of(patch))

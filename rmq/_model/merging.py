@@ -16,7 +16,15 @@ MAX_COUNT = 2**31
 
 
 class PriorityRule(Enum):
-    """What becomes of the priority where a send merges; a `PriorityRule` or its value is given."""
+    """What becomes of the priority where a send merges; a `PriorityRule` or its value is given.
+
+    Examples:
+        >>> hot = Topic("hot", TopicType.PRIORITY, merge=Merge(priority=PriorityRule.HIGHEST))
+        >>> client.producer(hot).send_many(PriorityMessage("mug", views) for views in (70, 20)).merged
+        1
+        >>> [delivery.priority for delivery in client.consumer(hot).poll(timeout=5)]
+        [70]
+    """
 
     LAST = "last"
     """The last one sent stands."""
@@ -27,7 +35,16 @@ class PriorityRule(Enum):
 
 
 class PerMessage(Enum):
-    """A bound that each message names itself."""
+    """A bound that each message names itself.
+
+    Examples:
+        >>> whole = Merge(Collect(unique=True), max_count=PER_MESSAGE, window=Fixed(9_000))
+        >>> orders = Topic("orders", TopicType.RANGE_MERGE, merge=whole)
+        >>> client.producer(orders).send_many(JoinMessage("order:7", part, of=2) for part in ("paid", "packed")).merged
+        1
+        >>> [delivery.complete for delivery in client.consumer(orders).poll(timeout=5)]  # long before the 9 seconds
+        [True]
+    """
 
     PER_MESSAGE = "per_message"
     """As many parts as `JoinMessage.of` says."""
@@ -50,6 +67,11 @@ class Merge:
 
     Raises:
         InvalidValueError: A value breaks its rule.
+
+    Examples:
+        >>> stock = Topic("stock", TopicType.RANGE_MERGE, merge=Merge(Sum(), window=Fixed(timedelta(seconds=5))))
+        >>> client.producer(stock).send(RangeMergeMessage("mug", body=-1)).new
+        1
     """
 
     reduce: Reducer = field(default_factory=Keep)

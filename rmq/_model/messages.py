@@ -31,6 +31,11 @@ class RangeMergeMessage:
 
     Raises:
         InvalidMessageError: A value breaks its rule.
+
+    Examples:
+        >>> pictures = client.producer(Topic("pictures", TopicType.RANGE_MERGE))
+        >>> pictures.send_many([RangeMergeMessage("item:42", timedelta(seconds=5))] * 40)
+        SendResult(new=1, merged=39, outcomes=(), ids=(), dropped=0)
     """
 
     content: Payload
@@ -83,6 +88,14 @@ class JoinMessage:
 
     Raises:
         InvalidMessageError: A value breaks its rule.
+
+    Examples:
+        >>> whole = Merge(Collect(unique=True), max_count=PER_MESSAGE, window=Fixed(9_000))
+        >>> orders = Topic("orders", TopicType.RANGE_MERGE, merge=whole)
+        >>> client.producer(orders).send_many(JoinMessage("order:7", part, of=2) for part in ("paid", "packed")).merged
+        1
+        >>> [delivery.items for delivery in client.consumer(orders).poll(timeout=5)]
+        [(b'paid', b'packed')]
     """
 
     content: Payload
@@ -128,6 +141,13 @@ class PriorityMessage:
 
     Raises:
         InvalidMessageError: A value breaks its rule.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY)
+        >>> client.producer(jobs).send_many([PriorityMessage("bronze", 1), PriorityMessage("gold", 3)]).new
+        2
+        >>> [delivery.text for delivery in client.consumer(jobs).poll(timeout=5)]
+        ['gold', 'bronze']
     """
 
     content: Payload
@@ -178,6 +198,13 @@ class FixedTimeMessage:
 
     Raises:
         InvalidMessageError: A value breaks its rule.
+
+    Examples:
+        >>> closing = client.producer(Topic("closing", TopicType.FIXED_TIME))
+        >>> closing.send(FixedTimeMessage("order:7", datetime.now(UTC) + timedelta(minutes=30))).new
+        1
+        >>> client.control("closing").cancel("order:7").name  # it was paid
+        'DONE'
     """
 
     content: Payload

@@ -16,7 +16,14 @@ T = TypeVar("T")
 
 
 class Observer:
-    """Watches a client; a subclass takes what it wants. Its methods are called from many threads, and must be quick."""
+    """Watches a client; a subclass takes what it wants. Its methods are called from many threads, and must be quick.
+
+    Examples:
+        >>> class Slow(Observer):
+        ...     def settled(self, deliveries):
+        ...         print("settled", *(delivery.text for delivery in deliveries))
+        >>> client.observers.all.append(Slow())
+    """
 
     @contextmanager
     def sending(self, topic: Topic, messages: int) -> Generator[str]:
@@ -35,7 +42,13 @@ class Observer:
 
 
 class Observers:
-    """All observers of a client. What goes wrong in one is logged; sends and handlers go on as without it."""
+    """All observers of a client. What goes wrong in one is logged; sends and handlers go on as without it.
+
+    Examples:
+        >>> client.observers.all.append(LogContext())
+        >>> len(client.observers.all)
+        1
+    """
 
     def __init__(self) -> None:
         self.all: list[Observer] = []

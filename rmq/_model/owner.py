@@ -11,6 +11,10 @@ class Owner(NamedTuple):
     Attributes:
         epoch: Larger for every later owner; 0 without ZooKeeper. Source: the czxid of the owner's node.
         ensemble: Identity of the ZooKeeper ensemble that counts the epochs; empty without ZooKeeper.
+
+    Examples:
+        >>> Owner() == Owner(epoch=0, ensemble="")  # no ZooKeeper
+        True
     """
 
     epoch: int = 0

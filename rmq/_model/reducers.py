@@ -14,7 +14,12 @@ MAX_ITEM_BYTES = 1_048_576
 
 
 class Overflow(Enum):
-    """What a send meets where a `Collect` has its most items or bytes; an `Overflow` or its value is given."""
+    """What a send meets where a `Collect` has its most items or bytes; an `Overflow` or its value is given.
+
+    Examples:
+        >>> Collect(max_items=100, when_full=Overflow.DROP_OLDEST).when_full.value
+        'drop_oldest'
+    """
 
     RELEASE = "release"
     """A full message is due at once; until it is claimed, sends of its content are refused."""
@@ -28,32 +33,82 @@ class Overflow(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The first body stays."""
+    """The first body stays.
+
+    Examples:
+        >>> edits = Topic("edits", TopicType.RANGE_MERGE, merge=Merge(Keep(), window=Fixed(1)))
+        >>> client.producer(edits).send_many(RangeMergeMessage("page", body=body) for body in ("a", "b")).merged
+        1
+        >>> [delivery.value for delivery in client.consumer(edits).poll(timeout=5)]
+        [b'a']
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """The last body stands."""
+    """The last body stands.
+
+    Examples:
+        >>> edits = Topic("edits", TopicType.RANGE_MERGE, merge=Merge(Replace(), window=Fixed(1)))
+        >>> client.producer(edits).send_many(RangeMergeMessage("page", body=body) for body in ("a", "b")).merged
+        1
+        >>> [delivery.value for delivery in client.consumer(edits).poll(timeout=5)]
+        [b'b']
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The body of the largest `version` stands, in whatever order sends arrive; of equal versions the last one's."""
+    """The body of the largest `version` stands, in whatever order sends arrive; of equal versions the last one's.
+
+    Examples:
+        >>> prices = Topic("prices", TopicType.RANGE_MERGE, merge=Merge(Newest(), window=Fixed(1)))
+        >>> rows = ((7, "4.99"), (9, "5.49"), (8, "5.19"))
+        >>> changes = [RangeMergeMessage("mug", body=price, version=version) for version, price in rows]
+        >>> client.producer(prices).send_many(changes).merged
+        2
+        >>> [delivery.value for delivery in client.consumer(prices).poll(timeout=5)]
+        [b'5.49']
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Max:
-    """Bodies are numbers; the largest stands."""
+    """Bodies are numbers; the largest stands.
+
+    Examples:
+        >>> peaks = Topic("peaks", TopicType.RANGE_MERGE, merge=Merge(Max(), window=Fixed(1)))
+        >>> client.producer(peaks).send_many(RangeMergeMessage("cpu", body=load) for load in (20, 90, 40)).merged
+        2
+        >>> [delivery.value for delivery in client.consumer(peaks).poll(timeout=5)]
+        [90]
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Min:
-    """Bodies are numbers; the smallest stands."""
+    """Bodies are numbers; the smallest stands.
+
+    Examples:
+        >>> bids = Topic("bids", TopicType.RANGE_MERGE, merge=Merge(Min(), window=Fixed(1)))
+        >>> client.producer(bids).send_many(RangeMergeMessage("mug", body=price) for price in (5, 3, 4)).merged
+        2
+        >>> [delivery.value for delivery in client.consumer(bids).poll(timeout=5)]
+        [3]
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Bodies are numbers, which add up: exactly for whole ones. A sum stays within 2^53 - 1, plus and minus."""
+    """Bodies are numbers, which add up: exactly for whole ones. A sum stays within 2^53 - 1, plus and minus.
+
+    Examples:
+        >>> stock = Topic("stock", TopicType.RANGE_MERGE, merge=Merge(Sum(), window=Fixed(1)))
+        >>> client.producer(stock).send_many(RangeMergeMessage("mug", body=change) for change in (10, -3, -2)).merged
+        2
+        >>> [delivery.value for delivery in client.consumer(stock).poll(timeout=5)]
+        [5]
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +124,13 @@ class Collect:
 
     Raises:
         InvalidValueError: A value breaks its rule.
+
+    Examples:
+        >>> mails = Topic("mails", TopicType.RANGE_MERGE, merge=Merge(Collect(max_items=50), window=Fixed(1)))
+        >>> client.producer(mails).send_many(RangeMergeMessage("ann", body=news) for news in ("x", "y")).merged
+        1
+        >>> [delivery.items for delivery in client.consumer(mails).poll(timeout=5)]
+        [(b'x', b'y')]
     """
 
     max_items: int = 1_000

@@ -32,6 +32,12 @@ class SendResult:
         dropped: What was dropped meanwhile. With `WhenFull.DROP`, messages that made room, each as one, however many
             sends it stands for; those just sent may be among them. With `Leading` windows without `trailing`, sends of
             this call, by their weight; their messages are in `merged`, too.
+
+    Examples:
+        >>> jobs = client.producer(Topic("jobs", TopicType.PRIORITY))
+        >>> result = jobs.send_many([PriorityMessage(name, 1) for name in ("a", "b", "a")], outcomes=True)
+        >>> result.new, result.merged, result.outcomes
+        (2, 1, (True, True, False))
     """
 
     new: int
@@ -47,7 +53,13 @@ class SendResult:
 
 
 class ControlResult(Enum):
-    """What became of a request by content."""
+    """What became of a request by content.
+
+    Examples:
+        >>> topic = client.topic(client.producer(Topic("jobs", TopicType.PRIORITY)).topic.name)
+        >>> client.control(topic).cancel("unknown") is ControlResult.ABSENT
+        True
+    """
 
     DONE = "done"
     IN_FLIGHT = "in_flight"
@@ -56,7 +68,13 @@ class ControlResult(Enum):
 
 
 class Redriven(Enum):
-    """What became of a dead message that was to be redriven."""
+    """What became of a dead message that was to be redriven.
+
+    Examples:
+        >>> topic = client.producer(Topic("jobs", TopicType.PRIORITY)).topic
+        >>> client.control(topic).redrive("unknown") is Redriven.ABSENT
+        True
+    """
 
     DONE = "done"
     MERGED = "merged"

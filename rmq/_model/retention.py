@@ -27,6 +27,11 @@ class Retention:
 
     Raises:
         InvalidValueError: A value breaks its rule.
+
+    Examples:
+        >>> kept = Retention(max_length=100_000, max_age=timedelta(days=7))
+        >>> Topic("clicks", TopicType.STREAM, retention=kept).retention.max_age_ms
+        604800000
     """
 
     max_length: int | None = 1_000_000

@@ -15,7 +15,13 @@ LADDER_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800,
 
 
 class RetryPolicy(Protocol):
-    """Tells the delay before a retry; part of a topic's definition, so every process agrees on it."""
+    """Tells the delay before a retry; part of a topic's definition, so every process agrees on it.
+
+    Examples:
+        >>> policy: RetryPolicy = LadderRetry()
+        >>> [policy.delay_ms(attempt, jitter=0.0) // 1_000 for attempt in (1, 2, 3)]
+        [10, 30, 60]
+    """
 
     def delay_ms(self, attempt: int, jitter: float) -> int:
         """Return the wait in ms after failed delivery number `attempt` (from 1), 0 for at once.
@@ -31,7 +37,12 @@ class RetryPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ImmediateRetry:
-    """Back into the backlog at once, behind every priority and before every time still to come."""
+    """Back into the backlog at once, behind every priority and before every time still to come.
+
+    Examples:
+        >>> Topic("jobs", TopicType.PRIORITY, retry=ImmediateRetry()).retry.delay_ms(attempt=1, jitter=0.5)
+        0
+    """
 
     def delay_ms(self, attempt: int, jitter: float) -> int:
         del attempt, jitter
@@ -53,6 +64,11 @@ class ExponentialRetry:
         InvalidValueError: `base` is 0 or above `cap`.
 
     Source: "equal jitter" in M. Brooker, Exponential Backoff And Jitter (AWS Architecture Blog, 2015).
+
+    Examples:
+        >>> retry = ExponentialRetry(base=timedelta(seconds=1), cap=timedelta(seconds=5))
+        >>> [retry.delay_ms(attempt, jitter=0.0) for attempt in (1, 2, 3, 4)]
+        [500, 1000, 2000, 2500]
     """
 
     base_ms: int
@@ -84,6 +100,11 @@ class LadderRetry:
 
     Raises:
         InvalidValueError: No step, or a step that is not a whole number of seconds.
+
+    Examples:
+        >>> retry = LadderRetry((5, 60, 3_600))
+        >>> [retry.delay_ms(attempt, jitter=0.0) // 1_000 for attempt in (1, 2, 3, 4)]
+        [5, 60, 3600, 3600]
     """
 
     steps_s: tuple[int, ...] = LADDER_S

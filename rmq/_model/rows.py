@@ -16,7 +16,14 @@ from rmq.errors import InvalidBatchError, InvalidMessageError, InvalidValueError
 
 @runtime_checkable
 class ArrowArray(Protocol):
-    """A `pyarrow.Array` or `ChunkedArray`, for programs that have pyarrow: RMQ does not need it."""
+    """A `pyarrow.Array` or `ChunkedArray`, for programs that have pyarrow: RMQ does not need it.
+
+    Examples:
+        >>> import pyarrow
+        >>> jobs = client.producer(Topic("jobs", TopicType.PRIORITY))
+        >>> jobs.send_columns(pyarrow.array(["a", "b"]), priorities=pyarrow.array([1, 2])).new
+        2
+    """
 
     def to_pylist(self) -> list[Any]:
         """Return the values as a list."""

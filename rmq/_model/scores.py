@@ -92,7 +92,12 @@ def lease_end_ms(claim_score: int, lease_ms: int) -> int:
 
 
 class Ties(Enum):
-    """Which of equal priorities is delivered first."""
+    """Which of equal priorities is delivered first.
+
+    Examples:
+        >>> Topic("jobs", TopicType.PRIORITY, ties=Ties.ANY).ties.value
+        'any'
+    """
 
     OLDEST = "oldest"
     """The one that was sent first; sending it again with the same priority keeps its turn."""

@@ -34,6 +34,11 @@ class StreamMessage:
 
     Raises:
         InvalidMessageError: A value breaks its rule.
+
+    Examples:
+        >>> clicks = client.producer(Topic("clicks", TopicType.STREAM))
+        >>> clicks.send_many(StreamMessage(f"page:{number}") for number in range(3)).new
+        3
     """
 
     content: Payload | Mapping[str, Payload]

@@ -6,7 +6,12 @@ from enum import Enum
 
 
 class TopicType(Enum):
-    """How a topic orders and merges its messages."""
+    """How a topic orders and merges its messages.
+
+    Examples:
+        >>> [each.name for each in TopicType]
+        ['RANGE_MERGE', 'PRIORITY', 'FIXED_TIME', 'STREAM']
+    """
 
     RANGE_MERGE = "RANGE_MERGE"
     """Due `time_range` after the first send; duplicates until then fold into one delivery."""
@@ -24,7 +29,13 @@ class TopicType(Enum):
 
 
 class WhenFull(Enum):
-    """What a send meets where a slot's share of `max_backlog` is used up."""
+    """What a send meets where a slot's share of `max_backlog` is used up.
+
+    Examples:
+        >>> jobs = client.producer(Topic("jobs", TopicType.PRIORITY, max_backlog=2, when_full=WhenFull.DROP))
+        >>> jobs.send_many(PriorityMessage(f"job:{size}", size) for size in (3, 1, 2)).dropped  # job:1 makes room
+        1
+    """
 
     REFUSE = "REFUSE"
     """`BacklogFullError`, at once."""

@@ -87,6 +87,10 @@ class Topic:
 
     Source: the name's characters exclude braces, which would break the hash tag of Redis Cluster;
     16,384 is Redis Cluster's number of hash slots.
+
+    Examples:
+        >>> Topic("price-image", TopicType.RANGE_MERGE, slots=8, max_retries=3).slots
+        8
     """
 
     name: str

@@ -85,6 +85,12 @@ class PeekedMessage(_InSlot):
         retries_left: Retries left; `None` for a fresh message, which has them all.
         now_ms: Redis' time of the reading, epoch ms.
         priority: Its priority in the backlog of a PRIORITY topic; else, and after a rollback, `None`.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY)
+        >>> _ = client.producer(jobs).send(PriorityMessage("job:1", 5))
+        >>> [(message.text, message.priority) for message in client.inspect(jobs).peek()]
+        [('job:1', 5)]
     """
 
     body: bytes | None
@@ -125,6 +131,14 @@ class Failure:
     Attributes:
         first_ms: When this message first failed, epoch ms.
         last_ms: When it last failed, epoch ms.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY)
+        >>> _ = client.producer(jobs).send(PriorityMessage("job:1", 5))
+        >>> [delivery.nack(delay=60_000, error="no photo") for delivery in client.consumer(jobs).poll(timeout=5)]
+        [True]
+        >>> client.inspect(jobs).find("job:1").failure.message
+        'no photo'
     """
 
     type: str
@@ -145,6 +159,13 @@ class Whereabouts:
         dead: Dead, and why.
         failure: The last failure of one that is not dead.
         holders: In flight: names of the workers that hold something of this slot, as they last reported.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY)
+        >>> _ = client.producer(jobs).send(PriorityMessage("job:1", 5))
+        >>> found = client.inspect(jobs).find("job:1")
+        >>> found.gone, found.stored.priority, found.in_flight
+        (False, 5, None)
     """
 
     topic: str
@@ -179,6 +200,12 @@ class FoundMessage(_InSlot):
         merged: As in `PeekedMessage`; 0 where this page held too many bytes.
         now_ms: Redis' time of the reading, epoch ms.
         priority: As in `PeekedMessage`.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY)
+        >>> _ = client.producer(jobs).send(PriorityMessage("job:1", 5))
+        >>> [found.text for found in client.inspect(jobs).search("job:*").messages]
+        ['job:1']
     """
 
     place: AnyPlace
@@ -201,6 +228,12 @@ class SearchPage:
         messages: What was found, in no order.
         cursor: Where the next call goes on; `None` when all was looked at.
         looked_at: About how many entries this call went over.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY)
+        >>> _ = client.producer(jobs).send(PriorityMessage("job:1", 5))
+        >>> len(client.inspect(jobs).search("job:*").messages)
+        1
     """
 
     messages: tuple[FoundMessage, ...]
@@ -216,6 +249,14 @@ class DeadReasons:
         total: How many are dead.
         sampled: How many of them were looked at.
         counts: Type of error -> how many of the sample, most first.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY)
+        >>> _ = client.producer(jobs).send(PriorityMessage("job:1", 5))
+        >>> [delivery.bury(KeyError("job:1")) for delivery in client.consumer(jobs).poll(timeout=5)]
+        [True]
+        >>> dict(client.inspect(jobs).dead_reasons().counts)
+        {'KeyError': 1}
     """
 
     total: int
@@ -243,6 +284,13 @@ class AuditLine:
         content: On which content; `None` for many.
         detail: On which messages, or with which value.
         outcome: What came of it: done, in_flight, absent, merged, unchanged, or a count.
+
+    Examples:
+        >>> jobs = client.producer(Topic("jobs", TopicType.PRIORITY)).topic
+        >>> client.control(jobs, actor="ann").pause()
+        1
+        >>> [(line.actor, line.action) for line in client.inspect(jobs).audit()]
+        [('ann', 'pause')]
     """
 
     topic: str
@@ -267,6 +315,14 @@ class DeadMessage(_InSlot):
         attempts: Deliveries it had.
         first_failed_ms: Time of its first failure, epoch ms.
         last_failed_ms: Time of its last failure, epoch ms.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY)
+        >>> _ = client.producer(jobs).send(PriorityMessage("job:1", 5))
+        >>> [delivery.bury("no photo") for delivery in client.consumer(jobs).poll(timeout=5)]
+        [True]
+        >>> [(message.text, message.error_message) for message in client.dead(jobs).list()]
+        [('job:1', 'no photo')]
     """
 
     body: bytes | None

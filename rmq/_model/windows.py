@@ -20,6 +20,11 @@ class Fixed:
 
     Raises:
         InvalidValueError: A value breaks its rule.
+
+    Examples:
+        >>> pictures = Topic("pictures", TopicType.RANGE_MERGE, merge=Merge(window=Fixed(timedelta(seconds=2))))
+        >>> client.producer(pictures).send(RangeMergeMessage("mug")).new
+        1
     """
 
     time_range: Duration
@@ -43,6 +48,12 @@ class Sliding:
 
     Raises:
         InvalidValueError: A value breaks its rule.
+
+    Examples:
+        >>> calm = Sliding(quiet=timedelta(seconds=1), max_wait=timedelta(seconds=10))
+        >>> pushes = Topic("pushes", TopicType.RANGE_MERGE, merge=Merge(Replace(), window=calm))
+        >>> client.producer(pushes).send(RangeMergeMessage("repository", body="a1f")).new
+        1
     """
 
     quiet: Duration | None = None
@@ -78,6 +89,14 @@ class Leading:
 
     Raises:
         InvalidValueError: A value breaks its rule.
+
+    Examples:
+        >>> alarms = Topic("alarms", TopicType.RANGE_MERGE, merge=Merge(window=Leading(60_000, trailing=False)))
+        >>> _ = client.producer(alarms).send(RangeMergeMessage("disk full"))
+        >>> [delivery.ack() for delivery in client.consumer(alarms).poll(timeout=5)]  # at once
+        [True]
+        >>> client.producer(alarms).send(RangeMergeMessage("disk full")).dropped
+        1
     """
 
     time_range: Duration

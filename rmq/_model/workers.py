@@ -42,6 +42,14 @@ class ListenerInfo:
         failed: Messages whose handler failed.
         handled_per_s: Since the heartbeat before.
         failed_per_s: Since the heartbeat before.
+
+    Examples:
+        >>> @client.listener(Topic("jobs", TopicType.PRIORITY))
+        ... def work(delivery): ...
+        >>> client.start()
+        >>> listening = [each.topic for worker in client.workers() for each in worker.listeners]  # within a second
+        >>> client.stop()
+        []
     """
 
     topic: str
@@ -67,6 +75,10 @@ class WorkerInfo:
         seen_ms: Its last sign of life, epoch ms.
         now_ms: Redis' time of the reading, epoch ms.
         zookeeper: Whether it owns slots through ZooKeeper.
+
+    Examples:
+        >>> [worker.name for worker in client.workers()]  # nobody listens
+        []
     """
 
     name: str

@@ -64,6 +64,9 @@ class Coordinator:
         InvalidValueError: A value breaks its rule.
 
     Source: ZooKeeper Programmer's Guide 3.9 (sessions, ephemeral nodes, czxid).
+
+    Examples:
+        >>> coordinator = Coordinator("zk1:2181,zk2:2181", weight=2, session_timeout_s=5)
     """
 
     _blocking: Blocking = THREADS

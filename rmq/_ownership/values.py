@@ -17,6 +17,10 @@ class Ownership:
         slot: Number of the slot.
         epoch: The owner node's czxid: larger for every later owner of any slot of this ensemble.
         ensemble: Identity of the ZooKeeper ensemble that counts the epochs.
+
+    Examples:
+        >>> Ownership("jobs", slot=3, epoch=7, ensemble="e1").epoch
+        7
     """
 
     topic: str
@@ -40,6 +44,10 @@ class DigestAuth:
     """User and password for ZooKeeper's `digest` scheme; every node is then open to this user only.
 
     The password crosses the network in clear text: use it with TLS.
+
+    Examples:
+        >>> DigestAuth("rmq", "a password")
+        DigestAuth(username='rmq')
     """
 
     username: str
@@ -56,6 +64,10 @@ class SaslAuth:
         password: For DIGEST-MD5.
         service: The servers' service name, for GSSAPI.
         principal: The client's principal, for GSSAPI.
+
+    Examples:
+        >>> SaslAuth(username="rmq", password="a password").mechanism
+        'DIGEST-MD5'
     """
 
     mechanism: str = "DIGEST-MD5"
@@ -75,6 +87,10 @@ class Tls:
         key: File with our private key.
         key_password: Of the private key, if it has one.
         check_hostname: Whether the servers' names must match their certificates.
+
+    Examples:
+        >>> Tls(ca="/etc/zookeeper/ca.pem").ca
+        '/etc/zookeeper/ca.pem'
     """
 
     ca: str | None = None

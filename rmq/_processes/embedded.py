@@ -45,6 +45,11 @@ class EmbeddedServer:
 
     Guarantee:
         Only this user can reach the server: no TCP port, sockets and data for the owner alone.
+
+    Examples:
+        >>> with EmbeddedServer.start() as server, RmqClient(server.url) as other:
+        ...     print(other.topics())
+        []
     """
 
     def __init__(self, folder: Path, socket_path: Path, pid: int, connection: socket.socket) -> None:

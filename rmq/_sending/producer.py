@@ -36,6 +36,13 @@ class Producer:
         topic: The registered definition.
         observers: Who watches.
         slots: The slots themselves; those of the topic by default.
+
+    Examples:
+        >>> producer = client.producer(Topic("jobs", TopicType.PRIORITY, slots=8))
+        >>> producer.send(PriorityMessage("job:1", 5)).new
+        1
+        >>> producer.send_many(PriorityMessage(f"job:{number}", 5) for number in range(1_000)).merged
+        1
     """
 
     def __init__(

@@ -86,6 +86,19 @@ class RmqClient(Closing):
         deadline_s: How long to repeat what may be repeated before giving up.
 
     Guarantee: a cancelled call leaves no reply behind for another one, and loses no delivery.
+
+    Examples:
+        >>> import asyncio
+        >>> from rmq import aio
+        >>> async def first() -> None:
+        ...     async with aio.RmqClient() as client:
+        ...         jobs = Topic("jobs", TopicType.PRIORITY)
+        ...         producer, consumer = await client.producer(jobs), await client.consumer(jobs)
+        ...         await producer.send(PriorityMessage("job:1", 5))
+        ...         for delivery in await consumer.poll(timeout=5):
+        ...             print(delivery.text, await delivery.ack())
+        >>> asyncio.run(first())
+        job:1 True
     """
 
     def __init__(

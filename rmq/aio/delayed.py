@@ -34,6 +34,16 @@ class DelayedQueue(Closing):
         merge: As for `rmq.DelayedQueue`.
         slots: As for `rmq.DelayedQueue`.
         lease: As for `rmq.DelayedQueue`.
+
+    Examples:
+        >>> import asyncio
+        >>> from rmq import aio
+        >>> async def remind() -> None:
+        ...     async with aio.RmqClient() as client, aio.DelayedQueue(client, "reminders") as reminders:
+        ...         await reminders.offer("call ann", timedelta(milliseconds=50))
+        ...         print(await reminders.take(timeout=5))
+        >>> asyncio.run(remind())
+        b'call ann'
     """
 
     def __init__(

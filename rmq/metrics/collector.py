@@ -31,6 +31,12 @@ class TopicsCollector(Collector):
     Args:
         client: Where.
         keep_s: For how long a reading is handed out again.
+
+    Examples:
+        >>> from prometheus_client import CollectorRegistry
+        >>> from rmq.metrics import TopicsCollector
+        >>> registry = CollectorRegistry()
+        >>> registry.register(TopicsCollector(client))
     """
 
     def __init__(self, client: RmqClient, keep_s: float = KEEP_S) -> None:

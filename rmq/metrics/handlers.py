@@ -20,6 +20,11 @@ class Handlers(Observer):
 
     Args:
         registry: Where the metrics are registered.
+
+    Examples:
+        >>> from prometheus_client import CollectorRegistry
+        >>> from rmq.metrics import Handlers
+        >>> client.observers.all.append(Handlers(CollectorRegistry()))
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:

@@ -22,6 +22,13 @@ class Server:
 
     Attributes:
         port: Where it listens.
+
+    Examples:
+        >>> from rmq.metrics import serve
+        >>> server = serve(client, port=0)
+        >>> server.port > 0
+        True
+        >>> server.close()
     """
 
     def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
@@ -50,6 +57,11 @@ def serve(client: RmqClient, host: str = "127.0.0.1", port: int = PORT) -> Serve
 
     Raises:
         InvalidValueError: The port is taken, or the address is not ours.
+
+    Examples:
+        >>> from rmq.metrics import serve
+        >>> server = serve(client, port=0)
+        >>> server.close()
     """
     registry = CollectorRegistry()
     registry.register(TopicsCollector(client))
@@ -66,6 +78,11 @@ def serve_handlers(client: RmqClient, host: str = "127.0.0.1", port: int = PORT)
 
     Raises:
         InvalidValueError: No port from it on is free.
+
+    Examples:
+        >>> from rmq.metrics import serve_handlers
+        >>> server = serve_handlers(client, port=0)
+        >>> server.close()
     """
     registry = CollectorRegistry()
     client.observers.all.append(Handlers(registry))
@@ -87,7 +104,14 @@ def _listen(registry: CollectorRegistry, host: str, port: int, tries: int) -> Se
 
 
 def render(client: RmqClient) -> str:
-    """Return the figures of all topics once, as Prometheus reads them."""
+    """Return the figures of all topics once, as Prometheus reads them.
+
+    Examples:
+        >>> from rmq.metrics import render
+        >>> _ = client.producer(Topic("jobs", TopicType.PRIORITY))
+        >>> [line for line in render(client).splitlines() if line.startswith("rmq_backlog")]
+        ['rmq_backlog{topic="jobs"} 0.0']
+    """
     registry = CollectorRegistry()
     registry.register(TopicsCollector(client))
     return generate_latest(registry).decode()

@@ -29,6 +29,10 @@ class Telemetry(Observer):
     Args:
         tracers: The SDK's provider of tracers; the global one by default.
         meters: Its provider of meters; the global one by default.
+
+    Examples:
+        >>> from rmq.otel import Telemetry
+        >>> client.observers.all.append(Telemetry())
     """
 
     def __init__(self, tracers: TracerProvider | None = None, meters: MeterProvider | None = None) -> None:

@@ -68,7 +68,7 @@ def test_new_pages_stand_at_the_end_of_their_section(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        (["index.md"], r"docs/changelog\.md is not in the nav of mkdocs\.yml"),
+        (["index.md"], r"no section in the nav of mkdocs\.yml takes pages of docs/changelog"),
         (["index.md", {"A": ["index.md"]}], r"names index\.md twice"),
         (["index.md", "gone.md"], r"names gone\.md: docs/ has no such page"),
     ],

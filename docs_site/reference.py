@@ -1,0 +1,117 @@
+"""The pages of the API reference: every public name, by the module that defines it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from docs_site.staging import SiteError
+
+FOLDER = "reference"
+PAGES = {
+    "client": ("Client", "rmq.client", "rmq._listening", "rmq._processes"),
+    "topics": ("Topics", "rmq._model.topic", "rmq._model.retry", "rmq._model.retention", "rmq._model.scores"),
+    "messages": ("Messages and sending", "rmq._model.messages", "rmq._model.stream_messages", "rmq._model.replies",
+                 "rmq._model.rows", "rmq._sending"),
+    "deliveries": ("Deliveries", "rmq._model.deliver", "rmq._claiming"),
+    "merging": ("Merging", "rmq._model.merg", "rmq._model.reducers", "rmq._model.windows"),
+    "delayed": ("Delayed queue", "rmq.delayed"),
+    "steering": ("Looking and steering", "rmq._admin", "rmq._model.whereabouts", "rmq._model.definitions"),
+    "streams": ("Streams", "rmq._admin.stream_topic", "rmq._model.entries"),
+    "figures": ("Figures and workers", "rmq._model.figures", "rmq._model.workers"),
+    "watching": ("Watching and logs", "rmq._model.observers", "rmq.logs"),
+    "ownership": ("Owners of slots", "rmq._ownership", "rmq._model.owner"),
+    "errors": ("Errors", "rmq.errors"),
+    "aio": ("rmq.aio", "rmq.aio"),
+    "metrics": ("rmq.metrics", "rmq.metrics"),
+    "otel": ("rmq.otel", "rmq.otel"),
+    "spark": ("rmq.spark", "rmq.spark"),
+    "others": ("Others", "rmq"),
+}  # fmt: skip
+"""Page -> its title, and how the modules begin whose public names stand on it. The longest beginning decides."""
+MODULES = ("rmq", "rmq.aio", "rmq.metrics", "rmq.otel", "rmq.spark")
+OPEN = """# API reference
+
+All public names, from the docstrings. Users import from `rmq`, `rmq.aio`, `rmq.metrics`, `rmq.otel`
+and `rmq.spark` only.
+
+The examples run in the tests as they stand. Before each stands, unless it says otherwise:
+
+```python
+from datetime import UTC, datetime, timedelta
+
+from rmq import *
+
+client = RmqClient()
+```
+"""
+
+
+@dataclass(frozen=True)
+class Name:
+    """A public name.
+
+    Attributes:
+        path: Where users import it from, such as `rmq.Topic`.
+        home: The module that defines it.
+        summary: The first line of its docstring.
+    """
+
+    path: str
+    home: str
+    summary: str
+
+
+def public_names() -> Iterator[Name]:
+    """Yield all public names.
+
+    Raises:
+        SiteError: One has no docstring.
+    """
+    for module in map(importlib.import_module, MODULES):
+        for name in sorted(module.__all__):
+            if name != "__version__":
+                yield _name(module.__name__, name, getattr(module, name))
+
+
+def write(pages: Path) -> list[dict[str, str]]:
+    """Write the reference below the staged pages, and return its entries of the navigation."""
+    found = dict[str, list[Name]]({page: [] for page in PAGES})
+    for name in public_names():
+        found[page_of(name.home)].append(name)
+    folder = pages / FOLDER
+    folder.mkdir(exist_ok=True)
+    index, entries = [OPEN], [{"Overview": f"{FOLDER}/index.md"}]
+    for page, names in found.items():
+        if names:
+            title = PAGES[page][0]
+            blocks = "".join(f"\n::: {name.path}\n" for name in names)
+            (folder / f"{page}.md").write_text(f"# {title}\n{blocks}", "utf-8")
+            rows = "".join(f"| [`{name.path}`]({page}.md#{name.path}) | {name.summary} |\n" for name in names)
+            index.append(f"\n## {title}\n\n| name | what it is |\n|---|---|\n{rows}")
+            entries.append({title: f"{FOLDER}/{page}.md"})
+    (folder / "index.md").write_text("".join(index), "utf-8")
+    return entries
+
+
+def page_of(home: str) -> str:
+    """Return the page for the names of a module."""
+    _, page = max(
+        (len(start), page) for page, (_, *starts) in PAGES.items() for start in starts if home.startswith(start)
+    )
+    return page
+
+
+def _name(module: str, name: str, value: Any) -> Name:
+    path = f"{module}.{name}"
+    text = inspect.getdoc(value)
+    if not text:
+        raise SiteError(f"{path} is public and has no docstring")
+    is_error = isinstance(value, type) and issubclass(value, Exception)
+    home = "rmq.errors" if is_error else getattr(value, "__module__", module)
+    summary = " ".join(text.partition("\n\n")[0].split()).replace("|", "\\|")
+    return Name(path, home if module == "rmq" else module, summary)
