@@ -29,7 +29,7 @@ class Place:
         module: What it runs.
         links: Its ports of servers -> its links, if they can be cut.
         clock: Its wall clock, if that can jump.
-        killed: Whether a fault has ended its process, and none has been started since.
+        ended: Whether a fault ends its process or has ended it, and none has been started since.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Place:
     links: Mapping[str, int] = field(default_factory=dict)
     clock: Clock | None = None
     process: subprocess.Popen[bytes] | None = None
-    killed: bool = False
+    ended: bool = False
 
     @property
     def pid(self) -> int:
@@ -85,7 +85,7 @@ class Crew:
                 stdout=output,
                 stderr=output,
             )
-        place.killed = False
+        place.ended = False
 
     def owned(self, since_s: float) -> int:
         """Return how many slots the workers own together, as all of them have said since a time; -1 where one has not.
@@ -110,7 +110,7 @@ class Crew:
     def kill(self, place: Place) -> None:
         """SIGKILL: what it was at ends now."""
         assert place.process is not None
-        place.killed = True
+        place.ended = True
         place.process.kill()
         place.process.wait()
         _close(place)
@@ -127,6 +127,7 @@ class Crew:
     def end(self, places: Sequence[Place]) -> None:
         """Let processes end in order: workers by SIGTERM, producers with their input."""
         for place in places:
+            place.ended = True
             if place.module == "worker":
                 os.kill(place.pid, signal.SIGTERM)
             _close(place)
@@ -142,7 +143,7 @@ class Crew:
             process = place.process
             assert process is not None
             code = process.poll()
-            if code is None or place.killed or place.process is not process:
+            if code is None or place.ended or place.process is not process:
                 continue
             if not any(place.name in said for said in self.bad_exits):
                 self.bad_exits.append(f"{place.name} ended by itself with code {code}")
