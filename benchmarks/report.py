@@ -13,18 +13,21 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.support.harness import RESULTS, ROOT, Document
+from benchmarks.support.harness import LOAD, RESULTS, ROOT, Document
 
 PAGES = (
     ROOT / "docs" / "internals" / "performance.md",
     *(
         ROOT / "docs" / "guide" / f"{name}.md"
-        for name in ("merging", "merging_rivals", "priorities", "streams", "delayed")
+        for name in ("merging", "merging_rivals", "priorities", "streams", "delayed", "flow")
     ),
 )
 MODULES = {
     "cost": "benchmarks.cost",
+    "batches": "benchmarks.batches",
     "throughput": "benchmarks.throughput",
+    "real": "benchmarks.real",
+    "servers": "benchmarks.servers",
     "peers": "benchmarks.peers.comparison",
     "latency": "benchmarks.latency",
     "backlog": "benchmarks.backlog",
@@ -35,6 +38,8 @@ MODULES = {
     "folding": "benchmarks.folding",
     "ties": "benchmarks.ties",
     "aio": "benchmarks.aio",
+    "flow": "benchmarks.flow",
+    "streams": "benchmarks.streams",
     "consuming": "benchmarks.consuming",
     "delayed": "benchmarks.delayed",
     "spark": "benchmarks.spark",
@@ -63,18 +68,24 @@ def section(name: str, results: Path) -> str:
     picture = results / f"{name}.png"
     if picture.exists():
         text += f"\n\n![{name}](../../benchmarks/results/{name}.png)"
-    return f"{text}\n\n{_provenance(document)}"
+    return f"{text}\n\n{provenance(document)}"
 
 
-def _provenance(document: Document) -> str:
+def provenance(document: Document) -> str:
+    """Return when, on what, and in how many runs a document was measured."""
     machine = document["machine"]
     quick = "Quick sizes, for a first look only. " if document["quick"] else ""
-    figures = f"{document.get('shown', 'Medians')} of {document['repeats']}"
+    figures = f"{document.get('shown', 'Medians')} of {document['repeats']}" if document["repeats"] > 1 else "One run"
+    runs = document.get("runs") or [{**machine, "finished": document["finished"]}]
+    commits = ", ".join(dict.fromkeys(run["commit"] for run in runs))
+    loads = [run[LOAD] for run in runs]
+    parts = f" in {len(runs)} runs" if len(runs) > 1 else ""
+    load = f"{min(loads)}" if min(loads) == max(loads) else f"{min(loads)} to {max(loads)}"
     return (
-        f"*{quick}{figures}; {document['finished'][:10]}, commit {machine['commit']}; "
+        f"*{quick}{figures}{parts}; {document['finished'][:10]}, commit {commits}; "
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, {machine['system']}; Python "
         f"{machine['python']}, redis-py {machine['redis_py']}, hiredis {machine['hiredis']}; load at the start "
-        f"{machine['load_1min_at_start']}.*"
+        f"{load}.*"
     )
 
 

@@ -1,9 +1,8 @@
-"""Stream topics in figures: `python -m benchmarks.streams [NAME ...]`; `--quick` for a tenth."""
+"""Stream topics: batches and latency beside redis-py, fan-out to groups whose consumers are killed, and takeover."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import statistics
 import tempfile
@@ -16,16 +15,21 @@ from typing import Any
 
 import redis
 
+from benchmarks.support import rendering
+from benchmarks.support.harness import Benchmark, Document, Row, say
+from benchmarks.support.samples import Sample, sample, summary
+from benchmarks.support.servers import Servers, standalone
 from rmq import Retention, RmqClient, StreamMessage, Topic, TopicType
 from rmq._claiming.consumer import Consumer
 from rmq._model.deliveries import Delivery
 from tests.support.fan_out import FanOut
 from tests.support.fan_out import fan_out as fan_out_to
-from tests.support.servers import RedisServer
 from tests.support.zookeeper import ZooKeeperEnsemble
 
 KEEP = Retention(max_length=None)
 KILLS = 12
+PER_SECOND = 1_000
+"""The pace of the latencies."""
 HISTOGRAM_MS = (1, 2, 5, 10, 50, 1_000)
 """The published test of the original: 74 % below 1 ms, 99.9 % up to 2 ms."""
 
@@ -53,7 +57,7 @@ def send_paced_plain(url: str, name: str, messages: int, per_second: int) -> Non
             plain.xadd(name, {"content": clock})
 
 
-def latency(server: RedisServer, messages: int, per_second: int, unacked: int) -> dict[str, Any]:
+def latency(server: Servers, messages: int, per_second: int, unacked: int) -> dict[str, float]:
     """Measure send to handler, on one machine with one clock, beside so many entries that somebody never acks."""
     topic = Topic("latency", TopicType.STREAM, retention=KEEP)
     late_ms: list[float] = []
@@ -76,12 +80,14 @@ def latency(server: RedisServer, messages: int, per_second: int, unacked: int) -
         client.stop()
     plain_ms = latency_plain(server, messages, per_second)
     return {
-        "per_second": per_second, "messages": len(late_ms), "unacked": unacked, "rmq": spread(late_ms),
-        "redis-py": spread(plain_ms), "published": "74 % < 1 ms, 99.9 % <= 2 ms",
-    }  # fmt: skip
+        "messages": len(late_ms),
+        "unacked": unacked,
+        **spread("RMQ", late_ms),
+        **spread("redis-py", plain_ms),
+    }
 
 
-def latency_plain(server: RedisServer, messages: int, per_second: int) -> list[float]:
+def latency_plain(server: Servers, messages: int, per_second: int) -> list[float]:
     """Measure the same with redis-py alone: a blocking XREADGROUP, then XACK, one after the other."""
     late_ms: list[float] = []
     with server.connect() as plain:
@@ -109,21 +115,21 @@ def in_process(work: Callable[..., None], *args: object) -> None:
     process.join()
 
 
-def spread(late_ms: list[float]) -> dict[str, Any]:
+def spread(who: str, late_ms: list[float]) -> dict[str, float]:
     """Return a histogram in percent, and the tail."""
-    shares, below = {}, 0.0
+    found, below = {}, 0.0
     for bound in HISTOGRAM_MS:
         share = sum(late < bound for late in late_ms) / len(late_ms)
-        shares[f"< {bound} ms"], below = round(100 * (share - below), 2), share
+        found[f"{who} < {bound} ms"], below = 100 * (share - below), share
     cuts = statistics.quantiles(late_ms, n=1_000)
-    tail = {name: round(cuts[place], 3) for name, place in (("p50_ms", 499), ("p99_ms", 989), ("p99.9_ms", 998))}
-    return {"percent": shares, **tail, "worst_ms": round(max(late_ms), 3)}
+    tail = {f"{who} {name}": cuts[place] for name, place in (("p50_ms", 499), ("p99_ms", 989), ("p99.9_ms", 998))}
+    return {**found, **tail, f"{who} worst_ms": max(late_ms)}
 
 
-def throughput(server: RedisServer, messages: int) -> dict[str, Any]:
+def throughput(server: Servers, messages: int) -> dict[str, float]:
     """Measure sending and consuming in batches beside plain redis-py doing the same."""
     topic = Topic("throughput", TopicType.STREAM, retention=KEEP)
-    done: dict[str, Any] = {"messages": messages}
+    done: dict[str, float] = {"messages": messages}
     with RmqClient(server.url) as client, server.connect() as plain:
         done["send"] = rate(messages, lambda: client.producer(topic).send_many(numbered(messages)))
         with client.consumer(topic, group="g", start="all") as consumer:
@@ -171,13 +177,13 @@ def rate(messages: int, work: Callable[[], object]) -> int:
     return int(messages / (time.monotonic() - started))
 
 
-def fan_out(server: RedisServer, messages: int) -> dict[str, Any]:
+def fan_out(server: Servers, messages: int) -> dict[str, float]:
     """Deliver messages to 3 groups of 4 consumer processes, of which some are killed with -9."""
     with tempfile.TemporaryDirectory() as folder:
         return shown(fan_out_to(server.url, "fan-out", Path(folder), messages, kills=KILLS), messages)
 
 
-def fan_out_owned(server: RedisServer, messages: int) -> dict[str, Any]:
+def fan_out_owned(server: Servers, messages: int) -> dict[str, float]:
     """The same with an owner for each slot of a group: the order is kept."""
     with ZooKeeperEnsemble(tick_ms=500) as zookeeper, tempfile.TemporaryDirectory() as folder:
         there = zookeeper.hosts, "/fan-out"
@@ -185,7 +191,7 @@ def fan_out_owned(server: RedisServer, messages: int) -> dict[str, Any]:
         return {**shown(played, messages), "out_of_order": sum(group.swapped for group in played.groups.values())}
 
 
-def shown(played: FanOut, messages: int) -> dict[str, Any]:
+def shown(played: FanOut, messages: int) -> dict[str, float]:
     """Return the figures of a fan-out."""
     groups = played.groups.values()
     return {
@@ -198,7 +204,7 @@ def shown(played: FanOut, messages: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def takeover(server: RedisServer, entries: int) -> dict[str, Any]:
+def takeover(server: Servers, entries: int) -> dict[str, float]:
     """Let survivors take over what a dead consumer holds, while new messages go on."""
     topic = Topic("takeover", TopicType.STREAM, lease=timedelta(seconds=2), retention=KEEP)
     taken: list[list[tuple[str, int]]] = [[], [], []]
@@ -236,9 +242,9 @@ def takeover(server: RedisServer, entries: int) -> dict[str, Any]:
     orders = [[int(text[3:]) for text, _ in part] for part in taken]
     return {
         "entries": entries, "taken_over": len(everything),
-        "once_each": len(everything) == len(set(everything)) == entries, "by_each": [len(part) for part in taken],
-        "oldest_first": all(order == sorted(order) for order in orders),
-        "new_meanwhile": len(late_ms), "new_latest_ms": round(max(late_ms), 1),
+        "twice": len(everything) - len(set(everything)),
+        "out_of_order": sum(order != sorted(order) for order in orders),
+        "new_meanwhile": len(late_ms), "new_latest_ms": max(late_ms),
     }  # fmt: skip
 
 
@@ -252,33 +258,102 @@ def wait(condition: Callable[[], bool], limit_s: float) -> None:
         pause.wait(0.05)
 
 
-MEASUREMENTS: dict[str, tuple[Callable[[RedisServer, int], dict[str, Any]], int]] = {
+def _latencies(server: Servers, messages: int) -> dict[str, float]:
+    return latency(server, messages, PER_SECOND, 0)
+
+
+def _latencies_unacked(server: Servers, messages: int) -> dict[str, float]:
+    return latency(server, messages, PER_SECOND, 50 * messages)
+
+
+MEASUREMENTS: dict[str, tuple[Callable[[Servers, int], dict[str, float]], int]] = {
     "throughput": (throughput, 200_000),
-    "latency": (lambda server, messages: latency(server, messages, 1_000, 0), 20_000),
-    "latency-unacked": (lambda server, messages: latency(server, messages, 1_000, 50 * messages), 20_000),
+    "latency": (_latencies, 20_000),
+    "latency-unacked": (_latencies_unacked, 20_000),
     "fan-out": (fan_out, 100_000),
     "fan-out-owned": (fan_out_owned, 100_000),
     "takeover": (takeover, 10_000),
 }
+"""What is measured, and with how many messages."""
 
 
-def main() -> None:
-    """Print a line of JSON for each measurement."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"all by default, or of {', '.join(MEASUREMENTS)}")
-    parser.add_argument("--quick", action="store_true", help="a tenth of everything")
-    options = parser.parse_args()
-    if unknown := set(options.names) - MEASUREMENTS.keys():
-        parser.error(f"no such measurement: {', '.join(sorted(unknown))}")
-    for name in options.names or MEASUREMENTS:
+def measure(options: argparse.Namespace) -> Document:
+    """Measure each on a Redis of its own; `--quick` does a tenth of everything."""
+    samples: list[Sample] = []
+    for name in options.names:
         run, size = MEASUREMENTS[name]
-        with RedisServer() as server:
-            with server.connect() as client:
-                version: Any = client.info("server")["redis_version"]
-            print(
-                json.dumps({name: {"redis": version, **run(server, size // (10 if options.quick else 1))}}), flush=True
-            )
+        for repeat in range(options.repeats):
+            say(f"streams: {name}, repeat {repeat + 1} of {options.repeats}")
+            with standalone() as server:
+                version = server.version
+                samples.append(sample(name, repeat, run(server, size // (10 if options.quick else 1))))
+    return {"redis": version, "settings": {"per_second": PER_SECOND}, "samples": samples}
 
+
+def summarize(document: Document) -> Document:
+    """Work out medians, and how consuming and sending compare to redis-py."""
+    return {"rows": summary(document["samples"])}
+
+
+def tables(document: Document) -> str:
+    """Render what was measured."""
+    rows: dict[str, Row] = document["rows"]
+    parts: list[str] = []
+    if found := rows.get("throughput"):
+        lines = [
+            (
+                f"{what}, in batches",
+                *(rendering.number(found[name]) for name in (what, f"{what}, redis-py")),
+                rendering.ratio(found[what] / found[f"{what}, redis-py"]),
+            )
+            for what in ("send", "consume")
+        ]
+        parts.append(rendering.table(["", "RMQ, 1/s", "redis-py, 1/s", "ratio"], lines))
+    if lines := [line for name in rows if name.startswith("latency") for line in _late(name, rows[name])]:
+        columns = ["from sender to handler", *(f"< {bound:,} ms" for bound in HISTOGRAM_MS)]
+        columns += ["p50, ms", "p99, ms", "p99.9, ms", "worst, ms"]
+        published = ("published test of the original", "74 %", "99.9 % up to 2 ms", *["–"] * 8)
+        text = f"{document['settings']['per_second']:,} messages a second; each share counts from the bound before it."
+        parts.append(f"{text}\n\n{rendering.table(columns, [published, *lines])}")
+    if lines := [_fanned(name, rows[name]) for name in rows if name.startswith("fan-out")]:
+        columns = ["", "messages", "groups", "consumers", "killed -9", "seconds", "missing", "again", "out of order"]
+        parts.append(rendering.table(columns, lines))
+    if found := rows.get("takeover"):
+        columns = ["", "entries", "taken over", "twice", "out of order", "new meanwhile", "latest of these, ms"]
+        names = ("entries", "taken_over", "twice", "out_of_order", "new_meanwhile", "new_latest_ms")
+        line = ("a dead consumer, 3 survivors", *(rendering.number(found[name]) for name in names))
+        parts.append(rendering.table(columns, [line]))
+    return f"Redis {document['redis']}.\n\n" + "\n\n".join(parts)
+
+
+def _late(name: str, row: Row) -> list[tuple[str, ...]]:
+    beside = f", beside {row['unacked']:,.0f} unacked entries" if row["unacked"] else ""
+    return [
+        (
+            f"{who}{beside}",
+            *(f"{row[f'{who} < {bound} ms']:.2f} %" for bound in HISTOGRAM_MS),
+            *(rendering.number(row[f"{who} {tail}"], 2) for tail in ("p50_ms", "p99_ms", "p99.9_ms", "worst_ms")),
+        )
+        for who in ("RMQ", "redis-py")
+    ]
+
+
+def _fanned(name: str, row: Row) -> tuple[str, ...]:
+    names = ("messages", "groups", "consumers", "killed")
+    order = rendering.number(row.get("out_of_order"))
+    figures = (rendering.number(row["seconds"], 1), *(rendering.number(row[key]) for key in ("missing", "redelivered")))
+    what = "with owners in ZooKeeper" if name == "fan-out-owned" else "without owners"
+    return what, *(rendering.number(row[key]) for key in names), *figures, order
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--names", nargs="+", choices=MEASUREMENTS, default=list(MEASUREMENTS), help="only these; all by default"
+    )
+
+
+BENCHMARK = Benchmark("streams", measure, tables, None, _arguments, summarize, repeats=1)
+main = BENCHMARK.main
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,57 +15,65 @@ import redis
 from benchmarks.support import loads, rendering
 from benchmarks.support.children import Child, Line
 from benchmarks.support.harness import Benchmark, Document, Row, say
-from benchmarks.support.meters import Meter, cpu_s, medians
-from benchmarks.support.servers import Servers, clusters_supported, some, standalone
+from benchmarks.support.meters import Meter, cpu_s
+from benchmarks.support.samples import Sample, ratio, sample, summary
+from benchmarks.support.servers import Servers, some, standalone
 from rmq import RmqClient, TopicType
 from rmq._model.messages import Message
+from rmq._sending.producer import Producer
+from rmq.errors import FixedTimePassedError
 
 SLOTS = 8
-DELAY_MS = 1_000
-"""Fixed times must lie ahead when they arrive; merge windows are as long, for the same conditions."""
+DELAY_MS = 500
+"""Fixed times must lie ahead when they arrive; merge windows are as long, for the same conditions.
+
+It is short beside the time that all sends take, so that most messages are sent while others are consumed."""
 STREAM, GROUP = "stream", "group"
+STREAMS = "STREAMS"
+SINGLE = "one a call: "
+ZADD = SINGLE + "bare ZADD"
 THREADS = 2
 """Threads of RMQ's listener: one waits for its claim while the other handles."""
 LIMIT_S = 900.0
 ROWS = 20_000
 """Rows of a `send_columns`, as of a file that is read piece by piece."""
+NOTED = 5_000
+"""A sender notes the time after so many messages."""
 COLUMNS = " in columns"
 """Marks a kind that is sent by `send_columns` and consumed by a listener with `columns=True`."""
+KINDS = (*(each.value for each in loads.TYPES), *(each.value + COLUMNS for each in loads.TYPES), STREAMS)
 COMMANDS = ("evalsha", "xadd", "xreadgroup", "xack")
+
+Progress = list[tuple[float, int]]
+"""When how many messages were done."""
 
 
 def measure(options: argparse.Namespace) -> Document:
     """Send in one process and consume in another at the same time; per topic type, and through Redis Streams."""
-    number = options.number or (100_000 if options.quick else 400_000)
-    nodes = [1, 2] if clusters_supported() else [1]
-    samples: dict[tuple[int, str], list[dict[str, float]]] = {}
+    number = options.number or (200_000 if options.quick else 600_000)
+    samples: list[Sample] = []
     for repeat in range(options.repeats):
-        for count in nodes:
-            objects = [each.value for each in loads.TYPES]
-            kinds = [*objects, *(each + COLUMNS for each in objects), *(["STREAMS"] if count == 1 else [])]
-            for kind in kinds if options.only is None else [each for each in kinds if each in options.only]:
+        for count in options.nodes:
+            for kind in options.only:
+                if kind == STREAMS and count > 1:
+                    continue  # a stream is one key, and so in one node
                 say(f"throughput: repeat {repeat + 1} of {options.repeats}, {count} Redis, {kind}")
                 with some(count) as servers:
                     version = servers.version
-                    try:
-                        samples.setdefault((count, kind), []).append(both_at_once(servers, kind, number))
-                    except (RuntimeError, TimeoutError) as error:
-                        say(f"throughput: this one failed: {str(error).strip().splitlines()[-1]}")
-    rows: list[Row] = [
-        {"nodes": count, "type": kind, **medians(each)} for (count, kind), each in samples.items() if each
-    ]
-    return {
-        "redis": version,
-        "settings": {"messages": number, "content_bytes": 20, "batch": loads.BATCH, "slots": SLOTS},
-        "clusters": "measured" if 2 in nodes else "this RMQ does not know redis+cluster:// yet",
-        "rows": rows,
-        "singles": singles(2_000 if options.quick else 10_000, options.repeats),
-    }
+                    samples.append(sample(_case(kind, count), repeat, both_at_once(servers, kind, number)))
+    if options.singles:
+        samples += singles(2_000 if options.quick else 10_000, options.repeats)
+    settings = {"messages": number, "content_bytes": 20, "batch": loads.BATCH, "slots": SLOTS, "delay_ms": DELAY_MS}
+    return {"redis": version, "settings": settings, "samples": samples}
+
+
+def _case(kind: str, nodes: int) -> str:
+    return f"{kind}, {nodes} Redis"
 
 
 def both_at_once(servers: Servers, kind: str, number: int) -> dict[str, float]:
     """Let a sender and a consumer run at the same time."""
-    send, consume = (_send_stream, _consume_stream) if kind == "STREAMS" else (_send, _consume)
+    send, consume = (_send_stream, _consume_stream) if kind == STREAMS else (_send, _consume)
     children = Child(consume, servers.url, kind, number), Child(send, servers.url, kind, number)
     with Meter(servers) as meter:
         for child in children:
@@ -77,13 +86,10 @@ def both_at_once(servers: Servers, kind: str, number: int) -> dict[str, float]:
             for child in children:
                 child.end()
     busy_s = consumed["until_s"] - sent["from_s"]
-    during = [done for at_s, done in consumed["progress"] if at_s <= sent["until_s"]]
-    sending_s = sent["until_s"] - sent["from_s"]
-    overlap_s = sent["until_s"] - consumed["from_s"]
     return {
-        "send_rate_per_s": number / sending_s,
+        "send_rate_per_s": number / (sent["until_s"] - sent["from_s"]),
         "consume_rate_per_s": number / (consumed["until_s"] - consumed["from_s"]),
-        "consumed_while_sending_per_s": during[-1] / overlap_s if during and overlap_s > 0 else 0.0,
+        **at_the_same_time(sent["progress"], consumed["progress"]),
         "both_rate_per_s": number / busy_s,
         "sender_cpu_us": sent["cpu_s"] * 1e6 / number,
         "consumer_cpu_us": consumed["cpu_s"] * 1e6 / number,
@@ -93,25 +99,76 @@ def both_at_once(servers: Servers, kind: str, number: int) -> dict[str, float]:
     }
 
 
-def _send(line: Line, url: str, kind: str, number: int) -> dict[str, float]:
+def at_the_same_time(sent: Progress, consumed: Progress) -> dict[str, float]:
+    """Return both rates between the first delivery and the last send, and the share of all messages sent in it."""
+    from_s, until_s = consumed[0][0], sent[-1][0]
+    if until_s <= from_s:
+        return {"sent_meanwhile_per_s": 0.0, "consumed_meanwhile_per_s": 0.0, "meanwhile_share": 0.0}
+    meanwhile = [_done(each, until_s) - _done(each, from_s) for each in (sent, consumed)]
+    return {
+        "sent_meanwhile_per_s": meanwhile[0] / (until_s - from_s),
+        "consumed_meanwhile_per_s": meanwhile[1] / (until_s - from_s),
+        "meanwhile_share": meanwhile[0] / sent[-1][1],
+    }
+
+
+def _done(progress: Progress, at_s: float) -> int:
+    return max((done for noted_s, done in progress if noted_s <= at_s), default=0)
+
+
+def _noted(messages: Iterable[Any], progress: Progress, each: int = NOTED) -> Iterator[Any]:
+    """Yield them all, and note the time now and then."""
+    first = progress[-1][1] if progress else 0
+    for done, message in enumerate(messages, first):
+        if done % each == 0:
+            progress.append((time.time(), done))
+        yield message
+
+
+def _send(line: Line, url: str, kind: str, number: int) -> dict[str, Any]:
     topic_type = TopicType(kind.removesuffix(COLUMNS))
     contents, priorities = loads.contents(number), loads.priorities(10_000)
+    progress: Progress = []
     with RmqClient(url) as client:
         producer = client.producer(loads.topic(topic_type, SLOTS))
         line.ready()
         cpu_before_s, from_s = cpu_s(), time.time()
         if kind.endswith(COLUMNS):
-            for part in loads.batches(contents, ROWS):
-                producer.send_columns(part, **loads.soon_in_columns(topic_type, len(part), priorities, DELAY_MS))
+            for first, part in enumerate(loads.batches(contents, ROWS)):
+                progress.append((time.time(), first * ROWS))
+                _send_columns(producer, topic_type, part, priorities)
         else:
-            producer.send_many(loads.soon(topic_type, contents, priorities, DELAY_MS))
-        return {"from_s": from_s, "until_s": time.time(), "cpu_s": cpu_s() - cpu_before_s}
+            _send_objects(producer, topic_type, contents, priorities, progress)
+        return _sent(progress, from_s, number, cpu_s() - cpu_before_s)
+
+
+def _send_objects(
+    producer: Producer, topic_type: TopicType, contents: Iterable[bytes], priorities: list[int], progress: Progress
+) -> None:
+    """Send them all; where the machine stood still until a fixed time had passed, go on with a new one."""
+    left = iter(contents)
+    while True:
+        try:
+            producer.send_many(_noted(loads.soon(topic_type, left, priorities, DELAY_MS), progress))
+            return
+        except FixedTimePassedError as error:
+            left = chain([message.content for message in error.not_stored], left)
+
+
+def _send_columns(producer: Producer, topic_type: TopicType, contents: Sequence[bytes], priorities: list[int]) -> None:
+    """Send them all, as `_send_objects` does."""
+    while contents:
+        try:
+            producer.send_columns(contents, **loads.soon_in_columns(topic_type, len(contents), priorities, DELAY_MS))
+            return
+        except FixedTimePassedError as error:
+            contents = [contents[row] for row in error.not_stored]
 
 
 def _consume(line: Line, url: str, kind: str, number: int) -> dict[str, Any]:
     finished = threading.Event()
     counting = threading.Lock()
-    progress: list[tuple[float, int]] = []
+    progress: Progress = []
     done = 0
 
     def handle(deliveries: list[Any]) -> None:
@@ -134,24 +191,26 @@ def _consume(line: Line, url: str, kind: str, number: int) -> dict[str, Any]:
     return _consumed(progress, cpu_s() - cpu_before_s)
 
 
-def _send_stream(line: Line, url: str, kind: str, number: int) -> dict[str, float]:
+def _send_stream(line: Line, url: str, kind: str, number: int) -> dict[str, Any]:
     del kind
     contents = loads.contents(number)
+    progress: Progress = []
     with redis.Redis.from_url(url) as client:
         client.ping()
         line.ready()
         cpu_before_s, from_s = cpu_s(), time.time()
-        for part in loads.batches(contents, loads.BATCH):
+        for part in _noted(loads.batches(contents, loads.BATCH), progress, 1):
             pipe = client.pipeline(transaction=False)
             for content in part:
                 pipe.xadd(STREAM, {"c": content})
             pipe.execute()
-        return {"from_s": from_s, "until_s": time.time(), "cpu_s": cpu_s() - cpu_before_s}
+        noted = [(at_s, done * loads.BATCH) for at_s, done in progress]
+        return _sent(noted, from_s, number, cpu_s() - cpu_before_s)
 
 
 def _consume_stream(line: Line, url: str, kind: str, number: int) -> dict[str, Any]:
     del kind
-    progress: list[tuple[float, int]] = []
+    progress: Progress = []
     done = 0
     with redis.Redis.from_url(url) as client:
         client.xgroup_create(STREAM, GROUP, "0", mkstream=True)
@@ -166,20 +225,19 @@ def _consume_stream(line: Line, url: str, kind: str, number: int) -> dict[str, A
     return _consumed(progress, cpu_s() - cpu_before_s)
 
 
-def _consumed(progress: Sequence[tuple[float, int]], used_s: float) -> dict[str, Any]:
-    step = max(1, len(progress) // 1_000)
-    return {
-        "from_s": progress[0][0],
-        "until_s": progress[-1][0],
-        "cpu_s": used_s,
-        "progress": [*progress[::step], progress[-1]],
-    }
+def _sent(progress: Progress, from_s: float, number: int, used_s: float) -> dict[str, Any]:
+    until_s = time.time()
+    return {"from_s": from_s, "until_s": until_s, "cpu_s": used_s, "progress": [*progress, (until_s, number)]}
 
 
-def singles(number: int, repeats: int) -> list[Row]:
+def _consumed(progress: Progress, used_s: float) -> dict[str, Any]:
+    return {"from_s": progress[0][0], "until_s": progress[-1][0], "cpu_s": used_s, "progress": progress}
+
+
+def singles(number: int, repeats: int) -> list[Sample]:
     """Send one message a call, and call a bare redis-py ZADD as often."""
     contents = loads.contents(number)
-    samples: dict[str, list[dict[str, float]]] = {}
+    samples: list[Sample] = []
     with standalone() as servers, servers.connect() as bare:
         for repeat in range(repeats):
             say(f"throughput: single sends, repeat {repeat + 1} of {repeats}")
@@ -187,7 +245,7 @@ def singles(number: int, repeats: int) -> list[Row]:
             with Meter(servers) as meter:
                 for content in contents:
                     bare.zadd("bare", {content: 1_800_000_000_000})
-            samples.setdefault("bare ZADD", []).append(meter.cost.row(number, "zadd"))
+            samples.append(sample(ZADD, repeat, meter.cost.row(number, "zadd")))
             for topic_type in loads.TYPES:
                 with RmqClient(servers.url) as client:
                     producer = client.producer(loads.topic(topic_type))
@@ -195,28 +253,44 @@ def singles(number: int, repeats: int) -> list[Row]:
                     with Meter(servers) as meter:
                         for message in messages:
                             producer.send(message)
-                samples.setdefault(topic_type.value, []).append(meter.cost.row(number, "evalsha"))
-    floor = samples["bare ZADD"]
+                samples.append(sample(SINGLE + topic_type.value, repeat, meter.cost.row(number, "evalsha")))
+    return samples
+
+
+def summarize(document: Document) -> Document:
+    """Work out medians, and ratios to Redis Streams and to a bare ZADD within the repeats."""
+    samples = document["samples"]
     rows: list[Row] = []
-    for what, each in samples.items():
-        ratios = medians([{"ratio": a["rate_per_s"] / b["rate_per_s"]} for a, b in zip(each, floor, strict=True)])
-        rows.append({"what": what, **medians(each), **ratios})
-    return rows
+    single_rows: list[Row] = []
+    for case, figures in summary(samples).items():
+        if case.startswith(SINGLE):
+            over = ratio(samples, case, ZADD, "rate_per_s")
+            single_rows.append({"what": case.removeprefix(SINGLE), **figures, "ratio": over})
+            continue
+        kind, _, nodes = case.removesuffix(" Redis").rpartition(", ")
+        beside = {
+            f"{way}_of_streams": ratio(samples, case, _case(STREAMS, 1), f"{way}_meanwhile_per_s")
+            for way in ("sent", "consumed")
+        }
+        rows.append({"nodes": int(nodes), "type": kind, **figures, **beside})
+    return {"rows": rows, "singles": single_rows}
 
 
 def tables(document: Document) -> str:
     """Render both parts."""
-    columns = ["at the same time", "Redis", "sent, 1/s", "consumed, 1/s", "while sending, 1/s", "end to end, 1/s"]
-    columns += ["sender CPU, µs", "consumer CPU, µs", "server CPU, µs", "server busy"]
+    columns = ["at the same time", "Redis", "sent, 1/s", "of Streams", "consumed, 1/s", "of Streams"]
+    columns += ["share of all sends", "end to end, 1/s", "sender CPU, µs", "consumer CPU, µs", "server CPU, µs"]
     first = rendering.table(
-        columns,
+        [*columns, "server busy"],
         [
             (
                 _name(row["type"]),
                 row["nodes"],
-                rendering.number(row["send_rate_per_s"]),
-                rendering.number(row["consume_rate_per_s"]),
-                rendering.number(row["consumed_while_sending_per_s"]),
+                rendering.number(row["sent_meanwhile_per_s"]),
+                rendering.ratio(row["sent_of_streams"]),
+                rendering.number(row["consumed_meanwhile_per_s"]),
+                rendering.ratio(row["consumed_of_streams"]),
+                f"{row['meanwhile_share']:.0%}",
                 rendering.number(row["both_rate_per_s"]),
                 rendering.number(row["sender_cpu_us"], 2),
                 rendering.number(row["consumer_cpu_us"], 2),
@@ -242,10 +316,11 @@ def tables(document: Document) -> str:
     settings = document["settings"]
     return (
         f"{settings['messages']:,} messages of {settings['content_bytes']} bytes, {settings['slots']} slots, batches "
-        f"of {settings['batch']}, one sending and one consuming process; RMQ's has {THREADS} threads. "
-        f"Clusters: {document['clusters']}. `in columns`: `send_columns`, and a listener with `columns=True`. "
-        "`while sending`: consumed from the first delivery to the end of the sends. `end to end`: from the first "
-        f"send to the last delivery; time topics wait {DELAY_MS / 1000:g} s of it.\n\n{first}\n\n{second}"
+        f"of {settings['batch']}, one sending and one consuming process; RMQ's has {THREADS} threads. Time topics are "
+        f"due {settings['delay_ms']} ms after their send. `in columns`: `send_columns`, and a listener with "
+        "`columns=True`. `sent` and `consumed` are the rates between the first delivery and the last send, when both "
+        "are at work; `share of all sends` is how many fall into it. `of Streams`: medians of the ratios to Redis "
+        f"Streams in the same repeat. `end to end`: from the first send to the last delivery.\n\n{first}\n\n{second}"
     )
 
 
@@ -255,7 +330,7 @@ def plot(document: Document, path: Path) -> None:
     names = [f"{_name(row['type'])}\n{row['nodes']} Redis".replace(" ", "\n", 1) for row in document["rows"]]
     series = {
         label: [row[key] / 1000 for row in document["rows"]]
-        for key, label in (("send_rate_per_s", "sent"), ("consume_rate_per_s", "consumed"))
+        for key, label in (("sent_meanwhile_per_s", "sent"), ("consumed_meanwhile_per_s", "consumed"))
     }
     rendering.bars(left, names, series, "thousand messages per second")
     left.tick_params(axis="x", labelsize=7)
@@ -266,17 +341,21 @@ def plot(document: Document, path: Path) -> None:
 
 
 def _name(kind: str) -> str:
-    if kind == "STREAMS":
+    if kind == STREAMS:
         return "Redis Streams"
     return kind.replace("_", " ").lower() if kind.isupper() or kind.endswith(COLUMNS) else kind
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--number", type=int, help="messages (400,000; quick: 100,000)")
-    parser.add_argument("--only", nargs="+", help="only these kinds, such as 'PRIORITY in columns'")
+    parser.add_argument("--number", type=int, help="messages (600,000; quick: 200,000)")
+    parser.add_argument("--only", nargs="*", choices=KINDS, default=list(KINDS), help="only these kinds, or none")
+    parser.add_argument("--nodes", nargs="+", type=int, default=[1], help="Redis nodes, one count or several (1)")
+    parser.add_argument(
+        "--singles", action=argparse.BooleanOptionalAction, default=True, help="single sends, too, beside bare ZADD"
+    )
 
 
-BENCHMARK = Benchmark("throughput", measure, tables, plot, _arguments)
+BENCHMARK = Benchmark("throughput", measure, tables, plot, _arguments, summarize)
 main = BENCHMARK.main
 
 if __name__ == "__main__":

@@ -17,10 +17,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.support.samples import cases, joined
+
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 FIRST_LOOKS = ROOT / "build" / "benchmarks"
 """Where results go that are no measurements: small sizes, or sample data. git does not keep them."""
+
+LOAD = "load_1min_at_start"
 
 Row = dict[str, Any]
 Document = dict[str, Any]
@@ -37,6 +41,9 @@ class Benchmark:
         plot: Draws the document into a PNG; `None` for no plot.
         tables: Renders the document as Markdown.
         arguments: Adds options of its own to the command line.
+        summarize: Works out from `samples` what else the document holds. Whoever has it can be measured in parts: with
+            `--add` the samples of a run join those of the result that is there.
+        repeats: How often each case is measured unless `--repeats` says so.
     """
 
     name: str
@@ -44,19 +51,25 @@ class Benchmark:
     tables: Callable[[Document], str]
     plot: Callable[[Document, Path], None] | None = None
     arguments: Callable[[argparse.ArgumentParser], None] | None = None
+    summarize: Callable[[Document], Document] | None = None
+    repeats: int = 5
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Measure, save, plot, print; return the exit code."""
         parser = argparse.ArgumentParser(prog=f"rmq bench {self.name}", description=self.measure.__doc__)
         parser.add_argument("--quick", action="store_true", help="small sizes and fewer repeats, for a first look")
-        parser.add_argument("--repeats", type=int, help="interleaved repeats; medians are reported (5; quick: 3)")
+        parser.add_argument(
+            "--repeats", type=int, help=f"repeats, in turns; medians are reported ({self.repeats}; quick: 3 at most)"
+        )
         parser.add_argument(
             "--results", type=Path, help="where JSON and PNG go (benchmarks/results; a first look: build/benchmarks)"
         )
+        if self.summarize is not None:
+            parser.add_argument("--add", action="store_true", help="add these repeats to the result that is there")
         if self.arguments is not None:
             self.arguments(parser)
         options = parser.parse_args(argv)
-        options.repeats = options.repeats or (3 if options.quick else 5)
+        options.repeats = options.repeats or (min(3, self.repeats) if options.quick else self.repeats)
         _end_in_order()
         started_s = time.monotonic()
         document: Document = {"benchmark": self.name, "quick": options.quick, "machine": machine()}
@@ -64,10 +77,29 @@ class Benchmark:
         document |= self.measure(options)
         document["took_s"] = round(time.monotonic() - started_s, 1)
         document["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
-        first_look = options.quick or document.get("sample", False)
-        self.save(document, options.results or results_folder(first_look=first_look))
+        folder = options.results or results_folder(first_look=options.quick or document.get("sample", False))
+        if self.summarize is not None:
+            document = self.put_together(document, folder if options.add else None)
+        self.save(document, folder)
         print(self.tables(document))
         return 0
+
+    def put_together(self, document: Document, folder: Path | None) -> Document:
+        """Return the document with what its samples say; with a folder, those of the result in it come before."""
+        assert self.summarize is not None
+        document["runs"] = [
+            {"finished": document["finished"], **{key: document["machine"][key] for key in ("commit", LOAD)}}
+        ]
+        path = folder / f"{document['benchmark']}.json" if folder else None
+        before: Document = json.loads(path.read_text("utf-8")) if path is not None and path.exists() else {}
+        if "samples" in before:
+            if before["settings"] != document["settings"]:
+                raise SystemExit(f"--add: {path} was measured with {before['settings']}, not {document['settings']}")
+            document["samples"] = joined(before["samples"], document["samples"])
+            document["runs"] = [*before["runs"], *document["runs"]]
+            document["took_s"] = round(before["took_s"] + document["took_s"], 1)
+        document["repeats"] = min(len(each) for each in cases(document["samples"]).values())
+        return document | self.summarize(document)
 
     def save(self, document: Document, folder: Path) -> None:
         """Write the document and its plot."""
@@ -95,7 +127,7 @@ def machine() -> dict[str, Any]:
         "hiredis": _version("hiredis"),
         "rmq": _version("rmq"),
         "commit": _commit(),
-        "load_1min_at_start": round(os.getloadavg()[0], 2),
+        LOAD: round(os.getloadavg()[0], 2),
     }
 
 

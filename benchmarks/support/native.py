@@ -1,4 +1,4 @@
-"""The native floor: the same work in bare Redis commands, encoded beforehand, over one plain socket.
+"""The native floor: the same work in bare Redis commands on as many sets, encoded beforehand, over one plain socket.
 
 A message's life costs at least a ZADD (send), a ZPOPMIN or ZPOPMAX and a ZADD (claim), and a ZREM (ack). There is no
 lease, retry, fencing, compare-and-set or count in it: what is lost on the way is lost.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import hiredis
 
-STORE, PREPARE = b"native_0", b"prepare{native_0}"
 IN_FLIGHT = 4
 _CLAIM_SCORE = 1_800_000_000_016
 
@@ -71,11 +71,23 @@ class Life:
     number: int
 
 
-def encode(contents: Sequence[bytes], scores: Sequence[int], batch: int, highest_first: bool) -> Life:
-    """Encode a load; what each pop will return is known beforehand."""
-    pack = hiredis.pack_command
+def encode(contents: Sequence[bytes], scores: Sequence[int], batch: int, highest_first: bool, slots: int = 1) -> Life:
+    """Encode a load; what each pop will return is known beforehand. Slots take turns, batch by batch."""
+    parts = [
+        _encode_slot(slot, contents[slot::slots], scores[slot::slots], batch, highest_first) for slot in range(slots)
+    ]
+    sends, claims = (
+        [each for turn in zip_longest(*ways) for each in turn if each] for ways in zip(*parts, strict=True)
+    )
+    return Life(sends, claims, len(contents))
+
+
+def _encode_slot(
+    slot: int, contents: Sequence[bytes], scores: Sequence[int], batch: int, highest_first: bool
+) -> tuple[list[bytes], list[bytes]]:
+    store, prepare = b"native_%d" % slot, b"prepare{native_%d}" % slot
     sends = [
-        pack((b"ZADD", STORE, *_pairs(scores[first : first + batch], contents[first : first + batch])))
+        _pack(b"ZADD", store, *_pairs(scores[first : first + batch], contents[first : first + batch]))
         for first in range(0, len(contents), batch)
     ]
     ranked = [content for _, content in sorted(zip(scores, contents, strict=True), reverse=highest_first)]
@@ -84,11 +96,15 @@ def encode(contents: Sequence[bytes], scores: Sequence[int], batch: int, highest
     for first in range(0, len(ranked), batch):
         part = ranked[first : first + batch]
         claims.append(
-            pack((pop, STORE, len(part)))
-            + pack((b"ZADD", PREPARE, *_pairs([_CLAIM_SCORE] * len(part), part)))
-            + pack((b"ZREM", PREPARE, *part))
+            _pack(pop, store, len(part))
+            + _pack(b"ZADD", prepare, *_pairs([_CLAIM_SCORE] * len(part), part))
+            + _pack(b"ZREM", prepare, *part)
         )
-    return Life(sends, claims, len(contents))
+    return sends, claims
+
+
+def _pack(*words: bytes | int) -> bytes:
+    return hiredis.pack_command(words)  # pyright: ignore[reportArgumentType]
 
 
 def _pairs(scores: Sequence[int], contents: Sequence[bytes]) -> list[bytes | int]:

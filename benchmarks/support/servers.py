@@ -1,32 +1,39 @@
-"""Redis servers for measurements: alone on a free TCP port, or several as a cluster; without persistence.
+"""Redis servers for measurements: alone on a free TCP port, or several as a cluster; if asked, each with a replica.
 
-The program is the one that an embedded server would run: `RMQ_REDIS_SERVER`, the PATH, or a wheel's.
+They keep nothing on disk, unless further lines of redis.conf say so. The program is the one that an embedded server
+would run: `RMQ_REDIS_SERVER`, the PATH, or a wheel's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import redis
 
-from rmq._processes.server_programs import find_redis_server
+from rmq._processes.server_programs import SERVER_VARIABLE, find_redis_server
 from rmq._transport.urls import parse_url
 from rmq.errors import InvalidUrlError
+
+DEFAULT_ENTRIES = 128
+"""`zset-max-listpack-entries` as Redis and Valkey ship it."""
 
 _START_LIMIT_S = 15.0
 _CLUSTER_LIMIT_S = 30.0
 _ALL_HASH_SLOTS = 16_384
+_AT_ONCE = "repl-diskless-sync-delay 0"
+"""A replica gets its data at once, not 5 s after it has asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +44,18 @@ class Servers:
         url: How RMQ reaches them.
         ports: Their TCP ports on 127.0.0.1.
         version: Redis' version.
+        replica_ports: Ports of the replicas, one for each of the servers, or none.
     """
 
     url: str
     ports: tuple[int, ...]
     version: str
+    replica_ports: tuple[int, ...] = ()
+
+    @property
+    def replicas(self) -> Servers:
+        """The replicas, to be looked at."""
+        return replace(self, ports=self.replica_ports, replica_ports=())
 
     @property
     def port(self) -> int:
@@ -55,6 +69,13 @@ class Servers:
     def connect_all(self) -> list[Any]:
         """Return a redis-py client of each server."""
         return [self.connect(index) for index in range(len(self.ports))]
+
+    def keep_lists(self, entries: int = DEFAULT_ENTRIES) -> None:
+        """Let sorted sets of up to so many members be lists; sets that are there stay what they are."""
+        for client in self.connect_all():
+            names = client.config_get("zset-max-*-entries")
+            for name in names:  # a listpack; before 7.0 a ziplist; newer servers know both names
+                client.config_set(name, entries)
 
     def flush(self) -> None:
         """Drop all data."""
@@ -81,6 +102,20 @@ def cluster(nodes: int, *config: str) -> Iterator[Servers]:
         yield found
 
 
+@contextmanager
+def program(path: Path) -> Iterator[None]:
+    """Let the servers that are started meanwhile be this program."""
+    before = os.environ.get(SERVER_VARIABLE)
+    os.environ[SERVER_VARIABLE] = str(path)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[SERVER_VARIABLE]
+        else:
+            os.environ[SERVER_VARIABLE] = before
+
+
 def clusters_supported() -> bool:
     """Return whether this RMQ knows `redis+cluster://`."""
     try:
@@ -94,6 +129,19 @@ def clusters_supported() -> bool:
 def some(nodes: int, *config: str) -> Iterator[Servers]:
     """Run one server, or a cluster where `nodes` is more than one."""
     with standalone(*config) if nodes == 1 else cluster(nodes, *config) as found:
+        yield found
+
+
+@contextmanager
+def replicated(nodes: int, *config: str) -> Iterator[Servers]:
+    """Run one server, or a cluster, with a replica for each of them that is in step when this yields."""
+    with some(nodes, _AT_ONCE, *config) as masters, contextlib.ExitStack() as stack:
+        mode = "cluster-enabled yes" if nodes > 1 else f"replicaof 127.0.0.1 {masters.port}"
+        started = [stack.enter_context(_server((*config, mode))) for _ in masters.ports]
+        found = replace(masters, replica_ports=tuple(port for port, _ in started))
+        if nodes > 1:
+            _follow(found)
+        _await_all(lambda: all(_in_step(each) for each in found.replicas.connect_all()), "the replicas are not in step")
         yield found
 
 
@@ -132,10 +180,31 @@ def _join(servers: Servers) -> None:
         client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
     for port in servers.ports[1:]:
         clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", port)
+    _await_all(lambda: all(_agrees(client, len(clients)) for client in clients), "the nodes are no cluster yet")
+
+
+def _follow(servers: Servers) -> None:
+    """Let each replica join the cluster and follow its master."""
+    masters, replicas = servers.connect_all(), servers.replicas.connect_all()
+    everybody = [*masters, *replicas]
+    for port in servers.replica_ports:
+        masters[0].execute_command("CLUSTER", "MEET", "127.0.0.1", port)
+    _await_all(
+        lambda: all(_agrees(each, len(everybody)) for each in everybody), "the replicas did not join the cluster"
+    )
+    for master, replica in zip(masters, replicas, strict=True):
+        replica.execute_command("CLUSTER", "REPLICATE", master.execute_command("CLUSTER", "MYID"))
+
+
+def _in_step(replica: Any) -> bool:
+    return replica.info("replication").get("master_link_status") == "up"
+
+
+def _await_all(condition: Callable[[], bool], lacking: str) -> None:
     deadline = time.monotonic() + _CLUSTER_LIMIT_S
-    while not all(_agrees(client, len(clients)) for client in clients):
+    while not condition():
         if time.monotonic() > deadline:
-            raise RuntimeError("the nodes did not become a cluster in time")
+            raise RuntimeError(f"{lacking} after {_CLUSTER_LIMIT_S:g} s")
         time.sleep(0.05)
 
 

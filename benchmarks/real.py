@@ -1,0 +1,330 @@
+"""End to end as a site runs it: with owners in ZooKeeper, an AOF, a replica; more slots, workers and Redis nodes."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.support import loads, rendering
+from benchmarks.support.children import Child, Line
+from benchmarks.support.fleet import BUSY, Costs, Fleet, bounds, modelled
+from benchmarks.support.harness import Benchmark, Document, Row, say
+from benchmarks.support.meters import Meter, cpu_s
+from benchmarks.support.samples import Sample, ratio, sample, summary
+from benchmarks.support.servers import Servers, replicated, some
+from rmq import RmqClient, Topic, TopicType
+from rmq._ownership import Coordinator
+from tests.support.zookeeper import ZooKeeperEnsemble
+
+BARE, ALL = "bare Redis", "all three"
+SETUPS: dict[str, frozenset[str]] = {
+    BARE: frozenset(),
+    "ZooKeeper ownership": frozenset({"owned"}),
+    "AOF everysec": frozenset({"aof"}),
+    "a replica, `replicated`": frozenset({"replica"}),
+    ALL: frozenset({"owned", "aof", "replica"}),
+}
+SLOTS, MORE_SLOTS = 8, 64
+WORKERS, NODES = (2, 4), (3,)
+THREADS = 2
+WARM_UP = 4_000
+"""Messages before those that count: once they are through, each slot has its worker, and scripts are loaded."""
+LIMIT_S = 300.0
+COUNT, END = "count", "end"
+"""Words to a worker: what comes now counts; all is handled."""
+FLEETS = ((1, 2, 1), (1, 2, 3), (3, 2, 3), (3, 8, 3), (16, 8, 16), (130, 2, 16), (130, 8, 130))
+"""Machines, cores of each, Redis nodes among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A setup, and how many of what."""
+
+    setup: str
+    slots: int = SLOTS
+    workers: int = 1
+    nodes: int = 1
+
+    @property
+    def name(self) -> str:
+        """The name of its samples."""
+        return f"{self.setup}, {self.slots} slots, {self.workers} workers, {self.nodes} nodes"
+
+
+PARTS: dict[str, list[Case]] = {
+    "slots": [Case(setup, slots) for slots in (SLOTS, MORE_SLOTS) for setup in SETUPS],
+    "workers": [Case(setup, workers=workers) for workers in WORKERS for setup in (BARE, ALL)],
+    "nodes": [Case(setup, MORE_SLOTS, nodes=nodes) for nodes in NODES for setup in (BARE, ALL)],
+}
+CASES = [case for part in PARTS.values() for case in part]
+
+
+def measure(options: argparse.Namespace) -> Document:
+    """Send PRIORITY messages in one process and consume them in others at the same time, in each setup in turn."""
+    number = options.number or (20_000 if options.quick else 100_000)
+    samples: list[Sample] = []
+    with ZooKeeperEnsemble() as zookeeper:
+        for repeat in range(options.repeats):
+            for case in (each for part in options.parts for each in PARTS[part]):
+                say(f"real: repeat {repeat + 1} of {options.repeats}, {case.name}")
+                traits = SETUPS[case.setup]
+                with site(case.nodes, traits) as servers:
+                    version = servers.version
+                    place = (zookeeper.hosts, f"/real-{len(samples)}") if "owned" in traits else None
+                    samples.append(sample(case.name, repeat, run(servers, case, place, number)))
+    settings = {"messages": number, "type": "PRIORITY", "content_bytes": 20, "batch": loads.BATCH, "threads": THREADS}
+    return {"redis": version, "settings": settings, "cores": os.cpu_count(), "samples": samples}
+
+
+@contextlib.contextmanager
+def site(nodes: int, traits: frozenset[str]) -> Iterator[Servers]:
+    """Run the Redis servers of a setup."""
+    config = ("appendonly yes", "appendfsync everysec") if "aof" in traits else ()
+    with (replicated if "replica" in traits else some)(nodes, *config) as servers:
+        yield servers
+
+
+def run(servers: Servers, case: Case, zookeeper: tuple[str, str] | None, number: int) -> dict[str, float]:
+    """Let a sender and the workers run at the same time, once every slot is served."""
+    durability = "replicated" if servers.replica_ports else "memory"
+    workers = [Child(_work, servers.url, case, zookeeper) for _ in range(case.workers)]
+    sender = Child(_send, servers.url, case, durability, number)
+    children = [*workers, sender]
+    try:
+        for child in children:
+            child.wait_ready()
+        for child in workers:
+            child.go()
+        _await_shares(workers, case)
+        sender.go()
+        sender.wait_ready()
+        _await_handled(workers, WARM_UP)
+        for child in workers:
+            child.go(COUNT)
+        with Meter(servers) as meter, Meter(servers.replicas) as replicas:
+            sender.go()
+            _await_handled(workers, number)
+        for child in workers:
+            child.go(END)
+        sent = sender.result(LIMIT_S)
+        handled = [child.result(LIMIT_S) for child in workers]
+    finally:
+        for child in children:
+            child.end()
+    elapsed_s = max(each["until_s"] for each in handled) - sent["from_s"]
+    return {
+        "rate_per_s": number / elapsed_s,
+        "send_rate_per_s": number / (sent["until_s"] - sent["from_s"]),
+        "server_us": meter.cost.executing_us("evalsha") / number,
+        "server_cpu_us": meter.cost.server_cpu_s * 1e6 / number,
+        "replica_cpu_us": replicas.cost.server_cpu_s * 1e6 / number,
+        "sender_cpu_us": sent["cpu_s"] * 1e6 / number,
+        "worker_cpu_us": sum(each["cpu_s"] for each in handled) * 1e6 / number,
+    }
+
+
+def _await_shares(workers: list[Child], case: Case) -> None:
+    """Wait until each worker owns its share of the slots; without ZooKeeper all have all."""
+    least = case.slots // case.workers
+    owned = [0] * len(workers)
+    deadline = time.monotonic() + LIMIT_S
+    while min(owned) < least:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the workers own {owned} of {case.slots} slots")
+        for place, child in enumerate(workers):
+            owned[place] = next((word["owned"] for word in reversed(child.news()) if "owned" in word), owned[place])
+        time.sleep(0.02)
+
+
+def _await_handled(workers: list[Child], number: int) -> None:
+    deadline, left = time.monotonic() + LIMIT_S, number
+    while left > 0:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{left} of {number} messages are not handled")
+        time.sleep(0.01)
+        left -= sum(word.get("handled", 0) for child in workers for word in child.news())
+
+
+def _send(line: Line, url: str, case: Case, durability: str, number: int) -> dict[str, float]:
+    contents, priorities = loads.contents(number + WARM_UP), loads.priorities(10_000)
+    with RmqClient(url, durability=durability) as client:
+        producer = client.producer(_topic(case))
+        line.ready()
+        producer.send_many(loads.soon(TopicType.PRIORITY, contents[number:], priorities, 0))
+        line.ready()
+        cpu_before_s, from_s = cpu_s(), time.time()
+        producer.send_many(loads.soon(TopicType.PRIORITY, contents[:number], priorities, 0))
+        return {"from_s": from_s, "until_s": time.time(), "cpu_s": cpu_s() - cpu_before_s}
+
+
+def _work(line: Line, url: str, case: Case, zookeeper: tuple[str, str] | None) -> dict[str, float]:
+    lock = threading.Lock()
+    fresh, until_s, cpu_before_s = 0, 0.0, 0.0
+
+    def handle(deliveries: list[Any]) -> None:
+        nonlocal fresh, until_s
+        with lock:
+            fresh += len(deliveries)
+            until_s = time.time()
+
+    coordinator = Coordinator(zookeeper[0], chroot=zookeeper[1]) if zookeeper else None
+    with RmqClient(url, zookeeper=coordinator) as client:
+        client.listener(_topic(case), batch=loads.BATCH, threads=THREADS)(handle)
+        line.ready()
+        client.start()
+        owned, word = 0, None
+        while word != END:
+            time.sleep(0.01)
+            if line.told() and (word := line.hear()) == COUNT:
+                cpu_before_s = cpu_s()
+            if owned != (now_owned := len(coordinator.owned()) if coordinator else case.slots):
+                owned = now_owned
+                line.report({"owned": owned})
+            with lock:
+                handled, fresh = fresh, 0
+            if handled:
+                line.report({"handled": handled})
+        used_s = cpu_s() - cpu_before_s
+        client.stop()
+    return {"until_s": until_s, "cpu_s": used_s}
+
+
+def _topic(case: Case) -> Topic:
+    return Topic("bench-real", TopicType.PRIORITY, slots=case.slots)
+
+
+def summarize(document: Document) -> Document:
+    """Work out medians, what each setup costs beside the bare one of the same repeat, and the model of a fleet."""
+    samples, found = document["samples"], summary(document["samples"])
+    rows: list[Row] = []
+    for case in CASES:
+        if case.name in found:
+            bare = Case(BARE, case.slots, case.workers, case.nodes)
+            share = ratio(samples, case.name, bare.name, "rate_per_s")
+            cost = ratio(samples, case.name, bare.name, "server_cpu_us")
+            names = {"setup": case.setup, "slots": case.slots, "workers": case.workers, "nodes": case.nodes}
+            rows.append({**names, **found[case.name], "of_bare": share, "cost_of_bare": cost})
+    return {"rows": rows, "model": _model(rows, document["cores"])}
+
+
+def _model(rows: list[Row], cores: int) -> Document:
+    """Hold the model against each case of two setups with more slots, workers or nodes; then ask it for fleets."""
+    checks: list[Row] = []
+    fleets: list[Row] = []
+    for setup in (BARE, ALL):
+        mine = [row for row in rows if row["setup"] == setup]
+        first = next((row for row in mine if _shape(row) == (SLOTS, 1, 1)), None)
+        if first is None:
+            continue
+        costs = costs_of(first)
+        for row in mine:
+            fleet = Fleet(cores, row["nodes"], 1, row["workers"])
+            rate, bound = modelled(costs, fleet)
+            shape = {key: row[key] for key in ("setup", "slots", "workers", "nodes")}
+            seen = {"modelled": rate, "bound": bound, "seen": row["rate_per_s"]}
+            checks.append({**shape, **seen, "nodes_alone": BUSY * bounds(costs, fleet)["Redis nodes"]})
+        for machines, each, nodes in FLEETS:
+            rate, bound = modelled(costs, Fleet(machines * each, nodes))
+            fleets.append(
+                {"setup": setup, "machines": machines, "cores": each, "nodes": nodes, "rate": rate, "bound": bound}
+            )
+    return {"cores": cores, "busy": BUSY, "checks": checks, "fleets": fleets}
+
+
+def costs_of(row: Row) -> Costs:
+    """Return what a message cost in one row."""
+    return Costs(row["server_cpu_us"], row["sender_cpu_us"], row["worker_cpu_us"], row["replica_cpu_us"])
+
+
+def _shape(row: Row) -> tuple[int, int, int]:
+    return row["slots"], row["workers"], row["nodes"]
+
+
+def tables(document: Document) -> str:
+    """Render the rates, and the model beside them and beyond."""
+    settings, model, rows = document["settings"], document["model"], document["rows"]
+    columns = ["setup", "slots", "workers", "Redis nodes", "end to end, 1/s", "of bare", "EVALSHA, µs", "Redis CPU, µs"]
+    columns += ["of bare", "replica CPU, µs", "sender CPU, µs", "worker CPU, µs"]
+    first = rendering.table(
+        columns,
+        [
+            (
+                *(row[key] for key in ("setup", "slots", "workers", "nodes")),
+                rendering.number(row["rate_per_s"]),
+                rendering.ratio(row["of_bare"]),
+                *(rendering.number(row[key], 2) for key in ("server_us", "server_cpu_us")),
+                rendering.ratio(row["cost_of_bare"]),
+                *(rendering.number(row[f"{key}_cpu_us"], 2) for key in ("replica", "sender", "worker")),
+            )
+            for row in rows
+        ],
+    )
+    check_columns = ["setup", "slots", "workers", "Redis nodes", "modelled, 1/s", "bound", "seen, 1/s"]
+    checks = rendering.table(
+        [*check_columns, "seen of modelled", "nodes alone, 1/s"],
+        [
+            (
+                *(row[key] for key in ("setup", "slots", "workers", "nodes")),
+                rendering.number(row["modelled"]),
+                row["bound"],
+                rendering.number(row["seen"]),
+                rendering.ratio(row["seen"] / row["modelled"]),
+                rendering.number(row["nodes_alone"]),
+            )
+            for row in model["checks"]
+        ],
+    )
+    fleets = rendering.table(
+        ["setup", "machines", "cores each", "Redis nodes", "sent and consumed, 1/s", "bound"],
+        [
+            (row["setup"], row["machines"], row["cores"], row["nodes"], rendering.number(row["rate"]), row["bound"])
+            for row in model["fleets"]
+        ],
+    )
+    return (
+        f"{settings['messages']:,} {settings['type']} messages of {settings['content_bytes']} bytes, batches of "
+        f"{settings['batch']}, handlers that do nothing; one process sends while the workers, of {settings['threads']} "
+        f"threads each, consume. Redis {document['redis']}, ZooKeeper and all processes share {document['cores']} "
+        "cores. `end to end`: from the first send to the last delivery. `EVALSHA`: its time in `INFO commandstats`. "
+        "`of bare`: medians of the ratios to the bare Redis with as many slots, workers and nodes in the same repeat."
+        f"\n\n{first}\n\nThe model, from the cost of a message with {SLOTS} slots, a worker and a node, on "
+        f"{model['cores']} cores; bounds are used to {model['busy']:.0%}. `nodes alone`: what it says if cores are no "
+        f"bound.\n\n{checks}\n\nWhat it says of fleets, with as many Python processes as there are cores for:"
+        f"\n\n{fleets}"
+    )
+
+
+def plot(document: Document, path: Path) -> None:
+    """Draw the rates, and what was modelled beside what was seen."""
+    made, (left, right) = rendering.figure(2, "End to end as a site runs it")
+    slots = [row for row in document["rows"] if (row["workers"], row["nodes"]) == (1, 1)]
+    series = {
+        f"{count} slots": [row["rate_per_s"] / 1000 for row in slots if row["slots"] == count]
+        for count in (SLOTS, MORE_SLOTS)
+    }
+    rendering.bars(left, [name.replace(" ", "\n", 1) for name in SETUPS], series, "thousand messages per second", 0)
+    checks = document["model"]["checks"]
+    names = [f"{row['workers']} w, {row['nodes']} n\n{row['slots']} slots\n{row['setup']}" for row in checks]
+    both = {key: [row[key] / 1000 for row in checks] for key in ("modelled", "seen")}
+    rendering.bars(right, names, both, "thousand messages per second", 0)
+    right.tick_params(axis="x", labelsize=6)
+    rendering.save(made, path)
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--number", type=int, help="messages (100,000; quick: 20,000)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what is varied; all by default")
+
+
+BENCHMARK = Benchmark("real", measure, tables, plot, _arguments, summarize)
+main = BENCHMARK.main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

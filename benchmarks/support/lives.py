@@ -1,0 +1,126 @@
+"""A message's life, measured: sent, claimed and acked by RMQ, and by bare commands on as many sorted sets."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from benchmarks.support import loads, native
+from benchmarks.support.meters import Cost, Meter
+from benchmarks.support.servers import DEFAULT_ENTRIES, Servers
+from rmq import RmqClient, Topic, TopicType
+from rmq._model.messages import Message
+
+MERGE_RANGE_MS = 500
+FIXED_SPREAD_MS = 500
+SETTLE_LIMIT_S = 600.0
+
+SEND, LISTEN, PULL, LIFE = "send", "claim + ack", "claim + ack by pull", "life"
+
+Figures = dict[str, dict[str, float]]
+"""What of a life -> its figures, see `Cost.row`."""
+
+
+def floor(servers: Servers, life: native.Life, *, lists: bool) -> Figures:
+    """Run a load in native commands, on a server that keeps small sets as lists, or that does not."""
+    servers.flush()
+    servers.keep_lists(DEFAULT_ENTRIES if lists else 0)
+    try:
+        pipe = native.Pipe(servers.port)
+        gc.collect()
+        with Meter(servers) as sending:
+            pipe.run(life.sends)
+        with Meter(servers) as claiming:
+            pipe.run(life.claims, replies_each=3)
+        pipe.close()
+    finally:
+        servers.keep_lists()
+    return _figures(life.number, sending.cost, LISTEN, claiming.cost)
+
+
+def by_rmq(servers: Servers, topic: Topic, contents: Sequence[bytes], what: str = LISTEN) -> Figures:
+    """Run a load through RMQ: by a batch listener, whose acks ride on its claims, or by pull."""
+    servers.flush()
+    with RmqClient(servers.url) as client:  # a new one: the flush dropped the topic that the last one registered
+        producer = client.producer(topic)
+        messages, due_s = _messages(topic.type, contents)
+        gc.collect()
+        with Meter(servers) as sending:
+            producer.send_many(messages)
+        time.sleep(max(0.0, due_s() - time.time()))
+        gc.collect()
+        cost = (_listen if what == LISTEN else _pull)(servers, client, topic, len(contents))
+    return _figures(len(contents), sending.cost, what, cost, "evalsha")
+
+
+def native_life(topic_type: TopicType, contents: Sequence[bytes], slots: int) -> native.Life:
+    """Encode the same load in native commands."""
+    number = len(contents)
+    if topic_type is TopicType.PRIORITY:
+        return native.encode(contents, loads.priorities(number), loads.BATCH, highest_first=True, slots=slots)
+    if topic_type is TopicType.RANGE_MERGE:  # as they come: a batch shares its time, the next one is 5 ms later
+        scores = [1_800_000_000_000 + index // loads.BATCH * 5 for index in range(number)]
+    else:
+        scores = loads.due_times(number, 1_800_000_000_000, FIXED_SPREAD_MS)
+    return native.encode(contents, scores, loads.BATCH, highest_first=False, slots=slots)
+
+
+def warm_up(servers: Servers) -> None:
+    """Load the scripts and let the allocator grow, outside of what is measured."""
+    contents = loads.contents(20_000)
+    for topic_type in loads.TYPES:
+        by_rmq(servers, loads.topic(topic_type, suffix="-warm"), contents, PULL)
+    servers.flush()
+
+
+def _listen(servers: Servers, client: RmqClient, topic: Topic, number: int) -> Cost:
+    finished = threading.Event()
+    seen = 0
+
+    def handle(deliveries: list[Any]) -> None:
+        nonlocal seen
+        seen += len(deliveries)
+        if seen >= number:
+            finished.set()
+
+    client.listener(topic, batch=loads.BATCH)(handle)
+    with Meter(servers) as meter:
+        client.start()
+        if not finished.wait(SETTLE_LIMIT_S):
+            raise TimeoutError(f"{seen} of {number} messages were delivered")
+        client.stop()
+    return meter.cost
+
+
+def _pull(servers: Servers, client: RmqClient, topic: Topic, number: int) -> Cost:
+    consumer, done = client.consumer(topic), 0
+    with Meter(servers) as meter:
+        while done < number:
+            found = consumer.poll(loads.BATCH, 1.0)
+            if consumer.ack(found):
+                raise RuntimeError("leases were lost during a benchmark")
+            done += len(found)
+    consumer.close()
+    return meter.cost
+
+
+def _messages(topic_type: TopicType, contents: Sequence[bytes]) -> tuple[Iterator[Message], Callable[[], float]]:
+    """Return the messages, and when all of them are due (epoch seconds, asked after the send)."""
+    number = len(contents)
+    if topic_type is TopicType.PRIORITY:
+        return loads.priority_messages(contents, loads.priorities(number)), time.time
+    if topic_type is TopicType.RANGE_MERGE:
+        return loads.merge_messages(contents, MERGE_RANGE_MS), lambda: time.time() + MERGE_RANGE_MS / 1000 + 0.1
+    first_ms = int(time.time() * 1000) + 1_000 + number // 60  # ahead even where only 60,000/s are sent
+    times = loads.due_times(number, first_ms, FIXED_SPREAD_MS)
+    return loads.fixed_messages(contents, times), lambda: (first_ms + FIXED_SPREAD_MS) / 1000 + 0.1
+
+
+def _figures(number: int, sending: Cost, what: str, claiming: Cost, *commands: str) -> Figures:
+    parts = sending.row(number, *commands), claiming.row(number, *commands)
+    life = {key: parts[0][key] + parts[1][key] for key in parts[0]}
+    life["rate_per_s"] = 1 / sum(1 / part["rate_per_s"] for part in parts)
+    return {SEND: parts[0], what: parts[1], LIFE: life}

@@ -1,0 +1,173 @@
+"""What benchmarks share: where results go, figures of several runs, the native floor, and the model of a fleet."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import hiredis
+import pytest
+
+from benchmarks import real, report, suite, throughput
+from benchmarks.support import harness, native
+from benchmarks.support.fleet import BUSY, Costs, Fleet, modelled
+from benchmarks.support.samples import joined, ratio, sample, summary
+
+COSTS = Costs(server_us=4.0, sender_us=2.0, worker_us=3.0, beside_us=1.0)
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Return where first looks and measurements go in this test."""
+    first_looks, results = tmp_path / "first", tmp_path / "results"
+    monkeypatch.setattr(harness, "FIRST_LOOKS", first_looks)
+    monkeypatch.setattr(harness, "RESULTS", results)
+    monkeypatch.setattr(harness, "_end_in_order", lambda: None)
+    return first_looks, results
+
+
+def benchmark(rates: list[float]) -> harness.Benchmark:
+    """Return a benchmark of two cases that takes its figures from a list."""
+
+    def measure(options: argparse.Namespace) -> harness.Document:
+        samples = [
+            sample(case, repeat, {"rate": rates.pop(0)})
+            for repeat in range(options.repeats)
+            for case in ("ours", "bare")
+        ]
+        return {"settings": {"messages": 1 if options.quick else 2}, "samples": samples}
+
+    def summarize(document: harness.Document) -> harness.Document:
+        return {"rows": summary(document["samples"]), "over": ratio(document["samples"], "ours", "bare", "rate")}
+
+    return harness.Benchmark("toy", measure, lambda document: str(document["over"]), None, None, summarize)
+
+
+def read(folder: Path) -> Any:
+    return json.loads((folder / "toy.json").read_text("utf-8"))
+
+
+def test_a_first_look_leaves_the_kept_results_alone(folders: tuple[Path, Path]) -> None:
+    first_looks, results = folders
+    benchmark([4.0, 2.0]).main(["--repeats", "1"])
+    kept = (results / "toy.json").read_bytes()
+    benchmark([9.0, 1.0]).main(["--quick", "--repeats", "1"])
+    assert (results / "toy.json").read_bytes() == kept
+    assert read(first_looks)["over"] == 9.0
+
+
+def test_git_does_not_keep_first_looks() -> None:
+    assert harness.FIRST_LOOKS.is_relative_to(harness.ROOT / "build")
+    assert "build/" in (harness.ROOT / ".gitignore").read_text("utf-8").splitlines()
+
+
+def test_repeats_of_several_runs_join(folders: tuple[Path, Path]) -> None:
+    results = folders[1]
+    benchmark([4.0, 2.0]).main(["--repeats", "1"])
+    benchmark([9.0, 3.0, 80.0, 10.0]).main(["--repeats", "2", "--add"])
+    found = read(results)
+    assert (found["repeats"], len(found["runs"])) == (3, 2)
+    assert found["rows"]["ours"] == {"rate": 9.0, "repeats": 3}
+    assert found["over"] == 3.0  # the median of 2, 3 and 8, and not 9 over 3 of the medians
+    benchmark([5.0, 1.0]).main(["--repeats", "1"])
+    assert (read(results)["repeats"], read(results)["over"]) == (1, 5.0)
+
+
+def test_runs_with_other_settings_do_not_join(folders: tuple[Path, Path]) -> None:
+    first_looks = folders[0]
+    benchmark([4.0, 2.0]).main(["--quick", "--repeats", "1"])
+    with pytest.raises(SystemExit, match="messages"):
+        benchmark([4.0, 2.0]).main(["--repeats", "1", "--add", "--results", str(first_looks)])
+
+
+def test_a_ratio_is_taken_within_repeats_that_have_both() -> None:
+    samples = [sample("a", 0, {"x": 6}), sample("b", 0, {"x": 2}), sample("a", 1, {"x": 50}), sample("b", 2, {"x": 1})]
+    assert ratio(samples, "a", "b", "x") == 3
+    assert ratio(samples, "a", "c", "x") is None
+    assert [each["repeat"] for each in joined(samples, samples)] == [0, 0, 1, 2, 3, 3, 4, 5]
+
+
+def test_a_page_names_all_commits_of_its_runs() -> None:
+    machine = {**harness.machine(), "commit": "bbb", harness.LOAD: 2.0}
+    runs = [{"commit": "aaa", harness.LOAD: 0.5}, {"commit": "bbb", harness.LOAD: 2.0}]
+    document = {"machine": machine, "quick": False, "repeats": 5, "finished": "2026-01-02T03:04", "runs": runs}
+    said = report.provenance(document)
+    assert "Medians of 5 in 2 runs; 2026-01-02, commit aaa, bbb;" in said
+    assert "load at the start 0.5 to 2.0" in said
+
+
+def test_what_the_suite_measures_is_on_a_page() -> None:
+    shown = {
+        name for page in report.PAGES for name in re.findall(r"<!-- benchmark: (\w+) -->", page.read_text("utf-8"))
+    }
+    assert set(suite.NAMES) <= report.MODULES.keys()
+    assert shown == report.MODULES.keys()
+
+
+def test_rates_at_the_same_time_are_those_between_the_first_delivery_and_the_last_send() -> None:
+    sent = [(0.0, 0), (1.0, 100), (2.0, 300), (4.0, 400)]
+    consumed = [(2.0, 50), (3.0, 150), (4.0, 250), (6.0, 400)]
+    assert throughput.at_the_same_time(sent, consumed) == {
+        "sent_meanwhile_per_s": 50.0,
+        "consumed_meanwhile_per_s": 100.0,
+        "meanwhile_share": 0.25,
+    }
+    after = [(at_s + 10, done) for at_s, done in consumed]
+    assert set(throughput.at_the_same_time(sent, after).values()) == {0.0}
+
+
+@pytest.mark.parametrize(("highest_first", "order"), [(False, b"cfebad"), (True, b"adebcf")])
+def test_the_floor_pops_what_each_slot_has_in_turns(highest_first: bool, order: bytes) -> None:
+    contents, scores = [b"%c" % letter for letter in b"abcdef"], [5, 4, 1, 6, 3, 2]
+    life = native.encode(contents, scores, 1, highest_first, slots=2)
+    assert [command[1] for command in commands(life.sends)] == [b"native_0", b"native_1"] * 3
+    claims = commands(life.claims)
+    assert [command[:2] for command in claims[::3]] == [
+        [b"ZPOPMAX" if highest_first else b"ZPOPMIN", b"native_%d" % slot] for slot in (0, 1)
+    ] * 3
+    assert b"".join(command[-1] for command in claims[2::3]) == order
+    assert life.number == 6
+
+
+def commands(requests: list[bytes]) -> list[list[bytes]]:
+    reader = hiredis.Reader()
+    reader.feed(b"".join(requests))
+    found: list[list[bytes]] = []
+    while (command := reader.gets()) is not False:
+        found.append(command)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fleet", "rate", "bound"),
+    [
+        (Fleet(cores=2, nodes=1), 200_000, "cores"),
+        (Fleet(cores=2, nodes=3), 200_000, "cores"),  # more nodes on the same cores are no more cores
+        (Fleet(cores=20, nodes=1), 250_000, "Redis nodes"),
+        (Fleet(cores=20, nodes=3), 750_000, "Redis nodes"),
+        (Fleet(cores=20, nodes=3, senders=1), 500_000, "senders"),
+        (Fleet(cores=20, nodes=3, senders=2, workers=1), 333_333, "workers"),
+    ],
+)
+def test_the_narrowest_bound_sets_the_rate(fleet: Fleet, rate: int, bound: str) -> None:
+    found, name = modelled(COSTS, fleet)
+    assert (round(found / BUSY), name) == (rate, bound)
+
+
+def test_the_model_is_held_against_each_case_that_was_measured() -> None:
+    figures = {
+        "server_cpu_us": 4.0, "sender_cpu_us": 2.0, "worker_cpu_us": 3.0, "replica_cpu_us": 1.0,
+        "server_us": 3.0, "send_rate_per_s": 1.0,
+    }  # fmt: skip
+    cases = {real.Case(real.BARE).name: 160_000.0, real.Case(real.BARE, real.MORE_SLOTS, nodes=3).name: 80_000.0}
+    samples = [sample(case, 0, {**figures, "rate_per_s": rate}) for case, rate in cases.items()]
+    found = real.summarize({"samples": samples, "cores": 2})
+    assert [(row["nodes"], row["modelled"], row["seen"]) for row in found["model"]["checks"]] == [
+        (1, 160_000.0, 160_000.0),
+        (3, 160_000.0, 80_000.0),
+    ]
+    assert [round(row["nodes_alone"]) for row in found["model"]["checks"]] == [200_000, 600_000]
+    assert {row["setup"] for row in found["model"]["fleets"]} == {real.BARE}
