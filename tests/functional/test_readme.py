@@ -1,4 +1,4 @@
-"""What the README shows is true."""
+"""What the README and the first lines of docs/guide/spark.md show is true."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def test_the_first_example_runs_as_it_stands(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(400)
 def test_the_example_for_spark_runs_as_it_stands(tmp_path: Path) -> None:
-    code = re.search(r"## On Spark.*?```python\n(.*?)```", README, re.DOTALL)
+    page = (ROOT / "docs/guide/spark.md").read_text("utf-8")
+    code = re.search(r"## In fifteen lines.*?```python\n(.*?)```", page, re.DOTALL)
     assert code is not None
     ended = run(code[1], tmp_path, 350)
     assert ended.stdout == "500 pictures to draw\n", ended.stderr

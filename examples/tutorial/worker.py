@@ -1,0 +1,22 @@
+"""Step 6: a handler in worker processes. `python worker.py` sends the day's changes of prices."""
+
+from datetime import timedelta
+
+from rmq import Delivery, RangeMergeMessage, RmqClient, Topic, TopicType
+from rmq.demo.orders import price_changes, read_orders
+
+PICTURES = Topic("price-pictures", TopicType.RANGE_MERGE, slots=8)
+
+client = RmqClient()
+
+
+@client.listener(PICTURES, threads=4)
+def draw(delivery: Delivery) -> None:
+    """Draw one picture. A return acks the delivery, an exception nacks it."""
+    print(f"draw {delivery.text}", flush=True)
+
+
+if __name__ == "__main__":
+    items = [line.item for line, changed in price_changes(read_orders()) if changed]
+    messages = (RangeMergeMessage(f"item:{item}", timedelta(seconds=2)) for item in items)
+    print(f"{client.producer(PICTURES).send_many(messages).new} pictures to draw")
