@@ -97,6 +97,22 @@ class DeliveryColumns:
         return self._column(lambda part: part.merged)
 
     @property
+    def claimed_ms(self) -> list[int]:
+        """Redis' times of their claims, epoch ms."""
+        return self._column(lambda part: part.claimed_ms)
+
+    @property
+    def lost(self) -> list[bool]:
+        """Whether a lease is known to be lost: someone else may have the message. Look before an effect."""
+        found: list[bool] = []
+        for part in self._parts:
+            if isinstance(part, ClaimColumns):
+                found += [each.lost for each in part.each()] if part.is_spread else [part.lost] * len(part.rows)
+            else:
+                found.append(part.lost)
+        return found
+
+    @property
     def deliveries(self) -> list[Delivery]:
         """A `Delivery` for each row, always the same ones. They cost what columns save."""
         return spread(self._parts)

@@ -123,6 +123,8 @@ class DeliveryColumns:
         priorities: list[int | None]
         values: list[Any]
         merged: list[int]
+        claimed_ms: list[int]
+        lost: list[bool]
 
     def __init__(self, plain_columns: columns.DeliveryColumns, tasks: Tasks) -> None:
         self._plain = plain_columns

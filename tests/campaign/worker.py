@@ -14,12 +14,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import rmq
 from rmq import Coordinator, RmqClient
 from rmq._model.deliveries import Delivery
+from rmq._slots import stream_slots
 from rmq.delayed import DelayedQueue
 from rmq.errors import RmqError
 from tests.campaign.clocks import sleep_by_select
@@ -30,6 +33,8 @@ from tests.campaign.topics import (
     FIXED,
     GROUP,
     LEASE_S,
+    PRIORITY,
+    RANGE,
     SESSION_S,
     SLOTS,
     SPARK,
@@ -48,11 +53,26 @@ STILL_S = 0.5
 SINGLE = (FIXED, COLLECT)
 """Topics whose handlers get one delivery at a time; those of the others get batches."""
 
+COLUMNS = (PRIORITY, RANGE)
+"""Topics whose handlers get columns, in a release that has them."""
+
+OWN_FROM = 2
+"""Claims of streams read in names of their own from so few entries on: a campaign leaves no large backlog."""
+
 DRAIN_S = LEASE_S * 2.0
 LONG_S = LEASE_S * 1.5
 SHORT_S = 0.002
 LONG_CHANCE = 0.0002
 FAIL_CHANCE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of columns, with what a handling asks for."""
+
+    body: bytes | None
+    slot: int
+    claimed_ms: int
 
 
 class Handling:
@@ -66,13 +86,16 @@ class Handling:
     def __call__(self, given: Delivery | list[Delivery]) -> None:
         """Handle a delivery, or a batch."""
         deliveries = given if isinstance(given, list) else [given]
-        runs = [(self._begin(each, each.topic.name, each.text), each) for each in deliveries]
-        long = given is not deliveries and self._chance.random() < LONG_CHANCE
-        time.sleep(LONG_S if long else self._chance.random() * SHORT_S)
-        fails = self._chance.random() < FAIL_CHANCE
-        self._end(runs, fails)
-        if fails:
-            raise ValueError("this one fails")
+        runs = [self._begin(each, each.topic.name, each.text) for each in deliveries]
+        fails = self._work(alone=given is not deliveries)
+        self._end(runs, [each.lost for each in deliveries], fails)
+
+    def columns(self, given: Any) -> None:
+        """Handle columns, without an object of the library for each row; the release before does not know them."""
+        rows = zip(given.contents, given.bodies, given.slots, given.claimed_ms, strict=True)
+        runs = [self._begin(Row(*row), given.topic.name, content.decode()) for content, *row in rows]
+        fails = self._work(alone=False)
+        self._end(runs, given.lost, fails)
 
     def value(self, delivery: Delivery, value: bytes) -> str:
         """Note that a value of the delayed queue is handled; return the name of the run."""
@@ -80,13 +103,13 @@ class Handling:
 
     def done(self, run: str, delivery: Delivery) -> None:
         """Note its end."""
-        self._end([(run, delivery)], False)
+        self._end([run], [delivery.lost])
 
-    def _begin(self, delivery: Delivery, topic: str, content: str) -> str:
+    def _begin(self, delivery: Delivery | Row, topic: str, content: str) -> str:
         run = f"{os.getpid()}.{next(self._numbers)}"
         if topic in (DELAYED, SPARK):
             carried = [Sent(content)]
-        elif topic == COLLECT:
+        elif isinstance(delivery, Delivery) and topic == COLLECT:
             carried = [sent_of(item) for item in delivery.items]
         else:
             carried = [] if delivery.body is None else [sent_of(delivery.body)]
@@ -96,13 +119,21 @@ class Handling:
         self._journal.write("begin", now_s(), os.getpid(), run, *values)
         return run
 
-    def _end(self, runs: Iterable[tuple[str, Delivery]], fails: bool) -> None:
+    def _work(self, *, alone: bool) -> bool:
+        """Take some time; return whether to fail."""
+        long = alone and self._chance.random() < LONG_CHANCE
+        time.sleep(LONG_S if long else self._chance.random() * SHORT_S)
+        return self._chance.random() < FAIL_CHANCE
+
+    def _end(self, runs: Iterable[str], lost: Iterable[bool], fails: bool = False) -> None:
         # `late`: somebody else has the message or will have it; nobody counts on this outcome
         by_outcome: dict[str, list[str]] = {}
-        for run, delivery in runs:
-            by_outcome.setdefault("late" if delivery.lost else "failed" if fails else "acked", []).append(run)
+        for run, late in zip(runs, lost, strict=True):
+            by_outcome.setdefault("late" if late else "failed" if fails else "acked", []).append(run)
         for outcome, names in by_outcome.items():
             self._journal.write("end", now_s(), outcome, *names)
+        if fails:
+            raise ValueError("this one fails")
 
 
 def watch(journal: Journal, coordinator: Coordinator, status: Path) -> None:
@@ -155,6 +186,9 @@ def main() -> None:
     hosts, name, chroot = options["hosts"], options["name"], options["chroot"]
     coordinator = Coordinator(hosts, name, chroot=chroot, session_timeout_s=SESSION_S, drain_timeout_s=DRAIN_S)
     ended = threading.Event()
+    columns = hasattr(rmq, "DeliveryColumns")
+    if hasattr(stream_slots, "OWN_FROM"):
+        stream_slots.OWN_FROM = OWN_FROM
     url = options["url"]
     with RmqClient(url, timeout_s=3.0, deadline_s=15.0) as plain:
         queue = DelayedQueue(plain, DELAYED, slots=SLOTS // 4, lease=timedelta(seconds=LEASE_S))
@@ -162,6 +196,9 @@ def main() -> None:
         client = RmqClient(url, zookeeper=coordinator, timeout_s=3.0, deadline_s=15.0)
         for topic in topics():
             group = GROUP if topic.name == STREAM else None
+            if columns and topic.name in COLUMNS:
+                client.listener(topic, threads=2, batch=20, columns=True)(handling.columns)
+                continue
             batch = None if topic.name in SINGLE else 20
             client.listener(topic, threads=2, batch=batch, group=group, start="all")(handling)
         taker.start()

@@ -1,7 +1,7 @@
 """Puts virtual time, drawn randomness and the simulated clock of the scripts in place of the real ones, for a while.
 
 Only what the library takes from its surroundings is replaced: clocks, randomness, the names of host and process, and
-the include of the scripts that reads Redis' time. Nothing of the library itself is.
+the include of the scripts that reads Redis' time. Of the library itself, only one size is another: `OWN_FROM`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,15 @@ from unittest import mock
 
 import rmq
 from rmq._model import times
+from rmq._slots import stream_slots
 from rmq._transport import connections
 from rmq._transport.script_library import ScriptLibrary
 from tests.simulation.stream_clock import SimulatedScripts
 from tests.simulation.world import EPOCH_MS, START_S, World
 from tests.support.slots import READ_FAKE_CLOCK, scripts_under_test
+
+OWN_FROM = 2
+"""Claims of streams read in names of their own from so few entries on: simulations hold no large batches."""
 
 _real_s = times.monotonic_s
 _world: World | None = None
@@ -84,6 +88,7 @@ def virtual(scripts: ScriptLibrary | None = None) -> Iterator[None]:
             (random, "_urandom", _bytes),
             (time, "time", _wall_s),
             (socket, "gethostname", lambda: "simulation"),
+            (stream_slots, "OWN_FROM", OWN_FROM),
             (connections, "default_scripts", lambda: scripts or simulated_scripts()),
             *((user, "monotonic_s", _now_s) for user in _users_of_the_clock()),
         ):

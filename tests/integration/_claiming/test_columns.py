@@ -61,6 +61,7 @@ def test_columns_are_what_a_poll_would_have_brought(
             assert columns.deliveries is not columns.deliveries
             assert [*map(id, columns.deliveries)] == [*map(id, columns.deliveries)]
             assert columns.values == columns.bodies == columns.contents
+            assert columns.claimed_ms == [each.claimed_ms for each in columns.deliveries]
         attempts = [attempt for columns in found for attempt in columns.attempts]
         assert (attempts.count(2), attempts.count(1)) == (40, 260)
         assert [columns.ack() for columns in found] == [[]] * len(found)
@@ -119,8 +120,10 @@ def test_rows_that_are_no_longer_held_are_told(client: RmqClient, make_topic: Ma
         while len(taken) < 20:  # once the lease is over
             taken += second.poll(20, timeout=5)
         kept = {each.content for each in taken[:7]}
+        assert columns.lost == [each.lost for each in columns.deliveries]
         second.ack(taken[7:])
         assert [columns.contents[row] for row in columns.ack()] == columns.contents
+        assert columns.lost == [True] * 20
         assert {each.content for each in taken if each.outcome is None} == kept
         second.ack(taken[:7])
 
