@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Self, Unpack
@@ -13,7 +12,7 @@ from rmq._admin.adopt import Adoption, adopt, ensemble_of, highest_epochs
 from rmq._admin.ages import order_oldest_first
 from rmq._admin.control import Control
 from rmq._admin.dead_letters import DeadLetters
-from rmq._admin.history import History, Recorder
+from rmq._admin.history import History, Recording
 from rmq._admin.inspection import Inspection, read_workers
 from rmq._admin.stream_topic import StreamTopic
 from rmq._claiming.consumer import Consumer
@@ -31,14 +30,14 @@ from rmq._model.topics import Topic
 from rmq._model.workers import WorkerInfo
 from rmq._ownership import DRAIN_S, Coordinator
 from rmq._processes.embedded import EmbeddedServer
-from rmq._processes.signals import until_signal
+from rmq._processes.signals import require_main_thread, until_signal
 from rmq._sending.producer import Producer
 from rmq._slots.known_topics import KnownTopics
 from rmq._slots.stream_slots import join_group
 from rmq._transport.connections import Connections
 from rmq._transport.durability import DurabilityLevel, parse_durability
 from rmq._transport.urls import Topology, parse_url
-from rmq.errors import CoordinationError, RmqError
+from rmq.errors import CoordinationError
 
 
 class RmqClient:
@@ -103,7 +102,7 @@ class RmqClient:
         """Who watches sends and handlers; producers, and listeners that start, made after it was added, tell them."""
         self._listeners = Listeners(self._connections, self._known, self.observers, self._handlers)
         self._zookeeper = zookeeper
-        self._recorder: Recorder | None = None
+        self._recording = Recording(self._connections)
         self._pid = os.getpid()
         if level.level is DurabilityLevel.FSYNC:
             try:
@@ -199,7 +198,9 @@ class RmqClient:
         """
         self._listeners.add(*listeners)
 
-    def start(self, threads: int | None = None, handlers: int | None = None, drain_s: float = DRAIN_S) -> None:
+    def start(
+        self, threads: int | None = None, handlers: int | None = None, drain_s: float = DRAIN_S, idle: str = "normal"
+    ) -> None:
         """Start all listeners in threads of their own.
 
         Args:
@@ -208,13 +209,15 @@ class RmqClient:
                 each listener one can always begin, if there are as many. `None` for as many as there are threads.
             drain_s: With ZooKeeper: how long, in seconds, a slot that moves to another worker waits for its running
                 handler. A `Coordinator`'s own `drain_timeout_s` goes before it.
+            idle: `normal` looks for messages each second, beside wake hints. `economy` costs fewer than ten commands a
+                minute while nothing happens, as long as hints are proven to arrive: see docs/operate/economy.md.
 
         Raises:
-            InvalidValueError: `threads` or `handlers` out of range.
+            InvalidValueError: `threads` or `handlers` out of range, or another `idle`.
             RmqError: Started before, no listener, or a topic that does not fit its registration.
             CoordinationError: ZooKeeper does not answer.
         """
-        self._listeners.start(self._zookeeper, threads, handlers, drain_s)
+        self._listeners.start(self._zookeeper, threads, handlers, drain_s, idle)
         self.record_history()
 
     def stop(self, drain_s: float = DRAIN_S) -> list[Delivery]:
@@ -228,12 +231,12 @@ class RmqClient:
             Deliveries whose handlers still run: they stay claimed until their lease ends.
         """
         drain_s = seconds(drain_s, "drain_s")
-        if self._recorder is not None:
-            self._recorder.stop()
-            self._recorder = None
+        self._recording.stop()
         return self._listeners.stop(drain_s)
 
-    def run(self, drain_s: float = DRAIN_S, threads: int | None = None, handlers: int | None = None) -> list[Delivery]:
+    def run(
+        self, drain_s: float = DRAIN_S, threads: int | None = None, handlers: int | None = None, idle: str = "normal"
+    ) -> list[Delivery]:
         """Run all listeners until SIGTERM or SIGINT, then stop them and close. A second signal ends at once.
 
         Takes what `start` takes, returns what `stop` returns, and raises what `start` raises.
@@ -241,10 +244,9 @@ class RmqClient:
         Raises:
             RmqError: Not called in the main thread.
         """
-        if threading.current_thread() is not threading.main_thread():
-            raise RmqError("run() handles signals and so needs the main thread; use start() and stop() elsewhere")
+        require_main_thread("run()")
         with self, until_signal(signal.SIG_DFL) as ended:
-            self.start(threads, handlers, drain_s)
+            self.start(threads, handlers, drain_s, idle)
             while not ended.wait(1.0):
                 pass
             return self.stop(drain_s)
@@ -373,14 +375,12 @@ class RmqClient:
 
     def record_history(self) -> None:
         """Take part in recording `history` until `stop` or `close`; running listeners do so by themselves."""
-        if self._recorder is None:
-            self._recorder = Recorder(self._connections)
-            self._recorder.start()
+        self._recording.start(self._listeners.finished if self._listeners.pace.economical else None)
 
     def server_memory(self) -> dict[str, ServerMemory]:
         """Return what each Redis server that holds slots uses, by its address."""
-        found: dict[str, bytes] = self._connections.ask_masters("INFO", "memory")
-        return {address: ServerMemory.from_info(info) for address, info in found.items()}
+        found = self._connections.ask_masters("INFO", "memory").items()
+        return {address: ServerMemory.from_info(info) for address, info in found}
 
     def close(self) -> None:
         """Stop listeners that still run, close consumers and connections, and end a temporary embedded Redis."""
@@ -391,7 +391,7 @@ class RmqClient:
                 server, self._server = self._server, None
                 steps.callback(self._blocking.call, server.close)
             steps.callback(self._connections.close)
-            if self._listeners.runtimes or self._recorder is not None:
+            if self._listeners.runtimes or self._recording.runs:
                 self.stop()
 
     def __enter__(self) -> Self:

@@ -6,7 +6,7 @@
 -- ARGV[2]  info       JSON; empty: it has left
 -- ARGV[3]  forget_ms  after so long a silent one is forgotten
 -- ARGV[4]  most       workers to keep, the latest ones
--- Returns: nothing
+-- Returns: now_ms
 -- Errors: none of its own
 -- Complexity: O(log N)
 -- Notes: safe to repeat.
@@ -36,4 +36,4 @@ if info ~= '' then
   redis.call('HSET', infos, name, info)
   redis.call('ZADD', beats, whole(now_ms), name)
 end
-return false
+return whole(now_ms)

@@ -7,7 +7,7 @@ the turn is decided by one script, by Redis' clock.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 
 from rmq._admin.inspection import Inspection
@@ -157,11 +157,48 @@ class History:
         return self._connections.run(history.append(topic, record.minute, record.to_bytes(), MINUTES, KEEP_S))
 
 
-class Recorder(Background):
-    """Records a minute whenever it gets the turn, until it is stopped."""
+class Recording:
+    """Whether this process takes part in recording, and its `Recorder`.
+
+    Args:
+        connections: Where.
+    """
 
     def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._recorder: Recorder | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether it takes part."""
+        return self._recorder is not None
+
+    def start(self, finished: Callable[[], int] | None) -> None:
+        """Take part, if it does not yet; `finished` as of `Recorder`."""
+        if self._recorder is None:
+            self._recorder = Recorder(self._connections, finished)
+            self._recorder.start()
+
+    def stop(self) -> None:
+        """Take part no more; does not wait for a recording under way."""
+        if self._recorder is not None:
+            self._recorder.stop()
+            self._recorder = None
+
+
+class Recorder(Background):
+    """Records a minute whenever it gets the turn, until it is stopped.
+
+    Args:
+        connections: Where.
+        finished: Tells how many deliveries this process has finished: a minute in which that stays as it is is left to
+            others. By default each minute is recorded.
+    """
+
+    def __init__(self, connections: Connections, finished: Callable[[], int] | None = None) -> None:
         super().__init__(connections.blocking, "rmq-history")
+        self._finished = finished
+        self._before = 0
         self._history = History(connections)
         self._stopping = connections.blocking.event()
 
@@ -170,6 +207,8 @@ class Recorder(Background):
         wait_s = self._spread(LATEST_S)
         while not self._stopping.wait(wait_s):
             wait_s = LONGEST_WAIT_S
+            if self._rests():
+                continue
             try:
                 now_ms, minute = self._history.take_turn()
                 wait_s = (60_000 - now_ms % 60_000) / 1_000 + self._spread(LATEST_S)
@@ -177,6 +216,13 @@ class Recorder(Background):
                     self._history.record(minute)
             except RmqError as error:  # figures for people: the work goes on without them
                 log.debug("this minute's figures are not recorded: %s", error)
+
+    def _rests(self) -> bool:
+        """Return whether nothing was handled since the last call, and the minute is left to others therefore."""
+        if self._finished is None:
+            return False
+        before, self._before = self._before, self._finished()
+        return self._before == before
 
     def stop(self) -> None:
         """End it; does not wait for a recording under way."""

@@ -39,6 +39,9 @@ WEIGHT = 0.3
 SILENT_SLOTS_PER_S = 10_000
 """Most slots of servers that do not answer that are tried again in a second."""
 
+UNHEARD_MS = 2_000
+"""A hint is missing if a slot has been due for so long and no hint has told."""
+
 IDLE_S = 0.02
 """A holder with nothing to claim for this long is idle: its acks do not wait for a claim."""
 
@@ -83,6 +86,7 @@ class Claimer:
         self._poller = DuePoller(connections, self.source)
         self._size = RoundSize()
         self._resume: dict[int, int] = {}
+        self._brought_s = float("-inf")
 
     def set_owned(self, owners: Mapping[int, Owner]) -> None:
         """Claim from exactly these slots from now on, as these owners."""
@@ -112,6 +116,12 @@ class Claimer:
         due_s = self.schedule.wait_s(monotonic_s(), longest_s)
         return max(due_s, min(longest_s, self.throttle.dry_s())) if self.throttle.limited else due_s
 
+    @property
+    def slots(self) -> list[int]:
+        """The slots that are claimed from, in no particular order."""
+        with self.changed:
+            return self.schedule.slots
+
     def take_hints(self, hints: Hints) -> None:
         """Take what a hint reader has heard; hints for slots of others do no harm."""
         self._poller.missed = self._poller.missed or hints.missed
@@ -138,10 +148,23 @@ class Claimer:
             ScriptFailedError: A slot is broken; the others were looked at.
         """
         self.throttle.follow()
-        for times, now_ms, asked_s in self._poller.look(self.schedule.slots, at_all, in_parts):
+        for times, now_ms, asked_s in self._poller.look(self.slots, at_all, in_parts):
             with self.changed:
                 self.schedule.learn(times, now_ms, monotonic_s(), asked_s)
                 self.changed.notify_all()
+
+    def finds_unheard(self, slot: int) -> bool:
+        """Ask Redis when one slot is due; return whether it has been due for a while and nobody had told. As `look`."""
+        unheard = False
+        for times, now_ms, asked_s in self._poller.look_at([slot]):
+            due = list(times)
+            with self.changed:
+                known_ms = self.schedule.due_ms(slot)
+                if not 0 < known_ms <= now_ms and monotonic_s() - self._brought_s > UNHEARD_MS / 1000:
+                    unheard = any(0 < due_ms < now_ms - UNHEARD_MS for _, due_ms in due)
+                self.schedule.learn(due, now_ms, monotonic_s(), asked_s)
+                self.changed.notify_all()
+        return unheard
 
     def expect(self, slot: int) -> None:
         """Take a slot for due: something has changed there that no claim has seen yet."""
@@ -225,6 +248,8 @@ class Claimer:
                         served.append(visit.slot)
                     if reply.resume or visit.start:
                         self._resume[visit.slot] = reply.resume
+            if served:
+                self._brought_s = received_s
             if replies and self._size.note(asked, replies):  # the slots that got nothing go first next time
                 self.schedule.served(served)
             if self.schedule.learn(times, now_ms, received_s, sent_s):  # there is something for the others

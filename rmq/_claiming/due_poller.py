@@ -45,7 +45,10 @@ class DuePoller:
 
     def look(self, slots: Sequence[int], at_all: bool, in_parts: bool = False) -> Iterator[DueTimes]:
         """Look at the slots whose turn it is, or at all of them; raises as `Claimer.look`, after the last answer."""
-        slots = self._in_turn(slots, at_all, in_parts)
+        yield from self.look_at(self._in_turn(slots, at_all, in_parts))
+
+    def look_at(self, slots: Sequence[int]) -> Iterator[DueTimes]:
+        """Look at these slots; raises as `look`."""
         failed: list[RmqError] = []
         for first in range(0, len(slots), LOOK_SLOTS):
             part = slots[first : first + LOOK_SLOTS]

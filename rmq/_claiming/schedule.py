@@ -40,6 +40,10 @@ class Schedule:
         """The slots watched, in no particular order."""
         return list(self._due_ms)
 
+    def due_ms(self, slot: int) -> int:
+        """Return when a slot is due as far as is known; 0 for never."""
+        return self._due_ms.get(slot, 0)
+
     def set_slots(self, slots: Iterable[int]) -> None:
         """Watch exactly these slots; new ones are due at once."""
         wanted = set(slots)

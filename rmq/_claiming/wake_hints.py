@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
+from uuid import uuid4
 
 from rmq._io.wire import ReplyError, Wire, WireBrokenError, pack
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._scripts.keys import slot_keys
+from rmq._transport.call import SHARDED_PUBLISH
 from rmq._transport.connections import Connections
 from rmq._transport.exchange import not_executed
 from rmq._transport.node import Node
+from rmq.errors import RmqError
 
 log = reporter("rmq.wakeups")
 
@@ -31,6 +34,12 @@ CONFIRM_S = 0.5
 PING_S, PONG_S = 10.0, 5.0
 """A connection that is silent for this long gets a PING; without an answer within this time it counts as dead. Else a
 server that vanished would look like a server without hints."""
+
+PROOF_S = 2.0
+"""Within this time a probe has to come back: else hints are not proven to arrive."""
+
+PROBE_AGAIN_S = 10.0
+"""So often a server is probed from which hints are not proven to arrive."""
 
 MOST_DIGITS = 16
 """Digits of the latest due time, 2^53 - 1."""
@@ -60,6 +69,9 @@ class _Line:
     heard_s: float
     pinged_s: float = 0.0
     asked_s: float = 0.0
+    probe: bytes = b""
+    probed_s: float = float("-inf")
+    proven_s: float | None = None
     asked: set[bytes] = field(default_factory=set[bytes])
     heard: set[bytes] = field(default_factory=set[bytes])
 
@@ -83,6 +95,8 @@ class HintReader:
         self._layout = -1
         self._next_attempt_s = 0.0
         self._missed = self._closing = False
+        self._name = uuid4().hex
+        self._probes = 0
         self._reading = connections.blocking.lock()
 
     def read(self, timeout_s: float) -> Hints:
@@ -127,6 +141,40 @@ class HintReader:
     def connected(self) -> bool:
         """Whether hints can arrive."""
         return bool(self._lines)
+
+    def probe(self, every_s: float) -> float | None:
+        """Prove now and then that hints arrive: publish a message on a channel of each server, which has to come back.
+
+        For the thread that reads.
+
+        Args:
+            every_s: How often. Of several servers each gets its turn.
+
+        Returns:
+            Since when hints are proven to arrive from all channels, on the monotonic clock; `None` while they are not.
+        """
+        now_s = monotonic_s()
+        lines = list(self._lines.values())
+        for line in lines:
+            if line.probe and now_s - line.probed_s > PROOF_S:
+                line.proven_s = None
+            pause_s = PROBE_AGAIN_S if line.proven_s is None else every_s * len(lines)
+            if line.heard and not line.asked and now_s - line.probed_s >= pause_s:
+                self._publish_probe(line, now_s)
+        found = [line.proven_s for line in lines if line.proven_s is not None]
+        whole = len(found) == len(lines) and sum(len(line.heard) for line in lines) == len(self._slots)
+        return max(found, default=None) if whole else None
+
+    def _publish_probe(self, line: _Line, now_s: float) -> None:
+        channels = sorted(line.heard)
+        channel = channels[self._probes % len(channels)]
+        self._probes += 1
+        line.probe, line.probed_s = f"probe {self._name} {self._probes}".encode(), now_s
+        publish = SHARDED_PUBLISH if self._connections.subscribe == "SSUBSCRIBE" else "PUBLISH"
+        try:
+            self._connections.command(publish, channel, line.probe, key=channel, patience_s=CONFIRM_S)
+        except RmqError as error:
+            log.debug("topic %s: no probe of its wake hints: %s", self._topic, error)
 
     def close(self) -> None:
         """Unsubscribe by closing the connections; reading again subscribes anew. A reading under way ends."""
@@ -221,6 +269,9 @@ class HintReader:
         if kind in (b"message", b"smessage") and channel in self._slots:
             if (due_ms := _due_ms(rest)) is not None:
                 found.append((self._slots[channel], due_ms))
+            elif line.probe and rest == [line.probe]:
+                line.probe = b""
+                line.proven_s = monotonic_s() if line.proven_s is None else line.proven_s
         elif kind in (b"subscribe", b"ssubscribe"):
             line.asked.discard(channel)
             line.heard.add(channel)
@@ -258,7 +309,7 @@ class HintReader:
             try:
                 if line.asked and now_s - line.asked_s > PONG_S:
                     raise WireBrokenError("no answer to SUBSCRIBE")
-                if now_s - line.heard_s < PING_S:
+                if now_s - line.heard_s < PING_S or line.proven_s is not None:  # else a probe would be missing
                     continue
                 if not line.pinged_s:
                     line.wire.send_command("PING")

@@ -9,17 +9,18 @@ import time
 from collections.abc import Sequence
 
 from rmq._io.backend import Background
+from rmq._listening.pace import NORMAL, Pace
 from rmq._listening.runtime import ListenerRuntime
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
-from rmq._model.workers import ListenerInfo, WorkerInfo, process_name
+from rmq._model.workers import BEAT_S, ListenerInfo, WorkerInfo, process_name
 from rmq._scripts import workers
+from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import RmqError
 
 log = reporter("rmq.census")
 
-BEAT_S = 5.0
 FORGET_MS = 60_000
 """A worker that was silent for so long is forgotten."""
 
@@ -36,9 +37,12 @@ class Heartbeat(Background):
         connections: Where.
         runtimes: The listeners at work.
         zookeeper: Whether they own their slots through ZooKeeper.
+        pace: How often. In economy a report that says nothing new is one command, and no script.
     """
 
-    def __init__(self, connections: Connections, runtimes: Sequence[ListenerRuntime], zookeeper: bool) -> None:
+    def __init__(
+        self, connections: Connections, runtimes: Sequence[ListenerRuntime], zookeeper: bool, pace: Pace = NORMAL
+    ) -> None:
         super().__init__(connections.blocking, "rmq-census")
         self._connections = connections
         self._runtimes = runtimes
@@ -47,6 +51,9 @@ class Heartbeat(Background):
         self._host, self._pid, self._started_ms = socket.gethostname(), os.getpid(), int(time.time() * 1000)
         self.worker = process_name()
         """The name under which this process reports."""
+        self._beat_s = max(BEAT_S, pace.beat_s)
+        self._economical = pace.economical
+        self._told: tuple[WorkerInfo, int, float] | None = None
         self._failing = False
         self._before = [(monotonic_s(), 0, 0) for _ in runtimes]
 
@@ -54,13 +61,13 @@ class Heartbeat(Background):
         """Report every few seconds. What goes wrong is not worth more than a line of the log."""
         while True:
             try:
-                self._beat(self._info().to_json())
+                self._report(self._info())
                 self._failing = False
             except Exception as error:
                 level = logging.DEBUG if self._failing else logging.WARNING
                 log.log(level, "worker %s cannot report: %s", self.worker, error)
                 self._failing = True
-            if self._stopping.wait(BEAT_S):
+            if self._stopping.wait(self._beat_s):
                 break
 
     def stop(self) -> None:
@@ -74,14 +81,27 @@ class Heartbeat(Background):
         except RmqError as error:
             log.debug("worker %s cannot leave the registry: %s", self.worker, error)
 
-    def _beat(self, info: str) -> None:
-        answer = self._connections.run_many([workers.worker_beat(self.worker, info, FORGET_MS)], None, PATIENCE_S)[0]
+    def _report(self, info: WorkerInfo) -> None:
+        if self._economical and self._told is not None:
+            told, redis_ms, told_s = self._told
+            now_ms = redis_ms + int((monotonic_s() - told_s) * 1000)
+            if told == info and self._call(workers.worker_beat_again(self.worker, now_ms)):
+                return
+        self._told = info, self._beat(info.to_json()), monotonic_s()
+
+    def _beat(self, info: str) -> int:
+        return self._call(workers.worker_beat(self.worker, info, FORGET_MS))
+
+    def _call(self, call: Call[int]) -> int:
+        answer = self._connections.run_many([call], None, PATIENCE_S)[0]
         if isinstance(answer, RmqError):
             raise answer
+        return answer
 
     def _info(self) -> WorkerInfo:
         listeners = tuple(self._listener(number, runtime) for number, runtime in enumerate(self._runtimes))
-        return WorkerInfo(self.worker, self._host, self._pid, self._started_ms, 0, 0, self._zookeeper, listeners)
+        started_ms, beat_s = self._started_ms, self._beat_s
+        return WorkerInfo(self.worker, self._host, self._pid, started_ms, 0, 0, self._zookeeper, listeners, beat_s)
 
     def _listener(self, number: int, runtime: ListenerRuntime) -> ListenerInfo:
         seen = runtime.counts()

@@ -79,9 +79,12 @@ class Kinship(Background):
         connections: Where Redis is.
         coordinator: This process as a worker in ZooKeeper.
         places: Names under which this process owns slots.
+        rest_s: Shortest pause between two readings of the identity of Redis, if it is longer than the usual one.
     """
 
-    def __init__(self, connections: Connections, coordinator: Coordinator, places: Collection[str]) -> None:
+    def __init__(
+        self, connections: Connections, coordinator: Coordinator, places: Collection[str], rest_s: float = 0.0
+    ) -> None:
         super().__init__(connections.blocking, "rmq-kinship")
         self._marks = Marks(connections)
         self._call = connections.blocking.call
@@ -89,6 +92,7 @@ class Kinship(Background):
         self._coordinator = coordinator
         self._places = frozenset(places)
         self._stopping = connections.blocking.event()
+        self._rest_s = rest_s
         self._redis = ""
         self._counted = 0
         self._identify_s = self._meet_s = 0.0
@@ -163,7 +167,7 @@ class Kinship(Background):
 
     def _identify_again(self) -> None:
         if monotonic_s() >= self._identify_s:
-            self._identify_s = monotonic_s() + IDENTIFY_EVERY_S
+            self._identify_s = monotonic_s() + max(IDENTIFY_EVERY_S, self._rest_s)
             self._identify()
 
     def _meet(self) -> None:

@@ -9,6 +9,7 @@ from rmq._listening.heartbeat import Heartbeat
 from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import HandlersInTurn
 from rmq._listening.ownership import OwnershipFollower
+from rmq._listening.pace import NORMAL, pace_of
 from rmq._listening.runtime import ListenerRuntime
 from rmq._model.deliveries import Delivery
 from rmq._model.handlers import check_plain
@@ -38,6 +39,8 @@ class Listeners:
     ) -> None:
         self.runtimes: list[ListenerRuntime] = []
         """Those at work."""
+        self.pace = NORMAL
+        """How often they ask Redis while they have nothing to do."""
         self._connections, self._known = connections, known
         self._observers = observers
         self._handlers = handlers
@@ -50,6 +53,10 @@ class Listeners:
         """Identity of the ZooKeeper ensemble that they take part in; `None` while they do not."""
         return None if self._follower is None else self._follower.ensemble
 
+    def finished(self) -> int:
+        """Return how many deliveries the handlers of this process have finished."""
+        return sum(runtime.finished() for runtime in self.runtimes)
+
     def add(self, *listeners: Listener) -> None:
         """Add listeners; see `RmqClient.add`."""
         if self.runtimes:
@@ -59,7 +66,12 @@ class Listeners:
         self._added += listeners
 
     def start(
-        self, zookeeper: str | Coordinator | None, threads: int | None, handlers: int | None, drain_s: float
+        self,
+        zookeeper: str | Coordinator | None,
+        threads: int | None,
+        handlers: int | None,
+        drain_s: float,
+        idle: str = "normal",
     ) -> None:
         """Start all listeners; see `RmqClient.start`."""
         drain_s = seconds(drain_s, "drain_s")
@@ -73,24 +85,25 @@ class Listeners:
         registered = [replace(each, topic=self._known.registered(each.topic)) for each in self._added]
         listeners = registered if threads is None else [replace(each, threads=threads) for each in registered]
         pool = HandlerPool(blocking, handlers)
+        pace = self.pace = pace_of(idle, listeners, apart=self._connections.apart)
         runtimes = [
-            ListenerRuntime(self._connections, listener, coordinator, pool, self._observers, self._handlers)
+            ListenerRuntime(self._connections, listener, coordinator, pool, self._observers, self._handlers, pace)
             for listener in listeners
         ]
         if coordinator is not None:
-            follower = OwnershipFollower(coordinator, runtimes, self._connections, drain_s)
+            follower = OwnershipFollower(coordinator, runtimes, self._connections, drain_s, pace)
             follower.start()
             self._follower = follower
         self.runtimes = runtimes
         for runtime in runtimes:
             runtime.start()
-        self._heartbeat = Heartbeat(self._connections, runtimes, coordinator is not None)
+        self._heartbeat = Heartbeat(self._connections, runtimes, coordinator is not None, pace)
         self._heartbeat.start()
 
     def stop(self, drain_s: float) -> list[Delivery]:
         """Stop all listeners; see `RmqClient.stop`."""
         until_s = monotonic_s() + drain_s
-        runtimes, self.runtimes = self.runtimes, []
+        runtimes, self.runtimes, self.pace = self.runtimes, [], NORMAL
         for runtime in runtimes:
             runtime.request_stop()
         if self._follower is not None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rmq._io.backend import Background
 from rmq._listening.kinship import Kinship
+from rmq._listening.pace import NORMAL, Pace
 from rmq._listening.runtime import FOLLOW_EVERY_S, ListenerRuntime, log
 from rmq._model.topics import Topic
 from rmq._ownership import Coordinator
@@ -22,6 +23,7 @@ class OwnershipFollower(Background):
         runtimes: Its listeners at work.
         connections: Where Redis is.
         drain_s: How long a slot that is asked back may wait for its running handler, in seconds.
+        pace: How often it asks Redis.
 
     Level-triggered: it acts on every change that the coordinator reports, and looks by itself several times a second.
     """
@@ -32,6 +34,7 @@ class OwnershipFollower(Background):
         runtimes: Sequence[ListenerRuntime],
         connections: Connections,
         drain_s: float,
+        pace: Pace = NORMAL,
     ) -> None:
         blocking = connections.blocking
         super().__init__(blocking, "rmq-ownership")
@@ -39,7 +42,8 @@ class OwnershipFollower(Background):
         self._blocking = blocking
         self._coordinator = coordinator
         self._runtimes = list(runtimes)
-        self._kinship = Kinship(connections, coordinator, {runtime.listener.ownership_name for runtime in runtimes})
+        places = {runtime.listener.ownership_name for runtime in runtimes}
+        self._kinship = Kinship(connections, coordinator, places, pace.identify_s)
         self._changed = blocking.event()
         self._stop_requested = blocking.event()
 

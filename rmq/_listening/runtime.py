@@ -11,7 +11,9 @@ from rmq._claiming.wake_hints import HintReader
 from rmq._listening.handler_calls import ListenerSetup
 from rmq._listening.handler_gate import HandlerGate, HandlerPool
 from rmq._listening.listener import Listener
-from rmq._listening.listener_thread import LOOK_EVERY_S, TROUBLE_PAUSE_S, HandlersInTurn, ListenerThread
+from rmq._listening.listener_thread import TROUBLE_PAUSE_S, HandlersInTurn, ListenerThread
+from rmq._listening.looking import EconomicalLooking, Looking
+from rmq._listening.pace import NORMAL, Pace
 from rmq._listening.stream_janitor import StreamJanitor
 from rmq._model.claim_columns import spread
 from rmq._model.deliveries import Delivery
@@ -55,6 +57,7 @@ class ListenerRuntime:
         pool: Limits how many handlers of this process run at once.
         observers: Watch the handlers.
         handlers: How the handlers run.
+        pace: How often it asks Redis while it has nothing to do.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class ListenerRuntime:
         pool: HandlerPool,
         observers: Observers,
         handlers: type[HandlersInTurn] = HandlersInTurn,
+        pace: Pace = NORMAL,
     ) -> None:
         topic, blocking = listener.topic, connections.blocking
         self.listener = listener
@@ -79,6 +83,8 @@ class ListenerRuntime:
             self._janitor = StreamJanitor(
                 StreamWriter(connections, topic), listener.group, self._slots, self.stopping, blocking
             )
+            if pace.tidy_s:
+                self._janitor.rest(pace.tidy_s, self.finished)
         self._lost_calls = LostCalls(topic.name, listener.on_lost or (lambda delivery: None), blocking)
         self._gate = self._new_gate(pool)
         setup = ListenerSetup(listener, self.stopping, coordinator, self._gate, observers, self._lost_calls.tell)
@@ -96,6 +102,9 @@ class ListenerRuntime:
         self._watcher = blocking.job(self._watch, f"rmq-watch-{topic.name}")
         self._releaser = blocking.job(self._release, f"rmq-release-{topic.name}")
         self._hints = HintReader(connections, topic.name, range(topic.slots))
+        self._looking = Looking(self._claimers)
+        if pace.economical:
+            self._looking = EconomicalLooking(self._claimers, self._hints, pace)
 
     def start(self) -> None:
         """Start claiming."""
@@ -132,6 +141,10 @@ class ListenerRuntime:
             sum(thread.calls.handled for thread in self._threads),
             sum(thread.calls.failed for thread in self._threads),
         )
+
+    def finished(self) -> int:
+        """Return how many deliveries its handlers have finished, in whatever way."""
+        return sum(thread.calls.handled + thread.calls.failed for thread in self._threads)
 
     def request_stop(self) -> None:
         """Stop claiming, and give back at once what was claimed and not begun. Does not wait."""
@@ -198,21 +211,17 @@ class ListenerRuntime:
         return ownership is not None and ownership.epoch == owner.epoch
 
     def _watch(self) -> None:
-        """Hear hints, and look by itself every second or so."""
-        next_look_s = 0.0
+        """Hear hints, and look by itself now and then."""
         while not self.stopping.is_set():
             try:
-                hints = self._hints.read(min(0.25, max(0.0, next_look_s - monotonic_s())))
+                hints = self._hints.read(min(0.25, self._looking.wait_s()))
                 if self._gate is not None:
                     self._gate.decide()
                 for thread in self._threads:
                     thread.handlers.relieve()
                 for claimer in self._claimers:
                     claimer.take_hints(hints)
-                if hints.missed or monotonic_s() >= next_look_s:
-                    next_look_s = monotonic_s() + LOOK_EVERY_S / max(claimer.parts for claimer in self._claimers)
-                    for claimer in self._claimers:
-                        claimer.look(in_parts=True)
+                self._looking.step(hints)
                 if not self._hints.connected:
                     self.stopping.wait(0.25)
             except Exception as error:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 
 from rmq._io.backend import Background, Blocking, Event
 from rmq._model.reports import reporter
+from rmq._model.times import monotonic_s
 from rmq._slots.stream_slots import StreamWriter
 from rmq.errors import RmqError
 
@@ -46,18 +47,42 @@ class StreamJanitor(Background):
         retention = writer.topic.retention
         every_s = LONGEST_PAUSE_S if retention is None else retention.every_ms / 1000
         self._pause_s = min(every_s, LONGEST_PAUSE_S)
+        self._rest_s = self._next_s = 0.0
+        self._finished: Callable[[], int] = lambda: 0
+        self._before = self._turn = 0
+
+    def rest(self, rest_s: float, finished: Callable[[], int]) -> None:
+        """Trim one slot in so many seconds only, in turn, while nothing is handled.
+
+        Args:
+            rest_s: Seconds.
+            finished: Tells how many entries were handled.
+        """
+        self._rest_s, self._finished = rest_s, finished
 
     def run(self) -> None:
         """Look after the slots until the listener stops."""
         spread = random.random()  # noqa: S311 - so that the processes do not all ask at once
         while not self._stopping.wait(self._pause_s * (0.5 + spread / 2)):
-            for slot in self._slots():
+            for slot in self._slots_in_turn():
                 if self._stopping.is_set():
                     return
                 try:
                     self.look_after(slot)
                 except RmqError as error:
                     log.warning("slot %d of topic %s: %s", slot, self._writer.topic.name, error)
+
+    def _slots_in_turn(self) -> Collection[int]:
+        slots = self._slots()
+        finished, before = self._finished(), self._before
+        self._before = finished
+        if not self._rest_s or finished != before or not slots:
+            return slots
+        if monotonic_s() < self._next_s:
+            return ()
+        self._next_s = monotonic_s() + self._rest_s
+        self._turn += 1
+        return [sorted(slots)[self._turn % len(slots)]]
 
     def look_after(self, slot: int) -> None:
         """Clean up one slot if it is time."""

@@ -15,8 +15,13 @@ from rmq._model.schema import new_document, read_document
 from rmq._model.topics import MAX_SLOTS
 from rmq.errors import UnreadableDocumentError
 
-STALE_MS = 15_000
-"""A worker that was silent for longer may be gone."""
+BEAT_S = 5.0
+"""How often a worker reports, unless it says otherwise."""
+
+MOST_BEAT_S = 3_600.0
+
+LATE_MS = 10_000
+"""A worker whose report is late by more than this may be gone."""
 
 
 def process_name() -> str:
@@ -75,6 +80,7 @@ class WorkerInfo:
         seen_ms: Its last sign of life, epoch ms.
         now_ms: Redis' time of the reading, epoch ms.
         zookeeper: Whether it owns slots through ZooKeeper.
+        beat_s: How often it reports, in seconds.
 
     Examples:
         >>> [worker.name for worker in client.workers()]  # nobody listens
@@ -89,6 +95,7 @@ class WorkerInfo:
     now_ms: int
     zookeeper: bool
     listeners: tuple[ListenerInfo, ...]
+    beat_s: float = BEAT_S
 
     @property
     def silent_ms(self) -> int:
@@ -97,12 +104,12 @@ class WorkerInfo:
 
     @property
     def stale(self) -> bool:
-        """Whether it may be gone: silent for more than 15 s."""
-        return self.silent_ms > STALE_MS
+        """Whether it may be gone: its report is late by more than 10 s."""
+        return self.silent_ms > self.beat_s * 1000 + LATE_MS
 
     def to_json(self) -> str:
         """Return it as it is kept in Redis: without what the registry knows by itself."""
-        own = {name: getattr(self, name) for name in ("host", "pid", "started_ms", "zookeeper")}
+        own = {name: getattr(self, name) for name in ("host", "pid", "started_ms", "zookeeper", "beat_s")}
         listeners = [
             asdict(each) | {"slots": as_ranges(each.slots), "busy_slots": as_ranges(each.busy_slots)}
             for each in self.listeners
@@ -120,7 +127,10 @@ class WorkerInfo:
         try:
             listeners = tuple(map(_listener, value["listeners"]))
             host, pid, started_ms = str(value["host"]), int(value["pid"]), int(value["started_ms"])
-            return cls(name, host, pid, started_ms, seen_ms, now_ms, bool(value["zookeeper"]), listeners)
+            beat_s = float(value.get("beat_s", BEAT_S))
+            if not 0 < beat_s <= MOST_BEAT_S:
+                raise ValueError(f"beat_s is {beat_s:g}")
+            return cls(name, host, pid, started_ms, seen_ms, now_ms, bool(value["zookeeper"]), listeners, beat_s)
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise UnreadableDocumentError(
                 f"the report of worker {name} cannot be read: {type(error).__name__}: {error!s:.200}"

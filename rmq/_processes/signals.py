@@ -10,12 +10,20 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from rmq.errors import RmqError
+
 Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 def ignore(number: int, frame: FrameType | None) -> None:
     """Handle a signal by nothing. Programs that are started meanwhile would inherit `signal.SIG_IGN`, but not this."""
     del number, frame
+
+
+def require_main_thread(what: str) -> None:
+    """Raise `RmqError` in any thread but the main one, which alone can handle signals."""
+    if threading.current_thread() is not threading.main_thread():
+        raise RmqError(f"{what} handles signals and so needs the main thread; use start() and stop() elsewhere")
 
 
 @contextmanager

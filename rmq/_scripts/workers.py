@@ -11,7 +11,7 @@ from rmq._model.schema import MAX_DOCUMENT_BYTES, PassedOver
 from rmq._model.workers import WorkerInfo
 from rmq._scripts.binding import Bound
 from rmq._scripts.keys import WORKER_INFOS_KEY, WORKERS_KEY
-from rmq._transport.call import Call, nothing
+from rmq._transport.call import Call, plain
 from rmq.errors import UnreadableDocumentError
 
 _BEAT, _WORKERS = Bound("worker_beat"), Bound("workers")
@@ -20,10 +20,20 @@ _KEYS = {"beats": WORKERS_KEY, "infos": WORKER_INFOS_KEY}
 MOST_WORKERS = 1_000
 
 
-def worker_beat(name: str, info: str, forget_ms: int) -> Call[None]:
-    """Build a worker's sign of life; an empty `info`: it has left."""
+def worker_beat(name: str, info: str, forget_ms: int) -> Call[int]:
+    """Build a worker's sign of life, which answers Redis' time, ms; an empty `info`: it has left."""
     args = _BEAT.args(name=name, info=info, forget_ms=forget_ms, most=MOST_WORKERS)
-    return Call(_BEAT.name, _BEAT.names(**_KEYS), args, nothing, True, WORKERS_KEY, 0)
+    return Call(_BEAT.name, _BEAT.names(**_KEYS), args, int, True, WORKERS_KEY, 0)
+
+
+def worker_beat_again(name: str, now_ms: int) -> Call[int]:
+    """Build a later sign of life of a worker that has nothing new to say; answers 0 where its report is gone.
+
+    Args:
+        name: Of the worker.
+        now_ms: Redis' time as far as is known.
+    """
+    return plain("ZADD", WORKERS_KEY, "XX", "CH", now_ms, name)
 
 
 def workers(names: Sequence[bytes] = ()) -> Call[tuple[list[WorkerInfo], Sequence[bytes]]]:

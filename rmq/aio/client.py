@@ -187,12 +187,13 @@ class RmqClient(Closing):
             check_async(each.handler)
         self._listeners += listeners
 
-    async def start(self, concurrency: int | None = None, drain_s: float = DRAIN_S) -> None:
+    async def start(self, concurrency: int | None = None, drain_s: float = DRAIN_S, idle: str = "normal") -> None:
         """Start all listeners in tasks of their own.
 
         Args:
             concurrency: How many handlers of each listener run at the same time; `None` for as many as it says itself.
             drain_s: As for `rmq.RmqClient.start`.
+            idle: As for `rmq.RmqClient.start`.
 
         Raises:
             RmqError: As `rmq.RmqClient.start`.
@@ -201,11 +202,13 @@ class RmqClient(Closing):
         if not self._started:
             opened.plain.add(*(plain_listener(each, opened.tasks) for each in self._listeners))
         self._started = bool(self._listeners)
-        await opened.run(PlainClient.start, concurrency, None, drain_s)
+        await opened.run(PlainClient.start, concurrency, None, drain_s, idle)
 
     stop = awaited(PlainClient.stop, faced_all)
 
-    async def run(self, drain_s: float = DRAIN_S, concurrency: int | None = None) -> list[Delivery]:
+    async def run(
+        self, drain_s: float = DRAIN_S, concurrency: int | None = None, idle: str = "normal"
+    ) -> list[Delivery]:
         """Run all listeners until SIGTERM or SIGINT, or until cancelled, then stop them and close.
 
         A second signal ends at once. Returns and raises as `rmq.RmqClient.run`; needs the main thread's event loop.
@@ -226,7 +229,7 @@ class RmqClient(Closing):
                 "run() handles signals and so needs the main thread; use start() and stop() elsewhere"
             ) from None
         try:
-            await self.start(concurrency, drain_s)
+            await self.start(concurrency, drain_s, idle)
             await ended.wait()
             return await self.stop(drain_s)
         finally:

@@ -122,7 +122,8 @@ def supervised(redis_url: str, topic: Topic, folder: Path) -> Iterator[tuple[sub
     (folder / "jobs.py").write_text(JOBS.format(topic=topic.name, ledger=str(ledger)))
     rmq = [sys.executable, "-c", "from rmq.cli import main; main()"]
     process = subprocess.Popen(
-        [*rmq, "--url", redis_url, "worker", "jobs:client", "--processes", "2", "--threads", "2"], cwd=folder
+        [*rmq, "--url", redis_url, "worker", "jobs:client", "--processes", "2", "--threads", "2", "--idle", "economy"],
+        cwd=folder,
     )
     try:
         yield process, ledger

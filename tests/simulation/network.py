@@ -7,7 +7,7 @@ its way when a connection is cut is lost.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -118,6 +118,7 @@ class Network:
         down: Whether the server does not run.
         lagging: Whether the replica that will take over does not get what is written.
         quiet_from_s: When the last of what is on its way has arrived.
+        sent: How many commands each process has sent, by its name.
         loss: Decides before each script call what becomes of it; see `Loss` of the faults.
     """
 
@@ -128,11 +129,13 @@ class Network:
         self.down = self.lagging = False
         self.quiet_from_s = 0.0
         self.loses: Callable[[Link, str], str] = lambda link, name: ""
+        self.sent: Counter[str] = Counter()
         self._chance = Random(f"network {seed}")
         self._links: list[Link] = []
         self._made = 0
         self._stalls: dict[str, float] = {}
         self._deaf: dict[str, float] = {}
+        self._mute: set[str] = set()
 
     # --- what goes wrong
 
@@ -147,6 +150,10 @@ class Network:
     def lose_hints(self, name: str, for_s: float) -> None:
         """Let no hint arrive at a process for so long; without a name, at none."""
         self._deaf[name] = self.world.now_s + for_s
+
+    def mute(self, name: str) -> None:
+        """Let the server publish nothing for a process, as for a user who has no right to the channels."""
+        self._mute.add(name)
 
     def cut_all(self, name: str | None = None) -> None:
         """Cut all connections, or those of one process."""
@@ -196,6 +203,7 @@ class Network:
         reader.feed(request)
         while (command := reader.gets()) is not False:
             name = self.server.name_of(command)
+            self.sent[link.process.name] += 1
             fate = self.loses(link, name)
             if fate == "request":
                 self.world.trace(link.number, name, "lost")
@@ -212,7 +220,7 @@ class Network:
                 continue
             reply, hints = self.server.execute(command, name, doing)
             self.world.trace(link.number, link.process, name)
-            self._publish(hints)
+            self._publish([] if link.process.name in self._mute else hints)
             if fate == "reply":
                 self.world.trace(link.number, name, "reply lost")
                 link.break_off()

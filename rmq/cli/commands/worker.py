@@ -45,6 +45,10 @@ class Settings:
         int | None,
         typer.Option(min=1, max=10_000, metavar="N", help="Handlers in parallel over all listeners of a process."),
     ] = None
+    idle: Annotated[
+        Literal["normal", "economy"],
+        typer.Option(help="How to wait for messages; economy sends few commands, for those who pay for each."),
+    ] = "normal"
     log_level: Annotated[Level, typer.Option(help="What is logged to stderr.")] = "info"
     log_format: Annotated[
         Literal["text", "json"], typer.Option(help="Lines for people, or one JSON object a line.")
@@ -98,7 +102,7 @@ def worker(
 def _command(target: str, settings: Settings) -> list[str]:
     """Return the command line of one process of several."""
     options = ["--supervised", f"--drain={settings.drain_s}"]
-    for name in ("log_level", "log_format", "threads", "handlers", "metrics_port", "metrics_host"):
+    for name in ("idle", "log_level", "log_format", "threads", "handlers", "metrics_port", "metrics_host"):
         if (value := getattr(settings, name)) is not None:
             options.append(f"--{name.replace('_', '-')}={value}")
     return [sys.executable, "-c", "from rmq.cli import main; main()", "worker", *options, "--", target]
@@ -119,7 +123,7 @@ def run_one(target: str, settings: Settings) -> None:
         host = settings.metrics_host or LOCAL_HOST
         server = load_metrics().serve_handlers(client, host, settings.metrics_port)
         log.info("metrics on http://%s:%d/metrics", host, server.port)
-    unfinished = client.run(settings.drain_s, settings.threads, settings.handlers)
+    unfinished = client.run(settings.drain_s, settings.threads, settings.handlers, settings.idle)
     log.info("%s has stopped", target)
     if unfinished:
         late = f"{len(unfinished)} messages were still being handled after {settings.drain_s:g} s"

@@ -461,7 +461,7 @@ def test_a_hint_wakes_an_idle_listener(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody looks here, neither worker nor watcher: only the hint can have done it."""
-    monkeypatch.setattr("rmq._listening.runtime.LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr("rmq._listening.looking.LOOK_EVERY_S", 3600.0)
     monkeypatch.setattr("rmq._listening.listener_thread.LOOK_EVERY_S", 3600.0)
     topic = make_topic(TopicType.RANGE_MERGE, slots=64)
     arrived: list[str] = []

@@ -1,0 +1,109 @@
+"""When a listener looks by itself whether something is due: each second, or seldom while hints are proven to arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rmq._claiming.claimer import Claimer
+from rmq._claiming.wake_hints import HintReader, Hints
+from rmq._listening.listener_thread import LOOK_EVERY_S
+from rmq._listening.pace import Pace
+from rmq._model.reports import reporter
+from rmq._model.times import monotonic_s
+
+log = reporter("rmq.runtime")
+
+DISTRUST_S = 600.0
+"""So long a listener in economy polls again after it has found a message of which no hint had told: for example, that
+of a producer who has no right to the channel."""
+
+
+class Looking:
+    """Looks at the slots of a listener: at all of them each second, at many of them part by part.
+
+    Args:
+        claimers: Who has to know.
+    """
+
+    def __init__(self, claimers: Sequence[Claimer]) -> None:
+        self._claimers = claimers
+        self._looked_s = float("-inf")
+
+    def wait_s(self) -> float:
+        """Return how long no look is due, in seconds."""
+        pause_s = LOOK_EVERY_S / max(claimer.parts for claimer in self._claimers)
+        return max(0.0, self._looked_s + pause_s - monotonic_s())
+
+    def step(self, hints: Hints) -> None:
+        """Look if it is time; raises as `Claimer.look`.
+
+        Args:
+            hints: What was heard last.
+        """
+        if hints.missed or not self.wait_s():
+            self._look()
+
+    def _look(self, *, at_all: bool = False) -> None:
+        self._looked_s = monotonic_s()
+        for claimer in self._claimers:
+            claimer.look(at_all=at_all, in_parts=True)
+
+
+class EconomicalLooking(Looking):
+    """Looks at one slot now and then, as long as hints are proven to arrive; else at all of them each second.
+
+    Args:
+        claimers: Who has to know.
+        hints: Proves that hints arrive.
+        pace: How often.
+    """
+
+    def __init__(self, claimers: Sequence[Claimer], hints: HintReader, pace: Pace) -> None:
+        super().__init__(claimers)
+        self._hints = hints
+        self._pace = pace
+        self._turn = 0
+        self._saves = False
+        self._distrusts_until_s = 0.0
+
+    def step(self, hints: Hints) -> None:
+        now_s = monotonic_s()
+        proven_s = self._hints.probe(self._pace.probe_s)
+        if hints.missed or proven_s is None or now_s < self._distrusts_until_s:
+            self._saves = False
+        if hints.due:
+            for claimer in self._claimers:
+                claimer.throttle.follow()
+        if self._saves:
+            if now_s - self._looked_s >= self._pace.look_s:
+                self._looked_s = now_s
+                self._saves = False  # until it has answered
+                self._look_at_one()
+                self._saves = True
+            return
+        if proven_s is None or now_s < self._distrusts_until_s:
+            super().step(hints)
+            return
+        self._look(at_all=True)  # finds what was sent before the proof, and heard by nobody
+        self._saves = True
+
+    def wait_s(self) -> float:
+        return max(0.0, self._looked_s + self._pace.look_s - monotonic_s()) if self._saves else super().wait_s()
+
+    def _look_at_one(self) -> None:
+        places = [(claimer, slot) for claimer in self._claimers for slot in sorted(claimer.slots)]
+        if not places:
+            return
+        claimer, slot = places[self._turn % len(places)]
+        self._turn += 1
+        if claimer.finds_unheard(slot):
+            self._distrusts_until_s = monotonic_s() + DISTRUST_S
+            log.warning(
+                "topic %s: slot %d had a message of which no wake hint told, so this listener polls for %g minutes; "
+                "producers may lack the right to publish on the channel wake{%s_%d}",
+                claimer.topic.name,
+                slot,
+                DISTRUST_S / 60,
+                claimer.topic.name,
+                slot,
+            )

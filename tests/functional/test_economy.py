@@ -1,0 +1,164 @@
+"""A worker with `idle="economy"`: what it costs while nothing happens, and that messages still arrive in time.
+
+Time is the simulation's, the servers' commands are real: ten minutes take seconds.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, StreamMessage, Topic, TopicType
+from rmq._claiming.wake_hints import PROOF_S
+from rmq._listening.pace import LOOK_S, PROBE_S
+from tests.simulation.idling import Idling, idling
+
+SETTLED_S = 30.0
+"""After so long a worker has subscribed, proven its hints, and looked at all slots."""
+
+MINUTES = 10
+AT_ONCE_S = 0.3
+"""A hint and a claim travel for some milliseconds; a listener hears hints at once."""
+
+ONE = Topic("shop.one", TopicType.RANGE_MERGE, slots=1)
+EIGHT = Topic("shop.eight", TopicType.RANGE_MERGE, slots=8)
+FIXED = Topic("shop.fixed", TopicType.FIXED_TIME, slots=8)
+RANKED = Topic("shop.ranked", TopicType.PRIORITY, slots=64)
+STREAM = Topic("shop.stream", TopicType.STREAM, slots=4)
+
+
+def settle(world: Idling, *topics: Topic, idle: str = "economy", workers: int = 1, threads: int = 1) -> None:
+    for number in range(workers):
+        world.worker(f"worker{number}", topics, idle, threads)
+    world.run(SETTLED_S)
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [(ONE,), (EIGHT,), (RANKED,), (STREAM,), (EIGHT, FIXED, RANKED), (STREAM, ONE)],
+    ids=lambda topics: "+".join(topic.name for topic in topics),
+)
+def test_an_idle_worker_costs_ten_commands_a_minute_at_most(topics: tuple[Topic, ...]) -> None:
+    with idling() as world:
+        settle(world, *topics)
+        sent, carried_out = world.spent(60 * MINUTES)
+    assert carried_out <= 10 * MINUTES, "with those inside of scripts"
+    assert 0 < sent <= 6 * MINUTES
+
+
+def test_otherwise_it_polls_each_second() -> None:
+    with idling() as world:
+        settle(world, EIGHT, idle="normal")
+        sent, carried_out = world.spent(60 * MINUTES)
+    assert sent > 60 * MINUTES
+    assert carried_out > sent
+
+
+def test_owners_of_slots_cost_ten_commands_a_minute_at_most() -> None:
+    with idling(owned=True) as world:
+        settle(world, RANKED, workers=2, threads=4)
+        world.run(60.0)  # until both own slots, and nobody is asked for any
+        _, carried_out = world.spent(60 * MINUTES)
+        world.send(RANKED, PriorityMessage("new", 7))
+        sent_s = world.world.elapsed_s
+        world.run(5.0)
+    assert carried_out <= 2 * 10 * MINUTES
+    assert world.waited("new", sent_s) < AT_ONCE_S
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_messages_arrive_as_soon_as_they_are_due(workers: int) -> None:
+    with idling() as world:
+        settle(world, EIGHT, FIXED, STREAM, RANKED, workers=workers)
+        world.run(100.0)
+        sent_s = world.world.elapsed_s
+        world.send(STREAM, StreamMessage("entry"))
+        world.send(RANKED, PriorityMessage("ranked", 7))
+        world.send(EIGHT, RangeMergeMessage("late", 400_000))
+        world.send(EIGHT, RangeMergeMessage("soon", 200_000))
+        world.send(FIXED, FixedTimeMessage("fixed", world.world.now_ms + 300_000))
+        world.run(450.0)
+    due_s = {"entry": 0.0, "ranked": 0.0, "late": 400.0, "soon": 200.0, "fixed": 300.0}
+    for content, after_s in due_s.items():
+        assert 0.0 <= world.waited(content, sent_s + after_s) < AT_ONCE_S, content
+
+
+def test_hints_that_stay_away_cost_until_the_next_proof_and_then_it_polls() -> None:
+    with idling() as world:
+        settle(world, EIGHT)
+        world.network.lose_hints("worker0", 1_000.0)
+        sent_s = world.world.elapsed_s
+        world.send(EIGHT, RangeMergeMessage("first", 1))
+        world.run(PROBE_S + PROOF_S + 2.0)
+        assert world.waited("first", sent_s) <= PROBE_S + PROOF_S + 1.5
+        sent_s = world.world.elapsed_s
+        world.send(EIGHT, RangeMergeMessage("second", 1))
+        world.run(10.0)
+        assert world.waited("second", sent_s) <= 1.5, "now it polls"
+        assert world.spent(60.0)[0] >= 60
+        world.network.heal()
+        world.run(SETTLED_S)
+        assert world.spent(300.0)[1] <= 50, "hints are proven again"
+
+
+@pytest.mark.parametrize("trouble", ["cut", "restart", "failover"])
+def test_a_broken_connection_is_noticed_at_once(trouble: str) -> None:
+    with idling() as world:
+        settle(world, EIGHT)
+        world.send(EIGHT, RangeMergeMessage("kept", 20_000))
+        kept_s = world.world.elapsed_s + 20.0
+        world.run(5.0)
+        world.network.cut_all()
+        if trouble != "cut":
+            if trouble == "failover":
+                world.server.remember()
+            world.network.down = True
+            world.server.restart(forgets=trouble == "failover")
+            world.run(3.0)
+            world.network.down = False
+        world.run(2.0)
+        sent_s = world.world.elapsed_s
+        world.send(EIGHT, RangeMergeMessage("new", 1))
+        world.run(30.0)
+        assert world.waited("new", sent_s) <= 1.5
+        assert 0.0 <= world.waited("kept", kept_s) < AT_ONCE_S
+        world.run(90.0)  # the minute in which something happened is recorded
+        assert world.spent(300.0)[1] <= 50, "hints are proven again"
+
+
+def test_a_lost_hint_costs_a_minute_for_each_slot_at_most_and_then_it_polls_for_a_while() -> None:
+    """As of a producer without the right to publish."""
+    with idling() as world:
+        settle(world, EIGHT)
+        world.network.mute("producer")
+        for slot_basis in "abcdefgh":
+            world.send(EIGHT, RangeMergeMessage(f"quiet {slot_basis}", 1))
+        sent_s = world.world.elapsed_s
+        world.run(EIGHT.slots * LOOK_S + 5.0)
+        for slot_basis in "abcdefgh":
+            assert world.waited(f"quiet {slot_basis}", sent_s) <= EIGHT.slots * LOOK_S + 1.5
+        sent_s = world.world.elapsed_s
+        world.send(EIGHT, RangeMergeMessage("again", 1))
+        world.run(5.0)
+        assert world.waited("again", sent_s) <= 1.5
+        world.run(700.0)
+        assert world.spent(300.0)[1] <= 50, "nothing was missing for ten minutes"
+
+
+def test_what_a_dead_worker_held_comes_when_its_lease_ends() -> None:
+    with idling() as world:
+        settle(world, ONE, workers=2)
+        began: list[str] = []
+
+        def hang(process: str) -> None:
+            began.append(process)
+            world.world.sleep(10_000.0)
+
+        world.hang = hang
+        world.send(ONE, RangeMergeMessage("held", 1))
+        world.run(10.0)
+        sent_s = world.world.elapsed_s
+        [holder] = began
+        world.hang = None
+        world.world.kill(next(each for each in world.world.processes if each.name == holder))
+        world.run(ONE.lease_s + 5.0)
+        assert world.waited("held", sent_s) <= ONE.lease_s + AT_ONCE_S
