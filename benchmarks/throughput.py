@@ -24,7 +24,7 @@ from rmq._sending.producer import Producer
 from rmq.errors import FixedTimePassedError
 
 SLOTS = 8
-DELAY_MS = 500
+DELAY_MS = 250
 """Fixed times must lie ahead when they arrive; merge windows are as long, for the same conditions.
 
 It is short beside the time that all sends take, so that most messages are sent while others are consumed."""
@@ -50,7 +50,7 @@ Progress = list[tuple[float, int]]
 
 def measure(options: argparse.Namespace) -> Document:
     """Send in one process and consume in another at the same time; per topic type, and through Redis Streams."""
-    number = options.number or (200_000 if options.quick else 600_000)
+    number = options.number or (100_000 if options.quick else 400_000)
     samples: list[Sample] = []
     for repeat in range(options.repeats):
         for count in options.nodes:
@@ -347,7 +347,7 @@ def _name(kind: str) -> str:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--number", type=int, help="messages (600,000; quick: 200,000)")
+    parser.add_argument("--number", type=int, help="messages (400,000; quick: 100,000)")
     parser.add_argument("--only", nargs="*", choices=KINDS, default=list(KINDS), help="only these kinds, or none")
     parser.add_argument("--nodes", nargs="+", type=int, default=[1], help="Redis nodes, one count or several (1)")
     parser.add_argument(
