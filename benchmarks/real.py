@@ -16,7 +16,7 @@ from benchmarks.support import loads, rendering
 from benchmarks.support.children import Child, Line
 from benchmarks.support.fleet import BUSY, Costs, Fleet, bounds, modelled
 from benchmarks.support.harness import Benchmark, Document, Row, say
-from benchmarks.support.meters import Meter, cpu_s
+from benchmarks.support.meters import Meter, cpu_s, rounded
 from benchmarks.support.samples import Sample, ratio, sample, summary
 from benchmarks.support.servers import Servers, replicated, some
 from rmq import RmqClient, Topic, TopicType
@@ -215,36 +215,39 @@ def summarize(document: Document) -> Document:
 
 
 def _model(rows: list[Row], cores: int) -> Document:
-    """Hold the model against each case of two setups with more slots, workers or nodes; then ask it for fleets."""
+    """Hold the model, from the cost with one worker and node, against all that was seen; then ask it for fleets."""
+    base = {(row["setup"], row["slots"]): costs_of(row) for row in rows if (row["workers"], row["nodes"]) == (1, 1)}
     checks: list[Row] = []
     fleets: list[Row] = []
-    for setup in (BARE, ALL):
-        mine = [row for row in rows if row["setup"] == setup]
-        first = next((row for row in mine if _shape(row) == (SLOTS, 1, 1)), None)
-        if first is None:
-            continue
-        costs = costs_of(first)
-        for row in mine:
+    for row in rows:
+        costs = base.get((row["setup"], row["slots"]))
+        if row["setup"] in (BARE, ALL) and costs:
             fleet = Fleet(cores, row["nodes"], 1, row["workers"])
             rate, bound = modelled(costs, fleet)
             shape = {key: row[key] for key in ("setup", "slots", "workers", "nodes")}
-            seen = {"modelled": rate, "bound": bound, "seen": row["rate_per_s"]}
-            checks.append({**shape, **seen, "nodes_alone": BUSY * bounds(costs, fleet)["Redis nodes"]})
-        for machines, each, nodes in FLEETS:
-            rate, bound = modelled(costs, Fleet(machines * each, nodes))
-            fleets.append(
-                {"setup": setup, "machines": machines, "cores": each, "nodes": nodes, "rate": rate, "bound": bound}
-            )
+            seen = {"modelled": rounded(rate), "bound": bound, "seen": row["rate_per_s"]}
+            checks.append({**shape, **seen, "nodes_alone": rounded(BUSY * bounds(costs, fleet)["Redis nodes"])})
+    for setup in (BARE, ALL):
+        if costs := base.get((setup, MORE_SLOTS)):
+            for machines, each, nodes in FLEETS:
+                rate, bound = modelled(costs, Fleet(machines * each, nodes))
+                fleets.append(
+                    {
+                        "setup": setup,
+                        "machines": machines,
+                        "cores": each,
+                        "nodes": nodes,
+                        "rate": rounded(rate),
+                        "bound": bound,
+                    }
+                )
+    checks.sort(key=lambda row: (row["setup"] != BARE, row["slots"]))
     return {"cores": cores, "busy": BUSY, "checks": checks, "fleets": fleets}
 
 
 def costs_of(row: Row) -> Costs:
     """Return what a message cost in one row."""
     return Costs(row["server_cpu_us"], row["sender_cpu_us"], row["worker_cpu_us"], row["replica_cpu_us"])
-
-
-def _shape(row: Row) -> tuple[int, int, int]:
-    return row["slots"], row["workers"], row["nodes"]
 
 
 def tables(document: Document) -> str:
@@ -294,10 +297,10 @@ def tables(document: Document) -> str:
         f"threads each, consume. Redis {document['redis']}, ZooKeeper and all processes share {document['cores']} "
         "cores. `end to end`: from the first send to the last delivery. `EVALSHA`: its time in `INFO commandstats`. "
         "`of bare`: medians of the ratios to the bare Redis with as many slots, workers and nodes in the same repeat."
-        f"\n\n{first}\n\nThe model, from the cost of a message with {SLOTS} slots, a worker and a node, on "
+        f"\n\n{first}\n\nThe model, from the cost of a message with as many slots, one worker and one node, on "
         f"{model['cores']} cores; bounds are used to {model['busy']:.0%}. `nodes alone`: what it says if cores are no "
-        f"bound.\n\n{checks}\n\nWhat it says of fleets, with as many Python processes as there are cores for:"
-        f"\n\n{fleets}"
+        f"bound.\n\n{checks}\n\nWhat it says of fleets with {MORE_SLOTS} slots, and as many Python processes as fit on "
+        f"the cores:\n\n{fleets}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a message and an idle worker cost as workers, nodes and slots are added; what more machines would give."""
+"""What a message and an idle worker cost as workers, nodes and slots are added."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.support import loads, rendering
 from benchmarks.support.children import Child, Line
 from benchmarks.support.harness import Benchmark, Document, Row, say
-from benchmarks.support.meters import CLIENT_SIDE, Meter, cpu_s, medians, rounded
+from benchmarks.support.meters import CLIENT_SIDE, Meter, cpu_s, medians
 from benchmarks.support.servers import Servers, clusters_supported, some, standalone
 from rmq import RmqClient, Topic, TopicType
 
@@ -20,8 +20,6 @@ NODES = (1, 3)
 SLOTS = (1, 8, 64, 512, 4_096)
 IDLE_SLOTS = (1, 64, 1_024, 4_096)
 WORKER_SLOTS = 64
-MACHINES = (1, 3, 8, 16, 64, 130)
-MODEL_SHARE = 0.8
 LIMIT_S = 900.0
 
 
@@ -60,7 +58,6 @@ def measure(options: argparse.Namespace) -> Document:
         "clusters": "measured" if len(nodes) > 1 else "this RMQ does not know redis+cluster:// yet",
         "rows": rows,
         "idle": idle,
-        "model": model(rows),
     }
 
 
@@ -154,30 +151,8 @@ def _idle(line: Line, url: str, slots: int) -> float:
         return cpu_s() - before_s
 
 
-def model(rows: list[Row]) -> Document:
-    """Work out from the measured cost what more machines would give; see docs/internals/performance.md."""
-    base = next(row for row in rows if (row["varied"], row["count"]) == ("workers", 1))
-    server_us = base["send_server_cpu_us"] + base["work_server_cpu_us"]
-    client_us = base["send_client_cpu_us"] + base["work_client_cpu_us"]
-    per_node = MODEL_SHARE * 1e6 / server_us
-    nodes = [
-        {
-            "redis_cores": count,
-            "messages_per_s": rounded(count * per_node),
-            "python_cores": rounded(count * per_node * client_us / 1e6 / MODEL_SHARE),
-        }
-        for count in MACHINES
-    ]
-    return {
-        "server_cpu_us": rounded(server_us),
-        "client_cpu_us": rounded(client_us),
-        "busy_share": MODEL_SHARE,
-        "rows": nodes,
-    }
-
-
 def tables(document: Document) -> str:
-    """Render cost, idling and the model."""
+    """Render cost and idling."""
     settings = document["settings"]
     lines = [
         (
@@ -203,19 +178,10 @@ def tables(document: Document) -> str:
         for row in document["idle"]
     ]
     idle_columns = ["slots of an idle worker", "calls to Redis a second", "commands in scripts too", "worker's CPU"]
-    found = document["model"]
-    machines = [
-        (row["redis_cores"], rendering.number(row["messages_per_s"]), rendering.number(row["python_cores"], 1))
-        for row in found["rows"]
-    ]
     return (
         f"{settings['messages']:,} {settings['type']} messages, batches of {settings['batch']}; where not varied: "
         f"1 worker process, 1 Redis, {settings['slots']} slots. Clusters: {document['clusters']}.\n\n"
-        f"{rendering.table(columns, lines)}\n\n{rendering.table([*idle_columns, 'server CPU'], idle)}\n\n"
-        f"Model: a message's life takes {found['server_cpu_us']:.2f} µs of a Redis core and "
-        f"{found['client_cpu_us']:.2f} µs of Python, sender and worker together; cores are "
-        f"{found['busy_share']:.0%} busy.\n\n"
-        + rendering.table(["Redis nodes, a core each", "sent and consumed, 1/s", "Python cores"], machines)
+        f"{rendering.table(columns, lines)}\n\n{rendering.table([*idle_columns, 'server CPU'], idle)}"
     )
 
 

@@ -17,6 +17,7 @@ from benchmarks.throughput import STREAMS, both_at_once
 from rmq import RmqClient, Topic, TopicType
 from tests.support.server_matrix import Server, servers
 
+COST, MEMORY = "cost", "memory"
 SLOTS, MANY_SLOTS = 8, 64
 KINDS = (TopicType.PRIORITY, TopicType.RANGE_MERGE)
 FLOOR, FLOOR_LISTS, NO_LISTS = "floor", "floor with lists", "RMQ without lists"
@@ -39,7 +40,7 @@ def measure(options: argparse.Namespace) -> Document:
     if unknown := set(names) - found.keys():
         raise SystemExit(f"no such server: {', '.join(sorted(unknown))}; there are {', '.join(found)}")
     samples: list[Sample] = []
-    for repeat in range(options.repeats):
+    for repeat in range(options.repeats if COST in options.parts else 0):
         for server in map(found.__getitem__, names):
             say(f"servers: repeat {repeat + 1} of {options.repeats}, {server.name}")
             with program(server.program):
@@ -48,11 +49,14 @@ def measure(options: argparse.Namespace) -> Document:
                     with standalone() as alone:
                         figures = both_at_once(alone, kind, 2 * number)
                     samples.append(sample(_case(server.name, kind), repeat, figures))
-    return {
+    document: Document = {
         "settings": {"messages": number, "content_bytes": 20, "batch": loads.BATCH},
-        "servers": [_memory(found[name], options.quick) for name in names],
+        "servers": {name: found[name].version for name in names},
         "samples": samples,
     }
+    if MEMORY in options.parts:
+        document["memory"] = [_memory(found[name], options.quick) for name in names]
+    return document
 
 
 def _case(server: str, *what: str) -> str:
@@ -96,7 +100,7 @@ def _memory(server: Server, quick: bool) -> Row:
                     alone.keep_lists(entries)
                     figures[shape][str(entries)] = round(bytes_a_message(alone, slots, each, portion), 1)
                     allocator = str(alone.connect().info("memory")["mem_allocator"])
-    return {"name": server.name, "version": server.version, "allocator": allocator, "bytes": figures}
+    return {"name": server.name, "allocator": allocator, "bytes": figures}
 
 
 def bytes_a_message(alone: Servers, slots: int, each: int, portion: int) -> float:
@@ -126,9 +130,8 @@ def summarize(document: Document) -> Document:
     """Work out medians, and ratios within the repeats, for each server."""
     samples, found = document["samples"], summary(document["samples"])
     rows: list[Row] = []
-    for server in document["servers"]:
-        name = server["name"]
-        row: Row = {"server": name}
+    for name, version in document["servers"].items():
+        row: Row = {"server": name, "version": version}
         for kind in KINDS:
             ours = {part: _case(name, kind.value, "RMQ", part) for part in (SEND, LISTEN, LIFE)}
             over = {
@@ -163,25 +166,27 @@ def tables(document: Document) -> str:
         for row in document["rows"]
     ]
     rate_columns = ["server", "end to end, 1/s", "server CPU, µs", "Redis Streams, 1/s", "of Streams"]
-    gains = {row["server"]: (*row["many"], row["gain"]) for row in document["rows"]}
+    lists = [
+        (row["server"], *(rendering.number(us, 2) for us in row["many"]), rendering.ratio(row["gain"]))
+        for row in document["rows"]
+    ]
+    list_columns = [f"a life, {MANY_SLOTS} slots", "128, µs", "0, µs", "0 of 128"]
     memory = [
         (
-            f"{server['name']} ({server['version']}, {server['allocator']})",
+            f"{server['name']}, {server['allocator']}",
             *(f"{both['128']:.0f} / {both['0']:.0f}" for both in server["bytes"].values()),
-            " / ".join(f"{us:.2f}" for us in gains[server["name"]][:2]),
-            rendering.ratio(gains[server["name"]][2]),
         )
-        for server in document["servers"]
+        for server in document.get("memory", [])
     ]
-    memory_columns = ["bytes a message: 128 / 0", *SHAPES, f"life, {MANY_SLOTS} slots, µs: 128 / 0", "0 of 128"]
     return (
         f"{settings['messages']:,} messages of {settings['content_bytes']} bytes, {SLOTS} slots, batches of "
         f"{settings['batch']}; µs are execution time by `INFO commandstats`. Ratios are medians within the repeats."
         f"\n\n{rendering.table([*columns, 'client CPU, µs'], costs)}\n\n"
         "PRIORITY, sent and consumed at the same time, beside Redis Streams by redis-py:\n\n"
         f"{rendering.table(rate_columns, rates)}\n\n"
-        "`zset-max-listpack-entries` 128, the default, and 0. `bytes a message`: growth of `used_memory` for PRIORITY "
-        f"messages in slots that were used before.\n\n{rendering.table(memory_columns, memory)}"
+        "`zset-max-listpack-entries` 128, the default, and 0, under PRIORITY messages: what a life costs, and bytes a "
+        "message, 128 / 0: the growth of `used_memory` in slots that were used before.\n\n"
+        f"{rendering.table(list_columns, lists)}\n\n{rendering.table(['bytes a message', *SHAPES], memory)}"
     )
 
 
@@ -204,18 +209,24 @@ def plot(document: Document, path: Path) -> None:
         for key, label in (("both", "PRIORITY"), ("streams", "Redis Streams"))
     }
     rendering.bars(middle, names, rates, "end to end, thousand messages per second", 0)
+    if "memory" not in document:
+        rendering.save(made, path)
+        return
     small, large = next(iter(SHAPES)), list(SHAPES)[-1]
     kept = {
-        f"{shape}, {entries}": [server["bytes"][shape][str(entries)] for server in document["servers"]]
+        f"{shape}, {entries}": [server["bytes"][shape][str(entries)] for server in document["memory"]]
         for shape in (small, large)
         for entries in ENTRIES
     }
-    rendering.bars(right, names, kept, "bytes per message", 0)
+    rendering.bars(
+        right, [server["name"].replace(" ", "\n") for server in document["memory"]], kept, "bytes per message", 0
+    )
     rendering.save(made, path)
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--number", type=int, help="messages (100,000; quick: 20,000)")
+    parser.add_argument("--parts", nargs="+", choices=(COST, MEMORY), default=[COST, MEMORY], help="both by default")
     parser.add_argument(
         "--servers",
         nargs="+",

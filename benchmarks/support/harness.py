@@ -95,7 +95,7 @@ class Benchmark:
         if "samples" in before:
             if before["settings"] != document["settings"]:
                 raise SystemExit(f"--add: {path} was measured with {before['settings']}, not {document['settings']}")
-            document["samples"] = joined(before["samples"], document["samples"])
+            document = {**before, **document, "samples": joined(before["samples"], document["samples"])}
             document["runs"] = [*before["runs"], *document["runs"]]
             document["took_s"] = round(before["took_s"] + document["took_s"], 1)
         document["repeats"] = min(len(each) for each in cases(document["samples"]).values())

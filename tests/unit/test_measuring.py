@@ -162,7 +162,8 @@ def test_the_model_is_held_against_each_case_that_was_measured() -> None:
         "server_cpu_us": 4.0, "sender_cpu_us": 2.0, "worker_cpu_us": 3.0, "replica_cpu_us": 1.0,
         "server_us": 3.0, "send_rate_per_s": 1.0,
     }  # fmt: skip
-    cases = {real.Case(real.BARE).name: 160_000.0, real.Case(real.BARE, real.MORE_SLOTS, nodes=3).name: 80_000.0}
+    alone, spread = real.Case(real.BARE, real.MORE_SLOTS), real.Case(real.BARE, real.MORE_SLOTS, nodes=3)
+    cases = {alone.name: 160_000.0, spread.name: 80_000.0}
     samples = [sample(case, 0, {**figures, "rate_per_s": rate}) for case, rate in cases.items()]
     found = real.summarize({"samples": samples, "cores": 2})
     assert [(row["nodes"], row["modelled"], row["seen"]) for row in found["model"]["checks"]] == [
