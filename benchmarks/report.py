@@ -75,7 +75,9 @@ def provenance(document: Document) -> str:
     """Return when, on what, and in how many runs a document was measured."""
     machine = document["machine"]
     quick = "Quick sizes, for a first look only. " if document["quick"] else ""
-    figures = f"{document.get('shown', 'Medians')} of {document['repeats']}" if document["repeats"] > 1 else "Measured once"
+    figures = (
+        f"{document.get('shown', 'Medians')} of {document['repeats']}" if document["repeats"] > 1 else "Measured once"
+    )
     runs = document.get("runs") or [{**machine, "finished": document["finished"]}]
     commits = ", ".join(dict.fromkeys(run["commit"] for run in runs))
     loads = [run[LOAD] for run in runs]

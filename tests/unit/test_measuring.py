@@ -172,3 +172,10 @@ def test_the_model_is_held_against_each_case_that_was_measured() -> None:
     ]
     assert [round(row["nodes_alone"]) for row in found["model"]["checks"]] == [200_000, 600_000]
     assert {row["setup"] for row in found["model"]["fleets"]} == {real.BARE}
+
+
+@pytest.mark.parametrize("name", report.MODULES)
+def test_each_kept_result_can_be_rendered(name: str) -> None:
+    shown = report.section(name, harness.RESULTS)
+    assert "earlier version" not in shown
+    assert "Not measured yet" not in shown
