@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from rmq._claiming.claim_calls import ClaimCalls, LateRound
@@ -53,6 +53,7 @@ class ClaimExecutor:
         self._holder = holder
         self._late: deque[LateRound] = deque()
         self._kept: ClaimRound | None = None  # what came late, when the claim after it failed
+        self._next: Callable[[int], object] | None = None
         self._fenced_logged: dict[int, Owner] = {}
 
     @property
@@ -143,15 +144,23 @@ class ClaimExecutor:
             self._throttle.give_back(plan.tokens - doubtful)
         return ClaimRound([], unsent, doubtful=doubtful)
 
-    def collect(self) -> ClaimRound:
+    def collect(self, begin_next: Callable[[int], object] | None = None) -> ClaimRound:
         """Wait for the claims that `begin` has sent, and return what they and earlier ones bring.
 
         In a cluster, what a server owes after `PATIENCE_S` comes with a later claim.
 
+        Args:
+            begin_next: Called with the number of messages that have come, before their deliveries are made: it may
+                `begin` the next claim, so that the server works meanwhile.
+
         Raises:
             RedisUnavailableError: Nothing was carried out, since a server did not answer until the deadline.
         """
-        found, trouble = self._take_earlier()
+        self._next = begin_next
+        try:
+            found, trouble = self._take_earlier()
+        finally:
+            self._next = None
         found = found or ClaimRound([], [])
         if trouble is not None and not (found.deliveries or found.arrived):
             raise trouble
@@ -244,6 +253,8 @@ class ClaimExecutor:
                 visit.reply = reply
                 answered.append(visit)
         self._claimer.learn(answered, sent_s)
+        if self._next is not None and answered:
+            self._begin_next(answered)
         round_, lease_until_s = ClaimRound([], []), sent_s + self._lease_s
         made_of = self._source.columns if self.columns else self._source.deliveries
         failed: list[Visit] = []
@@ -258,6 +269,15 @@ class ClaimExecutor:
                 round_.unsent.extend(_ack_individually(visit.settlements.of_claims(reply.unmatched)))
             round_.deliveries += made_of(slot, reply, lease_until_s, self._holder, visit.owner)
         return round_, self._take_failed(failed, round_) if failed else None
+
+    def _begin_next(self, visits: Iterable[Visit]) -> None:
+        """Let the next claim begin. Where that fails, what these visits have brought must not get lost over it."""
+        begin_next, self._next = self._next, None
+        try:
+            if begin_next is not None:
+                begin_next(sum(len(visit.reply.messages) for visit in visits if isinstance(visit.reply, ClaimReply)))
+        except Exception as error:
+            log.warning("topic %s: the next claim did not begin: %s", self._topic.name, error)
 
     def _take_failed(self, visits: Iterable[Visit], round_: ClaimRound) -> RmqError | None:
         """Note what became of visits that failed; return an error after which nothing was carried out."""
@@ -349,9 +369,11 @@ class ClaimExecutor:
             if visit.reply is None and reply is not AWAITED
         ]
         arrived = [delivery for visit in come for delivery in visit.settled]
-        for delivery in arrived:
-            delivery.under_way = False
-        round_, trouble = self._take(late.visits, replies, late.sent_s)
+        try:
+            round_, trouble = self._take(late.visits, replies, late.sent_s)
+        finally:  # not before: the next claim, which begins in between, would settle them once more
+            for delivery in arrived:
+                delivery.under_way = False
         if trouble is not None:
             log.warning("%s", trouble)
         self._take_over(come)

@@ -161,10 +161,12 @@ class ListenerThread(Background):
         if room is None:
             return False
         with self.held.lock:
-            busy = collected = self.claims.is_ahead and self._collect()
+            busy = collected = self.claims.is_ahead and self._collect(room)
             if not collected:
                 busy = self._carry_out(self._plan(room))
-            if self.handlers.claims_ahead():
+            if self.claims.is_ahead:  # begun while what has come was made ready for the handler
+                pass
+            elif self.handlers.claims_ahead(number_of(list(self.waiting))):
                 self._begin(self._plan(room))
             elif collected:
                 self._carry_out(ClaimPlan([], False))
@@ -248,9 +250,17 @@ class ListenerThread(Background):
         finally:
             held.settling = ()
 
-    def _collect(self) -> bool:
-        """Take what the claim brings that is on its way; return whether it brought anything. The lock is held."""
-        round_ = self.claims.collect()
+    def _collect(self, room: int) -> bool:
+        """Take what the claim brings that is on its way; return whether it brought anything. The lock is held.
+
+        Where that is much, the next claim of up to `room` messages begins first.
+        """
+
+        def begin_next(number: int) -> None:
+            if number >= self.claimer.source.many_from and self.handlers.claims_ahead(number):
+                self._begin(self._plan(room))
+
+        round_ = self.claims.collect(begin_next)
         self.held.deliveries += round_.deliveries
         self.waiting.extend(round_.deliveries)
         self._drop((), round_)
@@ -327,7 +337,8 @@ class HandlersInTurn:
         self.calls = thread.calls
         self.batch = thread.setup.listener.batch
         self._gate = thread.setup.gate
-        self.may_claim_ahead = self._gate is None and thread.claimer.source.joins_claims
+        self.may_claim_ahead = self._gate is None and not thread.keeps_order
+        self._many_from = thread.claimer.source.many_from
 
     @staticmethod
     def threads_of(listener: Listener) -> int:
@@ -340,13 +351,13 @@ class HandlersInTurn:
             return 1
         return self.batch or self.calls.prefetch.messages(AHEAD_S if self.may_claim_ahead else PREFETCH_S)
 
-    def claims_ahead(self) -> bool:
-        """Return whether the next claim is sent before what waits is handled: where that hides some of its time.
+    def claims_ahead(self, number: int) -> bool:
+        """Return whether the next claim is sent before so many messages are handled: where that hides some of its time.
 
-        A stream's slot is claimed from when all before is settled: what goes back must not come after later entries.
+        The owner of a stream's slot claims when all before is settled: what goes back must not come after later ones.
         """
-        waiting = number_of(list(self.thread.waiting))
-        return self.may_claim_ahead and LEAST_AHEAD_S <= self.calls.prefetch.takes_s(waiting) <= AHEAD_S
+        takes_s = self.calls.prefetch.takes_s(number)
+        return self.may_claim_ahead and takes_s <= AHEAD_S and (takes_s >= LEAST_AHEAD_S or number >= self._many_from)
 
     def run(self) -> None:
         """Handle, or begin with, what waits in the thread."""

@@ -10,7 +10,7 @@ from rmq._model.deliveries import Delivery, Holder
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.replies import ClaimReply, ExtendReply, M
 from rmq._model.topics import Topic
-from rmq._scripts.claiming import CLAIM_BYTES, NO_OUTCOMES, Ack, Nack, Outcomes, Renewal, WholeClaim
+from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, Renewal, WholeClaim
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq._transport.dispatch import Dispatch
@@ -27,6 +27,7 @@ class Source(ABC, Generic[M]):
         awaits_owners: Whether a claim itself waits until nothing of an earlier owner is in flight.
         joins_claims: Whether `claiming.claim_many` knows its claims.
         in_order: Whether a slot's owner gets messages in their order: it claims none while it has some to give back.
+        many_from: A claim that brings so many messages takes the client long enough to have the next one on its way.
         acks_whole: Whether a claim score names all deliveries of a claim, so that `Outcomes.whole` acks them.
         group: The group, on a stream topic.
     """
@@ -34,6 +35,7 @@ class Source(ABC, Generic[M]):
     awaits_owners = False
     joins_claims = True
     in_order = False
+    many_from = MAX_BATCH + 1
     acks_whole = True
     group: str | None = None
 

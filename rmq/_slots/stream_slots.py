@@ -132,6 +132,7 @@ class GroupSlots(Source[StreamClaimed]):
     awaits_owners = True
     joins_claims = False
     in_order = True
+    many_from = OWN_FROM
 
     def __init__(self, connections: Connections, topic: Topic, member: Member) -> None:
         super().__init__(connections, topic)

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import redis
@@ -95,7 +96,7 @@ def test_slow_handlers_have_nothing_claimed_ahead(client: RmqClient, make_topic:
 
 
 @pytest.mark.usefixtures("quick")
-def test_streams_and_adaptive_handlers_have_nothing_claimed_ahead(client: RmqClient, make_topic: MakeTopic) -> None:
+def test_adaptive_handlers_have_nothing_claimed_ahead(client: RmqClient, make_topic: MakeTopic) -> None:
     stream = make_topic(TopicType.STREAM, checked=False)
     client.listener(stream, group="g", start="all", batch=10)(lambda deliveries: None)
     adaptive = make_topic(TopicType.PRIORITY)
@@ -105,9 +106,8 @@ def test_streams_and_adaptive_handlers_have_nothing_claimed_ahead(client: RmqCli
     client.start()
     runtimes: list[ListenerRuntime] = client._listeners.runtimes  # pyright: ignore[reportPrivateUsage]
     ahead = {each.listener.topic.name: each.may_claim_ahead for each in runtimes}
-    client.producer(stream).send_many(StreamMessage(f"e{i}") for i in range(30))
     client.stop()
-    assert ahead == {stream.name: False, adaptive.name: False, plain.name: True}
+    assert ahead == {stream.name: True, adaptive.name: False, plain.name: True}
 
 
 @pytest.mark.usefixtures("quick")
@@ -188,6 +188,68 @@ def test_a_connection_that_breaks_below_a_claim_ahead_loses_nothing(
     assert stats_of(client, topic).dead == 0
 
 
+@pytest.mark.parametrize("slots", [1, 4])
+def test_the_next_claim_of_many_entries_begins_while_they_are_made_ready(
+    client: RmqClient, make_topic: MakeTopic, redis_client: Any, caplog: pytest.LogCaptureFixture, slots: int
+) -> None:
+    """Also where the handler takes no time: to make deliveries of so many takes the client long enough."""
+    topic = make_topic(TopicType.STREAM, checked=False, slots=slots)
+    client.producer(topic).send_many(StreamMessage(f"e{i}") for i in range(1_000))
+    seen: list[str] = []
+    held: list[int] = []
+
+    @client.listener(topic, group="g", start="all", batch=100)
+    def handle(deliveries: list[Delivery]) -> None:
+        seen.extend(texts(deliveries))
+        if 300 <= len(seen) <= 500:
+            wait_until(lambda: client.stream(topic).group("g").pending >= 200)
+        held.append(client.stream(topic).group("g").pending)
+
+    client.start()
+    wait_until(lambda: len(seen) == 1_000 and client.stream(topic).group("g").pending == 0)
+    client.stop()
+    assert Counter(seen) == Counter(f"e{i}" for i in range(1_000))
+    if slots == 1:
+        assert seen == [f"e{i}" for i in range(1_000)]
+    assert max(held) <= 300  # with those whose acks ride on the claim after
+    group = client.stream(topic).group("g")
+    assert group.total("delivered") == group.total("acked") == 1_000
+    stale = [record for record in caplog.records if "lease had been lost" in record.message]
+    assert stale == []  # each ack is sent once
+    rows = [row for slot in range(slots) for row in redis_client.xinfo_consumers(f"{topic.name}_{slot}", "g")]
+    assert [row["name"] for row in rows if b"#" in row["name"]] == []
+
+
+def test_a_stop_gives_back_entries_that_were_claimed_ahead(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.STREAM, checked=False)
+    client.producer(topic).send_many(StreamMessage(f"e{i}") for i in range(500))
+    begun, go_on = threading.Event(), threading.Event()
+    seen: list[str] = []
+
+    @client.listener(topic, group="g", start="all", batch=100)
+    def handle(deliveries: list[Delivery]) -> None:
+        seen.extend(texts(deliveries))
+        if len(seen) > 200:
+            begun.set()
+            assert go_on.wait(60)
+
+    client.start()
+    assert begun.wait(60)
+    wait_until(lambda: client.stream(topic).group("g").pending >= 200)
+    stopper = threading.Thread(target=client.stop, args=(30,))
+    stopper.start()
+    go_on.set()
+    stopper.join(60)
+    assert client.stream(topic).group("g").in_flight == 0
+    with client.consumer(topic, group="g") as other:
+        rest = other.poll(1_000, 1.0)
+        while more := other.poll(1_000):
+            rest += more
+        assert {delivery.attempt for delivery in rest} == {1}
+        assert Counter(seen + texts(rest)) == Counter(f"e{i}" for i in range(500))
+        assert other.ack(rest) == []
+
+
 # --- the executor
 
 
@@ -251,6 +313,33 @@ def test_an_error_of_a_claim_ahead_is_raised_and_its_outcomes_are_sent_again(
     redis_client.delete(keys.retry)
     assert claims.claim(0, found).unsent == []
     assert stats_of(client, topic).total("acked") == 2
+
+
+def test_the_next_claim_begins_before_the_deliveries_are_made(
+    client: RmqClient, at_work: Callable[[], tuple[Topic, Claimer]]
+) -> None:
+    topic, claimer = at_work()
+    claims = ClaimExecutor(claimer, HOLDER)
+    claims.claim(1)
+    claims.begin(claimer.plan(2))
+    come: list[int] = []
+
+    def begin_next(number: int) -> None:
+        come.append(number)
+        claims.begin(claimer.plan(1))
+
+    assert texts(claims.collect(begin_next).deliveries) == ["m1", "m2"]
+    assert claims.is_ahead
+
+    def fail(number: int) -> None:
+        come.append(number)
+        raise ScriptFailedError("refused")
+
+    assert texts(claims.collect(fail).deliveries) == ["m3"]
+    assert come == [2, 1]
+    assert not claims.is_ahead
+    assert texts(claims.claim(5).deliveries) == ["m4"]
+    assert stats_of(client, topic).in_flight == 5
 
 
 def test_a_reply_that_another_call_takes_is_not_lost(at_work: Callable[[], tuple[Topic, Claimer]]) -> None:
