@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from itertools import repeat
+from struct import Struct
 from types import TracebackType
 from typing import Self
 
@@ -33,13 +34,14 @@ from rmq.errors import RmqError
 
 log = reporter("rmq.delayed")
 
-IDS_AT_ONCE = 256
+pack_number = Struct(">I").pack
 
 YEAR_MS = 365 * 86_400_000
 """A whole number of ms below this is a delay as it is."""
 
 ID_BYTES = 12
-"""Random bytes that tell equal values apart: of a billion values in a queue two are the same once in 10^11 queues."""
+"""Bytes that tell equal values apart, the last four by a number in `offer_many`. Else they are random: of a billion
+values in a queue two are the same once in 10^11 queues."""
 
 
 class DelayedQueue:
@@ -115,9 +117,10 @@ class DelayedQueue:
             InvalidMessageError: A value does; the same.
             SendError: Values were refused, or their reply was lost (`unknown`); it says how many were stored.
 
-        Guarantee: as `offer`; atomic per call of up to 1,000 values of one slot.
+        Guarantee: as `offer`; atomic per call of up to 1,000 values of one slot. Without `merge`, values of a slot that
+            are due at the same time come in the order of these pairs.
         """
-        ids: Iterator[bytes] = repeat(b"") if self._merge else _random_ids()
+        ids: Iterator[bytes] = repeat(b"") if self._merge else _ids_in_order()
         return self._producer.send_many(map(_message, values, ids))
 
     def take(self, timeout: float | timedelta | None = None) -> bytes:
@@ -313,9 +316,7 @@ def _message(value: tuple[Payload, Duration], own_id: bytes) -> RangeMergeMessag
     return RangeMergeMessage(own_id + payload if payload else b"", delay)
 
 
-def _random_ids() -> Iterator[bytes]:
-    """Yield random ids; to ask for many at once costs a tenth."""
+def _ids_in_order() -> Iterator[bytes]:
+    """Yield ids of one call: random bytes that no other call has, and a number: equal due times keep this order."""
     while True:
-        block = secrets.token_bytes(ID_BYTES * IDS_AT_ONCE)
-        for first in range(0, len(block), ID_BYTES):
-            yield block[first : first + ID_BYTES]
+        yield from map(secrets.token_bytes(ID_BYTES - 4).__add__, map(pack_number, range(2**32)))

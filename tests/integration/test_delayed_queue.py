@@ -293,6 +293,17 @@ def test_many_values_are_taken_at_once(make_queue: MakeQueue, client: RmqClient)
     assert (stats.total("acked"), stats.backlog, stats.in_flight) == (250, 1, 0)
 
 
+def test_values_that_are_due_together_come_in_the_order_of_their_offer(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    queue.offer_many((f"{number}", 60_000) for number in range(2_500))
+    assert [int(value) for value in queue] == list(range(2_500))
+    queue.offer_many((f"{number}", 0) for number in range(500))
+    found: list[bytes] = []
+    while len(found) < 500:
+        found += queue.take_many(100, 50.0)
+    assert [int(value) for value in found] == list(range(500))
+
+
 def test_a_batch_that_is_taken_is_bounded(make_queue: MakeQueue) -> None:
     queue = make_queue()
     for wrong in (0, 10_001, True, 1.5, "1"):
