@@ -1,9 +1,11 @@
-"""Consuming a stream in batches beside redis-py, in turns within one run: with acks, and with deletes, too."""
+"""Consuming a stream in batches beside redis-py, in turns within one run: by listener and poll, and with deletes."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
@@ -11,16 +13,17 @@ from benchmarks.support import rendering
 from benchmarks.support.harness import Benchmark, Document, Row, say
 from benchmarks.support.meters import Cost, Meter, medians, rounded
 from benchmarks.support.servers import Servers, standalone
-from rmq import Retention, RmqClient, StreamMessage, Topic, TopicType
+from rmq import Delivery, Retention, RmqClient, StreamMessage, Topic, TopicType
 
 BATCHES = (1_000, 100)
 TRIM_EVERY = 5_000
 """So many entries are acked between two clean-ups of what is done; a listener does one each `Retention.every`."""
 
-RATE_FLOORS = {"ack": 0.9, "delete": 1.3}
+RATE_FLOORS = {"listener": 0.9, "ack": 0.9, "delete": 1.3}
 """The share of redis-py's rate that consuming should reach."""
 
 GROUP, PLAIN = "g", "plain"
+WAYS = ("RMQ", "redis-py")
 Work = Callable[[int, int], None]
 """Takes how many entries to consume, and the size of a batch."""
 
@@ -29,21 +32,21 @@ def measure(options: argparse.Namespace) -> Document:
     """Consume as many entries by RMQ and by redis-py, in turns; shares are medians of neighbours."""
     number = options.number or (20_000 if options.quick else 100_000)
     rows: list[Row] = []
-    with standalone() as servers, RmqClient(servers.url) as client:
+    with standalone() as servers:
         plain = servers.connect()
         for what in RATE_FLOORS:
-            rmq, filled = _rmq(client, what == "delete")
-            ways: dict[str, Work] = {"RMQ": rmq, "redis-py": _redis_py(plain, what == "delete")}
             for batch in BATCHES:
-                costs: dict[str, list[Cost]] = {name: [] for name in ways}
-                for repeat in range(options.repeats + 1):
-                    say(f"consuming: {what}, batches of {batch}, repeat {repeat} of {options.repeats}")
-                    filled(number)
-                    _fill(plain, number)
-                    for name in sorted(ways, reverse=repeat % 2 == 0):
-                        cost = _metered(servers, ways[name], number, batch)
-                        if repeat:  # the first warms up: scripts, connections, the size of claims
-                            costs[name].append(cost)
+                costs: dict[str, list[Cost]] = {name: [] for name in WAYS}
+                with _rmq(servers, what, batch) as (rmq, filled):
+                    ways: dict[str, Work] = dict(zip(WAYS, (rmq, _redis_py(plain, what == "delete")), strict=True))
+                    for repeat in range(options.repeats + 1):
+                        say(f"consuming: {what}, batches of {batch}, repeat {repeat} of {options.repeats}")
+                        filled(number)
+                        _fill(plain, number)
+                        for name in sorted(ways, reverse=repeat % 2 == 0):
+                            cost = _metered(servers, ways[name], number, batch)
+                            if repeat:  # the first warms up: scripts, connections, the size of claims
+                                costs[name].append(cost)
                 rows.append(_row(what, batch, number, costs))
     return {"redis": servers.version, "settings": {"number": number}, "floors": RATE_FLOORS, "rows": rows}
 
@@ -70,12 +73,47 @@ def _cpu_us(row: dict[str, float]) -> float:
     return row["server_cpu_us"] + row["client_cpu_us"]
 
 
-def _rmq(client: RmqClient, delete: bool) -> tuple[Work, Callable[[int], object]]:
-    """Return what consumes by RMQ, and what fills its topic."""
-    retention = Retention(max_length=0 if delete else None, every=1_000)
-    topic = Topic("consuming-delete" if delete else "consuming", TopicType.STREAM, retention=retention)
-    producer, stream = client.producer(topic), client.stream(topic)
-    consumer = client.consumer(topic, group=GROUP, start="all")
+@contextmanager
+def _rmq(servers: Servers, what: str, batch: int) -> Iterator[tuple[Work, Callable[[int], object]]]:
+    """Yield what consumes by RMQ, and what fills its topic."""
+    retention = Retention(max_length=0 if what == "delete" else None, every=1_000)
+    topic = Topic(f"consuming-{what}-{batch}", TopicType.STREAM, retention=retention)
+    with RmqClient(servers.url) as client:
+        producer = client.producer(topic)
+        consume = _listener(client, topic, batch) if what == "listener" else _polls(client, topic, what == "delete")
+        yield consume, lambda number: producer.send_many(StreamMessage(str(each)) for each in range(number))
+
+
+def _listener(client: RmqClient, topic: Topic, batch: int) -> Work:
+    """Return what consumes by a listener, which is paused while its topic is filled."""
+    stream, done = client.stream(topic), threading.Event()
+    left = 0
+
+    @client.listener(topic, group=GROUP, start="all", batch=batch)
+    def handle(deliveries: Sequence[Delivery]) -> None:
+        nonlocal left
+        left -= len(deliveries)
+        if left == 0:
+            done.set()
+
+    client.start()
+    stream.pause(GROUP)
+
+    def consume(number: int, batch: int) -> None:
+        nonlocal left
+        del batch
+        left = number
+        done.clear()
+        stream.resume(GROUP)
+        done.wait()
+        stream.pause(GROUP)
+
+    return consume
+
+
+def _polls(client: RmqClient, topic: Topic, delete: bool) -> Work:
+    """Return what consumes by poll and ack."""
+    stream, consumer = client.stream(topic), client.consumer(topic, group=GROUP, start="all")
 
     def consume(number: int, batch: int) -> None:
         left, done = number, 0
@@ -89,7 +127,7 @@ def _rmq(client: RmqClient, delete: bool) -> tuple[Work, Callable[[int], object]
         if delete:
             stream.trim()
 
-    return consume, lambda number: producer.send_many(StreamMessage(str(each)) for each in range(number))
+    return consume
 
 
 def _redis_py(plain: Any, delete: bool) -> Work:
@@ -118,7 +156,7 @@ def _fill(plain: Any, number: int) -> None:
         pipeline.execute()
 
 
-WHAT = {"ack": "consume, ack", "delete": "consume, ack, delete"}
+WHAT = {"listener": "listener", "ack": "poll, ack", "delete": "poll, ack, delete"}
 
 
 def tables(document: Document) -> str:
@@ -128,10 +166,8 @@ def tables(document: Document) -> str:
 
 
 def _shown(row: Row) -> Sequence[str]:
-    rates = [rendering.number(row[name]["rate_per_s"]) for name in ("RMQ", "redis-py")]
-    ours, theirs = (
-        f"{row[name]['server_cpu_us']:.1f} + {row[name]['client_cpu_us']:.1f}" for name in ("RMQ", "redis-py")
-    )
+    rates = [rendering.number(row[name]["rate_per_s"]) for name in WAYS]
+    ours, theirs = (f"{row[name]['server_cpu_us']:.1f} + {row[name]['client_cpu_us']:.1f}" for name in WAYS)
     shares = rendering.ratio(row["rate_share"]), rendering.ratio(row["cpu_share"])
     return WHAT[row["what"]], rendering.number(row["batch"]), *rates, shares[0], ours, theirs, shares[1]
 
