@@ -11,6 +11,7 @@ from rmq._admin.history import History, Minute
 from rmq._admin.inspection import Inspection
 from rmq._admin.stream_topic import StreamTopic
 from rmq._claiming.consumer import Consumer
+from rmq._claiming.several import poll_all
 from rmq._listening.adaptive_limit import Adaptive
 from rmq._listening.discovery import listener, scan
 from rmq._listening.listener import Listener, ListenerOptions
@@ -76,7 +77,7 @@ __all__ = [
     "RetryPolicy", "RmqClient", "SaslAuth", "SearchPage", "SendResult", "ServerMemory", "Sliding", "SlotStats",
     "StreamDelivery", "StreamEntry", "StreamMessage", "StreamSlot", "StreamStats", "StreamTopic", "Sum", "Ties", "Tls",
     "Topic", "TopicStats", "TopicType", "Trimmed", "UnreadableTopic", "Verb", "WhenFull", "Whereabouts", "WorkerInfo",
-    "__version__", "json_merge_patch", "listener", "scan",
+    "__version__", "json_merge_patch", "listener", "poll_all", "scan",
 ]
 # fmt: on
 __all__ += errors.__all__

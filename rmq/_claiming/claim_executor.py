@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from rmq._claiming.claim_calls import ClaimCalls, LateRound
-from rmq._claiming.claim_round import PATIENCE_S, ClaimPlan, ClaimRound, Visit
+from rmq._claiming.claim_round import PATIENCE_S, ClaimPlan, ClaimRound, Visit, both
 from rmq._claiming.claimer import Claimer
 from rmq._claiming.settlements import pack, stale_among
 from rmq._model.claim_columns import number_of, spread
@@ -107,7 +107,7 @@ class ClaimExecutor:
             if round_ is not None:  # the holder sends the outcomes again, and gets the deliveries from the next claim
                 _ack_individually(settled)
                 round_ = ClaimRound(round_.deliveries, [])
-            self._kept = _both(earlier, round_)
+            self._kept = both(earlier, round_)
             raise
         if earlier is None:
             return round_
@@ -346,7 +346,7 @@ class ClaimExecutor:
             for _ in range(len(self._late)):
                 late = self._late.popleft()
                 round_, unused, failed = self._take_late(late)
-                found, trouble = _both(found, round_), failed or trouble
+                found, trouble = both(found, round_), failed or trouble
                 self._leave(late)
                 self._throttle.give_back(unused)
         except BaseException:
@@ -381,14 +381,6 @@ class ClaimExecutor:
         round_.doubtful = 0  # their tokens were counted when they were owed
         limit = sum(visit.limit for visit in come if not isinstance(visit.reply, ReplyLostError))
         return round_, limit - number_of(round_.deliveries), trouble
-
-
-def _both(first: ClaimRound | None, second: ClaimRound | None) -> ClaimRound | None:
-    """Return what two rounds have brought; either may be none."""
-    if first is None or second is None:
-        return first or second
-    first.add(second)
-    return first
 
 
 def note_lost(deliveries: Iterable[Delivery], round_: ClaimRound) -> None:

@@ -95,6 +95,14 @@ class ClaimRound:
         self.lost.extend(other.lost)
 
 
+def both(first: ClaimRound | None, second: ClaimRound | None) -> ClaimRound | None:
+    """Return what two rounds have brought; either may be none."""
+    if first is None or second is None:
+        return first or second
+    first.add(second)
+    return first
+
+
 def groups_of(calls: Sequence[Call[ClaimReply[Any]]], visits: Sequence[Visit]) -> list[tuple[int, int]]:
     """Put claims into groups of a script call each, as first and after last: a script holds up all other clients."""
     groups: list[tuple[int, int]] = []

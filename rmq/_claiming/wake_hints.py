@@ -5,7 +5,8 @@ A hint may get lost, which costs time, but never a message: consumers look by th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import uuid4
@@ -136,6 +137,21 @@ class HintReader:
             self._hang_up()
             raise
         return Hints(tuple(found), self._missed)
+
+    @staticmethod
+    def wait_for_any(readers: Sequence[HintReader], timeout_s: float) -> None:
+        """Wait up to `timeout_s` until one of several has something to read; to `read` each with 0 s then takes it."""
+        with ExitStack() as reading:
+            for reader in readers:
+                # who closes one meanwhile ends the wait, and leaves it to us
+                reading.enter_context(cast("AbstractContextManager[object]", reader._reading))
+            if not all(reader.connected for reader in readers):
+                timeout_s = min(timeout_s, RECONNECT_S)
+            blocking = readers[0]._connections.blocking
+            if wires := [line.wire for reader in readers for line in reader._lines.values()]:
+                blocking.wait_readable(wires, timeout_s)
+            else:
+                blocking.sleep(timeout_s)
 
     @property
     def connected(self) -> bool:

@@ -1,0 +1,149 @@
+"""One read of several topics: their claims are on their way at the same time, and one wait is for the hints of all."""
+
+# pyright: reportPrivateUsage=false
+# A read of several consumers does what `Consumer.poll` does, step by step for all of them.
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from datetime import timedelta
+from typing import cast
+
+from rmq._claiming.consumer import LOOK_EVERY_S, POLL_BYTES, Consumer, checked_poll
+from rmq._claiming.wake_hints import HintReader
+from rmq._model.deliveries import Delivery
+from rmq._model.reports import reporter
+from rmq._model.times import monotonic_s, seconds
+from rmq.errors import ClientClosedError, InvalidValueError, RedisUnavailableError
+
+log = reporter("rmq.consumer")
+
+
+def poll_all(
+    consumers: Iterable[Consumer], max_messages: int = 100, timeout: float | timedelta = 0.0
+) -> list[Delivery]:
+    """Claim due messages of several topics, or of several groups of a stream topic, in one read.
+
+    All consumers claim at the same time: that takes one trip to Redis, however many they are. Those that have messages
+    get equal shares, in turns where there is less than one for each. `delivery.topic` says of which topic each is;
+    `delivery.ack()` and `Consumer.ack` settle it.
+
+    Args:
+        consumers: Consumers of any topics, of one client or several; one at least.
+        max_messages: Most messages of all together, 1 to 10,000; fewer where they have more than 16 MiB.
+        timeout: How long to wait for the first one, in seconds or as a `timedelta`; 0 does not wait.
+
+    Returns:
+        The deliveries, consumer by consumer; none when nothing became due in time.
+
+    Raises:
+        InvalidValueError: No consumers; `max_messages` or `timeout` out of range.
+        RmqError: As `Consumer.poll`. Where others have brought messages, it is logged instead, and comes again.
+        ClientClosedError: One of them is closed, or another thread has closed it in the meantime.
+
+    Guarantee: as `Consumer.poll`.
+
+    Examples:
+        >>> pictures, films = Topic("pictures", TopicType.PRIORITY), Topic("films", TopicType.PRIORITY)
+        >>> _ = client.producer(films).send(PriorityMessage("film:1", 5))
+        >>> with client.consumer(pictures) as first, client.consumer(films) as second:
+        ...     for delivery in poll_all([first, second], timeout=5):
+        ...         print(delivery.topic.name, delivery.text, delivery.ack())
+        films film:1 True
+    """
+    timeout_s, wanted = seconds(timeout, "timeout"), list(dict.fromkeys(consumers))
+    checked_poll(max_messages, "max_messages")
+    if not wanted:
+        raise InvalidValueError("consumers is empty; name one at least")
+    with ExitStack() as turns:
+        for each in sorted(wanted, key=id):  # in one order, whichever thread reads them
+            if each._connections.forked:
+                each._connections.refuse_misuse()
+            turns.enter_context(cast("AbstractContextManager[object]", each._turn))
+            each._claims.columns = False
+        return _poll(random.sample(wanted, len(wanted)), max_messages, timeout_s)  # none is always the first one
+
+
+def _poll(consumers: Sequence[Consumer], most: int, timeout_s: float) -> list[Delivery]:
+    until_s = monotonic_s() + timeout_s
+    while True:
+        for each in consumers:
+            _prepare(each, timeout_s)
+        if found := _claim(consumers, most):
+            return found
+        left_s = until_s - monotonic_s()
+        if left_s <= 0:
+            if all(each._claimer.all_silent() for each in consumers):
+                names = ", ".join(each.topic.name for each in consumers)
+                raise RedisUnavailableError(f"no answer from Redis for topics {names}")
+            return []
+        wait_s = min(each._claimer.wait_s(min(left_s, LOOK_EVERY_S)) for each in consumers)
+        if wait_s > 0:
+            HintReader.wait_for_any([each._hints for each in consumers], wait_s)
+
+
+def _prepare(consumer: Consumer, timeout_s: float) -> None:
+    """Learn when slots are due."""
+    if consumer._closed:
+        consumer._hints.close()
+        raise ClientClosedError(f"this consumer of {consumer.topic.name} is closed", topic=consumer.topic.name)
+    if timeout_s:
+        consumer._listen(0)
+    else:
+        consumer._next_look_s = 0.0  # without a wait there are no hints
+    consumer._look_now_and_then(at_all=not timeout_s)
+
+
+def _claim(consumers: Sequence[Consumer], most: int) -> list[Delivery]:
+    """Claim from all that have something due, round by round; what one has brought is lost over no other one."""
+    found: dict[Consumer, list[Delivery]] = {}
+    trouble: Exception | None = None
+    number = size_bytes = 0
+    try:
+        for each in consumers:
+            found[each] = each._left.take()
+            number += len(found[each])
+        due = list(consumers)
+        while number < most and size_bytes < POLL_BYTES and trouble is None:
+            due = [each for each in due if each._claimer.wait_s(1) == 0 or each._claims.has_earlier]
+            if not due:
+                break
+            _begin(due, most - number)
+            for each in due:
+                try:
+                    brought = each._claims.collect().deliveries
+                except Exception as error:
+                    trouble = trouble or error
+                    continue
+                found[each] += brought
+                number += len(brought)
+                size_bytes += sum(len(delivery.content) + len(delivery.body or b"") for delivery in brought)
+    except BaseException:
+        for each, deliveries in found.items():
+            each._left.keep(deliveries)  # for the next poll
+        raise
+    if trouble is not None:
+        if not number:
+            raise trouble
+        log.warning("%s", trouble)
+    return _first(found, most)
+
+
+def _begin(consumers: Sequence[Consumer], most: int) -> None:
+    """Send the claims of all, in equal shares."""
+    share, extra = divmod(most, len(consumers))
+    for index, each in enumerate(consumers):
+        if limit := share + (index < extra):
+            each._claims.begin(each._claimer.plan(limit))
+
+
+def _first(found: dict[Consumer, list[Delivery]], most: int) -> list[Delivery]:
+    """Return up to `most` of what was found; the rest is for the next poll: a late reply may bring more than asked."""
+    taken: list[Delivery] = []
+    for each, deliveries in found.items():
+        room = most - len(taken)
+        taken += deliveries[:room]
+        each._left.keep(deliveries[room:])
+    return taken
