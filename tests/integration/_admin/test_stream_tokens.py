@@ -117,6 +117,29 @@ def test_claims_of_two_slots_with_one_stamp_are_acked_each_by_itself(
         assert len(pending_rows(redis_client, topic, 0, "g")) == 0
 
 
+def test_a_process_under_its_old_name_gets_what_claims_held_in_names_of_their_own(
+    client: RmqClient, topic: Topic, redis_client: Any
+) -> None:
+    fill(client, topic, 5 * OWN_FROM)
+    with client.consumer(topic, group="g", start="all", resume_as="pod") as before:
+        held = [each for _ in range(3) for each in before.poll(OWN_FROM, 10.0)]
+    assert len(redis_client.xinfo_consumers(f"{topic.name}_0", "g")) == 3
+    with client.consumer(topic, group="g", resume_as="pod") as after:
+        found: list[Delivery] = []
+        while page := after.poll(1_000, 0.2):
+            found += page
+        again = {delivery.name for delivery in found if delivery.attempt == 2}
+        assert again == {delivery.name for delivery in held}
+        assert len(found) == 5 * OWN_FROM
+        with client.consumer(topic, group="g", name="late") as late:  # its acks come too late
+            assert late.poll() == []
+        assert before.ack(held) == held
+        assert after.ack(found) == []
+    rows = redis_client.xinfo_consumers(f"{topic.name}_0", "g")
+    assert [row["name"] for row in rows if b"#" in row["name"] or row["pending"]] == []
+    assert client.stream(topic).group("g").pending == 0
+
+
 def test_a_late_ack_of_a_forgotten_claim_does_not_end_the_next_one(
     client: RmqClient, topic: Topic, redis_client: Any
 ) -> None:
