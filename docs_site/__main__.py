@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from docs_site import check, navigation, reference
+from docs_site.finish import finish
 from docs_site.staging import ROOT, SiteError, Staging
 
 BUILD = ROOT / "build/docs"
@@ -28,6 +29,7 @@ def main() -> int:
         print(f"the documentation does not build: {error}", file=sys.stderr)
         return 1
     print(f"{len(list(site.rglob('*.html')))} pages: {site.relative_to(ROOT)}/index.html")
+    print(f"with the search: python -m http.server --directory {site.relative_to(ROOT)}")
     return 0
 
 
@@ -42,14 +44,21 @@ def build(folder: Path) -> Path:
     settings: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
     navigation.section(settings["nav"], reference.FOLDER).extend(reference.write(staging.folder))
     settings["nav"] = navigation.complete(settings["nav"], staging.folder)
+    _of(settings["markdown_extensions"], "pymdownx.snippets")["base_path"] = [str(ROOT)]
+    _of(settings["plugins"], "mkdocstrings")["handlers"]["python"]["paths"] = [str(ROOT)]
     (folder / "mkdocs.yml").write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), "utf-8")
     site = folder / settings["site_dir"]
     shutil.rmtree(site, ignore_errors=True)
     generate(folder)
-    (site / "404.html").unlink()  # for a host of its own at the root; the site is a folder that works anywhere
+    finish(site, staging.folder, settings)
     if found := sorted(set(check.faults(site))):
         raise SiteError("\n".join(["the site has faults:", *found]))
     return site
+
+
+def _of(entries: list[Any], name: str) -> dict[str, Any]:
+    """Return the settings of an extension, or of a plugin."""
+    return next(entry[name] for entry in entries if isinstance(entry, dict) and name in entry)
 
 
 def generate(folder: Path) -> None:

@@ -1,0 +1,96 @@
+"""The documentation site in a real browser: the main pages, light and dark, on a phone and on a screen; the search."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from docs_site.__main__ import build
+from tests.support.browser import LIMIT_MS, MARKS, Watched, violations
+
+pytestmark = MARKS
+
+PAGES = (
+    "index", "tutorial/index", "tutorial/2-merge", "tutorial/6-workers", "topics/index", "topics/stream",
+    "guide/merging", "guide/comparison", "guide/promises", "coming-from/celery", "coming-from/rabbitmq",
+    "reference/index", "reference/topics", "reference/errors", "reference/aio", "internals/semantics",
+    "operate/cli", "glossary", "source/rmq/client.py",
+)  # fmt: skip
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        del format, args
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built strictly from the repository as it stands."""
+    return build(tmp_path_factory.mktemp("docs"))
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(site)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def opened(browser: Browser, address: str, width: int, scheme: Any) -> Watched:
+    size: Any = {"width": width, "height": 800}
+    return Watched(browser.new_context(viewport=size, color_scheme=scheme, base_url=address), address)
+
+
+def check(page: Page, path: str, width: int, scheme: str) -> None:
+    answer = page.goto(f"/{path}.html")
+    assert answer is not None
+    assert answer.status == 200, path
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{path} is wider than {width}"
+    assert violations(page) == [], path
+    ground: str = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (ground == "rgb(255, 255, 255)") == (scheme == "light"), f"{path}: {ground}"
+    hidden = page.evaluate("[...document.images].filter(each => each.complete && !each.naturalWidth).length")
+    assert hidden == 0, f"{path} has pictures that do not load"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1_440])
+def test_the_main_pages(browser: Browser, address: str, width: int, scheme: str) -> None:
+    watched = opened(browser, address, width, scheme)
+    for path in PAGES:
+        check(watched.page, path, width, scheme)
+    assert (watched.complaints, watched.abroad) == ([], [])
+    watched.page.context.close()
+
+
+def test_the_search_finds_a_public_name(browser: Browser, address: str) -> None:
+    watched = opened(browser, address, 1_440, "light")
+    page = watched.page
+    page.goto("/index.html")
+    page.get_by_role("button", name="Search").first.click()
+    page.keyboard.type("ExponentialRetry")
+    found = page.locator("a[href*='reference/topics.html']").first
+    expect(found).to_be_visible(timeout=LIMIT_MS)
+    assert (watched.complaints, watched.abroad) == ([], [])
+    page.context.close()
+
+
+def test_programs_find_all_pages(site: Path) -> None:
+    index = (site / "llms.txt").read_text("utf-8")
+    linked = [line.rpartition("](")[2].rstrip(")") for line in index.splitlines() if line.startswith("- [")]
+    assert len(linked) > 50
+    assert [name for name in linked if not (site / name).is_file()] == []
+    whole = (site / "llms-full.txt").read_text("utf-8")
+    assert 'ORDERS = Topic("orders", TopicType.PRIORITY)' in whole
+    assert "--8<--" not in whole
