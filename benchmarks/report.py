@@ -19,7 +19,7 @@ PAGES = (
     ROOT / "docs" / "internals" / "performance.md",
     *(
         ROOT / "docs" / "guide" / f"{name}.md"
-        for name in ("merging", "merging_rivals", "priorities", "streams", "delayed", "flow")
+        for name in ("merging", "merging_rivals", "priorities", "streams", "delayed", "flow", "payloads")
     ),
 )
 MODULES = {
@@ -36,6 +36,7 @@ MODULES = {
     "merging": "benchmarks.merging",
     "merging_rivals": "benchmarks.merging_rivals.comparison",
     "folding": "benchmarks.folding",
+    "payloads": "benchmarks.payloads",
     "ties": "benchmarks.ties",
     "aio": "benchmarks.aio",
     "flow": "benchmarks.flow",

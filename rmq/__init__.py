@@ -14,7 +14,8 @@ from rmq._claiming.consumer import Consumer
 from rmq._claiming.several import poll_all
 from rmq._listening.adaptive_limit import Adaptive
 from rmq._listening.discovery import listener, scan
-from rmq._listening.listener import Listener, ListenerOptions
+from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions
+from rmq._model.codecs import Codec, EncryptedCodec, JsonCodec, MsgpackCodec, ZstdCodec
 from rmq._model.definitions import Definitions, UnreadableTopic
 from rmq._model.deliveries import Delivery, Outcome, Verb
 from rmq._model.delivery_columns import DeliveryColumns
@@ -42,6 +43,7 @@ from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, Retr
 from rmq._model.rows import ArrowArray
 from rmq._model.scores import Ties
 from rmq._model.topics import Topic, TopicType, WhenFull
+from rmq._model.typed import MessageOptions
 from rmq._model.whereabouts import (
     AuditLine,
     DeadMessage,
@@ -66,17 +68,18 @@ __version__ = "0.1.0"
 
 # fmt: off
 __all__ = [
-    "PER_MESSAGE", "Adaptive", "Adoption", "ArrowArray", "AuditLine", "Collect", "Consumer", "ConsumerStats", "Control",
-    "ControlResult", "Coordinator", "DeadEntry", "DeadFilter", "DeadLetters", "DeadMessage", "DeadReasons",
-    "Definitions", "DelayedQueue", "Delivery", "DeliveryColumns", "DigestAuth", "EmbeddedServer", "ExponentialRetry",
-    "Failure", "Fixed", "FixedTimeMessage", "FoundMessage", "GroupDead", "GroupSlot", "GroupStats", "History",
-    "ImmediateRetry", "Inspection", "JoinMessage", "JsonFormatter", "Keep", "LadderRetry", "Leading", "Listener",
-    "ListenerInfo", "ListenerOptions", "LogContext", "Max", "Merge", "Min", "Minute", "Newest", "Observer", "Observers",
-    "Outcome", "Overflow", "Owner", "Ownership", "PeekedMessage", "PendingEntry", "PerMessage", "PriorityMessage",
-    "PriorityRule", "Producer", "RangeMergeMessage", "Rates", "RedriveResult", "Redriven", "Replace", "Retention",
-    "RetryPolicy", "RmqClient", "SaslAuth", "SearchPage", "SendResult", "ServerMemory", "Sliding", "SlotStats",
-    "StreamDelivery", "StreamEntry", "StreamMessage", "StreamSlot", "StreamStats", "StreamTopic", "Sum", "Ties", "Tls",
-    "Topic", "TopicStats", "TopicType", "Trimmed", "UnreadableTopic", "Verb", "WhenFull", "Whereabouts", "WorkerInfo",
+    "PER_MESSAGE", "Adaptive", "Adoption", "ArrowArray", "AuditLine", "Codec", "Collect", "Consumer", "ConsumerStats",
+    "Control", "ControlResult", "Coordinator", "DeadEntry", "DeadFilter", "DeadLetters", "DeadMessage", "DeadReasons",
+    "Definitions", "DelayedQueue", "Delivery", "DeliveryColumns", "DigestAuth", "EmbeddedServer", "EncryptedCodec",
+    "ExponentialRetry", "Failure", "Fixed", "FixedTimeMessage", "FoundMessage", "GroupDead", "GroupSlot", "GroupStats",
+    "HandlerDecorator", "History", "ImmediateRetry", "Inspection", "JoinMessage", "JsonCodec", "JsonFormatter", "Keep",
+    "LadderRetry", "Leading", "Listener", "ListenerInfo", "ListenerOptions", "LogContext", "Max", "Merge",
+    "MessageOptions", "Min", "Minute", "MsgpackCodec", "Newest", "Observer", "Observers", "Outcome", "Overflow",
+    "Owner", "Ownership", "PeekedMessage", "PendingEntry", "PerMessage", "PriorityMessage", "PriorityRule", "Producer",
+    "RangeMergeMessage", "Rates", "RedriveResult", "Redriven", "Replace", "Retention", "RetryPolicy", "RmqClient",
+    "SaslAuth", "SearchPage", "SendResult", "ServerMemory", "Sliding", "SlotStats", "StreamDelivery", "StreamEntry",
+    "StreamMessage", "StreamSlot", "StreamStats", "StreamTopic", "Sum", "Ties", "Tls", "Topic", "TopicStats",
+    "TopicType", "Trimmed", "UnreadableTopic", "Verb", "WhenFull", "Whereabouts", "WorkerInfo", "ZstdCodec",
     "__version__", "json_merge_patch", "listener", "poll_all", "scan",
 ]
 # fmt: on

@@ -17,7 +17,7 @@ from rmq._admin.inspection import Inspection, read_workers
 from rmq._admin.stream_topic import StreamTopic
 from rmq._claiming.consumer import Consumer
 from rmq._io.backend import THREADS, Blocking
-from rmq._listening.listener import HandlerT, Listener, ListenerOptions, decorator
+from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions, decorator
 from rmq._listening.listener_thread import HandlersInTurn
 from rmq._listening.listeners import Listeners
 from rmq._model.definitions import Definitions
@@ -27,6 +27,7 @@ from rmq._model.figures import ServerMemory
 from rmq._model.observers import Observers
 from rmq._model.times import check_day, seconds
 from rmq._model.topics import Topic
+from rmq._model.typed import PayloadT
 from rmq._model.workers import WorkerInfo
 from rmq._ownership import DRAIN_S, Coordinator
 from rmq._processes.embedded import EmbeddedServer
@@ -121,14 +122,14 @@ class RmqClient:
 
     def consumer(
         self,
-        topic: Topic,
+        topic: Topic[PayloadT],
         slots: Iterable[int] | None = None,
         *,
         group: str | None = None,
         name: str | None = None,
         start: str = "new",
         resume_as: str | None = None,
-    ) -> Consumer:
+    ) -> Consumer[PayloadT]:
         """Return a consumer of all slots, or of the given ones; registers the topic at first use.
 
         Args:
@@ -161,14 +162,14 @@ class RmqClient:
         self._connections.close_with_us(made)
         return made
 
-    def listener(self, topic: Topic, **options: Unpack[ListenerOptions]) -> Callable[[HandlerT], HandlerT]:
+    def listener(self, topic: Topic[PayloadT], **options: Unpack[ListenerOptions]) -> HandlerDecorator[PayloadT]:
         """Decorate a handler: it runs after `start` or `run`. Return means ack, an exception means nack.
 
         Args:
-            topic: What to consume.
+            topic: What to consume. Where it has a payload class, handlers get what their annotations ask for.
             batch: Hand over a list of up to so many deliveries, 1 to 10,000; by default one delivery, and no list. What
                 the handler has not settled by itself is acked when it returns, and nacked when it raises.
-            columns: With `batch`, not on stream topics: hand over a `DeliveryColumns`, without an object for each row.
+            columns: With `batch`, not on streams: hand over a `DeliveryColumns`, without an object for each row.
             threads: How many handlers run in parallel, 1 to 1,000; 1 by default.
             on_lost: Called with each delivery whose lease was lost while it was held, in a thread of its own.
             group: Stream topics, where it is needed: the group to consume for. Its deliveries are `StreamDelivery`.
@@ -328,8 +329,7 @@ class RmqClient:
     def update_topic(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
         """Change a registered definition by what it is; else as `change_topic`.
 
-        `change` makes the new definition from the registered one. It is called again where another client has changed
-        the definition meanwhile, so it should do nothing else.
+        `change` makes the new definition of the registered one, again where another client was faster: nothing else.
         """
         return self._known.update(name, change)
 
@@ -394,12 +394,12 @@ class RmqClient:
             if self._listeners.runtimes or self._recording.runs:
                 self.stop()
 
+    def _registered(self, topic: Topic) -> tuple[Connections, Topic]:
+        """Register a topic at first use; return where it is and the definition that rules. For `DelayedQueue`."""
+        return self._connections, self._known.registered(topic)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _registered(self, topic: Topic) -> tuple[Connections, Topic]:
-        """Register a topic at first use; return where it is and the definition that rules. For `DelayedQueue`."""
-        return self._connections, self._known.registered(topic)

@@ -25,6 +25,7 @@ RmqError
 ├── UnsafeRedisError                       lacks a command, evicts keys, or can't keep the durability
 ├── ScriptFailedError                      Redis refused a script for another reason
 ├── EmbeddedServerError                    the embedded Redis does not start
+├── PayloadError                           a body does not decode as its topic's payload class
 ├── LeaseLostError                         this delivery is no longer ours
 ├── AlreadySettledError                    a delivery was acked or nacked twice
 ├── BatchError                             a streaming query's batch can't be read or acked as it was
@@ -50,7 +51,7 @@ __all__ = [
     "CoordinationError", "DriverReplacedError", "DurabilityError", "EmbeddedServerError",
     "EnsembleMismatchError", "EntryIdError", "FencedError", "FixedTimePassedError", "ForkedClientError",
     "InvalidBatchError", "InvalidMessageError", "InvalidTopicError", "InvalidUrlError",
-    "InvalidValueError", "LeaseLostError", "MemoryFullError", "RedisUnavailableError", "ReplyLostError",
+    "InvalidValueError", "LeaseLostError", "MemoryFullError", "PayloadError", "RedisUnavailableError", "ReplyLostError",
     "RmqError", "ScriptFailedError", "SendError", "SumOutOfRangeError", "TooManyGroupsError",
     "TopicMismatchError", "UnknownTopicError", "UnreadableDocumentError", "UnreadableTopicError",
     "UnsafeRedisError",
@@ -239,6 +240,10 @@ class ScriptFailedError(RmqError):
 
 class EmbeddedServerError(RmqError):
     """The embedded Redis could not be found, started or shared."""
+
+
+class PayloadError(RmqError):
+    """A body does not decode as the payload class of its topic. A listener buries its message at once."""
 
 
 class LeaseLostError(RmqError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Generic, Self, cast
 
 from rmq._claiming.claim_executor import LATE_S, ClaimExecutor
 from rmq._claiming.claimer import Claimer
@@ -20,6 +20,7 @@ from rmq._model.entries import StreamDelivery
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s, seconds
 from rmq._model.topics import Topic, TopicType
+from rmq._model.typed import PayloadT
 from rmq._slots.each import checked_slots
 from rmq._slots.slots import SlotWriter
 from rmq._slots.source import Source
@@ -43,7 +44,7 @@ MAX_POLL = 10_000
 """Most messages in one poll."""
 
 
-class Consumer:
+class Consumer(Generic[PayloadT]):
     """Claims messages of a topic on request. For one thread; use it as a context manager, or close it.
 
     Args:
@@ -66,7 +67,7 @@ class Consumer:
     def __init__(
         self,
         connections: Connections,
-        topic: Topic,
+        topic: Topic[PayloadT],
         slots: Iterable[int] | None = None,
         source: Source[Any] | None = None,
     ) -> None:
@@ -103,7 +104,7 @@ class Consumer:
             raise InvalidValueError(f"topic {self.topic.name} is STREAM and has no columns; use poll")
         return DeliveryColumns(self.topic, self._claimed(max_messages, timeout, True), self._settle_all)
 
-    def poll(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> list[Delivery]:
+    def poll(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> list[Delivery[PayloadT]]:
         """Claim due messages; wait for the first one if there is none.
 
         Args:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rmq._claiming.prefetch_size import MOST_PREFETCHED, PrefetchSize
 from rmq._io.backend import Event
+from rmq._listening.arguments import with_arguments
 from rmq._listening.handler_gate import HandlerGate
 from rmq._listening.listener import Listener
 from rmq._model.claim_columns import number_of, spread
@@ -18,7 +19,9 @@ from rmq._model.handlers import refuse_unfinished
 from rmq._model.observers import Observers
 from rmq._model.reports import reporter, traced
 from rmq._model.times import monotonic_s
+from rmq._model.typed import Typed
 from rmq._ownership import Coordinator
+from rmq.errors import PayloadError
 from rmq.logs import about
 
 log = reporter("rmq.worker")
@@ -67,7 +70,10 @@ class HandlerCalls:
         self.handled = self.failed = 0
         self.prefetch = PrefetchSize(MOST_PREFETCHED)
         self.began_s: float | None = None
-        self._listener = setup.listener
+        self._listener = listener = setup.listener
+        self._handler = with_arguments(listener.topic, listener.handler, listener.batch is not None, listener.columns)
+        self._typed = None if listener.columns else listener.topic.typed
+        self._collects = listener.topic.collects
         self._coordinator = setup.coordinator
         self._gate = setup.gate
         self._observers = setup.observers
@@ -81,6 +87,8 @@ class HandlerCalls:
             ready = [delivery for delivery in part if not delivery.lost and started_s < delivery.lease_until_s]
             if self._coordinator is not None or len(ready) < len(part):
                 ready = self._release_others(part, ready)
+            if self._typed is not None:
+                ready = self._decoded(ready, self._typed)
             if not ready:
                 return
             self.began_s = started_s
@@ -90,7 +98,7 @@ class HandlerCalls:
             try:
                 given = self._given(ready)
                 with self._observers.handling(spread(ready)) if self._observers.all else UNWATCHED:
-                    if (result := self._listener.handler(given)) is not None:
+                    if (result := self._handler(given)) is not None:
                         refuse_unfinished(result)
                 outcome = ACKED
             except BaseException as caught:  # SystemExit, too: it would end this thread without a line in the log
@@ -111,6 +119,28 @@ class HandlerCalls:
         if self._listener.columns:
             return DeliveryColumns(self._listener.topic, ready)
         return list(ready) if self._listener.batch else ready[0]
+
+    def _decoded(self, ready: list[Delivery], typed: Typed) -> list[Delivery]:
+        """Decode the payloads; return the deliveries with one. What does not decode never will: it is buried."""
+        if self._collects:
+            return [delivery for delivery in ready if not self._is_buried(delivery)]
+        decode, bad = typed.decode, 0
+        for delivery in ready:
+            try:
+                delivery.decoded = decode(delivery.body)  # pyright: ignore[reportArgumentType] - else it raises
+            except Exception:
+                bad += self._is_buried(delivery)
+        return [delivery for delivery in ready if delivery.outcome is None] if bad else ready
+
+    def _is_buried(self, delivery: Delivery) -> bool:
+        """Decode with a readable reason; bury what does not decode, and return True."""
+        try:
+            delivery.decode()
+        except PayloadError as error:
+            delivery.outcome = Outcome(Verb.BURY, 0, *describe(error))
+            log.warning("topic %s: a message went to the dead letters: %s", delivery.topic.name, error)
+            return True
+        return False
 
     def _release_others(self, part: Sequence[Delivery], ready: list[Delivery]) -> list[Delivery]:
         """Give back what is not ready, or lies in slots of other owners; return the rest."""

@@ -4,20 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from rmq._listening.adaptive_limit import Adaptive
+from rmq._listening.arguments import with_arguments
 from rmq._model.deliveries import Delivery
+from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.entries import check_group
 from rmq._model.handlers import check_plain
 from rmq._model.topics import Topic, TopicType
+from rmq._model.typed import PayloadT
 from rmq.errors import InvalidValueError
 
-Handler = Callable[[Any], Any]
-"""Takes a `Delivery`, with `batch=N` a list of up to N of them, and with `columns=True` a `DeliveryColumns`."""
+Handler = Callable[..., Any]
+"""Takes a `Delivery`, with `batch=N` a list of up to N of them, and with `columns=True` a `DeliveryColumns`; of a topic
+with a payload class what its annotations ask for."""
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
 HandlerT = TypeVar("HandlerT", bound=Handler)
+
+
+class HandlerDecorator(Protocol[PayloadT]):
+    """Takes a handler of a topic: what its first parameter may be, for type checkers.
+
+    Examples:
+        >>> decorate = client.listener(Topic("images", TopicType.RANGE_MERGE))
+        >>> @decorate
+        ... def draw(delivery: Delivery) -> None:
+        ...     print(delivery.text)
+    """
+
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[Delivery[PayloadT], P], R], /
+    ) -> Callable[Concatenate[Delivery[PayloadT], P], R]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[list[Delivery[PayloadT]], P], R], /
+    ) -> Callable[Concatenate[list[Delivery[PayloadT]], P], R]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[DeliveryColumns, P], R], /
+    ) -> Callable[Concatenate[DeliveryColumns, P], R]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[list[PayloadT], P], R], /
+    ) -> Callable[Concatenate[list[PayloadT], P], R]: ...
+    @overload
+    def __call__(self, handler: Callable[Concatenate[PayloadT, P], R], /) -> Callable[Concatenate[PayloadT, P], R]: ...
 
 
 class ListenerOptions(TypedDict, total=False):
@@ -80,6 +116,7 @@ class Listener:
             raise InvalidValueError(f"threads is {self.threads!r}; it must be a whole number from 1 to 1,000")
         if self.on_lost is not None:
             check_plain(self.on_lost, "on_lost")
+        with_arguments(self.topic, self.handler, self.batch is not None, self.columns)  # it refuses what it cannot give
         check_group(self.topic, self.group, self.start, self.resume_as)
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias
 
 from rmq._model.envelope import unwrap
 from rmq._model.owner import NO_OWNER, Owner
@@ -14,7 +14,8 @@ from rmq._model.replies import Claimed, StreamClaimed
 from rmq._model.scores import ages_for, retries_left_of
 from rmq._model.times import Duration, duration_ms, monotonic_s
 from rmq._model.topics import Topic
-from rmq.errors import AlreadySettledError, LeaseLostError, ReplyLostError, RmqError
+from rmq._model.typed import PayloadT, decode_payload
+from rmq.errors import AlreadySettledError, InvalidValueError, LeaseLostError, ReplyLostError, RmqError
 
 MAX_ERROR_CHARACTERS = 1_000
 
@@ -77,7 +78,7 @@ class Holder(Protocol):
         ...
 
 
-class Delivery:
+class Delivery(Generic[PayloadT]):
     """A claimed message: ack it when done, nack it to have it retried, or let the lease run out.
 
     Attributes:
@@ -107,8 +108,8 @@ class Delivery:
     """
 
     __slots__ = (
-        "_holder", "ack_individually", "body", "claim_score", "claimed_ms", "content", "lease_until_s", "lost",
-        "outcome", "owner", "slot", "store_score", "topic", "trace", "under_way",
+        "_holder", "ack_individually", "body", "claim_score", "claimed_ms", "content", "decoded", "lease_until_s",
+        "lost", "outcome", "owner", "slot", "store_score", "topic", "trace", "under_way",
     )  # fmt: skip
 
     def __init__(
@@ -180,6 +181,38 @@ class Delivery:
     def value(self) -> Any:
         """What its sends folded into: the body, for `Max`, `Min` and `Sum` a number, for `Collect` the items."""
         return self.body
+
+    @property
+    def payload(self) -> PayloadT:
+        """What its body holds, an object of its topic's payload class. It is decoded once.
+
+        Raises:
+            PayloadError: The body holds none. A listener buries such a message before it calls its handler.
+            InvalidValueError: The topic has no payload class; or it collects, then there are `payloads`.
+        """
+        if self.topic.collects:
+            raise InvalidValueError(f"topic {self.topic.name} collects: take payloads", topic=self.topic.name)
+        if not hasattr(self, "decoded"):
+            self.decode()
+        return self.decoded
+
+    @property
+    def payloads(self) -> list[PayloadT]:
+        """The payloads of a `Collect`, or of the parts of a join, in the order of sending; else the one payload.
+
+        Raises as `payload`.
+        """
+        if not self.topic.collects:
+            return [self.payload]
+        if not hasattr(self, "decoded"):
+            self.decode()
+        return list(self.decoded)
+
+    def decode(self) -> None:
+        """Decode its payload, or all of them, once more. Raises as `payload`; for RMQ itself."""
+        topic = self.topic
+        many = [decode_payload(topic, item) for item in self.items] if topic.collects else None
+        self.decoded: Any = decode_payload(topic, self.body) if many is None else many
 
     @property
     def items(self) -> tuple[bytes, ...]:

@@ -14,6 +14,7 @@ from rmq._model.replies import Flat, StreamClaimed
 from rmq._model.stream_messages import BODY, CONTENT
 from rmq._model.times import instant_ms
 from rmq._model.topics import Topic, TopicType
+from rmq._model.typed import PayloadT
 from rmq._model.whereabouts import DeadMessage
 from rmq.errors import InvalidValueError
 
@@ -186,7 +187,7 @@ def body_of(flat: Flat) -> bytes | None:
     return fields.get("body") if "content" in fields else None
 
 
-class StreamDelivery(Delivery):
+class StreamDelivery(Delivery[PayloadT]):
     """A delivery of a stream topic: acked, nacked and renewed for its `group`.
 
     Examples:

@@ -13,9 +13,10 @@ from rmq._model.replies import Claimed
 from rmq._model.sends import body_of, version_of
 from rmq._model.times import moment_of
 from rmq._model.topics import Topic
+from rmq._model.typed import PayloadT
 
 
-class MergedDelivery(Delivery):
+class MergedDelivery(Delivery[PayloadT]):
     """A delivery of a topic with `merge=`; its `record` is what its sends folded into."""
 
     __slots__ = ("_items", "record")

@@ -6,31 +6,30 @@ import math
 import re
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Generic, Unpack, cast
 from zlib import crc32
 
+from rmq._model import typed as payloads
+from rmq._model.codecs import Codec
 from rmq._model.merging import Merge, check_change, check_merge
+from rmq._model.reducers import Collect
 from rmq._model.retention import Retention
-from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy, retry_from_json
-from rmq._model.schema import (
-    AGES_VERSION,
-    FIRST_VERSION,
-    MERGE_VERSION,
-    SCHEMA_VERSION,
-    Document,
-    new_document,
-    read_document,
-)
+from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
+from rmq._model.schema import SCHEMA_VERSION, Document, new_document, read_document
 from rmq._model.scores import MAX_AGED_PRIORITY, MAX_SCORE, STAMP, Ties
 from rmq._model.times import Duration, duration_ms
+from rmq._model.topic_json import FULL_TIMEOUT_MS, limits_json, min_reader_of, settings_of
 from rmq._model.topic_types import TopicType, WhenFull
+from rmq._model.typed import MessageOptions, OtherT, PayloadClass, PayloadT, Typed
 from rmq.errors import InvalidTopicError, InvalidValueError, UnreadableDocumentError, UnreadableTopicError
+
+if TYPE_CHECKING:
+    from rmq._model.messages import Message
 
 MAX_SLOTS = 16_384
 """As many as Redis Cluster has hash slots: more would not spread any further."""
 
 _S, _MS = timedelta(seconds=1), timedelta(milliseconds=1)
-_FULL_TIMEOUT_MS = 10_000
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -52,7 +51,7 @@ def is_name(value: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class Topic(Generic[PayloadT]):
     """A topic's definition. It is registered at first use; a later one must have the same type and slots.
 
     Args:
@@ -81,6 +80,9 @@ class Topic:
             the coarser the ages: 100 ms by default, 10 ms up to 131,071, 1 ms up to 8,191, else 1 s.
         merge: What is kept of the bodies of merged messages, and when these are due; not for STREAM. `None`: the first
             body on RANGE_MERGE, else the last one. Part of the topic's identity but for windows and bounds.
+        payload: Class of what the bodies hold: a dataclass, a msgspec struct or a pydantic model. Each program chooses
+            its own; Redis does not store it. See docs/guide/payloads.md.
+        codec: How payloads become bytes; `JsonCodec()` by default.
 
     Raises:
         InvalidTopicError: A value breaks its rule.
@@ -106,13 +108,17 @@ class Topic:
     max_dead_age: Duration = timedelta(days=30)
     retention: Retention | None = None
     when_full: WhenFull = WhenFull.REFUSE
-    full_timeout: Duration = timedelta(milliseconds=_FULL_TIMEOUT_MS)
+    full_timeout: Duration = timedelta(milliseconds=FULL_TIMEOUT_MS)
     ttl: Duration | None = None
     max_rate: float | None = None
     max_burst: int | None = None
     ties: Ties | str | None = None
     max_priority: int | None = None
     merge: Merge | None = None
+    payload: PayloadClass[PayloadT] | None = field(default=None, compare=False)
+    codec: Codec | None = field(default=None, compare=False)
+    typed: Typed | None = field(default=None, init=False, repr=False, compare=False)
+    """How messages carry payloads; for RMQ itself."""
     default_range_ms: int | None = field(default=None, init=False, repr=False, compare=False)
     """The time range of messages that name none, ms; `None` where they have to."""
     changes: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
@@ -151,6 +157,7 @@ class Topic:
         self._check_rate()
         self._check_ties()
         check_merge(self.name, self.type, self.merge)
+        object.__setattr__(self, "typed", payloads.typed_of(self))
         if self.merge is not None and self.merge.window is not None:
             object.__setattr__(self, "default_range_ms", self.merge.window.range_ms)
         object.__setattr__(self, "lease", timedelta(milliseconds=lease_ms))
@@ -232,6 +239,11 @@ class Topic:
         return -(-self.max_backlog // self.slots) if self.max_backlog else 0
 
     @property
+    def collects(self) -> bool:
+        """Whether a delivery has several items, or parts, and so several payloads."""
+        return self.merge is not None and isinstance(self.merge.reduce, Collect)
+
+    @property
     def drops(self) -> bool:
         """Whether sends drop what is too much."""
         return self.when_full is WhenFull.DROP and self.max_backlog is not None
@@ -270,7 +282,40 @@ class Topic:
         """Return the slot, 0 to `slots` - 1, of a message with this slot basis (or content, if it has none)."""
         return slot_of(basis, self.slots)
 
-    def changed(self, **settings: Any) -> Topic:
+    def message(self, content: str | bytes, payload: PayloadT, **options: Unpack[MessageOptions]) -> Message:
+        """Return a message that carries a payload.
+
+        Args:
+            content: What identifies the message and merges duplicates; not empty.
+            payload: The payload, of the topic's class.
+            options: What the topic's messages take beside them, such as `time_range`, `priority` or `slot_basis`.
+
+        Raises:
+            InvalidMessageError: The topic has no payload class, the payload is of another class or cannot be encoded,
+                or an option is not one of the topic's messages.
+        """
+        typed = self.typed
+        if typed is None or not isinstance(payload, typed.kind):
+            payloads.encode_payload(self, payload)  # it raises
+        try:
+            return typed.make(content, body=typed.encode(payload), **options)  # pyright: ignore[reportOptionalMemberAccess]
+        except Exception as error:
+            raise payloads.message_trouble(self, payload, error) from error
+
+    def encode(self, payload: PayloadT) -> bytes:
+        """Return the body of a message with this payload; raises as `message`."""
+        return payloads.encode_payload(self, payload)
+
+    def decode(self, body: bytes | None) -> PayloadT:
+        """Return the payload that a body holds.
+
+        Raises:
+            PayloadError: The body holds none.
+            InvalidValueError: The topic has no payload class.
+        """
+        return payloads.decode_payload(self, body)
+
+    def changed(self, **settings: Any) -> Topic[PayloadT]:
         """Return this definition with some settings changed. Type and slots can't be."""
         for fixed in ("name", "type", "slots"):
             if fixed in settings:
@@ -280,7 +325,12 @@ class Topic:
                 raise InvalidTopicError(
                     f"{scored} of topic {self.name} is part of its scores; `RmqClient.order_oldest_first` changes them"
                 )
-        known = [each.name for each in fields(self) if each.init]
+        for own in ("payload", "codec"):
+            if own in settings:
+                raise InvalidTopicError(
+                    f"{own} of topic {self.name} is not stored in Redis: name it where you make Topic"
+                )
+        known = [each.name for each in fields(self) if each.init and each.compare]
         for name in settings:
             if name not in known:
                 raise InvalidTopicError(f"{name} is not a setting of a topic; the settings are {', '.join(known[3:])}")
@@ -288,6 +338,11 @@ class Topic:
         check_change(self.name, self.merge, changed.merge)
         object.__setattr__(changed, "changes", self.changes | settings.keys())
         return changed
+
+    def with_payload_of(self, other: Topic[OtherT]) -> Topic[OtherT]:
+        """Return this definition with the payload class and the codec of another one, which a program has made."""
+        same = self.payload is other.payload and self.codec is other.codec
+        return cast("Topic[OtherT]", self if same else replace(self, payload=other.payload, codec=other.codec))
 
     def to_fields(self) -> dict[str, Any]:
         """Return the definition as JSON values, without the version of the document."""
@@ -305,31 +360,12 @@ class Topic:
             "max_dead": self.max_dead,
             "max_dead_age_ms": self.max_dead_age_ms,
             **retention,
-            **self._limits_json(),
+            **limits_json(self),
         }
 
     def to_json(self) -> str:
         """Return the definition as a document of this version, the form in which it is registered."""
         return new_document(self.to_fields(), min_reader_of(self)).to_json()
-
-    def _limits_json(self) -> dict[str, Any]:
-        """What differs from the defaults: earlier versions of RMQ read a definition without them."""
-        limits: dict[str, Any] = {}
-        full_timeout_ms = duration_ms(self.full_timeout, "full_timeout")
-        if self.when_full is not WhenFull.REFUSE:
-            limits["when_full"] = self.when_full.value
-        if self.when_full is not WhenFull.REFUSE or full_timeout_ms != _FULL_TIMEOUT_MS:
-            limits["full_timeout_ms"] = full_timeout_ms
-        if self.ttl is not None:
-            limits["ttl_ms"] = self.ttl_ms
-        if self.max_rate is not None:
-            limits["max_rate"] = self.max_rate
-            limits["max_burst"] = self.max_burst
-        if self.max_priority is not None:
-            limits |= {"ties": Ties.OLDEST.value, "max_priority": self.max_priority}
-        if self.merge is not None:
-            limits["merge"] = self.merge.to_json()
-        return limits
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Topic:
@@ -354,28 +390,7 @@ class Topic:
         """
         value = document.fields
         try:
-            return cls(
-                value["name"],
-                TopicType(value["type"]),
-                slots=value["slots"],
-                max_retries=value["max_retries"],
-                lease=timedelta(seconds=value["lease_s"]),
-                retry=retry_from_json(value["retry"]),
-                max_content_bytes=value["max_content_bytes"],
-                max_body_bytes=value["max_body_bytes"],
-                max_backlog=value["max_backlog"],
-                max_dead=value["max_dead"],
-                max_dead_age=value["max_dead_age_ms"],
-                retention=Retention.from_json(value["retention"]) if "retention" in value else None,
-                when_full=WhenFull(value.get("when_full", "REFUSE")),
-                full_timeout=value.get("full_timeout_ms", _FULL_TIMEOUT_MS),
-                ttl=value.get("ttl_ms"),
-                max_rate=value.get("max_rate"),
-                max_burst=value.get("max_burst"),
-                ties=value.get("ties", Ties.ANY) if value["type"] == TopicType.PRIORITY.value else None,
-                max_priority=value.get("max_priority"),
-                merge=Merge.from_json(value["merge"]) if "merge" in value else None,
-            )
+            return cls(**settings_of(value))
         except KeyError as error:
             trouble = f"it has no {error}"
         except (AttributeError, OverflowError, TypeError, ValueError) as error:
@@ -386,10 +401,3 @@ class Topic:
             version=document.version,
             min_reader=document.min_reader,
         )
-
-
-def min_reader_of(topic: Topic) -> int:
-    """Return the oldest version of RMQ's documents that may act on a topic: older ones misread ages and records."""
-    if topic.merge is not None:
-        return MERGE_VERSION
-    return FIRST_VERSION if topic.max_priority is None else AGES_VERSION

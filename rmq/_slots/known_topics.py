@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rmq._model.topics import Topic, TopicType
+from rmq._model.typed import PayloadT
 from rmq._slots.registry import Registry
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError
@@ -21,14 +22,14 @@ class KnownTopics(Registry):
         super().__init__(connections)
         self._known: dict[Topic, Topic] = {}
 
-    def registered(self, topic: Topic) -> Topic:
+    def registered(self, topic: Topic[PayloadT]) -> Topic[PayloadT]:
         """Register a topic at its first use; return the definition that rules. Raises as `Registry.register`."""
         if not isinstance(topic, Topic):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidValueError(f"{topic!r} is not a Topic")
         registered = self._known.get(topic)
         if registered is None:
             registered = self._known[topic] = self.register(topic)
-        return registered
+        return registered.with_payload_of(topic)
 
     def named(self, name: str) -> Topic:
         """Read a registered definition, which is then known. Raises as `Registry.get`."""

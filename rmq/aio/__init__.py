@@ -7,6 +7,7 @@ from rmq.aio.client import RmqClient
 from rmq.aio.delayed import DelayedQueue
 from rmq.aio.delivery import Delivery, DeliveryColumns, StreamDelivery
 from rmq.aio.facades import Consumer, Control, DeadLetters, GroupDead, History, Inspection, Producer, StreamTopic
+from rmq.aio.listener import HandlerDecorator
 
 __all__ = [
     "Consumer",
@@ -16,6 +17,7 @@ __all__ = [
     "Delivery",
     "DeliveryColumns",
     "GroupDead",
+    "HandlerDecorator",
     "History",
     "Inspection",
     "Producer",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -12,12 +12,13 @@ from rmq import client as plain
 from rmq._listening.listener import Listener, decorator
 from rmq._model.handlers import check_async
 from rmq._model.topics import Topic
+from rmq._model.typed import PayloadT
 from rmq._ownership import Coordinator
 from rmq.aio.backend import EventLoop, gate
 from rmq.aio.delivery import Delivery, faced_all
 from rmq.aio.facades import Consumer, Control, DeadLetters, History, Inspection, Producer, StreamTopic
 from rmq.aio.greenlets import Tasks
-from rmq.aio.listener import AsyncHandler, HandlersInTasks, plain_listener
+from rmq.aio.listener import HandlerDecorator, HandlersInTasks, plain_listener
 from rmq.aio.mirror import Closing, awaited
 from rmq.client import DRAIN_S
 from rmq.errors import ClientClosedError, RmqError
@@ -25,7 +26,6 @@ from rmq.errors import ClientClosedError, RmqError
 P = ParamSpec("P")
 T = TypeVar("T")
 FaceT = TypeVar("FaceT")
-AsyncHandlerT = TypeVar("AsyncHandlerT", bound=AsyncHandler)
 
 
 class PlainClient(plain.RmqClient):
@@ -136,11 +136,24 @@ class RmqClient(Closing):
         return self
 
     producer = awaited(PlainClient.producer, Producer)
-    consumer = awaited(PlainClient.consumer, Consumer)
+
+    async def consumer(
+        self,
+        topic: Topic[PayloadT],
+        slots: Iterable[int] | None = None,
+        *,
+        group: str | None = None,
+        name: str | None = None,
+        start: str = "new",
+        resume_as: str | None = None,
+    ) -> Consumer[PayloadT]:
+        """Return a consumer of all slots, or of the given ones; see `rmq.RmqClient.consumer`."""
+        make = partial(PlainClient.consumer, group=group, name=name, start=start, resume_as=resume_as)
+        return await self._run_faced(Consumer, make, topic, slots)
 
     def listener(
         self,
-        topic: Topic,
+        topic: Topic[PayloadT],
         *,
         batch: int | None = None,
         columns: bool = False,
@@ -149,11 +162,11 @@ class RmqClient(Closing):
         group: str | None = None,
         start: str = "new",
         resume_as: str | None = None,
-    ) -> Callable[[AsyncHandlerT], AsyncHandlerT]:
+    ) -> HandlerDecorator[PayloadT]:
         """Decorate an async handler: it runs after `start` or `run`. Return means ack, an exception means nack.
 
         Args:
-            topic: What to consume.
+            topic: As for `rmq.RmqClient.listener`.
             batch: As for `rmq.RmqClient.listener`.
             columns: As for `rmq.RmqClient.listener`: hand over an `rmq.aio.DeliveryColumns`.
             concurrency: How many handlers run at the same time, 1 to 1,000. One task claims and settles for all.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from rmq._model import deliveries as plain
 from rmq._model import delivery_columns as columns
 from rmq._model.entries import StreamDelivery as PlainStreamDelivery
+from rmq._model.typed import PayloadT
 from rmq.aio.greenlets import Tasks
 from rmq.aio.mirror import finished
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from rmq._model.topics import Topic
 
 
-class Delivery:
+class Delivery(Generic[PayloadT]):
     """A claimed message: `await` its `ack` when done, its `nack` to have it retried, or let the lease run out.
 
     It has all that `rmq.Delivery` has; only what ends it is awaited. Cancelled, that goes on to its end by itself.
@@ -49,6 +50,8 @@ class Delivery:
         outcome: Outcome | None
         merged: int
         value: Any
+        payload: PayloadT
+        payloads: list[PayloadT]
         items: tuple[bytes, ...]
         first_sent: datetime | None
         last_sent: datetime | None
@@ -92,7 +95,7 @@ class Delivery:
         return repr(self._plain)
 
 
-class StreamDelivery(Delivery):
+class StreamDelivery(Delivery[PayloadT]):
     """A delivery of a stream topic: acked, nacked and renewed for one group."""
 
     __slots__ = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 from rmq._admin import control as plain_control
 from rmq._admin import dead_letters as plain_dead
@@ -18,6 +18,7 @@ from rmq._model.deliveries import Delivery as PlainDelivery
 from rmq._model.entries import Position, StreamEntry
 from rmq._model.messages import Message
 from rmq._model.replies import SendResult
+from rmq._model.typed import PayloadT
 from rmq._sending import producer as plain_producer
 from rmq.aio.backend import gate
 from rmq.aio.delivery import Delivery, DeliveryColumns, faced_all, plain_all
@@ -66,7 +67,7 @@ class Producer(TopicMirror[plain_producer.Producer]):
             return self._plain.send(message, once=once)
 
 
-class Consumer(Closing, TopicMirror[plain_consumer.Consumer]):
+class Consumer(Closing, TopicMirror[plain_consumer.Consumer[Any]], Generic[PayloadT]):
     """Claims messages of a topic on request; polls of several tasks take turns. Use it with `async with`."""
 
     @property
@@ -74,7 +75,7 @@ class Consumer(Closing, TopicMirror[plain_consumer.Consumer]):
         """The slots that it claims from."""
         return self._plain.slots
 
-    async def poll(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> list[Delivery]:
+    async def poll(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> list[Delivery[PayloadT]]:
         """Claim due messages; wait for the first one if there is none. See `Consumer.poll`.
 
         Guarantee: cancelled, it loses nothing: what it has claimed, or is about to, goes back at once.

@@ -6,21 +6,53 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from rmq._claiming.prefetch_size import MOST_PREFETCHED
+from rmq._listening.arguments import with_arguments
 from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import LOOK_EVERY_S, PIGGYBACK_S, SLOW_S, HandlersInTurn, ListenerThread
 from rmq._model.claim_columns import number_of
 from rmq._model.deliveries import Delivery as PlainDelivery
 from rmq._model.handlers import check_async
 from rmq._model.times import monotonic_s
-from rmq.aio.delivery import DeliveryColumns, faced, faced_all
+from rmq._model.typed import PayloadT
+from rmq.aio.delivery import Delivery, DeliveryColumns, faced, faced_all
 from rmq.aio.greenlets import Tasks, wait
 from rmq.errors import InvalidValueError
 
-AsyncHandler = Callable[[Any], Coroutine[Any, Any, Any]]
-"""Takes a `Delivery`, or with `batch=N` a list of up to N of them."""
+AsyncHandler = Callable[..., Coroutine[Any, Any, Any]]
+"""Takes a `Delivery`, or with `batch=N` a list of up to N of them, or what its annotations ask for."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_Done: TypeAlias = Coroutine[Any, Any, R]
+
+
+class HandlerDecorator(Protocol[PayloadT]):
+    """Takes an async handler of a topic: what its first parameter may be, for type checkers."""
+
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[Delivery[PayloadT], P], _Done[R]], /
+    ) -> Callable[Concatenate[Delivery[PayloadT], P], _Done[R]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[list[Delivery[PayloadT]], P], _Done[R]], /
+    ) -> Callable[Concatenate[list[Delivery[PayloadT]], P], _Done[R]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[DeliveryColumns, P], _Done[R]], /
+    ) -> Callable[Concatenate[DeliveryColumns, P], _Done[R]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[list[PayloadT], P], _Done[R]], /
+    ) -> Callable[Concatenate[list[PayloadT], P], _Done[R]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[PayloadT, P], _Done[R]], /
+    ) -> Callable[Concatenate[PayloadT, P], _Done[R]]: ...
+
 
 LONGEST_TURN_S = 0.01
 """Handlers that never wait let the other tasks run after so long."""
@@ -155,8 +187,10 @@ def plain_listener(listener: Listener, tasks: Tasks) -> Listener:
     face: Callable[[Any, Tasks], Any] = faced if listener.batch is None else faced_all
     face = DeliveryColumns if listener.columns else face
 
+    handler = with_arguments(listener.topic, listener.handler, listener.batch is not None, listener.columns)
+
     def handle(given: Any) -> object:
-        return wait(listener.handler(face(given, tasks)))
+        return wait(handler(face(given, tasks)))
 
     def tell_lost(delivery: PlainDelivery) -> object:
         return None if on_lost is None else on_lost(faced(delivery, tasks))  # pyright: ignore[reportArgumentType]

@@ -28,6 +28,7 @@ REASONS = {
     "rmq.aio.Delivery": AS_THE_OTHER_SIDE,
     "rmq.aio.DeliveryColumns": AS_THE_OTHER_SIDE,
     "rmq.aio.GroupDead": AS_THE_OTHER_SIDE,
+    "rmq.aio.HandlerDecorator": AS_THE_OTHER_SIDE,
     "rmq.aio.History": AS_THE_OTHER_SIDE,
     "rmq.aio.Inspection": AS_THE_OTHER_SIDE,
     "rmq.aio.Producer": AS_THE_OTHER_SIDE,

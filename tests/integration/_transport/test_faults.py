@@ -380,7 +380,11 @@ def test_random_delays_lose_nothing(side: Side, direct: RmqClient, proxy: Proxy,
     """Pitfall 3: replies that take about as long as the client waits."""
     seen: Counter[str] = Counter()
     with side.client(proxy.url, timeout_s=0.4, deadline_s=60.0) as client:
-        client.listener(topic, batch=20, threads=2)(lambda deliveries: seen.update(texts(deliveries)))
+
+        @client.listener(topic, batch=20, threads=2)
+        def note(deliveries: list[Delivery]) -> None:
+            seen.update(texts(deliveries))
+
         proxy.delay_replies(0.0, 0.42, seed=7)
         producer = client.producer(topic)
         client.start()

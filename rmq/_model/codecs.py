@@ -1,0 +1,240 @@
+"""Codecs: how a payload becomes the bytes of a body, and an object again. A package is imported where it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from typing import Any, Protocol, TypeAlias, cast
+
+from rmq._model import plain_json
+from rmq.errors import InvalidValueError
+
+Encoder: TypeAlias = Callable[[Any], bytes]
+"""Makes the bytes of a payload."""
+
+Decoder: TypeAlias = Callable[[bytes], Any]
+"""Makes a payload of bytes; any exception says that they are none."""
+
+MAX_INFLATED_BYTES = 64 * 1_048_576
+"""What a compressed body may hold at most: four times the longest body of a topic."""
+
+
+class Codec(Protocol):
+    """How payloads of a class become bytes. It is asked once for each class; so check there what can be checked.
+
+    Examples:
+        >>> from dataclasses import make_dataclass
+        >>> Price = make_dataclass("Price", [("item", str), ("pence", int)])
+        >>> class ReprCodec:
+        ...     def encoder(self, kind): return lambda payload: payload.item.encode()
+        ...     def decoder(self, kind): return lambda body: kind(body.decode(), 0)
+        >>> prices = Topic("prices", TopicType.STREAM, payload=Price, codec=ReprCodec())
+        >>> prices.decode(prices.encode(Price("mug", 399)))
+        Price(item='mug', pence=0)
+    """
+
+    def encoder(self, kind: type) -> Callable[[Any], bytes]:
+        """Return what makes bytes of a payload of a class."""
+        ...
+
+    def decoder(self, kind: type) -> Callable[[bytes], Any]:
+        """Return what makes a payload of bytes. An exception says that they are no such payload."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class JsonCodec:
+    """JSON, for dataclasses, msgspec structs and pydantic models.
+
+    Dataclasses need no package; with msgspec they are read and written faster, in the same form.
+
+    Examples:
+        >>> from dataclasses import make_dataclass
+        >>> Price = make_dataclass("Price", [("item", str), ("pence", int)])
+        >>> Topic("prices", TopicType.STREAM, payload=Price, codec=JsonCodec()).encode(Price("mug", 399))
+        b'{"item":"mug","pence":399}'
+    """
+
+    def encoder(self, kind: type) -> Encoder:
+        """Return what writes JSON."""
+        if is_pydantic(kind):
+            return _adapter(kind).dump_json
+        msgspec = _msgspec()
+        return plain_json.encode if msgspec is None else msgspec.json.Encoder().encode
+
+    def decoder(self, kind: type) -> Decoder:
+        """Return what reads JSON."""
+        if is_pydantic(kind):
+            return _adapter(kind).validate_json
+        msgspec = _msgspec()
+        if msgspec is None:
+            return plain_json.decoder(kind)
+        msgspec.json.schema(kind)  # raises where a field is of a type that nothing decodes
+        return msgspec.json.Decoder(kind).decode
+
+
+@dataclass(frozen=True, slots=True)
+class MsgpackCodec:
+    """MessagePack, a binary form of JSON. Needs `rmq[msgspec]`.
+
+    Examples:
+        >>> from dataclasses import make_dataclass
+        >>> Price = make_dataclass("Price", [("item", str), ("pence", int)])
+        >>> len(Topic("prices", TopicType.STREAM, payload=Price, codec=MsgpackCodec()).encode(Price("mug", 399)))
+        19
+    """
+
+    def __post_init__(self) -> None:
+        _needed("msgspec", "MsgpackCodec", "msgspec")
+
+    def encoder(self, kind: type) -> Encoder:
+        """Return what writes MessagePack."""
+        encode = import_module("msgspec").msgpack.Encoder().encode
+        if not is_pydantic(kind):
+            return encode
+        adapter = _adapter(kind)
+        return lambda payload: encode(adapter.dump_python(payload, mode="json"))
+
+    def decoder(self, kind: type) -> Decoder:
+        """Return what reads MessagePack."""
+        msgspec = import_module("msgspec")
+        msgpack = msgspec.msgpack
+        if not is_pydantic(kind):
+            msgspec.json.schema(kind)  # as above
+            return msgpack.Decoder(kind).decode
+        decode, adapter = msgpack.Decoder().decode, _adapter(kind)
+        return lambda body: adapter.validate_python(decode(body))
+
+
+@dataclass(frozen=True, slots=True)
+class ZstdCodec:
+    """Compresses what another codec writes. Needs `rmq[zstd]`.
+
+    Args:
+        inner: The other codec; JSON by default.
+        level: How hard it tries, 1 to 22.
+
+    Raises:
+        InvalidValueError: `level` is out of range.
+        ModuleNotFoundError: The package is missing.
+
+    Examples:
+        >>> from dataclasses import make_dataclass
+        >>> Price = make_dataclass("Price", [("item", str), ("pence", int)])
+        >>> prices = Topic("prices", TopicType.STREAM, payload=Price, codec=ZstdCodec(level=10))
+        >>> prices.decode(prices.encode(Price("mug", 399)))
+        Price(item='mug', pence=399)
+    """
+
+    inner: Codec = field(default_factory=JsonCodec)
+    level: int = 3
+
+    def __post_init__(self) -> None:
+        _needed("zstandard", "ZstdCodec", "zstd")
+        if type(self.level) is not int or not 1 <= self.level <= 22:
+            raise InvalidValueError(f"level is {self.level!r}; it must be a whole number from 1 to 22")
+
+    def encoder(self, kind: type) -> Encoder:
+        """Return what writes and compresses."""
+        zstandard, encode, level = import_module("zstandard"), self.inner.encoder(kind), self.level
+        return lambda payload: zstandard.ZstdCompressor(level).compress(encode(payload))  # one is not for all threads
+
+    def decoder(self, kind: type) -> Decoder:
+        """Return what decompresses up to 64 MiB, and reads."""
+        zstandard, decode = import_module("zstandard"), self.inner.decoder(kind)
+
+        def inflated(body: bytes) -> Any:
+            if (size := zstandard.frame_content_size(body)) > MAX_INFLATED_BYTES:
+                raise ValueError(f"it holds {size} bytes, more than {MAX_INFLATED_BYTES}")
+            return decode(zstandard.ZstdDecompressor().decompress(body, max_output_size=MAX_INFLATED_BYTES))
+
+        return inflated
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptedCodec:
+    """Encrypts and signs what another codec writes, with Fernet (AES-128 in CBC mode, HMAC). Needs `rmq[encryption]`.
+
+    Args:
+        keys: One or more, as `Fernet.generate_key()` makes them: the first one encrypts, all decrypt.
+        inner: The other codec; JSON by default.
+
+    Raises:
+        InvalidValueError: There is no key, or one that is none.
+        ModuleNotFoundError: The package is missing.
+
+    Examples:
+        >>> from cryptography.fernet import Fernet
+        >>> from dataclasses import make_dataclass
+        >>> Price = make_dataclass("Price", [("item", str), ("pence", int)])
+        >>> codec = EncryptedCodec([Fernet.generate_key()])
+        >>> b"mug" in Topic("prices", TopicType.STREAM, payload=Price, codec=codec).encode(Price("mug", 399))
+        False
+    """
+
+    keys: bytes | str | Iterable[bytes | str] = field(repr=False)
+    inner: Codec = field(default_factory=JsonCodec)
+
+    def __post_init__(self) -> None:
+        _needed("cryptography", "EncryptedCodec", "encryption")
+        keys = (self.keys,) if isinstance(self.keys, bytes | str) else tuple(self.keys)
+        object.__setattr__(self, "keys", keys)
+        try:
+            self._fernet()
+        except ValueError:  # it does not show the key
+            raise InvalidValueError("keys must be one or more keys as Fernet.generate_key() makes them") from None
+
+    def _fernet(self) -> Any:
+        fernet = import_module("cryptography.fernet")
+        return fernet.MultiFernet([fernet.Fernet(key) for key in cast("tuple[bytes | str, ...]", self.keys)])
+
+    def encoder(self, kind: type) -> Encoder:
+        """Return what writes and encrypts."""
+        encrypt, encode = self._fernet().encrypt, self.inner.encoder(kind)
+        return lambda payload: encrypt(encode(payload))
+
+    def decoder(self, kind: type) -> Decoder:
+        """Return what decrypts and reads."""
+        decrypt, decode = self._fernet().decrypt, self.inner.decoder(kind)
+
+        def decrypted(body: bytes) -> Any:
+            try:
+                text = decrypt(body)
+            except import_module("cryptography.fernet").InvalidToken:
+                raise ValueError("it was not encrypted with one of the keys, or was changed") from None
+            return decode(text)
+
+        return decrypted
+
+
+def is_payload_class(kind: object) -> bool:
+    """Return whether payloads can be of a class: a dataclass, a msgspec struct or a pydantic model."""
+    marks = ("__dataclass_fields__", "__struct_fields__", "__pydantic_validator__")
+    return isinstance(kind, type) and any(hasattr(kind, each) for each in marks)
+
+
+def is_pydantic(kind: type) -> bool:
+    """Return whether a class is a pydantic model, or a dataclass of pydantic's."""
+    return hasattr(kind, "__pydantic_validator__")
+
+
+@cache
+def _adapter(kind: type) -> Any:
+    return import_module("pydantic").TypeAdapter(kind)
+
+
+@cache
+def _msgspec() -> Any:
+    try:
+        return import_module("msgspec")
+    except ModuleNotFoundError:
+        return None
+
+
+def _needed(package: str, who: str, extra: str) -> None:
+    try:
+        import_module(package)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"{who} needs the package {package}: pip install rmq[{extra}]") from error

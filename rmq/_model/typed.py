@@ -1,0 +1,170 @@
+"""Typed payloads: what a topic's `payload` and `codec` allow, and how bodies become payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+
+from rmq._model.codecs import Codec, Decoder, Encoder, JsonCodec, is_payload_class
+from rmq._model.reducers import Max, Min, Sum
+from rmq._model.times import Duration, Instant
+from rmq._model.topic_types import TopicType
+from rmq.errors import InvalidMessageError, InvalidTopicError, InvalidValueError, PayloadError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from rmq._model.messages import Message
+    from rmq._model.topics import Topic
+
+    PayloadT = TypeVar("PayloadT", default=Any)
+    OtherT = TypeVar("OtherT", default=Any)
+else:
+    from typing import TypeVar
+
+    PayloadT = TypeVar("PayloadT")
+    OtherT = TypeVar("OtherT")
+
+PayloadClass: TypeAlias = type[PayloadT]
+"""The class of payloads: within `Topic`, `type` is something else."""
+
+MAX_REASON = 500
+"""Most characters of why a body does not decode."""
+
+_JSON = JsonCodec()
+
+
+class MessageOptions(TypedDict, total=False):
+    """What a message may have beside its content and its payload, by the type of its topic.
+
+    Examples:
+        >>> from dataclasses import make_dataclass
+        >>> Price = make_dataclass("Price", [("item", str), ("pence", int)])
+        >>> prices = Topic("prices", TopicType.RANGE_MERGE, payload=Price)
+        >>> options: MessageOptions = {"time_range": 5_000, "slot_basis": "shop:1"}
+        >>> prices.message("item:mug", Price("mug", 399), **options).body
+        b'{"item":"mug","pence":399}'
+    """
+
+    time_range: Duration | None
+    priority: int
+    fixed_time: Instant
+    slot_basis: str | bytes | None
+    version: int | None
+    weight: int
+    of: int
+    id: str | None
+
+
+class Typed:
+    """How messages of a topic carry payloads of its class.
+
+    Args:
+        kind: The class.
+        codec: How payloads become bytes.
+        type: The topic's type.
+        joins: Whether the topic joins parts.
+
+    Attributes:
+        encode: Makes the body of a payload.
+        decode: Makes a payload of a body.
+        make: Makes a message of a content, a body and options.
+    """
+
+    __slots__ = ("_made_of", "decode", "encode", "kind", "make")
+
+    def __init__(self, kind: type, codec: Codec, type: TopicType, joins: bool) -> None:
+        from rmq._model.messages import MESSAGE_TYPES, JoinMessage  # messages know their topics
+
+        self._made_of = (kind, codec, type, joins)
+        self.kind = kind
+        self.encode, self.decode = coder_of(kind, codec)
+
+        def part(content: str | bytes, body: bytes, **options: Any) -> Message:
+            return JoinMessage(content, body, **options)
+
+        self.make: Callable[..., Message] = part if joins else MESSAGE_TYPES[type]
+
+    def __reduce__(self) -> tuple[type[Typed], tuple[Any, ...]]:
+        return Typed, self._made_of
+
+
+@lru_cache(maxsize=1_024)
+def coder_of(kind: type, codec: Codec) -> tuple[Encoder, Decoder]:
+    """Return what encodes and decodes payloads of a class."""
+    return codec.encoder(kind), codec.decoder(kind)
+
+
+def typed_of(topic: Topic[Any]) -> Typed | None:
+    """Return how a topic's messages carry payloads; `None` without a payload class.
+
+    Raises:
+        InvalidTopicError: The class, or the codec, is none; or the topic keeps a number and no body.
+    """
+    kind, name = topic.payload, topic.name
+    if kind is None:
+        if topic.codec is not None:
+            raise InvalidTopicError(f"codec of topic {name} is {topic.codec!r}; it needs a payload class, too")
+        return None
+    if not is_payload_class(kind):
+        rule = "it must be a dataclass, a msgspec struct or a pydantic model"
+        raise InvalidTopicError(f"payload of topic {name} is {kind!r}; {rule}")
+    if topic.merge is not None and isinstance(topic.merge.reduce, Max | Min | Sum):
+        raise InvalidTopicError(
+            f"payload of topic {name} is {kind.__name__}; {topic.merge.reduce!r} keeps a number, which is no payload"
+        )
+    try:
+        return Typed(kind, topic.codec or _JSON, topic.type, topic.merge is not None and topic.merge.joins)
+    except Exception as error:
+        raise InvalidTopicError(f"payload of topic {name} is {kind.__name__}, and has no codec: {error}") from error
+
+
+def encode_payload(topic: Topic[Any], payload: object) -> bytes:
+    """Return the body of a message with a payload. `Topic.encode` says more."""
+    typed = topic.typed
+    if typed is None or not isinstance(payload, typed.kind):
+        wanted = "no payload class" if typed is None else f"payloads of class {typed.kind.__name__}"
+        raise InvalidMessageError(f"payload is {payload!r:.80}; topic {topic.name} has {wanted}", topic=topic.name)
+    try:
+        return typed.encode(payload)
+    except Exception as error:
+        raise InvalidMessageError(
+            f"payload {payload!r:.80} cannot be encoded for topic {topic.name}: {reason_of(error)}", topic=topic.name
+        ) from error
+
+
+def message_trouble(topic: Topic[Any], payload: object, error: Exception) -> Exception:
+    """Return why there is no message of a payload, after an error while it was made."""
+    if isinstance(error, InvalidValueError):
+        return error
+    try:
+        encode_payload(topic, payload)
+    except InvalidMessageError as reason:
+        return reason
+    what = "JoinMessage" if topic.merge is not None and topic.merge.joins else f"message of type {topic.type.name}"
+    rule = str(error).rpartition("()")[2].strip() or str(error)  # a parameter that is missing, or one too many
+    return InvalidMessageError(f"a {what} of topic {topic.name} {rule}", topic=topic.name)
+
+
+def decode_payload(topic: Topic[Any], body: bytes | None) -> Any:
+    """Return the payload that a body holds. `Topic.decode` says more."""
+    typed = topic.typed
+    if typed is None:
+        raise InvalidValueError(
+            f"topic {topic.name} has no payload class; name it: Topic(..., payload=Price)", topic=topic.name
+        )
+    if body is None:
+        raise PayloadError(f"the message has no body, and topic {topic.name} has payloads", topic=topic.name)
+    try:
+        return typed.decode(body)
+    except MemoryError:  # another time it may decode
+        raise
+    except Exception as error:
+        raise PayloadError(f"the body is no {typed.kind.__name__}: {reason_of(error)}", topic=topic.name) from error
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why something does not encode or decode, in one line."""
+    text = " ".join(str(error).split())
+    return f"{text or type(error).__name__:.{MAX_REASON}}"
