@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rmq._admin.dead_letters import new_score
 from rmq._admin.view import locate
+from rmq._model.display import counted
 from rmq._model.messages import Payload
 from rmq._model.replies import ControlResult, Redriven
 from rmq._model.times import MAX_SCORE, Duration, Instant
@@ -183,7 +184,7 @@ class Control:
     def _pause(self, slots: Sequence[int] | None, paused: bool) -> int:
         wanted, detail = checked_slots(self.topic, slots), _slots_text(self.topic, slots)
         changed = sum(self._writer.pause_many(wanted, paused, self._audit.actor, detail))
-        self._audit.report("pause" if paused else "resume", f"{changed} slots changed", detail=detail)
+        self._audit.report("pause" if paused else "resume", f"{counted(changed, 'slot')} changed", detail=detail)
         return changed
 
     def _reschedule(

@@ -9,6 +9,7 @@ from datetime import timedelta
 from rmq._admin.dead_letters import GroupDead
 from rmq._admin.stream_view import PAGE, StreamView
 from rmq._claiming.wake_hints import HintReader
+from rmq._model.display import counted
 from rmq._model.entries import (
     Position,
     StreamEntry,
@@ -81,7 +82,7 @@ class StreamTopic(StreamView):
         if checked_group(group) not in self.stats().groups:
             raise InvalidValueError(f"topic {self.topic.name} has no group {group}", topic=self.topic.name)
         changed = self._writer.pause(group, paused, audit.actor, f"group {group}")
-        audit.report("pause" if paused else "resume", f"{changed} slots changed", detail=f"group {group}")
+        audit.report("pause" if paused else "resume", f"{counted(changed, 'slot')} changed", detail=f"group {group}")
         return changed
 
     def tail(

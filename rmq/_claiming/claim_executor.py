@@ -179,7 +179,8 @@ class ClaimExecutor:
         if trouble is not None:
             if not round_.deliveries and not any(visit.settlements for visit in visits):
                 raise trouble
-            log.warning("%s", trouble)  # no reason to forget what was claimed, or to send again what was settled
+            # no reason to forget what was claimed, or to send again what was settled
+            self._claimer.troubles.warning(log, type(trouble), "%s", trouble)
         round_.unsent += unsent
         self._take_over(visits)
         return round_
@@ -375,7 +376,7 @@ class ClaimExecutor:
             for delivery in arrived:
                 delivery.under_way = False
         if trouble is not None:
-            log.warning("%s", trouble)
+            self._claimer.troubles.warning(log, type(trouble), "%s", trouble)
         self._take_over(come)
         round_.arrived.extend(arrived)
         round_.doubtful = 0  # their tokens were counted when they were owed

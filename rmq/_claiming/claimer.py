@@ -14,6 +14,7 @@ from rmq._claiming.wake_hints import Hints
 from rmq._model.deliveries import Delivery
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.replies import ClaimedRows, ClaimReply
+from rmq._model.reports import Sparing
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
 from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH
@@ -60,6 +61,7 @@ class Claimer:
     Attributes:
         joins: Whether claims from several slots share a call.
         schedule: When each slot is due; read and changed only while `changed` is held.
+        troubles: Logs what goes wrong again and again.
         changed: Guards the schedule; notified when threads in `wait` have to look again.
     """
 
@@ -80,6 +82,7 @@ class Claimer:
         self.schedule = Schedule(slots)
         self.changed = connections.blocking.condition()
         self.on_fenced = on_fenced
+        self.troubles = Sparing()
         self._may_claim = may_claim
         self._owners: Mapping[int, Owner] = dict.fromkeys(slots, NO_OWNER)
         self._takeovers = Takeovers(connections, topic)

@@ -66,6 +66,7 @@ class ListenerThread(Background):
         super().__init__(self.blocking, f"rmq-{setup.listener.topic.name}-{number}")
         self.setup = setup
         self.claimer = claimer
+        self._troubles = claimer.troubles
         columns = setup.listener.columns
         self.claims = ClaimExecutor(claimer, self, columns=columns)
         self.held = HeldDeliveries(setup.listener.topic.lease_s, self.blocking, columns=columns)
@@ -84,7 +85,8 @@ class ListenerThread(Background):
                 if not (self._round() if gate is None else self._round_in_turn(gate)):
                     self.handlers.wait()
             except self.handlers.survived as error:
-                log.warning("topic %s: %s", self._topic.name, error, exc_info=not isinstance(error, RmqError))
+                foreign = not isinstance(error, RmqError)
+                self._troubles.warning(log, type(error), "topic %s: %s", self._topic.name, error, exc_info=foreign)
                 stopping.wait(TROUBLE_PAUSE_S)
         self.handlers.finish()
 
@@ -197,7 +199,8 @@ class ListenerThread(Background):
         try:
             self.settle_only()
         except RmqError as error:
-            log.warning("topic %s: outcomes wait for Redis: %s", self._topic.name, error)
+            text = "topic %s: outcomes wait for Redis: %s"
+            self._troubles.warning(log, (text, type(error)), text, self._topic.name, error)
 
     def _carry_out(self, plan: ClaimPlan) -> bool:
         """Claim as planned, and settle what is done; return whether there was anything to do. The lock is held.

@@ -19,7 +19,7 @@ from rmq._model.claim_columns import spread
 from rmq._model.deliveries import Delivery
 from rmq._model.observers import Observers
 from rmq._model.owner import Owner
-from rmq._model.reports import reporter
+from rmq._model.reports import Sparing, reporter
 from rmq._model.times import monotonic_s
 from rmq._ownership import Coordinator
 from rmq._ownership.assignment import spread_slots
@@ -102,6 +102,7 @@ class ListenerRuntime:
         self._watcher = blocking.job(self._watch, f"rmq-watch-{topic.name}")
         self._releaser = blocking.job(self._release, f"rmq-release-{topic.name}")
         self._hints = HintReader(connections, topic.name, range(topic.slots))
+        self._troubles = Sparing()
         self._looking = Looking(self._claimers)
         if pace.economical:
             self._looking = EconomicalLooking(self._claimers, self._hints, pace)
@@ -225,6 +226,7 @@ class ListenerRuntime:
                 if not self._hints.connected:
                     self.stopping.wait(0.25)
             except Exception as error:
-                log.warning("topic %s: looking for work failed: %s", self.listener.topic.name, error)
+                text = "topic %s: looking for work failed: %s"
+                self._troubles.warning(log, type(error), text, self.listener.topic.name, error)
                 self.stopping.wait(TROUBLE_PAUSE_S)
         self._hints.close()

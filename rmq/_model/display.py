@@ -45,6 +45,11 @@ def _safe(character: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def counted(number: int, what: str, more: str = "") -> str:
+    """Return a number and what it counts: `1 value`, `2,000 values`; `more` is its plural, by default with an s."""
+    return f"{number:,} {what if number == 1 else more or what + 's'}"
+
+
 def dashed(kind: Enum) -> str:
     """Return a setting as people type and read it: `range-merge`."""
     return kind.value.lower().replace("_", "-")

@@ -170,7 +170,8 @@ class PriorityMessage:
         # an IntEnum is how many people write tiers; a bool is a mistake
         whole = isinstance(priority, int) and not isinstance(priority, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
         if not whole or not 0 < priority <= MAX_SCORE:
-            raise InvalidMessageError(f"priority is {priority!r}; it must be a whole number from 1 to 2^53 - 1")
+            rule = "a whole number from 1 to the topic's max_priority, by default 1,048,575"
+            raise InvalidMessageError(f"priority is {priority!r}; it must be {rule}")
         set_content, set_priority, set_basis, set_body, set_version, set_weight = _PRIORITY
         set_content(self, content)
         set_priority(self, priority)

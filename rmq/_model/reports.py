@@ -13,6 +13,11 @@ import traceback
 from types import TracebackType
 from typing import Any
 
+from rmq._model.times import monotonic_s
+
+REPEAT_S = 10.0
+"""So long a warning stands for those of its kind that follow it."""
+
 _TRACEBACK: Any = BaseException.__dict__["__traceback__"]
 
 
@@ -34,6 +39,38 @@ class Reporter(logging.LoggerAdapter[logging.Logger]):
                 except BaseException as trouble:
                     if not passes_over(trouble):
                         raise
+
+
+class Sparing:
+    """Logs warnings that may come many times a second: the first one of a kind at once, then one in `REPEAT_S` seconds.
+
+    Thread-safe. The next one says how many were left out.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kinds: dict[object, tuple[float, int]] = {}
+
+    def warning(self, log: Reporter, kind: object, text: str, *args: object, exc_info: bool = False) -> None:
+        """Log a warning, unless one of its kind was logged a moment ago.
+
+        Args:
+            log: Where.
+            kind: What is the same for all that need be logged once.
+            text: The line, as for `logging`.
+            args: What goes into it.
+            exc_info: Whether the traceback goes with it.
+        """
+        now_s = monotonic_s()
+        with self._lock:
+            logged_s, left_out = self._kinds.get(kind, (float("-inf"), 0))
+            if now_s - logged_s < REPEAT_S:
+                self._kinds[kind] = logged_s, left_out + 1
+                return
+            self._kinds[kind] = now_s, 0
+        if left_out:
+            text, args = f"{text} (the same %d times more in the %.0f s before)", (*args, left_out, now_s - logged_s)
+        log.warning(text, *args, exc_info=exc_info, stacklevel=2)
 
 
 def passes_over(error: BaseException) -> bool:

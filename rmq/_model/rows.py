@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from typing import Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
+from rmq._model.display import counted
 from rmq._model.encoding import Row, encoder_of, score_bounds
 from rmq._model.envelope import MARK
-from rmq._model.messages import MESSAGE_TYPES, Message
+from rmq._model.messages import MESSAGE_TYPES, Message, PriorityMessage, checked_priority
 from rmq._model.topics import Topic, TopicType, slot_of
 from rmq.errors import InvalidBatchError, InvalidMessageError, InvalidValueError
 
@@ -120,7 +122,9 @@ def list_of(name: str, column: Column, number: int | None = None) -> Sequence[An
     if not isinstance(column, list | tuple):
         raise InvalidValueError(f"{name} is {column!r:.80}; it must be a list, a tuple or an Arrow array")
     if number is not None and len(column) != number:
-        raise InvalidValueError(f"{name} has {len(column)} values and contents {number}; both must have as many")
+        raise InvalidValueError(
+            f"{name} has {counted(len(column), 'value')} and contents {number:,}; both must have as many"
+        )
     return column
 
 
@@ -231,4 +235,18 @@ def _message_maker(topic: Topic) -> Callable[[Any, Any, Any, Any], Message]:
         raise InvalidValueError(f"topic {topic.name} keeps Newest, which needs a version of each message: no column")
     if topic.type is TopicType.STREAM:
         return lambda content, value, basis, body: kind(content, basis, body)
+    if topic.type is TopicType.PRIORITY:
+        return partial(_priority_message, topic)
     return kind
+
+
+def _priority_message(topic: Topic, content: Any, priority: Any, basis: Any, body: Any) -> Message:
+    """Return a message; an error about its priority names the bounds of the topic, which the message does not know."""
+    try:
+        return PriorityMessage(content, priority, basis, body)
+    except InvalidMessageError as error:
+        try:
+            checked_priority(topic, priority)
+        except InvalidValueError as known:
+            raise InvalidMessageError(str(known)) from None
+        raise error

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 from rmq._model.columns import Columns
+from rmq._model.display import counted
 from rmq._model.encoding import Row
 from rmq._model.messages import Encoded
 from rmq._model.reducers import Collect
@@ -284,7 +285,7 @@ def batch_size(topic: Topic) -> int:
 
 def with_details(error: RmqError, stored: int, not_stored: tuple[Any, ...], unknown: tuple[Any, ...] = ()) -> SendError:
     kind = type(error) if isinstance(error, SendError) else SendError
-    text = f"{error} ({stored} messages stored, {len(not_stored)} not stored, {len(unknown)} unknown)"
+    text = f"{error} ({counted(stored, 'message')} stored, {len(not_stored)} not stored, {len(unknown)} unknown)"
     return kind(text, topic=error.topic, slot=error.slot, stored=stored, not_stored=not_stored, unknown=unknown)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import itertools
@@ -12,13 +13,14 @@ import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Annotated, Any, Concatenate, ParamSpec, TextIO, TypeVar, cast
+from typing import Annotated, Any, Concatenate, ParamSpec, TextIO, TypeVar, cast, get_args
 
 import typer
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table, box
 from rich.text import Text
+from typer.models import OptionInfo
 
 from rmq._model.display import safe_lines, shown
 from rmq._model.topics import Topic, TopicType
@@ -222,6 +224,9 @@ def command(app: typer.Typer, name: str | None, function: Callable[Concatenate[S
         session = Session(options)
         try:
             names = {each.name: each.opts[0] for each in ctx.command.params}
+            for name, text in required.items():
+                if own[name] is None:
+                    raise InvalidValueError(f"{names[name]} is missing: {text}")
             own = {name: _parsed(value, names[name]) for name, value in own.items()}
             for name, kind in groups.items():
                 own[name] = kind(**{field.name: own.pop(field.name) for field in fields(kind)})
@@ -233,7 +238,8 @@ def command(app: typer.Typer, name: str | None, function: Callable[Concatenate[S
     taken = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     groups: dict[str, Any] = {each.name: each.annotation for each in taken if is_dataclass(each.annotation)}
     own = [part for each in taken for part in (_fields(each.annotation) if each.name in groups else [each])]
-    own = [with_own_parser(each) for each in own]
+    required = {each.name: _option_of(each).help for each in own if _is_required(each)}
+    own = [with_own_parser(_not_required(each) if each.name in required else each) for each in own]
     parameters = [shared["ctx"], *own, *(shared[each] for each in ("url", "json", "verbose"))]
     functools.update_wrapper(call, function)
     keyword_only = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
@@ -263,6 +269,23 @@ def register(group: typer.Typer, *functions: Callable[..., None], **named: Calla
 
 def _fields(kind: Any) -> list[inspect.Parameter]:
     return list(inspect.signature(kind, eval_str=True).parameters.values())
+
+
+def _option_of(parameter: inspect.Parameter) -> Any:
+    return next((each for each in get_args(parameter.annotation) if isinstance(each, OptionInfo)), None)
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is inspect.Parameter.empty and _option_of(parameter) is not None
+
+
+def _not_required(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return an option that typer takes without a value: whoever leaves it out gets one line of ours, and no box."""
+    plain, *rest = get_args(parameter.annotation)
+    option = copy.copy(_option_of(parameter))
+    option.help = f"{option.help}  \\[required]"
+    rest = [option if isinstance(each, OptionInfo) else each for each in rest]
+    return parameter.replace(default=None, annotation=Annotated[plain | None, *rest])
 
 
 def _parsed(value: Any, name: str) -> Any:

@@ -47,6 +47,20 @@ def test_numbers_that_are_none(cli: Cli, args: tuple[str, ...], rule: str) -> No
     assert ran.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("args", "rule"),
+    [
+        (("topics", "create", "T"), "--type is missing: range-merge, priority, fixed-time or stream."),
+        (("spark", "replay", "T", "--rate", "10/s"), "--day is missing: "),
+    ],
+)
+def test_an_option_that_must_be_given(cli: Cli, args: tuple[str, ...], rule: str) -> None:
+    ran = cli(*args, code=2)
+    assert ran.err.startswith(f"rmq: {rule}")
+    assert ran.err.count("\n") == 1
+    assert "[required]" in cli(args[0], args[1], "--help").out
+
+
 def test_numbers_keep_their_place_in_the_help(cli: Cli) -> None:
     out = " ".join(cli("peek", "--help").out.split())
     assert "--limit 1-1000" in out

@@ -203,9 +203,7 @@ def test_dead_consumers_are_removed_and_what_they_held_goes_to_others(
     shown = cli("stream", "consumers", orders.name, "mail").out
     assert "dead-1" in shown
     assert "at work" in shown
-    assert (
-        cli("stream", "remove-consumer", orders.name, "mail", "dead-1").out == "dead-1 removed, 1 entries given back\n"
-    )
+    assert cli("stream", "remove-consumer", orders.name, "mail", "dead-1").out == "dead-1 removed, 1 entry given back\n"
     assert "no consumer 'dead-1'" in cli("stream", "remove-consumer", orders.name, "mail", "dead-1", code=2).err
     assert cli("stream", "remove-consumer", orders.name, "mail", "--gone", "--json").json["removed"] == []
     gone = cli("stream", "remove-consumer", orders.name, "mail", "--gone", "--idle", "1ms", "--json").json

@@ -11,7 +11,7 @@ import typer
 
 from rmq._claiming.consumer import Consumer
 from rmq._model.deliveries import Delivery
-from rmq._model.display import span, when
+from rmq._model.display import counted, span, when
 from rmq._model.entries import StreamDelivery
 from rmq._model.merge_words import carried, sends_words, sent
 from rmq._processes.signals import until_signal
@@ -146,7 +146,7 @@ class _Printer:
     def _warn(self, lost: Sequence[Delivery], what: str) -> None:
         if lost:
             self._session.warn(
-                f"{len(lost):,} messages could not be {what}: their leases had ended, so they are delivered again"
+                f"{counted(len(lost), 'message')} could not be {what} after the end of the lease; each comes again"
             )
 
     def _print(self, delivery: Delivery) -> None:

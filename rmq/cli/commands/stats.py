@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from rmq._model.definitions import UnreadableTopic
-from rmq._model.display import span, when
+from rmq._model.display import counted, span, when
 from rmq._model.entries import check_group, id_key
 from rmq._model.figures import ConsumerStats, GroupStats, StreamStats, TopicStats
 from rmq._model.merge_words import merge_name
@@ -163,7 +163,7 @@ def _remarks(found: Sequence[TopicStats]) -> Iterable[Text]:
         if paused := [slot.slot for slot in each.slots if slot.paused]:
             yield Text(f"{each.topic.name}: {len(paused):,} of {len(each.slots):,} slots are paused", style="yellow")
         if each.unaccounted:
-            yield Text(f"{each.topic.name}: {each.unaccounted:,} messages unaccounted for", style=_RED)
+            yield Text(f"{each.topic.name}: {counted(each.unaccounted, 'message')} unaccounted for", style=_RED)
 
 
 def _slot_table(found: TopicStats) -> RenderableType:
@@ -177,7 +177,7 @@ def _slot_table(found: TopicStats) -> RenderableType:
     if unused := len(found.slots) - len(used):
         parts.append(Text(f"{unused:,} of {len(found.slots):,} slots were never used", style="dim"))
     wrong = ((slot.slot, slot.unaccounted) for slot in used if slot.unaccounted)
-    parts += [Text(f"slot {slot}: {number:,} messages unaccounted for", style=_RED) for slot, number in wrong]
+    parts += [Text(f"slot {slot}: {counted(number, 'message')} unaccounted for", style=_RED) for slot, number in wrong]
     return Group(*parts)
 
 
@@ -226,11 +226,14 @@ def _stream_slot_table(found: StreamFigures) -> RenderableType:
 def _stream_remarks(found: StreamFigures) -> Iterable[Text]:
     name = found.stats.topic.name
     if found.stats.unaccounted:
-        yield Text(f"{name}: {found.stats.unaccounted:,} entries unaccounted for", style=_RED)
+        yield Text(f"{name}: {counted(found.stats.unaccounted, 'entry', 'entries')} unaccounted for", style=_RED)
     for group in found.groups:
         if group.unaccounted:
-            yield Text(f"{name}, group {group.group}: {group.unaccounted:,} entries unaccounted for", style=_RED)
+            yield Text(
+                f"{name}, group {group.group}: {counted(group.unaccounted, 'entry', 'entries')} unaccounted for",
+                style=_RED,
+            )
         if paused := sum(slot.paused for slot in group.slots):
-            yield Text(f"{name}, group {group.group}: {paused:,} slots are paused", style="yellow")
+            yield Text(f"{name}, group {group.group}: {counted(paused, 'slot is', 'slots are')} paused", style="yellow")
         if not any(slot.last_id for slot in group.slots):
             yield Text(f"{name} has no group {group.group}", style="yellow")

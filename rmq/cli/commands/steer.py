@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rmq._model.display import from_now, shown, span, when
+from rmq._model.display import counted, from_now, shown, span, when
 from rmq._model.topics import TopicType
 from rmq.cli import documents
 from rmq.cli.commands.messages import steer
@@ -55,7 +55,7 @@ def _pause(session: Session, topic: str, slots: list[int] | None, group: str | N
             changed = stream.pause(group) if paused else stream.resume(group)
     done = "paused" if paused else "resumed"
     document = {"topic": topic, "group": group, "paused": paused, "changed_slots": changed}
-    session.result(document, f"{changed:,} slots {done}" if changed else f"nothing to do: {done} already")
+    session.result(document, f"{counted(changed, 'slot')} {done}" if changed else f"nothing to do: {done} already")
 
 
 def purge(
@@ -74,7 +74,10 @@ def purge(
             return min(stats.backlog if place == "store" else stats.waiting, limit or sys.maxsize)
 
         def agreed(number: int) -> bool:
-            return typer.prompt(f"This drops {number:,} messages for good. Type the topic's name", err=True) == topic
+            return (
+                typer.prompt(f"This drops {counted(number, 'message')} for good. Type the topic's name", err=True)
+                == topic
+            )
 
         def purge_(moved: Callable[[int], None]) -> int:
             control = client.control(definition)

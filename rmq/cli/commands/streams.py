@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group, RenderableType
 
-from rmq._model.display import span
+from rmq._model.display import counted, span
 from rmq._model.entries import PendingEntry
 from rmq._model.figures import ConsumerStats, GroupStats
 from rmq.cli import documents
@@ -83,7 +83,7 @@ def remove_consumer(
                 raise InvalidValueError(f"group {group} of topic {topic} has no consumer {name!r}")
             number = view.remove_consumer(group, name)
             document: dict[str, Any] = {"removed": [name], "given_back": number}
-            text = f"{name} removed, {number:,} entries given back"
+            text = f"{name} removed, {counted(number, 'entry', 'entries')} given back"
         else:
             removed = view.remove_gone_consumers(group, None if idle is None else idle / 1000)
             document, text = {"removed": removed}, f"{len(removed):,} removed{''.join(f' {each}' for each in removed)}"

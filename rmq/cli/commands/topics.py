@@ -12,7 +12,7 @@ import typer
 from rich.console import RenderableType
 
 from rmq._model.definitions import UnreadableTopic
-from rmq._model.display import dashed, span
+from rmq._model.display import counted, dashed, span
 from rmq._model.merge_words import merge_name, merge_words
 from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, LadderRetry, RetryPolicy
@@ -200,7 +200,7 @@ def order_oldest_first(
     if session.json:
         session.document({"topic": topic, "given_an_age": changed})
         return
-    session.line(f"{changed:,} messages of {topic} got an age; the oldest of equal priorities is first now")
+    session.line(f"{counted(changed, 'message')} of {topic} got an age; the oldest of equal priorities is first now")
     session.note("restart the senders that run, then repeat this: until then they send without an age")
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Literal, cast
 
 import typer
 
+from rmq._model.display import counted
 from rmq._processes.supervisor import Supervisor, end_with_parent
 from rmq.cli.commands.metrics import load_metrics
 from rmq.cli.console import Session, log_to_stderr
@@ -126,8 +127,10 @@ def run_one(target: str, settings: Settings) -> None:
     unfinished = client.run(settings.drain_s, settings.threads, settings.handlers, settings.idle)
     log.info("%s has stopped", target)
     if unfinished:
-        late = f"{len(unfinished)} messages were still being handled after {settings.drain_s:g} s"
-        raise RmqError(f"{late}; they come again when their leases end")
+        late = counted(len(unfinished), "message was", "messages were")
+        raise RmqError(
+            f"{late} still being handled after {settings.drain_s:g} s, to be delivered again after the lease"
+        )
 
 
 def load_client(target: str) -> RmqClient:

@@ -45,6 +45,11 @@ odd_values: st.SearchStrategy[Any] = st.sampled_from(
 )
 
 
+ANY_TOPIC = "; it must be a whole number from 1 to the topic's max_priority, by default 1,048,575"
+THIS_TOPIC = "; on topic t it must be a whole number "
+"""What a message says of a priority, and what columns say, which know their topic."""
+
+
 def mostly(usual: st.SearchStrategy[Any], rare: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
     """Columns of usual values, all text or all bytes, or with a few odd ones."""
     return st.one_of(
@@ -72,12 +77,13 @@ def test_rows_are_the_messages_that_they_stand_for(data: st.DataObject, topic: T
         try:
             expected.append(encode(topic, KINDS[topic.type](contents[index], values[index], basis, body)))
         except InvalidMessageError as error:
-            refusal = f"row {index} of send_columns: {error}"
+            refusal = f"row {index} of send_columns: {str(error).replace(ANY_TOPIC, THIS_TOPIC)}"
             break
     if refusal:
         with pytest.raises(InvalidBatchError) as refused:
             rows_of(topic, contents, given_, bodies, bases)
-        assert str(refused.value) == refusal
+        told = str(refused.value)
+        assert told.startswith(refusal) if THIS_TOPIC in refusal else told == refusal
         assert (refused.value.stored, refused.value.not_stored, refused.value.topic) == (0, (), "t")
     else:
         rows = rows_of(topic, tuple(contents), given_, bodies, bases)
@@ -110,8 +116,9 @@ def test_columns_of_a_topic_that_merges_are_what_its_reducer_takes() -> None:
         (PRIORITY, {"contents": "abc"}, "contents is 'abc'; it must be a list, a tuple or an Arrow array"),
         (PRIORITY, {"contents": iter(["a"])}, "it must be a list, a tuple or an Arrow array"),
         (PRIORITY, {"values": {}}, "priorities is None; topic t is PRIORITY and needs it"),
-        (PRIORITY, {"values": {"priorities": [5]}}, "priorities has 1 values and contents 2; both must have as many"),
-        (PRIORITY, {"bodies": ["x"]}, "bodies has 1 values and contents 2"),
+        (PRIORITY, {"values": {"priorities": [5]}}, "priorities has 1 value and contents 2; both must have as many"),
+        (PRIORITY, {"values": {"priorities": [5, 0]}}, "priority is 0; on topic t it must be a whole number from 1 to"),
+        (PRIORITY, {"bodies": ["x"]}, "bodies has 1 value and contents 2"),
         (PRIORITY, {"slot_bases": ["x"] * 3}, "slot_bases has 3 values and contents 2"),
         (PRIORITY, {"bodies": {"a": 1}}, "bodies is {'a': 1}; it must be a list"),
         (FIXED, {}, "priorities is 5; topic t is FIXED_TIME and takes fixed_times"),

@@ -75,5 +75,5 @@ def test_customers_that_died_are_told_of(capsys: pytest.CaptureFixture[str]) -> 
     figures = {field.name: 0 for field in fields(AudienceReport)}
     report = AudienceReport(**{**figures, "sent": {}, "members": {}, "disorder": Disorder(), "died": 1_234})  # pyright: ignore[reportArgumentType]
     show_audience(Session(GlobalOptions()), report, {})
-    assert "1,234 messages died and were not evaluated" in capsys.readouterr().err
+    assert "1,234 messages died without an evaluation" in capsys.readouterr().err
     assert report.to_json()["died"] == 1_234

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from rmq._model.display import counted
 from rmq._model.times import parse_duration_ms
 from rmq._processes.signals import until_signal
 from rmq.cli.commands.spark.session import LOCAL, Master, spark_running
@@ -84,12 +85,12 @@ def show_audience(session: Session, report: AudienceReport, rules: Mapping[str, 
         session.out.print(Text("kept   ", "green") if kept else Text("BROKEN ", "bold red"), words, sep="")
     session.line(
         f"\n{report.evaluated:,} evaluations in {report.batches:,} batches, {report.elapsed_s:.1f} s in all; "
-        f"{report.left:,} messages left in the topic."
+        f"{counted(report.left, 'message')} left in the topic."
     )
     if report.died:
-        session.warn(f"{report.died:,} messages died and were not evaluated: see rmq dead list")
+        session.warn(f"{counted(report.died, 'message')} died without an evaluation: see rmq dead list")
     if report.passed_over:
-        session.warn(f"{report.passed_over:,} messages named no customer and were skipped")
+        session.warn(f"skipped {counted(report.passed_over, 'message')} that named no customer")
 
 
 def _checks(report: AudienceReport) -> list[tuple[bool, str]]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rmq._model.display import shown
+from rmq._model.display import counted, shown
 from rmq.cli.commands.spark.session import LOCAL, Master, spark_running
 from rmq.cli.console import Session
 from rmq.cli.options import PER_SECOND, DueIn, NewPriority, instant, typed
@@ -57,7 +57,7 @@ def replay(
         session.document({**vars(report), "sent": report.sent, "per_second": round(report.per_second, 1)})
         return
     source = "dead" if archive is None else "archive"
-    session.line(f"{report.found:,} messages of {day} in the {source} of topic {shown(topic, 60)}")
+    session.line(f"{counted(report.found, 'message')} of {day} in the {source} of topic {shown(topic, 60)}")
     if dry_run or not report.found:
         return
     session.line(
