@@ -84,6 +84,27 @@ def test_a_large_body_ends_what_is_known(make_slot: MakeSlot, batch: int) -> Non
         assert sum(sizes) <= CLAIM_BYTES
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_has_its_twin_in_flight_takes_no_room(make_slot: MakeSlot, kind: TopicType) -> None:
+    """Else claims of large bodies come one by one, as long as others have earlier copies in hand."""
+    slot = make_slot(kind)
+    large = [100_000 + n for n in range(8)]
+    for number, size in enumerate(large[:4]):
+        send_one(slot, number, size)
+    slot.advance(100_000)
+    assert len(claim(slot, limit=4)) == 4
+    for number, size in enumerate(large):
+        send_one(slot, number, size)
+    slot.advance(40_000)
+    assert claim(slot, most_bytes=400_100) == large[4:]
+
+
+def send_one(slot: SlotUnderTest, number: int, size: int) -> None:
+    """Send a message that is delivered before those with larger numbers."""
+    due = slot.now_ms + 1_000 + number if slot.topic.type is TopicType.FIXED_TIME else 9_000 - number
+    slot.run(sending.send_calls(slot.topic)(0, [Encoded(0, b"%04d" % number, due, b"x" * size)]))
+
+
 def test_a_large_body_as_the_first_one_makes_nothing_known(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.PRIORITY)
     send(slot, BOUND + 1)

@@ -67,7 +67,16 @@ local function has_room(slot)
   return slot.room.left > 0 or slot.room.first
 end
 
--- How many messages of a page, from its first one on, fit.
+-- Which messages of a page are in flight, where any are.
+local function held_of(slot, page)
+  local names = {}
+  for i = 1, #page, 2 do
+    names[#names + 1] = page[i]
+  end
+  return not slot.unheld and #names > 0 and redis.call('ZMSCORE', slot.prepare, unpack(names)) or {}
+end
+
+-- How many messages of a page, from its first one on, fit. What is in flight is passed over, and takes no room.
 local function fitting(slot, page)
   local number, bound = #page / 2, slot.body_bound
   if slot.bodied and bound and number > 16 and
@@ -91,8 +100,9 @@ local function fitting(slot, page)
       return number
     end
   end
+  local held = held_of(slot, page)
   for n = 1, number do
-    if not fits(slot, page[2 * n - 1]) then
+    if not held[n] and not fits(slot, page[2 * n - 1]) then
       return n - 1
     end
   end
