@@ -81,6 +81,7 @@ class _Sends:
             self._settings |= {} if self._timed else {"lowest": 0}
         elif topic.max_priority is not None:
             self._settings |= ages_of(topic)
+        self._single = self._settings if self._limited else {**self._settings, "values": 1}
         self._script = _LIMITED if self._limited else _DELAYED if delayed else _script_of(topic)
 
     def __call__(
@@ -88,17 +89,25 @@ class _Sends:
     ) -> Call[SendResult]:
         del turn
         script, number, limited = self._script, len(messages), self._limited
-        columns, settings = Columns.of(messages), self._settings
-        scores = columns.scores
-        if limited:
-            flat = message_args(columns)
+        settings = self._settings
+        if number == 1:  # most sends: no columns for it
+            _, content, lowest, body, _ = messages[0]
+            flat: list[Argument] = [lowest, content] if body is None else [lowest, content, 1, body]
+            settings = self._single
         else:
-            alike = scores.count(scores[0]) == number
-            flat = shared_args(columns) if alike else message_args(columns)
-            settings = {**settings, "values": 1 if alike else number}
+            columns = Columns.of(messages)
+            scores = columns.scores
+            lowest = min(scores) if self._timed else 0
+            if limited:
+                flat = message_args(columns)
+            else:
+                alike = scores.count(scores[0]) == number
+                flat = shared_args(columns) if alike else message_args(columns)
+                settings = {**settings, "values": 1 if alike else number}
         if self._timed:
-            settings = {**settings, "lowest": min(scores)}
-        args = script.args(detailed=int(detailed), number=number, messages=flat, **settings)
+            args = script.args(detailed=int(detailed), number=number, messages=flat, lowest=lowest, **settings)
+        else:
+            args = script.args(detailed=int(detailed), number=number, messages=flat, **settings)
 
         def parse(reply: list[Any]) -> SendResult:
             new = int(reply[0])
