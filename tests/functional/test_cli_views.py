@@ -42,7 +42,7 @@ def test_what_is_unaccounted_for_stands_out(
     redis_client.hset(f"meta{{{topic.name}_0}}", "paused", "1")
     ran = cli("stats", topic.name, "--slots", env=COLORFUL)
     assert "\x1b[1;31m" in ran.out
-    assert "1 messages unaccounted for" in ran.out
+    assert "1 message unaccounted for" in ran.out
     assert "1 of 1 slots are paused" in ran.out
     assert cli("stats", topic.name, "--json").json["topics"][0]["unaccounted"] == 1
 
@@ -170,7 +170,7 @@ def test_a_topic_is_changed_over_to_the_oldest_first(cli: Cli, client: RmqClient
     ran = cli("topics", "order-oldest-first", topic.name, "--max-priority", "4000", code=2)
     assert "with priority 5000, above the wanted max_priority 4000" in ran.err
     ran = cli("topics", "order-oldest-first", topic.name)
-    assert ran.out == f"1 messages of {topic.name} got an age; the oldest of equal priorities is first now\n"
+    assert ran.out == f"1 message of {topic.name} got an age; the oldest of equal priorities is first now\n"
     assert "restart the senders" in ran.err
     assert cli("topics", "order-oldest-first", topic.name, "--json").json == {"topic": topic.name, "given_an_age": 0}
     assert "ties         oldest first, priorities up to 1,048,575" in cli("topics", "show", topic.name).out
