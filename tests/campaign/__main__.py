@@ -29,7 +29,7 @@ from tests.campaign.judge import KINDS, Rules, Verdict, counted, judge
 from tests.campaign.page import render
 from tests.campaign.run import Outcome, Settings, run
 from tests.campaign.story import Story, read
-from tests.campaign.topics import FOLDING, LEASE_S, SESSION_S, SPARK
+from tests.campaign.topics import FOLDING, LEASE_S, SESSION_S, SPARK, STREAM
 from tests.support.servers import redis_binary
 
 FAULTS_PER_MINUTE = 200 / 30
@@ -84,7 +84,7 @@ def _summary(document: dict[str, Any]) -> str:
 def judged_again(document: dict[str, Any], story: Story) -> dict[str, Any]:
     """Return a result with what the judge says now of the same events; all that others have found stays."""
     settings = document["settings"]
-    rules = Rules(settings["lease_s"], settings["session_s"], settings["recovery_s"], FOLDING, (SPARK,))
+    rules = Rules(settings["lease_s"], settings["session_s"], settings["recovery_s"], FOLDING, (STREAM,), (SPARK,))
     assert not document["notes"]["dead"], "who was dead is not known any more"
     verdict = judge(story, rules)
     others = {kind: times for kind, times in document["violations"].items() if kind not in KINDS}

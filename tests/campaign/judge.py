@@ -27,6 +27,7 @@ class Rules:
         recovery_s: How long beyond it a slot may be without an owner.
         folding: Topics in which the last, or the first, of several sends stands for all of them; in all other topics
             each send is delivered by itself, or as an item.
+        apart: Topics that merge nothing: a send that is repeated is there twice, and both may be handled at once.
         retried: Topics whose sender sends whole batches again where a part of one was refused, as Spark does.
         dead: Topic and content of all that is dead at the end.
     """
@@ -35,6 +36,7 @@ class Rules:
     session_s: float
     recovery_s: float = 5.0
     folding: Collection[str] = ()
+    apart: Collection[str] = ()
     retried: Collection[str] = ()
     dead: Collection[tuple[str, str]] = ()
 
@@ -210,18 +212,23 @@ def _cause(view: _View, first: Run, second: Run, send: Send | None) -> str | Non
         own += view.between(f"pid {second.pid}", view.story.claimed_s(second), until_s)
     if own:
         return _last(own)
-    if send is not None and send.ended_s > since_s:  # it was still being sent, and may have been sent twice
-        sent_s = min(send.ended_s, until_s)
-        sending = [*view.between(f"pid {send.pid}", send.begun_s, sent_s)]
-        sending += view.shards_met(first, send.begun_s, sent_s)
-        if send.topic in view.rules.retried:
-            sending += view.refusals(send.begun_s, sent_s)
-        if sending:
-            return f"{_last(sending)}: sent twice"
+    if send is not None and (twice := _sent_twice(view, first, send, until_s)):
+        return twice
     met = list(view.shards_met(first, since_s, until_s))
     if not met and view.left(first, since_s, until_s):
         met = list(view.between("zookeeper", since_s, until_s))
     return _last(met) if met else None
+
+
+def _sent_twice(view: _View, first: Run, send: Send, until_s: float) -> str | None:
+    """Return why a send may have been repeated: a trouble of it. Where sends merge, it ended after the first claim."""
+    if send.topic not in view.rules.apart and send.ended_s <= view.story.claimed_s(first) - CLOCKS_S:
+        return None
+    sent_s = min(send.ended_s, until_s)
+    sending = [*view.between(f"pid {send.pid}", send.begun_s, sent_s), *view.shards_met(first, send.begun_s, sent_s)]
+    if send.topic in view.rules.retried:
+        sending += view.refusals(send.begun_s, sent_s)
+    return f"{_last(sending)}: sent twice" if sending else None
 
 
 def _last(troubles: list[Trouble]) -> str:
@@ -229,9 +236,17 @@ def _last(troubles: list[Trouble]) -> str:
 
 
 def overlapping(view: _View, verdict: Verdict) -> Iterator[Violation]:
-    """A content is in two handlers at once only if a pause longer than a lease kept the first one from renewing."""
+    """A content is in two handlers at once only if a pause longer than a lease kept the first one from renewing.
+
+    Where nothing is merged, also if its one send was repeated.
+    """
+    sends = {send.sent_id: send for send in view.story.sends if send.topic in view.rules.apart}
     for runs in view.runs_of.values():
         for first, second in _at_once(view, runs):
+            send = sends.get(first.ids[0]) if first.ids and first.ids == second.ids else None
+            if send is not None and (twice := _sent_twice(view, first, send, second.start_s)):
+                verdict.overlaps[twice] += 1
+                continue
             yield from _excused(view, verdict, first, second, "overlap of a content")
 
 

@@ -26,7 +26,7 @@ from tests.campaign.release import release_before
 from tests.campaign.samples import Sampler, growing, most
 from tests.campaign.stage import Stage, small_disk, stage
 from tests.campaign.story import read
-from tests.campaign.topics import FOLDING, LEASE_S, SESSION_S, SPARK
+from tests.campaign.topics import FOLDING, LEASE_S, SESSION_S, SPARK, STREAM
 from tests.histories.journal import now_s
 
 SPARK_PART = 0.7
@@ -127,7 +127,7 @@ def run(settings: Settings, path: Path, folder: Path) -> Outcome:
         dead = report_dead(made.client)
         made.crew.end(made.crew.workers)
         outcome.violations += [f"process: {said}" for said in made.crew.bad_exits]
-    rules = Rules(LEASE_S, SESSION_S, settings.recovery_s, FOLDING, (SPARK,), dead)
+    rules = Rules(LEASE_S, SESSION_S, settings.recovery_s, FOLDING, (STREAM,), (SPARK,), dead)
     outcome.verdict = judge(read(path), rules)
     outcome.violations += map(str, outcome.verdict.violations)
     outcome.most, grows = most(sampler.series), growing(sampler.series)

@@ -117,6 +117,17 @@ def test_a_batch_that_was_refused_in_part_is_sent_again_where_its_sender_does_so
     assert counted(verdict_of(*lines, flushed, rules=retried).violations) == {"duplicated": 1}
 
 
+def test_a_repeated_send_is_there_twice_where_nothing_is_merged():
+    apart, cut = Rules(6.0, 4.0, apart=("each",)), "trouble producer_cut pid_9 10 10.05"
+    assert verdict_of(*GOOD, *AGAIN, cut, rules=apart).duplicates == {"producer cut: sent twice": 1}
+    verdict = verdict_of(*GOOD, *AT_ONCE, cut, rules=apart)
+    assert verdict.violations == []
+    assert (verdict.duplicates, verdict.overlaps) == ({"producer cut: sent twice": 1}, {"producer cut: sent twice": 1})
+    for rules, trouble in ((RULES, cut), (apart, "trouble producer_cut pid_8 10 10.05")):
+        found = verdict_of(*GOOD, *AT_ONCE, trouble, rules=rules).violations
+        assert counted(found) == {"duplicated": 1, "overlap of a content": 1}
+
+
 def test_a_handler_that_began_after_its_lease_is_explained_by_the_pause_of_its_own_process():
     late = ("begin 20 2 r2 each 0 c1 i1 1010800 0", "end 20.1 acked r2")
     assert verdict_of(*GOOD, *late, "trouble worker_paused pid_2 10.9 19.9").duplicates == {"worker paused": 1}
