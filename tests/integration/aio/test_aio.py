@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import functools
+import itertools
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
