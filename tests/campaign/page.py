@@ -35,7 +35,10 @@ def _figures(document: Document) -> str:
         ("handlings", number(document["runs"])),
         ("sends handled again since a handler had failed", number(document["retries"])),
         ("sends handled again through a fault", number(sum(document["duplicates"].values()))),
-        ("handlings at once in a pause longer than a lease", number(sum(document["excused overlaps"].values()))),
+        (
+            "handlings at once: in a pause longer than a lease, or of entries whose send was repeated",
+            number(sum(document["excused overlaps"].values())),
+        ),
         ("dead at the end", number(notes.get("dead"))),
         ("longest time of a slot without an owner, s", number(document["longest_unowned_s"], 1)),
         ("allowed, s", number(settings["session_s"] + settings["recovery_s"], 1)),
