@@ -30,14 +30,15 @@ PAGES = {
     "metrics": ("rmq.metrics", "rmq.metrics"),
     "otel": ("rmq.otel", "rmq.otel"),
     "spark": ("rmq.spark", "rmq.spark"),
+    "testing": ("rmq.testing", "rmq.testing"),
     "others": ("Others", "rmq"),
 }  # fmt: skip
 """Page -> its title, and how the modules begin whose public names stand on it. The longest beginning decides."""
-MODULES = ("rmq", "rmq.aio", "rmq.metrics", "rmq.otel", "rmq.spark")
+MODULES = ("rmq", "rmq.aio", "rmq.metrics", "rmq.otel", "rmq.spark", "rmq.testing")
 OPEN = """# API reference
 
-All public names, from the docstrings. Users import from `rmq`, `rmq.aio`, `rmq.metrics`, `rmq.otel`
-and `rmq.spark` only.
+All public names, from the docstrings. Users import from `rmq`, `rmq.aio`, `rmq.metrics`, `rmq.otel`,
+`rmq.spark` and `rmq.testing` only.
 
 The examples run in the tests as they stand. Before each stands, unless it says otherwise:
 

@@ -72,6 +72,7 @@ class RmqClient:
 
     _blocking: Blocking = THREADS
     _handlers: type[HandlersInTurn] = HandlersInTurn
+    _connect: Callable[..., Connections] = Connections  # tests have scripts with a clock of their own: rmq.testing
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class RmqClient:
         """A URL under which other processes on this machine reach the same Redis."""
         self.shown_url = parsed.shown
         """The same without its password, for messages and logs."""
-        self._connections = Connections(
+        self._connections = self._connect(
             parsed, timeout_s=timeout_s, deadline_s=deadline_s, durability=level, blocking=self._blocking
         )
         self._known = KnownTopics(self._connections)

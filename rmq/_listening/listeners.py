@@ -41,10 +41,11 @@ class Listeners:
         """Those at work."""
         self.pace = NORMAL
         """How often they ask Redis while they have nothing to do."""
+        self.added: list[Listener] = []
+        """All of them, as they were added."""
         self._connections, self._known = connections, known
         self._observers = observers
         self._handlers = handlers
-        self._added: list[Listener] = []
         self._follower: OwnershipFollower | None = None
         self._heartbeat: Heartbeat | None = None
 
@@ -63,7 +64,7 @@ class Listeners:
             raise RmqError("the listeners of this client are running already; add all of them before")
         for each in listeners:
             check_plain(each.handler)
-        self._added += listeners
+        self.added += listeners
 
     def start(
         self,
@@ -77,12 +78,12 @@ class Listeners:
         drain_s = seconds(drain_s, "drain_s")
         if self.runtimes:
             raise RmqError("the listeners of this client are running already")
-        if not self._added:
+        if not self.added:
             raise RmqError("this client has no listener; decorate a handler with @client.listener(topic)")
         blocking = self._connections.blocking
         # not in an event loop: the first one imports kazoo
         coordinator = blocking.call(Coordinator, zookeeper) if isinstance(zookeeper, str) else zookeeper
-        registered = [replace(each, topic=self._known.registered(each.topic)) for each in self._added]
+        registered = [replace(each, topic=self._known.registered(each.topic)) for each in self.added]
         listeners = registered if threads is None else [replace(each, threads=threads) for each in registered]
         pool = HandlerPool(blocking, handlers)
         pace = self.pace = pace_of(idle, listeners, apart=self._connections.apart)

@@ -101,6 +101,8 @@ class RmqClient(Closing):
         job:1 True
     """
 
+    _plain: type[PlainClient] = PlainClient
+
     def __init__(
         self,
         url: str | None = None,
@@ -112,7 +114,7 @@ class RmqClient(Closing):
         deadline_s: float = 15.0,
     ) -> None:
         self._new_plain = partial(
-            PlainClient,
+            self._plain,
             url=url,
             zookeeper=zookeeper,
             durability=durability,

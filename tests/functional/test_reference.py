@@ -15,7 +15,7 @@ import rmq
 from rmq import RmqClient
 from tests.support.servers import RedisServer
 
-MODULES = ("rmq", "rmq.aio", "rmq.metrics", "rmq.otel", "rmq.spark")
+MODULES = ("rmq", "rmq.aio", "rmq.metrics", "rmq.otel", "rmq.spark", "rmq.testing")
 
 AS_THE_OTHER_SIDE = "the example of rmq's class shows it, and that of rmq.aio.RmqClient how to await it"
 BY_SPARK = "needs Spark: docs/guide/spark.md has programs, and tests/spark/ runs them"

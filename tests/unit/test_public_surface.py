@@ -25,10 +25,10 @@ from typing import Any
 import pytest
 
 import rmq
-from rmq import aio
+from rmq import aio, testing
 from rmq.aio.mirror import iterated
 
-MODULES = ("rmq", "rmq.aio", "rmq.metrics", "rmq.otel", "rmq.spark")
+MODULES = ("rmq", "rmq.aio", "rmq.metrics", "rmq.otel", "rmq.spark", "rmq.testing")
 SNAPSHOT = Path(__file__).with_name("public_surface.txt")
 ROOT = Path(__file__).parents[2]
 
@@ -36,9 +36,9 @@ HOW_TO_UPDATE = "On purpose? `python -m tests.unit.test_public_surface` writes t
 
 GIVEN = {
     rmq.Consumer, rmq.Control, rmq.DeadEntry, rmq.DeadLetters, rmq.Delivery, rmq.DeliveryColumns, rmq.GroupDead,
-    rmq.History, rmq.Inspection, rmq.Producer, rmq.StreamDelivery, rmq.StreamTopic,
+    rmq.History, rmq.Inspection, rmq.Producer, rmq.StreamDelivery, rmq.StreamTopic, testing.Clock,
 }  # fmt: skip
-"""Classes whose objects a client gives out: nobody else calls their constructors."""
+"""Classes whose objects a client, or a test server, gives out: nobody else calls their constructors."""
 
 INTERNAL = {
     "Coordinator.others": "the workers' documents, for the ownership follower",

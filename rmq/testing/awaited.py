@@ -1,0 +1,50 @@
+"""What the asyncio side adds: its test client, and its handlers run in the caller's task."""
+
+from __future__ import annotations
+
+from rmq._listening.listener import Listener
+from rmq.aio.client import Opened, PlainClient, RmqClient
+from rmq.aio.listener import plain_listener
+from rmq.testing.clock import connect_on_clock
+from rmq.testing.runs import Ran, Rules, run
+from rmq.testing.sent import SentMessage, Wanted, check_sent, sent_to
+
+
+class PlainClientOnClock(PlainClient):
+    """The logic of an asyncio client that goes by the clock of the tests."""
+
+    _connect = staticmethod(connect_on_clock)
+
+
+class AsyncClientOnClock(RmqClient):
+    """An asyncio client that goes by the clock of the tests."""
+
+    _plain = PlainClientOnClock
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has been used, and not closed."""
+        return self._opened is not None
+
+
+async def run_async(client: RmqClient, rules: Rules) -> Ran:
+    """Run handlers of an asyncio client, one after the other."""
+    opened, added = await _opened(client)
+    listeners = [plain_listener(each, opened.tasks) for each in added]
+    return await opened.tasks.run(run, opened.plain, listeners, rules)
+
+
+async def sent_async(client: RmqClient, wanted: Wanted) -> list[SentMessage]:
+    """Return what is in the backlog and is wanted."""
+    opened, _ = await _opened(client)
+    return await opened.tasks.run(sent_to, opened.plain, wanted)
+
+
+async def check_sent_async(client: RmqClient, wanted: Wanted) -> SentMessage:
+    """Return the wanted message, which must be in the backlog."""
+    opened, _ = await _opened(client)
+    return await opened.tasks.run(check_sent, opened.plain, wanted)
+
+
+async def _opened(client: RmqClient) -> tuple[Opened, list[Listener]]:
+    return await client._open(), client._listeners  # pyright: ignore[reportPrivateUsage]

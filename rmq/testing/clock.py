@@ -1,0 +1,105 @@
+"""A clock that stands still: scripts that read it instead of Redis' time. Only clients of `rmq.testing` have them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
+
+from rmq._model.times import Duration, Instant, duration_ms, instant_ms
+from rmq._transport.connections import Connections
+from rmq._transport.script_library import ScriptLibrary
+from rmq.errors import InvalidValueError
+
+CLOCK_KEY = "rmq:testing:clock"
+"""Holds the time of a clock that stands still, epoch ms. Without this key, Redis' time counts."""
+
+READ_CLOCK = f"""
+local function read_clock()
+  if redis.replicate_commands then
+    redis.replicate_commands()
+  end
+  local now_ms = tonumber(redis.call('GET', '{CLOCK_KEY}') or '')
+  if not now_ms then
+    local time = redis.call('TIME')
+    now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+  end
+  return now_ms, math.floor(now_ms / 1000)
+end
+"""
+"""Stands in for lua/includes/common/read_clock.lua."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@cache
+def scripts_on_clock() -> ScriptLibrary:
+    """Return the scripts of a test client."""
+    return ScriptLibrary({"read_clock": READ_CLOCK})
+
+
+def connect_on_clock(*args: Any, **options: Any) -> Connections:
+    """Return connections whose scripts read the clock of the tests."""
+    return Connections(*args, scripts=scripts_on_clock(), **options)
+
+
+class Clock:
+    """The time of a test server. It stands still from the moment this is made, at Redis' time of that moment.
+
+    `Server.clock` and the fixture `rmq_clock` make it. The next `Server.flush`, and so the next test, ends it.
+
+    Args:
+        connections: Where the server is.
+
+    Examples:
+        >>> from rmq.testing import Server
+        >>> with Server() as server, server.client() as client:
+        ...     clock = server.clock()
+        ...     letters = Topic("letters", TopicType.FIXED_TIME)
+        ...     _ = client.producer(letters).send(FixedTimeMessage("to ann", clock.now + timedelta(days=1)))
+        ...     consumer = client.consumer(letters)
+        ...     clock.advance(timedelta(hours=23))
+        ...     early = consumer.poll()
+        ...     clock.advance(timedelta(hours=1))
+        ...     print(early, [delivery.text for delivery in consumer.poll()])
+        [] ['to ann']
+    """
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        whole_s, rest_us = connections.command("TIME", key=CLOCK_KEY)
+        self._now_ms = 0
+        self._set(int(whole_s) * 1000 + int(rest_us) // 1000)
+
+    @property
+    def now_ms(self) -> int:
+        """The time, epoch ms."""
+        return self._now_ms
+
+    @property
+    def now(self) -> datetime:
+        """The time, in UTC."""
+        return _EPOCH + timedelta(milliseconds=self._now_ms)
+
+    def advance(self, by: Duration) -> None:
+        """Move the clock on, by a `timedelta` or by ms.
+
+        Raises:
+            InvalidValueError: No duration, or a negative one.
+        """
+        self._set(self._now_ms + duration_ms(by, "by"))
+
+    def move_to(self, moment: Instant) -> None:
+        """Move the clock on to a moment: an aware `datetime`, or epoch ms.
+
+        Raises:
+            InvalidValueError: No point in time, or an earlier one than the clock shows.
+        """
+        wanted_ms = instant_ms(moment, "moment")
+        if wanted_ms < self._now_ms:
+            raise InvalidValueError(f"moment is {moment!r}; the clock is at {self.now.isoformat()} and never goes back")
+        self._set(wanted_ms)
+
+    def _set(self, now_ms: int) -> None:
+        self._connections.command("SET", CLOCK_KEY, now_ms)
+        self._now_ms = now_ms

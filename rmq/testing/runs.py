@@ -1,0 +1,245 @@
+"""Runs the handlers of a client in the caller's thread: what a worker does, one step after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rmq._claiming.consumer import MAX_POLL, Consumer
+from rmq._claiming.due_poller import DuePoller
+from rmq._claiming.rate_limit import Throttle
+from rmq._listening.arguments import with_arguments
+from rmq._listening.handler_calls import HandlerCalls, ListenerSetup
+from rmq._listening.listener import Listener
+from rmq._model.claim_columns import spread, spread_some
+from rmq._model.deliveries import Delivery, Verb
+from rmq._model.handlers import refuse_unfinished
+from rmq._model.observers import Observers
+from rmq._model.times import monotonic_s
+from rmq._model.topics import Topic
+from rmq._slots.source import Source
+from rmq._slots.stream_slots import join_group
+from rmq._transport.connections import Connections
+from rmq.client import RmqClient
+from rmq.errors import PayloadError, RedisUnavailableError, RmqError
+from rmq.testing.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What came of the deliveries that were handled.
+
+    Attributes:
+        acked: How many were acked.
+        nacked: How many were nacked: they wait for a retry, or are dead where none was left.
+        buried: How many went to the dead letters at once, for example since their payload did not decode.
+        released: How many were given back as if they had never been claimed.
+        lost: How many had lost their lease before they were settled. They count nowhere else.
+        errors: What the handlers raised, in order; a payload that did not decode adds its `PayloadError`.
+
+    Examples:
+        >>> from rmq.testing import run_until_empty
+        >>> jobs = Topic("jobs", TopicType.PRIORITY, max_retries=0)
+        >>> @client.listener(jobs)
+        ... def work(delivery): raise ValueError("no photo")
+        >>> _ = client.producer(jobs).send(PriorityMessage("job:1", 5))
+        >>> run_until_empty(client, raises=False)
+        Ran(acked=0, nacked=1, buried=0, released=0, lost=0, errors=(ValueError('no photo'),))
+    """
+
+    acked: int = 0
+    nacked: int = 0
+    buried: int = 0
+    released: int = 0
+    lost: int = 0
+    errors: tuple[BaseException, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """How many deliveries that were."""
+        return self.acked + self.nacked + self.buried + self.released + self.lost
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How to run.
+
+    Attributes:
+        most: How many deliveries to handle at most.
+        clock: The clock to move on to the next due time, where nothing is due; `None` to end there.
+        raises: Whether the first error ends the run, and is raised.
+        must_end: Whether it is an error that more than `most` are due.
+    """
+
+    most: int
+    clock: Clock | None
+    raises: bool
+    must_end: bool
+
+
+def run(client: RmqClient, added: Sequence[Listener], rules: Rules) -> Ran:
+    """Run the handlers of listeners, one after the other.
+
+    Args:
+        client: Where their topics are.
+        added: The listeners.
+        rules: How to run.
+
+    Raises:
+        RmqError: No listener, or the listeners run already.
+        AssertionError: More is due than the rules allow.
+    """
+    if client._listeners.runtimes:  # pyright: ignore[reportPrivateUsage]
+        raise RmqError("the listeners of this client run already; stop it, or do not start it in this test")
+    if not added:
+        raise RmqError("this client has no listener; decorate a handler with @client.listener(topic), or add some")
+    tally = _Tally()
+    with ExitStack() as stack:
+        runners = [_Runner(client, each, tally.errors) for each in added]
+        for runner in runners:
+            stack.callback(runner.close)
+        while _turn(runners, tally, rules) or (rules.clock is not None and _move_on(rules.clock, runners)):
+            if tally.handled >= rules.most:
+                if rules.must_end and any(runner.step(1) for runner in runners):
+                    raise AssertionError(
+                        f"{rules.most} messages were handled and there are more: does a handler send to its own topic, "
+                        "or fail without end? Use run_at_most, or a larger limit"
+                    )
+                break
+    return tally.ran()
+
+
+def _turn(runners: Sequence[_Runner], tally: _Tally, rules: Rules) -> bool:
+    """Let each listener handle what its handler takes at once; return whether there was anything."""
+    before = tally.handled
+    for runner in runners:
+        if (room := rules.most - tally.handled) > 0:
+            tally.add(runner.step(room))
+            if rules.raises and tally.errors:
+                raise tally.errors[0]
+    return tally.handled > before
+
+
+def _move_on(clock: Clock, runners: Sequence[_Runner]) -> bool:
+    """Move the clock to the time when something is due next; return whether there is such a time."""
+    times = [due_ms for runner in runners for due_ms in runner.due_ms() if due_ms > clock.now_ms]
+    if times:
+        clock.move_to(min(times))
+    return bool(times)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What has come of the deliveries so far."""
+
+    handled: int = 0
+    lost: int = 0
+    verbs: dict[Verb, int] = field(default_factory=lambda: dict.fromkeys(Verb, 0))
+    errors: list[BaseException] = field(default_factory=list[BaseException])
+
+    def add(self, part: Sequence[Delivery]) -> None:
+        for delivery in part:
+            self.handled += 1
+            if delivery.lost:
+                self.lost += 1
+            elif delivery.outcome is not None:
+                self.verbs[delivery.outcome.verb] += 1
+            error = _decoding_error(delivery)
+            self.errors += [] if error is None else [error]
+
+    def ran(self) -> Ran:
+        verbs = self.verbs
+        ended = (verbs[Verb.ACK], verbs[Verb.NACK], verbs[Verb.BURY], verbs[Verb.RELEASE])
+        return Ran(*ended, self.lost, tuple(self.errors))
+
+
+def _decoding_error(delivery: Delivery) -> PayloadError | None:
+    """Return why a listener has buried a delivery before it called its handler."""
+    if delivery.outcome is None or delivery.outcome.error_type != PayloadError.__name__:
+        return None
+    try:
+        delivery.decode()
+    except PayloadError as error:
+        return error
+    return None
+
+
+class _Unlimited(Throttle):
+    """Grants all: a rate limit would keep a test waiting."""
+
+    def follow(self) -> None:
+        """Do not look whether there is a limit."""
+
+
+class _Runner(Consumer[Any]):
+    """Claims for one listener, has its handler called, and settles.
+
+    Args:
+        client: Where the topic is.
+        added: The listener.
+        errors: Gets what the handler raises.
+    """
+
+    settle = None  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride] - see Holder
+
+    def __init__(self, client: RmqClient, added: Listener, errors: list[BaseException]) -> None:
+        connections = client._connections  # pyright: ignore[reportPrivateUsage]
+        topic = client._known.registered(added.topic)  # pyright: ignore[reportPrivateUsage]
+        self._listener = _noting_errors(replace(added, topic=topic), errors)
+        super().__init__(connections, topic, source=_source_of(connections, topic, added))
+        self._claimer.throttle = _Unlimited(connections, replace(topic, max_rate=None))
+        self._poller = DuePoller(connections, self._writer)
+        self._observers: Observers = client.observers
+        stopping = connections.blocking.event()
+        self._calls = HandlerCalls(ListenerSetup(self._listener, stopping, observers=client.observers))
+
+    def step(self, most: int) -> list[Delivery]:
+        """Handle what is due, up to what the handler takes at once; return it, settled."""
+        listener = self._listener
+        part = self._claimed(min(listener.batch or 1, most, MAX_POLL), 0.0, listener.columns)
+        if not part:
+            return []
+        self._calls.handle(part)
+        settled = list(spread_some(part, monotonic_s()))
+        round_ = self._claims.claim(0, settled, settled)
+        if round_.unsent or round_.unconfirmed:
+            raise RedisUnavailableError(f"outcomes of topic {self.topic.name} did not reach Redis")
+        for delivery in round_.lost:
+            if listener.on_lost is not None:
+                listener.on_lost(delivery)
+        ended = spread(part)
+        if self._observers.all:
+            self._observers.settled(ended)
+        return list(ended)
+
+    def due_ms(self) -> list[int]:
+        """Ask Redis when slots are due next, epoch ms, and return it."""
+        looks = self._poller.look(self.slots, at_all=True, in_parts=False)
+        return [due_ms for times, _, _ in looks for _, due_ms in times]
+
+
+def _source_of(connections: Connections, topic: Topic[Any], listener: Listener) -> Source[Any] | None:
+    """Return the slots of a group of a stream. One that is new gets what was sent before: the test sent it."""
+    if listener.group is None:
+        return None
+    start = "all" if listener.start == "new" else listener.start
+    return join_group(connections, topic, listener.group, start, resume_as=listener.resume_as)
+
+
+def _noting_errors(listener: Listener, errors: list[BaseException]) -> Listener:
+    """Return a listener whose handler notes what it raises."""
+    handler: Callable[[Any], Any] = with_arguments(
+        listener.topic, listener.handler, listener.batch is not None, listener.columns
+    )
+
+    def handle(given: Any) -> None:
+        try:
+            if (result := handler(given)) is not None:
+                refuse_unfinished(result)
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    return replace(listener, handler=handle)

@@ -1,0 +1,151 @@
+"""What was sent and nobody has claimed, for a test to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic
+
+from rmq._model.messages import Payload, payload_bytes
+from rmq._model.times import moment_of
+from rmq._model.topics import Topic, TopicType
+from rmq._model.typed import PayloadT
+from rmq.client import RmqClient
+
+MOST_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class SentMessage(Generic[PayloadT]):
+    """A message in the backlog, or an entry of a stream.
+
+    Attributes:
+        topic: Its topic.
+        content: Its content.
+        body: Its body; `None` without one.
+        value: What its sends folded into: the body, for `Max`, `Min` and `Sum` a number, for `Collect` the items.
+        due_ms: When it is due, epoch ms; `None` for what is due at once: by priority, rolled back, or on a stream.
+        priority: Its priority, on a PRIORITY topic; else `None`.
+        merged: How many sends it stands for, where the topic has `merge=`; else 1.
+
+    Examples:
+        >>> from rmq.testing import sent
+        >>> jobs = Topic("jobs", TopicType.PRIORITY)
+        >>> _ = client.producer(jobs).send(PriorityMessage("job:1", 5, body="data"))
+        >>> [(message.text, message.priority, message.body) for message in sent(client, jobs)]
+        [('job:1', 5, b'data')]
+    """
+
+    topic: Topic[PayloadT]
+    content: bytes
+    body: bytes | None
+    value: Any
+    due_ms: int | None
+    priority: int | None
+    merged: int
+
+    @property
+    def text(self) -> str:
+        """The content as text; bytes that are not UTF-8 show as backslash escapes."""
+        return self.content.decode(errors="backslashreplace")
+
+    @property
+    def due(self) -> datetime | None:
+        """When it is due; `None` as for `due_ms`."""
+        return moment_of(self.due_ms)
+
+    @property
+    def payload(self) -> PayloadT:
+        """What its body holds, an object of its topic's payload class.
+
+        Raises:
+            PayloadError: The body holds none.
+            InvalidValueError: The topic has no payload class.
+        """
+        return self.topic.decode(self.body)
+
+    @property
+    def payloads(self) -> list[PayloadT]:
+        """The payloads of a `Collect`, or of the parts of a join; else the one payload. Raises as `payload`."""
+        return [self.topic.decode(item) for item in self.value] if self.topic.collects else [self.payload]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a message has to be like; `None` for whatever it is."""
+
+    topic: Topic[Any] | str
+    content: Payload | None = None
+    payload: Any = None
+    body: Payload | None = None
+    priority: int | None = None
+
+    def fits(self, message: SentMessage[Any]) -> bool:
+        """Return whether a message is like that."""
+        if self.content is not None and message.content != payload_bytes(self.content, "content"):
+            return False
+        if self.body is not None and message.body != payload_bytes(self.body, "body"):
+            return False
+        if self.priority is not None and message.priority != self.priority:
+            return False
+        return self.payload is None or self.payload in message.payloads
+
+    def __str__(self) -> str:
+        names = ("content", "payload", "body", "priority")
+        asked = [f"{name} {value!r}" for name in names if (value := getattr(self, name)) is not None]
+        return f"message with {' and '.join(asked)}" if asked else "message"
+
+
+def sent_to(client: RmqClient, wanted: Wanted) -> list[SentMessage[Any]]:
+    """Return what is wanted of the backlog of a topic, or of a stream, slot by slot."""
+    return [message for message in _all(client, wanted.topic) if wanted.fits(message)]
+
+
+def check_sent(client: RmqClient, wanted: Wanted) -> SentMessage[Any]:
+    """Return the first message that is wanted.
+
+    Raises:
+        AssertionError: There is none; it says what there is.
+    """
+    for message in _all(client, wanted.topic):
+        if wanted.fits(message):
+            return message
+    there = list(_all(client, wanted.topic))
+    found = f"which holds {len(there)}:{_listed(there)}" if there else "which is empty"
+    raise AssertionError(f"no {wanted} is in the backlog of topic {_name_of(wanted.topic)}, {found}")
+
+
+def refuse_sent(found: list[SentMessage[Any]], wanted: Wanted) -> None:
+    """Raise `AssertionError` if something was found."""
+    if found:
+        raise AssertionError(f"a {wanted} is in the backlog of topic {_name_of(wanted.topic)}:{_listed(found)}")
+
+
+def _all(client: RmqClient, topic: Topic[Any] | str) -> Iterator[SentMessage[Any]]:
+    known = client._known.resolved(topic)  # pyright: ignore[reportPrivateUsage]
+    if known.type is TopicType.STREAM:
+        for entry in client.stream(known).range():
+            yield SentMessage(known, entry.content, entry.body, entry.body, None, None, 1)
+        return
+    view = client.inspect(known)
+    for slot in view.stats().slots:
+        if slot.backlog:
+            for found in view.pages(slot.slot, "store"):
+                kept = (found.body, found.value, found.due_ms, found.priority, found.merged)
+                yield SentMessage(known, found.content, *kept)
+
+
+def _name_of(topic: Topic[Any] | str) -> str:
+    return topic if isinstance(topic, str) else topic.name
+
+
+def _listed(messages: list[SentMessage[Any]]) -> str:
+    lines = [f"\n  {_shown(message)}" for message in messages[:MOST_SHOWN]]
+    more = len(messages) - MOST_SHOWN
+    return "".join(lines) + (f"\n  and {more} more" if more > 0 else "")
+
+
+def _shown(message: SentMessage[Any]) -> str:
+    parts = {"body": message.value, "due": message.due, "priority": message.priority}
+    return ", ".join([repr(message.text), *(f"{name} {value}" for name, value in parts.items() if value is not None)])

@@ -1,0 +1,77 @@
+"""The server of a test run, and clients on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rmq._processes.embedded import EmbeddedServer
+from rmq._transport.connections import Connections
+from rmq._transport.urls import parse_url
+from rmq.client import RmqClient
+from rmq.testing.clock import CLOCK_KEY, Clock, connect_on_clock
+
+if TYPE_CHECKING:
+    from rmq import aio
+
+
+class ClientOnClock(RmqClient):
+    """A client that goes by the clock of the tests."""
+
+    _connect = staticmethod(connect_on_clock)
+
+
+class Server:
+    """An embedded Redis for tests; start one for many tests, and `flush` it before each. The fixtures do so.
+
+    It is of this process alone: each worker of pytest-xdist has its own.
+
+    Attributes:
+        url: Its URL, for programs that take one. Only clients that this object makes go by a `clock` that stands still.
+
+    Raises:
+        EmbeddedServerError: The server does not start.
+
+    Examples:
+        >>> from rmq.testing import Server, run_until_empty
+        >>> with Server() as server, server.client() as rmq:
+        ...     jobs = Topic("jobs", TopicType.PRIORITY)
+        ...     @rmq.listener(jobs)
+        ...     def work(delivery): print(delivery.text)
+        ...     _ = rmq.producer(jobs).send(PriorityMessage("job:1", 5))
+        ...     ran = run_until_empty(rmq)
+        job:1
+    """
+
+    def __init__(self) -> None:
+        self._server = EmbeddedServer.start()
+        self.url = self._server.url
+        self._connections = Connections(parse_url(self.url))
+
+    def client(self, **options: Any) -> RmqClient:
+        """Return a client of this server; it takes the options of `RmqClient`. Close it."""
+        return ClientOnClock(self.url, **options)
+
+    def async_client(self, **options: Any) -> aio.RmqClient:
+        """Return an asyncio client of this server; it takes the options of `rmq.aio.RmqClient`. Close it."""
+        from rmq.testing.awaited import AsyncClientOnClock  # without asyncio nobody needs greenlet
+
+        return AsyncClientOnClock(self.url, **options)
+
+    def clock(self) -> Clock:
+        """Let the time of this server's clients stand still; return what moves it."""
+        return Clock(self._connections)
+
+    def flush(self) -> None:
+        """Forget all messages and topics, and let the time go on."""
+        self._connections.command("FLUSHALL", key=CLOCK_KEY)
+
+    def close(self) -> None:
+        """End the server."""
+        self._connections.close()
+        self._server.close()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
