@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 HEAD = """
 from dataclasses import dataclass
 from rmq import Delivery, DeliveryColumns, RmqClient, StreamDelivery, Topic, TopicType, aio, listener
+from rmq.testing import assert_sent, run_at_most, run_until_empty, sent
 
 @dataclass
 class Price:
@@ -91,6 +92,15 @@ async def pull() -> None:
     reveal_type((await consumer.poll())[0].payload)  # Price
 
 both(Price("mug"), client.consumer(price).poll()[0])
+
+reveal_type(run_until_empty(client))  # Ran
+reveal_type(run_at_most(client, 1))  # Ran
+reveal_type(assert_sent(client, price, payload=Price("mug")).payload)  # Price
+reveal_type(sent(client, price)[0].payload)  # Price
+
+async def test() -> None:
+    reveal_type(await run_until_empty(client_))  # Ran
+    reveal_type((await assert_sent(client_, price)).payload)  # Price
 """
 
 WRONG = f"""{HEAD}
@@ -116,6 +126,9 @@ def no_async(price: Price) -> None: ...
 
 def read(delivery: Delivery[Price]) -> None:
     delivery.payload.colour  # error
+
+assert_sent(client, price, payload=Order(1))  # error
+run_until_empty(client_).acked  # error
 """
 
 

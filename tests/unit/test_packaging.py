@@ -85,7 +85,11 @@ def test_wheel_has_every_module_and_data_file(wheel: Path) -> None:
 
 
 def test_wheel_has_nothing_but_the_package(wheel: Path) -> None:
-    assert {name.split("/")[0].partition("-")[0] for name in contents(wheel)} == {"rmq", "pyspark_rmq.py"}
+    assert {name.split("/")[0].partition("-")[0] for name in contents(wheel)} == {
+        "rmq",
+        "pyspark_rmq.py",
+        "pytest_rmq.py",
+    }
 
 
 def test_spark_finds_the_data_source_by_itself(wheel: Path) -> None:

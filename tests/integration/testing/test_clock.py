@@ -10,6 +10,7 @@ from rmq import FixedTimeMessage, InvalidValueError, RangeMergeMessage, RmqClien
 from rmq._transport.script_library import default_scripts
 from rmq.testing import Clock, Server, assert_sent
 from rmq.testing.clock import CLOCK_KEY, scripts_on_clock
+from tests.support.waiting import wait_until
 
 WINDOWS = Topic("windows", TopicType.RANGE_MERGE)
 LETTERS = Topic("letters", TopicType.FIXED_TIME)
@@ -51,6 +52,15 @@ def test_a_clock_begins_now_and_moves_to_a_moment(clock: Clock) -> None:
         clock.move_to(there - timedelta(milliseconds=1))
     with pytest.raises(InvalidValueError, match="by is -1"):
         clock.advance(-1)
+
+
+def test_started_listeners_follow_the_clock(rmq: RmqClient, clock: Clock) -> None:
+    seen: list[str] = []
+    rmq.listener(WINDOWS)(lambda delivery: seen.append(delivery.text))
+    rmq.producer(WINDOWS).send(RangeMergeMessage("item:1", HOUR_MS))
+    rmq.start()
+    clock.advance(HOUR_MS)
+    wait_until(lambda: seen == ["item:1"])
 
 
 def test_the_next_flush_lets_the_time_go_on(server: Server, rmq: RmqClient, clock: Clock) -> None:
