@@ -1,7 +1,7 @@
 # Two images: `rmq`, the last stage and so the default, and `spark`, which also has Spark and Java.
 FROM python:3.11.9-slim-bookworm AS build
 WORKDIR /src
-COPY constraints.txt pyproject.toml pyspark_rmq.py README.md LICENSE* ./
+COPY constraints.txt pyproject.toml pyspark_rmq.py pytest_rmq.py README.md LICENSE* ./
 COPY rmq rmq
 COPY lua lua
 # Wheels alone, so that no C compiler is needed, on ARM neither.

@@ -100,24 +100,27 @@ def run(client: RmqClient, added: Sequence[Listener], rules: Rules) -> Ran:
         runners = [_Runner(client, each, tally.errors) for each in added]
         for runner in runners:
             stack.callback(runner.close)
-        while _turn(runners, tally, rules) or (rules.clock is not None and _move_on(rules.clock, runners)):
-            if tally.handled >= rules.most:
-                if rules.must_end and any(runner.step(1) for runner in runners):
-                    raise AssertionError(
-                        f"{rules.most} messages were handled and there are more: does a handler send to its own topic, "
-                        "or fail without end? Use run_at_most, or a larger limit"
-                    )
+        most = rules.most + rules.must_end  # one more shows that there are too many
+        while tally.handled < most:
+            if _turn(runners, tally, most, rules.raises):
+                continue
+            if rules.clock is None or not _move_on(rules.clock, runners):
                 break
+    if tally.handled > rules.most:
+        raise AssertionError(
+            f"more than {rules.most} messages were due: does a handler send to its own topic, or fail without end? "
+            "Use run_at_most, or a larger limit"
+        )
     return tally.ran()
 
 
-def _turn(runners: Sequence[_Runner], tally: _Tally, rules: Rules) -> bool:
+def _turn(runners: Sequence[_Runner], tally: _Tally, most: int, raises: bool) -> bool:
     """Let each listener handle what its handler takes at once; return whether there was anything."""
     before = tally.handled
     for runner in runners:
-        if (room := rules.most - tally.handled) > 0:
+        if (room := most - tally.handled) > 0:
             tally.add(runner.step(room))
-            if rules.raises and tally.errors:
+            if raises and tally.errors:
                 raise tally.errors[0]
     return tally.handled > before
 

@@ -1,4 +1,4 @@
-"""The plugin of pytest as users have it: an example project and the wheel of RMQ, installed in a folder of their own."""
+"""The plugin of pytest as users have it: the wheels of RMQ and of an example project, in a folder of their own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOP = ROOT / "examples/tested_shop"
-FILES = ("shop.py", "tests/test_shop.py", "tests/test_shop_async.py")
+TESTS = ("test_shop.py", "test_shop_async.py")
+FILES = ("shop.py", *(f"tests/{name}" for name in TESTS))
 PAGE = (ROOT / "docs/guide/testing.md").read_text("utf-8")
 
 ONE_TEST = """

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from email import message_from_bytes
 from pathlib import Path
@@ -90,6 +92,22 @@ def test_wheel_has_nothing_but_the_package(wheel: Path) -> None:
         "pyspark_rmq.py",
         "pytest_rmq.py",
     }
+
+
+def test_the_image_is_built_of_all_that_the_wheel_has() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    wanted: list[str] = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
+    kept = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    copied = re.findall(r"^COPY (.*) \S+$", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE)
+    assert [name for name in wanted if f"!{name}" not in kept] == []
+    assert [name for name in wanted if name not in " ".join(copied).split()] == []
+
+
+def test_pytest_finds_the_plugin_and_nobody_else_needs_pytest(wheel: Path) -> None:
+    assert b"[pytest11]\nrmq = pytest_rmq" in metadata(wheel, "entry_points.txt")
+    requirements = message_from_bytes(metadata(wheel, "METADATA")).get_all("Requires-Dist", [])
+    extras = {each.partition("extra == ")[2].strip("'\"") for each in requirements if each.startswith("pytest>")}
+    assert extras == {"testing", "dev"}
 
 
 def test_spark_finds_the_data_source_by_itself(wheel: Path) -> None:

@@ -49,6 +49,25 @@ def test_handlers_run_in_the_callers_task(server: Server) -> None:
     asyncio.run(main())
 
 
+def test_handlers_send_while_they_run(server: Server) -> None:
+    async def main() -> None:
+        async with server.async_client() as client:
+            producer = await client.producer(JOBS)
+
+            @client.listener(JOBS, batch=2)
+            async def again(deliveries: list[aio.Delivery]) -> None:
+                sends = [
+                    producer.send(PriorityMessage(each.text + "+", 5)) for each in deliveries if len(each.text) < 3
+                ]
+                await asyncio.gather(*sends)
+
+            await producer.send_many(PriorityMessage(text, 5) for text in "ab")
+            assert await run_until_empty(client) == Ran(acked=6)
+
+    server.flush()
+    asyncio.run(main())
+
+
 def test_errors_are_raised_and_counted(server: Server) -> None:
     async def main() -> None:
         async with server.async_client() as client:
