@@ -12,6 +12,7 @@ from rmq._model.times import moment_of
 from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadT
 from rmq.client import RmqClient
+from rmq.errors import PayloadError
 
 MOST_SHOWN = 10
 
@@ -89,7 +90,10 @@ class Wanted:
             return False
         if self.priority is not None and message.priority != self.priority:
             return False
-        return self.payload is None or self.payload in message.payloads
+        try:
+            return self.payload is None or self.payload in message.payloads
+        except PayloadError:  # it has another one, or none
+            return False
 
     def __str__(self) -> str:
         names = ("content", "payload", "body", "priority")

@@ -6,7 +6,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rmq import FixedTimeMessage, InvalidValueError, RangeMergeMessage, RmqClient, Topic, TopicType
+from rmq import (
+    FixedTimeMessage,
+    InvalidValueError,
+    Keep,
+    Leading,
+    Merge,
+    PriorityMessage,
+    RangeMergeMessage,
+    RmqClient,
+    Topic,
+    TopicType,
+)
 from rmq._transport.script_library import default_scripts
 from rmq.testing import Clock, Server, assert_sent
 from rmq.testing.clock import CLOCK_KEY, scripts_on_clock
@@ -41,6 +52,22 @@ def test_leases_end_by_the_clock(rmq: RmqClient, clock: Clock) -> None:
     assert again.attempt == 2
     assert not first.ack()
     assert again.ack()
+
+
+def test_times_to_live_and_windows_go_by_the_clock(rmq: RmqClient, clock: Clock) -> None:
+    old = Topic("old", TopicType.PRIORITY, ttl=timedelta(hours=1))
+    rmq.producer(old).send(PriorityMessage("a", 5))
+    clock.advance(HOUR_MS + 1)
+    assert rmq.consumer(old).poll() == []
+    assert rmq.inspect(old).stats().total("ttl_expired") == 1
+    leading = Topic("leading", TopicType.RANGE_MERGE, merge=Merge(Keep(), window=Leading(timedelta(hours=1))))
+    producer, consumer = rmq.producer(leading), rmq.consumer(leading)
+    producer.send(RangeMergeMessage("a"))
+    assert len(consumer.poll()) == 1  # it leads
+    producer.send(RangeMergeMessage("a"))
+    assert consumer.poll() == []
+    clock.advance(HOUR_MS)
+    assert len(consumer.poll()) == 1
 
 
 def test_a_clock_begins_now_and_moves_to_a_moment(clock: Clock) -> None:

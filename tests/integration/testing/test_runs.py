@@ -308,6 +308,15 @@ def test_what_was_sent_is_named(rmq: RmqClient, clock: Clock) -> None:
     assert len(sent(rmq, "jobs")) == 12
 
 
+def test_a_body_that_does_not_decode_has_another_payload(rmq: RmqClient) -> None:
+    rmq.producer(PRICES).send(RangeMergeMessage("item:cup", 5_000, body="no JSON"))
+    rmq.producer(PRICES).send(RangeMergeMessage("item:jar", 5_000))
+    with pytest.raises(AssertionError, match="holds 2:\n  'item:cup', body b'no JSON'"):
+        assert_sent(rmq, PRICES, payload=Price("mug", 399))
+    rmq.producer(PRICES).send(PRICES.message("item:mug", Price("mug", 399), time_range=6_000))
+    assert assert_sent(rmq, PRICES, payload=Price("mug", 399)).text == "item:mug"
+
+
 def test_all_parts_of_a_delivery_are_looked_at(rmq: RmqClient) -> None:
     topic = Topic("collected", TopicType.RANGE_MERGE, payload=Price, merge=Merge(Collect()))
     prices = [Price("mug", 1), Price("mug", 2)]
