@@ -21,6 +21,7 @@ record = $(if $(RECORD),$(BIN)/python -m tests.support.record $(1) --)
 
 CREATED := $(VENV)/.created
 CORE := $(VENV)/.installed-core
+DEMO := $(VENV)/.installed-demo
 DEV := $(VENV)/.installed-dev
 BENCH := $(VENV)/.installed-bench
 SPARK := $(VENV)/.installed-spark
@@ -40,6 +41,10 @@ $(CORE): $(CREATED) pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[embedded]'
 	@touch $@
 
+$(DEMO): $(CORE)
+	$(INSTALL) --editable '.[embedded,demo]'
+	@touch $@
+
 $(DEV): $(CORE)
 	$(INSTALL) --editable '.[dev]'
 	@touch $@
@@ -52,8 +57,8 @@ $(SPARK): $(CORE)
 	$(INSTALL) --editable '.[spark-local]'
 	@touch $@
 
-demo: $(CORE)  ## Run the price-picture job on real orders, about 20 seconds
-	$(BIN)/rmq demo
+demo: $(DEMO)  ## Draw real pictures of a day of real orders, about 25 seconds; they are in build/demo
+	$(BIN)/rmq demo --pictures build/demo
 
 demo-spark: $(SPARK)  ## Run two of Spark's jobs on a year of real orders, about a minute once installed
 	$(BIN)/rmq spark demo

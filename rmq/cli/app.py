@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -63,11 +64,16 @@ def take_global_options(
 def demo(
     session: Session,
     seconds: Annotated[float, typer.Option(min=1, help="How long the demo's day lasts.")] = 20.0,
+    pictures: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Draw real pictures there, with a contact sheet: rmq[demo].")
+    ] = None,
 ) -> None:
     """Run the price-picture job on real orders, with a live table and the accounts checked."""
     from rmq.demo import run  # loaded only here: it brings its data along
 
-    code = run(url=session.options.url, seconds=seconds, json_output=session.json, console=session.out)
+    code = run(
+        url=session.options.url, seconds=seconds, json_output=session.json, console=session.out, pictures=pictures
+    )
     if code:
         raise typer.Exit(code)
 

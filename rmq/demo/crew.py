@@ -6,9 +6,10 @@ import os
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from typing import IO, Self
 
-from rmq.demo.summary import Handled
+from rmq.demo.handled import Handled
 from rmq.errors import RmqError
 
 WORKERS = 2
@@ -25,24 +26,25 @@ class Crew:
     Args:
         url: Where the topics are.
         seconds_per_minute: How long a minute of order time takes.
+        folder: Where to draw pictures; `None` for none.
     """
 
-    def __init__(self, url: str, seconds_per_minute: float) -> None:
+    def __init__(self, url: str, seconds_per_minute: float, folder: Path | None = None) -> None:
         self._logs: list[IO[str]] = []
         self._workers: list[subprocess.Popen[str]] = []
         try:
             for _ in range(WORKERS):
-                self._start(url, seconds_per_minute)
+                self._start(url, [repr(seconds_per_minute), *([] if folder is None else [str(folder)])])
         except BaseException:
             self.__exit__()
             raise
 
-    def _start(self, url: str, seconds_per_minute: float) -> None:
+    def _start(self, url: str, arguments: list[str]) -> None:
         log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         self._logs.append(log)
         self._workers.append(
             subprocess.Popen(  # noqa: S603
-                [sys.executable, "-m", "rmq.demo.worker", repr(seconds_per_minute)],
+                [sys.executable, "-m", "rmq.demo.worker", *arguments],
                 env={**os.environ, "RMQ_URL": url, "PYTHONIOENCODING": "utf-8"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -75,6 +75,12 @@ class Picture:
         return f"item:{self.item} customer:{self.customer}"
 
 
+def parts_of(content: str) -> tuple[str, str | None]:
+    """Return item and customer of a picture's content; `None` for the customer of an item's own picture."""
+    item, _, customer = content.partition(" customer:")
+    return item.removeprefix("item:"), customer or None
+
+
 @dataclass(slots=True)
 class Minute:
     """What happens in one minute of order time.
@@ -83,6 +89,7 @@ class Minute:
         number: Minutes since the first order.
         lines: How many order lines it has.
         repriced: Items with a new price, once for each change.
+        prices: The newest price of each of them, in pence.
         pictures: Pictures for customers, in the order of the price changes.
         opened: Orders that wait for their payment from now on.
         paid: Orders that are paid.
@@ -92,6 +99,7 @@ class Minute:
     number: int
     lines: int = 0
     repriced: list[str] = field(default_factory=list[str])
+    prices: dict[str, int] = field(default_factory=dict[str, int])
     pictures: list[Picture] = field(default_factory=list[Picture])
     opened: list[str] = field(default_factory=list[str])
     paid: list[str] = field(default_factory=list[str])
@@ -116,6 +124,7 @@ def plan(lines: Iterable[OrderLine]) -> list[Minute]:
             buyers[line.item][line.customer] = None
         if changed:
             minute.repriced.append(line.item)
+            minute.prices[line.item] = round(100 * line.price)
             minute.pictures += [Picture(line.item, each, tier_of(spent[each])) for each in buyers[line.item]]
         if line.is_order and line.invoice not in opened:
             opened.add(line.invoice)
@@ -124,6 +133,20 @@ def plan(lines: Iterable[OrderLine]) -> list[Minute]:
             if delay is not None:
                 minutes.setdefault(now + delay, Minute(now + delay)).paid.append(line.invoice)
     return [minutes[number] for number in sorted(minutes)]
+
+
+def opening_prices(lines: Iterable[OrderLine]) -> dict[str, int]:
+    """Return the first price of each item, in pence: the price list in the morning."""
+    prices: dict[str, int] = {}
+    for line in lines:
+        if line.price > 0:
+            prices.setdefault(line.item, round(100 * line.price))
+    return prices
+
+
+def newest_prices(lines: Iterable[OrderLine]) -> dict[str, int]:
+    """Return the last price of each item, in pence: what each picture has to show in the evening."""
+    return {line.item: round(100 * line.price) for line in lines if line.price > 0}
 
 
 def takings_of(minutes: Iterable[Minute]) -> dict[str, int]:

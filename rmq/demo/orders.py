@@ -24,6 +24,7 @@ class OrderLine:
         at: Minute of the order, without a zone.
         price: Unit price in GBP; 0 or less in a few correction rows.
         customer: Number of the buyer; empty for a guest.
+        name: What the item is called; empty in a few rows.
     """
 
     invoice: str
@@ -32,6 +33,7 @@ class OrderLine:
     at: datetime
     price: Decimal
     customer: str
+    name: str = ""
 
     @property
     def is_order(self) -> bool:
@@ -50,6 +52,7 @@ def read_orders() -> list[OrderLine]:
                 datetime.fromisoformat(row["invoice_date"]),
                 Decimal(row["unit_price"]),
                 row["customer_id"],
+                row["description"].strip(),
             )
             for row in csv.DictReader(text)
         ]

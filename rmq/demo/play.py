@@ -19,6 +19,7 @@ from rmq.demo.jobs import (
     TOPICS,
     Minute,
 )
+from rmq.demo.shop import PriceList
 from rmq.errors import FixedTimePassedError
 
 LEAST_AHEAD_MS = 250
@@ -67,6 +68,7 @@ class Player(threading.Thread):
         client: Where to send.
         plan: The day.
         pace: How fast order time goes.
+        prices: Where renderers look up prices; `None` if none are drawn.
 
     Attributes:
         lines: Order lines played so far.
@@ -76,9 +78,9 @@ class Player(threading.Thread):
         error: What ended the play early.
     """
 
-    def __init__(self, client: RmqClient, plan: Sequence[Minute], pace: Pace) -> None:
+    def __init__(self, client: RmqClient, plan: Sequence[Minute], pace: Pace, prices: PriceList | None = None) -> None:
         super().__init__(name="rmq-demo-player", daemon=True)
-        self._plan, self._pace = plan, pace
+        self._plan, self._pace, self._price_list = plan, pace, prices
         self._now_ms = redis_clock(client)
         self._prices, self._pictures, self._closings, self._takings = map(client.producer, TOPICS)
         self._control = client.control(CLOSE_ORDER)
@@ -113,6 +115,8 @@ class Player(threading.Thread):
             self.error = error
 
     def _play(self, minute: Minute) -> None:
+        if self._price_list is not None and minute.prices:
+            self._price_list.write(minute.prices)  # before the messages: each delivery after them draws this price
         self._note(PRICE_PICTURE.name, [f"item:{item}" for item in minute.repriced])
         window_ms = self._pace.ms_of(MERGE_WINDOW_MIN)
         # no price in the message: it may merge with an earlier one, and the worker looks up the price that holds then

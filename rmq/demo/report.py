@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import groupby, islice
+from string import capwords
 
 from rich import box
 from rich.console import Group, RenderableType
+from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from rmq import DeadMessage
 from rmq.demo.crew import WORKERS
-from rmq.demo.jobs import TAKINGS, Tier
+from rmq.demo.drawn import Drawn
+from rmq.demo.jobs import TAKINGS, Tier, parts_of
 from rmq.demo.orders import OrderLine
 from rmq.demo.summary import Account, Run, total
 
@@ -24,6 +27,7 @@ _LIVE = {
 }  # fmt: skip
 _STYLES = {"waiting": "yellow", "dead": "red"}
 _WIDEST_FIGURE = len("1,404")
+_CARDS, _CARD_WIDTH = 3, 25
 _DEAD_SHOWN = 2
 """Of each topic."""
 
@@ -95,7 +99,45 @@ def summary(run: Run) -> RenderableType:
     verdict = Text("Nothing was lost, and nothing is left.", "bold green")
     if run.exit_code:
         verdict = Text("The accounts are not in order: see above.", "bold red")
-    return Group("", happened, "", sums, "", tiers, "", summed, *_dead(run.dead), "", checks, "", played, verdict)
+    return Group(
+        "",
+        happened,
+        "",
+        sums,
+        "",
+        tiers,
+        "",
+        summed,
+        *_pictures(run),
+        *_dead(run.dead),
+        "",
+        checks,
+        "",
+        played,
+        verdict,
+    )
+
+
+def _pictures(run: Run) -> list[RenderableType]:
+    """Return what was drawn, with some of it, and what merging saved; nothing for a run that draws none."""
+    if run.drawn is None:
+        return []
+    saved = _table("real pictures", "asked for", "drawn", "saved", "one takes", "saved time")
+    for each in run.savings():
+        times = f"{each.render_ms:,.1f} ms", f"{each.saved_s:,.1f} s"
+        saved.add_row(f"  {_short(each.topic)}", *_numbers(each.asked, each.drawn, each.saved), *times)
+    shown = Table.grid(padding=(0, 1, 0, 0))
+    shown.add_row(*(_card(run.drawn, content) for content in run.drawn.most_asked(run.records, _CARDS)))
+    where = Text.assemble("Contact sheet: ", (str(run.drawn.sheet), "bold"), overflow="fold")
+    return ["", saved, "", shown, where]
+
+
+def _card(drawn: Drawn, content: str) -> RenderableType:
+    item = parts_of(content)[0]
+    price = f"GBP {drawn.found[content] / 100:,.2f}"
+    name = Text(capwords(drawn.names.get(item, item)), "dim", no_wrap=True, overflow="crop")
+    words = f"after {drawn.asked[content]} new prices"
+    return Panel(Group(Text(price, "bold", justify="center"), name, words), width=_CARD_WIDTH)
 
 
 def _short(topic: str) -> str:

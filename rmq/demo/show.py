@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
+from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
@@ -15,6 +16,7 @@ from rich.live import Live
 from rmq import DeadFilter, RmqClient
 from rmq.demo import report
 from rmq.demo.crew import Crew
+from rmq.demo.gallery import Gallery
 from rmq.demo.jobs import CLOSE_AFTER_MIN, MERGE_WINDOW_MIN, TOPICS, plan, takings_of
 from rmq.demo.orders import OrderLine, read_orders
 from rmq.demo.play import Pace, Player, redis_clock
@@ -31,7 +33,12 @@ _INTERRUPTED = 130
 
 
 def run(
-    *, url: str | None = None, seconds: float = 20.0, json_output: bool = False, console: Console | None = None
+    *,
+    url: str | None = None,
+    seconds: float = 20.0,
+    json_output: bool = False,
+    console: Console | None = None,
+    pictures: Path | None = None,
 ) -> int:
     """Play a day of orders, show what the queue does with it, and check that nothing was lost.
 
@@ -40,32 +47,39 @@ def run(
         seconds: In how many seconds the day passes, 1 to 3,600.
         json_output: Show nothing but the summary, as one JSON document.
         console: Where to show it; standard output by default.
+        pictures: A folder to draw real pictures into, with Pillow; `None` draws none.
 
     Returns:
         The exit code: 0 if all is in order, 1 if a promise was broken or something is left, 130 after Ctrl-C.
 
     Raises:
         InvalidValueError: `seconds` out of range.
-        RmqError: Redis or a worker process failed.
+        RmqError: Redis or a worker process failed, or the pictures cannot be drawn.
     """
     if not 1 <= seconds <= 3_600:
         raise InvalidValueError(f"seconds is {seconds!r}; it must lie between 1 and 3,600")
+    gallery = None if pictures is None else Gallery(pictures)
     console = console or Console(highlight=False)
     try:
-        finished = _play(url, seconds, Console(quiet=True) if json_output else console)
+        finished = _play(url, seconds, Console(quiet=True) if json_output else console, gallery)
     except KeyboardInterrupt:
         print("The demo was stopped.", file=sys.stderr)
         return _INTERRUPTED
+    finally:
+        if gallery is not None:
+            gallery.close()
     if json_output:
         console.file.write(json.dumps(finished.to_json(), indent=2) + "\n")
     else:
         console.print(report.summary(finished))
+        if pictures is None:
+            console.print("\nReal pictures: pip install 'rmq[demo]', then rmq demo --pictures FOLDER.", style="dim")
         console.print("\nOn a Redis of your own: rmq demo --url redis://localhost, then rmq stats.", style="dim")
         console.print("How it works: docs/guide/demo.md. What RMQ is for: README.md.", style="dim")
     return finished.exit_code
 
 
-def _play(url: str | None, seconds: float, console: Console) -> Run:
+def _play(url: str | None, seconds: float, console: Console, gallery: Gallery | None) -> Run:
     """Play the day from start to end, and leave no process behind."""
     orders = read_orders()
     day = plan(orders)
@@ -77,10 +91,12 @@ def _play(url: str | None, seconds: float, console: Console) -> Run:
             return tuple(Account.between(before[each.name], client.inspect(each).stats()) for each in TOPICS)
 
         began_ms = redis_clock(client)()
-        with Crew(client.url, pace.seconds_of(1)) as crew:
+        if gallery is not None:
+            gallery.open_shop(orders)
+        with Crew(client.url, pace.seconds_of(1), gallery and gallery.pictures) as crew:
             console.print(report.opening(orders, seconds, client.shown_url), soft_wrap=True)
             crew.wait_ready()
-            player = Player(client, day, pace)
+            player = Player(client, day, pace, gallery and gallery.prices)
             windows_s = pace.seconds_of(max(MERGE_WINDOW_MIN, CLOSE_AFTER_MIN))
             started_s = time.monotonic()
             try:
@@ -93,7 +109,8 @@ def _play(url: str | None, seconds: float, console: Console) -> Run:
         mine = DeadFilter(died_after=began_ms)
         dead = [message for topic in TOPICS for message in client.dead(topic).list(mine)]
         sent_s, takings = player.last_sent_s, takings_of(day)
-        return Run(seconds, elapsed_s, player.lines, accounts(), records, sent_s, dead, takings)
+        drawn = gallery and gallery.finish(orders, day, records)
+        return Run(seconds, elapsed_s, player.lines, accounts(), records, sent_s, dead, takings, drawn)
 
 
 def _watch(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from rmq import DeadMessage
 from rmq._model.figures import TopicStats
+from rmq.demo.drawn import PICTURE_TOPICS, Drawn, Saving, claims_by_tier, out_of_turn, renders, saving
+from rmq.demo.handled import Handled
 from rmq.demo.jobs import CUSTOMER_PICTURE, TAKINGS, Tier
 
 
@@ -59,44 +60,6 @@ def total(accounts: Iterable[Account]) -> Account:
     """Return the sum of some accounts, at least one."""
     rows = [astuple(account)[1:] for account in accounts]
     return Account("all", *map(sum, zip(*rows, strict=True)))
-
-
-@dataclass(frozen=True, slots=True)
-class Handled:
-    """One run of a handler, as its worker wrote it down.
-
-    Attributes:
-        topic: Topic name.
-        content: The content, as text.
-        done: Whether it ended without an error.
-        started_s: When it began, on the clock `time.monotonic`, which all processes of a machine share.
-        ended_s: When it ended.
-        late_ms: How long after its due time it began, by Redis' time; `None` for a retry.
-        early: Whether it was claimed before its due time.
-        tier: Tier of the customer, for customers' pictures.
-        pence: What it came to, for takings.
-        first_sent_ms: When the first of its sends arrived, for takings: a value that comes back has the same.
-    """
-
-    topic: str
-    content: str
-    done: bool
-    started_s: float
-    ended_s: float
-    late_ms: int | None
-    early: bool
-    tier: str | None
-    pence: int | None = None
-    first_sent_ms: int | None = None
-
-    def to_json(self) -> str:
-        """Return it as one line of JSON."""
-        return json.dumps(astuple(self))
-
-    @classmethod
-    def from_json(cls, line: str) -> Handled:
-        """Rebuild it."""
-        return cls(*json.loads(line))
 
 
 def overlaps(records: Iterable[Handled]) -> int:
@@ -184,6 +147,7 @@ class Run:
         last_sent_s: Per topic and content when it was last sent.
         dead: What died.
         takings: What the takings of each content are by the orders, in pence.
+        drawn: The pictures; `None` for a run that draws none.
     """
 
     seconds: float
@@ -194,6 +158,7 @@ class Run:
     last_sent_s: Mapping[tuple[str, str], float]
     dead: Sequence[DeadMessage]
     takings: Mapping[str, int]
+    drawn: Drawn | None = None
 
     def lateness(self, topic: str) -> Spread:
         """Return how late a topic's first deliveries began."""
@@ -229,6 +194,8 @@ class Run:
             _check("not early", "none before its time", early, "before their time:"),
             _check("up to date", "each was done after its last send, or died", old, "not done since their last send:"),
             self._sums(),
+            self._tiers(),
+            *self._pictures(),
         ]
 
     def _sums(self) -> Check:
@@ -236,7 +203,29 @@ class Run:
             return Check("sums", True, "not compared: an earlier run had left some takings")
         sums = self.booked
         differ = [each for each in sorted({*sums, *self.takings}) if sums.get(each) != self.takings.get(each)]
-        return _check("sums", "each customer's takings are those of the orders, to the penny", differ, "other sums:")
+        return _check("sums", "each customer's takings are what the orders say", differ, "other sums:")
+
+    def _tiers(self) -> Check:
+        claims = list(claims_by_tier(self.records))
+        words = f"larger customers first, in {len(claims):,} claims with several tiers"
+        return _check("tiers", words, out_of_turn(claims), "claims with a smaller customer first:")
+
+    def _pictures(self) -> Iterator[Check]:
+        if self.drawn is None:
+            return
+        done = {each.content for each in self.records if each.pictured}
+        acked = {account.topic: account.acked for account in self.accounts}
+        wrong = [topic for topic in PICTURE_TOPICS if acked.get(topic, 0) != renders(self.records, topic)]
+        wrong += sorted(done ^ set(self.drawn.found))
+        yield _check("pictures", "one drawn for each acked delivery, one file for each content", wrong, "wrong:")
+        yield _check("newest price", "no picture is older than its item's newest price", self.drawn.old(), "old:")
+
+    def savings(self) -> list[Saving]:
+        """Return what merging saved, for each topic of pictures; none for a run that draws none."""
+        if self.drawn is None:
+            return []
+        mine = [account for account in self.accounts if account.topic in PICTURE_TOPICS]
+        return [saving(each.topic, each.accepted, each.merged, self.records) for each in mine]
 
     @property
     def exit_code(self) -> int:
@@ -259,6 +248,16 @@ class Run:
             "topics": topics,
             "lateness_by_tier": {tier.name.lower(): asdict(self.lateness_of_tier(tier)) for tier in reversed(Tier)},
             "takings_pence": {"booked": sum(self.booked.values()), "by_the_orders": sum(self.takings.values())},
+            "pictures": {
+                each.topic: {
+                    "asked": each.asked,
+                    "drawn": each.drawn,
+                    "saved": each.saved,
+                    "saved_s": round(each.saved_s, 3),
+                }
+                for each in self.savings()
+            },
+            "contact_sheet": None if self.drawn is None else str(self.drawn.sheet),
             "checks": {check.name: {"kept": check.kept, "words": check.words} for check in self.checks()},
             "dead": [
                 {

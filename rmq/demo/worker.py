@@ -1,6 +1,8 @@
 """A worker process of the demo: draws pictures, closes orders, books takings, and writes down what it did.
 
-    RMQ_URL=... python -m rmq.demo.worker SECONDS_PER_MINUTE
+    RMQ_URL=... python -m rmq.demo.worker SECONDS_PER_MINUTE [FOLDER]
+
+With a folder it draws real pictures into it; without one it only sleeps as long.
 
 Says `ready` when it is listening. Ends when its input ends, so also when the demo was killed, and then writes down its
 `Handled` records, one JSON list a line.
@@ -13,15 +15,18 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from rmq import Delivery, RmqClient
-from rmq.demo.jobs import CLOSE_ORDER, CUSTOMER_PICTURE, PRICE_PICTURE, TAKINGS, TOPICS, fail_if_fated
+from rmq.demo.drawn import PICTURE_TOPICS
+from rmq.demo.handled import Handled
+from rmq.demo.jobs import CLOSE_ORDER, CUSTOMER_PICTURE, PRICE_PICTURE, TAKINGS, TOPICS, Tier, fail_if_fated
+from rmq.demo.orders import read_orders
 from rmq.demo.play import redis_clock
-from rmq.demo.summary import Handled
 
 WORK_MIN = {PRICE_PICTURE.name: 0.2, CUSTOMER_PICTURE.name: 0.25, CLOSE_ORDER.name: 0.1, TAKINGS.name: 0.1}
-"""How long a job takes, in minutes of order time."""
+"""How long a job takes, in minutes of order time; for a picture, how long its photo takes to come."""
 
 THREADS = {PRICE_PICTURE.name: 4, CUSTOMER_PICTURE.name: 1, CLOSE_ORDER.name: 1, TAKINGS.name: 1}
 """Few for the customers' pictures: a big order then makes a queue, and one sees who comes first."""
@@ -32,7 +37,13 @@ _DEADLINE_S = 5.0
 """Short: when the demo is killed, its Redis goes as well, and its workers soon after."""
 
 
-def handler(now_ms: Callable[[], int], seconds_per_minute: float, records: list[Handled]) -> Callable[[Delivery], None]:
+Render: TypeAlias = Callable[[str, Tier | None], int]
+"""Draws the picture of a content for a tier, and returns the price in pence that it shows."""
+
+
+def handler(
+    now_ms: Callable[[], int], seconds_per_minute: float, records: list[Handled], render: Render | None = None
+) -> Callable[[Delivery], None]:
     """Return what handles all topics of the demo, and adds to the records."""
 
     def handle(delivery: Delivery) -> None:
@@ -44,13 +55,17 @@ def handler(now_ms: Callable[[], int], seconds_per_minute: float, records: list[
         if due_ms is None and delivery.attempt == 1:
             due_ms = body.get("sent_ms")  # a priority message is due when it is sent
         late_ms = None if due_ms is None else max(0, entered_ms - due_ms)
-        topic, content, done = delivery.topic.name, delivery.text, False
+        topic, content, done, price = delivery.topic.name, delivery.text, False, None
+        tier, claim = body.get("tier"), f"{delivery.slot}:{delivery.claim_score // 1_000}"
         try:
             time.sleep(WORK_MIN[topic] * seconds_per_minute)
             fail_if_fated(content, delivery.attempt)
+            if render is not None and topic in PICTURE_TOPICS:
+                price = render(content, tier and Tier[tier])
             done = True
         finally:
-            handled = Handled(topic, content, done, started_s, time.monotonic(), late_ms, early, body.get("tier"))
+            handled = Handled(topic, content, done, started_s, time.monotonic(), late_ms, early, tier)
+            handled = replace(handled, attempt=delivery.attempt, claim=claim, price=price)
             if summed:
                 handled = replace(handled, pence=delivery.value, first_sent_ms=delivery.first_sent_ms)
             records.append(handled)  # it is atomic: the threads need no lock
@@ -58,11 +73,19 @@ def handler(now_ms: Callable[[], int], seconds_per_minute: float, records: list[
     return handle
 
 
+def renderer(folder: str) -> Render:
+    """Return what draws pictures into a folder."""
+    from rmq.demo.pictures import Renderer  # only here: it needs Pillow
+
+    return Renderer(Path(folder), {line.item: line.name for line in read_orders()}).render
+
+
 def main() -> None:
     """Work until the input ends."""
+    render = renderer(sys.argv[2]) if len(sys.argv) > 2 else None
     records: list[Handled] = []
     with RmqClient(deadline_s=_DEADLINE_S) as client:
-        handle = handler(redis_clock(client), float(sys.argv[1]), records)
+        handle = handler(redis_clock(client), float(sys.argv[1]), records, render)
         for topic in TOPICS:
             client.listener(topic, threads=THREADS[topic.name])(handle)
         client.start()

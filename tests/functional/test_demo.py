@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from PIL import Image
 
 from rmq import RmqClient
+from rmq.demo.jobs import newest_prices, parts_of
+from rmq.demo.orders import read_orders
+from rmq.demo.pictures import read_prices
 from tests.support.servers import RedisServer
 
 RUN = "import sys; from rmq.demo import run; sys.exit(run(url=sys.argv[1] or None, seconds=3, json_output={json}))"
@@ -54,6 +60,23 @@ def check(summary: dict[str, object]) -> None:
     assert summary["takings_pence"] == {"booked": 8_141_778, "by_the_orders": 8_141_778}
 
 
+def check_pictures(summary: dict[str, Any], folder: Path) -> None:
+    """Count and read the pictures, without trusting the demo's own checks."""
+    newest = newest_prices(read_orders())
+    found = read_prices(folder / "pictures")
+    assert len(found) > 1_900
+    assert {content: pence for content, pence in found.items() if pence != newest[parts_of(content)[0]]} == {}
+    for name, saved in summary["pictures"].items():
+        topic = summary["topics"][name]
+        assert saved["drawn"] == topic["acked"] == saved["asked"] - saved["saved"] - topic["dead"]
+        assert saved["saved"] == topic["merged"] > 0
+    claims = summary["checks"]["tiers"]["words"]
+    assert int(re.findall(r"\d+", claims)[0]) > 5, claims
+    with Image.open(summary["contact_sheet"]) as sheet:
+        assert sheet.width > 1_000
+        assert sheet.height > 900
+
+
 @pytest.mark.timeout(90)
 def test_the_accounts_are_right_with_an_embedded_redis() -> None:
     demo = start()
@@ -65,15 +88,16 @@ def test_the_accounts_are_right_with_an_embedded_redis() -> None:
 
 
 @pytest.mark.timeout(90)
-def test_the_command_line_passes_its_options_and_the_exit_code_on() -> None:
+def test_the_command_line_passes_its_options_and_the_exit_code_on(tmp_path: Path) -> None:
     with RedisServer() as server:
         command = [sys.executable, "-c", "from rmq.cli import main; main()"]
-        options = ["demo", "--seconds", "2", "--json", "--url", server.url]
+        options = ["demo", "--seconds", "2", "--json", "--url", server.url, "--pictures", str(tmp_path)]
         done = subprocess.run([*command, *options], capture_output=True, encoding="utf-8", timeout=80)
         assert done.returncode == 0, done.stderr
         summary = json.loads(done.stdout)
         check(summary)
         assert summary["seconds"] == 2
+        check_pictures(summary, tmp_path)
         with RmqClient(server.url) as client:
             assert client.inspect("demo.close-order").stats().total("acked") > 0
 

@@ -11,9 +11,10 @@ from rich.console import Console
 
 from rmq import DeadMessage
 from rmq.demo import report
+from rmq.demo.handled import Handled
 from rmq.demo.jobs import CUSTOMER_PICTURE, PRICE_PICTURE, TAKINGS, Tier
 from rmq.demo.orders import read_orders
-from rmq.demo.summary import Account, Handled, Run, booked, outdated, overlaps, spread, total
+from rmq.demo.summary import Account, Run, booked, outdated, overlaps, spread, total
 
 RECORD = Handled(PRICE_PICTURE.name, "item:1", True, 10.0, 11.0, 5, False, None)
 GOLD = Handled(CUSTOMER_PICTURE.name, "item:1 customer:2", True, 12.0, 13.0, 70, False, "GOLD")
