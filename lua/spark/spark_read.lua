@@ -48,6 +48,7 @@
 -- @include take
 -- @include take_fresh
 -- @include check_driver
+-- @include chunk_state
 -- @include share_of
 -- @include replay_chunk
 
@@ -91,8 +92,7 @@ slot.quiet, slot.unheld = sizes.quiet, sizes.prepare == 0
 slot.piece, slot.any = 256, ARGV[7] == 'any'
 begin_room(slot, { left = 4194304, first = true }, sizes.body + (sizes.held or 0), stored[8])
 redis.call('HLEN', slot.query_body)
-local record = redis.call('HGET', slot.query, field)
-local chunk = record and cmsgpack.unpack(record)
+local chunk = read_chunk(slot.query, field)
 local mine, left_out, buried, forgotten = false, 0, 0, 0
 local kept = 0
 for _, content in ipairs(chunk and (chunk.bodied or 0) > 0 and contents_of(chunk.items) or {}) do
@@ -170,6 +170,7 @@ local bodied, bodies = copies_of(slot, chunk.items)
 if chunk.generation ~= generation then
   chunk.generation, chunk.bodied = generation, bodied
   redis.call('HSET', slot.query, 'generation', generation, field, cmsgpack.pack(chunk))
+  write_state(slot.query, field, chunk.second, #chunk.items / 2, chunk.put_back, #chunk.items / 2)
   redis.call('EXPIRE', slot.query, keep_s)
   redis.call('EXPIRE', slot.query_body, keep_s)
   if #chunk.items > 0 then

@@ -7,20 +7,24 @@
 -- KEYS[5]  error       HASH  content -> last failure, JSON
 -- KEYS[6]  query       HASH  generation, acked, chunks
 -- KEYS[7]  query_body  HASH  content -> body as it was claimed
--- KEYS[8]  held?       HASH  content -> record in flight; only where the topic merges
+-- KEYS[8]  retry       ZSET  content -> retry score; read only
+-- KEYS[9]  held?       HASH  content -> record in flight; only where the topic merges
 -- ARGV[1]  generation  of the query's driver
 -- ARGV[2]  seq         number of the batch, from 1
 -- ARGV[3]  chunk       number of the chunk in this slot's part of the batch; -1: none, only the mark is set
 -- ARGV[4]  verb        `ack` or `renew`
 -- ARGV[5]  keep_s      seconds for which an unused record is kept
 -- ARGV[6]  lease_ms    ms
+-- ARGV[7]  keep_first  '1': a send that merges leaves the message as it is; else '0'
 -- Returns: { acked or renewed, no longer ours, put back to store by the last replay }; all 0 for a chunk that was never
 --   read or is acked already
 -- Errors: RMQ_FENCED stored_epoch; RMQ_DRIVER generation of a newer driver; RMQ_ACKED seq where a later batch is acked;
 --   nothing was written
 -- Complexity: O(n log N)
--- Notes: safe to repeat. Compare-and-set on the claim scores: what others hold by now is left alone. An
---   ack first leaves its mark, so that no late reader of the batch claims new messages in its name.
+-- Notes: safe to repeat. Compare-and-set on the claim scores: what others hold by now is left alone. An ack first
+--   leaves its mark, so that no late reader of the batch claims new messages in its name. An ack also takes what a
+--   sweep has put back since, as long as nothing else has come of it, see committed_elsewhere. A renewal finds what the
+--   chunk holds by the stamp of its claims, which no other claim of the slot has: it does not read the chunk's list.
 -- @include count
 -- @include write_totals
 -- @include read_clock
@@ -30,15 +34,18 @@
 -- @include note_stamp
 -- @include begin_write
 -- @include drop_bodies
+-- @include forget_unused
 -- @include check_driver
+-- @include chunk_state
 -- @include held_in_chunk
+-- @include committed_elsewhere
 
 local slot = {
   store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], error = KEYS[5], query = KEYS[6],
-  query_body = KEYS[7], held = KEYS[8],
+  query_body = KEYS[7], retry = KEYS[8], held = KEYS[9],
 }
 local generation, seq, field = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[2] .. ':' .. ARGV[3]
-local acking, keep_s, lease_ms = ARGV[4] == 'ack', ARGV[5], tonumber(ARGV[6])
+local acking, keep_s, lease_ms, keep_first = ARGV[4] == 'ack', ARGV[5], tonumber(ARGV[6]), ARGV[7] == '1'
 
 local now_ms = read_clock()
 local refusal, _, _, stored = check_fence(slot.meta, '0', '', true)
@@ -52,26 +59,31 @@ end
 if refusal then
   return refusal
 end
-for _, zset in ipairs({ slot.store, slot.prepare }) do
+for _, zset in ipairs({ slot.store, slot.prepare, slot.retry }) do
   redis.call('ZCARD', zset)
 end
 local has_bodies, has_errors = redis.call('HLEN', slot.body) > 0, redis.call('HLEN', slot.error) > 0
 local has_copies = redis.call('HLEN', slot.query_body) > 0
-local record = redis.call('HGET', slot.query, field)
+if slot.held then
+  redis.call('HLEN', slot.held)
+end
+local stamp, number, put_back, held, lost = read_state(slot.query, field)
 
 begin_write(slot)
 if acking then
   redis.call('HSET', slot.query, 'generation', generation, 'acked', seq)
   redis.call('EXPIRE', slot.query, keep_s)
 end
-if not record then
-  return { '0', '0', '0' }
+
+local function claims_between(command)
+  return redis.call(command, slot.prepare, whole(stamp * 1000), whole(stamp * 1000 + 999))
 end
-local chunk = cmsgpack.unpack(record)
-local number = #chunk.items / 2
-local _, names, left = held_in_chunk(slot, chunk)
-if acking then
-  local totals = {}
+
+local function ack_chunk()
+  local chunk = read_chunk(slot.query, field)
+  local _, names = held_in_chunk(slot, chunk)
+  local swept = has_errors and committed_elsewhere(slot, chunk, names, lost, keep_first) or {}
+  local totals, all = {}, #chunk.items / 2
   if #names > 0 then
     count(totals, 'acked', redis.call('ZREM', slot.prepare, unpack(names)))
     if has_errors then
@@ -83,37 +95,57 @@ if acking then
       drop_bodies(slot, names)
     end
   end
-  if has_copies and number > 0 then
+  if #swept > 0 then
+    count(totals, 'acked', redis.call('ZREM', slot.store, unpack(swept)))
+    forget_unused(slot, swept)
+  end
+  if has_copies and all > 0 then
     redis.call('HDEL', slot.query_body, unpack(contents_of(chunk.items)))
   end
-  redis.call('HDEL', slot.query, field)
+  redis.call('HDEL', slot.query, field, state_field(field))
   write_totals(slot.meta, totals)
-  return { whole(#names), whole(number - #names), whole(chunk.put_back or 0) }
+  local done = #names + #swept
+  return { whole(done), whole(all - done), whole(chunk.put_back or 0) }
 end
-local claims = {}
-local clock = read_slot_clock(stored[4], stored[5], now_ms, lease_ms)
-local stamp = next_stamp(slot, clock, now_ms)
-local same = type(left) == 'number' and whole(stamp * 1000 + left)
-for n = 1, #names do
-  claims[#claims + 1] = same or whole(stamp * 1000 + left[n])
-  claims[#claims + 1] = names[n]
+
+if acking and stamp and not (has_bodies or has_errors or has_copies or slot.held)
+  and claims_between('ZCOUNT') == number then
+  write_totals(slot.meta, { acked = claims_between('ZREMRANGEBYSCORE') })
+  redis.call('HDEL', slot.query, field, state_field(field))
+  return { whole(number), '0', whole(put_back) }
 end
-if #claims > 0 then
-  redis.call('ZADD', slot.prepare, 'XX', unpack(claims))
-  note_stamp(slot, clock, stamp, now_ms)
+if redis.call('HEXISTS', slot.query, field) == 0 then
+  return { '0', '0', '0' }
 end
-if #names < number then -- the others stay in the list: a later driver takes back what a sweep has put back
-  local lefts = {}
+if acking then
+  return ack_chunk()
+end
+
+local found = {} -- contents and claim scores, alternating
+if stamp then
+  found = redis.call('ZRANGEBYSCORE', slot.prepare, whole(stamp * 1000), whole(stamp * 1000 + 999), 'WITHSCORES',
+    'LIMIT', 0, 1000)
+else
+  local chunk = read_chunk(slot.query, field)
+  local _, names, left = held_in_chunk(slot, chunk)
+  stamp, number, put_back = chunk.second, #chunk.items / 2, chunk.put_back
+  held, lost = number, ''
   for n, name in ipairs(names) do
-    lefts[name] = type(left) == 'number' and left or left[n]
-  end
-  chunk.left = {}
-  for n, name in ipairs(contents_of(chunk.items)) do
-    chunk.left[n] = lefts[name] or false
+    found[2 * n - 1], found[2 * n] = name, stamp * 1000 + (type(left) == 'number' and left or left[n])
   end
 end
-chunk.second = stamp
-redis.call('HSET', slot.query, field, cmsgpack.pack(chunk))
+local clock = read_slot_clock(stored[4], stored[5], now_ms, lease_ms)
+local renewed, claims = next_stamp(slot, clock, now_ms), {}
+for i = 1, #found, 2 do
+  claims[i], claims[i + 1] = whole(renewed * 1000 + found[i + 1] - stamp * 1000), found[i]
+end
+local still = #claims / 2
+if still > 0 then
+  redis.call('ZADD', slot.prepare, 'XX', unpack(claims))
+  note_stamp(slot, clock, renewed, now_ms)
+  lost = still < held and lost .. ' ' .. whole(stamp) or lost
+  write_state(slot.query, field, renewed, number, put_back, still, lost)
+end
 redis.call('EXPIRE', slot.query, keep_s)
 redis.call('EXPIRE', slot.query_body, keep_s)
-return { whole(#names), whole(number - #names), whole(chunk.put_back or 0) }
+return { whole(still), whole(number - still), whole(put_back or 0) }

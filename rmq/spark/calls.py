@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from rmq._model.envelope import unwrap
 from rmq._model.scores import score_of
-from rmq._model.topics import Topic
+from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import AnyPlace
 from rmq._scripts.binding import Bound
 from rmq._scripts.claiming import MAX_BATCH, claim_order_of
@@ -233,7 +233,13 @@ def settle(
         return Settled(*map(int, reply))
 
     args = _SETTLE.args(
-        generation=driver.generation, seq=seq, chunk=chunk, verb=verb, keep_s=KEEP_S, lease_ms=topic.lease_ms
+        generation=driver.generation,
+        seq=seq,
+        chunk=chunk,
+        verb=verb,
+        keep_s=KEEP_S,
+        lease_ms=topic.lease_ms,
+        keep_first=int(topic.type is TopicType.RANGE_MERGE),
     )
     own = query_keys(topic.name, slot, driver.query)
     return _SETTLE.call(topic, slot, parse, args, query=own.query, query_body=own.body)

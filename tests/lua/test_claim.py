@@ -291,11 +291,12 @@ def test_an_expired_lease_goes_back_and_is_delivered_at_once(make_slot: MakeSlot
     before = slot.seed(SlotState(prepare={b"a": held(3, 100)}, body={b"a": b"1"}))
     assert slot.claim().messages == (Claimed(b"a", 3, held(2), b"1"),)
     now = str(T0)
-    message = "delivery 14 was neither acked nor nacked within its lease"
+    failure = {"first_ms": now, "last_ms": now, "type": "LeaseExpired", "claim": str(held(3, 100)), "merged": "0"}
+    failure["message"] = "delivery 14 was neither acked nor nacked within its lease"
     assert slot.state() == replace(
         before,
         prepare={b"a": held(2)},
-        error={b"a": {"first_ms": now, "last_ms": now, "type": "LeaseExpired", "message": message}},
+        error={b"a": failure},
         totals={"accepted": 1, "retried": 1, "expired": 1, "delivered": 1},
     )
 

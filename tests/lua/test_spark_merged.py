@@ -243,12 +243,13 @@ class History:
         self.seq, self.rows = self.seq + 1, {}
 
     def book(self, before: SlotState, given: dict[bytes, tuple[bytes, ...]]) -> None:
-        """Note what an ack has dropped, which is what was handed over."""
-        after = self.slot.state().held
-        for name, items in zip(before.held, _items(before.held), strict=True):
-            if name not in after:
-                assert given[name] == items, "nothing is acked that was not seen"
-                self.gone += items
+        """Note what an ack has dropped, in flight or put back by a sweep, which is what was handed over."""
+        state = self.slot.state()
+        for values, after in ((before.held, state.held), (before.body, state.body)):
+            for name, items in zip(values, _items(values), strict=True):
+                if name not in after:
+                    assert given[name] == items, "nothing is acked that was not seen"
+                    self.gone += items
 
     def renew(self) -> None:
         for number in (0, 1):

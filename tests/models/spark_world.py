@@ -68,12 +68,21 @@ class SparkAlphabet:
         others: Whether another worker takes part.
         rests: Whether a driver may be away for longer than a lease.
         deaths: Most deaths.
+        to_others: Whether what Spark has committed must not come to another worker either.
     """
 
     def __init__(
-        self, slot: SlotUnderTest, contents: tuple[bytes, ...], *, limit: int, others: bool, rests: bool, deaths: int
+        self,
+        slot: SlotUnderTest,
+        contents: tuple[bytes, ...],
+        *,
+        limit: int,
+        others: bool,
+        rests: bool,
+        deaths: int,
+        to_others: bool = True,
     ) -> None:
-        self.contents = contents
+        self.contents, self.to_others = contents, to_others
         self.slot, self.limit, self.others, self.rests, self.deaths = slot, limit, others, rests, deaths
         own = query_keys(slot.topic.name, 0, QUERY)
         self.query = own.query
@@ -199,7 +208,8 @@ class SparkAlphabet:
         return tuple(parts), course, world.rows, tuple(sorted(world.sink.items())), world.done
 
     def broken(self, world: World) -> str | None:
-        return lost(world, self.contents) or again(world, self.contents)
+        comes_again = again(world, self.contents) if self.to_others else committed_twice(world, self.contents)
+        return lost(world, self.contents) or comes_again
 
 
 def lost(world: World, contents: tuple[bytes, ...]) -> str | None:
@@ -213,12 +223,16 @@ def again(world: World, contents: tuple[bytes, ...]) -> str | None:
     """What Spark has committed comes to nobody again."""
     rows = _committed(world)
     for content in contents:
-        if rows.count(content) > 1:
-            return f"{content.decode()} is committed twice"
         held = world.slot.prepare.get(content)
         if content in rows and (content in world.done or (held and world.taken.get(content) == held)):
             return f"{content.decode()} is committed, and comes to a worker, too"
-    return None
+    return committed_twice(world, contents)
+
+
+def committed_twice(world: World, contents: tuple[bytes, ...]) -> str | None:
+    """What Spark has committed comes to Spark again."""
+    rows = _committed(world)
+    return next((f"{content.decode()} is committed twice" for content in contents if rows.count(content) > 1), None)
 
 
 def _committed(world: World) -> list[bytes]:

@@ -13,7 +13,7 @@ from tests.models.spark_world import TICK_MS, SparkAlphabet, World
 
 
 def search(
-    make_slot: MakeSlot, contents: tuple[bytes, ...], *, limit: int = 2, others: bool, rests: bool, deaths: int = 1
+    make_slot: MakeSlot, contents: tuple[bytes, ...], *, limit: int = 2, others: bool, rests: bool, deaths: int = 1, to_others: bool = True
 ) -> Space[World]:
     """Search all that can happen to a query.
 
@@ -22,7 +22,9 @@ def search(
     """
     lease = timedelta(milliseconds=TICK_MS)
     slot = make_slot(TopicType.PRIORITY, lease=lease, max_retries=2, checked=False)
-    alphabet = SparkAlphabet(slot, contents, limit=limit, others=others, rests=rests, deaths=deaths)
+    alphabet = SparkAlphabet(
+        slot, contents, limit=limit, others=others, rests=rests, deaths=deaths, to_others=to_others
+    )
     space = explore(alphabet.first(), alphabet.key, alphabet.steps, alphabet.broken)
     print(f"{len(space.states)} states, {space.transitions} transitions, depth {space.depth}, {space.seconds:.1f} s")
     assert space.closed
@@ -42,6 +44,11 @@ def test_beside_a_worker_each_row_is_committed_once_while_leases_hold(make_slot:
     """A driver that dies is followed by another one before a lease ends."""
     space = search(make_slot, (b"a",), others=True, rests=False)
     assert any(world.done for world in space.states.values())
+
+
+def test_beside_a_worker_spark_commits_each_row_once_however_long_it_rests(make_slot: MakeSlot) -> None:
+    """The worker may claim what Spark has committed, lose it again, or finish it."""
+    search(make_slot, (b"a",), others=True, rests=True, to_others=False)
 
 
 def test_what_is_committed_comes_again_if_its_lease_ends_before_the_ack(make_slot: MakeSlot) -> None:

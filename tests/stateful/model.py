@@ -358,12 +358,16 @@ class Model:
         """Oldest first, so many leases and so many retries. Returns how many, and whether more may be waiting."""
         prepare = self.slot.prepare
         expired = [c for c in _lowest_first(prepare) if self.clock.is_over(prepare[c], self.now_ms)][:limit]
+        merged = str(self.totals["merged"])
         for content in expired:
             left = self.slot.prepare[content] % 1000
             attempt = self.topic.max_retries - left + 1
             message = f"delivery {attempt} was neither acked nor nacked within its lease"
+            earlier: Record = self.slot.error.get(content, {}) if left < self.topic.max_retries else {}
             self._fail(content, left, "LeaseExpired", message)
             if left:
+                claims = " ".join([str(self.slot.prepare[content]), *earlier.get("claim", "").split()][:8])
+                self.slot.error[content] |= {"claim": claims, "merged": earlier.get("merged", merged)}
                 self._roll_back(content, self.slot.store, left)
             else:
                 self._bury(content, left)

@@ -1,7 +1,9 @@
 -- Rescues what nobody holds any more: expired leases go back or die, due retries go to store; oldest first, up to
 -- `limit` of each, and as many bytes, with the bodies that move along, as `slot.budget` has left. `slot.oldest` is
--- the first claim score in prepare, false without; nil afterwards where it may be another one now. Returns how many,
--- and whether more may be waiting.
+-- the first claim score in prepare, false without; nil afterwards where it may be another one now. A failure tells
+-- which claims have ended one after the other, the last 8, newest first, and how many sends had merged in this slot
+-- when the first did: a query of Spark may have committed what it claimed. Returns how many, and whether more may be
+-- waiting.
 -- @include count
 -- @include whole
 -- @include find_expired
@@ -21,15 +23,24 @@ local function sweep(slot, clock, now_ms, now_s, max_retries, limit, totals)
   -- @include left_of
   -- @include failure_of
   -- @include record_failure
+  local merged = #expired > 0 and redis.call('HGET', slot.meta, 'merged') or 0
+  merged = whole(merged + (totals.merged or 0))
   for i = 1, #expired, 2 do
     local content, left = expired[i], left_of(tonumber(expired[i + 1]), max_retries)
     local attempts = max_retries - left + 1
-    local failure = failure_of(slot, content, left == max_retries, now_ms, 'LeaseExpired',
+    local failure, earlier = failure_of(slot, content, left == max_retries, now_ms, 'LeaseExpired',
       'delivery ' .. attempts .. ' was neither acked nor nacked within its lease')
     budget.bytes = budget.bytes - #content
-    if left == 0 then
+    if earlier.committed then
+      -- @include end_committed
+      end_committed(slot, content, totals)
+    elseif left == 0 then
       budget.bytes = budget.bytes - bury(slot, content, failure, attempts, now_ms, totals)
     else
+      failure.claim, failure.merged = expired[i + 1], merged
+      if earlier.claim then
+        failure.claim, failure.merged = string.sub(expired[i + 1] .. ' ' .. earlier.claim, 1, 135), earlier.merged
+      end
       record_failure(slot, content, failure)
       budget.bytes = budget.bytes - roll_back(slot, content, left, 0, now_ms, totals)
     end
