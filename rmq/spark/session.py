@@ -9,6 +9,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
+from weakref import WeakSet
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 from rmq._processes.java import java_home_for_spark
 from rmq.errors import RmqError
 from rmq.spark.datasource import RmqDataSource
+from rmq.spark.source.commits import CommitListener
 
 LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
@@ -28,15 +30,29 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "8",
 }
 
+_LISTENING: WeakSet[SparkSession] = WeakSet()
+
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("rmq")` known to a session, classic or Spark Connect, and to this Python thread. Safe to repeat."""
+    """Make `format("rmq")` known to a session, classic or Spark Connect, and to this Python thread. Safe to repeat.
+
+    In a classic session a listener also tells the drivers of queries which batches Spark has committed, so that these
+    are acked at once, and not only by the next trigger.
+    """
     spark.dataSource.register(RmqDataSource)
+    _hear_commits(spark)
     if type(spark).getActiveSession() is None and hasattr(spark, "sparkContext"):
         # a write looks the format up in the session of its thread, and a new thread has none until a call like this
         cast("Any", spark).createDataFrame([], "none int")
+
+
+def _hear_commits(spark: SparkSession) -> None:
+    """Listen in a session for what its queries commit; a client of Spark Connect is on another machine than these."""
+    if hasattr(spark, "sparkContext") and spark not in _LISTENING:
+        spark.streams.addListener(CommitListener())
+        _LISTENING.add(spark)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Literal, NamedTuple, TypeVar
 
@@ -20,6 +20,10 @@ T = TypeVar("T")
 
 WINDOW = 64
 """Most calls under way at once: they bound the memory, and keep the servers busy."""
+
+PIECE = 4
+"""Most acks or renewals under way at once. Each takes about a millisecond of Redis, which works off what one client has
+sent without a break: in between others have their turn."""
 
 
 def queue_topic(connections: Connections, name: str, no_stream: str) -> Topic:
@@ -54,11 +58,11 @@ class QuerySlots:
     Args:
         connections: Where the slots are.
         topic: The registered definition.
-        window: Most calls under way at once.
+        pause: Called between two pieces of a batch; whoever returns true ends it there.
     """
 
-    def __init__(self, connections: Connections, topic: Topic, window: int = WINDOW) -> None:
-        self._connections, self._topic, self._window = connections, topic, window
+    def __init__(self, connections: Connections, topic: Topic, pause: Callable[[], bool] | None = None) -> None:
+        self._connections, self._topic, self._pause = connections, topic, pause
 
     def settle(
         self, driver: Driver, seq: int, chunks: Iterable[tuple[int, int]], verb: Literal["ack", "renew"]
@@ -71,7 +75,7 @@ class QuerySlots:
         parts = (spark_calls.settle(self._topic, slot, driver, seq, chunk, verb) for slot, chunk in chunks)
         done = lost = 0
         put_back: dict[int, int] = {}
-        for call, settled in self._each(parts):
+        for call, settled in self._each(parts, PIECE):
             done += settled.done
             lost += settled.lost
             if settled.put_back:
@@ -84,25 +88,40 @@ class QuerySlots:
         Raises:
             FencedError: A slot has an owner through ZooKeeper.
         """
-        for _ in self._each(claiming.claim(self._topic, slot, 0) for slot in range(self._topic.slots)):
+        for _ in self._each((claiming.claim(self._topic, slot, 0) for slot in range(self._topic.slots)), WINDOW):
             pass
 
-    def _each(self, parts: Iterable[Call[T]]) -> Iterator[tuple[Call[T], T]]:
-        """Carry out calls window by window, those for a server that does not answer after all others."""
+    def _each(self, parts: Iterable[Call[T]], window: int) -> Iterator[tuple[Call[T], T]]:
+        """Carry out calls piece by piece, those for a server that does not answer after all others."""
         errors: list[Exception] = []
         later: list[Call[T]] = []
         for calls in (parts, later):
-            rest = iter(calls)
-            while window := list(islice(rest, self._window)):
+            again = calls is later
+            # of a server that is down, all calls at once: each piece would wait for it
+            rest, size = iter(calls), WINDOW if again else window
+            while piece := list(islice(rest, size)):
+                if not again:
+                    piece, put_off = self._answered(piece)
+                    later += put_off
                 # the second time servers that are down are waited for, but only once
-                brief = calls is parts or any(isinstance(error, RedisUnavailableError) for error in errors)
-                patience_s = CONNECT_PATIENCE_S if brief and all(call.repeatable for call in window) else None
-                for call, result in zip(window, self._connections.run_many(window, patience_s), strict=True):
-                    if isinstance(result, RedisUnavailableError) and call.repeatable and calls is parts:
+                brief = not again or any(isinstance(error, RedisUnavailableError) for error in errors)
+                patience_s = CONNECT_PATIENCE_S if brief and all(call.repeatable for call in piece) else None
+                for call, result in zip(piece, self._connections.run_many(piece, patience_s), strict=True):
+                    if isinstance(result, RedisUnavailableError) and call.repeatable and not again:
                         later.append(call)
                     elif isinstance(result, Exception):
                         errors.append(result)
                     else:
                         yield call, result
+                if self._pause is not None and self._pause():
+                    return
         if errors:
             raise errors[0]
+
+    def _answered(self, piece: list[Call[T]]) -> tuple[list[Call[T]], list[Call[T]]]:
+        """Return the calls for servers that answer, and those that may wait for the others."""
+        put_off: list[Call[T]] = []
+        if self._connections.silent_nodes:
+            put_off = [call for call in piece if call.repeatable and self._connections.silent(call.keys[0])]
+            piece = [call for call in piece if not (call.repeatable and self._connections.silent(call.keys[0]))]
+        return piece, put_off

@@ -13,7 +13,14 @@ from tests.models.spark_world import TICK_MS, SparkAlphabet, World
 
 
 def search(
-    make_slot: MakeSlot, contents: tuple[bytes, ...], *, limit: int = 2, others: bool, rests: bool, deaths: int = 1, to_others: bool = True
+    make_slot: MakeSlot,
+    contents: tuple[bytes, ...],
+    *,
+    limit: int = 2,
+    others: bool,
+    rests: bool,
+    deaths: int = 1,
+    to_others: bool = True,
 ) -> Space[World]:
     """Search all that can happen to a query.
 

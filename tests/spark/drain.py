@@ -1,7 +1,8 @@
 """A query to be killed: drains a topic into Parquet files, one folder a batch, as told on the command line.
 
 `stall` names where the driver waits to be killed: `read` (some of the first batch is read), `written` (the sink has
-written it), `committed` (Spark has logged the commit; the ack would come with the next trigger).
+written it), `committed` (Spark has logged the commit, and nobody tells the source; the ack would come with the next
+trigger), `told` (the same, and the source is told).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from rmq.spark.source import commits
 from tests.spark.sessions import make_session, stream_of
 
 
@@ -36,13 +38,15 @@ def main() -> None:
         if stall == "written":
             time.sleep(600)
 
+    if stall == "committed":
+        vars(commits)["tell"] = lambda offset: False  # pyright: ignore[reportUnknownLambdaType]
     stream = stream_of(make_session(), options["url"], options["topic"], **options["options"])
     query = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
     if options.get("available_now"):
         query.trigger(availableNow=True).start().awaitTermination()
         return
     running = query.trigger(processingTime=options.get("trigger", "0 seconds")).start()
-    if stall == "committed":
+    if stall in ("committed", "told"):
         while running.isActive and not (checkpoint / "commits" / "0").exists():
             time.sleep(0.05)
         note("committed 0")

@@ -12,6 +12,7 @@ from itertools import chain, count
 from pathlib import Path
 
 import pytest
+import redis
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
@@ -128,6 +129,44 @@ def test_an_idle_query_acks_and_a_restart_redelivers_nothing(queries: Queries, t
     queries.drain(topic, lambda frame, _: seen.extend(contents(frame)), checkpoint=checkpoint)
     assert Counter(seen) == Counter(sent + more)
     queries.check(topic, 21)
+
+
+def test_a_batch_is_acked_long_before_the_next_trigger(
+    queries: Queries, spark: SparkSession, spark_client: RmqClient, tmp_path: Path
+) -> None:
+    topic = queries.topic()
+    sent = queries.fill(topic, 20)
+    seen: list[str] = []
+    stream = stream_of(spark, spark_client.url, topic.name).writeStream.trigger(processingTime="1 hour")
+    stream = stream.foreachBatch(lambda frame, _: seen.extend(contents(frame)))
+    query = stream.option("checkpointLocation", str(tmp_path / "hour")).start()
+    try:
+        wait_until(lambda: bool(seen) and queries.in_flight(topic) == 0, LIMIT_S)
+    finally:
+        query.stop()
+    assert Counter(seen) == Counter(sent)
+    queries.check(topic, 20)
+
+
+def test_an_idle_query_with_64_slots_hardly_asks_redis(queries: Queries, spark_client: RmqClient) -> None:
+    topic = queries.topic(slots=64)
+    seen: list[str] = []
+    queries.fill(topic, 1)
+    queries.start(topic, lambda frame, _: seen.extend(contents(frame)))
+    wait_until(lambda: len(seen) == 1 and queries.in_flight(topic) == 0, LIMIT_S)
+
+    def commands() -> int:
+        with redis.Redis.from_url(spark_client.url) as server:
+            return int(server.info("stats")["total_commands_processed"])  # pyright: ignore[reportIndexIssue]
+
+    def quiet() -> bool:
+        before = commands()
+        time.sleep(4)
+        return (commands() - before) / 4 <= 50
+
+    wait_until(quiet, LIMIT_S)
+    more = queries.fill(topic, 1, start=99)
+    wait_until(lambda: seen[1:] == more, LIMIT_S)
 
 
 def test_two_actions_a_self_union_and_a_task_retry_see_the_same_rows(queries: Queries, tmp_path: Path) -> None:

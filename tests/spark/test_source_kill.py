@@ -151,6 +151,36 @@ def test_committed_but_not_acked_is_acked_by_the_next_run_and_not_run_again(kill
     killed.check_empty()
 
 
+@pytest.mark.parametrize("stall", ["told", "committed"])
+def test_a_rest_longer_than_the_lease_brings_nothing_twice(stall: str, spark_client: RmqClient, tmp_path: Path) -> None:
+    """With an hour between two triggers, and another consumer at work before the next driver comes."""
+    killed = Killed(spark_client, tmp_path, lease=timedelta(seconds=3))
+    process = killed.start(trigger="1 hour", stall=stall)
+    try:
+        wait_until(lambda: "committed 0" in killed.words() or process.poll() is not None, LIMIT_S)
+        if stall == "told":
+            wait_until(lambda: spark_stats(killed)[1:] == (0, 1_000), LIMIT_S)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    theirs: list[str] = []
+    with spark_client.consumer(killed.topic) as consumer:
+
+        def compete() -> bool:
+            for delivery in consumer.poll(max_messages=1, timeout=0.2):
+                theirs.append(delivery.text)
+                delivery.ack()
+            return spark_client.inspect(killed.topic).stats().in_flight == 0
+
+        wait_until(compete, LIMIT_S)
+    killed.finish()
+    rows = killed.written()
+    again = set(rows) & set(theirs)
+    assert Counter(rows) == Counter((set(killed.sent) - set(theirs)) | again), "nothing is lost, and no row comes twice"
+    assert not again or stall == "committed", "a worker may get what nobody had acked; Spark gets it once"
+    killed.check_empty()
+
+
 def spark_stats(killed: Killed) -> tuple[int, int, int]:
     stats = killed.client.inspect(killed.topic).stats()
     return stats.backlog, stats.in_flight, stats.total("acked")

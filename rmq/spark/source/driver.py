@@ -7,6 +7,7 @@ import threading
 from contextlib import ExitStack
 
 from rmq._admin.inspection import Inspection
+from rmq._model.times import monotonic_s
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
 from rmq.errors import (
@@ -20,13 +21,15 @@ from rmq.errors import (
 )
 from rmq.spark.calls import Driver, enter
 from rmq.spark.options import Options
-from rmq.spark.slots import QuerySlots, queue_topic
+from rmq.spark.slots import PIECE, QuerySlots, queue_topic
 from rmq.spark.source.batches import Batch, share
+from rmq.spark.source.commits import CommitReceiver
+from rmq.spark.source.waiting import Waiting
 
 log = logging.getLogger("rmq.spark")
 
-RENEWALS = 256
-"""Most renewals under way at once. They are small; so many that a server which is down delays few of the others'."""
+IDLE_S = 0.2
+"""How long a trigger waits for something to do where nothing is due: a query with several sources is held up by it."""
 
 RENEW_DEADLINE_S = 1.0
 """How long a renewal is repeated: the next round comes soon, and the other servers' leases can't wait."""
@@ -57,15 +60,20 @@ class QueryDriver:
         self._slots = QuerySlots(self._connections, self.topic)
         timeout_s = min(5.0, max(1.0, self.topic.lease_s / 6))
         self._renewing = Connections(parse_url(options.url), timeout_s=timeout_s, deadline_s=RENEW_DEADLINE_S)
-        self._renewals = QuerySlots(self._renewing, self.topic, RENEWALS)
+        self._renewals = QuerySlots(self._renewing, self.topic, self._between_renewals)
+        self._breath_s = 0.0
+        self._waiting = Waiting(self._connections, self.topic)
         self._inspection = Inspection(self._connections, self.topic)
         self._fail_on_data_loss = options.fail_on_data_loss
         self._driver: Driver | None = None
-        self._acked = self._settled = 0
+        self._acked: int = 0
+        self._settled: int = 0
         self._target: dict[int, int] | None = None
         self._suspects: dict[int, int] = {}
         self._open: Batch | None = None
         self._lock = threading.Lock()
+        self._acking = threading.RLock()
+        self._commits: CommitReceiver | None = None
         self._stopping = threading.Event()
         self._keeper: threading.Thread | None = None
         self.behind = {"behind": 0, "backlog": 0, "in_flight": 0}
@@ -100,7 +108,11 @@ class QueryDriver:
             FencedError: Workers under ZooKeeper have come to own the topic; they get the batch once more.
             DriverReplacedError: Another driver runs the query.
         """
-        if batch.seq == 0:
+        with self._acking:
+            self._ack(batch)
+
+    def _ack(self, batch: Batch) -> None:
+        if batch.seq == 0 or batch.seq == self._settled == self._acked:
             return
         driver = self.begin(batch, known=True)
         # slot 0 has the mark before all of the batch is acked: an earlier driver may have ended in between
@@ -128,12 +140,27 @@ class QueryDriver:
         if self._driver is None or batch.seq > self._acked:
             self.ack(batch)
 
+    def _committed(self, seq: int) -> None:
+        """Ack the open batch, of which Spark tells that it is committed; the next trigger does what fails here."""
+        with self._lock:
+            batch = self._open
+        if batch is None or batch.seq != seq:
+            return
+        try:
+            self.ack(batch)
+        except RmqError as error:
+            log.info("batch %d of topic %s is acked with the next trigger: %s", seq, self.topic.name, error)
+
     def plan(self, limit: int | None) -> dict[int, int]:
         """Return the quotas of a next batch of up to `limit` messages; empty when nothing is due.
+
+        Where nothing was due the last time, it waits a little for something to come, and asks Redis only then.
 
         Raises:
             FencedError: The topic has owners: workers under ZooKeeper.
         """
+        if self._target is None and not self._waiting.is_over(IDLE_S):
+            return {}
         try:
             self._slots.tidy()
         except FencedError as error:
@@ -152,6 +179,8 @@ class QueryDriver:
             self._target = {slot: left - quotas.get(slot, 0) for slot, left in self._target.items()}
         for name in ("behind", "backlog"):
             self.behind[name] -= sum(quotas.values())
+        if not quotas and self._target is None:
+            self._waiting.rest()
         return quotas
 
     @property
@@ -181,11 +210,16 @@ class QueryDriver:
             if self._keeper is None:
                 self._keeper = threading.Thread(target=self._keep, name="rmq-spark-leases", daemon=True)
                 self._keeper.start()
+            if self._commits is None:
+                self._commits = CommitReceiver(batch.query, self._committed)
         return driver
 
     def close(self) -> None:
         """Stop renewing. What is claimed stays claimed: its lease, or the next driver, settles it."""
         self._stopping.set()
+        if self._commits is not None:
+            self._commits.close()
+        self._waiting.close()
         self._connections.close()
         self._renewing.close()
 
@@ -217,13 +251,19 @@ class QueryDriver:
         return {slot.slot: 0 if slot.paused else slot.due_now for slot in stats.slots}
 
     def _keep(self) -> None:
-        lease_s = self.topic.lease_s
-        wait_s = lease_s / 3
+        every_s = self.topic.lease_s / 3
+        wait_s = every_s
         while not self._stopping.wait(wait_s):
+            began_s = monotonic_s()
             try:
-                wait_s = lease_s / (3 if self._renew() else 12)
+                wait_s = (every_s if self._renew() else every_s / 4) - (monotonic_s() - began_s)
             except Exception:  # whatever it is, the next round comes
                 log.exception("leases of topic %s were not renewed", self.topic.name)
+            wait_s = max(0.0, wait_s)
+
+    def _between_renewals(self) -> bool:
+        """Take a breath, so that the renewals of a batch are spread; return whether the rest is not needed."""
+        return self._stopping.wait(self._breath_s)
 
     def _renew(self) -> bool:
         """Renew the leases of the open batch; return whether all could be asked for."""
@@ -231,8 +271,11 @@ class QueryDriver:
             batch, driver = self._open, self._driver
         if batch is None or driver is None:
             return True
+        chunks = list(batch.chunks())
+        # half of the time between two rounds: a server that is slow may take the rest
+        self._breath_s = self.topic.lease_s / 6 / (len(chunks) / PIECE + 1)
         try:
-            lost = self._renewals.settle(driver, batch.seq, batch.chunks(), "renew").lost
+            lost = self._renewals.settle(driver, batch.seq, chunks, "renew").lost
         except RmqError as error:
             log.warning("batch %d of topic %s: leases not renewed: %s", batch.seq, self.topic.name, error)
             return not isinstance(error, RedisUnavailableError)

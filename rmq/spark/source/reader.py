@@ -28,11 +28,8 @@ from rmq.spark.sends import sends_of
 from rmq.spark.source.batches import Batch, Part, cut, default_replays
 from rmq.spark.source.driver import QueryDriver
 
-AHEAD = 4
-"""Chunks that a task asks for at once, while Spark works on those before."""
-
-BATCH_BYTES = 8 << 20
-"""Chunks are put together into one record batch until they have more bytes than this."""
+TOGETHER, BATCH_BYTES = 4, 8 << 20
+"""Chunks are put together into one record batch: so many, or until they have more bytes than this."""
 
 
 @dataclass
@@ -79,8 +76,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._query().freeze()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return, for Spark's progress report, what is left behind the batches planned so far."""
-        return None if self._driver is None else dict(self._driver.behind)
+        """Return, for Spark's progress report, the topic and what is left behind the batches planned so far."""
+        return None if self._driver is None else {"topic": self._driver.topic.name, **self._driver.behind}
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """Return the parts of the batch that ends at `end`; from now on its leases are kept."""
@@ -120,31 +117,32 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _chunks(connections: Connections, partition: BatchPartition) -> Iterator[list[tuple[int, Chunk]]]:
-    """Read a partition's chunks, some at a time, each with its slot; the next ones are on their way meanwhile."""
+    """Read a partition's chunks, each with its slot, some together; the next one is on its way meanwhile.
+
+    Only one: Redis works off what one client has sent without a break, and a chunk takes it some milliseconds.
+    """
     parts = partition.parts
 
-    def ask(first: int) -> Dispatch:
-        asked = parts[first : first + AHEAD]
-        return connections.dispatch([read(partition.topic, partition.reading, *part) for part in asked])
+    def ask(number: int) -> Dispatch:
+        return connections.dispatch([read(partition.topic, partition.reading, *parts[number])])
 
     under_way = ask(0)
     try:
-        for first in range(0, len(parts), AHEAD):
-            results = under_way.results()
-            if first + AHEAD < len(parts):
-                under_way = ask(first + AHEAD)
-            found: list[tuple[int, Chunk]] = []
-            size = 0
-            for (slot, *_), chunk in zip(parts[first : first + AHEAD], results, strict=True):
-                if isinstance(chunk, Exception):
-                    raise chunk
-                found.append((slot, chunk))
-                size += chunk.size_bytes
-                if size > BATCH_BYTES:
-                    yield found
-                    found, size = [], 0
-            if found:
+        found: list[tuple[int, Chunk]] = []
+        size = 0
+        for number, (slot, *_) in enumerate(parts):
+            (chunk,) = under_way.results()
+            if number + 1 < len(parts):
+                under_way = ask(number + 1)
+            if isinstance(chunk, Exception):
+                raise chunk
+            found.append((slot, chunk))
+            size += chunk.size_bytes
+            if len(found) == TOGETHER or size > BATCH_BYTES:
                 yield found
+                found, size = [], 0
+        if found:
+            yield found
     finally:  # Spark may leave the rest unread
         under_way.close()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any, cast
 
 import pytest
@@ -12,7 +13,7 @@ from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq._transport.dispatch import CONNECT_PATIENCE_S
 from rmq.spark.calls import Driver, Settled
-from rmq.spark.slots import QuerySlots, SettledBatch
+from rmq.spark.slots import WINDOW, QuerySlots, SettledBatch
 
 TOPIC = Topic("t", TopicType.PRIORITY, slots=4)
 DRIVER = Driver("query", 1)
@@ -21,9 +22,13 @@ DRIVER = Driver("query", 1)
 class Servers:
     """Connections whose slots 2 and 3 do not answer in the first `failures` rounds."""
 
-    def __init__(self, failures: int) -> None:
+    def __init__(self, failures: int, silent: bool = False) -> None:
         self.failures = failures
         self.seen: list[tuple[list[int], float | None]] = []
+        self.silent_nodes = ["node"] if silent else []
+
+    def silent(self, key: str) -> bool:
+        return key.startswith(("t_2", "t_3"))
 
     def run_many(self, calls: Sequence[Call[Any]], patience_s: float | None = None) -> list[Any]:
         slots = [call.slot for call in calls]
@@ -32,19 +37,38 @@ class Servers:
         return [RedisUnavailableError("down") if slot >= 2 and down else Settled(1, 0, 0) for slot in slots]
 
 
-def settle(servers: Servers, window: int) -> SettledBatch:
-    chunks = [(slot, 0) for slot in range(TOPIC.slots)]
-    return QuerySlots(cast("Connections", servers), TOPIC, window).settle(DRIVER, 1, chunks, "ack")
+def settle(servers: Servers, chunks: int = 1, pause: Callable[[], bool] | None = None) -> SettledBatch:
+    parts = [(slot, chunk) for chunk in range(chunks) for slot in range(TOPIC.slots)]
+    return QuerySlots(cast("Connections", servers), TOPIC, pause).settle(DRIVER, 1, parts, "ack")
+
+
+def test_a_batch_is_settled_in_small_pieces_with_a_pause_behind_each() -> None:
+    servers, pauses = Servers(failures=0), count()
+    assert settle(servers, 3, lambda: next(pauses) < 0) == SettledBatch(12, 0, {})
+    assert [slots for slots, _ in servers.seen] == [[0, 1, 2, 3]] * 3
+    assert next(pauses) == 3
+
+
+def test_a_pause_ends_what_it_belongs_to() -> None:
+    servers = Servers(failures=0)
+    assert settle(servers, 3, lambda: True) == SettledBatch(4, 0, {})
 
 
 def test_servers_that_are_down_get_the_whole_deadline_after_all_others() -> None:
     servers = Servers(failures=1)
-    assert settle(servers, 64) == SettledBatch(4, 0, {})
+    assert settle(servers) == SettledBatch(4, 0, {})
     assert servers.seen == [([0, 1, 2, 3], CONNECT_PATIENCE_S), ([2, 3], None)]
 
 
+def test_of_servers_that_are_known_to_be_down_all_is_asked_at_once_at_the_end() -> None:
+    servers = Servers(failures=0, silent=True)
+    assert settle(servers, 2) == SettledBatch(8, 0, {})
+    assert servers.seen == [([0, 1], CONNECT_PATIENCE_S), ([0, 1], CONNECT_PATIENCE_S), ([2, 3, 2, 3], None)]
+
+
 def test_servers_that_are_down_are_waited_for_only_once() -> None:
-    servers = Servers(failures=99)
+    servers = Servers(failures=999)
     with pytest.raises(RedisUnavailableError, match="down"):
-        settle(servers, 1)
-    assert servers.seen[-2:] == [([2], None), ([3], CONNECT_PATIENCE_S)]
+        settle(servers, WINDOW)
+    assert [patience_s for _, patience_s in servers.seen[-2:]] == [None, CONNECT_PATIENCE_S]
+    assert [len(slots) for slots, _ in servers.seen[-2:]] == [WINDOW, WINDOW]

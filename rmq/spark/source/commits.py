@@ -1,0 +1,150 @@
+"""Tells a query's driver at once that Spark has committed a batch: else it learns that only by the next trigger.
+
+Spark tells of a commit in the program that runs the query. The driver of the source is another process on the same
+machine, which Spark has started; it listens on a socket in a folder that only this user may enter. What gets lost on
+the way costs time only: the next trigger, or the next driver, acks the batch.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import socket
+import stat
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+log = logging.getLogger("rmq.spark")
+
+_QUERY = re.compile("[0-9a-f]{32}")
+_MOST_BYTES = 1_000
+
+
+def _folder() -> Path | None:
+    """Return the folder of the sockets, `None` where it can't be this user's alone."""
+    if not hasattr(socket, "AF_UNIX"):
+        return None
+    folder = Path(tempfile.gettempdir()) / f"rmq-spark-{os.getuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    alone = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return folder if alone else None
+
+
+def _place(query: str) -> str | None:
+    folder = _folder()
+    return None if folder is None or not _QUERY.fullmatch(query) else str(folder / query)
+
+
+class CommitReceiver:
+    """Calls back with the number of each batch of a query of which `tell` says that Spark has committed it.
+
+    Args:
+        query: Identity of the query.
+        committed: Called in a thread of its own.
+    """
+
+    def __init__(self, query: str, committed: Callable[[int], None]) -> None:
+        self._query, self._committed = query, committed
+        self._socket: socket.socket | None = None
+        try:
+            place = _place(query)
+            if place is None:
+                raise OSError("no folder for it that is this user's alone")
+            _forget_ended(Path(place))
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._socket.bind(place)
+        except OSError as error:
+            self.close()
+            log.info("query %s acks with its next trigger, and hears of no commit before: %s", query, error)
+            return
+        threading.Thread(target=self._receive, args=(self._socket,), name="rmq-spark-commits", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
+
+    def _receive(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                said = listening.recv(_MOST_BYTES)
+            except OSError:
+                return
+            if not said:
+                return
+            if said.isdigit():
+                self._committed(int(said))
+
+
+def _forget_ended(place: Path) -> None:
+    """Remove the socket of this query's last driver, and those that nobody listens on any more."""
+    for path in place.parent.iterdir():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as knocking, suppress(OSError):
+            try:
+                knocking.connect(str(path))
+                listened_on = True
+            except ConnectionRefusedError:
+                listened_on = False
+            if path == place or not listened_on:
+                path.unlink()
+
+
+def tell(offset: object) -> bool:
+    """Tell the driver of a query on this machine that Spark has committed the batch that ends at an offset.
+
+    Args:
+        offset: As Spark's progress report gives it; of another source it is passed over.
+
+    Returns:
+        Whether a driver was told.
+    """
+    try:
+        batch = json.loads(cast("str", offset))
+        query, seq = batch["qid"], batch["seq"]
+        place = _place(query) if isinstance(query, str) and isinstance(seq, int) else None
+        if place is None:
+            return False
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as telling:
+            telling.setblocking(False)
+            telling.sendto(b"%d" % seq, place)
+    except (KeyError, OSError, TypeError, ValueError):
+        return False
+    return True
+
+
+class CommitListener(StreamingQueryListener):
+    """Hears in the program that runs queries which batches Spark has committed."""
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Do nothing."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Tell the driver of each source of the query: Spark reports a batch once it is committed."""
+        for source in cast("Any", event).progress.sources:
+            tell(source.endOffset)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Do nothing."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Do nothing."""

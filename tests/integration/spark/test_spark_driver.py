@@ -1,0 +1,243 @@
+"""The driver's side of a query on a real Redis, without Spark: acks, stops longer than a lease, an idle topic."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import redis
+
+from rmq import PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
+from rmq._scripts.keys import query_keys
+from rmq._transport.connections import Connections
+from rmq._transport.urls import parse_url
+from rmq.spark.calls import Reading, read
+from rmq.spark.options import parse_options
+from rmq.spark.source import commits
+from rmq.spark.source.batches import Batch
+from rmq.spark.source.commits import CommitReceiver, tell
+from rmq.spark.source.driver import QueryDriver
+from rmq.spark.source.waiting import LOOK_SLOTS, Waiting
+from tests.conftest import MakeTopic
+from tests.support.waiting import wait_until
+
+LIMIT_S = 30
+
+
+class Query:
+    """A query without Spark: plans, reads and acks as Spark would have it done."""
+
+    def __init__(self, url: str, topic: Topic) -> None:
+        self.topic = topic
+        self._options = parse_options({"url": url, "topic": topic.name})
+        self._connections = Connections(parse_url(url))
+        self.batch = Batch(uuid.uuid4().hex)
+        self.driver = QueryDriver(self._options)
+
+    def restart(self) -> None:
+        self.driver.close()
+        self.driver = QueryDriver(self._options)
+
+    def plan(self) -> int:
+        """Ack the last batch, as a trigger does, and plan the next; return how many messages that has."""
+        self.driver.ack(self.batch)
+        quotas = self.driver.plan(None)
+        if quotas:
+            self.batch = self.batch.next(quotas)
+        return sum(quotas.values())
+
+    def read(self) -> list[str]:
+        driver = self.driver.open(self.batch)
+        reading = Reading(driver, self.batch.seq, self.batch.size, 3, True)
+        calls = [read(self.topic, reading, *part) for part in self.batch.parts()]
+        return sorted(content.decode() for call in calls for content in self._connections.run(call).contents)
+
+    def close(self) -> None:
+        self.driver.close()
+        self._connections.close()
+
+
+MakeQuery = Callable[[Topic], Query]
+
+
+@pytest.fixture
+def sender(redis_url: str) -> Iterator[RmqClient]:
+    with RmqClient(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def make_query(redis_url: str, redis_client: redis.Redis, make_topic: MakeTopic) -> Iterator[MakeQuery]:
+    del make_topic  # its check comes after this one has removed its keys
+    made: list[Query] = []
+
+    def make(topic: Topic) -> Query:
+        made.append(Query(redis_url, topic))
+        return made[-1]
+
+    yield make
+    for query in made:
+        query.close()
+        for slot in range(query.topic.slots):
+            own = query_keys(query.topic.name, slot, query.batch.query)
+            redis_client.delete(own.query, own.body)
+
+
+def fill(sender: RmqClient, topic: Topic, number: int) -> list[str]:
+    contents = sorted(f"m{n}" for n in range(number))
+    sender.producer(topic).send_many(PriorityMessage(content, 1_000) for content in contents)
+    return contents
+
+
+def in_flight(sender: RmqClient, topic: Topic) -> int:
+    return sender.inspect(topic).stats().in_flight
+
+
+def test_a_batch_is_acked_when_spark_tells_of_its_commit(
+    sender: RmqClient, make_topic: MakeTopic, make_query: MakeQuery
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    sent = fill(sender, topic, 50)
+    query = make_query(topic)
+    assert query.plan() == 50
+    assert query.read() == sent
+    offset = query.batch.to_offset()
+    assert tell(json.dumps(offset | {"seq": 2})), "another batch: nothing is done"
+    assert tell(json.dumps(offset))
+    wait_until(lambda: in_flight(sender, topic) == 0, LIMIT_S)
+    assert sender.inspect(topic).stats().total("acked") == 50
+    assert query.plan() == 0, "the next trigger, which acks it once more"
+    assert sender.inspect(topic).stats().total("acked") == 50
+
+
+@pytest.mark.parametrize(
+    "offset", ["", "{}", "null", "7", None, '{"qid": "../x", "seq": 1}', '{"qid": 7, "seq": 1}', '{"qid": "a"}']
+)
+def test_offsets_of_other_sources_tell_nobody(offset: str | None) -> None:
+    assert not tell(offset)
+
+
+def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits.tempfile, "gettempdir", lambda: str(tmp_path))
+    (tmp_path / f"rmq-spark-{os.getuid()}").mkdir(mode=0o777)
+    (tmp_path / f"rmq-spark-{os.getuid()}").chmod(0o777)
+    query = uuid.uuid4().hex
+    receiver = CommitReceiver(query, lambda _: pytest.fail("told by anybody"))
+    assert not tell(json.dumps({"qid": query, "seq": 1}))
+    receiver.close()
+
+
+def test_a_later_driver_takes_the_place_of_one_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits.tempfile, "gettempdir", lambda: str(tmp_path))
+    query, ended = uuid.uuid4().hex, uuid.uuid4().hex
+    CommitReceiver(ended, lambda _: None).close()
+    CommitReceiver(query, lambda _: None).close()
+    told: list[int] = []
+    receiver = CommitReceiver(query, told.append)
+    assert tell(json.dumps({"qid": query, "seq": 3}))
+    wait_until(lambda: told == [3], LIMIT_S)
+    assert [path.name for path in (tmp_path / f"rmq-spark-{os.getuid()}").iterdir()] == [query]
+    receiver.close()
+
+
+@pytest.mark.parametrize("kind", [TopicType.PRIORITY, TopicType.RANGE_MERGE])
+def test_what_is_committed_does_not_come_again_after_a_stop_longer_than_the_lease(
+    kind: TopicType, sender: RmqClient, make_topic: MakeTopic, make_query: MakeQuery
+) -> None:
+    topic = make_topic(kind, slots=2, lease=timedelta(seconds=1))
+    if kind is TopicType.PRIORITY:
+        fill(sender, topic, 100)
+    else:
+        short = timedelta(milliseconds=1)
+        sender.producer(topic).send_many(RangeMergeMessage(f"m{n}", short) for n in range(100))
+        wait_until(lambda: sender.inspect(topic).stats().due_now == 100, LIMIT_S)
+    query = make_query(topic)
+    assert query.plan() == 100
+    assert len(query.read()) == 100
+    query.driver.close()  # committed, and killed before the ack
+    taken: list[str] = []
+    with sender.consumer(topic) as consumer:
+
+        def sweep() -> bool:
+            for delivery in consumer.poll(max_messages=1, timeout=0.2):
+                taken.append(delivery.text)
+                delivery.ack()
+            return sender.inspect(topic).stats().total("expired") == 100
+
+        wait_until(sweep, LIMIT_S)
+    assert sender.inspect(topic).stats().backlog == 100 - len(taken)
+    query.restart()
+    assert query.plan() == 0
+    stats = sender.inspect(topic).stats()
+    assert (stats.backlog, stats.in_flight, stats.total("acked"), stats.unaccounted) == (0, 0, 100, 0)
+
+
+def commands(redis_client: redis.Redis) -> int:
+    return int(redis_client.info("stats")["total_commands_processed"])  # pyright: ignore[reportIndexIssue]
+
+
+def test_an_idle_source_with_64_slots_costs_few_commands_and_finds_what_comes(
+    redis_client: redis.Redis,
+    sender: RmqClient,
+    make_topic: MakeTopic,
+    make_query: MakeQuery,
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=64)
+    producer = sender.producer(topic)
+    query = make_query(topic)
+    assert query.plan() == query.plan() == 0
+    before, triggers, until_s = commands(redis_client), 0, time.monotonic() + 4
+    while time.monotonic() < until_s:
+        assert query.plan() == 0
+        triggers += 1
+    assert (commands(redis_client) - before) / 4 <= 50
+    assert triggers >= 4, "a query with other sources goes on meanwhile"
+    producer.send(PriorityMessage("new", 1_000))
+    wait_until(lambda: query.plan() == 1, LIMIT_S)
+    assert query.read() == ["new"]
+
+
+def test_a_delayed_message_is_planned_when_it_is_due(
+    sender: RmqClient, make_topic: MakeTopic, make_query: MakeQuery
+) -> None:
+    topic = make_topic(TopicType.RANGE_MERGE, slots=4)
+    sender.producer(topic).send(RangeMergeMessage("before", timedelta(seconds=1)))
+    query = make_query(topic)
+    assert query.plan() == 0
+    wait_until(lambda: query.plan() == 1, LIMIT_S)
+    assert query.read() == ["before"]
+    query.driver.ack(query.batch)
+    assert query.plan() == 0
+    sender.producer(topic).send(RangeMergeMessage("after", timedelta(seconds=1)))
+    wait_until(lambda: query.plan() == 1, LIMIT_S)
+    assert query.read() == ["after"]
+
+
+def test_what_no_hint_told_of_is_found_all_the_same(
+    redis_url: str, redis_client: redis.Redis, sender: RmqClient, make_topic: MakeTopic
+) -> None:
+    # pitfall 25
+    topic = make_topic(TopicType.PRIORITY, slots=2 * LOOK_SLOTS, checked=False)
+    sender.producer(topic)
+    connections = Connections(parse_url(redis_url))
+    waiting = Waiting(connections, topic)
+    try:
+        waiting.rest()
+        assert not waiting.is_over(0.01)
+        redis_client.zadd(f"{topic.name}_{topic.slots - 1}", {"silent": 1_000})
+        wait_until(lambda: waiting.is_over(0.2), LIMIT_S)
+        waiting.rest()
+        assert waiting.is_over(0.0), "something is due"
+        waiting.rest()
+        assert not waiting.is_over(0.01), "nobody could plan it: others have it"
+        assert waiting.is_over(LIMIT_S)
+    finally:
+        waiting.close()
+        connections.close()
+        redis_client.delete(f"{topic.name}_{topic.slots - 1}")
