@@ -37,13 +37,13 @@ def merged(frame: DataFrame, topic_type: Topic | TopicType | str, order_by: str 
     Args:
         frame: With the columns of a sink. Rows of one content, and of one `slot` or `slot_basis` where there is such a
             column, are folded into one.
-        topic_type: RANGE_MERGE keeps the row with the smallest `time_range`; PRIORITY and FIXED_TIME keep the last one.
+        topic_type: RANGE_MERGE keeps the first row; PRIORITY and FIXED_TIME keep the last one.
             A `Topic` with `merge=` folds by its reducer: then a column `weight` says how many rows a row stands for.
             Items of `Collect` are not folded here: all rows of a content come into one partition, in their order, where
             the sink folds them within the topic's bounds.
-        order_by: What tells which row is the last one; PRIORITY and FIXED_TIME need it. On RANGE_MERGE it decides
-            where there is no column `time_range`: the first row stays. With `merge=` it is needed where the first or
-            the last row decides about something.
+        order_by: What tells which row is the first or the last one; PRIORITY and FIXED_TIME need it. On RANGE_MERGE
+            without it any row may count as the first: the one with the smallest `time_range` does. With `merge=` it is
+            needed where the first or the last row decides about something.
 
     Returns:
         The same columns; with `merge=` also `weight`. Costs a shuffle of the frame.
@@ -77,7 +77,7 @@ def merged(frame: DataFrame, topic_type: Topic | TopicType | str, order_by: str 
 
 
 def _earliest(frame: DataFrame, order: Column | None) -> Column:
-    if "time_range" not in frame.columns:
+    if order is not None or "time_range" not in frame.columns:
         return F.struct(F.lit(0) if order is None else order)
     value = F.col("time_range")
     interval = isinstance(frame.schema["time_range"].dataType, DayTimeIntervalType)

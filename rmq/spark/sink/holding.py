@@ -44,32 +44,31 @@ class HeldRows:
         return rows
 
 
-class LatestRows(HeldRows):
-    """One row of each content: of RANGE_MERGE that with the smallest time range, else the last one."""
+class SingleRows(HeldRows):
+    """One row of each content, as Redis merges what is sent one by one: of RANGE_MERGE the first, else the last."""
 
     def __init__(self, topic: Topic) -> None:
         super().__init__(topic)
-        self._latest: dict[int, dict[bytes, Encoded]] = {}
+        self._single: dict[int, dict[bytes, Encoded]] = {}
 
     def add(self, rows: Sequence[Encoded]) -> None:
         """Take rows over, and fold them."""
         before = self.number
-        earliest = self.topic.type is TopicType.RANGE_MERGE
+        keeps_first = self.topic.type is TopicType.RANGE_MERGE
         for row in rows:
-            slot = self._latest.setdefault(row.slot, {})
-            old = slot.get(row.content)
-            if old is None:
+            slot = self._single.setdefault(row.slot, {})
+            if row.content not in slot:
                 self.number += 1
-            elif earliest and old.score <= row.score:
+            elif keeps_first:
                 continue
             slot[row.content] = row
         self.folded += len(rows) - (self.number - before)
 
     def take(self) -> dict[int, list[Encoded]]:
         """Hand all rows over, by slot."""
-        latest, self._latest = self._latest, {}
+        single, self._single = self._single, {}
         super().take()
-        return {slot: list(rows.values()) for slot, rows in latest.items()}
+        return {slot: list(rows.values()) for slot, rows in single.items()}
 
 
 class FoldedRows(HeldRows):
@@ -112,7 +111,7 @@ def held_rows(topic: Topic, fold: bool) -> HeldRows:
     """Return what holds the rows of a task back; `fold`: with equal contents folded."""
     if not fold:
         return HeldRows(topic)
-    return LatestRows(topic) if topic.merge is None else FoldedRows(topic)
+    return SingleRows(topic) if topic.merge is None else FoldedRows(topic)
 
 
 def in_order(topic: Topic, rows: list[Encoded]) -> Iterator[list[Encoded]]:
