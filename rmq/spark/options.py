@@ -136,7 +136,7 @@ class Options:
 
     url: str = _option("url", _text, "", "Address of Redis; by default `RMQ_URL` of the driver.")
     zookeeper: None = _option("zookeeper", _no_zookeeper, None, "Refused.")
-    topic: str | None = _option("topic", _text, None, "Topic name; a sink ignores a column `topic`.")
+    topic: str | None = _option("topic", _text, None, "Topic name; beats the column `topic` of a sink.")
     type: TopicType | None = _option("type", _topic_type, None, "Type of a topic that is not registered yet.")  # noqa: RUF009 - a field
     slots: int | None = _option("slots", _whole(1, MAX_SLOTS), None, "Number of slots of such a topic.")
     durability: str = _option("durability", _choice("memory", "replicated", "fsync"), "memory", "As for `RmqClient`.")
@@ -162,10 +162,13 @@ class Options:
     idempotent: bool | None = _option("idempotent", _flag, None, "Mark chunks: a replay does not send them again.")
     once: str | None = _option("once", _text, None, "Name of a write, for a job that may be run again.")
     mark_ttl_s: int = _option("markTtlSeconds", _seconds(60, 365 * 86_400), 7 * 86_400, "Lifetime of these marks.")
+    txn_app: str | None = _option("txnAppId", _text, None, "Name of a `foreachBatch` whose versions are written once.")
+    txn_version: int | None = _option("txnVersion", _whole(0, 10**15), None, "Number of the batch under that name.")
     redrive: bool = _option("redrive", _flag, False, "Move rows that were read from the dead into the backlog.")
     trust_slot: bool = _option("trustSlot", _flag, False, "Take the column `slot` without checking it.")
     max_rate: float | None = _option("maxRate", _rate, None, "Most messages a second of all tasks together.")
     bad_rows: str = _option("badRows", _choice("fail", "collect"), "fail", "`collect` puts bad rows aside.")
+    when_passed: str | None = _option("whenPassed", _choice("fail", "now", "collect"), None, "Times that have passed.")
     bad_rows_path: str | None = _option("badRowsPath", _text, None, "Folder for those rows, as Parquet.")
 
     def new_topic(self) -> Topic | None:
@@ -194,6 +197,11 @@ class Options:
         """Return connections, for the caller to close; `sending`: sends are confirmed as `durability` says."""
         durability = parse_durability(self.durability, self.replicas) if sending else Durability()
         return Connections(parse_url(self.url), deadline_s=float(self.deadline_s), durability=durability)
+
+    @property
+    def bad_rows_folder(self) -> str | None:
+        """Where bad rows go; `None` where the first one ends the job."""
+        return self.bad_rows_path if self.bad_rows == "collect" else None
 
     @property
     def task_numbers(self) -> tuple[int, int]:
@@ -227,6 +235,12 @@ def parse_options(options: Mapping[str, str]) -> Options:
     parse_durability(parsed.durability, parsed.replicas)
     if parsed.bad_rows == "collect" and not parsed.bad_rows_path:
         raise InvalidValueError("badRows=collect needs badRowsPath, the folder that bad rows are written to")
+    if parsed.when_passed == "collect" and parsed.bad_rows != "collect":
+        raise InvalidValueError("whenPassed=collect needs badRows=collect and badRowsPath, the folder of such rows")
+    if (parsed.txn_app is None) != (parsed.txn_version is None):
+        raise InvalidValueError("txnAppId and txnVersion name a version together: give both")
+    if parsed.txn_app is not None and (parsed.once is not None or parsed.idempotent is False):
+        raise InvalidValueError("txnAppId cannot be combined with once, or with idempotent=false")
     least, most = parsed.min_partitions, parsed.max_partitions
     if least is not None and most is not None and least > most:
         raise InvalidValueError(

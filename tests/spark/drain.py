@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import DataFrame
 
@@ -39,7 +39,7 @@ def main() -> None:
             time.sleep(600)
 
     if stall == "committed":
-        vars(commits)["tell"] = lambda offset: False  # pyright: ignore[reportUnknownLambdaType]
+        cast("Any", commits).tell = bool  # tells nobody
     stream = stream_of(make_session(), options["url"], options["topic"], **options["options"])
     query = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
     if options.get("available_now"):

@@ -10,9 +10,9 @@ import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -40,6 +40,7 @@ from rmq.spark.marks import Mark
 from rmq.spark.options import Options, parse_options
 from rmq.spark.sink.pacing import Limit
 from rmq.spark.sink.sender import Counts, Sending
+from rmq.spark.sink.target import Target
 from rmq.spark.sink.writer import BatchWriter, takes_marks, task_context, write_counted
 
 CHUNK = 10
@@ -276,15 +277,18 @@ class _ReplayWriter(BatchWriter):
         self, schema: StructType, options: Options, limit: Limit | None, query: str | None, batch: int
     ) -> None:
         super().__init__(schema, options)
-        self._limit = limit
-        self._sending = Sending(False, options.merge_rows, min(CHUNK, self._sending.chunk), 1)
+        target = cast("Target", self._target)
+        sending = Sending(False, options.merge_rows, min(CHUNK, target.sending.chunk), 1)
+        self._target = replace(target, sending=sending, limit=limit)
         self._query, self._batch = query, batch
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Send one task's rows."""
+        return self._write(iterator, f"hour-{self._batch:02d}-part-{task_context().partitionId():05d}")
+
+    def _mark(self, topic: Topic) -> Mark | None:
         partition = task_context().partitionId()
-        mark = None if self._query is None else Mark(self._query, self._batch, partition, KEEP_S)
-        return self._write(iterator, f"hour-{self._batch:02d}-part-{partition:05d}", mark)
+        return None if self._query is None else Mark(self._query, self._batch, partition, KEEP_S)
 
 
 def _within(column: Any, begin: datetime, span: timedelta) -> Any:

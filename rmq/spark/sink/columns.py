@@ -19,6 +19,9 @@ _VALUES: dict[TopicType, tuple[str, tuple[type[DataType], ...]]] = {
     TopicType.FIXED_TIME: ("fixed_time", (*WHOLE, TimestampType)),
 }
 
+VALUE_COLUMNS = {kind: name for kind, (name, _) in _VALUES.items()}
+"""Type of a topic -> the column that says when, or how soon, its messages are due."""
+
 
 @dataclass(frozen=True)
 class Layout:

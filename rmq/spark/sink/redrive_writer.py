@@ -45,15 +45,17 @@ class RedriveWriter(Reporting, DataSourceArrowWriter):
     done = "redriven"
 
     def __init__(self, schema: StructType, options: Options, limit: Limit | None = None) -> None:
-        if options.idempotent or options.once or options.merge or options.trust_slot or options.bad_rows != "fail":
+        named = options.idempotent or options.once or options.txn_app or options.when_passed
+        if named or options.merge or options.trust_slot or options.bad_rows != "fail":
             raise InvalidValueError(
-                "redrive cannot be combined with idempotent, once, merge, trustSlot or badRows: it moves the dead as "
-                "they are"
+                "redrive cannot be combined with idempotent, once, txnAppId, merge, trustSlot, whenPassed or badRows: "
+                "it moves the dead as they are"
             )
         self._options = options
         with closing(options.connections(sending=True)) as connections:
             name = options.needed_topic()
             self.topic = queue_topic(connections, name, "its dead are redriven with rmq dead redrive")
+        self.where = f"topic {name}"
         _check_columns(schema, self.topic)
         self._score = new_score(self.topic, options.priority, options.time_range_ms)
         self._overwrite = options.priority is not None or options.time_range_ms is not None

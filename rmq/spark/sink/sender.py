@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rmq._model.messages import Encoded
 from rmq._model.reducers import Overflow
@@ -58,6 +58,14 @@ class Counts:
         return cls(*map(sum, zip(*map(astuple, tasks), strict=True)))
 
 
+WhenPassed = Literal["fail", "now", "collect"]
+"""What becomes of a time that has passed when it arrives at Redis: the end of the job, due at once, or put aside."""
+
+AHEAD_MS, MOST_AHEAD_MS = 50, 60_000
+"""How far ahead of Redis' time a time that has passed is set, since it has to lie ahead when it arrives: at first, and
+after tries that took longer."""
+
+
 @dataclass(frozen=True)
 class Sending:
     """How a task sends: `hold` is how many messages it holds back to fold them and to fill chunks."""
@@ -67,6 +75,7 @@ class Sending:
     chunk: int
     depth: int
     """Most calls in a round trip, each to another slot."""
+    passed: WhenPassed = "fail"
 
 
 @dataclass(slots=True)
@@ -158,7 +167,9 @@ class TaskSender:
         return None if self._mark is None else self._mark.of(part.number, part.encoded, merges)
 
     def _settle(self, part: _Part, answer: SendResult | Once | RmqError) -> bool:
-        if isinstance(answer, FixedTimePassedError) and self._bad_rows.collecting:
+        if isinstance(answer, FixedTimePassedError) and self._sending.passed == "now":
+            self._done(part, self._send_at_once(part))
+        elif isinstance(answer, FixedTimePassedError) and self._sending.passed == "collect":
             self._without_passed(part)
         elif isinstance(answer, BacklogFullError) and waits(self._topic, answer):
             self._done(part, self._send_patiently(part.slot, part.encoded, self._mark_of(part)))
@@ -187,6 +198,26 @@ class TaskSender:
         call = self._send_call(slot, rows, mark)
         return wait_for_room(lambda: self._connections.run(call), self._topic.full_timeout_s, sleep)
 
+    def _send_at_once(self, part: _Part) -> SendResult | Once:
+        """Send a chunk in which times have passed: these are due as soon as may be.
+
+        Its mark is that of the times that were given: where it was sent before, it is not sent again.
+        """
+        mark, ahead_ms = self._mark_of(part), AHEAD_MS
+        while True:
+            earliest = self._now_ms(part.slot) + ahead_ms
+            rows = [row if row.score >= earliest else row._replace(score=earliest) for row in part.encoded]
+            try:
+                return self._send_in_time(part.slot, rows, mark)
+            except FixedTimePassedError:
+                if ahead_ms >= MOST_AHEAD_MS:
+                    raise
+                ahead_ms *= 2
+
+    def _now_ms(self, slot: int) -> int:
+        seconds, us = self._connections.command("TIME", key=slot_keys(self._topic.name, slot).store)
+        return int(seconds) * 1_000 + int(us) // 1_000
+
     def _without_passed(self, part: _Part) -> None:
         """Put those aside whose time has passed by the server's clock, and send the others.
 
@@ -199,9 +230,7 @@ class TaskSender:
             self._book(Once(0, 0, len(part.encoded) - len(passed)))
             return
         while len(passed) < len(part.encoded):
-            key = slot_keys(self._topic.name, part.slot).store
-            seconds, us = self._connections.command("TIME", key=key)
-            now_ms = int(seconds) * 1_000 + int(us) // 1_000
+            now_ms = self._now_ms(part.slot)
             late = [index for index, row in enumerate(part.encoded) if row.score <= now_ms and index not in passed]
             self._put_aside(part, late, f"fixed_time does not lie ahead of Redis' time, {now_ms} ms")
             passed += late

@@ -1,4 +1,4 @@
-"""The sinks: write a frame, or each micro-batch of a stream, to a topic."""
+"""The sinks: write a frame, or each micro-batch of a stream, to a topic, or each row to the topic that it names."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import hashlib
 import logging
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import asdict, dataclass, fields
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, cast
 
 from pyspark import TaskContext
@@ -19,15 +19,15 @@ from rmq._model.topics import Topic, TopicType
 from rmq._scripts.keys import sent_key
 from rmq._sending.backpressure import blocks
 from rmq._slots.registry import Registry
+from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, RmqError
 from rmq.spark.arrow import pa
 from rmq.spark.marks import Mark
 from rmq.spark.options import Options
-from rmq.spark.sink.bad_rows import BadRows
-from rmq.spark.sink.columns import layout_of
-from rmq.spark.sink.encoding import encode_rows
-from rmq.spark.sink.pacing import TaskPace, limit_of
-from rmq.spark.sink.sender import Counts, Sending, TaskSender
+from rmq.spark.sink.pacing import limit_of
+from rmq.spark.sink.routing import by_topic, columns_for, routes
+from rmq.spark.sink.sender import Counts, WhenPassed
+from rmq.spark.sink.target import Target, TaskWrite, target_of
 
 log = logging.getLogger("rmq.spark")
 
@@ -35,25 +35,28 @@ log = logging.getLogger("rmq.spark")
 PASSED_S = 3_600
 """How long the marks of a write are kept that has ended, seconds: a task that was given up may still be at work."""
 
+DONE = "done"
+"""Field of a transaction's marks on slot 0: the last version of which all rows were sent."""
+
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task reports to the driver: its counts, and the slots that it left marks in."""
+    """What a task reports to the driver: its counts, and by topic the slots that it left marks in."""
 
     counts: Counts
-    marked: frozenset[int] = frozenset()
+    marked: dict[str, frozenset[int]] = field(default_factory=dict[str, frozenset[int]])
 
 
 class Reporting:
     """Logs what all tasks of a write did, also where it is aborted: nothing is taken back."""
 
-    topic: Topic
+    where = ""
     done = "written"
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
         """Log what was done."""
         total = Counts.total(message.counts for message in messages if isinstance(message, Written))
-        log.log(logging.WARNING if total.bad else logging.INFO, "topic %s: %s: %s", self.topic.name, self.done, total)
+        log.log(logging.WARNING if total.bad else logging.INFO, "%s: %s: %s", self.where, self.done, total)
 
     abort = commit
 
@@ -61,52 +64,67 @@ class Reporting:
 class _Sink(Reporting):
     """What both sinks share. Made on the driver, where the topic and the columns are checked; then pickled.
 
+    Where rows name their topics, a task checks the columns when the first row of a topic comes.
+
     Raises:
         InvalidValueError: The columns do not fit the topic.
         UnknownTopicError: Nobody has registered the topic, and no option says what it is.
     """
 
+    passed: WhenPassed = "fail"
+
     def __init__(self, schema: StructType, options: Options) -> None:
-        self._options, new = options, options.new_topic()
+        self._schema, self._options, new = schema, options, options.new_topic()
+        self._limit = limit_of(options.max_rate)
+        self._target: Target | None = None
+        self.where = "topics that the rows name"
+        if routes(schema, options):
+            return
         with closing(options.connections(sending=True)) as connections:
             registry = Registry(connections)
-            self.topic = registry.get(options.needed_topic()) if new is None else registry.register(new)
-        self._layout = layout_of(schema, self.topic, options)
-        self._limit = limit_of(options.max_rate)
-        stream = self.topic.type is TopicType.STREAM
-        if stream and options.merge == "partition":
-            raise InvalidValueError(
-                f"topic {self.topic.name} is STREAM: its entries never merge; leave option merge out"
-            )
-        chunk = options.chunk_size if self._limit is None else min(options.chunk_size, self._limit.burst)
-        if blocks(self.topic) and self.topic.merge is not None:  # a marked chunk waits for room as a whole
-            chunk = max(1, min(chunk, self.topic.max_backlog_per_slot // 2))
-        fold = not stream and options.merge != "none"
-        self._sending = Sending(fold, options.merge_rows, chunk, options.pipeline_depth)
+            topic = registry.get(options.needed_topic()) if new is None else registry.register(new)
+        self._check(topic)
+        self._target = target_of(schema, topic, options, self._limit)
+        self.where = f"topic {topic.name}"
 
-    def _write(self, iterator: Iterator[Any], name: str, mark: Mark | None = None) -> Written:
-        options, layout = self._options, self._layout
-        folder = options.bad_rows_path if options.bad_rows == "collect" else None
-        bad_rows = BadRows(layout, folder, name)
-        with closing(options.connections(sending=True)) as connections:
-            pace = None if self._limit is None else TaskPace(connections, self.topic, self._limit)
-            sender = TaskSender(connections, self.topic, self._sending, bad_rows, mark, pace)
-            sample = True
-            try:
-                for batch in iterator:
-                    good, bad = encode_rows(layout, batch, sample=sample)
-                    sample = sample and not batch.num_rows
-                    bad_rows.take(batch, bad)
-                    sender.add(good, batch.nbytes)
-                    sender.counts.rows += batch.num_rows
-                counts = sender.finish()
-                bad_rows.keep()
-            except BaseException:
-                sender.close()
-                bad_rows.drop()
-                raise
-        counts.bad = bad_rows.count
-        return Written(counts, frozenset() if mark is None else sender.slots)
+    def _check(self, topic: Topic) -> None:
+        """Refuse what the options ask for and the topic cannot do."""
+
+    def _mark(self, topic: Topic) -> Mark | None:
+        """Return what names the running task where what it has sent must not be sent again."""
+        raise NotImplementedError
+
+    def _is_done(self, connections: Connections, topic: Topic) -> bool:
+        """Return whether all rows of this write for a topic were sent before."""
+        del connections, topic
+        return False
+
+    def _write(self, iterator: Iterator[Any], name: str) -> Written:
+        writes: dict[str, TaskWrite] = {}
+        with closing(self._options.connections(sending=True)) as connections, ExitStack() as undo:
+            for batch in iterator:
+                parts = by_topic(batch) if self._target is None else [(self._target.topic.name, batch)]
+                for topic, rows in parts:
+                    if topic not in writes:
+                        writes[topic] = self._begin(connections, topic, name)
+                        undo.callback(writes[topic].close)
+                    writes[topic].take(rows)
+            counts = Counts.total([write.finish() for write in writes.values()])
+            undo.pop_all()
+        return Written(counts, {topic: write.slots for topic, write in writes.items()})
+
+    def _begin(self, connections: Connections, name: str, task: str) -> TaskWrite:
+        target = self._target
+        if target is None:
+            topic = Registry(connections).get(name)
+            self._check(topic)
+            schema = columns_for(topic, self._schema)
+            target = replace(target_of(schema, topic, self._options, self._limit), columns=tuple(schema.names))
+        mark = self._mark(target.topic)
+        task = task if target is self._target else f"{task}-{name}"  # a file of bad rows has no column topic
+        passed = cast("WhenPassed", self._options.when_passed or self.passed)
+        done = self._is_done(connections, target.topic)
+        return TaskWrite(connections, target, self._options.bad_rows_folder, task, mark, passed, done=done)
 
 
 class BatchWriter(_Sink, DataSourceArrowWriter):
@@ -115,38 +133,72 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
     Guarantee: at least once. A task that is tried again sends again what it had sent: that merges with the backlog, is
     delivered once more where it was consumed meanwhile, and is a second entry in a stream. Where the topic merges by
     `merge=`, each row counts once, also in a task that is tried again with the same rows; and in a job that is, with
-    the same `once`.
+    the same `once`. With `txnAppId` and `txnVersion` a version that was written as a whole is not written again; one
+    that broke off goes on, where its rows come in the same partitions and order.
     """
 
     def __init__(self, schema: StructType, options: Options) -> None:
+        self.passed = "collect" if options.bad_rows == "collect" else "fail"
         if options.new_topic() is not None:  # such a topic does not merge: said before it is registered
             _check_names(options, merges=False)
+        self._name = f"write-{uuid.uuid4().hex if options.once is None else _digest(options.once)}"
+        if options.txn_app is not None:
+            self._name = f"txn-{_digest(options.txn_app)}"
         super().__init__(schema, options)
-        merges = self.topic.merge is not None
-        _check_names(options, merges=merges)
-        name = uuid.uuid4().hex if options.once is None else _digest(options.once)
-        self._name = name if merges and options.idempotent is not False else None
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Send one task's rows."""
-        context, mark = task_context(), None
-        if self._name is not None:
-            mark = Mark(f"write-{self._name}", 0, context.partitionId(), self._options.mark_ttl_s)
-        return self._write(iterator, f"part-{context.partitionId():05d}-{context.taskAttemptId()}", mark)
+        context = task_context()
+        return self._write(iterator, f"part-{context.partitionId():05d}-{context.taskAttemptId()}")
+
+    def _check(self, topic: Topic) -> None:
+        _check_names(self._options, merges=topic.merge is not None)
+        if self._options.txn_app is not None and not takes_marks(topic):
+            raise _no_marks(topic, "txnAppId")
+
+    def _mark(self, topic: Topic) -> Mark | None:
+        options, partition = self._options, task_context().partitionId()
+        if options.txn_app is not None:
+            return Mark(self._name, options.txn_version or 0, partition, options.mark_ttl_s)
+        if topic.merge is not None and options.idempotent is not False:
+            return Mark(self._name, 0, partition, options.mark_ttl_s)
+        return None
+
+    def _is_done(self, connections: Connections, topic: Topic) -> bool:
+        options = self._options
+        if options.txn_app is None:
+            return False
+        return _last_done(connections, topic.name, self._name) >= (options.txn_version or 0)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
-        """Log what was done, and let the marks of a write that nobody can repeat go soon."""
+        """Log what was done, note a transaction, and let the marks of a write that nobody can repeat go soon."""
         super().commit(messages, batchId)
-        slots = frozenset[int]().union(*(message.marked for message in messages if isinstance(message, Written)))
-        if self._name is None or self._options.once is not None:
-            return
+        marked: dict[str, frozenset[int]] = {}
+        for message in messages:
+            for topic, slots in (message.marked if isinstance(message, Written) else {}).items():
+                marked[topic] = marked.get(topic, frozenset()) | slots
         try:
             with closing(self._options.connections()) as connections:
-                for slot in slots:
-                    key = sent_key(self.topic.name, slot, f"write-{self._name}")
-                    connections.command("EXPIRE", key, PASSED_S, key=key)
-        except RmqError as error:  # the write has succeeded; its marks go by themselves, later
-            log.warning("topic %s: marks of a write are kept for longer: %s", self.topic.name, error)
+                if self._options.txn_app is not None:
+                    self._note_done(connections, marked)
+                elif self._options.once is None:
+                    self._forget_soon(connections, marked)
+        except RmqError as error:  # the write has succeeded; its marks tell the same, and go by themselves, later
+            log.warning("%s: marks of a write are not brought up to date: %s", self.where, error)
+
+    def _note_done(self, connections: Connections, marked: dict[str, frozenset[int]]) -> None:
+        version = self._options.txn_version or 0
+        for topic in marked:
+            key = sent_key(topic, 0, self._name)
+            if _last_done(connections, topic, self._name) < version:
+                connections.command("HSET", key, DONE, version, key=key)
+                connections.command("EXPIRE", key, self._options.mark_ttl_s, key=key)
+
+    def _forget_soon(self, connections: Connections, marked: dict[str, frozenset[int]]) -> None:
+        for topic, slots in marked.items():
+            for slot in slots:
+                key = sent_key(topic, slot, self._name)
+                connections.command("EXPIRE", key, PASSED_S, key=key)
 
 
 class StreamWriter(_Sink, DataSourceStreamArrowWriter):
@@ -157,27 +209,52 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
     partitions and order; where the topic merges, the order makes no difference for as many contents as `mergeRows`.
     """
 
+    passed = "now"
+
     def __init__(self, schema: StructType, options: Options) -> None:
-        super().__init__(schema, options)
-        if options.once is not None:
-            raise InvalidValueError("once is for write: a stream is named by its checkpoint")
-        self._marks = self.topic.merge is not None if options.idempotent is None else options.idempotent
-        if self._marks and not takes_marks(self.topic):
+        if options.once is not None or options.txn_app is not None:
             raise InvalidValueError(
-                f"topic {self.topic.name} waits for room, drops what is too much, or is PRIORITY with a ttl: it cannot "
-                "be combined with idempotent"
+                "once and txnAppId are for write: a stream is named by its checkpoint; set idempotent"
             )
+        super().__init__(schema, options)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Send one task's rows of a batch."""
-        context, mark = task_context(), None
+        context = task_context()
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        return self._write(iterator, f"batch-{batch}-part-{context.partitionId():05d}-{context.taskAttemptId()}")
+
+    def _check(self, topic: Topic) -> None:
+        if self._marks(topic) and not takes_marks(topic):
+            raise _no_marks(topic, "idempotent")
+
+    def _marks(self, topic: Topic) -> bool:
+        given = self._options.idempotent
+        return topic.merge is not None if given is None else given
+
+    def _mark(self, topic: Topic) -> Mark | None:
+        if not self._marks(topic):
+            return None
+        context = task_context()
         batch = context.getLocalProperty("streaming.sql.batchId")
         query = context.getLocalProperty("sql.streaming.queryId")
-        if self._marks:
-            if batch is None or query is None:
-                raise InvalidValueError("Spark does not say which batch this is: idempotent needs micro-batches")
-            mark = Mark(query, int(batch), context.partitionId(), self._options.mark_ttl_s)
-        return self._write(iterator, f"batch-{batch}-part-{context.partitionId():05d}-{context.taskAttemptId()}", mark)
+        if batch is None or query is None:
+            raise InvalidValueError("Spark does not say which batch this is: idempotent needs micro-batches")
+        return Mark(query, int(batch), context.partitionId(), self._options.mark_ttl_s)
+
+
+def _last_done(connections: Connections, topic: str, name: str) -> int:
+    """Return the last version of a transaction that was written as a whole, -1 for none."""
+    key = sent_key(topic, 0, name)
+    found = connections.command("HGET", key, DONE, key=key)
+    return int(found) if found else -1
+
+
+def _no_marks(topic: Topic, option: str) -> InvalidValueError:
+    return InvalidValueError(
+        f"topic {topic.name} waits for room, drops what is too much, or is PRIORITY with a ttl: it cannot be combined "
+        f"with {option}"
+    )
 
 
 def takes_marks(topic: Topic) -> bool:
@@ -192,10 +269,10 @@ def takes_marks(topic: Topic) -> bool:
 
 def _check_names(options: Options, *, merges: bool) -> None:
     """Refuse options that name the calls of a `write` where they can't be named."""
-    if options.idempotent and not merges:
+    if options.idempotent and not merges and options.txn_app is None:
         raise InvalidValueError(
             "idempotent is for writeStream, and for topics with merge=: only in a stream a batch that is run again has "
-            "the same number as before"
+            "the same number as before; in foreachBatch set txnAppId, and txnVersion to the number of the batch"
         )
     if options.once is not None and (not merges or options.idempotent is False):
         raise InvalidValueError(f"once is {options.once!r}; it is for topics with merge=, without idempotent=false")

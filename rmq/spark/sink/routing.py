@@ -1,0 +1,57 @@
+"""Rows that name their topic: parted by their column `topic`, and what each topic takes of the other columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.types import StringType, StructType
+
+from rmq._model.topics import Topic, TopicType, is_name
+from rmq.errors import InvalidMessageError, InvalidValueError
+from rmq.spark.arrow import pc
+from rmq.spark.options import Options
+from rmq.spark.sink.columns import VALUE_COLUMNS
+
+COLUMN = "topic"
+
+
+def routes(schema: StructType, options: Options) -> bool:
+    """Return whether rows are routed: the option `topic` beats the column, as with Spark's Kafka sink.
+
+    Raises:
+        InvalidValueError: The column is not text, or an option defines one new topic.
+    """
+    if options.topic is not None or COLUMN not in schema.names:
+        return False
+    kind = schema[COLUMN].dataType
+    if not isinstance(kind, StringType):
+        raise InvalidValueError(f"column topic is {kind.simpleString()}; it must be string, or option topic be given")
+    if options.type is not None or options.slots is not None:
+        raise InvalidValueError("options `type` and `slots` define one topic; rows that name theirs need it registered")
+    return True
+
+
+def columns_for(topic: Topic, schema: StructType) -> StructType:
+    """Return the columns of a frame for several topics without those of a type that this topic does not have."""
+    own = VALUE_COLUMNS.get(topic.type)
+    others = set(VALUE_COLUMNS.values()) - {own}
+    if topic.type is not TopicType.STREAM:
+        others.add("fields")
+    return StructType([field for field in schema.fields if field.name not in others and field.name != COLUMN])
+
+
+def by_topic(batch: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the topics that the rows of a record batch name, and the rows of each in their order.
+
+    Raises:
+        InvalidMessageError: A row names none, or none that can be.
+    """
+    column = batch.column(COLUMN)
+    for name in pc.unique(column).to_pylist():
+        if name is None:
+            row = batch.filter(pc.is_null(column)).slice(0, 1).to_pylist()[0]
+            raise InvalidMessageError(f"row {row!r:.400}: its topic is null, and option topic names none for all rows")
+        if not is_name(name):
+            raise InvalidMessageError(f"a row's topic is {name!r:.200}; a name is 1 to 128 of A-Z a-z 0-9 . _ -")
+        yield name, batch.filter(pc.equal(column, name))

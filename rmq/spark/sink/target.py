@@ -1,0 +1,126 @@
+"""What a sink writes to: a topic, checked on the driver; and what one task does there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from rmq._model.topics import Topic, TopicType
+from rmq._sending.backpressure import blocks
+from rmq._transport.connections import Connections
+from rmq.errors import InvalidValueError
+from rmq.spark.marks import Mark
+from rmq.spark.options import Options
+from rmq.spark.sink.bad_rows import BadRows
+from rmq.spark.sink.columns import Layout, layout_of
+from rmq.spark.sink.encoding import encode_rows
+from rmq.spark.sink.pacing import Limit, TaskPace
+from rmq.spark.sink.sender import Counts, Sending, TaskSender, WhenPassed
+
+
+@dataclass(frozen=True)
+class Target:
+    """One topic as a sink writes to it.
+
+    Attributes:
+        layout: What the columns are there.
+        sending: How its messages are sent.
+        limit: How many a second, of all tasks; `None` for no limit.
+        columns: The columns that it takes of a frame with rows for several topics; `None` for all.
+    """
+
+    layout: Layout
+    sending: Sending
+    limit: Limit | None = None
+    columns: tuple[str, ...] | None = None
+
+    @property
+    def topic(self) -> Topic:
+        """The registered definition."""
+        return self.layout.topic
+
+
+def target_of(schema: StructType, topic: Topic, options: Options, limit: Limit | None) -> Target:
+    """Return how a frame is written to a topic.
+
+    Raises:
+        InvalidValueError: The columns or options do not fit the topic.
+    """
+    layout = layout_of(schema, topic, options)
+    stream = topic.type is TopicType.STREAM
+    if stream and options.merge == "partition":
+        raise InvalidValueError(f"topic {topic.name} is STREAM: its entries never merge; leave option merge out")
+    if options.when_passed is not None and topic.type is not TopicType.FIXED_TIME:
+        raise InvalidValueError(
+            f"whenPassed is {options.when_passed!r}, and topic {topic.name} is {topic.type.name}: the option is for "
+            "FIXED_TIME topics"
+        )
+    chunk = options.chunk_size if limit is None else min(options.chunk_size, limit.burst)
+    if blocks(topic) and topic.merge is not None:  # a marked chunk waits for room as a whole
+        chunk = max(1, min(chunk, topic.max_backlog_per_slot // 2))
+    fold = not stream and options.merge != "none"
+    return Target(layout, Sending(fold, options.merge_rows, chunk, options.pipeline_depth), limit)
+
+
+class TaskWrite:
+    """What one task writes to one topic. It ends with `finish`, or with `close` where something fails.
+
+    Args:
+        connections: Where the topic is.
+        target: The topic.
+        folder: Where bad rows go; `None`: the first one ends the task.
+        name: Names the task and its attempt, for files of bad rows.
+        mark: Names the task where what it has sent must not be sent again.
+        passed: What becomes of a time that has passed when it arrives at Redis.
+        done: All of it was sent before: the rows are passed over.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        target: Target,
+        folder: str | None,
+        name: str,
+        mark: Mark | None,
+        passed: WhenPassed,
+        *,
+        done: bool = False,
+    ) -> None:
+        self._target, self._done = target, done
+        self._bad_rows = BadRows(target.layout, folder, name)
+        pace = None if target.limit is None else TaskPace(connections, target.topic, target.limit)
+        sending = replace(target.sending, passed=passed)
+        self._sender = TaskSender(connections, target.topic, sending, self._bad_rows, mark, pace)
+        self._sample = True
+
+    def take(self, batch: Any) -> None:
+        """Send a `pyarrow.RecordBatch`, or hold it back for more."""
+        self._sender.counts.rows += batch.num_rows
+        if self._done:
+            self._sender.counts.skipped += batch.num_rows
+            return
+        if self._target.columns is not None:
+            batch = batch.select(list(self._target.columns))
+        good, bad = encode_rows(self._target.layout, batch, sample=self._sample)
+        self._sample = self._sample and not batch.num_rows
+        self._bad_rows.take(batch, bad)
+        self._sender.add(good, batch.nbytes)
+
+    def finish(self) -> Counts:
+        """Send the rest, and finish the file of bad rows."""
+        counts = self._sender.finish()
+        self._bad_rows.keep()
+        counts.bad = self._bad_rows.count
+        return counts
+
+    @property
+    def slots(self) -> frozenset[int]:
+        """The slots that chunks were sent to."""
+        return self._sender.slots
+
+    def close(self) -> None:
+        """Leave no answer and no unfinished file behind."""
+        self._sender.close()
+        self._bad_rows.drop()
