@@ -10,8 +10,8 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from rmq.errors import InvalidValueError
-from rmq.spark.options import Options, parse_options
-from rmq.spark.schema import columns_of
+from rmq.spark.options import PLAN_S, Options, check_read, parse_options
+from rmq.spark.schema import check_schema, columns_of
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -50,20 +50,27 @@ class RmqDataSource(DataSource):
         """
         from rmq._slots.registry import Registry
 
-        with closing(self._parsed.connections()) as connections:
+        with closing(self._parsed.connections(most_s=PLAN_S)) as connections:
             topic = Registry(connections).get(self._parsed.needed_topic())
         return columns_of(self._parsed.queue, topic.merge)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the batch reader; only under `pushdown` one that Spark may hand filters to."""
+        """Return the batch reader; only under `pushdown` one that Spark may hand filters to.
+
+        Raises:
+            InvalidValueError: An option of the sinks, or a column that a read does not have.
+        """
         from rmq.spark.batch_reader import PruningReader, RmqReader
 
+        check_read(self._parsed)
+        check_schema(self._parsed.queue, schema)
         return (PruningReader if self._parsed.pushdown else RmqReader)(schema, self._parsed)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the streaming source."""
         from rmq.spark.source.reader import RmqStreamReader
 
+        check_schema(self._parsed.queue, schema)
         return RmqStreamReader(schema, self._parsed)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

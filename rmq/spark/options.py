@@ -22,6 +22,9 @@ _OF_SPARK = frozenset(
 )
 """Options that Spark itself adds, or that other sources share with us."""
 
+PLAN_S = 10.0
+"""How long a program waits for an answer before a read begins, seconds: an address that is wrong shall show soon."""
+
 MAX_RATE = 1_000_000
 """Largest `maxRate`, messages a second."""
 
@@ -193,10 +196,15 @@ class Options:
             raise InvalidValueError('option `topic` is missing: .option("topic", "name")')
         return self.topic
 
-    def connections(self, *, sending: bool = False) -> Connections:
-        """Return connections, for the caller to close; `sending`: sends are confirmed as `durability` says."""
+    def connections(self, *, sending: bool = False, most_s: float = math.inf) -> Connections:
+        """Return connections, for the caller to close.
+
+        Args:
+            sending: Sends are confirmed as `durability` says.
+            most_s: Longest deadline, whatever `deadlineSeconds` says.
+        """
         durability = parse_durability(self.durability, self.replicas) if sending else Durability()
-        return Connections(parse_url(self.url), deadline_s=float(self.deadline_s), durability=durability)
+        return Connections(parse_url(self.url), deadline_s=min(float(self.deadline_s), most_s), durability=durability)
 
     @property
     def bad_rows_folder(self) -> str | None:
@@ -226,6 +234,11 @@ def parse_options(options: Mapping[str, str]) -> Options:
     for key, text in options.items():
         if option := _OPTIONS.get(key.lower()):
             values[option.name] = option.metadata["convert"](text.strip(), option.metadata["name"])
+        elif key.lower().startswith("option."):
+            raise InvalidValueError(
+                f"format rmq cannot be a stored table: Spark hands such a table its options as {key}, and none at all "
+                "when it is read; CREATE TEMPORARY VIEW ... USING rmq OPTIONS (...) works"
+            )
         elif key.lower() not in _OF_SPARK:
             near = difflib.get_close_matches(key.lower(), _OPTIONS, 1)
             hint = f"; did you mean {_OPTIONS[near[0]].metadata['name']}?" if near else ""
@@ -262,12 +275,31 @@ def _url(given: str | None) -> str:
     return url
 
 
+_OF_SINKS = frozenset(
+    "type slots durability replicas time_range_ms priority pipeline_depth merge merge_rows idempotent once mark_ttl_s "
+    "txn_app txn_version redrive trust_slot max_rate when_passed bad_rows bad_rows_path".split()
+)
+
+
+def check_read(options: Options) -> None:
+    """Refuse options that would have no effect on a read.
+
+    Raises:
+        InvalidValueError: An option of the sinks, other than by default.
+    """
+    for option in fields(Options):
+        if option.name in _OF_SINKS and getattr(options, option.name) != option.default:
+            name = option.metadata["name"]
+            raise InvalidValueError(f"{name} is an option of the sinks, and a read has no use for it: leave it out")
+
+
 def check_source(options: Options) -> None:
     """Refuse what the streaming source cannot do.
 
     Raises:
         InvalidValueError: An option that it does not take, or the topic is missing.
     """
+    check_read(options)
     if options.lease_s is not None:
         raise InvalidValueError("readStream takes no leaseSeconds: the topic's lease counts, and the driver renews it")
     if options.queue != "backlog":

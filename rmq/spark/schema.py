@@ -18,6 +18,7 @@ from pyspark.sql.types import (
 
 from rmq._model.merging import Merge
 from rmq._model.records import ITEMS, NUMBERS
+from rmq.errors import InvalidValueError
 
 _MESSAGE = (
     StructField("topic", StringType(), False),
@@ -82,6 +83,37 @@ def columns_of(queue: str, merge: Merge | None) -> StructType:
     if merge.kind == "N":
         more.append(_VERSION)
     return StructType([*columns.fields, *more])
+
+
+_ALIKE = ((BinaryType, StringType), (IntegerType, LongType))
+
+
+def check_schema(queue: str, schema: StructType) -> None:
+    """Refuse a schema of the user's own that a read cannot give: some of its columns, content and body also as text.
+
+    Args:
+        queue: What is read.
+        schema: What `schema()` was given.
+
+    Raises:
+        InvalidValueError: An unknown column, or a type that a column cannot have.
+    """
+    more = (*_SENDS, _VALUE, _ITEMS, _WANTED, _VERSION)
+    known = {field.name: field.dataType for field in (*columns_of(queue, None).fields, *more)}
+    for field in schema.fields:
+        kind = known.get(field.name)
+        if kind is None:
+            raise InvalidValueError(f"column {field.name} is not one of a read of {queue}: {', '.join(known)}")
+        alike = any(isinstance(kind, pair) and isinstance(field.dataType, pair) for pair in _ALIKE)
+        if field.dataType != kind and not alike:
+            raise InvalidValueError(
+                f"column {field.name} of a read is {kind.simpleString()}; it can't be {field.dataType.simpleString()}"
+            )
+
+
+def lowered(schema: StructType) -> StructType:
+    """Return a frame's columns in small letters: Spark does not care about their case."""
+    return StructType([StructField(field.name.lower(), field.dataType, field.nullable) for field in schema.fields])
 
 
 _OF_ALL = frozenset([*QUEUE.names, *DEAD.names])

@@ -8,12 +8,27 @@ from typing import Any
 
 from rmq._model.envelope import unwrap
 from rmq._model.messages import Encoded
-from rmq.errors import InvalidMessageError
+from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import fs, pa, parquet
 from rmq.spark.sink.columns import Layout
 from rmq.spark.sink.merge_columns import values_of
 
 REASON = "reason"
+
+
+def open_folder(folder: str) -> tuple[Any, str]:
+    """Return the file system of a folder, and its path there.
+
+    Raises:
+        InvalidValueError: It is no absolute path, and no URI of a file system that pyarrow knows and can reach.
+    """
+    try:
+        return fs.FileSystem.from_uri(folder)
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidValueError(
+            f"badRowsPath is {folder!r}; it must be an absolute path, or a URI as pyarrow takes it (file, s3, gs, "
+            f"hdfs, abfs): {str(error).splitlines()[0]:.200}"
+        ) from None
 
 
 class BadRows:
@@ -106,7 +121,7 @@ class BadRows:
         fields = [field.with_nullable(True) for field in self._schema]
         schema = pa.schema([*fields, pa.field(REASON, pa.string())])
         if self._writer is None:
-            files, folder = self._place = fs.FileSystem.from_uri(self._folder)
+            files, folder = self._place = open_folder(self._folder or "")
             files.create_dir(folder, recursive=True)
             # Spark passes over files whose name begins like this
             self._writer = parquet.ParquetWriter(f"{folder}/_{self._file}", schema, filesystem=files)

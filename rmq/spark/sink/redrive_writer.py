@@ -16,7 +16,7 @@ from rmq._slots.slots import NACK_BATCH, SlotWriter
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import pa
 from rmq.spark.options import Options
-from rmq.spark.schema import DEAD
+from rmq.spark.schema import DEAD, lowered
 from rmq.spark.sink.pacing import Limit, TaskPace, limit_of
 from rmq.spark.sink.sender import Counts
 from rmq.spark.sink.writer import Reporting, Written
@@ -56,7 +56,8 @@ class RedriveWriter(Reporting, DataSourceArrowWriter):
             name = options.needed_topic()
             self.topic = queue_topic(connections, name, "its dead are redriven with rmq dead redrive")
         self.where = f"topic {name}"
-        _check_columns(schema, self.topic)
+        self._names = [name.lower() for name in schema.names]
+        _check_columns(lowered(schema), self.topic)
         self._score = new_score(self.topic, options.priority, options.time_range_ms)
         self._overwrite = options.priority is not None or options.time_range_ms is not None
         self._limit = limit or limit_of(options.max_rate)
@@ -68,7 +69,7 @@ class RedriveWriter(Reporting, DataSourceArrowWriter):
             pace = None if self._limit is None else TaskPace(connections, self.topic, self._limit)
             writer = SlotWriter(connections, self.topic)
             for batch in iterator:
-                for slot, rows in _by_slot(self.topic, batch).items():
+                for slot, rows in _by_slot(self.topic, batch.rename_columns(self._names)).items():
                     self._move(writer, pace, slot, rows, counts)
                 counts.rows += batch.num_rows
         return Written(counts)

@@ -24,6 +24,8 @@ from rmq.errors import InvalidValueError, RmqError
 from rmq.spark.arrow import pa
 from rmq.spark.marks import Mark
 from rmq.spark.options import Options
+from rmq.spark.schema import lowered
+from rmq.spark.sink.bad_rows import open_folder
 from rmq.spark.sink.pacing import limit_of
 from rmq.spark.sink.routing import by_topic, columns_for, routes
 from rmq.spark.sink.sender import Counts, WhenPassed
@@ -74,17 +76,19 @@ class _Sink(Reporting):
     passed: WhenPassed = "fail"
 
     def __init__(self, schema: StructType, options: Options) -> None:
-        self._schema, self._options, new = schema, options, options.new_topic()
+        self._schema, self._options, new = lowered(schema), options, options.new_topic()
+        if options.bad_rows_folder is not None:
+            open_folder(options.bad_rows_folder)
         self._limit = limit_of(options.max_rate)
         self._target: Target | None = None
         self.where = "topics that the rows name"
-        if routes(schema, options):
+        if routes(self._schema, options):
             return
         with closing(options.connections(sending=True)) as connections:
             registry = Registry(connections)
             topic = registry.get(options.needed_topic()) if new is None else registry.register(new)
         self._check(topic)
-        self._target = target_of(schema, topic, options, self._limit)
+        self._target = target_of(self._schema, topic, options, self._limit)
         self.where = f"topic {topic.name}"
 
     def _check(self, topic: Topic) -> None:
@@ -102,7 +106,8 @@ class _Sink(Reporting):
     def _write(self, iterator: Iterator[Any], name: str) -> Written:
         writes: dict[str, TaskWrite] = {}
         with closing(self._options.connections(sending=True)) as connections, ExitStack() as undo:
-            for batch in iterator:
+            for given in iterator:
+                batch = given.rename_columns(self._schema.names)
                 parts = by_topic(batch) if self._target is None else [(self._target.topic.name, batch)]
                 for topic, rows in parts:
                     if topic not in writes:

@@ -21,7 +21,7 @@ from rmq.spark.sink import writer as writers
 from rmq.spark.sink.writer import BatchWriter, StreamWriter, Written
 from tests.conftest import MakeTopic
 
-TYPES = {"content": StringType(), "topic": StringType(), "body": StringType()}
+TYPES = {"content": StringType(), "topic": StringType(), "body": StringType(), "slot_basis": StringType()}
 QUERY = "9b9b2a4e-6d55-4f3c-9d32-0a3d3c0f8a11"
 
 
@@ -64,14 +64,14 @@ class Sinks:
         self, *tasks: list[dict[str, Any]], stream: int | None = None, commits: bool = True, **options: object
     ) -> list[Written]:
         names = list(tasks[0][0])
-        schema = StructType([StructField(name, TYPES.get(name, LongType())) for name in names])
+        schema = StructType([StructField(name, TYPES.get(name.lower(), LongType())) for name in names])
         given = parse_options({"url": self._url} | {name: str(value) for name, value in options.items()})
         writer = BatchWriter(schema, given) if stream is None else StreamWriter(schema, given)
         written: list[Written] = []
         for number, rows in enumerate(tasks):
             self._task.partition, self._task.batch = number, stream or 0
             columns = {name: [row[name] for row in rows] for name in names}
-            form = pa.schema([(name, pa.string() if name in TYPES else pa.int64()) for name in names])
+            form = pa.schema([(name, pa.string() if name.lower() in TYPES else pa.int64()) for name in names])
             answer = writer.write(iter([pa.RecordBatch.from_pydict(columns, schema=form)]))
             assert isinstance(answer, Written)
             written.append(answer)
@@ -214,6 +214,11 @@ def test_a_row_that_names_no_topic_ends_the_job(
 def test_rows_for_several_topics_define_none(sinks: Sinks) -> None:
     with pytest.raises(InvalidValueError, match="define a new `topic`: give all three"):
         sinks.write(rows("a", topic="x"), type="STREAM", slots=2)
+
+
+def test_columns_may_have_any_case(sinks: Sinks, sender: RmqClient, log_topic: Topic) -> None:
+    sinks.write([{"CONTENT": "a", "Slot_Basis": "k"}], topic=log_topic.name)
+    assert entries(sender, log_topic) == ["a"]
 
 
 def now_ms() -> int:

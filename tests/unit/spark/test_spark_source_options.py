@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql.types import DataType, DoubleType, LongType, StringType, StructField, StructType
 
 from rmq.errors import InvalidValueError
-from rmq.spark.options import Options, check_source, parse_options
+from rmq.spark.options import Options, check_read, check_source, parse_options
+from rmq.spark.schema import check_schema
+from rmq.spark.sink.bad_rows import open_folder
 
 LEAST = {"url": "redis://h", "topic": "t"}
 
@@ -61,6 +64,49 @@ def test_all_is_more_than_the_default() -> None:
 def test_what_the_source_cannot_do_is_named(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
         check_source(parse_options({**LEAST, **options}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("type", "PRIORITY"), ("slots", "8"), ("maxRate", "5"), ("redrive", "true"), ("durability", "fsync")],
+)
+def test_options_of_the_sinks_are_not_passed_over_by_reads(name: str, value: str) -> None:
+    options = parse_options({**LEAST, name: value})
+    for check in (check_read, check_source):
+        with pytest.raises(InvalidValueError, match=f"{name} is an option of the sinks"):
+            check(options)
+
+
+def test_a_stored_table_is_refused_with_a_way_out() -> None:
+    with pytest.raises(InvalidValueError, match="CREATE TEMPORARY VIEW"):
+        parse_options({**LEAST, "option.url": "redis://h"})
+
+
+@pytest.mark.parametrize(
+    ("queue", "column", "kind", "message"),
+    [
+        ("backlog", "contents", StringType(), "contents is not one of a read of backlog: topic, slot, content"),
+        ("backlog", "error_type", StringType(), "error_type is not one of a read of backlog"),
+        ("dead", "died", StringType(), "died of a read is timestamp; it can't be string"),
+        ("backlog", "slot", DoubleType(), "slot of a read is int; it can't be double"),
+    ],
+)
+def test_columns_that_a_read_does_not_have_are_named(queue: str, column: str, kind: DataType, message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        check_schema(queue, StructType([StructField(column, kind)]))
+
+
+def test_a_read_gives_some_columns_and_text() -> None:
+    fields = [StructField("content", StringType()), StructField("slot", LongType()), StructField("merged", LongType())]
+    check_schema("backlog", StructType(fields))
+
+
+@pytest.mark.parametrize("folder", ["bad/rows", "s3a://bucket/bad"])
+def test_a_folder_for_bad_rows_that_cannot_be_is_named_with_the_rule(folder: str) -> None:
+    with pytest.raises(InvalidValueError, match="it must be an absolute path, or a URI") as found:
+        open_folder(folder)
+    assert folder in str(found.value)
+    assert open_folder("/tmp/bad")[1] == open_folder("file:///tmp/bad")[1] == "/tmp/bad"
 
 
 def test_the_source_needs_a_topic() -> None:
