@@ -657,6 +657,17 @@ def _spark_ack(place: Place) -> Call[Any]:
     return spark_calls.settle(place.topic, 0, DRIVER, 1, 0, "ack")
 
 
+@case("spark_settle", "an ack of what sweeps have put back")
+def _spark_ack_back(place: Place) -> Call[Any]:
+    names = run(place.client, _spark_read(place)).contents
+    score = int(place.client.zscore(place.keys.prepare, names[0]) or 0)
+    place.client.delete(place.keys.prepare)
+    place.zset(place.keys.store, names, score % 1000, 0)
+    failure = f'{{"claim":"{score}","merged":"0","type":"LeaseExpired"}}'
+    place.client.hset(place.keys.error, mapping=dict.fromkeys(names, failure))
+    return spark_calls.settle(place.topic, 0, DRIVER, 1, 0, "ack")
+
+
 @case("spark_settle", "a renewal")
 def _spark_renew(place: Place) -> Call[Any]:
     run(place.client, _spark_read(place))

@@ -21,6 +21,11 @@ local function unheld_of(chunk, held)
   return missing, lefts
 end
 
+-- Whether a hash has for a content what the chunk has copied of it; one by one, since bodies may be large.
+local function as_copied(slot, hash, name, bodied)
+  return not bodied or redis.call('HGET', hash, name) == redis.call('HGET', slot.query_body, name)
+end
+
 local function committed_elsewhere(slot, chunk, held, lost, keep_first)
   local missing, lefts = unheld_of(chunk, held)
   if #missing == 0 then
@@ -33,24 +38,28 @@ local function committed_elsewhere(slot, chunk, held, lost, keep_first)
   local scores = redis.call('ZMSCORE', slot.store, unpack(missing))
   local claims = redis.call('ZMSCORE', slot.prepare, unpack(missing))
   local waiting = redis.call('ZMSCORE', slot.retry, unpack(missing))
+  local failures = redis.call('HMGET', slot.error, unpack(missing))
+  local bodied = slot.held or redis.call('HLEN', slot.body) + redis.call('HLEN', slot.query_body) > 0
   local merged, found = redis.call('HGET', slot.meta, 'merged') or '0', {}
   for n, name in ipairs(missing) do
     local swept = scores[n] and not claims[n] and tonumber(scores[n]) <= lefts[n]
     local taken = claims[n] and claims[n] % 1000 < lefts[n]
-    if (swept or taken) and not waiting[n] then
-      local failure, ours = read_failure(redis.call('HGET', slot.error, name)), false
-      for claim in string.gmatch(failure.claim or '', '%d+') do
-        ours = ours or claim % 1000 == lefts[n] and stamps[whole(math.floor(claim / 1000))]
-      end
-      ours = ours and (slot.held or not keep_first or failure.merged == merged)
-      local body = ours and redis.call('HGET', taken and slot.held or slot.body, name)
-      if ours and body == redis.call('HGET', slot.query_body, name) then
-        if swept then
-          found[#found + 1] = name
-        else
-          failure.committed = '1'
-          redis.call('HSET', slot.error, name, cjson.encode(failure))
-        end
+    -- a field of JSON is found without decoding it: a quote within a value would stand behind a backslash
+    local ended = (swept or taken) and not waiting[n] and string.match(failures[n] or '', '"claim":"([%d ]+)"') or ''
+    local ours = false
+    for claim in string.gmatch(ended, '%d+') do
+      ours = ours or claim % 1000 == lefts[n] and stamps[whole(math.floor(claim / 1000))]
+    end
+    if ours and keep_first and not slot.held then
+      ours = string.match(failures[n], '"merged":"(%d+)"') == merged
+    end
+    if ours and as_copied(slot, taken and slot.held or slot.body, name, bodied) then
+      if swept then
+        found[#found + 1] = name
+      else
+        local failure = read_failure(failures[n])
+        failure.committed = '1'
+        redis.call('HSET', slot.error, name, cjson.encode(failure))
       end
     end
   end

@@ -43,7 +43,7 @@ class Task:
         bad_rows = BadRows(layout, self._folder.as_uri(), "part")
         columns = {"content": [row.content for row in rows], "fixed_time": [row.score for row in rows]}
         bad_rows.take(pa.record_batch(columns), {})
-        sender = TaskSender(self._connections, self._topic, Sending(True, 100, 100, 1), bad_rows, self._mark)
+        sender = TaskSender(self._connections, self._topic, Sending(True, 100, 100, 1, "collect"), bad_rows, self._mark)
         sender.add(rows, 0)
         return sender.finish(), bad_rows
 

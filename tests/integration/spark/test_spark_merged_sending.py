@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from random import Random
@@ -298,7 +299,7 @@ def test_messages_that_the_server_refuses_are_put_aside_as_rows(
         bad_rows = BadRows(frame, tmp_path.as_uri(), "part")
         rows, bad = encode_rows(frame, batch)
         bad_rows.take(batch, bad)
-        sender = TaskSender(connections, topic, FOLDED, bad_rows, MARK)
+        sender = TaskSender(connections, topic, replace(FOLDED, passed="collect"), bad_rows, MARK)
         sender.add(rows, 0)
         sender.finish()
         bad_rows.keep()
