@@ -178,6 +178,24 @@ def test_what_is_committed_does_not_come_again_after_a_stop_longer_than_the_leas
     assert (stats.backlog, stats.in_flight, stats.total("acked"), stats.unaccounted) == (0, 0, 100, 0)
 
 
+def test_leases_of_a_batch_of_many_chunks_are_kept(
+    sender: RmqClient, make_topic: MakeTopic, make_query: MakeQuery
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4, lease=timedelta(seconds=3))
+    sent = fill(sender, topic, 6_000)
+    query = make_query(topic)
+    assert query.plan() == 6_000
+    assert query.read() == sent
+    stats = sender.inspect(topic).stats
+    with sender.consumer(topic) as consumer:
+        until_s = time.monotonic() + 7
+        while time.monotonic() < until_s:
+            assert consumer.poll(timeout=0.5) == []
+    assert (stats().total("expired"), stats().in_flight) == (0, 6_000)
+    query.driver.ack(query.batch)
+    assert (stats().total("acked"), stats().in_flight) == (6_000, 0)
+
+
 def commands(redis_client: redis.Redis) -> int:
     return int(redis_client.info("stats")["total_commands_processed"])  # pyright: ignore[reportIndexIssue]
 
