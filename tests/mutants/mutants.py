@@ -307,6 +307,22 @@ MUTANTS = (
         "a poisonous batch is never halved",
         ("share_of", "if chunk.replays <= max_replays then", "if true then"),
     ),
+    _mutant(
+        "an ack takes a change that merged with what a sweep has put back",
+        ("committed_elsewhere", """string.match(failures[n], '"merged":"(%d+)"') == merged""", "true"),
+    ),
+    _mutant(
+        "an ack takes what was claimed anew, and swept, since Spark has read it",
+        ("committed_elsewhere", "ours = ours or claim % 1000 == lefts[n] and", "ours = true or"),
+    ),
+    _mutant(
+        "what Spark has committed comes again from a worker whose lease has ended",
+        ("sweep", "if earlier.committed then", "if false then"),
+    ),
+    _mutant(
+        "a renewal forgets under which stamp a chunk has lost some",
+        ("spark_settle", "lost = still < held and lost .. ' ' .. whole(stamp) or lost", ""),
+    ),
     *MERGING,
     *TIES,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
+from rmq._claiming.claim_round import PATIENCE_S
 from rmq._claiming.wake_hints import HintReader
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
@@ -117,7 +118,7 @@ class Waiting:
         self._look_s = monotonic_s() + LOOK_EVERY_S
         size = 1 if self._connections.apart else MOST_SLOTS
         parts = [slots[first : first + size] for first in range(0, len(slots), size)]
-        answers = self._connections.run_many([claiming.look(self._topic, part) for part in parts])
+        answers = self._connections.run_many([claiming.look(self._topic, part) for part in parts], PATIENCE_S)
         asked_s = monotonic_s()
         for part, answer in zip(parts, answers, strict=True):
             if isinstance(answer, RmqError):
