@@ -1,20 +1,18 @@
--- Read a part of one place of a slot, or all of it at one instant, with bodies, and with reasons for the dead.
+-- Read a part of one place of a slot, with bodies, and with reasons for the dead.
 --
 -- KEYS[1]  zset    ZSET  content -> score
 -- KEYS[2]  body    HASH  content -> body, of what is in this place
 -- KEYS[3]  reason  HASH  content -> why it died, JSON
--- ARGV[1]  how     `scan`: the part from a cursor on; `all`: all, if there are not more than `most`; `named`: the
---   contents
---   that follow
+-- ARGV[1]  how     `scan`: the part from a cursor on; `named`: the contents that follow
 -- ARGV[2]  cursor  0 to begin
--- ARGV[3]  most    `scan`: about how many to go over, 1 to 1,000; `all`: more are not read
+-- ARGV[3]  most    `scan`: about how many to go over, 1 to 1,000
 -- ARGV[4]  dead    '1': with reasons
 -- ARGV[5..] contents  of `named`, at most 1,000
 -- Returns: { now_ms, next cursor, '0' at the end, size of the place, { content, score, ... }, { body or nil, ... },
 --   { reason or nil, ... }, contents that are still to be read by name }; the table of bodies is empty where none has
---   one; `all` of too many: only the size. Beyond 4 MiB, `scan` and `named` leave contents to be read by name
+--   one. Beyond 4 MiB contents are left to be read by name
 -- Errors: none of its own
--- Complexity: `scan` O(most); `all` O(size)
+-- Complexity: O(most)
 -- Notes: reads only. By `scan`, what is there all the time is found at least once, perhaps twice.
 -- @include read_clock
 -- @include whole
@@ -50,14 +48,7 @@ local size = redis.call('ZCARD', zset)
 local items, following = {}, '0'
 if how == 'scan' then
   following, items = scan_within(zset, cursor, '*', most, 4194304)
-elseif size <= most then
-  for first = 0, size - 1, 1000 do
-    for _, value in ipairs(redis.call('ZRANGE', zset, first, first + 999, 'WITHSCORES')) do
-      items[#items + 1] = value
-    end
-  end
-end
-if how == 'named' then
+else
   for i = 5, #ARGV do
     local score = redis.call('ZSCORE', zset, ARGV[i])
     if score then
@@ -66,19 +57,14 @@ if how == 'named' then
     end
   end
 end
-local names, rest, bodies = {}, {}
+local names, rest = {}, {}
 for i = 1, #items, 2 do
   names[#names + 1] = items[i]
 end
-if how == 'all' then
-  bodies = redis.call('HLEN', body) > 0 and values_of(body, names) or {}
-else
-  local number
-  bodies, number = some_bodies(names)
-  for i = number + 1, #names do
-    rest[#rest + 1] = names[i]
-    names[i], items[2 * i - 1], items[2 * i] = nil, nil, nil
-  end
+local bodies, number = some_bodies(names)
+for i = number + 1, #names do
+  rest[#rest + 1] = names[i]
+  names[i], items[2 * i - 1], items[2 * i] = nil, nil, nil
 end
 local reasons = dead and values_of(reason, names) or {}
 return { whole(read_clock()), following, whole(size), items, bodies, reasons, rest }

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakSet
 
 from rmq._io.backend import THREADS, Blocking
-from rmq._io.wire import Argument, ReplyError, WireBrokenError, WireSilentError
+from rmq._io.wire import Argument, ReplyError, WireBrokenError, WireSilentError, pack
 from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s
 from rmq._transport.call import Call, plain
@@ -193,6 +193,46 @@ class Connections:
             once.close()
             found = RedisUnavailableError(f"no answer from Redis at {self.url.shown} within {patience_s:g} s")
         return _only([found])
+
+    def read_at_once(self, key: str, *commands: Sequence[Argument]) -> list[Any]:
+        """Carry out commands that only read one after the other, with nothing in between, and return their replies.
+
+        Args:
+            key: The key that decides where they go; all others lie in the same hash slot.
+            commands: The commands.
+
+        Raises:
+            RedisUnavailableError: No answer until the deadline.
+            ScriptFailedError: The server refused one.
+        """
+        self.refuse_misuse()
+        request = pack("MULTI") + b"".join(pack(*command) for command in commands) + pack("EXEC")
+
+        def attempt() -> list[Any]:
+            node = self._router.node_for(key)
+            wire = node.checkout()
+            refused: list[ReplyError] = []
+            replies: list[Any] = []
+            try:
+                wire.send(request)
+                for _ in range(len(commands) + 2):  # each is refused, or queued, or the answer to all
+                    try:
+                        replies = wire.read()
+                    except ReplyError as error:
+                        refused.append(error)
+            except BaseException:  # a reply left behind would be read by the next caller
+                wire.close()
+                raise
+            node.give_back(wire)
+            refused += [reply for reply in replies if isinstance(reply, ReplyError)]
+            if refused:
+                raise refused[0]
+            return replies
+
+        try:
+            return self._until_deadline(attempt)
+        except ReplyError as error:
+            raise error_of(plain(*commands[0], key=key), str(error)) from error
 
     def hint_node(self, channel: str | bytes) -> Node:
         """Return the server to hear a wake channel from; raises as `checkout`."""

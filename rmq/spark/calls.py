@@ -141,28 +141,45 @@ class Page(NamedTuple):
     rest: Sequence[bytes] = ()
 
 
+class PlaceKeys(NamedTuple):
+    """The keys of a place of a slot: its messages, their bodies, and why they died."""
+
+    zset: str
+    body: str
+    reason: str
+
+
+def place_keys(topic: Topic, slot: int, place: AnyPlace) -> PlaceKeys:
+    """Return the keys that a read of a place takes."""
+    keys = slot_keys(topic.name, slot)
+    body = keys.dead_body if place == "dead" else keys.body
+    if topic.merge is not None and place in ("prepare", "retry"):
+        body = keys.held
+    return PlaceKeys(getattr(keys, place), body, keys.reason)
+
+
 def read_place(
     topic: Topic,
     slot: int,
     place: AnyPlace,
-    how: Literal["scan", "all", "named"],
+    how: Literal["scan", "named"],
     cursor: str = "0",
     most: int = 0,
     contents: Sequence[bytes] = (),
 ) -> Call[Page]:
-    """Build the reading of a place.
+    """Build the reading of a part of a place.
 
     Args:
         topic: The definition.
         slot: The slot.
         place: The section.
-        how: `scan`: about `most` from the cursor on. `all`: all at one instant, if there are up to `most`. `named`: up
-            to `MAX_BATCH` contents, without those that have left the place.
+        how: `scan`: about `most` from the cursor on. `named`: up to `MAX_BATCH` contents, without those that have left
+            the place.
         cursor: Where a scan goes on.
         most: Most messages.
         contents: The named ones.
     """
-    keys, dead = slot_keys(topic.name, slot), place == "dead"
+    keys, dead = place_keys(topic, slot, place), place == "dead"
 
     def parse(reply: list[Any]) -> Page:
         _, following, size, items, bodies, reasons, rest = reply
@@ -172,11 +189,8 @@ def read_place(
         rows = list(zip(contents, scores, sent, why, strict=False))
         return Page("" if following == b"0" else following.decode(), int(size), rows, rest)
 
-    zset, body = getattr(keys, place), keys.dead_body if dead else keys.body
-    if topic.merge is not None and place in ("prepare", "retry"):
-        body = keys.held
     args = _SCAN.args(how=how, cursor=cursor, most=most, dead=int(dead), contents=contents[:MAX_BATCH])
-    return _SCAN.call(topic, slot, parse, args, zset=zset, body=body)
+    return _SCAN.call(topic, slot, parse, args, zset=keys.zset, body=keys.body)
 
 
 def enter(topic: Topic, query: str, *, needed: bool = False) -> Call[Entered]:

@@ -1,0 +1,58 @@
+"""A read of a slot at one instant, on a real Redis and without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from rmq import PriorityMessage, RmqClient, TopicType
+from rmq._model.whereabouts import AnyPlace
+from rmq._scripts.keys import slot_keys
+from rmq._transport.connections import Connections
+from rmq._transport.urls import parse_url
+from rmq.errors import ScriptFailedError
+from rmq.spark.batch_reader import _at_once, _scan
+from tests.conftest import MakeTopic
+
+
+@pytest.fixture
+def connections(redis_url: str) -> Iterator[Connections]:
+    connections = Connections(parse_url(redis_url), deadline_s=10.0)
+    yield connections
+    connections.close()
+
+
+def test_a_read_at_once_has_what_pages_have(connections: Connections, redis_url: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=1)
+    with RmqClient(redis_url) as client:
+        messages = (PriorityMessage(f"m{n}", 100 + n, body=b"b%d" % n if n % 2 else None) for n in range(50))
+        client.producer(topic).send_many(messages)
+        with client.consumer(topic) as consumer:
+            for delivery in consumer.poll(max_messages=10, timeout=10):
+                delivery.bury("wrong")
+            assert len(consumer.poll(max_messages=5, timeout=10)) == 5
+            places: dict[AnyPlace, int] = {"store": 35, "prepare": 5, "dead": 10, "retry": 0}
+            for place, number in places.items():
+                page = _at_once(connections, topic, 0, place, 1_000)
+                paged = [row for each in _scan(connections, topic, 0, place, 1_000) for row in each.rows]
+                assert sorted(page.rows) == sorted(paged)
+                assert (page.size, len(page.rows)) == (number, number)
+    assert _at_once(connections, topic, 0, "store", 34) == ("", 35, [], ())
+
+
+def test_a_key_of_a_foreign_type_is_named(
+    connections: Connections, redis_client: redis.Redis, redis_url: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=1, checked=False)
+    with RmqClient(redis_url) as client:
+        client.producer(topic).send(PriorityMessage("a", 100))
+    redis_client.set(slot_keys(topic.name, 0).body, "foreign")
+    with pytest.raises(ScriptFailedError, match="WRONGTYPE"):
+        _at_once(connections, topic, 0, "store", 10)
+    redis_client.delete(slot_keys(topic.name, 0).body)
+    assert _at_once(connections, topic, 0, "store", 10).size == 1, "no reply was left behind"
+    with pytest.raises(ScriptFailedError, match="unknown command"):
+        connections.read_at_once("t", ("ZCARD", "t"), ("NOSUCH", "t"))
+    assert _at_once(connections, topic, 0, "store", 10).size == 1
