@@ -135,7 +135,7 @@ def _at_once(connections: Connections, topic: Topic, slot: int, place: AnyPlace,
     size, items, *found = connections.read_at_once(keys.zset, ("ZCARD", keys.zset), ranged, *hashes)
     if size > most:
         return Page("", size, [])
-    bodies, reasons = [_fields(flat) for flat in (*found, [])[:2]]
+    bodies, reasons = (_fields(found[n]) if n < len(found) else {} for n in range(2))
     rows = [
         (content, score_of(score), unwrap(bodies.get(content))[0], reasons.get(content))
         for content, score in zip(items[::2], items[1::2], strict=True)
