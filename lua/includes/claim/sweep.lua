@@ -23,6 +23,7 @@ local function sweep(slot, clock, now_ms, now_s, max_retries, limit, totals)
   -- @include left_of
   -- @include failure_of
   -- @include record_failure
+  -- @include end_committed
   local merged = #expired > 0 and redis.call('HGET', slot.meta, 'merged') or 0
   merged = whole(merged + (totals.merged or 0))
   for i = 1, #expired, 2 do
@@ -32,7 +33,6 @@ local function sweep(slot, clock, now_ms, now_s, max_retries, limit, totals)
       'delivery ' .. attempts .. ' was neither acked nor nacked within its lease')
     budget.bytes = budget.bytes - #content
     if earlier.committed then
-      -- @include end_committed
       end_committed(slot, content, totals)
     elseif left == 0 then
       budget.bytes = budget.bytes - bury(slot, content, failure, attempts, now_ms, totals)
