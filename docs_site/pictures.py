@@ -1,13 +1,10 @@
-"""Draws the pictures of the home page and of the topic types: `python -m docs_site.pictures` writes docs/pictures/."""
+"""Draws the pictures of the home page and of the topic types; `docs_site.diagrams` writes them into docs/pictures/."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from html import escape
 
-from docs_site.staging import ROOT
-
-FOLDER = ROOT / "docs/pictures"
 WIDTH = 760
 STYLE = """
   text { font: 14px system-ui, 'Segoe UI', Helvetica, Arial, sans-serif; fill: #1f2328; }
@@ -16,7 +13,11 @@ STYLE = """
   .page { fill: #ffffff; } .box { fill: #f6f8fa; stroke: #d1d9e0; } .line { stroke: #818b98; stroke-width: 1.5; }
   .dot { fill: #0969da; } .other { fill: #bc4c00; } .band { fill: #0969da26; } .tip { fill: #818b98; }
   .arrow { stroke: #818b98; stroke-width: 1.5; fill: none; } .cross { stroke: #bc4c00; stroke-width: 2; }
+  .life { stroke: #d1d9e0; stroke-width: 1.5; } .note { fill: #fff8c5; stroke: #d4a72c66; }
+  .frame { fill: none; stroke: #818b98; } .case { font-style: italic; }
+  .over { paint-order: stroke; stroke: #ffffff; stroke-width: 5px; stroke-linejoin: round; }
   @media (prefers-color-scheme: dark) {
+    .life { stroke: #3d444d; } .note { fill: #272115; stroke: #bb800966; } .over { stroke: #0d1117; }
     text { fill: #f0f6fc; } .soft { fill: #9198a1; } .page { fill: #0d1117; } .box { fill: #151b23; stroke: #3d444d; }
     .dot { fill: #4493f8; } .other { fill: #f0883e; } .band { fill: #4493f833; } .cross { stroke: #f0883e; }
   }
@@ -44,11 +45,18 @@ def flag(x: float, y: float, kind: str = "dot") -> str:
 
 
 def arrow(*points: tuple[float, float]) -> str:
-    """Return a line with a tip at its end, which runs to the right or downwards."""
+    """Return a line with a tip at its end, whichever way it runs there."""
     (x0, y0), (x, y) = points[-2:]
-    tip = f"M{x:g} {y:g} l-8 -4.5 v9 z" if y0 == y and x > x0 else f"M{x:g} {y:g} l-4.5 -8 h9 z"
+    along = 1 if x + y > x0 + y0 else -1
+    tip = f"M{x:g} {y:g} l{-8 * along} -4.5 v9 z" if y0 == y else f"M{x:g} {y:g} l-4.5 {-8 * along} h9 z"
     path = "M" + " L".join(f"{a:g} {b:g}" for a, b in points)
     return f'<path d="{path}" class="arrow"/><path d="{tip}" class="tip"/>'
+
+
+def both_ways(start: float, end: float, y: float) -> list[str]:
+    """Return a level line with tips at both ends."""
+    middle = (start + end) / 2
+    return [arrow((middle, y), (end, y)), arrow((middle, y), (start, y))]
 
 
 def axis(y: float, marks: dict[float, str]) -> str:
@@ -60,11 +68,12 @@ def axis(y: float, marks: dict[float, str]) -> str:
     return arrow((20, y), (740, y)) + ticks
 
 
-def picture(title: str, height: int, *parts: str) -> str:
+def picture(title: str, height: int, *parts: str, width: int = WIDTH) -> str:
     """Return a whole picture."""
-    space = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"'
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    space = f'xmlns="http://www.w3.org/2000/svg" {size}'
     head = f'<svg {space} role="img" aria-label="{escape(title)}">'
-    ground = f'<rect width="{WIDTH}" height="{height}" rx="8" class="page"/>'
+    ground = f'<rect width="{width}" height="{height}" rx="8" class="page"/>'
     return "\n".join([head, f"<title>{escape(title)}</title>", f"<style>{STYLE}</style>", ground, *parts, "</svg>", ""])
 
 
@@ -178,9 +187,3 @@ def stream() -> str:
 PICTURES: dict[str, Callable[[], str]] = {
     "overview": overview, "range_merge": range_merge, "priority": priority, "fixed_time": fixed_time, "stream": stream,
 }  # fmt: skip
-
-
-if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
-    for name, draw in PICTURES.items():
-        (FOLDER / f"{name}.svg").write_text(draw(), "utf-8")

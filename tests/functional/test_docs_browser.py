@@ -19,7 +19,8 @@ pytestmark = MARKS
 
 PAGES = (
     "index", "tutorial/2-merge", "tutorial/6-workers", "topics/index", "guide/merging", "guide/comparison",
-    "coming-from/celery", "reference/index", "reference/topics", "internals/semantics", "source/rmq/client.py",
+    "coming-from/celery", "reference/index", "reference/topics", "internals/semantics", "internals/architecture",
+    "operate/ownership", "guide/demo", "source/rmq/client.py",
 )  # fmt: skip
 
 
@@ -60,6 +61,22 @@ def check(page: Page, path: str, width: int, scheme: str) -> None:
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light"), f"{path}: {ground}"
     hidden = page.evaluate("[...document.images].filter(each => each.complete && !each.naturalWidth).length")
     assert hidden == 0, f"{path} has pictures that do not load"
+
+
+def test_diagrams_are_pictures_that_can_be_read_on_a_phone(browser: Browser, address: str) -> None:
+    watched = opened(browser, address, 360, "light")
+    watched.page.goto("/internals/semantics.html")
+    shown = watched.page.evaluate(
+        "[...document.querySelectorAll('article img[src$=\".svg\"]')].map(each => [each.width, each.naturalWidth])"
+    )
+    assert len(shown) == 3
+    assert all(width == natural > 400 for width, natural in shown), shown
+    box = watched.page.locator("article p:has(> img)").first
+    expect(box).to_have_attribute("tabindex", "0")
+    box.focus()
+    watched.page.keyboard.press("ArrowRight")
+    watched.page.wait_for_function("box => box.scrollLeft > 0", arg=box.element_handle())
+    watched.page.context.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

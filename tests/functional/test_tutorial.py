@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from docs_site.pictures import FOLDER as PICTURES
-from docs_site.pictures import PICTURES as DRAWN
 from rmq import RmqClient
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -94,9 +92,3 @@ def test_the_program_of_a_topic_type_prints_what_its_page_says(name: str, tmp_pa
     assert code is not None
     with RedisServer() as server:
         assert run("-c", code[1], url=server.url) == shown(text)
-
-
-def test_the_pictures_are_those_that_the_program_draws() -> None:
-    assert {path.stem for path in PICTURES.glob("*.svg")} == DRAWN.keys()
-    for name, draw in DRAWN.items():
-        assert (PICTURES / f"{name}.svg").read_text("utf-8") == draw(), "python -m docs_site.pictures draws them anew"
