@@ -15,7 +15,7 @@
 -- ARGV[1]   generation   of the query's driver
 -- ARGV[2]   seq          number of the batch, from 1
 -- ARGV[3]   chunk        number of the chunk in this slot's part of the batch, from 0
--- ARGV[4]   limit        most messages in the chunk, 1 to 1,000; fewer are claimed where they have more than 4 MiB
+-- ARGV[4]   limit        most messages in the chunk, 1 to 1,000; fewer are claimed where they have more than most_bytes
 -- ARGV[5]   before       most messages in the chunks of the batch before this one
 -- ARGV[6]   size         most messages in the batch
 -- ARGV[7]   order        `high`: highest score first; `any`: the same, and equal scores in an order that the stamp
@@ -25,6 +25,7 @@
 -- ARGV[10]  strict       '1': refuse when this driver lost messages of the chunk; '0': leave those out
 -- ARGV[11]  keep_s       seconds for which an unused record is kept
 -- ARGV[12]  lease_ms     ms
+-- ARGV[13]  most_bytes   most bytes of contents and bodies that are claimed the first time, but for a single message
 -- Returns: { claimed the first time, left out now, buried now, { content, store score, ... }, { body or nil, ... } };
 --   the table of bodies is empty when no message of the batch has one
 -- Errors: RMQ_FENCED stored_epoch; RMQ_DRIVER generation of a newer driver; RMQ_ACKED seq; RMQ_LOST number;
@@ -73,7 +74,7 @@ local generation, seq, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(AR
 local field = ARGV[2] .. ':' .. ARGV[3]
 local before, size = tonumber(ARGV[5]), tonumber(ARGV[6])
 local highest_first, max_retries, max_replays = ARGV[7] ~= 'low', tonumber(ARGV[8]), tonumber(ARGV[9])
-local strict, keep_s, lease_ms = ARGV[10] == '1', ARGV[11], tonumber(ARGV[12])
+local strict, keep_s, lease_ms, most_bytes = ARGV[10] == '1', ARGV[11], tonumber(ARGV[12]), tonumber(ARGV[13])
 
 local now_ms = read_clock()
 local refusal, _, paused, stored = check_fence(slot.meta, '0', '', true)
@@ -90,7 +91,7 @@ end
 local sizes = measure(slot)
 slot.quiet, slot.unheld = sizes.quiet, sizes.prepare == 0
 slot.piece, slot.any = 256, ARGV[7] == 'any'
-begin_room(slot, { left = 4194304, first = true }, sizes.body + (sizes.held or 0), stored[8])
+begin_room(slot, { left = most_bytes, first = true }, sizes.body + (sizes.held or 0), stored[8])
 redis.call('HLEN', slot.query_body)
 local chunk = read_chunk(slot.query, field)
 local mine, left_out, buried, forgotten = false, 0, 0, 0

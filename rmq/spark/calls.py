@@ -12,7 +12,7 @@ from rmq._model.scores import score_of
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import AnyPlace
 from rmq._scripts.binding import Bound
-from rmq._scripts.claiming import MAX_BATCH, claim_order_of
+from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH, claim_order_of
 from rmq._scripts.keys import query_keys, slot_keys
 from rmq._transport.call import Call
 from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError, RmqError
@@ -71,6 +71,7 @@ class Reading:
         size: Most messages in the batch.
         max_replays: After this number of replays each further replay halves the batch.
         strict: Refuse where this driver lost messages of a chunk.
+        chunk_bytes: Most bytes of contents and bodies that a chunk claims; a single message may have more.
     """
 
     driver: Driver
@@ -78,6 +79,7 @@ class Reading:
     size: int
     max_replays: int
     strict: bool
+    chunk_bytes: int = CLAIM_BYTES
 
 
 class Entered(NamedTuple):
@@ -227,6 +229,7 @@ def read(topic: Topic, reading: Reading, slot: int, chunk: int, limit: int, befo
         strict=int(reading.strict),
         keep_s=KEEP_S,
         lease_ms=topic.lease_ms,
+        most_bytes=reading.chunk_bytes,
     )
 
     def parse(reply: list[Any]) -> Chunk:

@@ -23,13 +23,16 @@ _OF_SPARK = frozenset(
 """Options that Spark itself adds, or that other sources share with us."""
 
 PLAN_S = 10.0
-"""How long a program waits for an answer before a read begins, seconds: an address that is wrong shall show soon."""
+"""How long a program waits for an answer before it reads or writes, seconds: a wrong address shall show soon."""
 
 MAX_RATE = 1_000_000
 """Largest `maxRate`, messages a second."""
 
 MOST_MESSAGES = 10**9
 """Most messages of a micro-batch."""
+
+MOST_BYTES = 2**40
+"""Most bytes of a micro-batch."""
 
 MOST_PARTITIONS = 200
 """Most partitions of a read where no option says how many."""
@@ -128,6 +131,15 @@ def _messages(text: str, name: str) -> int:
     return MOST_MESSAGES if text.lower() == "all" else _whole(1, MOST_MESSAGES)(text, name)
 
 
+def _bytes(text: str, name: str) -> int:
+    """Return a number of bytes: plain, or with a unit as Spark takes it (`64m`)."""
+    found = re.fullmatch("([0-9]{1,15})([kmg]?)b?", text.lower())
+    number = int(found[1]) * 1_024 ** " kmg".index(found[2] or " ") if found else 0
+    if not 1 <= number <= MOST_BYTES:
+        raise InvalidValueError(f"{name} is {text!r}; it must be a number of bytes such as 64m, up to 1024g")
+    return number
+
+
 def _option(name: str, convert: Convert, default: Any, doc: str) -> Any:
     """Declare an option: its name in the documentation, what turns its text into its value, its default, its effect."""
     return field(default=default, metadata={"name": name, "convert": convert, "doc": doc})
@@ -151,7 +163,8 @@ class Options:
     pushdown: bool = _option("pushdown", _flag, False, "Use filters on `slot` when partitions are planned.")
     min_partitions: int | None = _option("minPartitions", _whole(1, MAX_SLOTS), None, "Fewest partitions of a read.")
     max_partitions: int | None = _option("maxPartitions", _whole(1, MAX_SLOTS), None, "Most partitions of a read.")
-    max_messages: int = _option("maxMessagesPerTrigger", _messages, 1_000_000, "Most messages of a micro-batch.")
+    max_messages: int = _option("maxMessagesPerTrigger", _messages, 100_000, "Most messages of a micro-batch.")
+    max_bytes: int | None = _option("maxBytesPerTrigger", _bytes, None, "Most bytes of a micro-batch, about.")
     lease_s: int | None = _option("leaseSeconds", _seconds(1, 86_400), None, "Refused by the source.")
     fail_on_lease_lost: bool = _option("failOnLeaseLost", _flag, True, "Fail a batch that lost leases before its read.")
     fail_on_data_loss: bool = _option("failOnDataLoss", _flag, True, "Fail a query that Redis has forgotten.")

@@ -45,9 +45,15 @@ def queue_topic(connections: Connections, name: str, no_stream: str) -> Topic:
 
 
 class SettledBatch(NamedTuple):
-    """As `Settled`, of a batch: `put_back` has the slots with messages that the last replay has put back."""
+    """As `Settled`, of a batch, by slots.
 
-    done: int
+    Attributes:
+        found: Slot -> messages that the batch had claimed there.
+        lost: How many others have taken.
+        put_back: Slot -> messages that the last replay has put back.
+    """
+
+    found: dict[int, int]
     lost: int
     put_back: dict[int, int]
 
@@ -73,14 +79,14 @@ class QuerySlots:
             RmqError: The first that a part met; the others are done.
         """
         parts = (spark_calls.settle(self._topic, slot, driver, seq, chunk, verb) for slot, chunk in chunks)
-        done = lost = 0
-        put_back: dict[int, int] = {}
+        lost = 0
+        found, put_back = dict[int, int](), dict[int, int]()
         for call, settled in self._each(parts, PIECE):
-            done += settled.done
             lost += settled.lost
+            found[call.slot] = found.get(call.slot, 0) + sum(settled)
             if settled.put_back:
                 put_back[call.slot] = put_back.get(call.slot, 0) + settled.put_back
-        return SettledBatch(done, lost, put_back)
+        return SettledBatch(found, lost, put_back)
 
     def tidy(self) -> None:
         """Sweep what nobody holds any more in all slots, and refuse those that have owners.

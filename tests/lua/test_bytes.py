@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -160,6 +161,17 @@ def test_a_chunk_of_a_query_is_bounded(make_slot: MakeSlot) -> None:
         chunk = slot.run(spark_calls.read(slot.topic, reading, 0, 0, 1_000))
         assert (chunk.claimed, chunk.contents) == (3, [b"0", b"1", b"2"]), again
     assert len(slot.state().store) == 3
+
+
+def test_a_chunk_may_be_bounded_closer(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    fill(slot, {b"%d" % number: MIB for number in range(6)})
+    reading = spark_calls.Reading(spark_calls.Driver("q1", 1), 1, 2_000, 9, True, 2 * MIB + 1_000)
+    for again in range(2):
+        chunk = slot.run(spark_calls.read(slot.topic, reading, 0, 0, 1_000))
+        assert chunk.contents == [b"0", b"1"], again
+    one = replace(reading, chunk_bytes=1)
+    assert slot.run(spark_calls.read(slot.topic, one, 0, 1, 1_000)).contents == [b"2"], "one has any size"
 
 
 def test_a_scan_leaves_large_ones_to_be_read_by_name(make_slot: MakeSlot) -> None:

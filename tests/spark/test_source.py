@@ -116,6 +116,17 @@ def test_available_now_takes_what_is_there_and_no_more(queries: Queries) -> None
     queries.drain(topic, lambda frame, _: pytest.fail(f"redelivered {contents(frame)}"), checkpoint=checkpoint)
 
 
+def test_a_bound_in_bytes_cuts_batches_and_available_now_takes_all(queries: Queries) -> None:
+    topic = queries.topic()
+    sent = [PriorityMessage(f"m{number}", 1_000, body=bytes(100_000)) for number in range(60)]
+    queries.client.producer(topic).send_many(sent)
+    batches: list[list[str]] = []
+    queries.drain(topic, lambda frame, _: batches.append(contents(frame)), maxBytesPerTrigger="1m")
+    assert sorted(flat(batches)) == sorted(message.content for message in sent)
+    assert max(map(len, batches)) <= 12
+    queries.check(topic, 60)
+
+
 def test_an_idle_query_acks_and_a_restart_redelivers_nothing(queries: Queries, tmp_path: Path) -> None:
     topic = queries.topic()
     sent = queries.fill(topic, 20)

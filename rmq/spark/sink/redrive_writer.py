@@ -15,7 +15,7 @@ from rmq._model.topics import Topic
 from rmq._slots.slots import NACK_BATCH, SlotWriter
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import pa
-from rmq.spark.options import Options
+from rmq.spark.options import PLAN_S, Options
 from rmq.spark.schema import DEAD, lowered
 from rmq.spark.sink.pacing import Limit, TaskPace, limit_of
 from rmq.spark.sink.sender import Counts
@@ -52,7 +52,7 @@ class RedriveWriter(Reporting, DataSourceArrowWriter):
                 "it moves the dead as they are"
             )
         self._options = options
-        with closing(options.connections(sending=True)) as connections:
+        with closing(options.connections(sending=True, most_s=PLAN_S)) as connections:
             name = options.needed_topic()
             self.topic = queue_topic(connections, name, "its dead are redriven with rmq dead redrive")
         self.where = f"topic {name}"

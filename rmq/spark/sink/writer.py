@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, fields, replace
+from math import inf
 from typing import Any, cast
 
 from pyspark import TaskContext
@@ -23,7 +24,7 @@ from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, RmqError
 from rmq.spark.arrow import pa
 from rmq.spark.marks import Mark
-from rmq.spark.options import Options
+from rmq.spark.options import PLAN_S, Options
 from rmq.spark.schema import lowered
 from rmq.spark.sink.bad_rows import open_folder
 from rmq.spark.sink.pacing import limit_of
@@ -84,7 +85,9 @@ class _Sink(Reporting):
         self.where = "topics that the rows name"
         if routes(self._schema, options):
             return
-        with closing(options.connections(sending=True)) as connections:
+        # where a `foreachBatch` writes, Redis was there before, and may be away for a while
+        most_s = PLAN_S if options.txn_app is None else inf
+        with closing(options.connections(sending=True, most_s=most_s)) as connections:
             registry = Registry(connections)
             topic = registry.get(options.needed_topic()) if new is None else registry.register(new)
         self._check(topic)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from rmq._scripts.claiming import CLAIM_BYTES
 from rmq.errors import InvalidValueError
 from rmq.spark.calls import CHUNK
 
@@ -72,6 +73,11 @@ class Batch:
                 limit = min(CHUNK, quota - chunk * CHUNK)
                 yield slot, chunk, limit, before
                 before += limit
+
+    def chunk_bytes(self, most: int | None) -> int:
+        """Return how many bytes each chunk may claim, so that the batch has up to `most`; `None`: no such bound."""
+        number = sum(1 for _ in self.chunks())
+        return CLAIM_BYTES if most is None or number == 0 else max(1, min(CLAIM_BYTES, most // number))
 
     def chunks(self) -> Iterator[tuple[int, int]]:
         """Return slot and number of its chunks."""

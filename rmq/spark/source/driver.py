@@ -128,6 +128,10 @@ class QueryDriver:
                     self.topic.name,
                     settled.lost,
                 )
+            if self._target is not None:  # large messages: the batch could take fewer of them than planned
+                for slot, quota in batch.quotas.items():
+                    missing = max(0, quota - settled.found.get(slot, 0))
+                    self._target[slot] = self._target.get(slot, 0) + missing
             self._suspect(batch, settled.put_back)
         self._slots.settle(driver, batch.seq, NO_CHUNK, "ack")
         self._acked = self._settled = batch.seq

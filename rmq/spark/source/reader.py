@@ -89,7 +89,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         given = self._options.max_replays
         given = default_replays(query.topic.max_retries) if given is None else given
         replays = 0 if batch.wary else given
-        reading = Reading(driver, batch.seq, batch.size, replays, self._options.fail_on_lease_lost)
+        strict, share = self._options.fail_on_lease_lost, batch.chunk_bytes(self._options.max_bytes)
+        reading = Reading(driver, batch.seq, batch.size, replays, strict, share)
         return [BatchPartition(query.topic, reading, parts) for parts in cuts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

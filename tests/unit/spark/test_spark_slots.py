@@ -44,25 +44,25 @@ def settle(servers: Servers, chunks: int = 1, pause: Callable[[], bool] | None =
 
 def test_a_batch_is_settled_in_small_pieces_with_a_pause_behind_each() -> None:
     servers, pauses = Servers(failures=0), count()
-    assert settle(servers, 3, lambda: next(pauses) < 0) == SettledBatch(12, 0, {})
+    assert settle(servers, 3, lambda: next(pauses) < 0) == SettledBatch(dict.fromkeys(range(4), 3), 0, {})
     assert [slots for slots, _ in servers.seen] == [[0, 1, 2, 3]] * 3
     assert next(pauses) == 3
 
 
 def test_a_pause_ends_what_it_belongs_to() -> None:
     servers = Servers(failures=0)
-    assert settle(servers, 3, lambda: True) == SettledBatch(4, 0, {})
+    assert settle(servers, 3, lambda: True) == SettledBatch(dict.fromkeys(range(4), 1), 0, {})
 
 
 def test_servers_that_are_down_get_the_whole_deadline_after_all_others() -> None:
     servers = Servers(failures=1)
-    assert settle(servers) == SettledBatch(4, 0, {})
+    assert settle(servers) == SettledBatch(dict.fromkeys(range(4), 1), 0, {})
     assert servers.seen == [([0, 1, 2, 3], CONNECT_PATIENCE_S), ([2, 3], None)]
 
 
 def test_of_servers_that_are_known_to_be_down_all_is_asked_at_once_at_the_end() -> None:
     servers = Servers(failures=0, silent=True)
-    assert settle(servers, 2) == SettledBatch(8, 0, {})
+    assert settle(servers, 2) == SettledBatch(dict.fromkeys(range(4), 2), 0, {})
     assert servers.seen == [([0, 1], CONNECT_PATIENCE_S), ([0, 1], CONNECT_PATIENCE_S), ([2, 3, 2, 3], None)]
 
 

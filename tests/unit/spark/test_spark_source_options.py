@@ -3,10 +3,14 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import DataType, DoubleType, LongType, StringType, StructField, StructType
 
-from rmq.errors import InvalidValueError
-from rmq.spark.options import Options, check_read, check_source, parse_options
+from rmq._scripts.claiming import CLAIM_BYTES
+from rmq.errors import InvalidValueError, RedisUnavailableError
+from rmq.spark import options as options_module
+from rmq.spark.options import PLAN_S, Options, check_read, check_source, parse_options
 from rmq.spark.schema import check_schema
 from rmq.spark.sink.bad_rows import open_folder
+from rmq.spark.sink.writer import BatchWriter
+from rmq.spark.source.batches import Batch
 
 LEAST = {"url": "redis://h", "topic": "t"}
 
@@ -51,6 +55,42 @@ def test_durations(text: str, ms: int) -> None:
 
 def test_all_is_more_than_the_default() -> None:
     assert parse_options({**LEAST, "maxMessagesPerTrigger": "all"}).max_messages == 10**9
+
+
+@pytest.mark.parametrize(("text", "number"), [("5", 5), ("64k", 65_536), ("64M", 64 << 20), ("2gb", 2 << 30)])
+def test_bytes(text: str, number: int) -> None:
+    assert parse_options({**LEAST, "maxBytesPerTrigger": text}).max_bytes == number
+
+
+@pytest.mark.parametrize("text", ["0", "m", "-1", "1.5g", "2000g", "1 tb"])
+def test_what_is_no_number_of_bytes(text: str) -> None:
+    with pytest.raises(InvalidValueError, match="a number of bytes such as 64m"):
+        parse_options({**LEAST, "maxBytesPerTrigger": text})
+
+
+def test_a_bound_in_bytes_is_shared_by_the_chunks() -> None:
+    batch = Batch("q", 1, {0: 2_500, 1: 10})
+    assert (batch.chunk_bytes(None), batch.chunk_bytes(4_000), batch.chunk_bytes(1)) == (CLAIM_BYTES, 1_000, 1)
+    assert batch.chunk_bytes(2**40) == CLAIM_BYTES
+
+
+@pytest.mark.parametrize(
+    ("more", "patience_s"),
+    [({}, PLAN_S), ({"deadlineSeconds": "3"}, 3), ({"txnAppId": "a", "txnVersion": "1"}, 60)],
+)
+def test_a_write_to_a_wrong_address_ends_soon(
+    monkeypatch: pytest.MonkeyPatch, more: dict[str, str], patience_s: float
+) -> None:
+    asked: list[float] = []
+
+    def connect(*_: object, deadline_s: float, **__: object) -> None:
+        asked.append(deadline_s)
+        raise RedisUnavailableError("nobody answers")
+
+    monkeypatch.setattr(options_module, "Connections", connect)
+    with pytest.raises(RedisUnavailableError):
+        BatchWriter(StructType([StructField("content", StringType())]), parse_options({**LEAST, **more}))
+    assert asked == [patience_s]
 
 
 @pytest.mark.parametrize(
