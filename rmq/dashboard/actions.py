@@ -88,6 +88,7 @@ class Actions:
                 typed = name in TYPED
                 return self._pages.render(
                     request, "confirm.html", action=name, fields=fields, question=question, typed=typed,
+                    verb=VERBS[name],
                     name=form.get("topic", ""), back=_local(form.get("back", "/")), wrong=bool(form.get("confirm")),
                 )  # fmt: skip
             kind, text = action(form, actor)
@@ -199,6 +200,12 @@ CHANGES: dict[str, Callable[[Control, bytes, bytes | None, Form], ControlResult 
 
 PLACES = {"store": "the backlog", "retry": "what waits for its retry"}
 """What of a topic is purged."""
+
+VERBS = {
+    "cancel": "Cancel message", "purge-dead": "Purge", "redrive-all": "Redrive", "redrive-group": "Redrive",
+    "purge-all-dead": "Purge", "purge": "Purge", "purge-group": "Purge",
+}  # fmt: skip
+"""What the button says that carries it out."""
 
 ASKED = {
     "cancel": "Take {message} out of topic {topic} for good?",

@@ -40,6 +40,7 @@ class Chart:
 
     Attributes:
         top: Label of its upper edge; the lower one is 0.
+        middle: Label of the line between them.
         data: Its lines as JSON, for the script that shows single values.
         summary: The same in words, for screen readers.
     """
@@ -48,6 +49,7 @@ class Chart:
     title: str
     lines: tuple[DrawnLine, ...]
     top: str
+    middle: str
     first_ms: int
     last_ms: int
     data: str
@@ -73,8 +75,8 @@ def draw(
         drawn.append(DrawnLine(line.name, path, area, now, highest))
     data = json.dumps(shapes, separators=(",", ":"))
     words = "; ".join(f"{each.name}: now {each.now}, highest {each.highest}" for each in drawn)
-    summary = f"{title} over the last {span(last_ms - first_ms)}. {words}" if values else f"{title}: no figures yet"
-    return Chart(id, title, tuple(drawn), label(top), first_ms, last_ms, data, summary, not values)
+    summary = f"{title} over the last {span(last_ms - first_ms)}. {words}" if values else f"{title}: no data yet"
+    return Chart(id, title, tuple(drawn), label(top), label(top / 2), first_ms, last_ms, data, summary, not values)
 
 
 def nice_top(highest: float) -> float:

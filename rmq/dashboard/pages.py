@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from rmq._model.figures import TopicStats
@@ -15,7 +15,8 @@ from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import SECTIONS, AnyPlace
 from rmq._slots.each import checked_slots
 from rmq.dashboard.background import Jobs
-from rmq.dashboard.queries import RANGES, Reader, basis_for, digest
+from rmq.dashboard.finding import results_of
+from rmq.dashboard.queries import PERIODS, RANGES, Reader, TopicNow, basis_for, digest
 from rmq.dashboard.rendering import Pages
 from rmq.errors import InvalidValueError
 
@@ -32,6 +33,27 @@ METRICS = {
     "dead": ("dead", "dead"),
 }
 """What the colours of the slots show -> its name in `TopicStats`, and in words."""
+COLUMNS = (
+    ("name", "Topic", "by name"), ("type", "Type", "by type"), ("backlog", "Backlog", "messages in store"),
+    ("due_now", "Due now", "those that may be delivered now"), ("late_ms", "Lateness", "of the oldest due message"),
+    ("in_flight", "In flight", "claimed by handlers"), ("waiting", "Waiting", "waiting for their retry"),
+    ("dead", "Dead", "after their last retry"), ("merged", "Merged", "share of all sends that merged"),
+    ("sent", "Sent/s", "over the last ten seconds"), ("done", "Done/s", "over the last ten seconds"),
+)  # fmt: skip
+"""Columns of the table of topics: name in addresses, heading, and what it means."""
+
+SORTED: dict[str, Callable[[TopicNow], Any]] = {
+    "name": lambda each: each.topic.name,
+    "type": lambda each: each.topic.type.value,
+    "merged": lambda each: -each.figures.merged / max(1, each.figures.accepted),
+    "sent": lambda each: -each.rates.get("accepted", 0.0),
+    "done": lambda each: -each.rates.get("acked", 0.0),
+    **{
+        name: lambda each, name=name: -getattr(each.figures, name)
+        for name in ("backlog", "due_now", "late_ms", "in_flight", "waiting", "dead")
+    },
+}
+"""How the table of topics can be sorted; names rise, numbers fall."""
 HEAT_STEPS = 7
 OWNER_COLOURS = 12
 
@@ -52,6 +74,7 @@ class Views:
             "/topic/{name}/slot/{slot}": self.slot,
             "/workers": self.workers,
             "/search": self.search,
+            "/find": self.find,
             "/message": self.message,
             "/dead": self.dead,
             "/audit": self.audit,
@@ -63,17 +86,32 @@ class Views:
         chosen = _range(request)
         overview = self._reader.overview()
         charts = self._reader.charts(None, chosen)
+        wanted, sort = request.query_params.get("filter", ""), request.query_params.get("sort", "name")
+        rows = [each for each in overview.topics if wanted.lower() in each.topic.name.lower()]
+        sort = sort if sort in SORTED else "name"
+        rows.sort(key=SORTED[sort])
         return self._pages.render(
-            request, "overview.html", overview=overview, charts=charts, ranges=list(RANGES), chosen=chosen
-        )
+            request, "overview.html", overview=overview, charts=charts, periods=PERIODS, chosen=chosen,
+            rows=rows, filter=wanted, sort=sort, columns=COLUMNS,
+        )  # fmt: skip
+
+    def find(self, request: Request) -> Response:
+        """Topics, groups and workers by a part of their name, and messages by their content; the field of each page."""
+        asked = request.query_params.get("q", "").strip()
+        found, cut = results_of(self._reader, asked) if asked else ([], False)
+        exact = [each for each in found if each.name == asked]
+        if len(found) == 1 or len(exact) == 1:
+            return RedirectResponse((exact or found)[0].address, 303)
+        return self._pages.render(request, "find.html", asked=asked, results=found, cut=cut)
 
     def topic(self, request: Request) -> Response:
         """One topic: its figures, its slots and their owners, or its groups."""
         now = self._reader.topic_now(request.path_params["name"])
         chosen, metric = _range(request), request.query_params.get("heat", "backlog")
         values: dict[str, Any] = {
-            "now": now, "topic": now.topic, "charts": self._reader.charts(now.topic.name, chosen), "chosen": chosen,
-            "ranges": list(RANGES), "jobs": self._jobs.of(now.topic.name),
+            "now": now, "topic": now.topic, "chosen": chosen,
+            "charts": self._reader.charts(now.topic.name, chosen, timed=now.topic.type.timed),
+            "periods": PERIODS, "jobs": self._jobs.of(now.topic.name),
         }  # fmt: skip
         if now.stats is None:
             return self._pages.render(request, "stream.html", consumers=self._reader.consumers(now.topic), **values)

@@ -28,6 +28,9 @@ from rmq.errors import RedisUnavailableError, RmqError
 log = logging.getLogger("rmq.dashboard")
 T = TypeVar("T")
 
+PERIODS = {"15m": "Last 15 minutes", "1h": "Last hour", "6h": "Last 6 hours", "24h": "Last 24 hours"}
+"""What a chart can show, in words."""
+
 RANGES = {"15m": 15, "1h": 60, "6h": 360, "24h": 1_440}
 """What a chart can show, minutes."""
 
@@ -167,8 +170,8 @@ class Reader:
             ("consumers", topic.name), lambda: [each for group in groups for each in stream.consumers(group.group)]
         )
 
-    def charts(self, topic: str | None, chosen: str) -> list[Chart]:
-        """Return the charts of a topic, or of all topics together, over one of `RANGES`."""
+    def charts(self, topic: str | None, chosen: str, *, timed: bool = True) -> list[Chart]:
+        """Return the charts of a topic, or of all together, over one of `RANGES`; lateness only of what is `timed`."""
         minutes = RANGES.get(chosen, RANGES["1h"])
         recorded = self.cache.get(("history", topic), lambda: self._recorded(topic))
         last_ms = recorded[-1].minute * 60_000 + 5_000 if recorded else 0
@@ -177,13 +180,14 @@ class Reader:
         first_ms = end_ms - minutes * 60_000
         points = [Sample(each.minute * 60_000, each) for each in recorded]
         points = [each for each in points + younger if each.time_ms >= first_ms - 120_000]
-        return [
+        found = [
             _chart("backlog", "Backlog", points, {"backlog": "backlog"}, first_ms, end_ms),
             _throughput(points, first_ms, end_ms),
-            _chart("late", "Lateness of the oldest due", points, {"late_ms": "late"}, first_ms, end_ms, span),
+            _chart("late", "Lateness", points, {"late_ms": "late"}, first_ms, end_ms, span),
             _chart("flight", "In flight", points, {"in_flight": "in flight", "waiting": "waiting"}, first_ms, end_ms),
-            _chart("deaths", "Dead", points, {"dead": "dead"}, first_ms, end_ms),
+            _chart("deaths", "Dead letters", points, {"dead": "dead"}, first_ms, end_ms),
         ]
+        return found if timed else [each for each in found if each.id != "late"]
 
     def _recorded(self, topic: str | None) -> Sequence[Minute]:
         return _read_or_nothing("the history", lambda: self.client.history().last(topic))
@@ -273,4 +277,4 @@ def _throughput(points: Sequence[Sample], first_ms: int, last_ms: int) -> Chart:
                 change = sum(getattr(after.figures, name) - getattr(before.figures, name) for name in names)
                 rates.append((after.time_ms, max(0.0, change / seconds)))
         lines.append(Line(label, rates))
-    return draw("rate", "Throughput, a second", lines, first_ms, last_ms, short)
+    return draw("rate", "Throughput per second", lines, first_ms, last_ms, short)

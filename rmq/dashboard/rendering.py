@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -74,6 +75,16 @@ def link(path: str, **query: object) -> str:
     return f"{path}?{urlencode(given)}" if given else path
 
 
+def percent(part: int, whole: int) -> str:
+    """Return a share as `37.2%`; `–` of nothing."""
+    return f"{100 * part / whole:.1f}%" if whole else "–"
+
+
+def _changed(request: Request, **changes: str) -> str:
+    """Return the address of the page that is shown, with some of its query changed: it can be shared."""
+    return link(request.url.path, **{**request.query_params, **changes})
+
+
 class Pages:
     """Renders pages."""
 
@@ -88,7 +99,7 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        functions = [short, span, when, from_now, payload, shown, message_link, link, dashed]
+        functions = [short, span, when, from_now, payload, shown, message_link, link, dashed, percent]
         functions += [count_words, items_words, merge_name, merge_words, sends_words]
         self._templates.globals.update({each.__name__: each for each in functions})  # pyright: ignore[reportUnknownMemberType]
 
@@ -97,6 +108,8 @@ class Pages:
         session = self.forms.session(request)
         html = self._templates.get_template(template).render(
             path=request.url.path,
+            query=request.query_params,
+            here=partial(_changed, request),
             address=str(request.url.path) + (f"?{request.url.query}" if request.url.query else ""),
             token=self.forms.token(session),
             note=self.forms.take_note(request),

@@ -29,7 +29,8 @@ def pages_of(shop: dict[str, Topic]) -> list[str]:
         f"/dead?topic={shop['stream'].name}", f"/audit?topic={name}", f"/topic/{shop['sums'].name}",
         f"/topic/{shop['items'].name}/slot/0", f"/search?topic={shop['sums'].name}",
         f"/dead?topic={shop['items'].name}", f"/message?topic={shop['items'].name}&content=page",
-        f"/message?topic={shop['sums'].name}&content=item:42",
+        f"/message?topic={shop['sums'].name}&content=item:42", "/?filter=nothing",
+        "/find?q=e", "/find", "/search", "/message",
     ]  # fmt: skip
 
 
@@ -108,12 +109,12 @@ def test_steering_one_message(open_page: Open, client: RmqClient, shop: dict[str
     assert promoted.priority >= 5
     press(page, "Cancel …")
     expect(page.get_by_text("Take job:50 out")).to_be_visible()
-    page.get_by_role("link", name="No, go back").click()
+    page.get_by_role("link", name="Go back").click()
     assert not client.inspect(topic).find("job:50").gone
     press(page, "Cancel …")
-    press(page, "Yes, do it")
+    press(page, "Cancel message")
     said(page, "cancel: done")
-    expect(page.get_by_text("Gone.")).to_be_visible()
+    expect(page.get_by_text("Not found.")).to_be_visible()
     assert client.inspect(topic).find("job:50").gone
     page.goto(f"/message?topic={timed.name}&content=close:1")
     page.get_by_label("Due (UTC)").fill("2039-01-02T03:04:05")
@@ -141,35 +142,35 @@ def test_dead_letters(open_page: Open, client: RmqClient, shop: dict[str, Topic]
     said(page, "redrive: sent again")
     assert dead() == 7
     page.get_by_role("button", name="Purge … bad:").first.click()
-    press(page, "Yes, do it")
+    press(page, "Purge")
     said(page, "purge: dropped for good")
     assert dead() == 6
     page.get_by_label("Error type").fill("KeyError")
     press(page, "Show")
-    expect(page.get_by_text("None.")).to_be_visible()
+    expect(page.get_by_text("No dead letters match.")).to_be_visible()
     page.get_by_role("link", name="ValueError").click()
     content = page.locator("tbody code.content").first.inner_text()
     page.get_by_label("Content, with").fill(content)
     press(page, "Show")
     press(page, "Redrive all that match …")
     expect(page.get_by_text(f"with error ValueError matching {content}")).to_be_visible()
-    press(page, "Yes, do it")
+    press(page, "Redrive")
     said(page, "has begun")
     wait_until(lambda: dead() == 5, 60)
     page.goto(f"/dead?topic={topic.name}")
     press(page, "Purge all that match …")
     page.get_by_label("Type the topic's name").fill("something else")
-    press(page, "Do it")
+    press(page, "Purge")
     expect(page.get_by_text("The name is wrong.")).to_be_visible()
     page.get_by_label("Type the topic's name").fill(topic.name)
-    press(page, "Do it")
+    press(page, "Purge")
     said(page, "has begun")
     wait_until(lambda: dead() == 0, 60)
     page.goto(f"/topic/{topic.name}")
     said(page, "5 dropped for good")
     press(page, "Purge backlog …")
     page.get_by_label("Type the topic's name").fill(topic.name)
-    press(page, "Do it")
+    press(page, "Purge")
     wait_until(lambda: client.inspect(topic).stats().backlog == 0, 60)
 
 
@@ -180,7 +181,7 @@ def test_the_question_before_a_purge(open_page: Open, shop: dict[str, Topic], sc
     expect(page.get_by_text("for good?")).to_be_visible()
     assert violations(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    page.get_by_role("link", name="No, go back").click()
+    page.get_by_role("link", name="Go back").click()
     expect(page.get_by_role("heading", name=shop["priority"].name)).to_be_visible()
 
 
@@ -194,6 +195,56 @@ def test_searching(open_page: Open, shop: dict[str, Topic]) -> None:
     page.get_by_role("link", name="job:27").click()
     expect(page.get_by_text("In the backlog")).to_be_visible()
     expect(page.get_by_role("region", name="Body")).to_have_text("b27")
+
+
+def test_the_search_of_every_page_by_keyboard(open_page: Open, shop: dict[str, Topic]) -> None:
+    topic = shop["priority"].name
+    page = open_page("/workers", 360)
+
+    def ask(text: str) -> None:
+        page.wait_for_load_state()  # the script comes last
+        page.keyboard.press("/")
+        page.keyboard.type(text)
+        page.keyboard.press("Enter")
+
+    ask("billing")
+    expect(page.get_by_role("heading", name=shop["stream"].name, exact=True)).to_be_visible()
+    ask("job:20")
+    expect(page.get_by_text("In the backlog")).to_be_visible()
+    ask(topic)
+    expect(page.get_by_role("heading", name=topic, exact=True)).to_be_visible()
+    page.goto("/search")
+    page.get_by_label("Content, with").press("/")
+    expect(page.get_by_label("Content, with")).to_have_value("/")
+    page.goto("/find?q=nothing-of-this-name")
+    expect(page.get_by_text("no message has this content")).to_be_visible()
+
+
+def test_an_address_holds_what_was_chosen(open_page: Open, shop: dict[str, Topic]) -> None:
+    topic = shop["priority"].name
+    page = open_page(f"/topic/{topic}")
+    page.get_by_role("link", name="dead", exact=True).click()
+    page.get_by_role("link", name="Last 24 hours").click()
+    expect(page.get_by_role("heading", name="Last 24 hours")).to_be_visible()
+    expect(page.get_by_role("link", name="dead", exact=True)).to_have_attribute("aria-current", "true")
+    assert page.url.endswith(f"/topic/{topic}?heat=dead&range=24h")
+    page.goto("/?range=6h")
+    page.get_by_role("link", name="Waiting", exact=True).click()
+    page.get_by_label("Name contains").fill(topic.upper())
+    page.get_by_label("Name contains").press("Enter")
+    expect(page.locator("#topics tbody th")).to_have_text([topic])
+    assert page.url.endswith(f"/?range=6h&sort=waiting&filter={topic.upper()}")
+    expect(page.locator("th[aria-sort]")).to_have_text("Waiting")
+    expect(page.get_by_role("heading", name="Last 6 hours")).to_be_visible()
+
+
+def test_axis_labels_stand_beside_the_lines(open_page: Open, shop: dict[str, Topic]) -> None:
+    page = open_page(f"/topic/{shop['merged'].name}", 360)
+    boxes = [box for each in page.locator(".frame").all() if (box := each.locator(".axis").bounding_box())]
+    plots = [box for each in page.locator(".frame").all() if (box := each.locator("svg").bounding_box())]
+    assert len(boxes) == len(plots) == 5
+    assert all(axis["x"] + axis["width"] <= plot["x"] for axis, plot in zip(boxes, plots, strict=True))
+    expect(page.locator(".axis").first.locator("span").last).to_have_text("0")
 
 
 def test_the_figures_live_on(open_page: Open, client: RmqClient, shop: dict[str, Topic]) -> None:

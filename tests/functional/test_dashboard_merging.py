@@ -15,7 +15,7 @@ def test_topics_that_merge_show_what_sends_came_to(open_page: Open, shop: dict[s
     page = open_page("/")
     expect(page.locator("#topics tr", has_text=sums)).to_contain_text("range-merge sum")
     page.goto(f"/topic/{sums}")
-    expect(page.locator("#facts")).to_contain_text("66.7% of all sends merged")
+    expect(page.locator("#tiles")).to_contain_text("66.7%")
     expect(page.locator("#merging dd")).to_have_text(
         ["sum: the sum of the numbers", "fixed, due 1 h after the first send", "due at once with 99 sends"]
     )

@@ -58,6 +58,17 @@ if (every > 0) {
   schedule();
 }
 
+// --- the key / leads to the search
+const jump = document.getElementById("jump");
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && document.activeElement === jump) return jump.blur();
+  const typing = event.target instanceof Element && event.target.closest("input, select, textarea");
+  if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  jump.focus();
+  jump.select();
+});
+
 // --- times in the reader's zone
 function localTimes() {
   for (const time of document.querySelectorAll("time[data-ms]")) {
@@ -74,7 +85,7 @@ document.addEventListener("pointermove", (event) => {
   const plot = event.target instanceof Element ? event.target.closest(".plot") : null;
   forget();
   if (!plot) return;
-  const lines = JSON.parse(plot.parentElement.dataset.chart);
+  const lines = JSON.parse(plot.closest("[data-chart]").dataset.chart);
   const box = plot.querySelector("svg").getBoundingClientRect();
   const x = (event.clientX - box.left) / box.width * 600;
   const nearest = (points) => points.reduce((best, each) => Math.abs(each[1] - x) < Math.abs(best[1] - x) ? each : best);

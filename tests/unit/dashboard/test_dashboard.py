@@ -69,7 +69,7 @@ def test_many_points_are_thinned_and_peaks_stay() -> None:
 
 def test_nothing_to_draw() -> None:
     chart = draw("a", "X", [Line("x", [])], 0, 60_000, short)
-    assert (chart.empty, chart.summary, chart.lines[0].path) == (True, "X: no figures yet", "")
+    assert (chart.empty, chart.summary, chart.lines[0].path) == (True, "X: no data yet", "")
 
 
 def test_rates_come_from_readings_some_time_apart() -> None:

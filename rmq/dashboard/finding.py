@@ -1,0 +1,53 @@
+"""The search of all pages: topics, groups and workers by a part of their name, messages by their content."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import quote
+
+from rmq._model.topics import TopicType
+from rmq.dashboard.queries import Reader
+from rmq.dashboard.rendering import link
+from rmq.errors import RedisUnavailableError, RmqError
+
+MOST_RESULTS = 50
+MOST_TOPICS = 50
+"""Topics in which a message is looked for: each costs a call."""
+
+
+class Result(NamedTuple):
+    """What was found: of which kind, its name, its page, and where it is."""
+
+    kind: str
+    name: str
+    address: str
+    more: str
+
+
+def results_of(reader: Reader, asked: str) -> tuple[list[Result], bool]:
+    """Return what was found, names equal to `asked` first, and whether there is more."""
+    wanted = asked.lower()
+    names = [Result("topic", each.name, f"/topic/{quote(each.name)}", "") for each in reader.topics()]
+    for now in reader.overview().topics:
+        name = now.topic.name
+        names += [Result("group", group.group, f"/topic/{quote(name)}", f"of {name}") for group in now.groups]
+    names += [Result("worker", each.name, "/workers", "") for each in reader.workers()]
+    found = [each for each in names if wanted in each.name.lower()]
+    found.sort(key=lambda each: (each.name != asked, not each.name.lower().startswith(wanted)))
+    found += _messages(reader, asked)
+    return found[:MOST_RESULTS], len(found) > MOST_RESULTS
+
+
+def _messages(reader: Reader, content: str) -> list[Result]:
+    found: list[Result] = []
+    for topic in [each for each in reader.topics() if each.type is not TopicType.STREAM][:MOST_TOPICS]:
+        try:
+            message = reader.client.inspect(topic).find(content)
+        except RedisUnavailableError:
+            raise
+        except RmqError:  # a topic that cannot be read, or that has no room for such a content
+            continue
+        if not message.gone:
+            address = link("/message", topic=topic.name, content=content)
+            found.append(Result("message", content, address, f"in {topic.name}"))
+    return found
