@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import redis
@@ -123,18 +124,24 @@ def test_offsets_of_other_sources_tell_nobody(offset: str | None) -> None:
     assert not tell(offset)
 
 
-def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commits.tempfile, "gettempdir", lambda: str(tmp_path))
-    (tmp_path / f"rmq-spark-{os.getuid()}").mkdir(mode=0o777)
-    (tmp_path / f"rmq-spark-{os.getuid()}").chmod(0o777)
+@pytest.fixture
+def short_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give a folder for sockets: their paths have at most 107 bytes, and pytest's folders are too long for it."""
+    with TemporaryDirectory() as folder:
+        monkeypatch.setattr(commits.tempfile, "gettempdir", lambda: folder)
+        yield Path(folder)
+
+
+def test_a_folder_of_somebody_else_is_not_used(short_folder: Path) -> None:
+    (short_folder / f"rmq-spark-{os.getuid()}").mkdir(mode=0o777)
+    (short_folder / f"rmq-spark-{os.getuid()}").chmod(0o777)
     query = uuid.uuid4().hex
     receiver = CommitReceiver(query, lambda _: pytest.fail("told by anybody"))
     assert not tell(json.dumps({"qid": query, "seq": 1}))
     receiver.close()
 
 
-def test_a_later_driver_takes_the_place_of_one_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commits.tempfile, "gettempdir", lambda: str(tmp_path))
+def test_a_later_driver_takes_the_place_of_one_that_was_killed(short_folder: Path) -> None:
     query, ended = uuid.uuid4().hex, uuid.uuid4().hex
     CommitReceiver(ended, lambda _: None).close()
     CommitReceiver(query, lambda _: None).close()
@@ -142,7 +149,20 @@ def test_a_later_driver_takes_the_place_of_one_that_was_killed(tmp_path: Path, m
     receiver = CommitReceiver(query, told.append)
     assert tell(json.dumps({"qid": query, "seq": 3}))
     wait_until(lambda: told == [3], LIMIT_S)
-    assert [path.name for path in (tmp_path / f"rmq-spark-{os.getuid()}").iterdir()] == [query]
+    assert [path.name for path in (short_folder / f"rmq-spark-{os.getuid()}").iterdir()] == [query]
+    receiver.close()
+
+
+def test_where_the_path_of_a_socket_is_too_long_a_driver_hears_of_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = tmp_path / ("f" * 100)
+    long.mkdir()
+    monkeypatch.setattr(commits.tempfile, "gettempdir", lambda: str(long))
+    with caplog.at_level("INFO", "rmq.spark"):
+        receiver = CommitReceiver(query := uuid.uuid4().hex, lambda _: None)
+    assert "hears of no commit before: AF_UNIX path too long" in caplog.text
+    assert not tell(json.dumps({"qid": query, "seq": 3}))
     receiver.close()
 
 
