@@ -24,10 +24,10 @@ CMD ["rmq", "--help"]
 
 FROM base AS spark
 RUN --mount=type=bind,from=build-spark,source=/wheels,target=/wheels \
-    pip install --no-cache-dir --no-index --find-links=/wheels 'rmq[aio,dashboard,metrics,otel,spark-local]'
+    pip install --no-cache-dir --no-index --find-links=/wheels 'rmq[aio,cli,dashboard,metrics,otel,spark-local]'
 USER rmq
 
 FROM base AS rmq
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
-    pip install --no-cache-dir --no-index --find-links=/wheels 'rmq[aio,dashboard,metrics,otel]'
+    pip install --no-cache-dir --no-index --find-links=/wheels 'rmq[aio,cli,dashboard,metrics,otel]'
 USER rmq

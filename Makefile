@@ -38,11 +38,11 @@ $(CREATED):
 	@touch $@
 
 $(CORE): $(CREATED) pyproject.toml constraints.txt
-	$(INSTALL) --editable '.[embedded]'
+	$(INSTALL) --editable '.[cli,embedded]'
 	@touch $@
 
 $(DEMO): $(CORE)
-	$(INSTALL) --editable '.[embedded,demo]'
+	$(INSTALL) --editable '.[cli,embedded,demo]'
 	@touch $@
 
 $(DEV): $(CORE)

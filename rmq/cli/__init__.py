@@ -1,5 +1,18 @@
-"""The command line, `rmq`."""
+"""The command line, `rmq`. Needs the extra: `pip install 'rmq[cli]'`."""
 
-from rmq.cli.app import main
+import sys
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    try:
+        from rmq.cli.app import main as run
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("typer", "rich"):
+            raise
+        sys.exit(f"rmq: the command line needs the package {missing}: pip install 'rmq[cli]'")
+    run()
+
 
 __all__ = ["main"]

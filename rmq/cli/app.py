@@ -69,7 +69,7 @@ def demo(
     ] = None,
 ) -> None:
     """Run the price-picture job on real orders, with a live table and the accounts checked."""
-    from rmq.demo import run  # loaded only here: it brings its data along
+    from rmq.demo.show import run  # loaded only here: it brings its data along
 
     code = run(
         url=session.options.url, seconds=seconds, json_output=session.json, console=session.out, pictures=pictures

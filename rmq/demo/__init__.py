@@ -1,5 +1,4 @@
-"""The demo: a day of a real shop's orders in a few seconds, and the proof that no job was lost."""
+"""The demo: a day of a real shop's orders in a few seconds, and the proof that no job was lost.
 
-from rmq.demo.show import run
-
-__all__ = ["run"]
+`rmq.demo.show` runs it, and needs `rmq[cli]`. `rmq.demo.spark` does not: it also runs on clusters.
+"""

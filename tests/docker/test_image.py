@@ -15,7 +15,7 @@ from tests.support.compose import ROOT, ComposeProject, DockerError, run
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
 
 IMAGE = "rmq:local"
-EXTRAS = ("aio", "dashboard", "metrics", "otel")
+EXTRAS = ("aio", "cli", "dashboard", "metrics", "otel")
 HARDENED = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt", "no-new-privileges:true")
 
 # Prints all modules, and the errors of those that cannot be imported.

@@ -21,7 +21,7 @@ from rmq.demo.orders import read_orders
 from rmq.demo.pictures import read_prices
 from tests.support.servers import RedisServer
 
-RUN = "import sys; from rmq.demo import run; sys.exit(run(url=sys.argv[1] or None, seconds=3, json_output={json}))"
+RUN = "import sys; from rmq.demo.show import run; sys.exit(run(url=sys.argv[1] or None, seconds=3, json_output={json}))"
 
 
 def start(url: str = "", *, as_json: bool = True, **variables: str) -> subprocess.Popen[str]:
