@@ -22,20 +22,25 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from rmq._model.entries import id_key
 from rmq._model.envelope import unwrap
 from rmq._model.scores import score_of
-from rmq._model.topics import Topic
+from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import AnyPlace, meaning_of, priority_of
+from rmq._scripts import streams
 from rmq._scripts.claiming import MAX_BATCH
 from rmq._scripts.dead import dead_message
 from rmq._scripts.keys import slot_keys
+from rmq._slots.registry import Registry
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, ScriptFailedError
+from rmq.spark import entries
 from rmq.spark.arrow import pa, spark_types
 from rmq.spark.calls import Page, place_keys, read_place
+from rmq.spark.entries import GroupStates
 from rmq.spark.options import Options
+from rmq.spark.schema import check_topic_has, columns_of, entry_columns
 from rmq.spark.sends import sends_of
-from rmq.spark.slots import queue_topic
 
 PLACES: dict[str, AnyPlace] = {"backlog": "store", "inflight": "prepare", "waiting": "retry", "dead": "dead"}
 
@@ -51,11 +56,23 @@ class SlotsPartition(InputPartition):
         super().__init__(self.slots)
 
 
+@dataclass
+class EntriesPartition(InputPartition):
+    """What one task reads of a STREAM topic: its slots, each with the id of the last entry there."""
+
+    topic: Topic
+    lasts: tuple[tuple[int, str], ...]
+
+    def __post_init__(self) -> None:
+        super().__init__(self.lasts)
+
+
 class RmqReader(DataSourceReader):
-    """Reads one place of a topic.
+    """Reads one place of a topic, or a range of a STREAM topic.
 
     Guarantee: claims nothing. `scan`: what is in the place from the first page of its slot to the last is read exactly
-    once; `atomic`: each slot at one instant of its own.
+    once; `atomic`: each slot at one instant of its own. A range ends at the last entry that was there when the tasks
+    were planned.
     """
 
     def __init__(self, schema: StructType, options: Options) -> None:
@@ -65,21 +82,38 @@ class RmqReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks: one for each slot, or several slots in one where there are more than `maxPartitions`."""
         with closing(self._options.connections()) as connections:
-            name = self._options.needed_topic()
-            topic = queue_topic(connections, name, "spark.read reads the other three types")
-        slots = [slot for slot in range(topic.slots) if all(allows(each, slot) for each in self._filters)]
-        # Spark wants one at least, even without a slot
-        number = max(1, min(len(slots), self._options.task_numbers[1]))
-        return [SlotsPartition(topic, tuple(slots[first::number])) for first in range(number)]
+            topic = Registry(connections).get(self._options.needed_topic())
+            check_topic(topic, self._options)
+            check_topic_has(topic.name, topic_columns(topic, self._options), self._schema)
+            slots = [slot for slot in range(topic.slots) if all(allows(each, slot) for each in self._filters)]
+            # Spark wants one at least, even without a slot
+            number = max(1, min(len(slots), self._options.task_numbers[1]))
+            if topic.type is not TopicType.STREAM:
+                return [SlotsPartition(topic, tuple(slots[first::number])) for first in range(number)]
+            lasts = _last_entries(connections, topic, slots, self._options.last)
+        return [EntriesPartition(topic, tuple(lasts[first::number])) for first in range(number)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read some slots, a page at a time."""
-        partition = cast(SlotsPartition, partition)
         with closing(self._options.connections()) as connections:
+            if isinstance(partition, EntriesPartition):
+                yield from self._entries(connections, partition)
+                return
+            partition = cast(SlotsPartition, partition)
             for slot in partition.slots:
                 for page in self._pages(connections, partition.topic, slot):
                     if page.rows:
                         yield to_arrow(self._schema, partition.topic, slot, self._options.queue, page)
+
+    def _entries(self, connections: Connections, partition: EntriesPartition) -> Iterator[Any]:
+        topic, group = partition.topic, self._options.group
+        for slot, last in partition.lasts:
+            states = None if group is None else GroupStates(connections, topic, slot, group)
+            for page in entries.pages(connections, topic, slot, self._options.first or "-", last):
+                found = entries.for_group(page, group)
+                if found:
+                    told = [] if states is None else [states.of(entry) for entry in found]
+                    yield entries.to_arrow(self._schema, found, told)
 
     def _pages(self, connections: Connections, topic: Topic, slot: int) -> Iterator[Page]:
         place, options = PLACES[self._options.queue], self._options
@@ -103,6 +137,46 @@ class PruningReader(RmqReader):
         """Note the filters on `slot`, and leave all of them to Spark, too."""
         self._filters = [each for each in filters if getattr(each, "attribute", None) == ("slot",)]
         return filters
+
+
+def check_topic(topic: Topic, options: Options) -> None:
+    """Refuse options that a read of this type of topic has no use for.
+
+    Raises:
+        InvalidValueError: It names the option.
+    """
+    stream = topic.type is TopicType.STREAM
+    if stream and options.queue != "backlog":
+        raise InvalidValueError(
+            f"topic {topic.name} is STREAM and has no queue {options.queue}: leave option queue out, and give a group, "
+            "whose columns say which entries are in flight, waiting or dead",
+            topic=topic.name,
+        )
+    for name in ("group", "first", "last"):
+        if not stream and getattr(options, name) is not None:
+            raise InvalidValueError(
+                f"topic {topic.name} is {topic.type.name}; option {name} is for STREAM topics", topic=topic.name
+            )
+
+
+def topic_columns(topic: Topic, options: Options) -> StructType:
+    """Return the columns of a read of a topic."""
+    if topic.type is TopicType.STREAM:
+        return entry_columns(grouped=options.group is not None)
+    return columns_of(options.queue, topic.merge)
+
+
+def _last_entries(
+    connections: Connections, topic: Topic, slots: Sequence[int], last: str | None
+) -> list[tuple[int, str]]:
+    """Return up to which entry each slot is read; without those that are empty."""
+    found: list[tuple[int, str]] = []
+    for slot in slots:
+        newest = connections.run(streams.stats(topic, slot)).last_id
+        if newest:
+            sooner = last is not None and id_key(last) < id_key(newest)
+            found.append((slot, cast("str", last) if sooner else newest))
+    return found
 
 
 _PASSES: dict[type[Filter], Callable[[Any, Any], bool]] = {

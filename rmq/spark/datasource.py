@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from rmq.errors import InvalidValueError
 from rmq.spark.options import PLAN_S, Options, check_read, parse_options
-from rmq.spark.schema import check_schema, columns_of
+from rmq.spark.schema import check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -49,10 +49,12 @@ class RmqDataSource(DataSource):
             UnknownTopicError: Nobody has registered it.
         """
         from rmq._slots.registry import Registry
+        from rmq.spark.batch_reader import check_topic, topic_columns
 
         with closing(self._parsed.connections(most_s=PLAN_S)) as connections:
             topic = Registry(connections).get(self._parsed.needed_topic())
-        return columns_of(self._parsed.queue, topic.merge)
+        check_topic(topic, self._parsed)
+        return topic_columns(topic, self._parsed)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader; only under `pushdown` one that Spark may hand filters to.

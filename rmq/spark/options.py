@@ -8,8 +8,10 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from typing import Any
 
+from rmq._model.entries import checked_group, is_id, position
 from rmq._model.times import parse_duration_ms
 from rmq._model.topics import MAX_SLOTS, Topic, TopicType
 from rmq._transport.connections import Connections
@@ -119,6 +121,21 @@ def _no_zookeeper(_text: str, name: str) -> None:
     )
 
 
+def _group(text: str, _name: str) -> str:
+    return checked_group(text)
+
+
+def _position(text: str, name: str) -> str:
+    """Return an id as it is, and a time with a zone as the id of its millisecond."""
+    if is_id(text):
+        return text
+    try:
+        return position(datetime.fromisoformat(text), name)
+    except ValueError:
+        rule = "it must be an entry's id, epoch ms, or a time with its zone such as 2026-11-20T08:00:00Z"
+        raise InvalidValueError(f"{name} is {text!r}; {rule}") from None
+
+
 def _topic_type(text: str, name: str) -> TopicType:
     try:
         return TopicType[text.upper().replace("-", "_")]
@@ -159,6 +176,9 @@ class Options:
     deadline_s: int = _option("deadlineSeconds", _seconds(1, 86_400), 60, "How long a task repeats what it may repeat.")
     queue: str = _option("queue", _choice("backlog", "inflight", "waiting", "dead"), "backlog", "What a read reads.")
     snapshot: str = _option("snapshot", _choice("scan", "atomic"), "scan", "`atomic` reads each slot at one instant.")
+    group: str | None = _option("group", _group, None, "Group of a STREAM topic.")
+    first: str | None = _option("first", _position, None, "First entry of a read of a STREAM topic: an id or a time.")
+    last: str | None = _option("last", _position, None, "Last entry of such a read.")
     atomic_limit: int = _option("atomicLimit", _whole(1, 10_000_000), 100_000, "Most messages of a slot in one read.")
     pushdown: bool = _option("pushdown", _flag, False, "Use filters on `slot` when partitions are planned.")
     min_partitions: int | None = _option("minPartitions", _whole(1, MAX_SLOTS), None, "Fewest partitions of a read.")

@@ -10,6 +10,7 @@ from pyspark.sql.types import (
     DoubleType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -51,6 +52,24 @@ DEAD = StructType(
 )
 """Dead messages and why they died."""
 
+ENTRIES = StructType(
+    [
+        *_MESSAGE,
+        StructField("id", StringType(), False),
+        StructField("sent", TimestampType(), False),
+        StructField("fields", MapType(StringType(), BinaryType(), False), False),
+        StructField("only_group", StringType(), True),
+    ]
+)
+"""Entries of a STREAM topic. `sent`: when Redis took it; `only_group`: into which group this copy was redriven."""
+
+_STATE = (
+    StructField("state", StringType(), False),
+    StructField("consumer", StringType(), True),
+    StructField("deliveries", LongType(), True),
+    StructField("idle_ms", LongType(), True),
+)
+
 _SENDS = (
     StructField("merged", LongType(), False),
     StructField("first_sent", TimestampType(), True),
@@ -62,8 +81,13 @@ _WANTED = StructField("wanted", LongType(), True)
 _VERSION = StructField("version", LongType(), True)
 
 
+def entry_columns(*, grouped: bool) -> StructType:
+    """Return the columns of a read of a STREAM topic; `grouped`: with what a group has done with each entry."""
+    return StructType([*ENTRIES.fields, *_STATE]) if grouped else ENTRIES
+
+
 def columns_of(queue: str, merge: Merge | None) -> StructType:
-    """Return the columns of a read.
+    """Return the columns of a read of another topic.
 
     Args:
         queue: What is read: `backlog`, `inflight`, `waiting` or `dead`.
@@ -85,6 +109,20 @@ def columns_of(queue: str, merge: Merge | None) -> StructType:
     return StructType([*columns.fields, *more])
 
 
+def check_topic_has(topic: str, columns: StructType, schema: StructType) -> None:
+    """Refuse columns that reads of other topics have, with `InvalidValueError`.
+
+    Args:
+        topic: Name of the topic.
+        columns: What a read of it has.
+        schema: What is asked for.
+    """
+    for name in schema.names:
+        if name not in columns.names:
+            told = ", ".join(columns.names)
+            raise InvalidValueError(f"column {name} is not one of a read of topic {topic}: {told}", topic=topic)
+
+
 _ALIKE = ((BinaryType, StringType), (IntegerType, LongType))
 
 
@@ -98,7 +136,7 @@ def check_schema(queue: str, schema: StructType) -> None:
     Raises:
         InvalidValueError: An unknown column, or a type that a column cannot have.
     """
-    more = (*_SENDS, _VALUE, _ITEMS, _WANTED, _VERSION)
+    more = (*_SENDS, _VALUE, _ITEMS, _WANTED, _VERSION, *(entry_columns(grouped=True) if queue == "backlog" else ()))
     known = {field.name: field.dataType for field in (*columns_of(queue, None).fields, *more)}
     for field in schema.fields:
         kind = known.get(field.name)
@@ -117,6 +155,7 @@ def lowered(schema: StructType) -> StructType:
 
 
 _OF_ALL = frozenset([*QUEUE.names, *DEAD.names])
+_OF_ENTRIES = frozenset(entry_columns(grouped=True).names)
 _OF_SENDS = frozenset(field.name for field in (*_SENDS, _VALUE, _ITEMS, _WANTED, _VERSION))
 
 
@@ -124,7 +163,10 @@ def of_reads(names: Collection[str]) -> frozenset[str]:
     """Return the columns of reads that a sink passes over where it does not take them: what was read can be written.
 
     Args:
-        names: Columns of the frame: only where it tells of sends, as a read of a topic that merges, has it others.
+        names: Columns of the frame: only where it tells of sends, as a read of a topic that merges, or of entries, as
+            one of a STREAM topic, has it others.
     """
     tells = all(field.name in names for field in _SENDS)
-    return _OF_ALL | _OF_SENDS if tells else _OF_ALL
+    logged = all(name in names for name in ("topic", "slot", "id", "sent"))
+    nothing = frozenset[str]()
+    return _OF_ALL | (_OF_SENDS if tells else nothing) | (_OF_ENTRIES if logged else nothing)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-from rmq import FixedTimeMessage, PriorityMessage, RmqClient, Topic, TopicType
+from rmq import FixedTimeMessage, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
 from rmq._model.envelope import wrap
 from rmq._model.messages import Encoded
 from rmq._slots.slots import SlotWriter
@@ -132,13 +132,27 @@ def test_what_cannot_be_read_is_refused(
         frame_of(spark, spark_client, topic, **options).count()
 
 
-def test_a_stream_topic_is_refused_and_slots_share_partitions(spark_client: RmqClient, topic: Topic) -> None:
+def test_slots_share_partitions(spark_client: RmqClient, topic: Topic) -> None:
     reader = RmqReader(QUEUE, Options(spark_client.url, topic=topic.name, max_partitions=3))
     assert sorted(len(getattr(part, "slots")) for part in reader.partitions()) == [2, 3, 3]  # noqa: B009
-    log = Topic("read-log", TopicType.STREAM)
-    spark_client.producer(log)
-    with pytest.raises(Exception, match="is STREAM"):
-        RmqReader(QUEUE, Options(spark_client.url, topic=log.name)).partitions()
+
+
+def test_a_stream_is_read_with_what_a_group_has_done(spark: SparkSession, spark_client: RmqClient) -> None:
+    log = Topic(f"read-{next(numbers)}", TopicType.STREAM, slots=2)
+    spark_client.producer(log).send_many(StreamMessage(f"e{n}", body=b"b") for n in range(100))
+    with spark_client.consumer(log, group="mail", start="all") as consumer:
+        for delivery in consumer.poll(max_messages=10, timeout=5):
+            delivery.ack()
+        held = consumer.poll(max_messages=5, timeout=5)
+        frame = frame_of(spark, spark_client, log, group="mail")
+        states = {row["state"]: row["count"] for row in frame.groupBy("state").count().collect()}
+        assert states == {"acked": 10, "in_flight": len(held), "unread": 90 - len(held)}
+    plain = frame_of(spark, spark_client, log)
+    assert plain.where("cast(fields['body'] as string) = 'b' and sent > '2020-01-01'").count() == 100
+    copy = Topic(f"read-{next(numbers)}", TopicType.STREAM, slots=2)
+    writer = plain.select("topic", "slot", "id", "sent", "only_group", "content", "body").write.format("rmq")
+    writer.mode("append").options(url=spark_client.url, topic=copy.name, type="STREAM", slots=2).save()
+    assert frame_of(spark, spark_client, copy).count() == 100
 
 
 def test_large_bodies_are_read_although_one_page_holds_the_slot(spark_client: RmqClient) -> None:

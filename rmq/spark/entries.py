@@ -1,0 +1,133 @@
+"""STREAM topics as frames: the entries of a range, and what a group has done with each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from rmq._model.entries import PendingEntry, StreamEntry, id_key
+from rmq._model.topics import Topic
+from rmq._scripts import streams
+from rmq._scripts.claiming import MAX_BATCH
+from rmq._transport.connections import Connections
+from rmq.spark.arrow import pa, spark_types
+
+State = tuple[str, str | None, int | None, int | None]
+"""What a group has done with an entry: the state, who holds it, how often it was delivered, ms since."""
+
+
+def pages(
+    connections: Connections, topic: Topic, slot: int, first: str, last: str, most: int = MAX_BATCH
+) -> Iterator[list[StreamEntry]]:
+    """Read a range of a slot page by page, in the order of ids.
+
+    Args:
+        connections: Where the slot is.
+        topic: The definition.
+        slot: The slot.
+        first: Id of the first entry, `(` and the id before it, or `-`.
+        last: Id of the last one, or `+`.
+        most: Most entries in a page.
+    """
+    while page := connections.run(streams.read_range(topic, slot, first, last, most, down=False)):
+        yield page
+        first = f"({page[-1].id}"
+
+
+class GroupStates:
+    """Tells what a group has done with the entries of a slot, asked in the order of their ids.
+
+    It goes along the group's pending list at the same time, page by page, so that no list is kept.
+
+    Args:
+        connections: Where the slot is.
+        topic: The definition.
+        slot: The slot.
+        group: Name of the group; where the slot has no such group, nothing is read.
+    """
+
+    def __init__(self, connections: Connections, topic: Topic, slot: int, group: str) -> None:
+        self._connections, self._topic, self._slot, self._group = connections, topic, slot, group
+        stats = connections.run(streams.group_stats(topic, slot, group))
+        self._last_read = id_key(stats.last_id or "0-0")
+        self._dead = frozenset(self._dead_ids())
+        self._pending = self._pending_entries() if stats.last_id else iter(())
+        self._next = next(self._pending, None)
+
+    def of(self, entry: StreamEntry) -> State:
+        """Return the state of an entry."""
+        key = id_key(entry.id)
+        while self._next is not None and id_key(self._next.id) < key:
+            self._next = next(self._pending, None)
+        found = self._next
+        if found is not None and found.id == entry.id:
+            state = "waiting" if found.consumer is None else "in_flight"
+            return state, found.consumer, found.deliveries, found.idle_ms
+        if entry.id in self._dead:
+            return "dead", None, None, None
+        return "acked" if key <= self._last_read else "unread", None, None, None
+
+    def _pending_entries(self) -> Iterator[PendingEntry]:
+        after: str | None = None
+        while True:
+            call = streams.pending(self._topic, self._slot, self._group, after, MAX_BATCH, "")
+            page = self._connections.run(call)
+            yield from page
+            if len(page) < MAX_BATCH:
+                return
+            after = page[-1].id
+
+    def _dead_ids(self) -> Iterator[str]:
+        start = 0
+        while True:
+            page = self._connections.run(streams.list_dead(self._topic, self._slot, self._group, start, MAX_BATCH))
+            yield from (dead.id for dead in page)
+            if not page:
+                return
+            start += len(page)
+
+
+def for_group(entries: Iterable[StreamEntry], group: str | None) -> list[StreamEntry]:
+    """Return the entries that a group gets: not the copies that were redriven into others; all without a group."""
+    return [entry for entry in entries if group is None or entry.only_group in (None, group)]
+
+
+def to_arrow(schema: StructType, entries: Sequence[StreamEntry], states: Sequence[State] = ()) -> Any:
+    """Return entries of one topic as a record batch with the columns that Spark asks for.
+
+    Args:
+        schema: These columns.
+        entries: At least one.
+        states: What a group has done with each; without one, there is no such column.
+    """
+    form = spark_types.to_arrow_schema(schema, timezone="UTC")
+    arrays: list[Any] = [pa.array(list(_column(name, entries, states)), form.field(name).type) for name in schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=form)
+
+
+_STATES = ("state", "consumer", "deliveries", "idle_ms")
+
+
+def _column(name: str, entries: Sequence[StreamEntry], states: Sequence[State]) -> Iterable[Any]:
+    if name in _STATES:
+        at = _STATES.index(name)
+        return (state[at] for state in states)
+    match name:
+        case "topic":
+            return (entry.topic for entry in entries)
+        case "slot":
+            return (entry.slot for entry in entries)
+        case "id":
+            return (entry.id for entry in entries)
+        case "sent":
+            return (entry.time_ms * 1_000 for entry in entries)
+        case "content":
+            return (entry.content for entry in entries)
+        case "body":
+            return (entry.body for entry in entries)
+        case "fields":
+            return (list(entry.fields.items()) for entry in entries)
+        case _:
+            return (entry.only_group for entry in entries)

@@ -1,0 +1,136 @@
+"""Reads of STREAM topics on a real Redis, without Spark: ranges, what a group has done, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from rmq import RmqClient, StreamDelivery, StreamMessage, Topic, TopicType
+from rmq.errors import InvalidValueError
+from rmq.spark.batch_reader import EntriesPartition, RmqReader, topic_columns
+from rmq.spark.datasource import RmqDataSource
+from rmq.spark.options import parse_options
+from tests.conftest import MakeTopic
+
+
+@pytest.fixture
+def sender(redis_url: str) -> Iterator[RmqClient]:
+    with RmqClient(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def log(make_topic: MakeTopic, sender: RmqClient) -> Topic:
+    topic = make_topic(TopicType.STREAM, slots=4, checked=False)
+    sender.producer(topic)
+    return topic
+
+
+def read(url: str, topic: Topic, columns: str = "", **given: str) -> list[dict[str, Any]]:
+    options = parse_options({"url": url, "topic": topic.name, **given})
+    schema = topic_columns(topic, options)
+    reader = RmqReader(schema if not columns else type(schema)([schema[name] for name in columns.split()]), options)
+    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def test_a_range_has_what_a_view_has(redis_url: str, sender: RmqClient, log: Topic) -> None:
+    sender.producer(log).send_many(StreamMessage(f"e{n}", body=b"b" if n % 2 else None) for n in range(3_000))
+    sender.producer(log).send(StreamMessage({"a": "1", "b": "2"}))
+    entries = list(sender.stream(log).range())
+    rows = read(redis_url, log)
+    assert sorted((row["slot"], row["id"], row["content"], row["body"]) for row in rows) == sorted(
+        (entry.slot, entry.id, entry.content, entry.body) for entry in entries
+    )
+    assert [dict(row["fields"]) for row in rows if b'"a"' in row["content"]] == [{"a": b"1", "b": b"2"}]
+    assert {row["only_group"] for row in rows} == {None}
+    first, last = entries[1_000].id, entries[2_000].id
+    ranged = {row["id"] for row in read(redis_url, log, "id", first=first, last=last)}
+    assert ranged == {entry.id for entry in sender.stream(log).range(first, last)}
+    cut_ms = entries[0].time_ms + 1
+    cut = datetime.fromtimestamp(cut_ms / 1_000, UTC).isoformat()
+    assert len(read(redis_url, log, "id", first=cut)) == len(list(sender.stream(log).range(cut_ms)))
+
+
+def test_a_range_ends_where_it_ended_when_it_was_planned(redis_url: str, sender: RmqClient, log: Topic) -> None:
+    sender.producer(log).send_many(StreamMessage(f"e{n}") for n in range(20))
+    options = parse_options({"url": redis_url, "topic": log.name, "maxPartitions": "2"})
+    reader = RmqReader(topic_columns(log, options), options)
+    parts = reader.partitions()
+    assert all(isinstance(part, EntriesPartition) for part in parts)
+    assert len(parts) == 2
+    sender.producer(log).send_many(StreamMessage(f"later{n}") for n in range(20))
+    assert sum(batch.num_rows for part in parts for batch in reader.read(part)) == 20
+
+
+def test_each_entry_tells_what_a_group_has_done_with_it(redis_url: str, sender: RmqClient, log: Topic) -> None:
+    sender.producer(log).send_many(StreamMessage(f"e{n}") for n in range(40))
+    expected: dict[str, str] = {}
+    with sender.consumer(log, group="mail", name="me", start="all") as consumer:
+        deliveries = consumer.poll(max_messages=20, timeout=5)
+        assert all(isinstance(delivery, StreamDelivery) for delivery in deliveries)
+        for number, delivery in enumerate(deliveries):
+            expected[delivery.text] = ["acked", "in_flight", "waiting", "dead"][number % 4]
+            match number % 4:
+                case 0:
+                    delivery.ack()
+                case 2:
+                    delivery.nack(delay=600)
+                case 3:
+                    delivery.bury("bad")
+                case _:
+                    pass
+        rows = read(redis_url, log, group="mail")
+        found = {row["content"].decode(): row for row in rows}
+        assert len(rows) == 40
+        assert {text: row["state"] for text, row in found.items()} == {
+            f"e{n}": expected.get(f"e{n}", "unread") for n in range(40)
+        }
+        for row in rows:
+            held = row["state"] == "in_flight"
+            assert (row["consumer"], row["deliveries"]) == (("me", 1) if held else (None, row["deliveries"]))
+            assert (row["idle_ms"] is None) == (row["state"] not in ("in_flight", "waiting"))
+    assert {row["state"] for row in read(redis_url, log, "state", group="nobody")} == {"unread"}
+
+
+def test_copies_for_one_group_are_not_for_others(redis_url: str, sender: RmqClient, log: Topic) -> None:
+    sender.producer(log).send(StreamMessage("a"))
+    with sender.consumer(log, group="mail", start="all") as consumer:
+        [delivery] = consumer.poll(timeout=5)
+        delivery.bury("bad")
+    [entry] = sender.stream(log).range()
+    sender.stream(log).delete(entry.id, slot=entry.slot)
+    assert sender.stream(log).dead("mail").redrive()
+    assert [row["only_group"] for row in read(redis_url, log, "only_group")] == ["mail"]
+    assert len(read(redis_url, log, "id", group="mail")) == 1
+    assert read(redis_url, log, "id", group="other") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"queue": "dead"}, "is STREAM and has no queue dead"),
+        ({"first": "yesterday"}, "first is 'yesterday'; it must be an entry's id"),
+        ({"last": "2026-11-20"}, "a time with its zone"),
+        ({"group": "a:b"}, "group 'a:b' must be"),
+    ],
+)
+def test_what_a_stream_cannot_be_asked(redis_url: str, log: Topic, options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        RmqDataSource({"url": redis_url, "topic": log.name, **options}).schema()
+
+
+@pytest.mark.parametrize("name", ["group", "first", "last"])
+def test_other_topics_have_no_ranges(redis_url: str, sender: RmqClient, make_topic: MakeTopic, name: str) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    sender.producer(topic)
+    with pytest.raises(InvalidValueError, match=f"option {name} is for STREAM topics"):
+        RmqDataSource({"url": redis_url, "topic": topic.name, name: "7"}).schema()
+
+
+def test_columns_of_other_types_are_named(redis_url: str, log: Topic) -> None:
+    options = parse_options({"url": redis_url, "topic": log.name})
+    with pytest.raises(InvalidValueError, match="column state is not one of a read of topic"):
+        RmqReader(topic_columns(log, parse_options({"url": redis_url, "group": "g"})), options).partitions()
