@@ -31,6 +31,7 @@ from rmq._model.figures import (
     StreamStats,
     TopicStats,
 )
+from rmq._model.handler_times import HandlerTimes, RunningHandler
 from rmq._model.merge_patch import json_merge_patch
 from rmq._model.merging import PER_MESSAGE, Merge, PerMessage, PriorityRule
 from rmq._model.messages import FixedTimeMessage, JoinMessage, PriorityMessage, RangeMergeMessage, StreamMessage
@@ -72,15 +73,15 @@ __all__ = [
     "Control", "ControlResult", "Coordinator", "DeadEntry", "DeadFilter", "DeadLetters", "DeadMessage", "DeadReasons",
     "Definitions", "DelayedQueue", "Delivery", "DeliveryColumns", "DigestAuth", "EmbeddedServer", "EncryptedCodec",
     "ExponentialRetry", "Failure", "Fixed", "FixedTimeMessage", "FoundMessage", "GroupDead", "GroupSlot", "GroupStats",
-    "HandlerDecorator", "History", "ImmediateRetry", "Inspection", "JoinMessage", "JsonCodec", "JsonFormatter", "Keep",
-    "LadderRetry", "Leading", "Listener", "ListenerInfo", "ListenerOptions", "LogContext", "Max", "Merge",
-    "MessageOptions", "Min", "Minute", "MsgpackCodec", "Newest", "Observer", "Observers", "Outcome", "Overflow",
-    "Owner", "Ownership", "PeekedMessage", "PendingEntry", "PerMessage", "PriorityMessage", "PriorityRule", "Producer",
-    "RangeMergeMessage", "Rates", "RedriveResult", "Redriven", "Replace", "Retention", "RetryPolicy", "RmqClient",
-    "SaslAuth", "SearchPage", "SendResult", "ServerMemory", "Sliding", "SlotStats", "StreamDelivery", "StreamEntry",
-    "StreamMessage", "StreamSlot", "StreamStats", "StreamTopic", "Sum", "Ties", "Tls", "Topic", "TopicStats",
-    "TopicType", "Trimmed", "UnreadableTopic", "Verb", "WhenFull", "Whereabouts", "WorkerInfo", "ZstdCodec",
-    "__version__", "json_merge_patch", "listener", "poll_all", "scan",
+    "HandlerDecorator", "HandlerTimes", "History", "ImmediateRetry", "Inspection", "JoinMessage", "JsonCodec",
+    "JsonFormatter", "Keep", "LadderRetry", "Leading", "Listener", "ListenerInfo", "ListenerOptions", "LogContext",
+    "Max", "Merge", "MessageOptions", "Min", "Minute", "MsgpackCodec", "Newest", "Observer", "Observers", "Outcome",
+    "Overflow", "Owner", "Ownership", "PeekedMessage", "PendingEntry", "PerMessage", "PriorityMessage", "PriorityRule",
+    "Producer", "RangeMergeMessage", "Rates", "RedriveResult", "Redriven", "Replace", "Retention", "RetryPolicy",
+    "RmqClient", "RunningHandler", "SaslAuth", "SearchPage", "SendResult", "ServerMemory", "Sliding", "SlotStats",
+    "StreamDelivery", "StreamEntry", "StreamMessage", "StreamSlot", "StreamStats", "StreamTopic", "Sum", "Ties", "Tls",
+    "Topic", "TopicStats", "TopicType", "Trimmed", "UnreadableTopic", "Verb", "WhenFull", "Whereabouts", "WorkerInfo",
+    "ZstdCodec", "__version__", "json_merge_patch", "listener", "poll_all", "scan",
 ]
 # fmt: on
 __all__ += errors.__all__

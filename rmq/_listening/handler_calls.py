@@ -15,6 +15,7 @@ from rmq._listening.listener import Listener
 from rmq._model.claim_columns import number_of, spread
 from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome, Verb, describe
 from rmq._model.delivery_columns import DeliveryColumns
+from rmq._model.handler_times import TimesCounter
 from rmq._model.handlers import refuse_unfinished
 from rmq._model.observers import Observers
 from rmq._model.reports import reporter, traced
@@ -63,12 +64,16 @@ class HandlerCalls:
         handled: Messages that were handled.
         failed: Those of them whose handler raised.
         prefetch: How many messages to claim at once.
+        times: How long its calls took.
+        running: The calls that run: when each began, on the clock of `monotonic_s`, and what it got.
         began_s: When the handler began that runs, on the clock of `monotonic_s`; `None` while none does.
     """
 
     def __init__(self, setup: ListenerSetup, give_back: Callable[[Collection[int]], object] | None = None) -> None:
         self.handled = self.failed = 0
         self.prefetch = PrefetchSize(MOST_PREFETCHED)
+        self.times = TimesCounter()
+        self.running: dict[int, tuple[float, Sequence[Delivery]]] = {}
         self.began_s: float | None = None
         self._listener = listener = setup.listener
         self._handler = with_arguments(listener.topic, listener.handler, listener.batch is not None, listener.columns)
@@ -92,6 +97,7 @@ class HandlerCalls:
             if not ready:
                 return
             self.began_s = started_s
+            self.running[id(part)] = started_s, ready
             if self._gate is not None:
                 self._gate.handling(id(self))
             outcome = NOT_NOTED
@@ -105,12 +111,15 @@ class HandlerCalls:
                 outcome, error = Outcome(Verb.NACK, None, *describe(caught)), caught
         finally:
             self.began_s = None
+            self.running.pop(id(part), None)
             for delivery in part:
                 if delivery.outcome is None:
                     delivery.outcome = outcome
         number = number_of(ready) if self._listener.columns else len(ready)
         self.handled += number
-        self.prefetch.note(number, monotonic_s() - started_s)
+        elapsed_s = monotonic_s() - started_s
+        self.prefetch.note(number, elapsed_s)
+        self.times.note(elapsed_s)
         if error is not None or self._gate is not None:
             self._note(ready, error)
 

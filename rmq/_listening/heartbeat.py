@@ -6,11 +6,13 @@ import logging
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Sequence
 
 from rmq._io.backend import Background
 from rmq._listening.pace import NORMAL, Pace
 from rmq._listening.runtime import ListenerRuntime
+from rmq._model.handler_times import BUCKETS, HandlerTimes
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._model.workers import BEAT_S, ListenerInfo, WorkerInfo, process_name
@@ -26,6 +28,9 @@ FORGET_MS = 60_000
 
 PATIENCE_S = 2.0
 """A stop waits no longer than this to say goodbye."""
+
+TIMES_S = 300.0
+"""Over how long the durations of handlers are reported."""
 
 _MOST_BUSY = 1_000
 
@@ -55,6 +60,7 @@ class Heartbeat(Background):
         self._economical = pace.economical
         self._told: tuple[WorkerInfo, int, float] | None = None
         self._failing = False
+        self._readings = [deque[tuple[float, Sequence[int]]]([(monotonic_s(), [0] * BUCKETS)]) for _ in runtimes]
         self._before = [(monotonic_s(), 0, 0) for _ in runtimes]
 
     def run(self) -> None:
@@ -119,4 +125,14 @@ class Heartbeat(Background):
             seen.failed,
             round((seen.handled - handled) / seconds, 3),
             round((seen.failed - failed) / seconds, 3),
+            self._times(number, now_s, seen.times),
+            seen.running,
         )
+
+    def _times(self, number: int, now_s: float, counts: Sequence[int]) -> HandlerTimes:
+        """Return how long the calls of the last minutes took: what was counted since then."""
+        readings = self._readings[number]
+        readings.append((now_s, counts))
+        while len(readings) > 1 and readings[1][0] <= now_s - TIMES_S:
+            readings.popleft()
+        return HandlerTimes.of([now - before for now, before in zip(counts, readings[0][1], strict=True)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from rmq._claiming.claimer import Claimer
@@ -15,12 +15,15 @@ from rmq._listening.listener_thread import TROUBLE_PAUSE_S, HandlersInTurn, List
 from rmq._listening.looking import EconomicalLooking, Looking
 from rmq._listening.pace import NORMAL, Pace
 from rmq._listening.stream_janitor import StreamJanitor
-from rmq._model.claim_columns import spread
+from rmq._model.claim_columns import number_of, spread
 from rmq._model.deliveries import Delivery
+from rmq._model.display import shown
+from rmq._model.handler_times import RunningHandler
 from rmq._model.observers import Observers
 from rmq._model.owner import Owner
 from rmq._model.reports import Sparing, reporter
 from rmq._model.times import monotonic_s
+from rmq._model.workers import MOST_CONTENT, MOST_RUNNING
 from rmq._ownership import Coordinator
 from rmq._ownership.assignment import spread_slots
 from rmq._slots.slots import SlotWriter
@@ -35,13 +38,15 @@ FOLLOW_EVERY_S = 0.2
 
 
 class ListenerCounts(NamedTuple):
-    """What a listener does at the moment: its slots, those it holds something of, how much, and its totals."""
+    """What a listener does at the moment: its slots, those it holds something of, how much, totals, and calls."""
 
     slots: Collection[int]
     busy_slots: Collection[int]
     in_flight: int
     handled: int
     failed: int
+    times: Sequence[int]
+    running: tuple[RunningHandler, ...]
 
 
 class ListenerRuntime:
@@ -141,6 +146,23 @@ class ListenerRuntime:
             len(held),
             sum(thread.calls.handled for thread in self._threads),
             sum(thread.calls.failed for thread in self._threads),
+            [sum(counts) for counts in zip(*(thread.calls.times.counts for thread in self._threads), strict=True)],
+            self._running(),
+        )
+
+    def _running(self) -> tuple[RunningHandler, ...]:
+        """Return the calls that run, the longest first."""
+        calls = [call for thread in self._threads for call in list(thread.calls.running.values())]
+        calls.sort(key=lambda call: call[0])
+        now_s, columns = monotonic_s(), self.listener.columns
+        return tuple(
+            RunningHandler(
+                ready[0].slot,
+                "" if columns else shown(ready[0].content, MOST_CONTENT),
+                number_of(ready),
+                int((now_s - began_s) * 1000),
+            )
+            for began_s, ready in calls[:MOST_RUNNING]
         )
 
     def finished(self) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rmq._model.handler_times import NO_TIMES, HandlerTimes, RunningHandler
 from rmq._model.schema import new_document, read_document
 from rmq._model.topics import MAX_SLOTS
 from rmq.errors import UnreadableDocumentError
@@ -19,6 +20,9 @@ BEAT_S = 5.0
 """How often a worker reports, unless it says otherwise."""
 
 MOST_BEAT_S = 3_600.0
+
+MOST_RUNNING, MOST_CONTENT = 50, 100
+"""Running handlers that a listener reports, and characters of each one's content."""
 
 LATE_MS = 10_000
 """A worker whose report is late by more than this may be gone."""
@@ -47,6 +51,8 @@ class ListenerInfo:
         failed: Messages whose handler failed.
         handled_per_s: Since the heartbeat before.
         failed_per_s: Since the heartbeat before.
+        times: How long calls of its handler took, those of the last five minutes.
+        running: The calls that run, the longest first, at most 50.
 
     Examples:
         >>> @client.listener(Topic("jobs", TopicType.PRIORITY))
@@ -67,6 +73,8 @@ class ListenerInfo:
     failed: int
     handled_per_s: float
     failed_per_s: float
+    times: HandlerTimes = NO_TIMES
+    running: tuple[RunningHandler, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +119,8 @@ class WorkerInfo:
         """Return it as it is kept in Redis: without what the registry knows by itself."""
         own = {name: getattr(self, name) for name in ("host", "pid", "started_ms", "zookeeper", "beat_s")}
         listeners = [
-            asdict(each) | {"slots": as_ranges(each.slots), "busy_slots": as_ranges(each.busy_slots)}
+            asdict(each)
+            | {"slots": as_ranges(each.slots), "busy_slots": as_ranges(each.busy_slots), "times": each.times.to_json()}
             for each in self.listeners
         ]
         return new_document({**own, "listeners": listeners}).to_json()
@@ -169,7 +178,14 @@ def _listener(value: dict[str, Any]) -> ListenerInfo:
         from_ranges(value["busy_slots"]),
         *(int(value[name]) for name in ("in_flight", "handled", "failed")),
         *(_rate(value[name]) for name in ("handled_per_s", "failed_per_s")),
+        times=HandlerTimes.from_json(value.get("times", {})),
+        running=tuple(map(_running, value.get("running", [])[:MOST_RUNNING])),
     )
+
+
+def _running(value: dict[str, Any]) -> RunningHandler:
+    slot, messages, running_ms = (int(value[name]) for name in ("slot", "messages", "running_ms"))
+    return RunningHandler(slot, str(value["content"])[:MOST_CONTENT], messages, running_ms)
 
 
 def _rate(value: Any) -> float:

@@ -31,7 +31,7 @@ def results_of(reader: Reader, asked: str) -> tuple[list[Result], bool]:
     for now in reader.overview().topics:
         name = now.topic.name
         names += [Result("group", group.group, f"/topic/{quote(name)}", f"of {name}") for group in now.groups]
-    names += [Result("worker", each.name, "/workers", "") for each in reader.workers()]
+    names += [Result("worker", each.name, f"/worker/{quote(each.name)}", "") for each in reader.workers()]
     found = [each for each in names if wanted in each.name.lower()]
     found.sort(key=lambda each: (each.name != asked, not each.name.lower().startswith(wanted)))
     found += _messages(reader, asked)

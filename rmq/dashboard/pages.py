@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from rmq._model.figures import TopicStats
+from rmq._model.figures import SlotStats, TopicStats
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import SECTIONS, AnyPlace
 from rmq._slots.each import checked_slots
@@ -54,6 +54,7 @@ SORTED: dict[str, Callable[[TopicNow], Any]] = {
     },
 }
 """How the table of topics can be sorted; names rise, numbers fall."""
+SLOT_ROWS = 32
 HEAT_STEPS = 7
 OWNER_COLOURS = 12
 
@@ -73,6 +74,7 @@ class Views:
             "/topic/{name}": self.topic,
             "/topic/{name}/slot/{slot}": self.slot,
             "/workers": self.workers,
+            "/worker/{name}": self.worker,
             "/search": self.search,
             "/find": self.find,
             "/message": self.message,
@@ -92,7 +94,7 @@ class Views:
         rows.sort(key=SORTED[sort])
         return self._pages.render(
             request, "overview.html", overview=overview, charts=charts, periods=PERIODS, chosen=chosen,
-            rows=rows, filter=wanted, sort=sort, columns=COLUMNS,
+            handlers=self._reader.handler_times(), rows=rows, filter=wanted, sort=sort, columns=COLUMNS,
         )  # fmt: skip
 
     def find(self, request: Request) -> Response:
@@ -110,6 +112,7 @@ class Views:
         chosen, metric = _range(request), request.query_params.get("heat", "backlog")
         values: dict[str, Any] = {
             "now": now, "topic": now.topic, "chosen": chosen,
+            "handlers": self._reader.handler_times(now.topic),
             "charts": self._reader.charts(now.topic.name, chosen, timed=now.topic.type.timed),
             "periods": PERIODS, "jobs": self._jobs.of(now.topic.name),
         }  # fmt: skip
@@ -119,6 +122,8 @@ class Views:
             metric = "backlog"
         owners = self._reader.owners(now.topic)
         names = sorted(set(owners.values()))
+        first = whole_number(request.query_params.get("first") or "0", "first")
+        rows = by_metric(now.stats, metric)
         return self._pages.render(
             request,
             "topic.html",
@@ -126,6 +131,9 @@ class Views:
             heat=heat(now.stats, metric, owners, names),
             metric=metric,
             metrics=METRICS,
+            rows=rows[first : first + SLOT_ROWS],
+            first=first,
+            more=first + SLOT_ROWS if first + SLOT_ROWS < len(rows) else 0,
             owners=owners,
             listening=self._reader.listening(now.topic),
             owner_rows=[(name, number, _slots_of(name, owners)) for number, name in enumerate(names)],
@@ -146,6 +154,15 @@ class Views:
     def workers(self, request: Request) -> Response:
         """The processes with running listeners."""
         return self._pages.render(request, "workers.html", workers=self._reader.workers())
+
+    def worker(self, request: Request) -> Response:
+        """One process: its listeners, the handlers that run, its slots."""
+        name = request.path_params["name"]
+        found = next((each for each in self._reader.workers() if each.name == name), None)
+        if found is None:
+            text = f"No worker is called {name}: it has stopped, or was silent for a minute. Those that run: /workers"
+            return self._pages.render(request, "error.html", 404, heading="Worker not found", text=text)
+        return self._pages.render(request, "worker.html", worker=found, ranges=_ranges)
 
     def search(self, request: Request) -> Response:
         """Messages by their content."""
@@ -269,6 +286,14 @@ def heat(stats: TopicStats, metric: str, owners: Mapping[int, str], names: Seque
     return found
 
 
+def by_metric(stats: TopicStats, metric: str) -> list[tuple[SlotStats, int]]:
+    """Return the slots and their lateness in ms, those with the most of a metric first; of `owner` by their numbers."""
+    rows = [(slot, TopicStats(stats.topic, (slot,))) for slot in stats.slots]
+    if metric in METRICS:
+        rows.sort(key=lambda row: -getattr(row[1], METRICS[metric][0]))
+    return [(slot, alone.lateness_ms) for slot, alone in rows]
+
+
 def slot_basis(topic: Topic, content: bytes, slot: str, basis: str) -> bytes | None:
     """Return the slot basis with which a message is found: as given, or one that leads to the slot it lies in."""
     if basis:
@@ -314,9 +339,12 @@ def _range(request: Request) -> str:
 
 def _slots_of(name: str, owners: Mapping[int, str]) -> str:
     """Return an owner's slots as ranges: `0-3, 7`."""
-    slots = sorted(slot for slot, owner in owners.items() if owner == name)
+    return _ranges(slot for slot, owner in owners.items() if owner == name)
+
+
+def _ranges(slots: Iterable[int]) -> str:
     parts: list[str] = []
-    for _, run in itertools.groupby(enumerate(slots), key=lambda pair: pair[1] - pair[0]):
+    for _, run in itertools.groupby(enumerate(sorted(slots)), key=lambda pair: pair[1] - pair[0]):
         numbers = [slot for _, slot in run]
         parts.append(str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}")
     return ", ".join(parts)

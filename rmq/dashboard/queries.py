@@ -17,6 +17,7 @@ from rmq._admin.history import Minute, minute_of, minute_of_stream, sum_of
 from rmq._model.definitions import Definitions, UnreadableTopic
 from rmq._model.display import span
 from rmq._model.figures import ConsumerStats, GroupStats, StreamStats, TopicStats
+from rmq._model.handler_times import HandlerTimes
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import AuditLine, DeadReasons
 from rmq._model.workers import ListenerInfo, WorkerInfo
@@ -139,6 +140,12 @@ class Reader:
     def workers(self) -> Sequence[WorkerInfo]:
         """Return the processes with running listeners, by name."""
         return self.cache.get("workers", lambda: _read_or_nothing("the workers", self.client.workers))
+
+    def handler_times(self, topic: Topic | None = None) -> HandlerTimes:
+        """Return how long handlers of a topic, or of all topics, took in the last minutes, over all workers."""
+        workers = (worker for worker in self.workers() if not worker.stale)
+        found = (each for worker in workers for each in worker.listeners if topic is None or each.topic == topic.name)
+        return HandlerTimes.summed(each.times for each in found)
 
     def listening(self, topic: Topic) -> bool:
         """Return whether a worker that is not silent listens to a topic."""

@@ -75,6 +75,11 @@ def link(path: str, **query: object) -> str:
     return f"{path}?{urlencode(given)}" if given else path
 
 
+def milliseconds(ms: float | None) -> str:
+    """Return how long a handler took, with a digit after the point below 10 ms; `–` for nothing."""
+    return "–" if ms is None else f"{ms:.1f} ms" if ms < 10 else span(ms)
+
+
 def percent(part: int, whole: int) -> str:
     """Return a share as `37.2%`; `–` of nothing."""
     return f"{100 * part / whole:.1f}%" if whole else "–"
@@ -99,7 +104,7 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        functions = [short, span, when, from_now, payload, shown, message_link, link, dashed, percent]
+        functions = [short, span, when, from_now, payload, shown, message_link, link, dashed, percent, milliseconds]
         functions += [count_words, items_words, merge_name, merge_words, sends_words]
         self._templates.globals.update({each.__name__: each for each in functions})  # pyright: ignore[reportUnknownMemberType]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
 
-from rmq import PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
+from rmq import Delivery, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
 from rmq.dashboard.cache import LONGEST_REST_S
 from rmq.dashboard.settings import Settings
 from tests.support.browser import LIMIT_MS, MARKS, Open, Watched, press, said, violations
@@ -245,6 +246,46 @@ def test_axis_labels_stand_beside_the_lines(open_page: Open, shop: dict[str, Top
     assert len(boxes) == len(plots) == 5
     assert all(axis["x"] + axis["width"] <= plot["x"] for axis, plot in zip(boxes, plots, strict=True))
     expect(page.locator(".axis").first.locator("span").last).to_have_text("0")
+
+
+def test_workers_and_how_long_their_handlers_take(open_page: Open, client: RmqClient, shop: dict[str, Topic]) -> None:
+    topic, held, goes_on = shop["priority"], "job:7", threading.Event()
+
+    @client.listener(topic, threads=2)
+    def work(delivery: Delivery) -> None:
+        if delivery.text == held:
+            goes_on.wait(120)
+
+    client.start()
+    try:
+
+        def reported() -> bool:
+            return any(
+                each.running and each.times.count >= 50 for worker in client.workers() for each in worker.listeners
+            )
+
+        wait_until(reported, 60)
+        page = open_page("/workers")
+        cells = page.locator("tbody tr", has_text=topic.name).locator("td")
+        expect(cells.nth(6)).to_contain_text(" ms")
+        page.locator("#workers th a").first.click()
+        expect(page.get_by_role("region", name="Running handlers")).to_contain_text(held)
+        expect(page.locator(".tile", has_text="Handler time")).to_contain_text("p99")
+        expect(page.locator(".rules dd").first).to_have_text("0-15")
+        assert violations(page) == []
+        page.set_viewport_size({"width": 360, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        for path in ("/", f"/topic/{topic.name}"):
+            page.goto(path)
+            expect(page.locator(".tile", has_text="Handler time")).to_contain_text("p99", timeout=LIMIT_MS)
+        expect(page.locator("#rows tbody tr")).to_have_count(16)
+        expect(page.locator("#rows tbody td").first).to_have_text("shared")
+        answer = page.request.get("/worker/nobody")
+        assert answer.status == 404
+        assert "Worker not found" in answer.text()
+    finally:
+        goes_on.set()
+        client.stop()
 
 
 def test_the_figures_live_on(open_page: Open, client: RmqClient, shop: dict[str, Topic]) -> None:

@@ -24,6 +24,13 @@ def zookeeper() -> Iterator[ZooKeeperEnsemble]:
         yield servers
 
 
+def one_of(names: list[str]) -> str:
+    """Return one of the two owners that the table of slots names."""
+    assert len(names) == 8
+    assert len(set(names)) == 2
+    return names[0]
+
+
 def test_the_topic_page_shows_who_owns_which_slot(
     redis_url: str, client: RmqClient, zookeeper: ZooKeeperEnsemble, make_topic: MakeTopic
 ) -> None:
@@ -53,6 +60,11 @@ def test_the_topic_page_shows_who_owns_which_slot(
         assert re.search(r'aria-label="slot 0: [^"]*:\d+:', page)
         slot = browser.get(f"/topic/{topic.name}/slot/3").text
         assert "owned by" in slot
+        name = one_of(re.findall(r'<td><a href="/worker/([^"]+)"', page))
+        worker = browser.get(f"/worker/{name}")
+        assert worker.status_code == 200
+        assert "owns its slots through ZooKeeper" in worker.text
+        assert re.search(r"<dt>Owned</dt><dd>[0-9, -]+</dd>", worker.text)
         one.stop()
         two.stop()
         wait_until(lambda: "No worker listens to this topic" in browser.get(f"/topic/{topic.name}").text, 90)

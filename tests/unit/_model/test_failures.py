@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rmq import Topic, TopicType
 from rmq._admin.history import Minute
 from rmq._model.failures import read_failure
+from rmq._model.handler_times import HandlerTimes, RunningHandler
 from rmq._model.schema import SCHEMA_VERSION
 from rmq._model.whereabouts import Failure
 from rmq._model.workers import ListenerInfo, WorkerInfo
@@ -66,7 +67,20 @@ def test_a_reply_that_cannot_be_read_names_the_slot() -> None:
         parsed(call._replace(parse=refuse), 1)
 
 
-LISTENER = ListenerInfo("orders", None, 2, (0, 1, 5), (1,), 3, 4, 5, 0.5, 0.25)
+LISTENER = ListenerInfo(
+    "orders",
+    None,
+    2,
+    (0, 1, 5),
+    (1,),
+    3,
+    4,
+    5,
+    0.5,
+    0.25,
+    HandlerTimes(((40, 7), (60, 1))),
+    (RunningHandler(1, "a", 1, 250),),
+)
 WORKER = WorkerInfo("w", "host", 7, 8, 9, 10, True, (LISTENER,))
 
 
@@ -93,6 +107,10 @@ def test_a_workers_report_there_and_back_with_fields_of_a_newer_version() -> Non
         {"failed_per_s": float("inf")},
         {"in_flight": float("inf")},
         {"topic": None, "handled": None},
+        {"times": {"0": -1}},
+        {"times": 7},
+        {"running": [{"slot": "x"}]},
+        {"running": [7]},
     ],
 )
 def test_a_strangers_report_is_refused(changes: dict[str, object]) -> None:
