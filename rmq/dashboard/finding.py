@@ -29,8 +29,8 @@ def results_of(reader: Reader, asked: str) -> tuple[list[Result], bool]:
     wanted = asked.lower()
     names = [Result("topic", each.name, f"/topic/{quote(each.name)}", "") for each in reader.topics()]
     for now in reader.overview().topics:
-        name = now.topic.name
-        names += [Result("group", group.group, f"/topic/{quote(name)}", f"of {name}") for group in now.groups]
+        name, page = now.topic.name, f"/topic/{quote(now.topic.name)}/group/"
+        names += [Result("group", group.group, page + quote(group.group), f"of {name}") for group in now.groups]
     names += [Result("worker", each.name, f"/worker/{quote(each.name)}", "") for each in reader.workers()]
     found = [each for each in names if wanted in each.name.lower()]
     found.sort(key=lambda each: (each.name != asked, not each.name.lower().startswith(wanted)))

@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from rmq._model.figures import SlotStats, TopicStats
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import SECTIONS, AnyPlace
 from rmq._slots.each import checked_slots
 from rmq.dashboard.background import Jobs
 from rmq.dashboard.finding import results_of
+from rmq.dashboard.heat import GROUP_METRICS, METRICS, by_group_metric, by_metric, heat, heat_of_group
 from rmq.dashboard.queries import PERIODS, RANGES, Reader, TopicNow, basis_for, digest
 from rmq.dashboard.rendering import Pages
 from rmq.errors import InvalidValueError
@@ -24,15 +24,6 @@ PAGE = 50
 BUDGET = 5_000
 """Entries that one search looks at."""
 
-METRICS = {
-    "backlog": ("backlog", "backlog"),
-    "due": ("due_now", "due now"),
-    "late": ("lateness_ms", "lateness"),
-    "flight": ("in_flight", "in flight"),
-    "waiting": ("waiting", "waiting"),
-    "dead": ("dead", "dead"),
-}
-"""What the colours of the slots show -> its name in `TopicStats`, and in words."""
 COLUMNS = (
     ("name", "Topic", "by name"), ("type", "Type", "by type"), ("backlog", "Backlog", "messages in store"),
     ("due_now", "Due now", "those that may be delivered now"), ("late_ms", "Lateness", "of the oldest due message"),
@@ -55,8 +46,7 @@ SORTED: dict[str, Callable[[TopicNow], Any]] = {
 }
 """How the table of topics can be sorted; names rise, numbers fall."""
 SLOT_ROWS = 32
-HEAT_STEPS = 7
-OWNER_COLOURS = 12
+"""Slots that a table shows at a time."""
 
 
 class Views:
@@ -73,6 +63,7 @@ class Views:
             "/": self.overview,
             "/topic/{name}": self.topic,
             "/topic/{name}/slot/{slot}": self.slot,
+            "/topic/{name}/group/{group}": self.group,
             "/workers": self.workers,
             "/worker/{name}": self.worker,
             "/search": self.search,
@@ -117,13 +108,13 @@ class Views:
             "periods": PERIODS, "jobs": self._jobs.of(now.topic.name),
         }  # fmt: skip
         if now.stats is None:
-            return self._pages.render(request, "stream.html", consumers=self._reader.consumers(now.topic), **values)
+            values |= {"consumers": self._reader.consumers(now.topic)}
+            values |= _part_of(request, now.stream.slots if now.stream else ())
+            return self._pages.render(request, "stream.html", **values)
         if metric not in (*METRICS, "owner"):
             metric = "backlog"
         owners = self._reader.owners(now.topic)
         names = sorted(set(owners.values()))
-        first = whole_number(request.query_params.get("first") or "0", "first")
-        rows = by_metric(now.stats, metric)
         return self._pages.render(
             request,
             "topic.html",
@@ -131,14 +122,32 @@ class Views:
             heat=heat(now.stats, metric, owners, names),
             metric=metric,
             metrics=METRICS,
-            rows=rows[first : first + SLOT_ROWS],
-            first=first,
-            more=first + SLOT_ROWS if first + SLOT_ROWS < len(rows) else 0,
+            **_part_of(request, by_metric(now.stats, metric)),
             owners=owners,
             listening=self._reader.listening(now.topic),
             owner_rows=[(name, number, _slots_of(name, owners)) for number, name in enumerate(names)],
             **values,
         )
+
+    def group(self, request: Request) -> Response:
+        """One group of a stream: its figures, its slots with their owners and lag, its consumers."""
+        now, name = self._reader.topic_now(request.path_params["name"]), request.path_params["group"]
+        group = next((each for each in now.groups if each.group == name), None)
+        if group is None or now.stream is None:
+            text = f"Topic {now.topic.name} has no group {name}."
+            return self._pages.render(request, "error.html", 404, heading="Group not found", text=text)
+        metric = request.query_params.get("heat", "lag")
+        metric = metric if metric in (*GROUP_METRICS, "owner") else "lag"
+        owners = self._reader.owners(now.topic, name)
+        values: dict[str, Any] = {
+            "topic": now.topic, "group": group, "metric": metric, "metrics": GROUP_METRICS, "owners": owners,
+            "heat": heat_of_group(group, metric, owners, sorted(set(owners.values()))),
+            "listening": self._reader.listening(now.topic, name), "jobs": self._jobs.of(now.topic.name),
+            "handlers": self._reader.handler_times(now.topic, name),
+            "consumers": [each for each in self._reader.consumers(now.topic) if each.group == name],
+        }  # fmt: skip
+        rows = by_group_metric(group, now.stream, metric)
+        return self._pages.render(request, "group.html", **values, **_part_of(request, rows))
 
     def slot(self, request: Request) -> Response:
         """One slot: its figures, its owner, and what comes next."""
@@ -258,40 +267,11 @@ class Views:
         return self._pages.render(request, "audit.html", topics=topics, name=name, lines=lines)
 
 
-def heat(stats: TopicStats, metric: str, owners: Mapping[int, str], names: Sequence[str]) -> list[tuple[int, str, str]]:
-    """Return per slot its number, its colour's class and what it says.
-
-    Args:
-        stats: The slots.
-        metric: One of `METRICS`, or `owner`.
-        owners: Slot -> name of its owner.
-        names: All owners; the same name always has the same colour.
-    """
-    attribute, label = METRICS.get(metric, ("", ""))
-    values = [getattr(TopicStats(stats.topic, (slot,)), attribute) if attribute else 0 for slot in stats.slots]
-    highest = max(values, default=0)
-    found: list[tuple[int, str, str]] = []
-    for slot, value in zip(stats.slots, values, strict=True):
-        owner = owners.get(slot.slot)
-        if not attribute:
-            colour = "none" if owner is None else f"owner{names.index(owner) % OWNER_COLOURS}"
-            words = owner or "no owner"
-        else:
-            level = 0 if not value else 1 + min(HEAT_STEPS - 1, int(value / highest * (HEAT_STEPS - 0.001)))
-            colour, words = f"heat{level}", f"{value:,} {'ms late' if metric == 'late' else label}"
-            words += f", {owner}" if owner else ""
-        if slot.paused:
-            colour, words = f"{colour} paused", f"{words}, paused"
-        found.append((slot.slot, colour, f"slot {slot.slot}: {words}"))
-    return found
-
-
-def by_metric(stats: TopicStats, metric: str) -> list[tuple[SlotStats, int]]:
-    """Return the slots and their lateness in ms, those with the most of a metric first; of `owner` by their numbers."""
-    rows = [(slot, TopicStats(stats.topic, (slot,))) for slot in stats.slots]
-    if metric in METRICS:
-        rows.sort(key=lambda row: -getattr(row[1], METRICS[metric][0]))
-    return [(slot, alone.lateness_ms) for slot, alone in rows]
+def _part_of(request: Request, rows: Sequence[Any]) -> dict[str, Any]:
+    """Return the rows of slots that a page shows, and where the next ones begin; 0 for none."""
+    first = whole_number(request.query_params.get("first") or "0", "first")
+    last = first + SLOT_ROWS
+    return {"rows": rows[first:last], "first": first, "more": last if last < len(rows) else 0}
 
 
 def slot_basis(topic: Topic, content: bytes, slot: str, basis: str) -> bytes | None:

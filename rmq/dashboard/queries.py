@@ -141,24 +141,30 @@ class Reader:
         """Return the processes with running listeners, by name."""
         return self.cache.get("workers", lambda: _read_or_nothing("the workers", self.client.workers))
 
-    def handler_times(self, topic: Topic | None = None) -> HandlerTimes:
-        """Return how long handlers of a topic, or of all topics, took in the last minutes, over all workers."""
+    def handler_times(self, topic: Topic | None = None, group: str | None = None) -> HandlerTimes:
+        """Return how long handlers of a topic and group, or of all, took in the last minutes, over all workers."""
         workers = (worker for worker in self.workers() if not worker.stale)
-        found = (each for worker in workers for each in worker.listeners if topic is None or each.topic == topic.name)
+        listeners = (each for worker in workers for each in worker.listeners if group in (None, each.group))
+        found = (each for each in listeners if topic is None or each.topic == topic.name)
         return HandlerTimes.summed(each.times for each in found)
 
-    def listening(self, topic: Topic) -> bool:
-        """Return whether a worker that is not silent listens to a topic."""
-        return bool(self._listeners(topic))
+    def listening(self, topic: Topic, group: str | None = None) -> bool:
+        """Return whether a worker that is not silent listens to a topic, or for a group of it."""
+        return bool(self._listeners(topic, group))
 
-    def owners(self, topic: Topic) -> dict[int, str]:
+    def owners(self, topic: Topic, group: str | None = None) -> dict[int, str]:
         """Return slot -> name of its owner; empty without ZooKeeper."""
-        owned = [(worker, each) for worker, each in self._listeners(topic) if worker.zookeeper]
+        owned = [(worker, each) for worker, each in self._listeners(topic, group) if worker.zookeeper]
         return {slot: worker.name for worker, each in owned for slot in each.slots}
 
-    def _listeners(self, topic: Topic) -> list[tuple[WorkerInfo, ListenerInfo]]:
+    def _listeners(self, topic: Topic, group: str | None) -> list[tuple[WorkerInfo, ListenerInfo]]:
         workers = (worker for worker in self.workers() if not worker.stale)
-        return [(worker, each) for worker in workers for each in worker.listeners if each.topic == topic.name]
+        return [
+            (worker, each)
+            for worker in workers
+            for each in worker.listeners
+            if (each.topic, each.group) == (topic.name, group)
+        ]
 
     def reasons(self, topic: Topic) -> DeadReasons:
         """Return the dead by type of error."""

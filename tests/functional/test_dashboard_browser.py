@@ -25,7 +25,8 @@ def pages_of(shop: dict[str, Topic]) -> list[str]:
     name = shop["priority"].name
     return [
         "/", f"/topic/{name}", f"/topic/{name}?heat=owner&range=24h", f"/topic/{shop['merged'].name}",
-        f"/topic/{shop['stream'].name}", f"/topic/{name}/slot/3", "/workers", f"/search?topic={name}&pattern=job:1*",
+        f"/topic/{shop['stream'].name}", f"/topic/{name}/slot/3", f"/topic/{shop['stream'].name}/group/billing",
+        "/workers", f"/search?topic={name}&pattern=job:1*",
         f"/message?topic={name}&content=job:20", f"/message?topic={name}&content=bad:0", f"/dead?topic={name}",
         f"/dead?topic={shop['stream'].name}", f"/audit?topic={name}", f"/topic/{shop['sums'].name}",
         f"/topic/{shop['items'].name}/slot/0", f"/search?topic={shop['sums'].name}",
@@ -209,7 +210,7 @@ def test_the_search_of_every_page_by_keyboard(open_page: Open, shop: dict[str, T
         page.keyboard.press("Enter")
 
     ask("billing")
-    expect(page.get_by_role("heading", name=shop["stream"].name, exact=True)).to_be_visible()
+    expect(page.get_by_role("heading", name=f"{shop['stream'].name} @ billing", exact=True)).to_be_visible()
     ask("job:20")
     expect(page.get_by_text("In the backlog")).to_be_visible()
     ask(topic)
@@ -286,6 +287,32 @@ def test_workers_and_how_long_their_handlers_take(open_page: Open, client: RmqCl
     finally:
         goes_on.set()
         client.stop()
+
+
+def test_a_group_of_a_stream(open_page: Open, client: RmqClient, shop: dict[str, Topic]) -> None:
+    topic = shop["stream"]
+    page = open_page(f"/topic/{topic.name}")
+    expect(page.locator("#rows tbody td").first).to_have_text("5")
+    page.get_by_role("link", name="billing", exact=True).click()
+    cells = page.locator("#rows tbody td")
+    expect(cells.nth(0)).to_have_text("none")
+    expect(cells.nth(1)).to_have_text("5")
+    expect(page.get_by_text("No worker listens for this group.")).to_be_visible()
+    expect(page.get_by_text("No consumer of this group has claimed anything yet.")).to_be_visible()
+    expect(page.locator("#heat span").first).to_have_attribute("title", "slot 0: 5 lag")
+    press(page, "Pause group")
+    said(page, "paused 1 slot")
+    expect(page.locator("#facts")).to_contain_text("1 of 1 slots paused")
+    press(page, "Resume group")
+    said(page, "resumed 1 slot")
+    with client.consumer(topic, group="billing", name="one") as consumer:
+        wait_until(lambda: consumer.poll(2, timeout=5), 60)
+        page.get_by_role("link", name="in flight").click()
+        expect(cells.nth(1)).to_have_text("3", timeout=LIMIT_MS)
+        expect(cells.nth(2)).to_have_text("2")
+        expect(cells.nth(5)).to_contain_text(" ago")
+        expect(page.locator("#consumers tbody th")).to_have_text("one")
+    assert page.request.get(f"/topic/{topic.name}/group/nobody").status == 404
 
 
 def test_the_figures_live_on(open_page: Open, client: RmqClient, shop: dict[str, Topic]) -> None:

@@ -9,12 +9,13 @@ import threading
 import pytest
 
 from rmq._admin.history import Minute
-from rmq._model.figures import SlotStats, TopicStats
+from rmq._model.figures import GroupSlot, GroupStats, SlotStats, TopicStats
 from rmq._model.topics import Topic, TopicType
 from rmq.dashboard import cache as cache_module
 from rmq.dashboard.cache import Cache
 from rmq.dashboard.charts import HEIGHT, MOST_POINTS, WIDTH, Line, draw, nice_top, short
-from rmq.dashboard.pages import heat, slot_basis
+from rmq.dashboard.heat import heat, heat_of_group
+from rmq.dashboard.pages import slot_basis
 from rmq.dashboard.queries import Sample, Samples, basis_for
 from rmq.dashboard.rendering import MOST_TEXT, message_link, payload
 from rmq.dashboard.server import listening
@@ -109,6 +110,15 @@ def test_the_heat_map_of_owners() -> None:
     found = heat(stats_of([1, 1, 1, 1]), "owner", {0: "host:0", 1: "host:13", 3: "host:0"}, names)
     assert [colour for _, colour, _ in found] == ["owner0", "owner1", "none", "owner0"]
     assert found[2][2] == "slot 2: no owner"
+
+
+def test_the_heat_map_of_a_group() -> None:
+    slots = [GroupSlot("t", n, "g", "", 0, 0, 0, lag, 0, n == 1, "") for n, lag in enumerate([0, 10, None])]
+    found = heat_of_group(GroupStats("g", tuple(slots)), "lag", {1: "host:1"}, ["host:1"])
+    assert [colour for _, colour, _ in found] == ["heat0", "heat7 paused", "heat0"]
+    assert found[1][2] == "slot 1: 10 lag, host:1, paused"
+    owned = heat_of_group(GroupStats("g", tuple(slots)), "owner", {1: "host:1"}, ["host:1"])
+    assert [colour for _, colour, _ in owned] == ["none", "owner0 paused", "none"]
 
 
 @pytest.mark.parametrize("slots", [1, 2, 64, 1_024])
