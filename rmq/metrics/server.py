@@ -1,24 +1,50 @@
-"""Answers Prometheus over HTTP."""
+"""Answers Prometheus, and autoscalers, over HTTP."""
 
 from __future__ import annotations
 
+import socket
 import threading
-from typing import Any
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from typing import Any, cast
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.exposition import generate_latest
+from prometheus_client import CollectorRegistry, exposition
 
 from rmq.client import RmqClient
 from rmq.errors import InvalidValueError
 from rmq.metrics.collector import TopicsCollector
 from rmq.metrics.handlers import Handlers
+from rmq.metrics.scale import PATH, ScalePages
 
 PORT = 9_460
 TRIED_PORTS = 64
 
+Application = Callable[[dict[str, Any], Callable[..., object]], Iterable[bytes]]
+"""A WSGI application."""
+
+
+class _Threads(ThreadingMixIn, WSGIServer):
+    """Answers each request in a thread of its own, which does not hold up the program's end."""
+
+    daemon_threads = True
+
+
+class _Quiet(WSGIRequestHandler):
+    """Logs no requests."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing."""
+
 
 class Server:
     """A running exporter.
+
+    Args:
+        registry: The metrics that it answers with, at any path but `/scale/`.
+        host: The address to listen on.
+        port: The port; 0 for a free one.
+        client: Whose topics it answers for at `/scale/`; `None` for none.
 
     Attributes:
         port: Where it listens.
@@ -31,10 +57,21 @@ class Server:
         >>> server.close()
     """
 
-    def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
-        self._server: Any
-        self._server, self._thread = start_http_server(port, host, registry)
+    def __init__(self, registry: CollectorRegistry, host: str, port: int, client: RmqClient | None = None) -> None:
+        metrics: Application = cast("Any", exposition).make_wsgi_app(registry)
+        scales = None if client is None else ScalePages(client)
+
+        def answer(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
+            if scales is not None and str(environ.get("PATH_INFO", "")).startswith(PATH):
+                return scales(environ, start_response)
+            return metrics(environ, start_response)
+
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listening = type("_Listening", (_Threads,), {"address_family": family})
+        self._server = make_server(str(address[0]), port, answer, listening, _Quiet)
         self.port: int = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, name="rmq-metrics", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Stop listening."""
@@ -48,7 +85,7 @@ class Server:
 
 
 def serve(client: RmqClient, host: str = "127.0.0.1", port: int = PORT) -> Server:
-    """Export the figures of all topics.
+    """Export the figures of all topics at `/metrics`, and at `/scale/<topic>` how much work a topic has.
 
     Args:
         client: Where they are.
@@ -65,7 +102,7 @@ def serve(client: RmqClient, host: str = "127.0.0.1", port: int = PORT) -> Serve
     """
     registry = CollectorRegistry()
     registry.register(TopicsCollector(client))
-    return _listen(registry, host, port, 1)
+    return _listen(registry, host, port, 1, client)
 
 
 def serve_handlers(client: RmqClient, host: str = "127.0.0.1", port: int = PORT) -> Server:
@@ -89,13 +126,13 @@ def serve_handlers(client: RmqClient, host: str = "127.0.0.1", port: int = PORT)
     return _listen(registry, host, port, TRIED_PORTS)
 
 
-def _listen(registry: CollectorRegistry, host: str, port: int, tries: int) -> Server:
+def _listen(registry: CollectorRegistry, host: str, port: int, tries: int, client: RmqClient | None = None) -> Server:
     if not host:  # it would stand for all addresses
         raise InvalidValueError("the host to listen on is empty; name an address, 0.0.0.0 for all")
     trouble: Exception | None = None
     for number in range(port, port + tries):
         try:
-            return Server(registry, host, number)
+            return Server(registry, host, number, client)
         except OverflowError:
             trouble = OSError(f"there is no port {number}")
         except (OSError, ValueError) as error:  # the latter: what can't be a host's name
@@ -114,4 +151,4 @@ def render(client: RmqClient) -> str:
     """
     registry = CollectorRegistry()
     registry.register(TopicsCollector(client))
-    return generate_latest(registry).decode()
+    return exposition.generate_latest(registry).decode()

@@ -1,0 +1,138 @@
+"""How much work a topic has, as JSON for an autoscaler."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
+from typing import Any
+
+from rmq._model.figures import GroupStats, TopicStats
+from rmq._model.times import monotonic_s
+from rmq._model.topics import Topic, TopicType
+from rmq.client import RmqClient
+from rmq.errors import InvalidValueError, RmqError, UnknownTopicError
+
+KEEP_S = 2.0
+"""Autoscalers that ask within this time share one reading."""
+
+PATH = "/scale/"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much work a topic, or one group of a stream topic, has at one instant.
+
+    Attributes:
+        topic: Name of the topic.
+        group: Name of the group; `None` for a topic that is no stream.
+        due_now: Messages that may be delivered now. A slot that has only ended leases or retries to give out counts as
+            one, since nobody knows their number before a worker claims. Of a group: entries that it has not had yet,
+            and those that wait for a retry; `None` where Redis cannot tell. Slots that are paused do not count.
+        lateness_s: For how long the oldest due message has been due, in seconds; `None` for PRIORITY and STREAM topics,
+            which do not know.
+        in_flight: Messages in handlers' hands.
+        work: `due_now` + `in_flight`: what to scale by. It is 0 only when no worker is needed.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY)
+        >>> _ = client.producer(jobs).send(PriorityMessage("job:1", 5))
+        >>> from rmq.metrics import scale
+        >>> scale(client, "jobs").work
+        1
+    """
+
+    topic: str
+    group: str | None
+    due_now: int | None
+    lateness_s: float | None
+    in_flight: int
+    work: int | None
+
+
+def scale(client: RmqClient, topic: str, group: str | None = None) -> Scale:
+    """Read how much work a topic has, with one short script a slot.
+
+    Args:
+        client: Where the topic is.
+        topic: Its name.
+        group: The group, for stream topics only.
+
+    Raises:
+        UnknownTopicError: The topic is not registered, or the stream has no such group.
+        InvalidValueError: A stream topic without a group, or a group of another topic.
+
+    Examples:
+        >>> from rmq.metrics import scale
+        >>> _ = client.producer(Topic("jobs", TopicType.PRIORITY))
+        >>> scale(client, "jobs")
+        Scale(topic='jobs', group=None, due_now=0, lateness_s=None, in_flight=0, work=0)
+    """
+    found = client.topic(topic)
+    if found.type is not TopicType.STREAM:
+        if group is not None:
+            raise InvalidValueError(f"topic {topic} is {found.type.name}; only STREAM topics have groups")
+        return scale_of(client.inspect(found).stats())
+    if group is None:
+        raise InvalidValueError(f"topic {topic} is STREAM: name a group, as in {PATH}{topic}/GROUP")
+    _, groups = client.stream(found).with_groups()
+    for each in groups:
+        if each.group == group:
+            return scale_of_group(found, each)
+    raise UnknownTopicError(f"topic {topic} has no group {group}", topic=topic)
+
+
+def scale_of(stats: TopicStats) -> Scale:
+    """Return how much work figures of a topic show."""
+    running = [slot for slot in stats.slots if not slot.paused]
+    due = sum(slot.due_now or int(0 < slot.next_due_ms <= slot.now_ms) for slot in running)
+    late = stats.lateness_ms / 1000 if stats.topic.type.timed else None
+    return Scale(stats.topic.name, None, due, late, stats.in_flight, due + stats.in_flight)
+
+
+def scale_of_group(topic: Topic, stats: GroupStats) -> Scale:
+    """Return how much work figures of a group show."""
+    running = GroupStats(stats.group, tuple(slot for slot in stats.slots if not slot.paused))
+    due = None if running.lag is None else running.lag + running.waiting
+    return Scale(topic.name, stats.group, due, None, stats.in_flight, None if due is None else due + stats.in_flight)
+
+
+class ScalePages:
+    """Answers `/scale/<topic>` and `/scale/<topic>/<group>`, a WSGI application.
+
+    Args:
+        client: Where the topics are.
+        keep_s: For how long a reading is handed out again.
+    """
+
+    def __init__(self, client: RmqClient, keep_s: float = KEEP_S) -> None:
+        self._client = client
+        self._keep_s = keep_s
+        self._lock = threading.Lock()
+        self._kept: dict[tuple[str, str | None], tuple[float, Scale]] = {}
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
+        """Answer a request: 404 for an unknown topic, 400 for a wrong question, 503 where Redis does not answer."""
+        path = str(environ.get("PATH_INFO", ""))
+        topic, slash, group = path.removeprefix(PATH).partition("/")
+        try:
+            status, document = HTTPStatus.OK, asdict(self._read(topic, group if slash else None))
+        except UnknownTopicError as error:
+            status, document = HTTPStatus.NOT_FOUND, {"error": str(error)}
+        except InvalidValueError as error:
+            status, document = HTTPStatus.BAD_REQUEST, {"error": str(error)}
+        except RmqError as error:
+            status, document = HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(error)}
+        start_response(f"{status.value} {status.phrase}", [("Content-Type", "application/json")])
+        return [json.dumps(document).encode()]
+
+    def _read(self, topic: str, group: str | None) -> Scale:
+        with self._lock:
+            now_s = monotonic_s()
+            self._kept = {key: kept for key, kept in self._kept.items() if kept[0] > now_s}
+            kept = self._kept.get((topic, group))
+            if kept is None:
+                kept = self._kept[topic, group] = (now_s + self._keep_s, scale(self._client, topic, group))
+            return kept[1]
