@@ -9,7 +9,9 @@ from rmq._admin.control import Control
 from rmq._admin.dead_letters import DeadFilter, DeadLetters, GroupDead, RedriveResult
 from rmq._admin.history import History, Minute
 from rmq._admin.inspection import Inspection
+from rmq._admin.notices import DeadNotices
 from rmq._admin.stream_topic import StreamTopic
+from rmq._admin.webhook import Webhook
 from rmq._claiming.consumer import Consumer
 from rmq._claiming.several import poll_all
 from rmq._listening.adaptive_limit import Adaptive
@@ -70,18 +72,19 @@ __version__ = "0.1.0"
 # fmt: off
 __all__ = [
     "PER_MESSAGE", "Adaptive", "Adoption", "ArrowArray", "AuditLine", "Codec", "Collect", "Consumer", "ConsumerStats",
-    "Control", "ControlResult", "Coordinator", "DeadEntry", "DeadFilter", "DeadLetters", "DeadMessage", "DeadReasons",
-    "Definitions", "DelayedQueue", "Delivery", "DeliveryColumns", "DigestAuth", "EmbeddedServer", "EncryptedCodec",
-    "ExponentialRetry", "Failure", "Fixed", "FixedTimeMessage", "FoundMessage", "GroupDead", "GroupSlot", "GroupStats",
-    "HandlerDecorator", "HandlerTimes", "History", "ImmediateRetry", "Inspection", "JoinMessage", "JsonCodec",
-    "JsonFormatter", "Keep", "LadderRetry", "Leading", "Listener", "ListenerInfo", "ListenerOptions", "LogContext",
-    "Max", "Merge", "MessageOptions", "Min", "Minute", "MsgpackCodec", "Newest", "Observer", "Observers", "Outcome",
-    "Overflow", "Owner", "Ownership", "PeekedMessage", "PendingEntry", "PerMessage", "PriorityMessage", "PriorityRule",
-    "Producer", "RangeMergeMessage", "Rates", "RedriveResult", "Redriven", "Replace", "Retention", "RetryPolicy",
-    "RmqClient", "RunningHandler", "SaslAuth", "SearchPage", "SendResult", "ServerMemory", "Sliding", "SlotStats",
-    "StreamDelivery", "StreamEntry", "StreamMessage", "StreamSlot", "StreamStats", "StreamTopic", "Sum", "Ties", "Tls",
-    "Topic", "TopicStats", "TopicType", "Trimmed", "UnreadableTopic", "Verb", "WhenFull", "Whereabouts", "WorkerInfo",
-    "ZstdCodec", "__version__", "json_merge_patch", "listener", "poll_all", "scan",
+    "Control", "ControlResult", "Coordinator", "DeadEntry", "DeadFilter", "DeadLetters", "DeadMessage", "DeadNotices",
+    "DeadReasons", "Definitions", "DelayedQueue", "Delivery", "DeliveryColumns", "DigestAuth", "EmbeddedServer",
+    "EncryptedCodec", "ExponentialRetry", "Failure", "Fixed", "FixedTimeMessage", "FoundMessage", "GroupDead",
+    "GroupSlot", "GroupStats", "HandlerDecorator", "HandlerTimes", "History", "ImmediateRetry", "Inspection",
+    "JoinMessage", "JsonCodec", "JsonFormatter", "Keep", "LadderRetry", "Leading", "Listener", "ListenerInfo",
+    "ListenerOptions", "LogContext", "Max", "Merge", "MessageOptions", "Min", "Minute", "MsgpackCodec", "Newest",
+    "Observer", "Observers", "Outcome", "Overflow", "Owner", "Ownership", "PeekedMessage", "PendingEntry", "PerMessage",
+    "PriorityMessage", "PriorityRule", "Producer", "RangeMergeMessage", "Rates", "RedriveResult", "Redriven", "Replace",
+    "Retention", "RetryPolicy", "RmqClient", "RunningHandler", "SaslAuth", "SearchPage", "SendResult", "ServerMemory",
+    "Sliding", "SlotStats", "StreamDelivery", "StreamEntry", "StreamMessage", "StreamSlot", "StreamStats",
+    "StreamTopic", "Sum", "Ties", "Tls", "Topic", "TopicStats", "TopicType", "Trimmed", "UnreadableTopic", "Verb",
+    "Webhook", "WhenFull", "Whereabouts", "WorkerInfo", "ZstdCodec", "__version__", "json_merge_patch", "listener",
+    "poll_all", "scan",
 ]
 # fmt: on
 __all__ += errors.__all__

@@ -37,6 +37,7 @@ RmqError
 │   ├── FencedError                        a newer owner has touched the slot
 │   └── EnsembleMismatchError              the slot belongs to another ensemble
 ├── ClientClosedError
+├── WebhookError                           a webhook did not take a notice
 └── ForkedClientError                      a client was carried over a fork
 """
 
@@ -54,7 +55,7 @@ __all__ = [
     "InvalidValueError", "LeaseLostError", "MemoryFullError", "PayloadError", "RedisUnavailableError", "ReplyLostError",
     "RmqError", "ScriptFailedError", "SendError", "SumOutOfRangeError", "TooManyGroupsError",
     "TopicMismatchError", "UnknownTopicError", "UnreadableDocumentError", "UnreadableTopicError",
-    "UnsafeRedisError",
+    "UnsafeRedisError", "WebhookError",
 ]
 # fmt: on
 
@@ -296,6 +297,10 @@ class EnsembleMismatchError(CoordinationError):
 
 class ClientClosedError(RmqError):
     """The client was closed; make a new one."""
+
+
+class WebhookError(RmqError):
+    """A webhook did not answer, or not with success; the same notice is posted again."""
 
 
 class ForkedClientError(RmqError):

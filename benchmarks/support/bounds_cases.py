@@ -11,15 +11,17 @@ from typing import Any
 
 from rmq._admin import search
 from rmq._admin.history import KEEP_S, MINUTES
+from rmq._admin.notices import AT_ONCE
 from rmq._claiming.claim_round import CLAIM_WEIGHT, MOST_WEIGHT
 from rmq._model.definitions import MAX_DEFINITION_BYTES
 from rmq._model.merging import Merge
 from rmq._model.messages import Encoded, RangeMergeMessage, encode
+from rmq._model.notices import Turn
 from rmq._model.reducers import Sum
 from rmq._model.retention import Retention
 from rmq._model.topics import Topic, TopicType, WhenFull
 from rmq._model.windows import Fixed, Sliding
-from rmq._scripts import claiming, limits, sending, steering, streams, viewing, workers
+from rmq._scripts import claiming, limits, sending, steering, streams, telling, viewing, workers
 from rmq._scripts import dead as dead_
 from rmq._scripts.claiming import MAX_BATCH, Nack, Outcomes
 from rmq._scripts.keys import (
@@ -49,6 +51,7 @@ PORTION = 4
 """Bodies of 1 MiB that the nacks of one call may bury: see `rmq._claiming.portions`."""
 FAILURE = json.dumps({"first_ms": "1", "last_ms": "2", "type": "ValueError", "message": "no" * 200})
 ME, DRIVER = Member("g", "me"), Driver("q", 1)
+TURN, TOLD_BEFORE = Turn("n", "me", 60_000), {"told:n": "1 1 me"}
 
 _FILL_ZSET = "for i = 1, #ARGV, 2 do redis.call('ZADD', KEYS[1], ARGV[i], ARGV[i + 1]) end"
 _FILL_HASH = """
@@ -512,6 +515,13 @@ def _list_dead(place: Place) -> Call[Any]:
     return dead_.list_dead(place.topic, 0, 0, NACK_BATCH)
 
 
+@case("untold_dead", "a page")
+def _untold_dead(place: Place) -> Call[Any]:
+    place.dead(MAX_BATCH)
+    place.client.hset(place.keys.meta, mapping=TOLD_BEFORE)
+    return telling.untold(place.topic, 0, TURN, AT_ONCE)
+
+
 @case("dead_reasons", "the largest sample")
 def _dead_reasons(place: Place) -> Call[Any]:
     place.dead(MAX_BATCH)
@@ -872,6 +882,14 @@ def _stream_drop(place: Place) -> Call[Any]:
 def _stream_list_dead(place: Place) -> Call[Any]:
     place.dead_entries(MAX_BATCH)
     return streams.list_dead(place.topic, 0, ME.group, 0, NACK_BATCH)
+
+
+@case("stream_untold_dead", "a page", S)
+def _stream_untold_dead(place: Place) -> Call[Any]:
+    place.dead_entries(MAX_BATCH)
+    place.zset(place.own.dead, place.client.zrange(place.own.dead, 0, -1), place.now_ms - 1_000_000)
+    place.client.hset(place.own.group, mapping=TOLD_BEFORE)
+    return telling.untold_entries(place.topic, 0, ME.group, TURN, AT_ONCE)
 
 
 @case("stream_redrive", "what is in the stream", S)

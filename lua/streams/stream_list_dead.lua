@@ -9,19 +9,9 @@
 -- Errors: none of its own
 -- Complexity: O(log N + n)
 -- Notes: reads only.
+-- @include dead_entries
 
 local dead, reason, dead_body = KEYS[1], KEYS[2], KEYS[3]
 local start, limit = tonumber(ARGV[1]), tonumber(ARGV[2])
 
-local page, rows = redis.call('ZRANGE', dead, start, start + limit - 1, 'WITHSCORES'), {}
-local left = 4194304
-for i = 1, #page, 2 do
-  if left <= 0 then
-    break
-  end
-  local packed = redis.call('HGET', dead_body, page[i])
-  left = left - (packed and #packed or 0)
-  local why = redis.call('HGET', reason, page[i])
-  rows[#rows + 1] = { page[i], page[i + 1], why or '', packed and cmsgpack.unpack(packed) or {} }
-end
-return rows
+return dead_entries(dead, reason, dead_body, start, limit)

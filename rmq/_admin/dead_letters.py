@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -10,13 +11,16 @@ from itertools import chain, islice
 from numbers import Real
 from typing import Generic, TypeVar
 
+from rmq._admin.notices import DeadNotices, Teller
 from rmq._model.entries import DeadEntry, checked_group
+from rmq._model.handlers import check_plain
 from rmq._model.messages import checked_priority
+from rmq._model.notices import Turn, Untold
 from rmq._model.replies import Redriven
 from rmq._model.times import MAX_SCORE, Duration, Instant, duration_ms, instant_ms, monotonic_s, most
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import DeadMessage
-from rmq._scripts import dead, streams, viewing
+from rmq._scripts import dead, streams, telling, viewing
 from rmq._slots.audit import Audit
 from rmq._slots.each import call_each
 from rmq._slots.slots import NACK_BATCH, SlotWriter
@@ -109,6 +113,11 @@ class Dead(ABC, Generic[D]):
         ...
 
     @abstractmethod
+    def _untold_call(self, slot: int, turn: Turn, limit: int) -> Call[Untold[D]]:
+        """Build the reading of a slot's next dead of whom nobody was told."""
+        ...
+
+    @abstractmethod
     def _purge(self, slot: int, dead: Sequence[D]) -> int:
         """Drop up to `NACK_BATCH` of a slot's dead for good; return how many were there."""
         ...
@@ -144,6 +153,31 @@ class Dead(ABC, Generic[D]):
                 if progress is not None:
                     progress(dropped)
         return dropped
+
+    def on_dead(
+        self, tell: Callable[[builtins.list[D]], object], *, name: str = "on_dead", every_s: float = 5.0
+    ) -> DeadNotices:
+        """Have a function called with what dies from now on, in whatever way and through whichever process.
+
+        Args:
+            tell: Called with 1 to 100 of the dead of a slot, the longest dead first, in a thread of its own: a
+                `Webhook`, or a function that should end within a minute.
+            name: Under which is told. Of all processes that use a name one at a time tells, and after its end another
+                one goes on; each name is told of all.
+            every_s: How often to look, 10 ms to a day: one script a slot.
+
+        Returns:
+            What tells until it, or the client, is closed.
+
+        Raises:
+            InvalidValueError: `name` breaks its rule, `every_s` is out of range, or `tell` is an async function.
+
+        Guarantee: at least once. What `tell` has raised for is told again; so is, after a crash, what was told last.
+            Who was purged, trimmed or redriven before this looked is not told.
+        """
+        check_plain(tell, "tell")
+        teller = Teller(self._connections, self.topic, self._untold_call, tell, name=name, every_s=every_s)
+        return DeadNotices(teller.begin())
 
     def _redrive(
         self,
@@ -213,6 +247,9 @@ class DeadLetters(Dead[DeadMessage]):
     def _clock_call(self, slot: int) -> Call[int]:
         return viewing.stats(self.topic, slot).then(lambda stats: stats.now_ms)
 
+    def _untold_call(self, slot: int, turn: Turn, limit: int) -> Call[Untold[DeadMessage]]:
+        return telling.untold(self.topic, slot, turn, limit)
+
     def _purge(self, slot: int, dead: Sequence[DeadMessage]) -> int:
         return self._writer.purge_dead(slot, [message.content for message in dead])
 
@@ -280,6 +317,9 @@ class GroupDead(Dead[DeadEntry]):
 
     def _clock_call(self, slot: int) -> Call[int]:
         return streams.stats(self.topic, slot).then(lambda stats: stats.now_ms)
+
+    def _untold_call(self, slot: int, turn: Turn, limit: int) -> Call[Untold[DeadEntry]]:
+        return telling.untold_entries(self.topic, slot, self.group, turn, limit)
 
     def _purge(self, slot: int, dead: Sequence[DeadEntry]) -> int:
         return self._writer.purge_dead(slot, self.group, [entry.id for entry in dead])

@@ -65,11 +65,15 @@ def list_dead(topic: Topic, slot: int, start: int, limit: int) -> Call[list[Dead
     """Build the reading of a page of the dead, the longest dead first."""
 
     def parse(reply: list[Any]) -> list[DeadMessage]:
-        page, reasons, bodies = reply
-        rows = zip(page[::2], page[1::2], reasons, bodies or repeat(None), strict=False)
-        return [dead_message(topic, slot, *row) for row in rows]
+        return dead_page(topic, slot, *reply)
 
     return _LIST_DEAD.call(topic, slot, parse, _LIST_DEAD.args(start=start, limit=limit))
+
+
+def dead_page(topic: Topic, slot: int, page: list[Any], reasons: list[Any], bodies: list[Any]) -> list[DeadMessage]:
+    """Parse a page of the dead."""
+    rows = zip(page[::2], page[1::2], reasons, bodies or repeat(None), strict=False)
+    return [dead_message(topic, slot, *row) for row in rows]
 
 
 def dead_message(

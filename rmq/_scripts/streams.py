@@ -332,15 +332,17 @@ def drop_group(topic: Topic, slot: int, group: str) -> Call[bool]:
 
 def list_dead(topic: Topic, slot: int, group: str, start: int, limit: int) -> Call[list[DeadEntry]]:
     """Build the reading of a page of a group's dead, the longest dead first."""
-
-    def parse(reply: list[Any]) -> list[DeadEntry]:
-        return [
-            DeadEntry(topic.name, slot, content_of(flat), body_of(flat), *death, entry_id.decode(), group, tuple(flat))
-            for entry_id, died, reason, flat in reply
-            for death in [(int(died), *why_dead(reason, int(died)))]
-        ]
-
+    parse = partial(dead_entries, topic, slot, group)
     return _LIST_DEAD.call(topic, slot, parse, _LIST_DEAD.args(start=start, limit=limit), group=group)
+
+
+def dead_entries(topic: Topic, slot: int, group: str, rows: list[Any]) -> list[DeadEntry]:
+    """Parse a page of a group's dead."""
+    return [
+        DeadEntry(topic.name, slot, content_of(flat), body_of(flat), *death, entry_id.decode(), group, tuple(flat))
+        for entry_id, died, reason, flat in rows
+        for death in [(int(died), *why_dead(reason, int(died)))]
+    ]
 
 
 def redrive(topic: Topic, slot: int, group: str, ids: Sequence[str]) -> Call[list[Redriven]]:

@@ -6,13 +6,24 @@ The logic is that of the plain classes, run in greenlets; see docs/guide/asyncio
 from rmq.aio.client import RmqClient
 from rmq.aio.delayed import DelayedQueue
 from rmq.aio.delivery import Delivery, DeliveryColumns, StreamDelivery
-from rmq.aio.facades import Consumer, Control, DeadLetters, GroupDead, History, Inspection, Producer, StreamTopic
+from rmq.aio.facades import (
+    Consumer,
+    Control,
+    DeadLetters,
+    DeadNotices,
+    GroupDead,
+    History,
+    Inspection,
+    Producer,
+    StreamTopic,
+)
 from rmq.aio.listener import HandlerDecorator
 
 __all__ = [
     "Consumer",
     "Control",
     "DeadLetters",
+    "DeadNotices",
     "DelayedQueue",
     "Delivery",
     "DeliveryColumns",

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import builtins
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from rmq._admin import control as plain_control
 from rmq._admin import dead_letters as plain_dead
 from rmq._admin import history as plain_history
 from rmq._admin import inspection as plain_inspection
+from rmq._admin import notices as plain_notices
 from rmq._admin import stream_topic as plain_stream
 from rmq._claiming import consumer as plain_consumer
 from rmq._model import delivery_columns as plain_columns
 from rmq._model.deliveries import Delivery as PlainDelivery
-from rmq._model.entries import Position, StreamEntry
+from rmq._model.entries import DeadEntry, Position, StreamEntry
+from rmq._model.handlers import ASYNC, check_plain, kind_of
 from rmq._model.messages import Message
 from rmq._model.replies import SendResult
 from rmq._model.typed import PayloadT
+from rmq._model.whereabouts import DeadMessage
 from rmq._sending import producer as plain_producer
 from rmq.aio.backend import gate
 from rmq.aio.delivery import Delivery, DeliveryColumns, faced_all, plain_all
@@ -113,6 +118,17 @@ class Consumer(Closing, TopicMirror[plain_consumer.Consumer[Any]], Generic[Paylo
         return faced_all(await self._tasks.finish(partial(action, plain_all(deliveries))), self._tasks)
 
 
+class DeadNotices(Closing, Mirror[plain_notices.DeadNotices]):
+    """Calls a function with what dies, until it is closed: `async with`. See `rmq.DeadNotices`."""
+
+    close = awaited(plain_notices.DeadNotices.close)
+
+    @property
+    def failures(self) -> int:
+        """Calls of the function that failed in a row."""
+        return self._plain.failures
+
+
 class DeadLetters(TopicMirror[plain_dead.DeadLetters]):
     """The dead messages of one topic. See `rmq.DeadLetters`."""
 
@@ -120,6 +136,16 @@ class DeadLetters(TopicMirror[plain_dead.DeadLetters]):
     count = awaited(plain_dead.DeadLetters.count)
     redrive = awaited(plain_dead.DeadLetters.redrive)
     purge = awaited(plain_dead.DeadLetters.purge)
+
+    async def on_dead(
+        self, tell: Callable[[builtins.list[DeadMessage]], object], *, name: str = "on_dead", every_s: float = 5.0
+    ) -> DeadNotices:
+        """Have a function called with what dies; see `rmq.DeadLetters.on_dead`.
+
+        An async function is awaited in a task of its own; any other, such as a `Webhook`, is called in a thread.
+        """
+        plain = partial(self._plain.on_dead, called(tell), name=name, every_s=every_s)
+        return DeadNotices(await self._tasks.run(plain), self._tasks)
 
 
 class Inspection(TopicMirror[plain_inspection.Inspection]):
@@ -161,6 +187,16 @@ class GroupDead(TopicMirror[plain_dead.GroupDead]):
     count = awaited(plain_dead.GroupDead.count)
     redrive = awaited(plain_dead.GroupDead.redrive)
     purge = awaited(plain_dead.GroupDead.purge)
+
+    async def on_dead(
+        self, tell: Callable[[builtins.list[DeadEntry]], object], *, name: str = "on_dead", every_s: float = 5.0
+    ) -> DeadNotices:
+        """Have a function called with what dies; see `rmq.GroupDead.on_dead`.
+
+        An async function is awaited in a task of its own; any other, such as a `Webhook`, is called in a thread.
+        """
+        plain = partial(self._plain.on_dead, called(tell), name=name, every_s=every_s)
+        return DeadNotices(await self._tasks.run(plain), self._tasks)
 
     @property
     def group(self) -> str:
@@ -213,3 +249,11 @@ def gone_through(messages: AsyncIterable[T]) -> Iterator[T]:
         except StopAsyncIteration:
             return
         yield message
+
+
+def called(function: Callable[..., object]) -> Callable[..., object]:
+    """Return what calls a function from plain logic without holding up the event loop."""
+    if kind_of(function) == ASYNC:
+        return lambda *given: wait(cast("Any", function(*given)))
+    check_plain(function, "tell")
+    return lambda *given: wait(asyncio.to_thread(function, *given))

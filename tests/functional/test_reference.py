@@ -25,6 +25,7 @@ REASONS = {
     "rmq.aio.Consumer": AS_THE_OTHER_SIDE,
     "rmq.aio.Control": AS_THE_OTHER_SIDE,
     "rmq.aio.DeadLetters": AS_THE_OTHER_SIDE,
+    "rmq.aio.DeadNotices": AS_THE_OTHER_SIDE,
     "rmq.aio.Delivery": AS_THE_OTHER_SIDE,
     "rmq.aio.DeliveryColumns": AS_THE_OTHER_SIDE,
     "rmq.aio.GroupDead": AS_THE_OTHER_SIDE,

@@ -8,11 +8,12 @@ from typing import Any
 
 from rmq._model.merging import Merge
 from rmq._model.messages import Encoded, RangeMergeMessage, encode
+from rmq._model.notices import Turn
 from rmq._model.owner import Owner
 from rmq._model.reducers import Sum
 from rmq._model.topics import Topic, TopicType, WhenFull
 from rmq._model.windows import Fixed
-from rmq._scripts import claiming, dead, sending, steering, viewing, workers
+from rmq._scripts import claiming, dead, sending, steering, telling, viewing, workers
 from rmq._scripts.claiming import Nack, Outcomes
 from rmq._transport.call import Call
 from rmq._transport.numbering import named_turn
@@ -81,6 +82,10 @@ def _redrive(topic: Topic) -> Call[Any]:
 
 
 WRITERS: dict[str, tuple[TopicType, Case]] = {
+    "untold_dead": (
+        TopicType.PRIORITY,
+        lambda topic: telling.untold(topic, 0, Turn("ops", "me", 60_000, T0 - 5_000), 10),
+    ),
     "send_range_merge": (TopicType.RANGE_MERGE, _send),
     "send_priority": (TopicType.PRIORITY, _send),
     "send_aged": (TopicType.PRIORITY, _send),

@@ -8,10 +8,11 @@ from typing import Any
 
 from rmq._model.entries import own_score
 from rmq._model.messages import Encoded
+from rmq._model.notices import Turn
 from rmq._model.owner import Owner
 from rmq._model.retention import Retention
 from rmq._model.topics import Topic
-from rmq._scripts import streams
+from rmq._scripts import streams, telling
 from rmq._scripts.claiming import Nack, Outcomes
 from rmq._scripts.keys import group_keys, slot_keys
 from rmq._scripts.streams import Member
@@ -90,6 +91,7 @@ def _claim(topic: Topic, names: Seeded) -> Call[object]:
 
 
 WRITERS: dict[str, Case] = {
+    "stream_untold_dead": lambda topic, names: telling.untold_entries(topic, 0, "g", Turn("ops", "me", 60_000), 10),
     "stream_send": lambda topic, names: streams.send(topic, 0, [Encoded(0, b"new", 0, b"b")], True),
     "stream_join": lambda topic, names: streams.join(topic, 0, "h", "all"),
     "stream_claim": _claim,

@@ -35,8 +35,8 @@ ROOT = Path(__file__).parents[2]
 HOW_TO_UPDATE = "On purpose? `python -m tests.unit.test_public_surface` writes the file; tell users in CHANGELOG.md."
 
 GIVEN = {
-    rmq.Consumer, rmq.Control, rmq.DeadEntry, rmq.DeadLetters, rmq.Delivery, rmq.DeliveryColumns, rmq.GroupDead,
-    rmq.History, rmq.Inspection, rmq.Producer, rmq.StreamDelivery, rmq.StreamTopic, testing.Clock,
+    rmq.Consumer, rmq.Control, rmq.DeadEntry, rmq.DeadLetters, rmq.DeadNotices, rmq.Delivery, rmq.DeliveryColumns,
+    rmq.GroupDead, rmq.History, rmq.Inspection, rmq.Producer, rmq.StreamDelivery, rmq.StreamTopic, testing.Clock,
 }  # fmt: skip
 """Classes whose objects a client, or a test server, gives out: nobody else calls their constructors."""
 

@@ -1,0 +1,169 @@
+"""Tells of the dead: a job of its own reads who has died since it last looked, and calls a function with them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any, Self
+
+from rmq._io.backend import Background
+from rmq._model.handlers import refuse_unfinished
+from rmq._model.notices import Tell, Turn, Untold, checked_name
+from rmq._model.reports import Sparing, reporter
+from rmq._model.times import check_day
+from rmq._model.topics import Topic
+from rmq._slots.each import call_each
+from rmq._transport.call import Call
+from rmq._transport.connections import Connections
+from rmq.errors import RmqError
+
+log = reporter("rmq.notices")
+
+AT_ONCE = 100
+"""Most dead in one call of the function."""
+
+TRIP = 8
+"""Slots read in one round trip: each may answer with 4 MiB."""
+
+HOLD_S = 60.0
+"""For so long nobody else tells, beyond the next look: a crashed teller's dead are told by another one after it."""
+
+LONGEST_PAUSE_S = 60.0
+"""After failures the function is called again after so long at most."""
+
+PATIENCE_S = 10.0
+"""A close waits for a call that runs no longer than this."""
+
+
+class _NotToldError(Exception):
+    """The function raised; its error is the cause."""
+
+
+BuildUntold = Callable[[int, Turn, int], Call[Untold[Any]]]
+
+
+class Teller(Background):
+    """Calls a function with what dies in a topic, until it is closed.
+
+    Args:
+        connections: Where.
+        topic: Whose dead.
+        build: Makes the call that reads a slot's next dead.
+        tell: The function.
+        name: Under which is told.
+        every_s: How often to look.
+    """
+
+    def __init__(
+        self, connections: Connections, topic: Topic, build: BuildUntold, tell: Tell, *, name: str, every_s: float
+    ) -> None:
+        check_day("every_s", every_s, 0.01)
+        super().__init__(connections.blocking, f"rmq-dead-{topic.name}")
+        self._connections, self._build, self._tell = connections, build, tell
+        self._about, self._every_s = topic.name, every_s
+        turn = Turn(checked_name(name), uuid.uuid4().hex, int((HOLD_S + every_s) * 1_000))
+        self._turns = dict.fromkeys(range(topic.slots), turn)
+        self._first = 0
+        self._stopping = connections.blocking.event()
+        self._troubles = Sparing()
+        self.failures = 0
+
+    def begin(self) -> Self:
+        """Note where to begin, in a call whose errors the caller gets, and start."""
+        call_each(self._connections, list(self._turns), lambda slot: self._build(slot, self._turns[slot], 0))
+        self.start()
+        self._connections.close_with_us(self)
+        return self
+
+    def run(self) -> None:
+        """Look now and then. What goes wrong is logged, and tried again."""
+        wait_s = 0.0
+        while not self._stopping.wait(wait_s):
+            wait_s = self._every_s
+            try:
+                if self._look():
+                    wait_s = 0.0
+                self.failures = 0
+            except _NotToldError as failed:
+                self.failures += 1
+                wait_s = self.pause_s(self._every_s, self.failures)
+                kind, error = type(failed.__cause__).__name__, failed.__cause__
+                text = "the function that is told of the dead of topic %s failed, next try in %.1f s: %s: %s"
+                self._troubles.warning(log, kind, text, self._about, wait_s, kind, error)
+            except Exception as error:
+                self._troubles.warning(log, type(error), "the dead of topic %s cannot be read: %s", self._about, error)
+
+    @staticmethod
+    def pause_s(every_s: float, failures: int) -> float:
+        """Return how long to wait after so many failures in a row."""
+        return min(max(LONGEST_PAUSE_S, every_s), every_s * 2 ** min(failures, 20))
+
+    def _look(self) -> bool:
+        """Tell of what is found, slot by slot; return whether there may be more. An error of the function ends it."""
+        slots = [*range(self._first, len(self._turns)), *range(self._first)]
+        more = False
+        for at in range(0, len(slots), TRIP):
+            part = slots[at : at + TRIP]
+            found = call_each(self._connections, part, lambda slot: self._build(slot, self._turns[slot], AT_ONCE))
+            for slot, untold in zip(part, found, strict=True):
+                if self._stopping.is_set():
+                    return False
+                self._first = (slot + 1) % len(self._turns)  # so that one slot's failures do not hold up the others
+                if untold.dead:
+                    self._tell_of(list(untold.dead))
+                self._turns[slot] = self._turns[slot].done(untold)
+                more = more or untold.more
+        return more
+
+    def _tell_of(self, dead: list[Any]) -> None:
+        try:
+            refuse_unfinished(self._tell(dead))
+        except Exception as error:
+            raise _NotToldError from error
+
+    def close(self) -> None:
+        """End, wait up to 10 s for a call that runs, and let others tell at once."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        self.join(PATIENCE_S)
+        if self.is_alive():  # others may tell of the same when its time is over
+            return
+        try:
+            call_each(self._connections, list(self._turns), self._farewell)
+        except RmqError as error:
+            log.debug("the turn to tell of the dead of topic %s ends by itself: %s", self._about, error)
+
+    def _farewell(self, slot: int) -> Call[Untold[Any]]:
+        turn = self._turns[slot]
+        return self._build(slot, Turn(turn.name, turn.holder, 0, turn.since, turn.after), 0)
+
+
+class DeadNotices:
+    """Calls a function with what dies, until it is closed; made by `on_dead` of the dead letters.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY)
+        >>> _ = client.producer(jobs)
+        >>> with client.dead(jobs).on_dead(print) as notices:
+        ...     notices.failures
+        0
+    """
+
+    def __init__(self, teller: Teller) -> None:
+        self._teller = teller
+
+    @property
+    def failures(self) -> int:
+        """Calls of the function that failed in a row; the same dead are told again until it succeeds."""
+        return self._teller.failures
+
+    def close(self) -> None:
+        """End, wait up to 10 s for a call that runs, and let other processes tell at once."""
+        self._teller.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

@@ -1,0 +1,110 @@
+"""Posts what dies to an address."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import urlsplit
+
+from rmq._model.entries import DeadEntry
+from rmq._model.times import check_day
+from rmq._model.whereabouts import DeadMessage
+from rmq.errors import InvalidValueError, WebhookError
+
+SIGNATURE = "X-RMQ-Signature"
+
+
+class Webhook:
+    """Posts dead messages as JSON to an address: what `on_dead` of the dead letters can call.
+
+    Args:
+        url: `http://` or `https://`; redirects are not followed.
+        secret: Signs each post: the header `X-RMQ-Signature` is `sha256=` and the HMAC-SHA256 of the post's bytes.
+        headers: Further headers, such as `Authorization`.
+        timeout_s: How long to wait for the connection, and for each part of the answer; from 1 ms.
+
+    Raises:
+        InvalidValueError: The address or the time cannot be used.
+
+    Guarantee: a status from 200 to 299 counts as told; all others are tried again. Bodies are not posted.
+
+    Examples:
+        >>> jobs = client.producer(Topic("jobs", TopicType.PRIORITY)).topic
+        >>> notices = client.dead(jobs).on_dead(Webhook("https://alerts.example/dead", secret=b"our secret"))
+        >>> notices.close()
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        secret: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 10.0,
+    ) -> None:
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        except ValueError:
+            raise InvalidValueError("the webhook's address is no URL: http:// or https:// with a host") from None
+        if not usable:
+            raise InvalidValueError("the webhook's address must be http:// or https:// with a host")
+        check_day("timeout_s", timeout_s, 0.001)
+        self._url, self._secret, self._timeout_s = url, secret, timeout_s
+        self._headers = dict(headers or {})
+        self._shown = f"{parts.scheme}://{parts.hostname}"  # the rest may hold secrets
+        self._opener = urllib.request.build_opener(_NoRedirects)
+
+    def __call__(self, dead: Sequence[DeadMessage]) -> None:
+        """Post dead messages of one topic.
+
+        Raises:
+            WebhookError: No answer, or another one than success.
+        """
+        if not dead:
+            return
+        content = json.dumps({"topic": dead[0].topic, "dead": [document(each) for each in dead]}).encode()
+        headers = {"Content-Type": "application/json", "User-Agent": "rmq", **self._headers}
+        if self._secret is not None:
+            headers[SIGNATURE] = "sha256=" + hmac.new(self._secret, content, hashlib.sha256).hexdigest()
+        request = urllib.request.Request(self._url, content, headers, method="POST")  # noqa: S310 - checked above
+        try:
+            with self._opener.open(request, timeout=self._timeout_s):
+                pass
+        except urllib.error.HTTPError as error:
+            with error:
+                raise WebhookError(f"{self._shown} answered with status {error.code}") from None
+        except (OSError, HTTPException, ValueError) as error:
+            raise WebhookError(f"{self._shown} cannot be told: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"<Webhook to {self._shown}>"
+
+
+def document(dead: DeadMessage) -> dict[str, Any]:
+    """Return what is posted of a dead message."""
+    found: dict[str, Any] = {"slot": dead.slot, "content": dead.text}
+    try:
+        dead.content.decode()
+    except UnicodeDecodeError:
+        found["content_base64"] = base64.b64encode(dead.content).decode()
+    if isinstance(dead, DeadEntry):
+        found |= {"group": dead.group, "id": dead.id}
+    for name in ("died_ms", "error_type", "error_message", "attempts", "first_failed_ms", "last_failed_ms"):
+        found[name] = getattr(dead, name)
+    return found
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect would repeat the post as a GET without its content."""
+
+    def redirect_request(self, *args: Any, **options: Any) -> None:
+        """Refuse."""
+        del args, options
