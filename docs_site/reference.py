@@ -27,6 +27,7 @@ PAGES = {
     "ownership": ("Owners of slots", "rmq._ownership", "rmq._model.owner"),
     "errors": ("Errors", "rmq.errors"),
     "aio": ("rmq.aio", "rmq.aio"),
+    "adapters": ("rmq.adapters", "rmq.adapters"),
     "metrics": ("rmq.metrics", "rmq.metrics"),
     "otel": ("rmq.otel", "rmq.otel"),
     "spark": ("rmq.spark", "rmq.spark"),
@@ -34,11 +35,21 @@ PAGES = {
     "others": ("Others", "rmq"),
 }  # fmt: skip
 """Page -> its title, and how the modules begin whose public names stand on it. The longest beginning decides."""
-MODULES = ("rmq", "rmq.aio", "rmq.metrics", "rmq.otel", "rmq.spark", "rmq.testing")
+MODULES = (
+    "rmq",
+    "rmq.adapters.django",
+    "rmq.adapters.fastapi",
+    "rmq.adapters.flask",
+    "rmq.aio",
+    "rmq.metrics",
+    "rmq.otel",
+    "rmq.spark",
+    "rmq.testing",
+)
 OPEN = """# API reference
 
-All public names, from the docstrings. Users import from `rmq`, `rmq.aio`, `rmq.metrics`, `rmq.otel`,
-`rmq.spark` and `rmq.testing` only.
+All public names, from the docstrings. Users import from `rmq`, `rmq.aio`, `rmq.adapters`,
+`rmq.metrics`, `rmq.otel`, `rmq.spark` and `rmq.testing` only.
 
 The examples run in the tests as they stand. Before each stands, unless it says otherwise:
 

@@ -15,13 +15,27 @@ import rmq
 from rmq import RmqClient
 from tests.support.servers import RedisServer
 
-MODULES = ("rmq", "rmq.aio", "rmq.metrics", "rmq.otel", "rmq.spark", "rmq.testing")
+MODULES = (
+    "rmq",
+    "rmq.adapters.django",
+    "rmq.adapters.fastapi",
+    "rmq.adapters.flask",
+    "rmq.aio",
+    "rmq.metrics",
+    "rmq.otel",
+    "rmq.spark",
+    "rmq.testing",
+)
 
 AS_THE_OTHER_SIDE = "the example of rmq's class shows it, and that of rmq.aio.RmqClient how to await it"
 BY_SPARK = "needs Spark: docs/guide/spark.md has programs, and tests/spark/ runs them"
+IN_A_PROJECT = "needs a Django project: examples/django_shop is one, and tests/functional/test_adapters.py runs it"
 RAISED = "raised by RMQ, and never by its users; RmqError, InvalidValueError and SendError show how to catch it"
 REASONS = {
     "rmq.__version__": "a text",
+    "rmq.adapters.django.client": IN_A_PROJECT,
+    "rmq.adapters.django.producer": IN_A_PROJECT,
+    "rmq.adapters.django.send_on_commit": IN_A_PROJECT,
     "rmq.aio.Consumer": AS_THE_OTHER_SIDE,
     "rmq.aio.Control": AS_THE_OTHER_SIDE,
     "rmq.aio.DeadLetters": AS_THE_OTHER_SIDE,

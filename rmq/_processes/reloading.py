@@ -1,0 +1,116 @@
+"""Runs a worker in development: starts it again whenever a Python file changes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from rmq._model.reports import reporter
+from rmq._processes.signals import ignore, require_main_thread, until_signal
+from rmq._processes.supervisor import GRACE_S
+from rmq.errors import InvalidValueError
+
+log = reporter("rmq.reload")
+
+LOOK_EVERY_MS = 200
+RELOADED = "RMQ_RELOADED"
+"""In the environment of a worker that was started here: it ends with its starter."""
+
+
+def run_reloading(command: Sequence[str], folder: Path, drain_s: float) -> int:
+    """Keep a worker process running with the newest files, until SIGTERM or SIGINT.
+
+    Args:
+        command: Program and arguments of the worker. It ends on SIGTERM, and calls `end_with_parent`.
+        folder: Whose `*.py` files are watched, with its subfolders.
+        drain_s: How long running handlers may finish before a restart; the worker is killed 5 s later.
+
+    Returns:
+        0. A worker that ends by itself is started again at the next change.
+
+    Raises:
+        InvalidValueError: The package watchfiles is missing.
+        RmqError: Not called in the main thread.
+    """
+    changes = _changes_of()
+    require_main_thread("--reload")
+    with until_signal(ignore) as ended:
+        worker = _Worker(command, drain_s + GRACE_S)
+        try:
+            for number, changed in enumerate(changes(folder, ended)):
+                worker.note_end()
+                if number == 0:  # from here on no change is missed
+                    log.info("watching *.py in %s", folder)
+                elif changed:
+                    log.info("%s changed: starting again", ", ".join(sorted(changed)[:3]))
+                if number == 0 or changed:
+                    worker.stop()
+                    worker.start()
+        finally:
+            worker.stop()
+    return 0
+
+
+def _changes_of() -> Callable[[Path, threading.Event], Iterator[list[str]]]:
+    try:
+        import watchfiles
+    except ModuleNotFoundError:
+        raise InvalidValueError("--reload needs the package watchfiles: pip install rmq[reload]") from None
+
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it says of each change that there was one
+
+    def changes(folder: Path, ended: threading.Event) -> Iterator[list[str]]:
+        for found in watchfiles.watch(
+            folder,
+            watch_filter=watchfiles.PythonFilter(),
+            stop_event=ended,
+            rust_timeout=LOOK_EVERY_MS,
+            yield_on_timeout=True,
+            raise_interrupt=False,
+        ):
+            if ended.is_set():
+                return
+            yield [os.path.relpath(path, folder) for _, path in found]
+
+    return changes
+
+
+class _Worker:
+    """The process that is started again."""
+
+    def __init__(self, command: Sequence[str], limit_s: float) -> None:
+        self._command, self._limit_s = list(command), limit_s
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        environment = os.environ | {RELOADED: "1"}
+        self._process = subprocess.Popen(  # noqa: S603 - our own command line
+            self._command, stdin=subprocess.PIPE, start_new_session=True, env=environment
+        )
+
+    def note_end(self) -> None:
+        """Say that it has ended by itself, once."""
+        if self._process is not None and (code := self._process.poll()) is not None:
+            log.warning("the worker ended with exit code %d; it starts again when a file changes", code)
+            self.stop()
+
+    def stop(self) -> None:
+        """End it, if it runs, and wait."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(self._limit_s)
+        except subprocess.TimeoutExpired:
+            log.warning("process %d has not ended in time and is killed", process.pid)
+            process.kill()
+            process.wait()
+        if process.stdin is not None:
+            process.stdin.close()

@@ -1,0 +1,56 @@
+"""One client for each process, made at its first use: web servers load an application and then fork."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Callable
+
+from rmq._model.topics import Topic
+from rmq._sending.producer import Producer
+from rmq.client import RmqClient
+
+
+class ProcessClient:
+    """Makes a client, and producers, for the process that asks; closes it at the process' end.
+
+    Args:
+        make: Makes a client.
+    """
+
+    def __init__(self, make: Callable[[], RmqClient]) -> None:
+        self._make = make
+        self._forget()
+        atexit.register(self.close)
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """Begin anew: a client does not survive a fork, and the lock may have been held by a thread that is gone."""
+        self._lock = threading.Lock()
+        self._client: RmqClient | None = None
+        self._producers: dict[str, Producer] = {}
+
+    def get(self) -> RmqClient:
+        """Return the client."""
+        with self._lock:
+            if self._client is None:
+                self._client = self._make()
+            return self._client
+
+    def producer(self, topic: Topic) -> Producer:
+        """Return the topic's producer, which all threads share."""
+        client = self.get()
+        with self._lock:
+            producer = self._producers.get(topic.name)
+            if producer is None or self._client is not client:
+                producer = self._producers[topic.name] = client.producer(topic)
+            return producer
+
+    def close(self) -> None:
+        """Close the client; the next use makes another one."""
+        with self._lock:
+            client, self._client = self._client, None
+            self._producers.clear()
+        if client is not None:
+            client.close()

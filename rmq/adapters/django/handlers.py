@@ -1,0 +1,45 @@
+"""The handlers of a Django project: found in the module `rmq_handlers` of each app, run with fresh connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+from django.apps import apps
+from django.db import close_old_connections
+from django.utils.module_loading import module_has_submodule
+
+from rmq._listening.discovery import scan
+from rmq._listening.listener import Listener
+
+MODULE = "rmq_handlers"
+"""In each app: a module, or a package, with functions marked with `rmq.listener`."""
+
+
+def discovered() -> list[Listener]:
+    """Return the listeners of all installed apps.
+
+    Raises:
+        InvalidValueError: A module cannot be imported; its error is the cause.
+    """
+    found: list[Listener] = []
+    for app in apps.get_app_configs():
+        if app.module is not None and module_has_submodule(app.module, MODULE):
+            found += scan(f"{app.name}.{MODULE}")
+    return [replace(each, handler=with_fresh_connections(each.handler)) for each in found]
+
+
+def with_fresh_connections(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a handler without database connections that are broken or too old: as Django does around each request."""
+
+    @wraps(handler)
+    def handle(*args: Any, **kwargs: Any) -> Any:
+        close_old_connections()
+        try:
+            return handler(*args, **kwargs)
+        finally:
+            close_old_connections()
+
+    return handle

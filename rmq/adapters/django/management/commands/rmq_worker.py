@@ -1,0 +1,57 @@
+"""`manage.py rmq_worker`: runs the handlers of all installed apps."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from rmq._processes.reloading import RELOADED, run_reloading
+from rmq._processes.supervisor import end_with_parent
+from rmq.adapters.django.handlers import MODULE, discovered
+from rmq.adapters.django.settings import new_client
+from rmq.client import DRAIN_S
+from rmq.errors import RmqError
+
+
+class Command(BaseCommand):
+    """Runs until SIGTERM or Ctrl-C, then lets running handlers finish."""
+
+    help = f"Runs RMQ's handlers: functions marked with rmq.listener in the module {MODULE} of each app."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Take what `rmq worker` takes."""
+        parser.add_argument("--threads", type=int, metavar="N", help="threads of each listener")
+        parser.add_argument("--handlers", type=int, metavar="N", help="handlers in parallel over all listeners")
+        parser.add_argument("--drain", type=float, default=DRAIN_S, metavar="S", help="how long handlers may finish")
+        parser.add_argument("--idle", choices=("normal", "economy"), default="normal", help="how to wait for messages")
+        parser.add_argument("--reload", action="store_true", help="start again when a Python file changes")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run the worker."""
+        del args
+        try:
+            if options["reload"]:
+                command = [sys.executable, *(each for each in sys.argv if each != "--reload")]
+                run_reloading(command, Path.cwd(), options["drain"])
+                return
+            if os.environ.get(RELOADED):
+                end_with_parent()
+            self._run(options)
+        except RmqError as error:
+            raise CommandError(str(error)) from error
+
+    def _run(self, options: dict[str, Any]) -> None:
+        found = discovered()
+        if not found:
+            raise CommandError(f"no app has a module {MODULE} with functions marked with rmq.listener")
+        client = new_client()
+        client.add(*found)
+        self.stderr.write(f"{len(found)} listeners on {client.shown_url}")
+        unfinished = client.run(options["drain"], options["threads"], options["handlers"], options["idle"])
+        if unfinished:
+            raise CommandError(f"{len(unfinished)} messages were still being handled after {options['drain']:g} s")

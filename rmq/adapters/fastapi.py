@@ -1,0 +1,139 @@
+"""RMQ in FastAPI and Starlette: a lifespan, dependencies, and handlers in the event loop of the service."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from types import ModuleType
+from typing import Any
+
+from rmq._listening.discovery import scan
+from rmq._listening.listener import Listener, decorator
+from rmq._model.handlers import check_async
+from rmq._model.topics import Topic
+from rmq._model.typed import PayloadT
+from rmq.aio import HandlerDecorator, Producer, RmqClient
+from rmq.client import DRAIN_S
+from rmq.errors import RmqError
+
+__all__ = ["Rmq"]
+
+
+class Rmq:
+    """RMQ in one application; made where the application is, also before an event loop runs.
+
+    Each run of the lifespan makes a client of its own, so that tests may start the application several times.
+
+    Args:
+        url: As for `rmq.RmqClient`; by default `RMQ_URL` from the environment.
+        listen: Whether the handlers run in the service; without, it only sends, and `run` handles elsewhere.
+        concurrency: How many handlers of each listener run at the same time; `None` for as many as it says itself.
+        drain_s: How long running handlers may finish at the end, in seconds.
+        options: Further options of `rmq.aio.RmqClient`.
+
+    Examples:
+        >>> from fastapi import FastAPI
+        >>> from rmq.adapters.fastapi import Rmq
+        >>> rmq = Rmq()
+        >>> app = FastAPI(lifespan=rmq.lifespan)
+        >>> @rmq.listener(Topic("pictures", TopicType.PRIORITY), concurrency=100)
+        ... async def draw(delivery): ...
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        listen: bool = True,
+        concurrency: int | None = None,
+        drain_s: float = DRAIN_S,
+        **options: Any,
+    ) -> None:
+        self._url, self._options = url, options
+        self._listen, self._concurrency, self._drain_s = listen, concurrency, drain_s
+        self._listeners: list[Listener] = []
+        self._client: RmqClient | None = None
+        self._producers: dict[str, Producer] = {}
+
+    def listener(
+        self,
+        topic: Topic[PayloadT],
+        *,
+        batch: int | None = None,
+        columns: bool = False,
+        concurrency: int = 1,
+        group: str | None = None,
+        start: str = "new",
+    ) -> HandlerDecorator[PayloadT]:
+        """Decorate an async handler, which runs in the event loop of the service; see `rmq.aio.RmqClient.listener`."""
+        return decorator(self._add, topic, batch=batch, columns=columns, threads=concurrency, group=group, start=start)
+
+    def scan(self, package: str | ModuleType) -> None:
+        """Add all handlers of a package that are marked with `rmq.listener`; see `rmq.scan`."""
+        for each in scan(package):
+            self._add(each)
+
+    @asynccontextmanager
+    async def lifespan(self, app: object = None) -> AsyncGenerator[None]:
+        """Connect and handle while the service runs; at its end let running handlers finish.
+
+        For `FastAPI(lifespan=rmq.lifespan)`, or in a lifespan of yours: `async with rmq.lifespan(app):`.
+
+        Raises:
+            RmqError: The lifespan of this object runs already.
+        """
+        del app
+        if self._client is not None:
+            raise RmqError("the lifespan of this Rmq runs already; make another Rmq for another application")
+        try:
+            async with self._new_client() as self._client:
+                if self._listen and self._listeners:
+                    await self._client.start(self._concurrency)
+                try:
+                    yield
+                finally:
+                    await self._client.stop(self._drain_s)
+        finally:
+            self._client = None
+            self._producers.clear()
+
+    async def client(self) -> RmqClient:
+        """Return the client: a dependency, `Annotated[RmqClient, Depends(rmq.client)]`.
+
+        Raises:
+            RmqError: The lifespan does not run.
+        """
+        if self._client is None:
+            raise RmqError(
+                "the lifespan of Rmq does not run: pass it to the application, FastAPI(lifespan=rmq.lifespan)"
+            )
+        return self._client
+
+    def producer(self, topic: Topic) -> Callable[[], Coroutine[Any, Any, Producer]]:
+        """Return a dependency that gives the topic's producer: `Annotated[Producer, Depends(rmq.producer(PRICE))]`."""
+
+        async def give() -> Producer:
+            producer = self._producers.get(topic.name)
+            if producer is None:
+                producer = self._producers[topic.name] = await (await self.client()).producer(topic)
+            return producer
+
+        return give
+
+    async def run(self) -> None:
+        """Run the handlers without the service until SIGTERM or SIGINT: `asyncio.run(rmq.run())`.
+
+        Raises:
+            RmqError: As `rmq.aio.RmqClient.run`.
+        """
+        async with self._new_client() as client:
+            await client.run(self._drain_s, self._concurrency)
+
+    def _new_client(self) -> RmqClient:
+        client = RmqClient(self._url, **self._options)
+        client.add(*self._listeners)
+        return client
+
+    def _add(self, listener: Listener) -> None:
+        check_async(listener.handler)
+        self._listeners.append(listener)

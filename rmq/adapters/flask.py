@@ -1,0 +1,138 @@
+"""RMQ in Flask: an extension with a client for each process, handlers in the application's context, and a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial, wraps
+from types import ModuleType
+from typing import Any, Unpack, cast
+
+import click
+import flask
+from flask.cli import with_appcontext
+
+from rmq._listening.discovery import scan
+from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions, decorator
+from rmq._model.topics import Topic
+from rmq._model.typed import PayloadT
+from rmq._sending.producer import Producer
+from rmq.adapters._process import ProcessClient
+from rmq.client import DRAIN_S, RmqClient
+from rmq.errors import InvalidValueError, RmqError
+
+__all__ = ["Rmq"]
+
+
+class Rmq:
+    """The extension; one object may serve several applications.
+
+    The application's setting `RMQ_URL` names Redis, by default the environment's does; `RMQ_OPTIONS` is a dict of
+    further options of `rmq.RmqClient`.
+
+    Args:
+        app: The application; without it, call `init_app`.
+
+    Examples:
+        >>> from flask import Flask
+        >>> from rmq.adapters.flask import Rmq
+        >>> app, pictures = Flask("shop"), Topic("pictures", TopicType.PRIORITY)
+        >>> app.config["RMQ_URL"] = client.url
+        >>> rmq = Rmq(app)
+        >>> @rmq.listener(pictures, threads=4)
+        ... def draw(delivery): ...
+        >>> with app.app_context():
+        ...     rmq.producer(pictures).send(PriorityMessage("item:1", 5)).new
+        1
+        >>> rmq.close(app)
+    """
+
+    def __init__(self, app: flask.Flask | None = None) -> None:
+        self._listeners: list[Listener] = []
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: flask.Flask) -> None:
+        """Set up an application: `flask rmq-worker` runs its handlers."""
+        config = cast("dict[str, Any]", app.config)
+        config.setdefault("RMQ_URL", None)
+        config.setdefault("RMQ_OPTIONS", {})
+        app.extensions["rmq"] = ProcessClient(partial(_new_client, app))
+        app.cli.add_command(_worker_command(self))
+
+    def listener(self, topic: Topic[PayloadT], **options: Unpack[ListenerOptions]) -> HandlerDecorator[PayloadT]:
+        """Decorate a handler, which `flask rmq-worker` runs; options as of `rmq.RmqClient.listener`."""
+        return decorator(self._listeners.append, topic, **options)
+
+    def scan(self, package: str | ModuleType) -> None:
+        """Add all handlers of a package that are marked with `rmq.listener`; see `rmq.scan`."""
+        self._listeners += scan(package)
+
+    def client(self) -> RmqClient:
+        """Return the client of this process for the current application.
+
+        Raises:
+            RmqError: `init_app` was not called for it.
+        """
+        return _of(_current()).get()
+
+    def producer(self, topic: Topic) -> Producer:
+        """Return the topic's producer for the current application; raises as `client`."""
+        return _of(_current()).producer(topic)
+
+    def listeners(self, app: flask.Flask) -> list[Listener]:
+        """Return the listeners, each with a handler that runs in a context of the application."""
+        return [replace(each, handler=in_context(app, each.handler)) for each in self._listeners]
+
+    def close(self, app: flask.Flask) -> None:
+        """Close the client of this process for an application; it closes by itself at the process' end."""
+        _of(app).close()
+
+
+def in_context(app: flask.Flask, handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a handler that runs in a new context of the application at each call."""
+
+    @wraps(handler)
+    def handle(*args: Any, **kwargs: Any) -> Any:
+        with app.app_context():
+            return handler(*args, **kwargs)
+
+    return handle
+
+
+def _current() -> flask.Flask:
+    return cast("Any", flask.current_app)._get_current_object()
+
+
+def _of(app: flask.Flask) -> ProcessClient:
+    found = app.extensions.get("rmq")
+    if not isinstance(found, ProcessClient):
+        raise RmqError(f"application {app.name} has no RMQ: call Rmq(app), or rmq.init_app(app)")
+    return found
+
+
+def _new_client(app: flask.Flask) -> RmqClient:
+    config = cast("dict[str, Any]", app.config)
+    options = config["RMQ_OPTIONS"]
+    try:
+        return RmqClient(config["RMQ_URL"], **options)
+    except TypeError as error:
+        raise InvalidValueError(f"RMQ_OPTIONS is {options!r}: {error}") from None
+
+
+def _worker_command(rmq: Rmq) -> click.Command:
+    def run(threads: int | None, handlers: int | None, drain: float, idle: str) -> None:
+        app = _current()
+        client = _new_client(app)
+        client.add(*rmq.listeners(app))
+        if unfinished := client.run(drain, threads, handlers, idle):
+            raise click.ClickException(f"{len(unfinished)} messages were still being handled after {drain:g} s")
+
+    options = [
+        click.Option(["--threads"], type=click.IntRange(1, 1_000), help="Threads of each listener."),
+        click.Option(["--handlers"], type=click.IntRange(1, 10_000), help="Handlers in parallel over all listeners."),
+        click.Option(["--drain"], type=click.FloatRange(0), default=DRAIN_S, help="Seconds that handlers may finish."),
+        click.Option(["--idle"], type=click.Choice(["normal", "economy"]), default="normal", help="How to wait."),
+    ]
+    text = "Run the handlers of RMQ until SIGTERM or Ctrl-C."
+    return click.Command("rmq-worker", params=[*options], callback=with_appcontext(run), help=text)
