@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -18,6 +20,8 @@ def make_session(master: str = "local[2,3]") -> SparkSession:
         .appName("rmq-tests")
         .config("spark.driver.memory", "700m")
         .config("spark.ui.enabled", "false")
+        # Spark makes this folder where a program runs, once SQL looks for a table
+        .config("spark.sql.warehouse.dir", str(Path(tempfile.gettempdir(), "rmq-tests-warehouse")))
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
