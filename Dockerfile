@@ -6,7 +6,7 @@ COPY rmq rmq
 COPY lua lua
 # Wheels alone, so that no C compiler is needed, on ARM neither.
 RUN PIP_CONSTRAINT=constraints.txt PIP_ONLY_BINARY=:all: \
-    pip wheel --no-cache-dir --wheel-dir /wheels '.[aio,dashboard,metrics,otel]'
+    pip wheel --no-cache-dir --wheel-dir /wheels '.[aio,cli,dashboard,metrics,otel]'
 
 # PySpark has no wheel on the package index. It is pure Python and jars: building its wheel compiles nothing.
 FROM build AS build-spark
