@@ -27,7 +27,7 @@ BENCH := $(VENV)/.installed-bench
 SPARK := $(VENV)/.installed-spark
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test coverage test-failed test-redis test-servers test-thrice test-stalls test-long test-spark-long test-docker chaos campaign histories simulation simulation-planted bench bench-peers bench-rivals mutants docs check lint lint-lua types layers headers format constraints clean
+.PHONY: help demo demo-spark test coverage test-failed test-redis test-servers test-thrice test-stalls test-long test-spark-long test-docker chaos campaign histories simulation simulation-planted bench bench-peers bench-rivals mutants docs newcomer check lint lint-lua types layers headers format constraints clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -133,6 +133,9 @@ mutants: $(DEV)  ## Plant bugs in the scripts and see that the tests catch each
 
 docs: $(DEV)  ## Build the documentation site strictly, offline, in build/docs/site
 	$(BIN)/python -m docs_site
+
+newcomer: $(DEV)  ## Do the tasks of a newcomer in a fresh clone, and time them in docs/internals/newcomer.md, about 4 minutes
+	$(BIN)/python -m tests.newcomer
 
 check: lint types layers headers  ## Everything that needs no server: format, lint, types, layers, script headers
 

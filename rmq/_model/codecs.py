@@ -237,4 +237,4 @@ def _needed(package: str, who: str, extra: str) -> None:
     try:
         import_module(package)
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"{who} needs the package {package}: pip install rmq[{extra}]") from error
+        raise ModuleNotFoundError(f"{who} needs the package {package}: pip install 'rmq[{extra}]'") from error

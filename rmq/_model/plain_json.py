@@ -108,7 +108,7 @@ def _composed(kind: Any, plain: Any, args: tuple[Any, ...], known: _Known) -> Re
         return _enum(plain)
     if plain in (dict, Mapping) and args[:1] in ((), (str,)):
         return _object(_reader(args[1] if args else Any, known))
-    raise TypeError(f"type {kind} cannot be read without the package msgspec: pip install rmq[msgspec]")
+    raise TypeError(f"type {kind} cannot be read without the package msgspec: pip install 'rmq[msgspec]'")
 
 
 def _wrong(wanted: str, value: object, path: str) -> ValueError:

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus. Needs the extra: `pip install rmq[metrics]`.
+"""Metrics for Prometheus. Needs the extra: `pip install 'rmq[metrics]'`.
 
 `serve(client)` answers on a port with all topics' figures, and at `/scale/<topic>` how much work a topic has, for
 autoscalers; `Handlers` adds how long handlers of a worker take. On the command line: `rmq metrics`, and
@@ -10,7 +10,7 @@ from __future__ import annotations
 try:
     import prometheus_client as _needed
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("metrics need the package prometheus-client: pip install rmq[metrics]") from error
+    raise ModuleNotFoundError("metrics need the package prometheus-client: pip install 'rmq[metrics]'") from error
 
 from rmq.metrics.collector import TopicsCollector
 from rmq.metrics.handlers import Handlers

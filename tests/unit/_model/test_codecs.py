@@ -179,7 +179,7 @@ def test_a_type_that_needs_msgspec_is_refused_before_anything_is_read(without_ms
     class Counts:
         by_number: dict[int, int]
 
-    with pytest.raises(TypeError, match="pip install rmq\\[msgspec\\]"):
+    with pytest.raises(TypeError, match="pip install 'rmq\\[msgspec\\]"):
         JsonCodec().decoder(Counts)
 
 
@@ -227,5 +227,5 @@ def test_levels_of_compression(level: Any) -> None:
 )
 def test_a_missing_package_is_named_when_a_codec_is_made(make: Any, extra: str) -> None:
     with mock.patch.object(codecs, "import_module", side_effect=ModuleNotFoundError):
-        with pytest.raises(ModuleNotFoundError, match=rf"pip install rmq\[{extra}\]"):
+        with pytest.raises(ModuleNotFoundError, match=rf"pip install 'rmq\[{extra}\]"):
             make(KEYS) if make is EncryptedCodec else make()

@@ -1,0 +1,120 @@
+"""The tasks, each with nothing but what its page says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.newcomer.pages import Page
+from tests.newcomer.workshop import Workshop, free_port
+
+Work = Callable[[Workshop, Callable[[str], Page]], None]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task, the page that says how, and how it is done."""
+
+    name: str
+    page: str
+    work: Work
+
+    def do(self, shop: Workshop, root: Path) -> None:
+        self.work(shop, lambda name: Page(root, name))
+
+
+def _begin(shop: Workshop, pages: Callable[[str], Page]) -> None:
+    shop.type(pages("tutorial/index").command("pip install 'rmq"))
+
+
+def _program(page: str, containing: str, file: str, after: str) -> Work:
+    """Save a program of a page, run it, and compare what it prints with the page."""
+
+    def work(shop: Workshop, pages: Callable[[str], Page]) -> None:
+        _begin(shop, pages)
+        shop.save(file, pages(page).program(containing))
+        said = shop.type(f"python {file}")
+        assert said == pages(page).printed(after), said
+
+    return work
+
+
+def retry_policy(shop: Workshop, pages: Callable[[str], Page]) -> None:
+    page = pages("guide/retries")
+    _begin(shop, pages)
+    shop.save("retry_policy.py", page.program("ExponentialRetry"))
+    shop.type(page.command("export RMQ_URL"))
+    said = shop.type(page.command("python retry_policy.py"))
+    assert said == page.printed("It prints:"), said
+
+
+def dead_letters(shop: Workshop, pages: Callable[[str], Page]) -> None:
+    page = pages("guide/retries")
+    retry_policy(shop, pages)
+    listed = shop.type(page.command("rmq dead list"))
+    for words in ("mail:nobody", "ValueError", "mail:bob", "TimeoutError"):
+        assert words in listed, listed
+        assert words in page.printed("with\nall its retries:")
+    redriven = shop.type(page.command("rmq dead redrive"))
+    assert redriven.strip() == page.printed("with\nall its retries:").splitlines()[-1]
+    assert "mail:bob" not in shop.type(page.command("rmq dead list"))
+
+
+def try_a_handler(shop: Workshop, pages: Callable[[str], Page]) -> None:
+    page = pages("guide/testing")
+    shop.type([each for each in page.commands() if each.startswith("pip install")][-1])
+    for name in ("shop.py", "tests/test_shop.py"):
+        page.linked(f"examples/tested_shop/{name}")
+        shop.save(Path(name).name, page.linked(f"examples/tested_shop/{name}"))
+    said = shop.type(page.command("python -m pytest"))
+    assert " passed" in said
+
+
+def dashboard(shop: Workshop, pages: Callable[[str], Page]) -> None:
+    page = pages("guide/dashboard")
+    _begin(shop, pages)
+    shop.type(page.command("pip install"))
+    _some_messages(shop, pages)
+    port = free_port()
+    with shop.running(page.command("rmq dashboard"), f" --port {port}"):
+        shop.get(f"http://127.0.0.1:{port}/", "price-pictures")
+
+
+def metrics(shop: Workshop, pages: Callable[[str], Page]) -> None:
+    page = pages("operate/metrics")
+    _begin(shop, pages)
+    shop.type(page.command("pip install"))
+    _some_messages(shop, pages)
+    assert 'rmq_backlog{topic="price-pictures"} 743.0' in shop.type(page.command("rmq metrics --once"))
+    port = free_port()
+    with shop.running(page.command("rmq metrics --port"), f" --port {port}"):
+        shop.get(f"http://127.0.0.1:{port}/metrics", 'rmq_backlog{topic="price-pictures"} 743.0')
+
+
+def _some_messages(shop: Workshop, pages: Callable[[str], Page]) -> None:
+    """Do the sixth step of the tutorial as far as the sends: then there is something to see."""
+    page = pages("tutorial/6-workers")
+    shop.type(page.command("export RMQ_URL"))
+    shop.save("worker.py", page.program("client.listener"))
+    assert shop.type(page.command("python worker.py")) == "743 pictures to draw\n"
+
+
+TASKS = (
+    Task(
+        "first message",
+        "tutorial/1-first-message",
+        _program("tutorial/1-first-message", "client.producer", "first_message.py", "It prints:"),
+    ),
+    Task("delayed message", "tutorial/4-delays", _program("tutorial/4-delays", "FixedTime", "delays.py", "It prints:")),
+    Task(
+        "debounce",
+        "guide/recipes",
+        _program("guide/recipes", "Sliding(quiet", "debounce_webhook.py", "## Debounce a webhook"),
+    ),
+    Task("retry policy", "guide/retries", retry_policy),
+    Task("dead letters", "guide/retries", dead_letters),
+    Task("test a handler", "guide/testing", try_a_handler),
+    Task("dashboard", "guide/dashboard", dashboard),
+    Task("metrics", "operate/metrics", metrics),
+)
