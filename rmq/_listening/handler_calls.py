@@ -137,17 +137,24 @@ class HandlerCalls:
         for delivery in ready:
             try:
                 delivery.decoded = decode(delivery.body)  # pyright: ignore[reportArgumentType] - else it raises
-            except Exception:
+            except BaseException:  # SystemExit, too: the class is the program's
                 bad += self._is_buried(delivery)
         return [delivery for delivery in ready if delivery.outcome is None] if bad else ready
 
     def _is_buried(self, delivery: Delivery) -> bool:
-        """Decode with a readable reason; bury what does not decode, and return True."""
+        """Decode with a readable reason; bury what does not decode, and return True.
+
+        What fails for another reason, such as too little memory, uses up a retry: given back, it came again for ever.
+        """
         try:
             delivery.decode()
         except PayloadError as error:
             delivery.outcome = Outcome(Verb.BURY, 0, *describe(error))
             log.warning("topic %s: a message went to the dead letters: %s", delivery.topic.name, error)
+            return True
+        except BaseException as error:
+            delivery.outcome = Outcome(Verb.NACK, None, *describe(error))
+            log.warning("topic %s: a payload could not be decoded: %s(%r)", delivery.topic.name, *describe(error))
             return True
         return False
 

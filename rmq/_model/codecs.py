@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -59,15 +59,17 @@ class JsonCodec:
 
     def encoder(self, kind: type) -> Encoder:
         """Return what writes JSON."""
-        if is_pydantic(kind):
-            return _adapter(kind).dump_json
         msgspec = _msgspec()
-        return plain_json.encode if msgspec is None else msgspec.json.Encoder().encode
+        if is_pydantic(kind):
+            return _finite(partial(_adapter(kind).dump_json, round_trip=True), self.decoder(kind))
+        if msgspec is None:
+            return plain_json.encode
+        return _finite(msgspec.json.Encoder().encode, self.decoder(kind))
 
     def decoder(self, kind: type) -> Decoder:
         """Return what reads JSON."""
         if is_pydantic(kind):
-            return _adapter(kind).validate_json
+            return partial(_adapter(kind).validate_json, by_alias=True, by_name=True)
         msgspec = _msgspec()
         if msgspec is None:
             return plain_json.decoder(kind)
@@ -95,7 +97,7 @@ class MsgpackCodec:
         if not is_pydantic(kind):
             return encode
         adapter = _adapter(kind)
-        return lambda payload: encode(adapter.dump_python(payload, mode="json"))
+        return lambda payload: encode(adapter.dump_python(payload, mode="json", round_trip=True))
 
     def decoder(self, kind: type) -> Decoder:
         """Return what reads MessagePack."""
@@ -104,8 +106,9 @@ class MsgpackCodec:
         if not is_pydantic(kind):
             msgspec.json.schema(kind)  # as above
             return msgpack.Decoder(kind).decode
-        decode, adapter = msgpack.Decoder().decode, _adapter(kind)
-        return lambda body: adapter.validate_python(decode(body))
+        # the model reads it by its rules for JSON: those for Python's values take no text for a time, or for bytes
+        decode, read, to_json = msgpack.Decoder().decode, JsonCodec().decoder(kind), _to_json()
+        return lambda body: read(to_json(decode(body)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +142,13 @@ class ZstdCodec:
     def encoder(self, kind: type) -> Encoder:
         """Return what writes and compresses."""
         zstandard, encode, level = import_module("zstandard"), self.inner.encoder(kind), self.level
-        return lambda payload: zstandard.ZstdCompressor(level).compress(encode(payload))  # one is not for all threads
+
+        def deflated(payload: Any) -> bytes:
+            if len(text := encode(payload)) > MAX_INFLATED_BYTES:
+                raise ValueError(f"it has {len(text)} bytes before compression, more than {MAX_INFLATED_BYTES}")
+            return zstandard.ZstdCompressor(level).compress(text)  # one is not for all threads
+
+        return deflated
 
     def decoder(self, kind: type) -> Decoder:
         """Return what decompresses up to 64 MiB, and reads."""
@@ -204,7 +213,15 @@ class EncryptedCodec:
                 text = decrypt(body)
             except import_module("cryptography.fernet").InvalidToken:
                 raise ValueError("it was not encrypted with one of the keys, or was changed") from None
-            return decode(text)
+            try:
+                return decode(text)
+            except MemoryError:
+                raise
+            except Exception as error:  # its text may show what was encrypted, and would stand in Redis and in logs
+                reason = (
+                    f"{type(error).__name__} after decryption; its text is not shown, for it may hold what is secret"
+                )
+            raise ValueError(reason)
 
         return decrypted
 
@@ -218,6 +235,22 @@ def is_payload_class(kind: object) -> bool:
 def is_pydantic(kind: type) -> bool:
     """Return whether a class is a pydantic model, or a dataclass of pydantic's."""
     return hasattr(kind, "__pydantic_validator__")
+
+
+def _finite(encode: Encoder, decode: Decoder) -> Encoder:
+    """Return an encoder that refuses NaN and infinity where they would not decode: both are written as `null`."""
+
+    def encoded(payload: Any) -> bytes:
+        body = encode(payload)
+        if b"null" in body:
+            decode(body)
+        return body
+
+    return encoded
+
+
+def _to_json() -> Callable[[Any], bytes]:
+    return import_module("pydantic_core").to_json
 
 
 @cache

@@ -165,6 +165,9 @@ def decode_payload(topic: Topic[Any], body: bytes | None) -> Any:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why something does not encode or decode, in one line."""
-    text = " ".join(str(error).split())
+    """Return why something does not encode or decode, in one line. Raises nothing, whatever the error's methods do."""
+    try:
+        text = " ".join(str(error).split())
+    except BaseException:  # SystemExit, too
+        text = ""
     return f"{text or type(error).__name__:.{MAX_REASON}}"

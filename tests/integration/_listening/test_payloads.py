@@ -19,6 +19,7 @@ from rmq import (
     Delivery,
     DeliveryColumns,
     ImmediateRetry,
+    JsonCodec,
     Merge,
     MsgpackCodec,
     Newest,
@@ -171,6 +172,47 @@ def test_an_async_batch_without_what_does_not_decode(client: RmqClient, price: T
     listen_async(redis_url, price, draw, lambda: len(got) == 2, batch=10)
     assert settled(client, price)()
     check_dead_at_once(client, price, got)
+
+
+class BreakingCodec:
+    """Reads JSON, and fails for a reason that is not the body's where the body says so."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    def encoder(self, kind: type) -> Callable[[Any], bytes]:
+        return JsonCodec().encoder(kind)
+
+    def decoder(self, kind: type) -> Callable[[bytes], Any]:
+        decode = JsonCodec().decoder(kind)
+
+        def read(body: bytes) -> Any:
+            if b"bad" in body:
+                raise self.error("no room")
+            return decode(body)
+
+        return read
+
+
+@pytest.mark.parametrize("error", [MemoryError, SystemExit])
+@pytest.mark.parametrize("batch", [None, 10])
+def test_what_fails_to_decode_for_another_reason_uses_up_its_retries(
+    client: RmqClient, make_topic: MakeTopic, error: type[BaseException], batch: int | None
+) -> None:
+    topic = typed(make_topic(TopicType.PRIORITY, max_retries=1, retry=ImmediateRetry()), codec=BreakingCodec(error))
+    got: list[Price] = []
+
+    def draw(price: Price) -> None:
+        got.append(price)
+
+    def draw_all(prices: list[Price]) -> None:
+        got.extend(prices)
+
+    client.producer(topic).send_many(topic.message(name, Price(name, 1), priority=100) for name in ("a", "bad", "c"))
+    listen(client, topic, draw if batch is None else draw_all, settled(client, topic), batch=batch)
+    assert sorted(each.item for each in got) == ["a", "c"]
+    [dead] = client.dead(topic).list()
+    assert (dead.text, dead.error_type, dead.error_message, dead.attempts) == ("bad", error.__name__, "no room", 2)
 
 
 def test_a_dead_payload_is_replayed_once_the_class_fits(client: RmqClient, price: Topic[Price]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
@@ -16,6 +18,7 @@ from uuid import UUID
 import msgspec
 import pydantic
 import pytest
+import zstandard
 from cryptography.fernet import Fernet
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,6 +70,29 @@ class ModelPrice(pydantic.BaseModel):
     when: datetime | None = None
 
 
+class AliasPrice(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    pence: int = pydantic.Field(alias="p")
+    read_as: int = pydantic.Field(1, validation_alias="in")
+    written_as: int = pydantic.Field(2, serialization_alias="out")
+    extra: pydantic.Json[list[int]] = pydantic.Field([], validate_default=False)
+
+    @pydantic.computed_field
+    @property
+    def pounds(self) -> float:
+        return self.pence / 100
+
+
+class StrictPrice(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True, ser_json_bytes="base64", val_json_bytes="base64")
+
+    when: datetime
+    raw: bytes
+    before: AliasPrice | None = None
+    ratio: float = 1.0
+
+
 @pydantic_dataclass
 class CheckedPrice:
     item: str
@@ -86,6 +112,8 @@ PAYLOADS = [
     StructPrice("mug", 5),
     ModelPrice(item="mug", pence=5, when=datetime(2026, 1, 2, tzinfo=UTC)),
     CheckedPrice("mug", 5),
+    AliasPrice.model_validate({"p": 5, "extra": "[1, 2]"}),
+    StrictPrice(when=datetime(2026, 1, 2, tzinfo=UTC), raw=b"\x00\xff", before=AliasPrice.model_validate({"p": 5})),
 ]
 KEYS = [Fernet.generate_key() for _ in range(2)]
 CODECS: list[Codec] = [
@@ -209,11 +237,35 @@ def test_wrong_keys_are_refused_and_not_shown(keys: Any) -> None:
     assert KEYS[0].decode() not in repr(EncryptedCodec(KEYS[0]))
 
 
+@pytest.mark.parametrize("codec", [EncryptedCodec(KEYS), EncryptedCodec(KEYS, ZstdCodec(MsgpackCodec()))], ids=repr)
+def test_the_reason_why_an_encrypted_body_does_not_decode_shows_nothing_of_it(codec: Codec) -> None:
+    body = codec.encoder(Line)(Line("4111 secret", 5))
+    with pytest.raises(ValueError, match="ValidationError after decryption") as caught:
+        codec.decoder(pydantic.create_model("Other", sku=(int, ...)))(body)
+    seen = "".join(traceback.format_exception(caught.value))
+    assert "4111" not in seen.replace(repr(body), "")
+    assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    "payload", [Price("a", ratio=math.nan), StrictPrice(when=datetime(2026, 1, 2), raw=b"", ratio=math.inf)]
+)
+def test_json_of_a_number_that_is_none_is_refused_before_it_is_sent(payload: object) -> None:
+    with pytest.raises(ValueError, match="ratio"):
+        JsonCodec().encoder(type(payload))(payload)
+
+
 def test_a_small_body_that_unpacks_to_a_large_one_is_refused() -> None:
-    body = ZstdCodec().encoder(Line)(Line("a" * (codecs.MAX_INFLATED_BYTES + 1), 1))
+    text = b'{"sku":"' + b"a" * codecs.MAX_INFLATED_BYTES + b'","pence":1}'
+    body = zstandard.ZstdCompressor().compress(text)
     assert len(body) < 1_000_000
     with pytest.raises(ValueError, match="more than 67108864"):
         ZstdCodec().decoder(Line)(body)
+
+
+def test_a_payload_that_no_handler_would_unpack_is_refused_before_it_is_sent() -> None:
+    with pytest.raises(ValueError, match="before compression, more than 67108864"):
+        ZstdCodec().encoder(Line)(Line("a" * codecs.MAX_INFLATED_BYTES, 1))
 
 
 @pytest.mark.parametrize("level", [0, 23, True, "3"])

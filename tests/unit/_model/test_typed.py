@@ -159,3 +159,23 @@ def test_the_payload_class_is_no_part_of_what_is_stored_or_compared() -> None:
 def test_a_change_of_the_registered_settings_names_no_payload(setting: str) -> None:
     with pytest.raises(InvalidTopicError, match=f"{setting} of topic price is not stored in Redis"):
         topic().changed(**{setting: None})
+
+
+def test_an_error_without_a_readable_text_is_a_payload_error_too() -> None:
+    class UnreadableError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    class Failing:
+        def encoder(self, kind: type) -> Any:
+            return lambda payload: b"x"
+
+        def decoder(self, kind: type) -> Any:
+            def decode(body: bytes) -> Any:
+                raise UnreadableError
+
+            return decode
+
+    topic = Topic("prices", TopicType.STREAM, payload=Price, codec=Failing())
+    with pytest.raises(PayloadError, match="the body is no Price: UnreadableError"):
+        topic.decode(b"x")
