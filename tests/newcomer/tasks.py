@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.newcomer.pages import Page
-from tests.newcomer.workshop import Workshop, free_port
+from tests.newcomer.workshop import LIMIT_S, Workshop, free_port
+from tests.support.waiting import wait_until
 
 Work = Callable[[Workshop, Callable[[str], Page]], None]
 
@@ -71,6 +74,43 @@ def try_a_handler(shop: Workshop, pages: Callable[[str], Page]) -> None:
     assert " passed" in said
 
 
+def fastapi(shop: Workshop, pages: Callable[[str], Page]) -> None:
+    page = pages("guide/fastapi")
+    shop.type(page.command("pip install 'rmq[fastapi,embedded]'"))
+    shop.save("fastapi_shop.py", page.linked("examples/web/fastapi_shop.py"))
+    port = free_port()
+    with shop.running(page.command("uvicorn"), f" --port {port}"):
+        assert page.command("curl -X POST") == "curl -X POST localhost:8000/items/mug"
+        shop.get(f"http://127.0.0.1:{port}/items/mug", "merged", method="POST")
+        assert page.command("curl localhost") == "curl localhost:8000/stats"
+        shop.get(f"http://127.0.0.1:{port}/stats", '"drawn":1')
+
+
+def django(shop: Workshop, pages: Callable[[str], Page]) -> None:
+    page = pages("guide/django")
+    shop.type(page.command("pip install 'rmq[django,embedded]'"))
+    files = ("manage.py", *(f"shop/{name}.py" for name in ("settings", "models", "views", "rmq_handlers", "__init__")))
+    for name in files:
+        shop.save(name, page.linked(f"examples/django_shop/{name}"))
+    shop.type(page.command("export RMQ_URL"))
+    shop.type(page.command("python manage.py migrate"))
+    port = free_port()
+    with (
+        shop.running(page.command("python manage.py runserver"), f" --noreload {port}"),
+        shop.running(page.command("python manage.py rmq_worker")),
+    ):
+        assert page.command("curl") == "curl localhost:8000/items/mug/399"
+        shop.get(f"http://localhost:{port}/items/mug/399", '"price": 399')
+        until_drawn(shop.folder / "shop.sqlite3")
+
+
+def until_drawn(database: Path) -> None:
+    """Wait until the handler has drawn the price."""
+    with closing(sqlite3.connect(database)) as connection:
+        query = "SELECT COUNT(*) FROM shop_item WHERE drawn_price = 399"
+        wait_until(lambda: connection.execute(query).fetchone() == (1,), LIMIT_S)
+
+
 def dashboard(shop: Workshop, pages: Callable[[str], Page]) -> None:
     page = pages("guide/dashboard")
     _begin(shop, pages)
@@ -115,6 +155,8 @@ TASKS = (
     Task("retry policy", "guide/retries", retry_policy),
     Task("dead letters", "guide/retries", dead_letters),
     Task("test a handler", "guide/testing", try_a_handler),
+    Task("FastAPI", "guide/fastapi", fastapi),
+    Task("Django", "guide/django", django),
     Task("dashboard", "guide/dashboard", dashboard),
     Task("metrics", "operate/metrics", metrics),
 )
