@@ -99,7 +99,7 @@ class HandlerCalls:
             self.began_s = started_s
             self.running[id(part)] = started_s, ready
             if self._gate is not None:
-                self._gate.handling(id(self))
+                self._gate.handling(id(part))
             outcome = NOT_NOTED
             try:
                 given = self._given(ready)
@@ -121,7 +121,7 @@ class HandlerCalls:
         self.prefetch.note(number, elapsed_s)
         self.times.note(elapsed_s)
         if error is not None or self._gate is not None:
-            self._note(ready, error)
+            self._note(id(part), ready, error)
 
     def _given(self, ready: Sequence[Delivery]) -> Any:
         """Return what the handler gets."""
@@ -177,7 +177,7 @@ class HandlerCalls:
             log.warning("topic %s: %d messages were not begun in time", self._listener.topic.name, number_of(late))
         return ready
 
-    def _note(self, ready: Sequence[Delivery], error: BaseException | None) -> None:
+    def _note(self, call: int, ready: Sequence[Delivery], error: BaseException | None) -> None:
         """Log a failure, and tell the gate. What fails here changes no outcome."""
         name = self._listener.topic.name
         ready = spread(ready)
@@ -185,7 +185,7 @@ class HandlerCalls:
         try:
             if self._gate is not None:
                 failed = any(each.outcome is not None and each.outcome.verb is Verb.NACK for each in ready)
-                self._gate.handled(id(self), len(ready), failed)
+                self._gate.handled(call, len(ready), failed)
             if error is not None:
                 kind, said = describe(error)
                 seen = traced(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rmq._io.backend import Blocking
@@ -14,6 +14,9 @@ from rmq.errors import InvalidValueError
 
 class HandlerPool:
     """The handlers of a process, shared by its listeners. Thread-safe.
+
+    A thread waits for its turn with `HandlerGate.begin`. In an event loop the task that claims must not wait there: it
+    asks with `HandlerGate.wish`, and is told.
 
     Args:
         blocking: How to wait.
@@ -40,16 +43,18 @@ class HandlerPool:
 
     def hand_out(self) -> None:
         """Give turns to those who wait, as long as somebody may; the lock is held."""
-        now_s = monotonic_s()
-        shares: Sequence[FairShare] = [gate.share for gate in self.gates]
-        told = False
-        while (
-            share := next_share(shares, [gate.allowed(now_s) for gate in self.gates], self._handlers, now_s)
-        ) is not None:
-            self.gates[shares.index(share)].admit(now_s)
+        now_s, told = monotonic_s(), False
+        while (gate := self.next(now_s)) is not None:
+            gate.admit(now_s)
             told = True
         if told:
             self.changed.notify_all()
+
+    def next(self, now_s: float) -> HandlerGate | None:
+        """Return whose turn it is; `None` while nobody may begin; the lock is held."""
+        shares: Sequence[FairShare] = [gate.share for gate in self.gates]
+        share = next_share(shares, [gate.allowed(now_s) for gate in self.gates], self._handlers, now_s)
+        return None if share is None else self.gates[shares.index(share)]
 
     def catch_up(self, share: FairShare) -> None:
         """Let one that comes back after a while begin where the others are; the lock is held."""
@@ -59,11 +64,19 @@ class HandlerPool:
 
 @dataclass(slots=True)
 class Ticket:
-    """One thread's wish to begin."""
+    """A wish to begin.
+
+    Attributes:
+        thread: Whose it is.
+        waits: Whether it may be granted now.
+        began_s: When its turn began; `None` before.
+        tell: Called once it is granted, with the pool's lock held.
+    """
 
     thread: int
     waits: bool = False
     began_s: float | None = None
+    tell: Callable[[], object] | None = None
 
 
 class HandlerGate:
@@ -117,6 +130,44 @@ class HandlerGate:
                 self.share.waiting -= 1
             return ticket.began_s
 
+    def wish(self, tell: Callable[[], object]) -> Ticket:
+        """Ask for a turn without waiting for it: `began_s` says whether it was granted, now or when `tell` is called.
+
+        The turn is handed to `end`, or the ticket to `withdraw`.
+        """
+        ticket = Ticket(0, waits=True)
+        ticket.thread = id(ticket)
+        with self._pool.changed:
+            self._tickets[ticket.thread] = ticket
+            self._pool.catch_up(self.share)
+            self.share.waiting += 1
+            self._pool.hand_out()
+            ticket.tell = tell
+        return ticket
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """Take back a wish, granted or not."""
+        if ticket.began_s is not None:
+            self.end(ticket.began_s)
+            return
+        with self._pool.changed:
+            del self._tickets[ticket.thread]
+            self.share.waiting -= 1
+
+    def go_on(self, began_s: float) -> float | None:
+        """Give back a turn and take the next one at once; `None` where it is another listener's, or too many run."""
+        with self._pool.changed:
+            now_s = monotonic_s()
+            self.share.end(began_s, now_s)
+            self.share.waiting += 1
+            mine = self._pool.next(now_s) is self
+            self.share.waiting -= 1
+            if mine:
+                self.share.begin(now_s)
+                return now_s
+            self._pool.hand_out()
+            return None
+
     def end(self, began_s: float) -> None:
         """Give back a turn."""
         with self._pool.changed:
@@ -130,19 +181,21 @@ class HandlerGate:
         del self._tickets[ticket.thread]
         self.share.waiting -= 1
         self.share.begin(now_s)
+        if ticket.tell is not None:
+            ticket.tell()
 
-    def handling(self, thread: int) -> None:
-        """Note that a thread's handler begins."""
+    def handling(self, call: int) -> None:
+        """Note that a call of the handler begins."""
         if self._limit is not None:
             with self._pool.changed:
                 self._limit.began(len(self._handling) + 1)
-                self._handling[thread] = monotonic_s()
+                self._handling[call] = monotonic_s()
 
-    def handled(self, thread: int, messages: int, failed: bool) -> None:
+    def handled(self, call: int, messages: int, failed: bool) -> None:
         """Note that it has ended."""
         if self._limit is not None:
             with self._pool.changed:
-                elapsed_s = monotonic_s() - self._handling.pop(thread)
+                elapsed_s = monotonic_s() - self._handling.pop(call)
                 self._limit.ended(elapsed_s / messages, failed)
                 if self._limit.careful:
                     self._limit.decide(monotonic_s())

@@ -13,7 +13,6 @@ from rmq._claiming.leases import HeldDeliveries
 from rmq._claiming.prefetch_size import PREFETCH_S
 from rmq._io.backend import Background
 from rmq._listening.handler_calls import HandlerCalls, ListenerSetup
-from rmq._listening.handler_gate import HandlerGate
 from rmq._listening.listener import Listener
 from rmq._model.claim_columns import number_of, spread, take_up_to
 from rmq._model.deliveries import RELEASED, Delivery
@@ -79,10 +78,10 @@ class ListenerThread(Background):
 
     def run(self) -> None:
         """Work until the listener stops."""
-        stopping, gate = self.setup.stopping, self.setup.gate
+        stopping = self.setup.stopping
         while not stopping.is_set():
             try:
-                if not (self._round() if gate is None else self._round_in_turn(gate)):
+                if not self.handlers.round():
                     self.handlers.wait()
             except self.handlers.survived as error:
                 foreign = not isinstance(error, RmqError)
@@ -144,20 +143,7 @@ class ListenerThread(Background):
         finally:
             self.held.lock.release()
 
-    def _round_in_turn(self, gate: HandlerGate) -> bool:
-        """Do a round in this thread's turn; return whether there was anything to do."""
-        began_s = gate.begin(0.0, id(self))
-        if began_s is None:
-            self.settle_only()  # what is done does not wait for a turn
-            began_s = gate.begin(LOOK_EVERY_S, id(self))
-        if began_s is None:
-            return True
-        try:
-            return self._round()
-        finally:
-            gate.end(began_s)
-
-    def _round(self) -> bool:
+    def round(self) -> bool:
         """Claim, settle and handle once; return whether there was anything to do."""
         room = self.handlers.room()
         if room is None:
@@ -347,6 +333,20 @@ class HandlersInTurn:
     def threads_of(listener: Listener) -> int:
         """Return how many threads claim for a listener."""
         return listener.threads
+
+    def round(self) -> bool:
+        """Do a round, in this thread's turn where turns are limited; return whether there was anything to do."""
+        gate = self._gate
+        if gate is None:
+            return self.thread.round()
+        if (began_s := gate.begin(0.0, id(self))) is None:
+            self.thread.settle_only()  # what is done does not wait for a turn
+            if (began_s := gate.begin(LOOK_EVERY_S, id(self))) is None:
+                return True
+        try:
+            return self.thread.round()
+        finally:
+            gate.end(began_s)
 
     def room(self) -> int | None:
         """Return how many messages to claim; `None` where a round would bring nothing, not even an outcome."""

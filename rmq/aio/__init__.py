@@ -17,7 +17,7 @@ from rmq.aio.facades import (
     Producer,
     StreamTopic,
 )
-from rmq.aio.listener import HandlerDecorator
+from rmq.aio.listener import HandlerDecorator, ListenerOptions
 
 __all__ = [
     "Consumer",
@@ -31,6 +31,7 @@ __all__ = [
     "HandlerDecorator",
     "History",
     "Inspection",
+    "ListenerOptions",
     "Producer",
     "RmqClient",
     "StreamDelivery",

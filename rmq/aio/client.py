@@ -6,7 +6,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from rmq import client as plain
 from rmq._listening.listener import Listener, decorator
@@ -18,7 +18,7 @@ from rmq.aio.backend import EventLoop, gate
 from rmq.aio.delivery import Delivery, faced_all
 from rmq.aio.facades import Consumer, Control, DeadLetters, History, Inspection, Producer, StreamTopic
 from rmq.aio.greenlets import Tasks
-from rmq.aio.listener import HandlerDecorator, HandlersInTasks, plain_listener
+from rmq.aio.listener import HandlerDecorator, HandlersInTasks, ListenerOptions, plain_listener
 from rmq.aio.mirror import Closing, awaited
 from rmq.client import DRAIN_S
 from rmq.errors import ClientClosedError, RmqError
@@ -153,18 +153,7 @@ class RmqClient(Closing):
         make = partial(PlainClient.consumer, group=group, name=name, start=start, resume_as=resume_as)
         return await self._run_faced(Consumer, make, topic, slots)
 
-    def listener(
-        self,
-        topic: Topic[PayloadT],
-        *,
-        batch: int | None = None,
-        columns: bool = False,
-        concurrency: int = 1,
-        on_lost: Callable[[Delivery], None] | None = None,
-        group: str | None = None,
-        start: str = "new",
-        resume_as: str | None = None,
-    ) -> HandlerDecorator[PayloadT]:
+    def listener(self, topic: Topic[PayloadT], **options: Unpack[ListenerOptions]) -> HandlerDecorator[PayloadT]:
         """Decorate an async handler: it runs after `start` or `run`. Return means ack, an exception means nack.
 
         Args:
@@ -175,24 +164,17 @@ class RmqClient(Closing):
             on_lost: Called, not awaited, with each delivery whose lease was lost while it was held.
             group: As for `rmq.RmqClient.listener`.
             start: As for `rmq.RmqClient.listener`.
+            adaptive: As for `rmq.RmqClient.listener`, up to `concurrency`.
+            weight: As for `rmq.RmqClient.listener`.
             resume_as: As for `rmq.RmqClient.listener`.
 
         Raises:
-            InvalidValueError: `batch` or `concurrency` out of range, or a handler that is no async function.
+            InvalidValueError: `batch`, `concurrency` or `weight` out of range, or a handler that is no async function.
 
         Guarantee: leases are renewed while a handler runs, unless it blocks the event loop.
         """
-        return decorator(
-            self.add,
-            topic,
-            batch=batch,
-            columns=columns,
-            threads=concurrency,
-            on_lost=on_lost,  # pyright: ignore[reportArgumentType] - it is called with the awaited face
-            group=group,
-            start=start,
-            resume_as=resume_as,
-        )
+        plain_options: Any = {"threads": options.pop("concurrency", 1), **options}
+        return decorator(self.add, topic, **plain_options)
 
     def add(self, *listeners: Listener) -> None:
         """Add listeners that were made elsewhere; their `threads` is the concurrency. Raises as `listener`."""
@@ -202,13 +184,21 @@ class RmqClient(Closing):
             check_async(each.handler)
         self._listeners += listeners
 
-    async def start(self, concurrency: int | None = None, drain_s: float = DRAIN_S, idle: str = "normal") -> None:
+    async def start(
+        self,
+        concurrency: int | None = None,
+        drain_s: float = DRAIN_S,
+        idle: str = "normal",
+        *,
+        handlers: int | None = None,
+    ) -> None:
         """Start all listeners in tasks of their own.
 
         Args:
             concurrency: How many handlers of each listener run at the same time; `None` for as many as it says itself.
             drain_s: As for `rmq.RmqClient.start`.
             idle: As for `rmq.RmqClient.start`.
+            handlers: As for `rmq.RmqClient.start`.
 
         Raises:
             RmqError: As `rmq.RmqClient.start`.
@@ -217,12 +207,17 @@ class RmqClient(Closing):
         if not self._started:
             opened.plain.add(*(plain_listener(each, opened.tasks) for each in self._listeners))
         self._started = bool(self._listeners)
-        await opened.run(PlainClient.start, concurrency, None, drain_s, idle)
+        await opened.run(PlainClient.start, concurrency, handlers, drain_s, idle)
 
     stop = awaited(PlainClient.stop, faced_all)
 
     async def run(
-        self, drain_s: float = DRAIN_S, concurrency: int | None = None, idle: str = "normal"
+        self,
+        drain_s: float = DRAIN_S,
+        concurrency: int | None = None,
+        idle: str = "normal",
+        *,
+        handlers: int | None = None,
     ) -> list[Delivery]:
         """Run all listeners until SIGTERM or SIGINT, or until cancelled, then stop them and close.
 
@@ -244,7 +239,7 @@ class RmqClient(Closing):
                 "run() handles signals and so needs the main thread; use start() and stop() elsewhere"
             ) from None
         try:
-            await self.start(concurrency, drain_s, idle)
+            await self.start(concurrency, drain_s, idle, handlers=handlers)
             await ended.wait()
             return await self.stop(drain_s)
         finally:

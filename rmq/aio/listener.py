@@ -6,10 +6,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, overload
 
 from rmq._claiming.prefetch_size import MOST_PREFETCHED
+from rmq._listening.adaptive_limit import Adaptive
 from rmq._listening.arguments import with_arguments
+from rmq._listening.handler_gate import Ticket
 from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import LOOK_EVERY_S, PIGGYBACK_S, SLOW_S, HandlersInTurn, ListenerThread
 from rmq._model.claim_columns import number_of
@@ -19,7 +22,6 @@ from rmq._model.times import monotonic_s
 from rmq._model.typed import PayloadT
 from rmq.aio.delivery import Delivery, DeliveryColumns, faced, faced_all
 from rmq.aio.greenlets import Tasks, wait
-from rmq.errors import InvalidValueError
 
 AsyncHandler = Callable[..., Coroutine[Any, Any, Any]]
 """Takes a `Delivery`, or with `batch=N` a list of up to N of them, or what its annotations ask for."""
@@ -54,6 +56,20 @@ class HandlerDecorator(Protocol[PayloadT]):
     ) -> Callable[Concatenate[PayloadT, P], _Done[R]]: ...
 
 
+class ListenerOptions(TypedDict, total=False):
+    """What an async listener may be told beside its topic. `RmqClient.listener` explains each option."""
+
+    batch: int | None
+    columns: bool
+    concurrency: int
+    on_lost: Callable[[Delivery], None] | None
+    group: str | None
+    start: str
+    adaptive: Adaptive | None
+    weight: float
+    resume_as: str | None
+
+
 LONGEST_TURN_S = 0.01
 """Handlers that never wait let the other tasks run after so long."""
 
@@ -61,20 +77,24 @@ LONGEST_TURN_S = 0.01
 class HandlersInTasks(HandlersInTurn):
     """Up to `listener.threads` handlers run at a time, in lanes: tasks that call the handler with one part at a time.
 
-    With ZooKeeper the messages of a slot run one after the other: a slot is in one lane at a time.
+    With ZooKeeper the messages of a slot run one after the other: a slot is in one lane at a time. Where handlers are
+    limited, a lane works in a turn of the listener. The turns are taken before the claim, so that no more is claimed
+    than may begin; those that it brought nothing for are given back at once.
     """
 
     survived = Exception
 
     def __init__(self, thread: ListenerThread) -> None:
         super().__init__(thread)
-        if thread.setup.gate is not None:
-            raise InvalidValueError("adaptive and shared handlers run in threads: use rmq.RmqClient")
         self._owned = thread.setup.coordinator is not None
         self._stopping = thread.setup.stopping
         self._most_lanes = thread.setup.listener.threads
         self._lanes = 0
         self._busy = set[int]()
+        self._turns: list[float] = []
+        """Those of lanes that are to start."""
+        self._wish: Ticket | None = None
+        """For one more turn, where there was none."""
         self._begun_s = 0.0
         self._changed = thread.blocking.event()
 
@@ -84,12 +104,20 @@ class HandlersInTasks(HandlersInTurn):
         del listener
         return 1
 
+    def round(self) -> bool:
+        """Do a round with as many turns as there are."""
+        try:
+            return self.thread.round()
+        finally:
+            self._return_turns()
+
     def room(self) -> int | None:
         """Return how many messages to claim; `None` where nothing has changed and all lanes have enough."""
         changed = self._changed.is_set()
         self._changed.clear()  # before looking: what ends from now on sets it anew
+        self._take_turns()
         room = self._free()
-        return room if changed or room else None
+        return room if changed or room or (self._turns and self.thread.waiting) else None
 
     def claims_ahead(self, number: int) -> bool:
         """Return False: lanes work while it claims."""
@@ -102,15 +130,17 @@ class HandlersInTasks(HandlersInTurn):
         if self._stopping.is_set():
             thread.begin_no_more()
         self._begun_s = monotonic_s()
-        for _ in range(min(len(thread.waiting), self._most_lanes - self._lanes)):
+        free = self._most_lanes - self._lanes if self._gate is None else len(self._turns)
+        for _ in range(min(len(thread.waiting), free)):
             self._lanes += 1
-            thread.blocking.job(self._lane, f"rmq-{thread.setup.listener.topic.name}").start()
+            turn_s = self._turns.pop() if self._turns else None
+            thread.blocking.job(partial(self._lane, turn_s), f"rmq-{thread.setup.listener.topic.name}").start()
 
     def wait(self) -> None:
         """Wait until a lane has ended its part, or until something may be claimed if there is room for it."""
         if self._changed.is_set():
             return
-        if self._free():
+        if self._wish is None and self._free(self._most_lanes):
             self.thread.wait()
         else:
             soon = self.thread.held.deferred or self.thread.claims.has_earlier
@@ -125,6 +155,7 @@ class HandlersInTasks(HandlersInTurn):
     def finish(self) -> None:
         """Begin no more, wait for the lanes while their outcomes go to Redis, and let the thread finish."""
         self.thread.begin_no_more()
+        self._wish_no_more()
         while self._lanes:
             self._changed.wait(LOOK_EVERY_S)
             self._changed.clear()
@@ -132,14 +163,49 @@ class HandlersInTasks(HandlersInTurn):
                 self.thread.try_to_settle()
         self.thread.finish()
 
-    def _free(self) -> int:
-        lanes = self._most_lanes
+    def _take_turns(self) -> None:
+        """Take a turn for each lane that may start; leave a wish where there are fewer."""
+        gate = self._gate
+        if gate is None:
+            return
+        while self._lanes + len(self._turns) < self._most_lanes:
+            if self._wish is None:
+                self._wish = gate.wish(self._note_change)
+            if (began_s := self._wish.began_s) is None:
+                return
+            self._turns.append(began_s)
+            self._wish = None
+
+    def _return_turns(self) -> None:
+        """Give back the turns that no lane needs, and then want no further one."""
+        if self._gate is not None and self._turns:
+            turns, self._turns = self._turns, []
+            self._wish_no_more()
+            for began_s in turns:
+                self._gate.end(began_s)
+
+    def _wish_no_more(self) -> None:
+        wish, self._wish = self._wish, None
+        if self._gate is not None and wish is not None:
+            self._gate.withdraw(wish)
+
+    def _free(self, lanes: int | None = None) -> int:
+        """Return how many messages so many lanes may get; by default those that run or have a turn."""
+        if lanes is None:
+            lanes = self._most_lanes if self._gate is None else self._lanes + len(self._turns)
         ahead = lanes * self.calls.prefetch.messages()
         most = self.batch * lanes if self.batch else max(lanes, min(ahead, MOST_PREFETCHED))
+        if self._careful:
+            most = min(lanes, 1)
         return max(0, most - number_of([each for each in self.thread.held.deliveries if each.outcome is None]))
 
-    def _lane(self) -> None:
-        task, turn_s = asyncio.current_task(), monotonic_s()
+    @property
+    def _careful(self) -> bool:
+        return self._gate is not None and self._gate.careful
+
+    def _lane(self, turn_s: float | None) -> None:
+        """Work, in a turn where turns are limited."""
+        task, last_s, gate = asyncio.current_task(), monotonic_s(), self._gate
         try:
             while not self._stopping.is_set() and (part := self._take_ready()):
                 slots = {delivery.slot for delivery in part} if self._owned else set[int]()
@@ -152,16 +218,24 @@ class HandlersInTasks(HandlersInTurn):
                 self._note_change()
                 if task is not None and task.cancelling():  # the program ends
                     return
-                if monotonic_s() - turn_s > LONGEST_TURN_S:
+                if gate is not None and turn_s is not None:
+                    if gate.paused:
+                        self.thread.begin_no_more()
+                    turn_s = gate.go_on(turn_s)
+                    if turn_s is None:
+                        return
+                if monotonic_s() - last_s > LONGEST_TURN_S:
                     self.thread.blocking.sleep(0)
-                    turn_s = monotonic_s()
+                    last_s = monotonic_s()
         finally:
             self._lanes -= 1
+            if gate is not None and turn_s is not None:
+                gate.end(turn_s)
             self._note_change()
 
     def _take_ready(self) -> Sequence[PlainDelivery]:
         """Take what a lane may begin now."""
-        most = self.batch or 1
+        most = 1 if self._careful else self.batch or 1
         if not self._owned:
             return self.thread.take_waiting(most)
         taken: list[PlainDelivery] = []

@@ -46,6 +46,7 @@ REASONS = {
     "rmq.aio.HandlerDecorator": AS_THE_OTHER_SIDE,
     "rmq.aio.History": AS_THE_OTHER_SIDE,
     "rmq.aio.Inspection": AS_THE_OTHER_SIDE,
+    "rmq.aio.ListenerOptions": AS_THE_OTHER_SIDE,
     "rmq.aio.Producer": AS_THE_OTHER_SIDE,
     "rmq.aio.StreamDelivery": AS_THE_OTHER_SIDE,
     "rmq.aio.StreamTopic": AS_THE_OTHER_SIDE,

@@ -78,18 +78,19 @@ ONLY_THREADS = {
     "History.append": "for the recorder",
     "History.record": "for the recorder",
     "History.take_turn": "for the recorder",
+    "ListenerOptions.threads": "`concurrency` stands for it",
     "RmqClient.observers": "observers are called from threads",
     "RmqClient.shown_url": "known once the client is open; ask the URL that it was made with",
     "RmqClient.url": "known once the client is open; ask the URL that it was made with",
 }
 ONLY_ASYNCIO = {
     "DelayedQueue.open": "a constructor cannot be awaited",
+    "ListenerOptions.concurrency": "it stands for `threads`",
     "RmqClient.open": "a constructor cannot be awaited",
 }
 OTHER_PARAMETERS = {
-    "RmqClient.listener": "handlers are tasks: concurrency instead of threads, adaptive and weight",
-    "RmqClient.run": "concurrency instead of threads and handlers",
-    "RmqClient.start": "concurrency instead of threads and handlers",
+    "RmqClient.run": "concurrency instead of threads",
+    "RmqClient.start": "concurrency instead of threads",
 }
 """Where the sides differ, and why."""
 
@@ -120,7 +121,7 @@ def test_both_sides_offer_the_same(name: str) -> None:
     here, there = dict(members(plain)), dict(members(awaited))
     if issubclass(awaited, aio.Delivery | aio.DeliveryColumns):
         there |= dict.fromkeys(declared_for_type_checkers(awaited))
-    only = {each.split(".")[1] for each in ONLY_THREADS if issubclass(plain, getattr(rmq, each.split(".")[0]))}
+    only = {each.split(".")[1] for each in ONLY_THREADS if getattr(rmq, each.split(".")[0]) in plain.__mro__}
     missing = here.keys() - there.keys() - only
     more = {each for each in there.keys() - here.keys() if f"{name}.{each}" not in ONLY_ASYNCIO}
     assert not missing, f"rmq.aio.{name} lacks {missing}"
