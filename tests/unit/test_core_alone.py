@@ -62,7 +62,7 @@ def test_what_runs_on_executors_imports_without_the_command_line() -> None:
 
 def test_the_core_depends_on_clients_of_redis_and_zookeeper_alone() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert project["dependencies"] == ["redis[hiredis]>=6.4", "kazoo>=2.11"]
+    assert project["dependencies"] == ["redis[hiredis]>=6.4,<9", "kazoo>=2.11,<3"]
     assert project["optional-dependencies"]["spark"] == ["pyarrow"]
 
 
