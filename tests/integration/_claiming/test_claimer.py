@@ -476,7 +476,7 @@ def test_an_outcome_that_comes_while_a_claim_is_under_way_is_not_dropped(
         proxy.delay_replies(0.3)
         found[0].mark(ACKED)
         before = proxy.commands("EVALSHA")
-        thread = threading.Thread(target=worker.round)  # pyright: ignore[reportPrivateUsage]
+        thread = threading.Thread(target=worker.round)
         thread.start()
         wait_until(lambda: proxy.commands("EVALSHA") > before)
         found[1].mark(ACKED)

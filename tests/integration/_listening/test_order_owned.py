@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 
 OWNER = Owner(7, "ensemble")
 
-# `_round`, `_carry_out`: the tests take the place of the thread
+# `_carry_out`: the tests take the place of the thread
 # pyright: reportPrivateUsage=false
 
 

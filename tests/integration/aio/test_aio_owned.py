@@ -70,3 +70,20 @@ async def test_a_slot_is_in_one_hand_while_slots_move(
         assert (watched.most_in_a_slot, set(watched.handled.values())) == (1, {1})
         assert watched.most > 2  # slots side by side
         assert (await stats_of(sender, topic)).total("acked") == 1_000
+
+
+@in_a_loop
+async def test_shared_handlers_keep_a_slot_in_one_hand_too(
+    zookeeper: ZooKeeperEnsemble, redis_url: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=8)
+    chroot = f"/aio-{os.getpid()}-{random.randrange(10**9)}"
+    watched = Watched()
+    async with RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) as worker:
+        watched.listen(worker, topic)
+        await worker.start(handlers=3)
+        await (await worker.producer(topic)).send_many(PriorityMessage(f"m{i}", 100) for i in range(500))
+        await until(lambda: len(watched.handled) == 500, 60)
+        await worker.stop()
+        assert (watched.most_in_a_slot, watched.most) == (1, 3)
+        assert set(watched.handled.values()) == {1}

@@ -51,3 +51,34 @@ def test_after_its_turn_a_thread_goes_to_the_end() -> None:
     threads[0].join(60)
     assert order == [2]
     assert gate.share.running == gate.share.waiting == 0
+
+
+def test_a_wish_is_granted_in_its_turn_and_tells() -> None:
+    pool = HandlerPool(THREADS, handlers=1)
+    first, other = pool.gate(1.0, None, 2), pool.gate(1.0, None, 2)
+    began_s = first.begin(0, 0)
+    assert began_s is not None
+    told: list[str] = []
+    wish, late = other.wish(lambda: told.append("wish")), other.wish(lambda: told.append("late"))
+    assert (wish.began_s, told) == (None, [])
+    assert first.go_on(began_s) is None  # the other one has used less
+    assert (told, late.began_s) == (["wish"], None)
+    other.withdraw(late)
+    other.withdraw(wish)  # it was granted: its turn ends
+    for gate in (first, other):
+        assert gate.share.running == gate.share.waiting == 0
+    again = other.wish(lambda: told.append("again"))
+    assert again.began_s is not None
+    assert told == ["wish"]  # granted at once: nobody has to be told
+
+
+def test_a_turn_goes_on_while_nobody_else_waits() -> None:
+    gate = HandlerPool(THREADS, handlers=1).gate(1.0, None, 2)
+    began_s = gate.begin(0, 0)
+    assert began_s is not None
+    mine = gate.wish(lambda: None)  # of the same listener: who of it goes on makes no difference
+    next_s = gate.go_on(began_s)
+    assert next_s is not None
+    assert mine.began_s is None
+    gate.end(next_s)
+    assert mine.began_s is not None
