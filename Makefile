@@ -27,7 +27,7 @@ BENCH := $(VENV)/.installed-bench
 SPARK := $(VENV)/.installed-spark
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test coverage test-failed test-redis test-servers test-thrice test-stalls test-long test-spark-long test-docker chaos campaign histories simulation simulation-planted bench bench-peers bench-rivals mutants docs newcomer check lint lint-lua types layers headers format constraints clean
+.PHONY: help demo demo-spark test coverage test-failed test-redis test-servers test-thrice test-stalls test-long test-spark-long test-docker chaos campaign histories simulation simulation-planted bench bench-peers bench-rivals mutants docs dashboard-pictures newcomer check lint lint-lua types layers headers format constraints clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -130,6 +130,9 @@ bench-rivals: $(BENCH)  ## See what other merging queues lose, each with its own
 
 mutants: $(DEV)  ## Plant bugs in the scripts and see that the tests catch each
 	$(call record,mutants) $(BIN)/python tests/mutants/run.py
+
+dashboard-pictures: $(DEV)  ## Take the pictures of the dashboard in docs/guide/dashboard, with chromium
+	$(BIN)/python -m benchmarks.dashboard_pictures
 
 docs: $(DEV)  ## Build the documentation site strictly, offline, in build/docs/site
 	$(BIN)/python -m docs_site

@@ -45,7 +45,7 @@ SORTED: dict[str, Callable[[TopicNow], Any]] = {
     },
 }
 """How the table of topics can be sorted; names rise, numbers fall."""
-SLOT_ROWS = 32
+SLOT_ROWS = 16
 """Slots that a table shows at a time."""
 
 
