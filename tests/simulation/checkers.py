@@ -185,10 +185,10 @@ def starved(history: History) -> Iterator[Violation]:
             due_ms = max(_due_ms(each, kind, latest=True) for each in (before if kind == "fixed" else [sent]))
             from_s, to_s = clock_s(sent.executed_ms[0]), clock_s(claimed_ms)
             if (late_s := (claimed_ms - due_ms) / 1000) > PATIENCE_S:
-                if late_s - _busy_s(history, first, clock_s(due_ms), to_s) > PATIENCE_S and not any(
-                    each.from_s < to_s and each.to_s > from_s - PATIENCE_S and each.kind != "lose_hints"
-                    for each in history.troubles
-                ):
+                met = {each.kind for each in history.troubles if each.from_s < to_s and each.to_s > from_s - PATIENCE_S}
+                patience_s = PATIENCE_S + (history.longest_wait_s(topic) if "lose_hints" in met else 0.0)
+                busy_s = _busy_s(history, first, clock_s(due_ms), to_s)
+                if late_s - busy_s > patience_s and not met - {"lose_hints"}:
                     yield Violation("starved", f"{_sent(sent)} was claimed {claimed_ms - due_ms} ms late")
 
 

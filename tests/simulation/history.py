@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from rmq._listening.pace import LONG_LOOK_S, LOOK_S
 from tests.simulation.plan import GROUPS, TopicPlan
 
 FOREVER_S = float("inf")
@@ -107,6 +108,7 @@ class History:
         troubles: In no order.
         dead: Topic and content of what is dead at the end.
         replicated: Whether an accepted send is on a replica, so that the server does not forget it.
+        economy: Whether the workers idle in economy.
     """
 
     topics: dict[str, TopicPlan] = field(default_factory=dict[str, TopicPlan])
@@ -115,12 +117,25 @@ class History:
     troubles: list[Trouble] = field(default_factory=list[Trouble])
     dead: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     replicated: bool = False
+    economy: bool = False
     _sent_of: dict[tuple[str, str], list[Sent]] = field(default_factory=dict[tuple[str, str], list[Sent]])
 
     def note_sent(self, sent: Sent) -> None:
         """Note a send."""
         self.sends.append(sent)
         self._sent_of.setdefault((sent.topic, sent.content), []).append(sent)
+
+    def longest_wait_s(self, topic: str) -> float:
+        """Return how long a message of which no hint has told may wait for a worker in economy; 0 for all others.
+
+        Source: docs/operate/economy.md.
+        """
+        if not self.economy:
+            return 0.0
+        topics = {each.name: each for each in self.topics.values()}
+        listeners = sum(len(readers(each)) for each in topics.values())
+        streams = any(each.kind == "stream" for each in topics.values())
+        return (LONG_LOOK_S if streams else LOOK_S) * listeners * self.topics[topic].slots
 
     def sent_of(self, topic: str, content: str) -> list[Sent]:
         """Return the noted sends of a content."""

@@ -32,6 +32,12 @@ SPARSE = 1 / 50
 
 SPARSE_LENGTH_S, SPARSE_SENDS_PER_S, SPARSE_WORKERS = 3_600.0, 0.02, 2
 
+ECONOMY = 0.9
+"""In so many sparse plans the workers idle in economy."""
+
+NO_ECONOMY_KINDS = ("delayed",)
+"""Kinds whose workers poll."""
+
 REPLICATED = 0.5
 """In so many plans the sends wait for a replica."""
 
@@ -141,6 +147,7 @@ class Plan:
         harsh: Whether many handlings of one content take about as long as a lease.
         replicated: Whether a send counts only once a replica has it; else with the master.
         sparse: Whether there is little to do, for about an hour; one content fails mostly, and has all its retries.
+        economy: Whether the workers idle in economy.
     """
 
     seed: int
@@ -155,11 +162,12 @@ class Plan:
     harsh: bool = False
     replicated: bool = False
     sparse: bool = False
+    economy: bool = False
 
     def described(self) -> str:
         """Return it in lines."""
         settings = f"yields {self.yields:g}, scripts loaded: {self.warm}, ZooKeeper: {self.owned}"
-        settings += f", sends replicated: {self.replicated}"
+        settings += f", sends replicated: {self.replicated}, economy: {self.economy}"
         lines = [f"seed {self.seed}: {self.length_s:g} s, {settings}"]
         lines += [f"  {each}" for each in (*self.topics, *self.workers, *self.sends, *self.faults)]
         return "\n".join(lines)
@@ -205,12 +213,14 @@ def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
     drawn = chance.random()
     sparse = Random(f"length {seed}").random() < limits.sparse
     harsh, quiet = not sparse and drawn < HARSH, not sparse and drawn > 1 - QUIET
+    economy = sparse and Random(f"idle {seed}").random() < ECONOMY
     if sparse:
         limits = replace(
             limits,
             length_s=SPARSE_LENGTH_S,
             sends_per_s=SPARSE_SENDS_PER_S,
             workers=min(limits.workers, SPARSE_WORKERS),
+            kinds=tuple(each for each in limits.kinds if not (economy and each in NO_ECONOMY_KINDS)),
         )
     length_s = limits.length_s * chance.uniform(0.5, 1.5) * (QUIET_LENGTH if quiet else 1)
     kinds = chance.sample(limits.kinds, chance.randint(1, min(2, len(limits.kinds))))
@@ -226,7 +236,7 @@ def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
         for kind in kinds
     )
     owned = chance.random() < (limits.owned if not harsh else min(1.0, 2 * limits.owned))
-    styles = ("listener", "listener", "batch") if owned else ("listener", "listener", "batch", "poll")
+    styles = ("listener", "listener", "batch") if owned or economy else ("listener", "listener", "batch", "poll")
     workers = tuple(
         WorkerPlan(f"worker{i}", chance.choice(styles), chance.randint(1, 3))
         for i in range(chance.randint(2 if harsh else 1, limits.workers))
@@ -234,7 +244,18 @@ def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
     sends_per_s = limits.sends_per_s * (QUIET_SENDS if quiet else 1)
     sends = _sends(chance, length_s, topics, sends_per_s, (3,) if harsh else (3, 10, 40))
     replicated = chance.random() < REPLICATED
-    plan = Plan(seed, length_s, topics, workers, sends, owned=owned, harsh=harsh, sparse=sparse, replicated=replicated)
+    plan = Plan(
+        seed,
+        length_s,
+        topics,
+        workers,
+        sends,
+        owned=owned,
+        harsh=harsh,
+        replicated=replicated,
+        sparse=sparse,
+        economy=economy,
+    )
     faults = sorted(
         (_fault(chance, plan, limits) for _ in range(chance.randint(0, 3 * limits.faults if harsh else limits.faults))),
         key=_when,

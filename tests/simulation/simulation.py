@@ -93,7 +93,7 @@ class Simulation:
         self.ensemble = Ensemble(self.world, plan.seed)
         self.topics = [each.topic() for each in plan.topics]
         self.history = History({name: each for each in plan.topics for name in (each.name, *readers(each))})
-        self.history.replicated = plan.replicated
+        self.history.replicated, self.history.economy = plan.replicated, plan.economy
         self.workers: dict[str, Worker] = {}
         self.faults = Faults(self)
         self._bits: dict[tuple[str, str], int] = {}
@@ -166,10 +166,11 @@ class Simulation:
         self.faults.begin()
         world.run(plan.length_s)
         self.faults.end()
-        end_s = world.elapsed_s + DRAIN_S
+        drain_s = DRAIN_S + max(self.history.longest_wait_s(each.name) for each in plan.topics)
+        end_s = world.elapsed_s + drain_s
         while self._sending or not self._drained():
             if world.elapsed_s >= end_s:
-                world.failed(f"starved: not drained {DRAIN_S:g} s after the last fault: {self._left()}")
+                world.failed(f"starved: not drained {drain_s:g} s after the last fault: {self._left()}")
                 break
             world.run(world.elapsed_s + 0.5)
         self._note_dead()

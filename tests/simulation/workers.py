@@ -86,7 +86,7 @@ class Worker:
                 )
         jobs = [self._spawn(self._take_all, topic) for topic in topics if self._is_queue(topic)]
         if listened:
-            client.start()
+            client.start(idle="economy" if self._simulation.plan.economy else "normal")
         self._stopped.wait()
         if listened:
             client.stop(drain_s=30.0)

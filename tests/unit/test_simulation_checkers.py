@@ -58,6 +58,12 @@ def replicated(made: History) -> History:
     return made
 
 
+def economy(made: History) -> History:
+    """Return it as one whose workers idle in economy."""
+    made.economy = True
+    return made
+
+
 def trouble(kind: str, from_s: float, to_s: float, who: str = "a") -> Trouble:
     """Return a trouble of process `a`."""
     return Trouble(kind, who, START_S + from_s, START_S + to_s)
@@ -219,6 +225,16 @@ CASES = (
         "starved",  # nobody may depend on hints
         history(sent(0, 1), run(40, 41), trouble("lose_hints", 0, 60)),
         history(sent(0, 1), run(20, 21), trouble("lose_hints", 0, 60)),
+    ),
+    Case(
+        "starved",  # but in economy: for one topic of one slot up to 60 s longer
+        economy(history(sent(0, 1), run(92, 93), trouble("lose_hints", 0, 60))),
+        economy(history(sent(0, 1), run(90, 91), trouble("lose_hints", 0, 60))),
+    ),
+    Case(
+        "starved",  # without a lost hint economy costs nothing
+        economy(history(sent(0, 1), run(40, 41))),
+        economy(history(sent(0, 1), run(20, 21))),
     ),
 )  # fmt: skip
 
