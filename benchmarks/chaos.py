@@ -190,6 +190,9 @@ def main() -> None:
         settings |= {"lease_s": LEASE_S, "long_lease_s": LONG_LEASE_S}
         result = {"benchmark": "chaos", "machine": machine(), "settings": settings}
         options.json.write_text(json.dumps({**result, "reports": [asdict(each) for each in reports]}, indent=1) + "\n")
+    sent, lost = sum(each.sent for each in reports), sum(each.lost for each in reports)
+    verdict = "not as promised" if failed else "as promised"
+    print(f"{len(reports)} scenarios, {sent:,} sends, {lost} lost by masters without their replicas: {verdict}")
     sys.exit(failed)
 
 

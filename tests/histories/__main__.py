@@ -47,6 +47,11 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rmq-history-")))
         report = run(options, options.journal or folder / "journal")
     print(json.dumps(report, indent=1))
+    broken = {name: report[name] for name in ("lost", "unfinished", "overlaps", "early", "unaccounted")}
+    print(
+        f"{report['sends']:,} sends, {report['runs']:,} handlings, {sum(report['faults'].values())} faults;"
+        f" {', '.join(f'{name} {number}' for name, number in broken.items())}"
+    )
     return 0 if report["good"] else 1
 
 
