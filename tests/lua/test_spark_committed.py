@@ -6,7 +6,7 @@ import pytest
 
 from rmq._model.topics import TopicType
 from rmq._scripts.claiming import Nack
-from rmq.spark.calls import Settled
+from rmq.spark.calls import Driver, Settled
 from tests.conftest import MakeSlot
 from tests.lua.test_spark_scripts import SECOND, ack, filled, read, renew
 
@@ -113,3 +113,47 @@ def test_a_released_claim_of_another_worker_does_not_hide_that_spark_has_committ
     assert slot.state().store == {b"m000": 16}
     assert ack(slot, SECOND) == Settled(1, 0)
     assert slot.state().store == {}
+
+
+@pytest.mark.parametrize("kind", [TopicType.PRIORITY, TopicType.RANGE_MERGE])
+def test_what_spark_has_committed_is_done_when_another_worker_gives_it_back(
+    kind: TopicType, make_slot: MakeSlot
+) -> None:
+    """In store a later send could merge with it; once the lease of a later claim ended, that send would be gone."""
+    slot = make_slot(kind)
+    slot.send((b"a", 1_000, b"body"))
+    slot.advance(1_000)
+    read(slot)
+    slot.advance(62_000)
+    (theirs,) = slot.claim(1).messages
+    assert ack(slot, SECOND) == Settled(0, 1)
+    slot.nack(Nack(theirs.content, theirs.claim_score, "release", 16))
+    state = slot.state()
+    assert (state.store, state.prepare, state.totals["acked"], state.unaccounted) == ({}, {}, 1, 0)
+    assert not state.orphans
+    slot.send((b"a", 1_000, b"newer"))
+    slot.advance(1_000)
+    assert [claimed.body for claimed in slot.claim(1).messages] == [b"newer"]
+    slot.advance(62_000)
+    assert [(claimed.content, claimed.body) for claimed in slot.claim(1).messages] == [(b"a", b"newer")]
+
+
+def test_what_spark_has_committed_and_another_query_gives_back_is_a_message_like_others(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.RANGE_MERGE)
+    slot.send((b"a", 10), (b"b", 10))
+    slot.advance(100)
+    read(slot)
+    slot.advance(62_000)
+    slot.claim(0)
+    assert len(read(slot, Driver("q2", 1)).contents) == 2
+    assert ack(slot, SECOND) == Settled(0, 2)
+    for generation in (2, 3):
+        read(slot, Driver("q2", generation), max_replays=2)
+    (kept,) = read(slot, Driver("q2", 4), max_replays=2).contents
+    (back,) = slot.state().store
+    slot.send((back, 10, b"newer"))
+    slot.advance(100)
+    assert [claimed.content for claimed in slot.claim(1).messages] == [back]
+    slot.advance(62_000)
+    assert back in [claimed.content for claimed in slot.claim(2).messages], "the send that merged with it is not lost"
+    assert back != kept

@@ -15,10 +15,13 @@ local function settle_nacks(slot, at, now_ms, max_retries, totals, stale)
   -- @include left_of
   -- @include failure_of
   -- @include record_failure
+  -- @include end_committed
   for i = at + 1, last, 6 do
     local content, claim_score, verb, number = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
     if redis.call('ZSCORE', slot.prepare, content) ~= claim_score then
       stale[#stale + 1] = content
+    elseif verb == 'release' and read_failure(redis.call('HGET', slot.error, content)).committed then
+      end_committed(slot, content, totals)
     elseif verb == 'release' then
       local fresh = redis.call('ZADD', slot.store, 'NX', ARGV[i + 3], content) == 0
       if slot.held then
