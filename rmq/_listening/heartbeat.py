@@ -130,9 +130,13 @@ class Heartbeat(Background):
         )
 
     def _times(self, number: int, now_s: float, counts: Sequence[int]) -> HandlerTimes:
-        """Return how long the calls of the last minutes took: what was counted since then."""
+        """Return how long the calls of the last minutes took: what was counted since then.
+
+        In economy, the times stay as they were until the next call ends: to forget them would cost a report.
+        """
         readings = self._readings[number]
-        readings.append((now_s, counts))
-        while len(readings) > 1 and readings[1][0] <= now_s - TIMES_S:
-            readings.popleft()
+        if not self._economical or readings[-1][1] != counts:
+            readings.append((now_s, counts))
+            while len(readings) > 1 and readings[1][0] <= now_s - TIMES_S:
+                readings.popleft()
         return HandlerTimes.of([now - before for now, before in zip(counts, readings[0][1], strict=True)])

@@ -24,7 +24,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_no_example_is_without_a_test() -> None:
-    texts = "".join(path.read_text("utf-8") for path in (EXAMPLES.parent / "tests").rglob("test_*.py"))
+    texts = "".join(path.read_text("utf-8") for path in (EXAMPLES.parent / "tests").rglob("*.py"))
     assert [path.stem for path in EXAMPLES.rglob("*.py") if f'"{path.stem}' not in texts] == []
 
 

@@ -67,7 +67,12 @@ def test_batches_follow_each_other_and_planning_claims_nothing(spark_client: Rmq
     first = reader.initialOffset()
     second = reader.latestOffset(first, ReadMaxRows(60))
     assert spark_client.inspect(topic).stats().in_flight == 0
-    assert reader.reportLatestOffset() == {"behind": 40, "backlog": 40, "in_flight": 0}
+    assert reader.reportLatestOffset() == {
+        "topic": topic.name,
+        "behind": 40,
+        "backlog": 40,
+        "in_flight": 0,
+    }
     rows = rows_of(reader, first, second)
     assert len(rows) == 60
     third = reader.latestOffset(second, ALL)
