@@ -26,8 +26,9 @@
 -- ARGV[11]  keep_s       seconds for which an unused record is kept
 -- ARGV[12]  lease_ms     ms
 -- ARGV[13]  most_bytes   most bytes of contents and bodies that are claimed the first time, but for a single message
+-- ARGV[14]  bodies       '1': with bodies; '0': without
 -- Returns: { claimed the first time, left out now, buried now, { content, store score, ... }, { body or nil, ... } };
---   the table of bodies is empty when no message of the batch has one
+--   the table of bodies is empty when no message of the batch has one, and without bodies
 -- Errors: RMQ_FENCED stored_epoch; RMQ_DRIVER generation of a newer driver; RMQ_ACKED seq; RMQ_LOST number;
 --   RMQ_COPIES number; nothing was written
 -- Complexity: O(limit log N)
@@ -179,4 +180,4 @@ if chunk.generation ~= generation then
   end
   write_totals(slot.meta, totals)
 end
-return { whole(chunk.claimed), whole(left_out), whole(buried), chunk.items, bodies }
+return { whole(chunk.claimed), whole(left_out), whole(buried), chunk.items, ARGV[14] == '1' and bodies or {} }

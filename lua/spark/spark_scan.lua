@@ -1,4 +1,4 @@
--- Read a part of one place of a slot, with bodies, and with reasons for the dead.
+-- Read a part of one place of a slot, with bodies, and with reasons for the dead, or without them.
 --
 -- KEYS[1]  zset    ZSET  content -> score
 -- KEYS[2]  body    HASH  content -> body, of what is in this place
@@ -6,8 +6,9 @@
 -- ARGV[1]  how     `scan`: the part from a cursor on; `named`: the contents that follow
 -- ARGV[2]  cursor  0 to begin
 -- ARGV[3]  most    `scan`: about how many to go over, 1 to 1,000
--- ARGV[4]  dead    '1': with reasons
--- ARGV[5..] contents  of `named`, at most 1,000
+-- ARGV[4]  reasons '1': with reasons
+-- ARGV[5]  bodies  '1': with bodies
+-- ARGV[6..] contents  of `named`, at most 1,000
 -- Returns: { now_ms, next cursor, '0' at the end, size of the place, { content, score, ... }, { body or nil, ... },
 --   { reason or nil, ... }, contents that are still to be read by name }; the table of bodies is empty where none has
 --   one. Beyond 4 MiB contents are left to be read by name
@@ -20,7 +21,7 @@
 -- @include scan_within
 
 local zset, body, reason = KEYS[1], KEYS[2], KEYS[3]
-local how, cursor, most, dead = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
+local how, cursor, most, with_reasons, with_bodies = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5] == '1'
 
 local function values_of(hash, names)
   local values = {}
@@ -35,7 +36,7 @@ end
 
 -- a page of a scan of a small place can have more than 1,000
 local function some_bodies(names)
-  if redis.call('HLEN', body) == 0 then
+  if not with_bodies or redis.call('HLEN', body) == 0 then
     return {}, #names
   end
   if #names <= 1000 then
@@ -49,7 +50,7 @@ local items, following = {}, '0'
 if how == 'scan' then
   following, items = scan_within(zset, cursor, '*', most, 4194304)
 else
-  for i = 5, #ARGV do
+  for i = 6, #ARGV do
     local score = redis.call('ZSCORE', zset, ARGV[i])
     if score then
       items[#items + 1] = ARGV[i]
@@ -66,5 +67,5 @@ for i = number + 1, #names do
   rest[#rest + 1] = names[i]
   names[i], items[2 * i - 1], items[2 * i] = nil, nil, nil
 end
-local reasons = dead and values_of(reason, names) or {}
+local reasons = with_reasons and values_of(reason, names) or {}
 return { whole(read_clock()), following, whole(size), items, bodies, reasons, rest }

@@ -127,11 +127,18 @@ class Ages:
         plain = score < self.scale  # of a sender that knows no ages
         return min(score if plain else score // self.scale, self.highest)
 
+    def sent_ms(self, score: int) -> int | None:
+        """Return the time of sending in such a score, epoch ms in whole units; `None` where it says none."""
+        if self.scale == 1 or not self.scale <= score < (self.highest + 1) * self.scale:
+            return None
+        return _AGES_FROM_MS + (self.scale - 1 - score % self.scale) * self.unit_ms
+
 
 MAX_AGED_PRIORITY = 2**23 - 1
 """The largest `max_priority`: beyond, ages of 20 years have units above a second."""
 
 _AGES_LAST_MS = 20 * 365 * 86_400_000
+_AGES_FROM_MS = 1_735_689_600_000
 
 
 @cache

@@ -36,10 +36,11 @@ from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, ScriptFailedError
 from rmq.spark import entries
 from rmq.spark.arrow import pa, spark_types
-from rmq.spark.calls import Page, place_keys, read_place
+from rmq.spark.calls import BOTH, Page, Parts, place_keys, read_place
 from rmq.spark.entries import GroupStates
 from rmq.spark.options import Options
 from rmq.spark.schema import check_topic_has, columns_of, entry_columns
+from rmq.spark.selection import more_of, offered, parts_of
 from rmq.spark.sends import sends_of
 
 PLACES: dict[str, AnyPlace] = {"backlog": "store", "inflight": "prepare", "waiting": "retry", "dead": "dead"}
@@ -84,7 +85,8 @@ class RmqReader(DataSourceReader):
         with closing(self._options.connections()) as connections:
             topic = Registry(connections).get(self._options.needed_topic())
             check_topic(topic, self._options)
-            check_topic_has(topic.name, topic_columns(topic, self._options), self._schema)
+            columns = offered(topic, self._options, topic_columns(topic, self._options))
+            check_topic_has(topic.name, columns, self._schema)
             slots = [slot for slot in range(topic.slots) if all(allows(each, slot) for each in self._filters)]
             # Spark wants one at least, even without a slot
             number = max(1, min(len(slots), self._options.task_numbers[1]))
@@ -117,8 +119,9 @@ class RmqReader(DataSourceReader):
 
     def _pages(self, connections: Connections, topic: Topic, slot: int) -> Iterator[Page]:
         place, options = PLACES[self._options.queue], self._options
+        parts = parts_of(topic, self._schema.names)
         if options.snapshot == "atomic":
-            page = _at_once(connections, topic, slot, place, options.atomic_limit)
+            page = _at_once(connections, topic, slot, place, options.atomic_limit, parts)
             if page.size > options.atomic_limit:
                 raise InvalidValueError(
                     f"slot {slot} of topic {topic.name} holds {page.size} messages, and snapshot=atomic reads up to "
@@ -127,7 +130,7 @@ class RmqReader(DataSourceReader):
                 )
             yield page
             return
-        yield from _scan(connections, topic, slot, place, options.chunk_size)
+        yield from _scan(connections, topic, slot, place, options.chunk_size, parts)
 
 
 class PruningReader(RmqReader):
@@ -195,7 +198,9 @@ def allows(condition: Filter, slot: int) -> bool:
     return passes is None or passes(slot, cast("Any", condition).value)
 
 
-def _at_once(connections: Connections, topic: Topic, slot: int, place: AnyPlace, most: int) -> Page:
+def _at_once(
+    connections: Connections, topic: Topic, slot: int, place: AnyPlace, most: int, parts: Parts = BOTH
+) -> Page:
     """Read a place at one instant; of one with more than `most` messages only the size.
 
     Not in a script: Lua takes a second and more to keep 100,000 contents that are alike.
@@ -204,14 +209,17 @@ def _at_once(connections: Connections, topic: Topic, slot: int, place: AnyPlace,
     size = int(connections.command("ZCARD", keys.zset, key=keys.zset))
     if size > most:
         return Page("", size, [])
-    hashes = [("HGETALL", keys.body), *([("HGETALL", keys.reason)] if place == "dead" else [])]
+    wanted = {keys.body: parts.bodies, keys.reason: parts.reasons and place == "dead"}
+    hashes = [key for key, needed in wanted.items() if needed]
     ranged = ("ZRANGE", keys.zset, 0, most, "WITHSCORES")  # one more than may be there
-    size, items, *found = connections.read_at_once(keys.zset, ("ZCARD", keys.zset), ranged, *hashes)
+    reads = (("HGETALL", key) for key in hashes)
+    size, items, *found = connections.read_at_once(keys.zset, ("ZCARD", keys.zset), ranged, *reads)
     if size > most:
         return Page("", size, [])
-    bodies, reasons = (_fields(found[n]) if n < len(found) else {} for n in range(2))
+    said = {key: _fields(flat) for key, flat in zip(hashes, found, strict=True)}
+    bodies, reasons = said.get(keys.body, {}), said.get(keys.reason, {})
     rows = [
-        (content, score_of(score), unwrap(bodies.get(content))[0], reasons.get(content))
+        (content, score_of(score), bodies.get(content), reasons.get(content))
         for content, score in zip(items[::2], items[1::2], strict=True)
     ]
     return Page("", size, rows)
@@ -221,7 +229,9 @@ def _fields(flat: list[bytes]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _scan(connections: Connections, topic: Topic, slot: int, place: AnyPlace, most: int) -> Iterator[Page]:
+def _scan(
+    connections: Connections, topic: Topic, slot: int, place: AnyPlace, most: int, parts: Parts = BOTH
+) -> Iterator[Page]:
     """Read a place page by page, each message once.
 
     A cursor means something only to the server that gave it: where another one answers meanwhile, or the same after a
@@ -232,7 +242,7 @@ def _scan(connections: Connections, topic: Topic, slot: int, place: AnyPlace, mo
     def pages() -> Iterator[Page]:
         cursor = "0"
         while cursor:
-            page = connections.run(read_place(topic, slot, place, "scan", cursor, most))
+            page = connections.run(read_place(topic, slot, place, "scan", cursor, most, parts=parts))
             cursor, rest = page.cursor, page.rest
             fresh = {row[0]: row for row in page.rows if row[0] not in seen}
             seen.update(fresh)
@@ -240,7 +250,7 @@ def _scan(connections: Connections, topic: Topic, slot: int, place: AnyPlace, mo
             left = [content for content in rest if content not in seen]
             while left:
                 part = left[:MAX_BATCH]
-                named = connections.run(read_place(topic, slot, place, "named", contents=part))
+                named = connections.run(read_place(topic, slot, place, "named", contents=part, parts=parts))
                 seen.update(row[0] for row in named.rows)
                 yield named._replace(cursor=cursor)
                 left = [*named.rest, *left[MAX_BATCH:]]
@@ -267,9 +277,13 @@ def _server_of(connections: Connections, key: str) -> bytes:
 
 def to_arrow(schema: StructType, topic: Topic, slot: int, queue: str, page: Page) -> Any:
     """Return a page with the columns that Spark asks for."""
-    contents, scores, bodies, _ = zip(*page.rows, strict=True)
+    contents, scores, stored, _ = zip(*page.rows, strict=True)
+    names = frozenset(schema.names)
     columns = _of_dead(topic, slot, page) if queue == "dead" else _of_queue(topic, queue, scores)
-    columns |= {"body": bodies} if topic.merge is None else sends_of(bodies)
+    sent = list(map(unwrap, stored))
+    sends = None if topic.merge is None else sends_of(stored)
+    columns |= {"body": [body for body, _ in sent]} if sends is None else sends
+    columns |= more_of(names, topic, PLACES[queue], scores, [trace for _, trace in sent], sends)
     columns |= {"content": contents, "topic": [topic.name] * len(contents), "slot": [slot] * len(contents)}
     form = spark_types.to_arrow_schema(schema, timezone="UTC")
     arrays: list[Any] = [pa.array(columns[name], form.field(name).type) for name in schema.names]

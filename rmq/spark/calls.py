@@ -72,6 +72,7 @@ class Reading:
         max_replays: After this number of replays each further replay halves the batch.
         strict: Refuse where this driver lost messages of a chunk.
         chunk_bytes: Most bytes of contents and bodies that a chunk claims; a single message may have more.
+        bodies: Whether Redis shall send the bodies.
     """
 
     driver: Driver
@@ -80,6 +81,7 @@ class Reading:
     max_replays: int
     strict: bool
     chunk_bytes: int = CLAIM_BYTES
+    bodies: bool = True
 
 
 class Entered(NamedTuple):
@@ -103,7 +105,8 @@ class Chunk:
         buried: How many died now: retries used up, or the one that a batch was narrowed down to.
         contents: The contents.
         scores: Their store scores.
-        bodies: Their bodies, `None` for one that has none; `None` where no message has one.
+        bodies: Their bodies, `None` for one that has none; `None` where no message has one, or none was asked for.
+        traces: The trace contexts that came with them, as the bodies; empty for one that has none.
     """
 
     claimed: int
@@ -112,6 +115,7 @@ class Chunk:
     contents: list[bytes]
     scores: list[int]
     bodies: list[bytes | None] | None
+    traces: list[str] | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -133,7 +137,7 @@ class Page(NamedTuple):
     Attributes:
         cursor: Where the next part begins; empty at the end.
         size: Messages in the place.
-        rows: (content, score, body, reason) each; the reason only of the dead.
+        rows: (content, score, body, reason) each; the body as it is stored; the reason only of the dead.
         rest: Contents of this part that are still to be read by name (`named`), since they are large.
     """
 
@@ -141,6 +145,16 @@ class Page(NamedTuple):
     size: int
     rows: list[tuple[bytes, int, bytes | None, bytes | None]]
     rest: Sequence[bytes] = ()
+
+
+class Parts(NamedTuple):
+    """What is read of messages beside contents and scores."""
+
+    bodies: bool
+    reasons: bool
+
+
+BOTH = Parts(bodies=True, reasons=True)
 
 
 class PlaceKeys(NamedTuple):
@@ -168,6 +182,7 @@ def read_place(
     cursor: str = "0",
     most: int = 0,
     contents: Sequence[bytes] = (),
+    parts: Parts = BOTH,
 ) -> Call[Page]:
     """Build the reading of a part of a place.
 
@@ -180,18 +195,19 @@ def read_place(
         cursor: Where a scan goes on.
         most: Most messages.
         contents: The named ones.
+        parts: What is read beside contents and scores.
     """
-    keys, dead = place_keys(topic, slot, place), place == "dead"
+    keys, reasoned = place_keys(topic, slot, place), place == "dead" and parts.reasons
 
     def parse(reply: list[Any]) -> Page:
         _, following, size, items, bodies, reasons, rest = reply
         contents, scores = items[::2], [score_of(score) for score in items[1::2]]
-        sent = [unwrap(body)[0] for body in bodies] or repeat(None)
-        why: Iterable[bytes | None] = reasons or repeat(None)
-        rows = list(zip(contents, scores, sent, why, strict=False))
+        none: Iterable[bytes | None] = repeat(None)
+        rows = list(zip(contents, scores, bodies or none, reasons or none, strict=False))
         return Page("" if following == b"0" else following.decode(), int(size), rows, rest)
 
-    args = _SCAN.args(how=how, cursor=cursor, most=most, dead=int(dead), contents=contents[:MAX_BATCH])
+    bodied, named = int(parts.bodies), contents[:MAX_BATCH]
+    args = _SCAN.args(how=how, cursor=cursor, most=most, reasons=int(reasoned), bodies=bodied, contents=named)
     return _SCAN.call(topic, slot, parse, args, zset=keys.zset, body=keys.body)
 
 
@@ -230,12 +246,14 @@ def read(topic: Topic, reading: Reading, slot: int, chunk: int, limit: int, befo
         keep_s=KEEP_S,
         lease_ms=topic.lease_ms,
         most_bytes=reading.chunk_bytes,
+        bodies=int(reading.bodies),
     )
 
     def parse(reply: list[Any]) -> Chunk:
         claimed, left_out, buried, items, bodies = reply
-        scores, sent = list(map(score_of, items[1::2])), [unwrap(body)[0] for body in bodies] or None
-        return Chunk(int(claimed), int(left_out), int(buried), items[::2], scores, sent)
+        scores, sent = list(map(score_of, items[1::2])), list(map(unwrap, bodies))
+        said = ([body for body, _ in sent], [trace for _, trace in sent]) if sent else (None, None)
+        return Chunk(int(claimed), int(left_out), int(buried), items[::2], scores, *said)
 
     own = query_keys(topic.name, slot, reading.driver.query)
     return _READ.call(topic, slot, parse, args, query=own.query, query_body=own.body)

@@ -50,11 +50,12 @@ class RmqDataSource(DataSource):
         """
         from rmq._slots.registry import Registry
         from rmq.spark.batch_reader import check_topic, topic_columns
+        from rmq.spark.selection import chosen
 
         with closing(self._parsed.connections(most_s=PLAN_S)) as connections:
             topic = Registry(connections).get(self._parsed.needed_topic())
         check_topic(topic, self._parsed)
-        return topic_columns(topic, self._parsed)
+        return chosen(topic, self._parsed, topic_columns(topic, self._parsed))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader; only under `pushdown` one that Spark may hand filters to.
@@ -63,16 +64,20 @@ class RmqDataSource(DataSource):
             InvalidValueError: An option of the sinks, or a column that a read does not have.
         """
         from rmq.spark.batch_reader import PruningReader, RmqReader
+        from rmq.spark.selection import check_chosen
 
         check_read(self._parsed)
         check_schema(self._parsed.queue, schema)
+        check_chosen(self._parsed, schema)
         return (PruningReader if self._parsed.pushdown else RmqReader)(schema, self._parsed)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the streaming source."""
+        from rmq.spark.selection import check_chosen
         from rmq.spark.source.reader import RmqStreamReader
 
         check_schema(self._parsed.queue, schema)
+        check_chosen(self._parsed, schema)
         return RmqStreamReader(schema, self._parsed)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

@@ -144,6 +144,14 @@ def _topic_type(text: str, name: str) -> TopicType:
         raise InvalidValueError(f"{name} is {text!r}; it must be one of {names}") from None
 
 
+def _columns(text: str, name: str) -> tuple[str, ...]:
+    names = tuple(each.strip().lower() for each in text.split(","))
+    if "" in names or len(set(names)) < len(names):
+        rule = "it must be names of columns, each once, separated by commas; * stands for the usual ones"
+        raise InvalidValueError(f"{name} is {text!r}; {rule}")
+    return names
+
+
 def _messages(text: str, name: str) -> int:
     return MOST_MESSAGES if text.lower() == "all" else _whole(1, MOST_MESSAGES)(text, name)
 
@@ -175,6 +183,7 @@ class Options:
     replicas: int | None = _option("replicas", _whole(0, 100), None, "How many replicas have to confirm.")
     deadline_s: int = _option("deadlineSeconds", _seconds(1, 86_400), 60, "How long a task repeats what it may repeat.")
     queue: str = _option("queue", _choice("backlog", "inflight", "waiting", "dead"), "backlog", "What a read reads.")
+    columns: tuple[str, ...] | None = _option("columns", _columns, None, "Columns of a read; `*`: the usual ones.")
     snapshot: str = _option("snapshot", _choice("scan", "atomic"), "scan", "`atomic` reads each slot at one instant.")
     group: str | None = _option("group", _group, None, "Group of a STREAM topic.")
     first: str | None = _option("first", _position, None, "First entry of a read of a STREAM topic: an id or a time.")

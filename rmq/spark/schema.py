@@ -81,6 +81,22 @@ _WANTED = StructField("wanted", LongType(), True)
 _VERSION = StructField("version", LongType(), True)
 
 
+_MORE = (
+    StructField("attempt", IntegerType(), True),
+    StructField("sent", TimestampType(), True),
+    StructField("trace", StringType(), True),
+)
+
+
+MORE = frozenset(field.name for field in _MORE)
+"""Columns that a read of a queue has only where they are asked for."""
+
+
+def more_columns(queue: str) -> tuple[StructField, ...]:
+    """Return the columns that a read has where they are asked for: all but `attempt` also of the dead."""
+    return tuple(field for field in _MORE if queue != "dead" or field.name != "attempt")
+
+
 def entry_columns(*, grouped: bool) -> StructType:
     """Return the columns of a read of a STREAM topic; `grouped`: with what a group has done with each entry."""
     return StructType([*ENTRIES.fields, *_STATE]) if grouped else ENTRIES
@@ -136,7 +152,15 @@ def check_schema(queue: str, schema: StructType) -> None:
     Raises:
         InvalidValueError: An unknown column, or a type that a column cannot have.
     """
-    more = (*_SENDS, _VALUE, _ITEMS, _WANTED, _VERSION, *(entry_columns(grouped=True) if queue == "backlog" else ()))
+    more = (
+        *more_columns(queue),
+        *_SENDS,
+        _VALUE,
+        _ITEMS,
+        _WANTED,
+        _VERSION,
+        *(entry_columns(grouped=True) if queue == "backlog" else ()),
+    )
     known = {field.name: field.dataType for field in (*columns_of(queue, None).fields, *more)}
     for field in schema.fields:
         kind = known.get(field.name)
@@ -163,10 +187,16 @@ def of_reads(names: Collection[str]) -> frozenset[str]:
     """Return the columns of reads that a sink passes over where it does not take them: what was read can be written.
 
     Args:
-        names: Columns of the frame: only where it tells of sends, as a read of a topic that merges, or of entries, as
-            one of a STREAM topic, has it others.
+        names: Columns of the frame: only where it tells of topics and slots, of sends, as a read of a topic that
+            merges, or of entries, as one of a STREAM topic, has it others.
     """
     tells = all(field.name in names for field in _SENDS)
     logged = all(name in names for name in ("topic", "slot", "id", "sent"))
+    placed = "topic" in names and "slot" in names
     nothing = frozenset[str]()
-    return _OF_ALL | (_OF_SENDS if tells else nothing) | (_OF_ENTRIES if logged else nothing)
+    return (
+        _OF_ALL
+        | (MORE if placed else nothing)
+        | (_OF_SENDS if tells else nothing)
+        | (_OF_ENTRIES if logged else nothing)
+    )

@@ -13,7 +13,8 @@ def sends_of(bodies: Iterable[bytes | None]) -> dict[str, list[Any]]:
     """Return the columns that rows of a topic that merges have, from what is stored for each, `None` for nothing."""
     records = [read_record(body) or NOTHING for body in bodies]
     return {
-        "body": [_body_of(record) for record in records],
+        "body": [_said(record)[0] for record in records],
+        "trace": [_said(record)[1] for record in records],
         "merged": [record.count for record in records],
         "first_sent": [record.first_ms * 1_000 or None for record in records],
         "last_sent": [record.last_ms * 1_000 or None for record in records],
@@ -24,7 +25,7 @@ def sends_of(bodies: Iterable[bytes | None]) -> dict[str, list[Any]]:
     }
 
 
-def _body_of(record: Record) -> bytes | None:
+def _said(record: Record) -> tuple[bytes | None, str]:
     if record.kind in BODIES:
-        return unwrap(record.body)[0]
-    return None if record.kind in ITEMS else str(record.number).encode()
+        return unwrap(record.body)
+    return None if record.kind in ITEMS else str(record.number).encode(), ""

@@ -611,3 +611,15 @@ def test_a_full_redis_can_be_drained() -> None:
         assert ack(slot, later) == Settled(10, 0)
         assert slot.state().unaccounted == 0
         slot.close()
+
+
+def test_a_chunk_without_bodies_is_the_same_chunk(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY)
+    slot.send((b"a", 1_001, b"body"), (b"b", 1_000))
+    lean, full = (Reading(FIRST, 1, 10, 10, True, bodies=bodies) for bodies in (False, True))
+    assert slot.run(spark_calls.read(slot.topic, lean, 0, 0, 10)) == Chunk(2, 0, 0, [b"a", b"b"], [1_001, 1_000], None)
+    assert rows_of(slot.run(spark_calls.read(slot.topic, full, 0, 0, 10))) == (
+        (b"a", 1_001, b"body"),
+        (b"b", 1_000, None),
+    )
+    assert ack(slot) == (2, 0, 0)

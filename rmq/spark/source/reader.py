@@ -24,6 +24,8 @@ from rmq._transport.dispatch import Dispatch
 from rmq.spark.arrow import pa, pc, spark_types
 from rmq.spark.calls import Chunk, Reading, read
 from rmq.spark.options import Options, check_source
+from rmq.spark.schema import MORE
+from rmq.spark.selection import more_of, parts_of
 from rmq.spark.sends import sends_of
 from rmq.spark.source.batches import Batch, Part, cut, default_replays
 from rmq.spark.source.driver import QueryDriver
@@ -90,7 +92,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         given = default_replays(query.topic.max_retries) if given is None else given
         replays = 0 if batch.wary else given
         strict, share = self._options.fail_on_lease_lost, batch.chunk_bytes(self._options.max_bytes)
-        reading = Reading(driver, batch.seq, batch.size, replays, strict, share)
+        bodies = parts_of(query.topic, self._schema.names).bodies
+        reading = Reading(driver, batch.seq, batch.size, replays, strict, share, bodies)
         return [BatchPartition(query.topic, reading, parts) for parts in cuts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -152,8 +155,9 @@ def to_arrow(schema: StructType, topic: Topic, chunks: Sequence[tuple[int, Chunk
     """Return (slot, chunk) pairs as one record batch with the columns that Spark asks for: the same at each read.
 
     `priority` and `due` are null where the message had been rolled back before; `retries_left` is null, since it
-    differs from one read to the next.
+    differs from one read to the next. `attempt` is that of the first read.
     """
+    names = frozenset(schema.names)
     form = spark_types.to_arrow_schema(schema, timezone="UTC")
     scores = pa.array(list(chain.from_iterable(chunk.scores for _, chunk in chunks)), pa.int64())
     fresh = pc.if_else(pc.greater(scores, topic.max_retries), scores, None)
@@ -164,11 +168,16 @@ def to_arrow(schema: StructType, topic: Topic, chunks: Sequence[tuple[int, Chunk
         "score": scores,
     }
     bodies = [chunk.bodies or [None] * len(chunk.contents) for _, chunk in chunks]
+    sends: dict[str, list[Any]] | None = None
     if topic.merge is None:
         columns["body"] = _joined([pa.array(each, pa.binary()) for each in bodies])
     else:
         sends = sends_of(chain.from_iterable(bodies))
-        columns |= {name: pa.array(sends[name], form.field(name).type) for name in sends if name in schema.names}
+        columns |= {name: pa.array(sends[name], form.field(name).type) for name in sends if name in names}
+    if not names.isdisjoint(MORE):
+        traces = [trace for _, chunk in chunks for trace in chunk.traces or [None] * len(chunk.contents)]
+        more = more_of(names, topic, "store", scores.to_pylist(), traces, sends)
+        columns |= {name: pa.array(each, form.field(name).type) for name, each in more.items()}
     if topic.type.timed:
         columns["due"] = pc.multiply(fresh, 1_000)
     else:

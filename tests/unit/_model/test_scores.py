@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from rmq._model.scores import (
     FIRST_MS_SCORE,
     MAX_SCORE,
+    ages_for,
     lease_end_ms,
     retries_left_after_claim,
     retries_left_of,
@@ -69,3 +70,16 @@ def test_a_lease_of_a_release_before_ends_with_a_second() -> None:
 )
 def test_scores_that_no_script_wrote_are_read_as_the_nearest(text: bytes, score: int) -> None:
     assert score_of(text) == score
+
+
+@pytest.mark.parametrize("highest", [1_000, 2**23 - 1])
+def test_a_score_with_an_age_says_when_it_was_sent(highest: int) -> None:
+    ages, now_ms = ages_for(highest), 1_795_000_000_000
+    mark = (now_ms - 1_735_689_600_000) // ages.unit_ms
+    for priority in (17, highest):
+        sent_ms = ages.sent_ms(priority * ages.scale + ages.scale - 1 - mark)
+        assert sent_ms is not None
+        assert 0 <= now_ms - sent_ms < ages.unit_ms
+    assert ages.sent_ms(16) is None, "of a rollback, or of a sender that knows no ages"
+    assert ages.sent_ms((highest + 1) * ages.scale) is None, "promoted"
+    assert ages_for(None).sent_ms(1_000) is None

@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 from rmq.spark.options import OPTION_NAMES, parse_options
-from rmq.spark.schema import DEAD, ENTRIES, QUEUE
+from rmq.spark.schema import DEAD, ENTRIES, MORE, QUEUE
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/coming-from/spark-kafka.md").read_text("utf-8")
@@ -67,5 +67,5 @@ def test_an_option_that_has_the_same_name_is_taken() -> None:
 def test_the_columns_of_both_exist() -> None:
     rows = rows_below("Columns")
     assert sorted(named([row[0] for row in rows])) == sorted(COLUMNS)
-    read = {*QUEUE.names, *DEAD.names, *ENTRIES.names}
+    read = {*QUEUE.names, *DEAD.names, *ENTRIES.names, *MORE}
     assert set(named([row[1] for row in rows])) - read == {"slot_basis"}  # which only a sink has

@@ -7,7 +7,7 @@ from rmq._scripts.claiming import CLAIM_BYTES
 from rmq.errors import InvalidValueError, RedisUnavailableError
 from rmq.spark import options as options_module
 from rmq.spark.options import PLAN_S, Options, check_read, check_source, parse_options
-from rmq.spark.schema import check_schema
+from rmq.spark.schema import MORE, check_schema, of_reads
 from rmq.spark.sink.bad_rows import open_folder
 from rmq.spark.sink.writer import BatchWriter
 from rmq.spark.source.batches import Batch
@@ -152,3 +152,8 @@ def test_a_folder_for_bad_rows_that_cannot_be_is_named_with_the_rule(folder: str
 def test_the_source_needs_a_topic() -> None:
     with pytest.raises(InvalidValueError, match="`topic` is missing"):
         check_source(parse_options({"url": "redis://h"}))
+
+
+def test_columns_that_were_asked_for_can_be_written_back() -> None:
+    assert of_reads(["topic", "slot", "content"]) >= MORE
+    assert of_reads(["content", "sent"]).isdisjoint(MORE), "of a frame that was not read"

@@ -1,0 +1,197 @@
+"""Columns of reads that have to be asked for, and what Redis sends for those that are not, without Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from rmq import Merge, PriorityMessage, RangeMergeMessage, RmqClient, Sum, Topic, TopicType
+from rmq._model.envelope import wrap
+from rmq._model.messages import Encoded
+from rmq._scripts.keys import query_keys, slot_keys
+from rmq._slots.slots import SlotWriter
+from rmq.errors import InvalidValueError
+from rmq.spark.batch_reader import RmqReader
+from rmq.spark.datasource import RmqDataSource
+from rmq.spark.source.batches import Batch
+from rmq.spark.source.reader import RmqStreamReader
+from tests.conftest import MakeTopic
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.fixture
+def sender(redis_url: str) -> Iterator[RmqClient]:
+    with RmqClient(redis_url) as client:
+        yield client
+
+
+def read(url: str, topic: Topic, **options: str) -> list[dict[str, Any]]:
+    """Return the rows of a batch read, by their contents."""
+    source = RmqDataSource({"url": url, "topic": topic.name, **options})
+    reader = source.reader(source.schema())
+    assert isinstance(reader, RmqReader)
+    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    return sorted(rows, key=lambda row: row.get("content", b""))
+
+
+class Stream:
+    """A query that reads one batch."""
+
+    def __init__(self, url: str, topic: Topic, **options: str) -> None:
+        source = RmqDataSource({"url": url, "topic": topic.name, **options})
+        reader = source.streamReader(source.schema())
+        assert isinstance(reader, RmqStreamReader)
+        self.reader, self._start = reader, reader.initialOffset()
+        self._end = reader.latestOffset(self._start, reader.getDefaultReadLimit())
+        self.batch = Batch.from_offset(self._end)
+
+    def rows(self) -> list[dict[str, Any]]:
+        parts = self.reader.partitions(self._start, self._end)
+        rows = [row for part in parts for batch in self.reader.read(part) for row in batch.to_pylist()]
+        return sorted(rows, key=lambda row: row.get("content", b""))
+
+    def end(self, redis_client: redis.Redis, topic: Topic) -> None:
+        self.reader.commit(self._end)
+        self.reader.stop()
+        for slot in range(topic.slots):
+            own = query_keys(topic.name, slot, self.batch.query)
+            redis_client.delete(own.query, own.body)
+
+
+def test_attempts_times_of_sending_and_traces(
+    redis_url: str, redis_client: redis.Redis, sender: RmqClient, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    began_ms = time.time() * 1_000 - 1_000
+    sender.producer(topic).send_many([PriorityMessage("a", 1_000), PriorityMessage("b", 900, body="plain")])
+    [delivery] = sender.consumer(topic).poll(max_messages=1, timeout=5)
+    assert delivery.nack(delay=0)
+    traced = Encoded(0, b"c", 800, wrap(b"body", TRACE))
+    SlotWriter(sender._connections, topic).send(0, [traced])
+    columns = {"columns": "content, body, attempt, SENT, trace"}
+    rows = read(redis_url, topic, **columns)
+    assert [(row["content"], row["body"], row["attempt"], row["trace"]) for row in rows] == [
+        (b"a", None, 2, None),
+        (b"b", b"plain", 1, None),
+        (b"c", b"body", 1, TRACE),
+    ]
+    assert rows[0]["sent"] is None, "its score says the retries left since"
+    assert all(began_ms <= row["sent"].timestamp() * 1_000 <= time.time() * 1_000 + 1_000 for row in rows[1:])
+    stream = Stream(redis_url, topic, **columns)
+    assert stream.rows() == rows
+    assert stream.rows() == rows, "a second read"
+    in_flight = read(redis_url, topic, queue="inflight", **columns)
+    assert [(row["attempt"], row["sent"], row["trace"]) for row in in_flight] == [
+        (2, None, None),
+        (1, None, None),
+        (1, None, TRACE),
+    ]
+    stream.end(redis_client, topic)
+
+
+def test_what_waits_will_be_the_next_attempt(redis_url: str, sender: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, max_retries=3)
+    sender.producer(topic).send(PriorityMessage("a", 1_000))
+    for attempt in (1, 2):
+        [delivery] = sender.consumer(topic).poll(timeout=5)
+        assert delivery.attempt == attempt
+        assert delivery.nack(delay=0 if attempt == 1 else 3_600_000)
+    assert read(redis_url, topic, queue="waiting", columns="attempt") == [{"attempt": 3}]
+
+
+def test_topics_that_merge_tell_of_the_first_send(
+    redis_url: str, redis_client: redis.Redis, sender: RmqClient, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.RANGE_MERGE, merge=Merge(Sum()))
+    producer = sender.producer(topic)
+    producer.send_many(RangeMergeMessage("a", 1, body=n) for n in (2, 3))
+    columns = "value, merged, first_sent, sent, attempt, trace"
+    [row] = read(redis_url, topic, columns=columns)
+    assert (row["value"], row["merged"], row["attempt"], row["trace"]) == (5.0, 2, 1, None)
+    assert row["sent"] == row["first_sent"] is not None
+    time.sleep(0.002)
+    stream = Stream(redis_url, topic, columns=columns)
+    assert stream.rows() == [row]
+    stream.end(redis_client, topic)
+
+
+@pytest.mark.parametrize("queue", ["backlog", "dead"])
+@pytest.mark.parametrize("snapshot", ["scan", "atomic"])
+def test_bodies_and_reasons_stay_in_redis_where_no_column_needs_them(
+    redis_url: str, redis_client: redis.Redis, sender: RmqClient, make_topic: MakeTopic, queue: str, snapshot: str
+) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    sender.producer(topic).send_many(PriorityMessage(f"m{n}", 1_000, body=b"x" * 100_000) for n in range(10))
+    if queue == "dead":
+        for delivery in sender.consumer(topic).poll(max_messages=10, timeout=5):
+            assert delivery.bury(ValueError("y" * 900))
+
+    def sent_bytes(columns: str) -> int:
+        before = int(redis_client.info("stats")["total_net_output_bytes"])
+        assert len(read(redis_url, topic, queue=queue, snapshot=snapshot, columns=columns)) == 10
+        return int(redis_client.info("stats")["total_net_output_bytes"]) - before
+
+    assert sent_bytes("content, body") > 1_000_000
+    assert sent_bytes("content, trace") > 1_000_000, "it travels with the body"
+    lean = sent_bytes("content, slot, sent")
+    assert lean < 100_000
+    if queue == "dead":
+        assert 9_000 < sent_bytes("content, error_type") - lean < 100_000
+
+
+def test_a_batch_of_a_stream_brings_no_bodies_where_no_column_needs_them(
+    redis_url: str, redis_client: redis.Redis, sender: RmqClient, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    sender.producer(topic).send_many(PriorityMessage(f"m{n}", 1_000, body=b"x" * 100_000) for n in range(10))
+    stream = Stream(redis_url, topic, columns="content")
+    before = int(redis_client.info("stats")["total_net_output_bytes"])
+    assert stream.rows() == stream.rows() == [{"content": f"m{n}".encode()} for n in range(10)]
+    assert int(redis_client.info("stats")["total_net_output_bytes"]) - before < 100_000
+    stream.end(redis_client, topic)
+    assert redis_client.hlen(slot_keys(topic.name, 0).body) == 0
+
+
+def test_the_usual_columns_and_more(redis_url: str, sender: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    sender.producer(topic)
+    usual = ["topic", "slot", "content", "body", "score", "priority", "due", "retries_left"]
+    for columns, names in [(None, usual), ("*", usual), ("*, trace", [*usual, "trace"]), ("slot,*", None)]:
+        given = {} if columns is None else {"columns": columns}
+        schema = RmqDataSource({"url": redis_url, "topic": topic.name, **given}).schema()
+        assert schema.names == (names or ["slot", *(name for name in usual if name != "slot")])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"columns": "content, colour"}, "columns names colour, which is not a column of a read of topic .*: topic, "),
+        ({"columns": "content,,body"}, "columns is 'content,,body'; it must be names of columns, each once"),
+        ({"columns": "body, Body"}, "each once, separated by commas"),
+        ({"columns": "attempt", "queue": "dead"}, "columns names attempt, which is not a column"),
+        ({"columns": "value"}, "columns names value, which is not a column"),
+    ],
+)
+def test_columns_that_a_read_does_not_have(
+    redis_url: str, sender: RmqClient, make_topic: MakeTopic, options: dict[str, str], message: str
+) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    sender.producer(topic)
+    with pytest.raises(InvalidValueError, match=message):
+        RmqDataSource({"url": redis_url, "topic": topic.name, **options}).schema()
+
+
+def test_columns_and_a_schema_must_not_differ(redis_url: str, sender: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    sender.producer(topic)
+    given = {"url": redis_url, "topic": topic.name}
+    schema = RmqDataSource({**given, "columns": "content"}).schema()
+    source = RmqDataSource({**given, "columns": "content, slot"})
+    for reader in (source.reader, source.streamReader):
+        with pytest.raises(InvalidValueError, match=r"columns names slot, and schema\(\) is without it"):
+            reader(schema)
