@@ -36,6 +36,9 @@ MOST_MESSAGES = 10**9
 MOST_BYTES = 2**40
 """Most bytes of a micro-batch."""
 
+TRIGGER_DELAY_MS = 900_000
+"""How long a batch waits for its fewest messages unless told: as long as in Spark's Kafka source."""
+
 MOST_PARTITIONS = 200
 """Most partitions of a read where no option says how many."""
 
@@ -193,6 +196,8 @@ class Options:
     min_partitions: int | None = _option("minPartitions", _whole(1, MAX_SLOTS), None, "Fewest partitions of a read.")
     max_partitions: int | None = _option("maxPartitions", _whole(1, MAX_SLOTS), None, "Most partitions of a read.")
     max_messages: int = _option("maxMessagesPerTrigger", _messages, 100_000, "Most messages of a micro-batch.")
+    min_messages: int = _option("minMessagesPerTrigger", _whole(1, MOST_MESSAGES), 1, "Fewest messages of a batch.")
+    max_delay_ms: int | None = _option("maxTriggerDelay", _time_range, None, "How long a batch waits for that many.")
     max_bytes: int | None = _option("maxBytesPerTrigger", _bytes, None, "Most bytes of a micro-batch, about.")
     lease_s: int | None = _option("leaseSeconds", _seconds(1, 86_400), None, "Refused by the source.")
     fail_on_lease_lost: bool = _option("failOnLeaseLost", _flag, True, "Fail a batch that lost leases before its read.")
@@ -288,6 +293,13 @@ def parse_options(options: Mapping[str, str]) -> Options:
     values["url"] = _url(values.get("url"))
     parsed = Options(**values)
     parse_durability(parsed.durability, parsed.replicas)
+    _check_pairs(parsed)
+    _check_bounds(parsed)
+    return parsed
+
+
+def _check_pairs(parsed: Options) -> None:
+    """Refuse an option without the one that it needs, with `InvalidValueError`."""
     if parsed.bad_rows == "collect" and not parsed.bad_rows_path:
         raise InvalidValueError("badRows=collect needs badRowsPath, the folder that bad rows are written to")
     if parsed.when_passed == "collect" and parsed.bad_rows != "collect":
@@ -296,12 +308,17 @@ def parse_options(options: Mapping[str, str]) -> Options:
         raise InvalidValueError("txnAppId and txnVersion name a version together: give both")
     if parsed.txn_app is not None and (parsed.once is not None or parsed.idempotent is False):
         raise InvalidValueError("txnAppId cannot be combined with once, or with idempotent=false")
-    least, most = parsed.min_partitions, parsed.max_partitions
-    if least is not None and most is not None and least > most:
-        raise InvalidValueError(
-            f"minPartitions is {least} and maxPartitions {most}; the least must not exceed the most"
-        )
-    return parsed
+    if parsed.max_delay_ms is not None and parsed.min_messages == 1:
+        raise InvalidValueError("maxTriggerDelay says how long a batch waits for minMessagesPerTrigger: give both")
+
+
+def _check_bounds(parsed: Options) -> None:
+    """Refuse a least that exceeds the most, with `InvalidValueError`."""
+    partitions = "minPartitions", parsed.min_partitions, "maxPartitions", parsed.max_partitions
+    messages = "minMessagesPerTrigger", parsed.min_messages, "maxMessagesPerTrigger", parsed.max_messages
+    for low, least, high, most in (partitions, messages):
+        if least is not None and most is not None and least > most:
+            raise InvalidValueError(f"{low} is {least} and {high} {most}; the least must not exceed the most")
 
 
 def _url(given: str | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack
 
 from rmq._admin.inspection import Inspection
@@ -20,10 +21,11 @@ from rmq.errors import (
     UnknownTopicError,
 )
 from rmq.spark.calls import Driver, enter
-from rmq.spark.options import Options
+from rmq.spark.options import TRIGGER_DELAY_MS, Options
 from rmq.spark.slots import PIECE, QuerySlots, queue_topic
 from rmq.spark.source.batches import Batch, share
 from rmq.spark.source.commits import CommitReceiver
+from rmq.spark.source.gathering import Gathering
 from rmq.spark.source.waiting import Waiting
 
 log = logging.getLogger("rmq.spark")
@@ -64,6 +66,8 @@ class QueryDriver:
         self._breath_s = 0.0
         self._waiting = Waiting(self._connections, self.topic)
         self._inspection = Inspection(self._connections, self.topic)
+        delay_ms = TRIGGER_DELAY_MS if options.max_delay_ms is None else options.max_delay_ms
+        self._gathering = Gathering(options.min_messages, delay_ms / 1_000, self.topic.slots)
         self._fail_on_data_loss = options.fail_on_data_loss
         self._driver: Driver | None = None
         self._acked: int = 0
@@ -156,14 +160,29 @@ class QueryDriver:
             log.info("batch %d of topic %s is acked with the next trigger: %s", seq, self.topic.name, error)
 
     def plan(self, limit: int | None) -> dict[int, int]:
-        """Return the quotas of a next batch of up to `limit` messages; empty when nothing is due.
-
-        Where nothing was due the last time, it waits a little for something to come, and asks Redis only then.
+        """Return the quotas of a next batch of up to `limit` messages; empty when nothing is due, or too little.
 
         Raises:
             FencedError: The topic has owners: workers under ZooKeeper.
         """
-        if self._target is None and not self._waiting.is_over(IDLE_S):
+        free = self._target is None
+        if free and not self._gathering.is_over(IDLE_S, self._connections.blocking.sleep):
+            return {}
+        due = self.look(IDLE_S)
+        if free and not self.wary and self._gathering.holds(sum(due.values())):
+            return {}
+        return self.take(due, limit)
+
+    def look(self, patience_s: float) -> dict[int, int]:
+        """Return how many messages are due in each slot, for a query that ends with what is available of those.
+
+        Where nothing was due the last time, it waits up to `patience_s` for something to come, and asks Redis only
+        then.
+
+        Raises:
+            FencedError: The topic has owners: workers under ZooKeeper.
+        """
+        if self._target is None and not self._waiting.is_over(patience_s):
             return {}
         try:
             self._slots.tidy()
@@ -172,19 +191,22 @@ class QueryDriver:
         except ReplyLostError:
             pass  # what it settles, it settles; the next trigger sweeps the rest
         due = self._due()
-        open_to_us = due
         if self._target is not None:
-            open_to_us = {slot: min(number, self._target.get(slot, 0)) for slot, number in due.items()}
-        quotas = share({slot: min(number, self._suspects.get(slot, 0)) for slot, number in open_to_us.items()}, limit)
+            return {slot: min(number, self._target.get(slot, 0)) for slot, number in due.items()}
+        if not any(due.values()):
+            self._waiting.rest()
+        return due
+
+    def take(self, due: Mapping[int, int], limit: int | None) -> dict[int, int]:
+        """Return the quotas of a next batch of up to `limit` of what `look` has found."""
+        quotas = share({slot: min(number, self._suspects.get(slot, 0)) for slot, number in due.items()}, limit)
         if not quotas:
             self._suspects = {}  # none, or others have taken them
-            quotas = share(open_to_us, limit)
+            quotas = share(due, limit)
         if self._target is not None:
             self._target = {slot: left - quotas.get(slot, 0) for slot, left in self._target.items()}
         for name in ("behind", "backlog"):
             self.behind[name] -= sum(quotas.values())
-        if not quotas and self._target is None:
-            self._waiting.rest()
         return quotas
 
     @property

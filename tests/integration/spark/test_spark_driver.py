@@ -6,10 +6,11 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Protocol
 
 import pytest
 import redis
@@ -34,9 +35,9 @@ LIMIT_S = 30
 class Query:
     """A query without Spark: plans, reads and acks as Spark would have it done."""
 
-    def __init__(self, url: str, topic: Topic) -> None:
+    def __init__(self, url: str, topic: Topic, **options: str) -> None:
         self.topic = topic
-        self._options = parse_options({"url": url, "topic": topic.name})
+        self._options = parse_options({"url": url, "topic": topic.name, **options})
         self._connections = Connections(parse_url(url))
         self.batch = Batch(uuid.uuid4().hex)
         self.driver = QueryDriver(self._options)
@@ -64,7 +65,10 @@ class Query:
         self._connections.close()
 
 
-MakeQuery = Callable[[Topic], Query]
+class MakeQuery(Protocol):
+    """Makes a query on a topic, with options."""
+
+    def __call__(self, topic: Topic, **options: str) -> Query: ...
 
 
 @pytest.fixture
@@ -78,8 +82,8 @@ def make_query(redis_url: str, redis_client: redis.Redis, make_topic: MakeTopic)
     del make_topic  # its check comes after this one has removed its keys
     made: list[Query] = []
 
-    def make(topic: Topic) -> Query:
-        made.append(Query(redis_url, topic))
+    def make(topic: Topic, **options: str) -> Query:
+        made.append(Query(redis_url, topic, **options))
         return made[-1]
 
     yield make
@@ -279,3 +283,37 @@ def test_what_no_hint_told_of_is_found_all_the_same(
         waiting.close()
         connections.close()
         redis_client.delete(f"{topic.name}_{topic.slots - 1}")
+
+
+def test_a_batch_waits_for_its_fewest_messages(
+    sender: RmqClient, redis_client: redis.Redis, make_topic: MakeTopic, make_query: MakeQuery
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=64)
+    fill(sender, topic, 99)
+    query = make_query(topic, minMessagesPerTrigger="100", maxTriggerDelay="1h")
+    assert query.plan() == 0
+    before = commands(redis_client)
+    assert [query.plan() for _ in range(3)] == [0, 0, 0]
+    assert commands(redis_client) - before < 20, "it counts again after more than a second"
+    sender.producer(topic).send(PriorityMessage("last", 1_000))
+    numbers: list[int] = []
+    wait_until(lambda: numbers.append(query.plan()) or numbers[-1] > 0, LIMIT_S)
+    assert numbers[-1] == 100
+    assert len(query.read()) == 100
+    query.driver.ack(query.batch)
+
+
+def test_fewer_messages_are_taken_when_their_delay_is_over_or_nothing_else_will_come(
+    sender: RmqClient, make_topic: MakeTopic, make_query: MakeQuery
+) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    fill(sender, topic, 5)
+    query = make_query(topic, minMessagesPerTrigger="100", maxTriggerDelay="600ms")
+    assert query.plan() == 0
+    wait_until(lambda: query.plan() == 5, LIMIT_S)
+    assert len(query.read()) == 5
+    fill(sender, topic, 5)
+    query.driver.freeze()
+    assert query.plan() == 5, "availableNow"
+    query.read()
+    query.driver.ack(query.batch)

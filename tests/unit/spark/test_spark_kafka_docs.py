@@ -54,13 +54,14 @@ def test_each_option_of_kafka_stands_on_the_page() -> None:
 
 def test_an_option_that_has_the_same_name_is_taken() -> None:
     same = {
-        name: {"minPartitions": "2", "topic": "prices", "failOnDataLoss": "false"}[name]
+        name: {"minPartitions": "2", "topic": "prices", "failOnDataLoss": "false", "maxTriggerDelay": "15m"}[name]
         for heading in ("Options of reads", "Options of sinks")
         for row in rows_below(heading)
         for name in {*named([row[0]])} & {*named([row[1]])}
     }
-    assert set(same) == {"minPartitions", "topic", "failOnDataLoss"}
-    parsed = parse_options({"url": "redis://localhost", **same})
+    assert set(same) == {"minPartitions", "topic", "failOnDataLoss", "maxTriggerDelay"}
+    parsed = parse_options({"url": "redis://localhost", "minMessagesPerTrigger": "2", **same})
+    assert parsed.max_delay_ms == 900_000
     assert (parsed.min_partitions, parsed.topic, parsed.fail_on_data_loss) == (2, "prices", False)
 
 

@@ -10,7 +10,9 @@ from rmq.spark.options import PLAN_S, Options, check_read, check_source, parse_o
 from rmq.spark.schema import MORE, check_schema, of_reads
 from rmq.spark.sink.bad_rows import open_folder
 from rmq.spark.sink.writer import BatchWriter
+from rmq.spark.source import gathering
 from rmq.spark.source.batches import Batch
+from rmq.spark.source.gathering import Gathering
 
 LEAST = {"url": "redis://h", "topic": "t"}
 
@@ -157,3 +159,45 @@ def test_the_source_needs_a_topic() -> None:
 def test_columns_that_were_asked_for_can_be_written_back() -> None:
     assert of_reads(["topic", "slot", "content"]) >= MORE
     assert of_reads(["content", "sent"]).isdisjoint(MORE), "of a frame that was not read"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"minMessagesPerTrigger": "0"}, "minMessagesPerTrigger is '0'; it must be a whole number from 1"),
+        (
+            {"minMessagesPerTrigger": "10", "maxMessagesPerTrigger": "9"},
+            "minMessagesPerTrigger is 10 and maxMessagesPerTrigger 9; the least must not exceed the most",
+        ),
+        ({"maxTriggerDelay": "10m"}, "maxTriggerDelay says how long a batch waits for minMessagesPerTrigger"),
+        ({"minMessagesPerTrigger": "5", "maxTriggerDelay": "0s"}, "maxTriggerDelay is '0s'; it must be more than 0"),
+        ({"minPartitions": "3", "maxPartitions": "2"}, "minPartitions is 3 and maxPartitions 2"),
+    ],
+)
+def test_least_and_most_of_a_batch(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        parse_options({**LEAST, **options})
+
+
+def test_a_batch_is_held_back_until_enough_is_due_or_its_delay_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(gathering, "monotonic_s", lambda: now[0])
+    gather, slept = Gathering(10, 60, slots=100), list[float]()
+    assert gather.is_over(0.2, slept.append)
+    assert not gather.holds(10)
+    assert gather.holds(9)
+    assert not gather.is_over(0.2, slept.append)
+    now[0] += 1.9
+    assert not gather.is_over(0.2, slept.append)
+    assert slept == pytest.approx([0.2, 0.1])
+    now[0] += 0.1
+    assert gather.is_over(0.2, slept.append), "100 slots are counted each 2 s"
+    assert gather.holds(0)
+    assert gather.is_over(0.2, slept.append), "where nothing is due, the source waits for a hint"
+    now[0] += 57
+    assert gather.holds(9)
+    now[0] += 1
+    assert gather.is_over(0.2, slept.append), "the delay is over"
+    assert not gather.holds(9)
+    assert gather.holds(9), "counted from this batch"
+    assert not gather.holds(11)

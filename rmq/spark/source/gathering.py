@@ -1,0 +1,47 @@
+"""Holds a batch back until enough messages are due for it, or it has been held back for long enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rmq._model.times import monotonic_s
+
+LOOK_EVERY_S = 1.0
+"""How often what is due is counted meanwhile."""
+
+SLOTS_A_SECOND = 50
+"""Slots that are counted so: more of them are counted less often."""
+
+
+class Gathering:
+    """Says whether a batch is held back. For one thread.
+
+    Args:
+        least: Fewest messages of a batch; 1 or less holds none back.
+        delay_s: How long after the last batch, or after the start, fewer are taken, seconds.
+        slots: How many slots are counted.
+    """
+
+    def __init__(self, least: int, delay_s: float, slots: int) -> None:
+        self._least, self._delay_s = least, delay_s
+        self._every_s = max(LOOK_EVERY_S, slots / SLOTS_A_SECOND)
+        self._batch_s = monotonic_s()
+        self._look_s = 0.0
+
+    def is_over(self, timeout_s: float, sleep: Callable[[float], None]) -> bool:
+        """Wait up to `timeout_s`, and return whether to count what is due."""
+        pause_s = min(timeout_s, self._look_s - monotonic_s())
+        if pause_s > 0:
+            sleep(pause_s)
+        return pause_s <= 0
+
+    def holds(self, due: int) -> bool:
+        """Return whether a batch is held back where this many messages are due; else one begins now."""
+        now_s = monotonic_s()
+        left_s = self._batch_s + self._delay_s - now_s
+        if due < self._least and left_s > 0:
+            self._look_s = now_s + min(left_s, self._every_s) if due else 0.0
+            return True
+        if due:
+            self._batch_s, self._look_s = now_s, 0.0
+        return False
