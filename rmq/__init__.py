@@ -45,6 +45,7 @@ from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
 from rmq._model.rows import ArrowArray
 from rmq._model.scores import Ties
+from rmq._model.spark_queries import SparkQuery
 from rmq._model.topics import Topic, TopicType, WhenFull
 from rmq._model.typed import MessageOptions
 from rmq._model.whereabouts import (
@@ -81,7 +82,7 @@ __all__ = [
     "Observer", "Observers", "Outcome", "Overflow", "Owner", "Ownership", "PeekedMessage", "PendingEntry", "PerMessage",
     "PriorityMessage", "PriorityRule", "Producer", "RangeMergeMessage", "Rates", "RedriveResult", "Redriven", "Replace",
     "Retention", "RetryPolicy", "RmqClient", "RunningHandler", "SaslAuth", "SearchPage", "SendResult", "ServerMemory",
-    "Sliding", "SlotStats", "StreamDelivery", "StreamEntry", "StreamMessage", "StreamSlot", "StreamStats",
+    "Sliding", "SlotStats", "SparkQuery", "StreamDelivery", "StreamEntry", "StreamMessage", "StreamSlot", "StreamStats",
     "StreamTopic", "Sum", "Ties", "Tls", "Topic", "TopicStats", "TopicType", "Trimmed", "UnreadableTopic", "Verb",
     "Webhook", "WhenFull", "Whereabouts", "WorkerInfo", "ZstdCodec", "__version__", "json_merge_patch", "listener",
     "poll_all", "scan",

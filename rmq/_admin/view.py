@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 
 from rmq._model.messages import Payload, payload_bytes
+from rmq._model.spark_queries import SparkQuery
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import AuditLine
 from rmq._scripts import viewing
 from rmq._scripts.claiming import MAX_BATCH
 from rmq._slots.each import call_each, checked_slots
+from rmq._slots.spark_queries import SparkQueries
 from rmq._transport.call import Call, T
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError
@@ -22,6 +24,10 @@ class View:
     def __init__(self, connections: Connections, topic: Topic) -> None:
         self._connections = connections
         self.topic = topic
+
+    def spark_queries(self) -> list[SparkQuery]:
+        """Return what queries of Spark have reported in the last day about their work on the topic, sources first."""
+        return SparkQueries(self._connections, self.topic.name).read()
 
     def _each(self, build: Callable[[int], Call[T]], slots: Iterable[int] | None = None) -> list[T]:
         return call_each(self._connections, checked_slots(self.topic, slots), build)

@@ -153,6 +153,11 @@ def sent_key(topic: str, slot: int, query: str) -> str:
     return f"sent:{query}{{{topic}_{slot}}}"
 
 
+def spark_queries_key(topic: str) -> str:
+    """Return the HASH of what Spark's queries report about a topic; it expires a day after the last report."""
+    return f"sparkqueries{{{topic}_0}}"
+
+
 def rate_key(topic: str) -> str:
     """Return the HASH of a topic's rate limit: rate and burst, tokens, and when they were counted."""
     return f"rate:{topic}"

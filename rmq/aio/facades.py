@@ -152,6 +152,7 @@ class Inspection(TopicMirror[plain_inspection.Inspection]):
     """Reads one topic. See `rmq.Inspection`."""
 
     stats = awaited(plain_inspection.Inspection.stats)
+    spark_queries = awaited(plain_inspection.Inspection.spark_queries)
     peek = awaited(plain_inspection.Inspection.peek)
     pages = iterated(plain_inspection.Inspection.pages)
     find = awaited(plain_inspection.Inspection.find)
@@ -211,6 +212,7 @@ class StreamTopic(TopicMirror[plain_stream.StreamTopic]):
     pending = iterated(plain_stream.StreamTopic.pending)
     get = awaited(plain_stream.StreamTopic.get)
     stats = awaited(plain_stream.StreamTopic.stats)
+    spark_queries = awaited(plain_stream.StreamTopic.spark_queries)
     groups = awaited(plain_stream.StreamTopic.groups)
     with_groups = awaited(plain_stream.StreamTopic.with_groups)
     group = awaited(plain_stream.StreamTopic.group)

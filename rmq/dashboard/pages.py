@@ -106,6 +106,7 @@ class Views:
             "handlers": self._reader.handler_times(now.topic),
             "charts": self._reader.charts(now.topic.name, chosen, timed=now.topic.type.timed),
             "periods": PERIODS, "jobs": self._jobs.of(now.topic.name),
+            "queries": self._reader.spark_queries(now.topic),
         }  # fmt: skip
         if now.stats is None:
             values |= {"consumers": self._reader.consumers(now.topic)}

@@ -18,6 +18,7 @@ from rmq._model.definitions import Definitions, UnreadableTopic
 from rmq._model.display import span
 from rmq._model.figures import ConsumerStats, GroupStats, StreamStats, TopicStats
 from rmq._model.handler_times import HandlerTimes
+from rmq._model.spark_queries import SparkQuery
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import AuditLine, DeadReasons
 from rmq._model.workers import ListenerInfo, WorkerInfo
@@ -169,6 +170,12 @@ class Reader:
     def reasons(self, topic: Topic) -> DeadReasons:
         """Return the dead by type of error."""
         return self.cache.get(("reasons", topic.name), lambda: self.client.inspect(topic).dead_reasons())
+
+    def spark_queries(self, topic: Topic) -> Sequence[SparkQuery]:
+        """Return what Spark's queries on a topic have reported."""
+        seen = self.client.stream if topic.type is TopicType.STREAM else self.client.inspect
+        what = f"the reports of Spark on {topic.name}"
+        return self.cache.get(("spark", topic.name), lambda: _read_or_nothing(what, seen(topic).spark_queries))
 
     def audit(self, topic: Topic, limit: int) -> Sequence[AuditLine]:
         """Return a topic's audit log, the newest line first."""

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from rmq._model.figures import TOTALS, TopicStats
+from rmq._model.spark_queries import SparkQuery
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType
 from rmq._model.workers import WorkerInfo
@@ -91,16 +92,19 @@ class TopicsCollector(Collector):
             if topic.type is TopicType.STREAM:
                 self._read_stream(figures, topic)
             else:
-                stats = self._client.inspect(topic).stats()
+                view = self._client.inspect(topic)
+                stats = view.stats()
                 figures.take(stats)
                 if workers is not None:
                     count_unowned(figures, stats, workers)
+                take_queries(figures, topic.name, view.spark_queries())
         except RmqError as error:
             log.warning("no metrics of topic %s: %s", topic.name, error)
             figures.errors.add_metric([topic.name], 1)
 
     def _read_stream(self, figures: Figures, topic: Topic) -> None:
-        stats, groups = self._client.stream(topic).with_groups()
+        view = self._client.stream(topic)
+        stats, groups = view.with_groups()
         figures.length.add_metric([topic.name], stats.length)
         figures.total.add_metric([topic.name, "accepted"], stats.total("accepted"))
         for group in groups:
@@ -110,6 +114,7 @@ class TopicsCollector(Collector):
             figures.group_in_flight.add_metric(labels, group.in_flight)
             figures.group_waiting.add_metric(labels, group.waiting)
             figures.group_dead.add_metric(labels, group.dead)
+        take_queries(figures, topic.name, view.spark_queries())
 
     def _read_memory(self, figures: Figures) -> None:
         for address, info in self._client.server_memory().items():
@@ -151,6 +156,16 @@ class Figures:
         self.group_in_flight = _gauge("group_in_flight", "Entries in handlers' hands.", "topic", "group")
         self.group_waiting = _gauge("group_waiting", "Entries that wait for a retry.", "topic", "group")
         self.group_dead = _gauge("group_dead", "Dead entries.", "topic", "group")
+        query = ("topic", "role", "query")
+        spark = "What Spark's queries on the topic have done."
+        self.spark = CounterMetricFamily("rmq_spark", spark, labels=[*query, "event"])
+        waited = "How long Spark's queries have waited for calls to Redis."
+        self.spark_redis = CounterMetricFamily("rmq_spark_redis_seconds", waited, labels=query)
+        behind = "Messages that are due, and in no batch of the query yet."
+        self.spark_behind = _gauge("spark_behind", behind, *query)
+        left = "For how long the leases of the query's batch last."
+        self.spark_lease = _gauge("spark_lease_left_seconds", left, *query)
+        self.spark_silent = _gauge("spark_report_age_seconds", "Since the query's last report.", *query)
         self.memory_used = _gauge("redis_memory_used_bytes", "Memory that Redis uses.", "server")
         self.memory_limit = _gauge("redis_memory_limit_bytes", "Redis' maxmemory; 0 for none.", "server")
 
@@ -176,6 +191,20 @@ class Figures:
         self.merged.add_metric(name, stats.merged_ratio)
         for event in TOTALS:
             self.total.add_metric([*name, event], stats.total(event))
+
+
+def take_queries(figures: Figures, topic: str, queries: Iterable[SparkQuery]) -> None:
+    """Add what Spark's queries on a topic report."""
+    for query in queries:
+        labels = [topic, query.role, query.name]
+        for event, number in query.totals.items():
+            figures.spark.add_metric([*labels, event], number)
+        figures.spark_redis.add_metric(labels, query.redis_s)
+        figures.spark_silent.add_metric(labels, query.silent_ms / 1_000)
+        if query.behind is not None:
+            figures.spark_behind.add_metric(labels, query.behind)
+        if query.lease_left_now_s is not None:
+            figures.spark_lease.add_metric(labels, query.lease_left_now_s)
 
 
 def count_unowned(figures: Figures, stats: TopicStats, workers: Iterable[WorkerInfo]) -> None:

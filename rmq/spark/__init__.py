@@ -1,4 +1,4 @@
-"""Spark: `format("rmq")` for `read`, `readStream`, `write` and `writeStream`; `merged` and `with_slot` for frames.
+"""Spark: `format("rmq")` for `read`, `readStream`, `write`, `writeStream`; `merged`, `save`, `with_slot` for frames.
 
 Needs the extra `rmq[spark]` on driver and executors (a cluster brings its own pyspark), or `rmq[spark-local]`.
 `rmq.spark.register(spark)` makes the format known; where `pyspark_rmq` can be imported, Spark finds it by itself.
@@ -20,8 +20,9 @@ if tuple(int(part) for part in _pyspark.__version__.split(".")[:2]) < (4, 2):
 
 from rmq.spark.datasource import RmqDataSource
 from rmq.spark.folding import merged, with_slot
+from rmq.spark.saving import SaveResult, save
 from rmq.spark.session import open_session, register
 
-__all__ = ["RmqDataSource", "merged", "open_session", "register", "with_slot"]
+__all__ = ["RmqDataSource", "SaveResult", "merged", "open_session", "register", "save", "with_slot"]
 
 del _pyarrow, _pyspark

@@ -21,6 +21,10 @@ from rmq import (
     Topic,
     TopicType,
 )
+from rmq._model.spark_queries import SparkQuery
+from rmq._slots.spark_queries import SparkQueries
+from rmq._transport.connections import Connections
+from rmq._transport.urls import parse_url
 from tests.conftest import MakeTopic
 from tests.support.browser import CHROMIUM, FLAGS, LIMIT_MS, Open, Watched
 from tests.support.cli import Cli, bury
@@ -106,6 +110,14 @@ def shop(client: RmqClient, make_topic: MakeTopic) -> dict[str, Topic]:
     client.producer(topics["items"]).send_many(items)
     bury(client, topics["items"], 1)
     client.producer(topics["items"]).send_many(items[:2])
+    connections = Connections(parse_url(client.url))
+    figures = {"acked": 12_345, "redelivered": 7, "lost": 0}
+    SparkQueries(connections, topics["merged"].name).publish(
+        SparkQuery("source", "0a1b2c", 42, 0, 0, figures, 1.5, 678, 25.0)
+    )
+    sent = {"rows": 9_000, "folded": 8_000, "new": 900, "merged": 100, "skipped": 0, "bad": 0}
+    SparkQueries(connections, topics["stream"].name).add("write", "<b>feed</b>", 3, sent, 0.25)
+    connections.close()
     client.history().record(now_ms // 60_000 - 1)
     client.history().record(now_ms // 60_000)
     return topics

@@ -54,6 +54,7 @@ REASONS = {
     "rmq.spark.merged": BY_SPARK,
     "rmq.spark.open_session": BY_SPARK,
     "rmq.spark.register": BY_SPARK,
+    "rmq.spark.save": BY_SPARK,
     "rmq.spark.with_slot": BY_SPARK,
 }
 """Public names without an example, and why."""

@@ -67,11 +67,17 @@ def test_batches_follow_each_other_and_planning_claims_nothing(spark_client: Rmq
     first = reader.initialOffset()
     second = reader.latestOffset(first, ReadMaxRows(60))
     assert spark_client.inspect(topic).stats().in_flight == 0
-    assert reader.reportLatestOffset() == {
+    progress = reader.reportLatestOffset() or {}
+    assert progress.pop("redis_s") > 0
+    assert progress == {
         "topic": topic.name,
         "behind": 40,
         "backlog": 40,
         "in_flight": 0,
+        "acked": 0,
+        "redelivered": 0,
+        "lost": 0,
+        "lease_left_s": None,
     }
     rows = rows_of(reader, first, second)
     assert len(rows) == 60
@@ -99,6 +105,32 @@ def test_a_second_driver_on_a_copy_of_the_checkpoint_shuts_out_the_first(spark_c
     assert spark_client.inspect(topic).stats().total("acked") == 40
     for reader in (first, second):
         reader.stop()
+
+
+def test_the_figures_of_a_query_tell_what_a_driver_took_over_and_stand_in_redis(
+    spark_client: RmqClient, topic: Topic
+) -> None:
+    first = reader_of(spark_client, topic)
+    start = first.initialOffset()
+    one = first.latestOffset(start, ReadMaxRows(30))
+    rows_of(first, start, one)
+    left_s = (first.reportLatestOffset() or {})["lease_left_s"]
+    assert 0 < left_s <= topic.lease_s
+    two = first.latestOffset(one, ReadMaxRows(25))
+    assert (first.reportLatestOffset() or {})["lease_left_s"] is None
+    rows_of(first, one, two)
+    first.stop()
+    second = reader_of(spark_client, topic)
+    rows_of(second, one, two)
+    assert second.latestOffset(two, ReadMaxRows(5))["seq"] == 3
+    progress = second.reportLatestOffset() or {}
+    assert [progress[name] for name in ("acked", "redelivered", "lost", "behind")] == [25, 25, 0, 40]
+    second.stop()
+    [query] = spark_client.inspect(topic).spark_queries()
+    assert (query.role, query.name, query.batch) == ("source", start["qid"], 2)
+    assert query.totals == {"acked": 25, "redelivered": 25, "lost": 0}
+    assert (query.behind, query.lease_left_s) == (40, None)
+    assert query.redis_s > second._query().figures.time.seconds, "the tasks' time is in it, too"
 
 
 def test_an_old_copy_of_the_checkpoint_is_refused(spark_client: RmqClient, topic: Topic) -> None:

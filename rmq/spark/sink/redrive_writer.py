@@ -16,6 +16,7 @@ from rmq._slots.slots import NACK_BATCH, SlotWriter
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import pa
 from rmq.spark.options import PLAN_S, Options
+from rmq.spark.redis_time import RedisTime
 from rmq.spark.schema import DEAD, lowered
 from rmq.spark.sink.pacing import Limit, TaskPace, limit_of
 from rmq.spark.sink.sender import Counts
@@ -72,7 +73,7 @@ class RedriveWriter(Reporting, DataSourceArrowWriter):
                 for slot, rows in _by_slot(self.topic, batch.rename_columns(self._names)).items():
                     self._move(writer, pace, slot, rows, counts)
                 counts.rows += batch.num_rows
-        return Written(counts)
+        return Written({self.topic.name: counts})
 
     def _move(
         self, writer: SlotWriter, pace: TaskPace | None, slot: int, rows: Sequence[tuple[bytes, int]], counts: Counts
@@ -83,14 +84,17 @@ class RedriveWriter(Reporting, DataSourceArrowWriter):
             part = rows[first : first + most]
             if pace is not None:
                 pace.wait(len(part))
-            answers = writer.redrive(
-                slot,
-                kind,
-                value,
-                overwrite=self._overwrite,
-                contents=[content for content, _ in part],
-                died_ms=[died_ms for _, died_ms in part],
-            )
+            time = RedisTime()
+            with time.counted():
+                answers = writer.redrive(
+                    slot,
+                    kind,
+                    value,
+                    overwrite=self._overwrite,
+                    contents=[content for content, _ in part],
+                    died_ms=[died_ms for _, died_ms in part],
+                )
+            counts.redis_us += round(time.seconds * 1_000_000)
             absent = answers.count(Redriven.ABSENT)
             counts.new += answers.count(Redriven.DONE)
             counts.merged += answers.count(Redriven.MERGED)

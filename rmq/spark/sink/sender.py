@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
-from typing import Any, Literal
+from dataclasses import astuple, dataclass, field
+from typing import Any, Literal, cast
 
 from rmq._model.messages import Encoded
 from rmq._model.reducers import Overflow
@@ -20,6 +20,7 @@ from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import BacklogFullError, CollectionFullError, FixedTimePassedError, InvalidMessageError, RmqError
 from rmq.spark.marks import Mark, Once, send_once
+from rmq.spark.redis_time import RedisTime
 from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.holding import held_rows, in_order
 from rmq.spark.sink.pacing import TaskPace
@@ -43,6 +44,7 @@ class Counts:
         merged: Messages that merged with one in the backlog.
         skipped: Messages that a batch run before had sent already; of a redrive, those that were gone.
         bad: Rows put aside.
+        redis_us: How long it waited for calls to Redis, microseconds.
     """
 
     rows: int = 0
@@ -51,6 +53,7 @@ class Counts:
     merged: int = 0
     skipped: int = 0
     bad: int = 0
+    redis_us: int = field(default=0, compare=False)
 
     @classmethod
     def total(cls, tasks: Iterable[Counts]) -> Counts:
@@ -116,7 +119,8 @@ class TaskSender:
         self._chunks: Counter[int] = Counter()
         depth = 1 if pace is not None else sending.depth
         size = RoundSize(depth * sending.chunk, depth * BATCH_BYTES, depth)
-        wait = None if pace is None else pace.wait
+        self._time = RedisTime()
+        wait = None if pace is None else self._wait
         self._pipeline = Pipeline[_Part](connections, topic, size, self._call, self._settle, wait)
         self.counts = Counts()
 
@@ -136,15 +140,19 @@ class TaskSender:
         for slot, rows in self._held.take().items():
             for ordered in in_order(self._topic, rows):
                 for part, size_bytes in cut(ordered, self._sending.chunk):
-                    self._pipeline.queue(_Part(slot, part, size_bytes, self._chunks[slot]))
+                    with self._time.counted():
+                        self._pipeline.queue(_Part(slot, part, size_bytes, self._chunks[slot]))
                     self._chunks[slot] += 1
-        self._pipeline.flush()
+        with self._time.counted():
+            self._pipeline.flush()
 
     def finish(self) -> Counts:
         """Send the rest, wait for all answers, and return the counts."""
         self.flush()
-        self._pipeline.collect()
+        with self._time.counted():
+            self._pipeline.collect()
         self.counts.folded = self._held.folded
+        self.counts.redis_us = round(self._time.seconds * 1_000_000)
         return self.counts
 
     @property
@@ -155,6 +163,10 @@ class TaskSender:
     def close(self) -> None:
         """Leave no answer behind, whatever ended the task."""
         self._pipeline.close()
+
+    def _wait(self, number: int) -> None:
+        with self._time.left_out():
+            cast("TaskPace", self._pace).wait(number)
 
     def _call(self, part: _Part) -> Call[Any]:
         return self._send_call(part.slot, part.encoded, self._mark_of(part))

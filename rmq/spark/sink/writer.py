@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import Any, cast
 
@@ -28,6 +29,7 @@ from rmq.spark.options import PLAN_S, Options
 from rmq.spark.schema import lowered
 from rmq.spark.sink.bad_rows import open_folder
 from rmq.spark.sink.pacing import limit_of
+from rmq.spark.sink.reporting import report_batch
 from rmq.spark.sink.routing import by_topic, columns_for, routes
 from rmq.spark.sink.sender import Counts, WhenPassed
 from rmq.spark.sink.target import Target, TaskWrite, target_of
@@ -44,10 +46,34 @@ DONE = "done"
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task reports to the driver: its counts, and by topic the slots that it left marks in."""
+    """What a task reports to the driver: by topic its counts and the slots that it left marks in, and its query."""
 
-    counts: Counts
+    topics: dict[str, Counts]
     marked: dict[str, frozenset[int]] = field(default_factory=dict[str, frozenset[int]])
+    query: str | None = None
+
+    @property
+    def counts(self) -> Counts:
+        """The counts of all topics."""
+        return Counts.total(self.topics.values())
+
+    def to_json(self) -> str:
+        """Return it as a task of `write_parts` returns it."""
+        topics = {topic: asdict(counts) for topic, counts in self.topics.items()}
+        return json.dumps([topics, {topic: list(slots) for topic, slots in self.marked.items()}])
+
+    @classmethod
+    def from_json(cls, text: str) -> Written:
+        """Rebuild it."""
+        topics, marked = json.loads(text)
+        counts = {topic: Counts(**found) for topic, found in topics.items()}
+        return cls(counts, {topic: frozenset(slots) for topic, slots in marked.items()})
+
+
+def by_task(messages: Iterable[WriterCommitMessage | None]) -> Iterator[tuple[str, Counts]]:
+    """Yield the topics that tasks have written to, each with the counts of one task."""
+    for message in messages:
+        yield from message.topics.items() if isinstance(message, Written) else ()
 
 
 class Reporting:
@@ -117,9 +143,9 @@ class _Sink(Reporting):
                         writes[topic] = self._begin(connections, topic, name)
                         undo.callback(writes[topic].close)
                     writes[topic].take(rows)
-            counts = Counts.total([write.finish() for write in writes.values()])
+            topics = {topic: write.finish() for topic, write in writes.items()}
             undo.pop_all()
-        return Written(counts, {topic: write.slots for topic, write in writes.items()})
+        return Written(topics, {topic: write.slots for topic, write in writes.items()})
 
     def _begin(self, connections: Connections, name: str, task: str) -> TaskWrite:
         target = self._target
@@ -185,9 +211,12 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
         for message in messages:
             for topic, slots in (message.marked if isinstance(message, Written) else {}).items():
                 marked[topic] = marked.get(topic, frozenset()) | slots
+        app = self._options.txn_app
+        if app is not None:
+            report_batch(self._options, "write", app, self._options.txn_version or 0, by_task(messages))
         try:
             with closing(self._options.connections()) as connections:
-                if self._options.txn_app is not None:
+                if app is not None:
                     self._note_done(connections, marked)
                 elif self._options.once is None:
                     self._forget_soon(connections, marked)
@@ -230,7 +259,15 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
         """Send one task's rows of a batch."""
         context = task_context()
         batch = context.getLocalProperty("streaming.sql.batchId")
-        return self._write(iterator, f"batch-{batch}-part-{context.partitionId():05d}-{context.taskAttemptId()}")
+        name = f"batch-{batch}-part-{context.partitionId():05d}-{context.taskAttemptId()}"
+        return replace(self._write(iterator, name), query=context.getLocalProperty("sql.streaming.queryId"))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
+        """Log what was done, and add it to what the query reports."""
+        super().commit(messages, batchId)
+        query = next((each.query for each in messages if isinstance(each, Written)), None)
+        if query is not None:
+            report_batch(self._options, "sink", query, batchId, by_task(messages))
 
     def _check(self, topic: Topic) -> None:
         if self._marks(topic) and not takes_marks(topic):
@@ -302,16 +339,20 @@ def task_context() -> TaskContext:
     return context
 
 
-def write_counted(frame: DataFrame, writer: DataSourceArrowWriter) -> Counts:
-    """Write a frame as the sink does, and return the counts of all tasks, each as its last attempt saw them.
+def write_parts(frame: DataFrame, writer: DataSourceArrowWriter) -> list[Written]:
+    """Write a frame as the sink does, and return what each task reports in its last attempt.
 
     A data source's own write has no answer.
     """
 
     def write(batches: Iterator[Any]) -> Iterator[Any]:
         written = cast("Written", cast("Any", writer).write(batches))
-        yield pa.RecordBatch.from_pylist([asdict(written.counts)])
+        yield pa.RecordBatch.from_pylist([{"written": written.to_json()}])
 
-    columns = ", ".join(f"{field.name} bigint" for field in fields(Counts))
-    rows = cast("Any", frame).mapInArrow(write, columns).collect()  # mapInArrow has no full types
-    return Counts.total(Counts(**row.asDict()) for row in rows)
+    rows = cast("Any", frame).mapInArrow(write, "written string").collect()  # mapInArrow has no full types
+    return [Written.from_json(row["written"]) for row in rows]
+
+
+def write_counted(frame: DataFrame, writer: DataSourceArrowWriter) -> Counts:
+    """Write a frame as the sink does, and return the counts of all tasks, each as its last attempt saw them."""
+    return Counts.total(part.counts for part in write_parts(frame, writer))

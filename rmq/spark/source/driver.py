@@ -25,6 +25,7 @@ from rmq.spark.options import TRIGGER_DELAY_MS, Options
 from rmq.spark.slots import PIECE, QuerySlots, queue_topic
 from rmq.spark.source.batches import Batch, share
 from rmq.spark.source.commits import CommitReceiver
+from rmq.spark.source.figures import QueryFigures, Reporter
 from rmq.spark.source.gathering import Gathering
 from rmq.spark.source.waiting import Waiting
 
@@ -47,7 +48,7 @@ class QueryDriver:
         options: Those of the query.
 
     Attributes:
-        behind: What is not in the batches planned so far: messages due (`behind`), in store, and in other hands.
+        figures: What it reports.
     """
 
     def __init__(self, options: Options) -> None:
@@ -80,7 +81,10 @@ class QueryDriver:
         self._commits: CommitReceiver | None = None
         self._stopping = threading.Event()
         self._keeper: threading.Thread | None = None
-        self.behind = {"behind": 0, "backlog": 0, "in_flight": 0}
+        self.figures = QueryFigures(self.topic)
+        self._reporter: Reporter | None = None
+        self._planned = False
+        self._again = 0
 
     def begin(self, batch: Batch, *, known: bool) -> Driver:
         """Return what names this driver to Redis; the first time, shut out the query's earlier drivers.
@@ -102,6 +106,9 @@ class QueryDriver:
             log.warning("%s; going on, since failOnDataLoss is false", text)
         self._driver = Driver(batch.query, entered.generation)
         self._acked = entered.acked
+        if self._reporter is None:
+            query = batch.query
+            self._reporter = Reporter(self._renewing, self.topic.name, lambda: self.figures.report(query))
         return self._driver
 
     def ack(self, batch: Batch) -> None:
@@ -112,7 +119,7 @@ class QueryDriver:
             FencedError: Workers under ZooKeeper have come to own the topic; they get the batch once more.
             DriverReplacedError: Another driver runs the query.
         """
-        with self._acking:
+        with self._acking, self.figures.time.counted():
             self._ack(batch)
 
     def _ack(self, batch: Batch) -> None:
@@ -136,12 +143,14 @@ class QueryDriver:
                 for slot, quota in batch.quotas.items():
                     missing = max(0, quota - settled.found.get(slot, 0))
                     self._target[slot] = self._target.get(slot, 0) + missing
+            self.figures.settled(batch.seq, settled, again=self._again == batch.seq)
             self._suspect(batch, settled.put_back)
         self._slots.settle(driver, batch.seq, NO_CHUNK, "ack")
         self._acked = self._settled = batch.seq
         with self._lock:  # only now: until it is acked, the leases of what is left must not run out
             if self._open is not None and self._open.seq <= batch.seq:
                 self._open = None
+                self.figures.kept(None)
 
     def committed(self, batch: Batch) -> None:
         """Ack a batch, unless that is done: Spark may tell late, and again after a restart."""
@@ -184,13 +193,8 @@ class QueryDriver:
         """
         if self._target is None and not self._waiting.is_over(patience_s):
             return {}
-        try:
-            self._slots.tidy()
-        except FencedError as error:
-            raise self._owned(error) from error
-        except ReplyLostError:
-            pass  # what it settles, it settles; the next trigger sweeps the rest
-        due = self._due()
+        with self.figures.time.counted():
+            due = self._swept()
         if self._target is not None:
             return {slot: min(number, self._target.get(slot, 0)) for slot, number in due.items()}
         if not any(due.values()):
@@ -206,8 +210,19 @@ class QueryDriver:
         if self._target is not None:
             self._target = {slot: left - quotas.get(slot, 0) for slot, left in self._target.items()}
         for name in ("behind", "backlog"):
-            self.behind[name] -= sum(quotas.values())
+            self.figures.behind[name] -= sum(quotas.values())
+        self._planned = self._planned or bool(quotas)
         return quotas
+
+    def _swept(self) -> dict[int, int]:
+        """Sweep all slots, and return what is due in each."""
+        try:
+            self._slots.tidy()
+        except FencedError as error:
+            raise self._owned(error) from error
+        except ReplyLostError:
+            pass  # what it settles, it settles; the next trigger sweeps the rest
+        return self._due()
 
     @property
     def wary(self) -> bool:
@@ -232,6 +247,10 @@ class QueryDriver:
                 topic=self.topic.name,
             )
         with self._lock:
+            if self._open is None or self._open.seq != batch.seq:
+                self._again = 0 if self._planned else batch.seq
+                self._planned = False
+                self.figures.kept(monotonic_s())
             self._open = batch
             if self._keeper is None:
                 self._keeper = threading.Thread(target=self._keep, name="rmq-spark-leases", daemon=True)
@@ -246,6 +265,8 @@ class QueryDriver:
         if self._commits is not None:
             self._commits.close()
         self._waiting.close()
+        if self._reporter is not None:
+            self._reporter.close()
         self._connections.close()
         self._renewing.close()
 
@@ -273,7 +294,7 @@ class QueryDriver:
 
     def _due(self) -> dict[int, int]:
         stats = self._inspection.stats()
-        self.behind = {"behind": stats.due_now, "backlog": stats.backlog, "in_flight": stats.in_flight}
+        self.figures.behind = {"behind": stats.due_now, "backlog": stats.backlog, "in_flight": stats.in_flight}
         return {slot.slot: 0 if slot.paused else slot.due_now for slot in stats.slots}
 
     def _keep(self) -> None:
@@ -300,8 +321,12 @@ class QueryDriver:
         chunks = list(batch.chunks())
         # half of the time between two rounds: a server that is slow may take the rest
         self._breath_s = self.topic.lease_s / 6 / (len(chunks) / PIECE + 1)
+        began_s = monotonic_s()
         try:
             lost = self._renewals.settle(driver, batch.seq, chunks, "renew").lost
+            with self._lock:
+                if self._open is batch:
+                    self.figures.kept(began_s)
         except RmqError as error:
             log.warning("batch %d of topic %s: leases not renewed: %s", batch.seq, self.topic.name, error)
             return not isinstance(error, RedisUnavailableError)

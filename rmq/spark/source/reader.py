@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, cast
@@ -19,16 +19,20 @@ from pyspark.sql.types import StructType
 
 from rmq._model.scores import ages_for
 from rmq._model.topics import Topic
+from rmq._slots.spark_queries import SparkQueries
 from rmq._transport.connections import Connections
 from rmq._transport.dispatch import Dispatch
+from rmq.errors import RmqError
 from rmq.spark.arrow import pa, pc, spark_types
 from rmq.spark.calls import Chunk, Reading, read
 from rmq.spark.options import Options, check_source
+from rmq.spark.redis_time import RedisTime
 from rmq.spark.schema import MORE
 from rmq.spark.selection import more_of, parts_of
 from rmq.spark.sends import sends_of
 from rmq.spark.source.batches import Batch, Part, cut, default_replays
 from rmq.spark.source.driver import QueryDriver
+from rmq.spark.source.figures import ROLE
 
 TOGETHER, BATCH_BYTES = 4, 8 << 20
 """Chunks are put together into one record batch: so many, or until they have more bytes than this."""
@@ -78,8 +82,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._query().freeze()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return, for Spark's progress report, the topic and what is left behind the batches planned so far."""
-        return None if self._driver is None else {"topic": self._driver.topic.name, **self._driver.behind}
+        """Return, for Spark's progress report, the topic, what the query has done, and what it has left."""
+        return None if self._driver is None else self._driver.figures.progress()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """Return the parts of the batch that ends at `end`; from now on its leases are kept."""
@@ -99,11 +103,15 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Claim, or claim again, one part of a batch, a chunk at a time."""
         partition = cast(BatchPartition, partition)
+        time = RedisTime()
         with closing(self._options.connections()) as connections:
-            for chunks in _chunks(connections, partition):
+            for chunks in _chunks(connections, partition, time):
                 batch = to_arrow(self._schema, partition.topic, chunks)
                 if batch.num_rows:
                     yield batch
+            with suppress(RmqError):  # figures are no reason to fail
+                reports = SparkQueries(connections, partition.topic.name)
+                reports.add_time(ROLE, partition.reading.driver.query, time.seconds)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Ack what Spark has committed, where the next `latestOffset` has not done so."""
@@ -120,7 +128,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._driver
 
 
-def _chunks(connections: Connections, partition: BatchPartition) -> Iterator[list[tuple[int, Chunk]]]:
+def _chunks(connections: Connections, partition: BatchPartition, time: RedisTime) -> Iterator[list[tuple[int, Chunk]]]:
     """Read a partition's chunks, each with its slot, some together; the next one is on its way meanwhile.
 
     Only one: Redis works off what one client has sent without a break, and a chunk takes it some milliseconds.
@@ -135,7 +143,8 @@ def _chunks(connections: Connections, partition: BatchPartition) -> Iterator[lis
         found: list[tuple[int, Chunk]] = []
         size = 0
         for number, (slot, *_) in enumerate(parts):
-            (chunk,) = under_way.results()
+            with time.counted():
+                (chunk,) = under_way.results()
             if number + 1 < len(parts):
                 under_way = ask(number + 1)
             if isinstance(chunk, Exception):

@@ -1,0 +1,101 @@
+"""The reports of Spark's queries on a topic, as they are kept in Redis."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from rmq._model.display import shown
+from rmq._model.schema import PassedOver
+from rmq._model.spark_queries import KEEP_S, MOST_QUERIES, SparkQuery
+from rmq._scripts.keys import spark_queries_key
+from rmq._transport.call import plain
+from rmq._transport.connections import Connections
+from rmq.errors import UnreadableDocumentError
+
+_TIME = b"us:"
+"""Begins the field of the time that tasks of a query have waited for Redis, in microseconds."""
+
+
+class SparkQueries:
+    """Reads and writes the reports about one topic.
+
+    Args:
+        connections: Where the topic is.
+        topic: Its name.
+    """
+
+    def __init__(self, connections: Connections, topic: str) -> None:
+        self._connections, self._key = connections, spark_queries_key(topic)
+
+    def read(self) -> list[SparkQuery]:
+        """Return the reports of the last day, sources first; those that cannot be read are logged once."""
+        flat: list[bytes] = self._connections.command("HGETALL", self._key)
+        if not flat:
+            return []
+        now_ms, fields = self._now_ms(), dict(zip(flat[::2], flat[1::2], strict=True))
+        found = [query for field in fields if (query := _query(fields, field, now_ms))]
+        recent = [query for query in found if query.silent_ms < KEEP_S * 1_000]
+        return sorted(recent, key=lambda query: (query.role != "source", query.role, query.name))
+
+    def publish(self, query: SparkQuery) -> None:
+        """Keep a report, with Redis' time, in the place of this query's last one."""
+        query = replace(query, seen_ms=self._now_ms())
+        self._run(("HSET", self._key, _field(query.role, query.name), query.to_json()))
+
+    def add(self, role: str, name: str, batch: int, totals: Mapping[str, int], redis_s: float) -> None:
+        """Add a batch to a query's last report; one that is there already, as after a restart, adds nothing."""
+        before = next((query for query in self.read() if (query.role, query.name) == (role, name)), None)
+        if before is None:
+            self.forget_old()
+            before = SparkQuery(role, name, batch, 0, 0, totals, redis_s)
+        elif before.batch < batch:
+            sums = {event: before.totals.get(event, 0) + number for event, number in totals.items()}
+            before = replace(before, batch=batch, totals=sums, redis_s=before.redis_s + redis_s)
+        self.publish(before)
+
+    def add_time(self, role: str, name: str, redis_s: float) -> None:
+        """Add the time that a task of a query has waited for Redis."""
+        field = _TIME + _field(role, name).encode()
+        self._run(("HINCRBY", self._key, field, max(0, round(redis_s * 1_000_000))))
+
+    def forget_old(self) -> None:
+        """Drop the reports of queries that have reported nothing for a day, and make room for one more."""
+        keys: list[bytes] = self._connections.command("HGETALL", self._key)[::2]
+        kept = sorted(self.read(), key=lambda query: query.silent_ms)[: MOST_QUERIES - 1]
+        known = {_field(query.role, query.name).encode() for query in kept}
+        gone = [key for key in keys if key.removeprefix(_TIME) not in known]
+        if gone:
+            self._connections.command("HDEL", self._key, *gone, key=self._key)
+
+    def _now_ms(self) -> int:
+        seconds, us = self._connections.command("TIME", key=self._key)
+        return int(seconds) * 1_000 + int(us) // 1_000
+
+    def _run(self, command: tuple[Any, ...]) -> None:
+        calls = [plain(*command, key=self._key), plain("EXPIRE", self._key, KEEP_S, key=self._key)]
+        for answer in self._connections.run_many(calls):
+            if isinstance(answer, Exception):
+                raise answer
+
+
+def _field(role: str, name: str) -> str:
+    return f"{role}:{name}"
+
+
+def _query(fields: Mapping[bytes, bytes], field: bytes, now_ms: int) -> SparkQuery | None:
+    if field.startswith(_TIME):
+        return None
+    role, _, name = field.decode(errors="replace").partition(":")
+    try:
+        query = SparkQuery.from_json(fields[field], role, name, now_ms)
+    except UnreadableDocumentError as error:
+        _passed_over.tell(shown(field), error)
+        return None
+    tasks_us = fields.get(_TIME + field, b"0")
+    return replace(query, redis_s=query.redis_s + (int(tasks_us) if tasks_us.isdigit() else 0) / 1_000_000)
+
+
+_passed_over = PassedOver(logging.getLogger("rmq.spark"))

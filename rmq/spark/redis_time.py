@@ -1,0 +1,43 @@
+"""How long calls to Redis take, added up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from rmq._model.times import monotonic_s
+
+
+class RedisTime:
+    """Adds up how long a task, or a driver with its threads, waits for calls to Redis.
+
+    Attributes:
+        seconds: So far.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def counted(self) -> Generator[None]:
+        """Count what is done within."""
+        began_s = monotonic_s()
+        try:
+            yield
+        finally:
+            self._add(monotonic_s() - began_s)
+
+    @contextmanager
+    def left_out(self) -> Generator[None]:
+        """Leave out what is done within, in what is counted."""
+        began_s = monotonic_s()
+        try:
+            yield
+        finally:
+            self._add(began_s - monotonic_s())
+
+    def _add(self, seconds: float) -> None:
+        with self._lock:
+            self.seconds += seconds

@@ -1,0 +1,73 @@
+"""A write that says what became of its rows: Spark's own `save()` returns nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from rmq.spark.options import parse_options
+from rmq.spark.sink.redrive_writer import RedriveWriter
+from rmq.spark.sink.sender import Counts
+from rmq.spark.sink.writer import BatchWriter, write_parts
+
+
+@dataclass(frozen=True, slots=True)
+class SaveResult:
+    """What became of the rows of a write.
+
+    Attributes:
+        rows: Rows of the frame.
+        folded: Of these, folded into another row of their task before they were sent.
+        new: Messages that became an entry of their own.
+        merged: Messages that merged with one in the backlog.
+        skipped: Messages that were sent before, by a task or a job that broke off; of a redrive, those that were gone.
+        bad: Rows put aside, with `badRows=collect`.
+        redis_s: How long all tasks together have waited for calls to Redis, seconds.
+
+    Examples:
+        >>> from rmq.spark import SaveResult
+        >>> SaveResult(rows=5, folded=2, new=2, merged=1).sent
+        3
+    """
+
+    rows: int = 0
+    folded: int = 0
+    new: int = 0
+    merged: int = 0
+    skipped: int = 0
+    bad: int = 0
+    redis_s: float = 0.0
+
+    @property
+    def sent(self) -> int:
+        """Messages that were sent: new and merged ones."""
+        return self.new + self.merged
+
+
+def save(frame: DataFrame, topic: str | None = None, **options: str | float | bool) -> SaveResult:
+    """Write a frame to a topic, as `frame.write.format("rmq")` does with the same options, and return the counts.
+
+    Args:
+        frame: With the columns of a sink.
+        topic: Name of the topic; without it, each row goes to the topic that its column `topic` names.
+        options: Those of the sink, by their names: `url`, `merge`, `txnAppId` and so on.
+
+    Returns:
+        What became of the rows, each task as its last attempt saw it.
+
+    Raises:
+        InvalidValueError: An unknown option, a value that breaks its rule, or columns that do not fit the topic.
+        UnknownTopicError: Nobody has registered the topic, and no option says what it is.
+
+    Guarantee: as `write`: at least once, or once where the topic merges by `merge=`, or with `txnAppId`.
+    """
+    given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    parsed = parse_options(given if topic is None else {**given, "topic": topic})
+    writer = (RedriveWriter if parsed.redrive else BatchWriter)(frame.schema, parsed)
+    parts = write_parts(frame, writer)
+    writer.commit([*parts])
+    total = Counts.total(part.counts for part in parts)
+    return SaveResult(
+        total.rows, total.folded, total.new, total.merged, total.skipped, total.bad, total.redis_us / 1_000_000
+    )

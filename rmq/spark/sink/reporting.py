@@ -1,0 +1,41 @@
+"""What the sinks report of each batch: Spark's progress has no place for the figures of a Python sink."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import asdict
+
+from rmq._slots.spark_queries import SparkQueries
+from rmq.errors import RmqError
+from rmq.spark.options import Options
+from rmq.spark.sink.sender import Counts
+
+log = logging.getLogger("rmq.spark")
+
+REPORT_DEADLINE_S = 2.0
+"""How long a report is tried: the batch is written, and must not wait for it."""
+
+
+def report_batch(options: Options, role: str, name: str, batch: int, topics: Iterable[tuple[str, Counts]]) -> None:
+    """Add a batch that was written to the figures of its query, which the dashboard and Prometheus read.
+
+    Args:
+        options: Where Redis is.
+        role: `sink` or `write`.
+        name: Identity of the query, or the `txnAppId` of the write.
+        batch: Number of the batch.
+        topics: Topics, each with what a task sent to it.
+    """
+    sums: dict[str, Counts] = {}
+    for topic, counts in topics:
+        sums[topic] = Counts.total([sums.get(topic, Counts()), counts])
+    try:
+        with closing(options.connections(most_s=REPORT_DEADLINE_S)) as connections:
+            for topic, counts in sums.items():
+                totals = asdict(counts)
+                redis_s = totals.pop("redis_us") / 1_000_000
+                SparkQueries(connections, topic).add(role, name, batch, totals, redis_s)
+    except RmqError as error:
+        log.info("batch %d of %s %s is not reported: %s", batch, role, name, error)
