@@ -7,7 +7,7 @@ and forget. Equal values are told apart by a random id in front of the content.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -27,7 +27,7 @@ from rmq._model.reports import reporter
 from rmq._model.times import Duration, duration_ms, monotonic_s, seconds
 from rmq._model.topics import Topic, TopicType
 from rmq._scripts.claiming import MAX_BATCH
-from rmq._sending.producer import Producer
+from rmq._sending.producer import Producer, send_from
 from rmq._slots.slots import SlotWriter
 from rmq.client import RmqClient
 from rmq.errors import RmqError
@@ -42,6 +42,10 @@ YEAR_MS = 365 * 86_400_000
 ID_BYTES = 12
 """Bytes that tell equal values apart, the last four by a number in `offer_many`. Else they are random: of a billion
 values in a queue two are the same once in 10^11 queues."""
+
+
+Source = Callable[[Callable[[], None]], Iterable[tuple[Payload, Duration]]]
+"""Returns values and their delays; gets what waits for the calls under way."""
 
 
 class DelayedQueue:
@@ -120,8 +124,11 @@ class DelayedQueue:
         Guarantee: as `offer`; atomic per call of up to 1,000 values of one slot. Without `merge`, values of a slot that
             are due at the same time come in the order of these pairs.
         """
+        return self._offer_from(lambda _: values)
+
+    def _offer_from(self, source: Source) -> SendResult:
         ids: Iterator[bytes] = repeat(b"") if self._merge else _ids_in_order()
-        return self._producer.send_many(map(_message, values, ids))
+        return send_from(self._producer, lambda collect: map(_message, source(collect), ids), False, False, None)
 
     def take(self, timeout: float | timedelta | None = None) -> bytes:
         """Wait for a value, take it out of the queue for good, and return it.
@@ -301,6 +308,11 @@ class DelayedQueue:
 
     def _value(self, content: bytes) -> bytes:
         return content if self._merge else content[ID_BYTES:]
+
+
+def offer_from(queue: DelayedQueue, source: Source) -> SendResult:
+    """Put what a source returns into a queue, as `offer_many`."""
+    return queue._offer_from(source)  # pyright: ignore[reportPrivateUsage]
 
 
 def _until(timeout: float | timedelta | None) -> float | None:

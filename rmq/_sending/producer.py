@@ -27,6 +27,9 @@ from rmq.errors import (
 MAX_ONCE = 200
 """Most characters in the name of a call."""
 
+Source = Callable[[Callable[[], None]], Iterable[Message]]
+"""Returns messages; gets what waits for the calls under way, for messages that take their time."""
+
 
 class Producer:
     """Sends to one topic. Thread-safe.
@@ -137,15 +140,7 @@ class Producer:
         Guarantee: atomic per call of up to 1,000 messages of one slot. The order within a slot is kept, also where
             calls are refused and repeated; nothing is stored behind a call of its slot that failed.
         """
-        if fold and (outcomes or self.topic.merge is None):
-            why = "outcomes are told message by message" if outcomes else f"topic {self.topic.name} has no merge"
-            raise InvalidValueError(f"fold is {fold!r}, and {why}")
-        name = None if once is None else self._checked(once)
-        stream = Stream(self._connections, self._slots, outcomes, self._blocks, Calls(name, fold))
-        if not self._observers.all:
-            return self._send_stream(stream, messages)
-        with self._observers.sending(self.topic, 0) as trace:
-            return self._send_stream(stream, messages, trace)
+        return self._send_from(lambda _: messages, outcomes, fold, once)
 
     def send_columns(
         self,
@@ -194,6 +189,17 @@ class Producer:
                 rows = Rows(encoded=[self._traced(Encoded(*row), trace) for row in rows.each(self.topic.slots)])
             return _sent(stream, lambda: stream.take_rows(rows))
 
+    def _send_from(self, source: Source, outcomes: bool, fold: bool, once: str | None) -> SendResult:
+        if fold and (outcomes or self.topic.merge is None):
+            why = "outcomes are told message by message" if outcomes else f"topic {self.topic.name} has no merge"
+            raise InvalidValueError(f"fold is {fold!r}, and {why}")
+        name = None if once is None else self._checked(once)
+        stream = Stream(self._connections, self._slots, outcomes, self._blocks, Calls(name, fold))
+        if not self._observers.all:
+            return self._send_stream(stream, source(stream.collect))
+        with self._observers.sending(self.topic, 0) as trace:
+            return self._send_stream(stream, source(stream.collect), trace)
+
     def _traced(self, encoded: Encoded, trace: str) -> Encoded:
         """Return a message with the trace context before its body; an entry of a stream has none."""
         if not trace or self.topic.type is TopicType.STREAM:
@@ -207,6 +213,11 @@ class Producer:
         if trace:
             encode_row = lambda message: self._traced(encode(self.topic, message), trace)  # noqa: E731
         return _sent(stream, lambda: stream.take(messages, encode_row))
+
+
+def send_from(producer: Producer, source: Source, outcomes: bool, fold: bool, once: str | None) -> SendResult:
+    """Send what a source returns, as `send_many`."""
+    return producer._send_from(source, outcomes, fold, once)  # pyright: ignore[reportPrivateUsage]
 
 
 def _sent(stream: Stream, take: Callable[[], None]) -> SendResult:

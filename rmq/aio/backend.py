@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from rmq._io.backend import Condition, Event, Job, Lock
 from rmq._io.wire import Wire
@@ -89,6 +89,37 @@ class EventLoop:
 def gate() -> Lock:
     """Return what lets `MOST_CALLS` in at once: each needs a connection while it is under way."""
     return _Lock(False, MOST_CALLS)
+
+
+class Place:
+    """A place of a gate, which its holder may leave for a while.
+
+    Args:
+        gate: The gate.
+    """
+
+    def __init__(self, gate: Lock) -> None:
+        self._gate = gate
+        self._held = False
+
+    def take(self) -> None:
+        """Wait for a place, and take it."""
+        self._held = self._gate.acquire()
+
+    def leave(self) -> None:
+        """Let another one in."""
+        self._held = False
+        self._gate.release()
+
+    def __enter__(self) -> Self:
+        self.take()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        if self._held:
+            self.leave()
 
 
 def _wait_for_wires(

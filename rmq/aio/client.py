@@ -55,6 +55,17 @@ class Opened:
         """Run a method of the plain client."""
         return await self.tasks.run(method, self.plain, *args, **kwargs)
 
+    async def run_in_turn(
+        self, method: Callable[Concatenate[PlainClient, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a method of the plain client once few enough others are under way."""
+
+        def run() -> T:
+            with self.tasks.client_gate:
+                return method(self.plain, *args, **kwargs)
+
+        return await self.tasks.run(run)
+
     def checked(self) -> Self:
         """Refuse another event loop: connections belong to the one that made them."""
         if asyncio.get_running_loop() is not self._loop:
@@ -272,7 +283,7 @@ class RmqClient(Closing):
         await asyncio.shield(asyncio.ensure_future(opened.close()))
 
     async def _run(self, method: Callable[Concatenate[PlainClient, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await (await self._open()).run(method, *args, **kwargs)
+        return await (await self._open()).run_in_turn(method, *args, **kwargs)
 
     async def _run_faced(
         self,
@@ -282,7 +293,7 @@ class RmqClient(Closing):
         **kwargs: P.kwargs,
     ) -> FaceT:
         opened = await self._open()
-        return face(await opened.run(method, *args, **kwargs), opened.tasks)
+        return face(await opened.run_in_turn(method, *args, **kwargs), opened.tasks)
 
     async def _open(self) -> Opened:
         if self._opened is not None:
@@ -292,6 +303,6 @@ class RmqClient(Closing):
         self._opening = self._opening or asyncio.Lock()
         async with self._opening:
             if self._opened is None:
-                loop, tasks = EventLoop(), Tasks(gate())
+                loop, tasks = EventLoop(), Tasks(gate)
                 self._opened = Opened(await tasks.run(self._new_plain, loop), tasks, loop)
         return self._opened

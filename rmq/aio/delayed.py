@@ -14,6 +14,7 @@ from rmq._model.messages import Payload
 from rmq._model.replies import SendResult
 from rmq._model.times import Duration
 from rmq._model.topics import Topic
+from rmq.aio.backend import Place
 from rmq.aio.client import Opened, RmqClient
 from rmq.aio.facades import gone_through
 from rmq.aio.mirror import Closing, awaited, each
@@ -74,8 +75,15 @@ class DelayedQueue(Closing):
         self, values: Iterable[tuple[Payload, Duration]] | AsyncIterable[tuple[Payload, Duration]]
     ) -> SendResult:
         """Put any number of values into the queue; see `rmq.DelayedQueue.offer_many`. Takes an async iterable, too."""
-        plain_values = gone_through(values) if isinstance(values, AsyncIterable) else values
-        return await self._run(plain.DelayedQueue.offer_many, plain_values)
+        queue, opened = await self._open()
+
+        def offer() -> SendResult:
+            with Place(opened.tasks.bulk_gates[queue.topic.name]) as place:
+                if isinstance(values, AsyncIterable):
+                    return plain.offer_from(queue, partial(gone_through, values, place))
+                return queue.offer_many(values)
+
+        return await opened.tasks.run(offer)
 
     async def take(self, timeout: float | timedelta | None = None) -> bytes:
         """Wait for a value, take it out of the queue for good, and return it; see `rmq.DelayedQueue.take`.
@@ -152,7 +160,12 @@ class DelayedQueue(Closing):
         self, method: Callable[Concatenate[plain.DelayedQueue, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         queue, opened = await self._open()
-        return await opened.tasks.run(method, queue, *args, **kwargs)
+
+        def run() -> T:
+            with opened.tasks.send_gates[queue.topic.name]:
+                return method(queue, *args, **kwargs)
+
+        return await opened.tasks.run(run)
 
     async def _finish(
         self,

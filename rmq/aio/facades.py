@@ -7,7 +7,7 @@ import builtins
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from rmq._admin import control as plain_control
 from rmq._admin import dead_letters as plain_dead
@@ -25,11 +25,13 @@ from rmq._model.replies import SendResult
 from rmq._model.typed import PayloadT
 from rmq._model.whereabouts import DeadMessage
 from rmq._sending import producer as plain_producer
-from rmq.aio.backend import gate
+from rmq._sending.producer import send_from
+from rmq.aio.backend import Place
 from rmq.aio.delivery import Delivery, DeliveryColumns, faced_all, plain_all
 from rmq.aio.greenlets import Tasks, wait
 from rmq.aio.mirror import Closing, Mirror, TopicMirror, awaited, each, iterated
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -38,7 +40,8 @@ class Producer(TopicMirror[plain_producer.Producer]):
 
     def __init__(self, plain: plain_producer.Producer, tasks: Tasks) -> None:
         super().__init__(plain, tasks)
-        self._gate = gate()
+        name = plain.topic.name
+        self._gate, self._bulk_gate = tasks.send_gates[name], tasks.bulk_gates[name]
 
     async def send(self, message: Message, *, once: str | None = None) -> SendResult:
         """Send one message; see `Producer.send`. Of many at once 64 are under way, the others wait."""
@@ -60,16 +63,33 @@ class Producer(TopicMirror[plain_producer.Producer]):
             fold: Fold messages of one content before they are sent.
             once: A name for this call: one of that name within an hour of it changes nothing.
 
-        Guarantee: other tasks run at each trip to Redis, at the latest after 20,000 messages.
+        Guarantee: other tasks run at each trip to Redis, at the latest after 20,000 messages. Of many calls for a topic
+            at once, 64 are under way, the others wait. A call that waits for its async iterable is not among them.
         """
-        plain = gone_through(messages) if isinstance(messages, AsyncIterable) else messages
-        return await self._tasks.run(self._plain.send_many, plain, outcomes=outcomes, fold=fold, once=once)
+        return await self._tasks.run(self._send_many, messages, outcomes, fold, once)
 
     send_columns = awaited(plain_producer.Producer.send_columns)
+
+    async def _run(
+        self, method: Callable[Concatenate[plain_producer.Producer, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        def run() -> T:
+            with self._bulk_gate:
+                return method(self._plain, *args, **kwargs)
+
+        return await self._tasks.run(run)
 
     def _send(self, message: Message, once: str | None) -> SendResult:
         with self._gate:
             return self._plain.send(message, once=once)
+
+    def _send_many(
+        self, messages: Iterable[Message] | AsyncIterable[Message], outcomes: bool, fold: bool, once: str | None
+    ) -> SendResult:
+        with Place(self._bulk_gate) as place:
+            if isinstance(messages, AsyncIterable):
+                return send_from(self._plain, partial(gone_through, messages, place), outcomes, fold, once)
+            return self._plain.send_many(messages, outcomes=outcomes, fold=fold, once=once)
 
 
 class Consumer(Closing, TopicMirror[plain_consumer.Consumer[Any]], Generic[PayloadT]):
@@ -242,14 +262,24 @@ class StreamTopic(TopicMirror[plain_stream.StreamTopic]):
         return each(self._tasks, await self._tasks.run(self._plain.tail, start, timeout, slots))
 
 
-def gone_through(messages: AsyncIterable[T]) -> Iterator[T]:
-    """Yield in plain logic what an async iterable yields."""
+def gone_through(messages: AsyncIterable[T], place: Place, collect: Callable[[], None]) -> Iterator[T]:
+    """Yield in plain logic what an async iterable yields.
+
+    Args:
+        messages: The iterable. It may wait for hours, or for another call that needs a place.
+        place: Left while the iterable is waited for.
+        collect: Waits for the calls under way, so that no connection is taken meanwhile.
+    """
     entries = aiter(messages)
     while True:
+        collect()
+        place.leave()
         try:
             message = wait(anext(entries))
         except StopAsyncIteration:
+            place.take()
             return
+        place.take()
         yield message
 
 

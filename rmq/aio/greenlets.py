@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
 from typing import Any, ParamSpec, TypeVar, cast
 
 from rmq._io.backend import Lock
@@ -126,11 +126,18 @@ class Tasks:
     """The tasks of one client; it waits for them before it closes.
 
     Args:
-        gate: Held while the outcome of a single delivery is sent; a lock for plain logic.
+        new_gate: Makes what lets so many calls in at once as may have connections under way.
+
+    Attributes:
+        gate: Held while the outcome of a single delivery is sent.
+        client_gate: Held while a call of the client itself is under way, such as the making of a producer.
+        send_gates: By topic, held while a single message is sent.
+        bulk_gates: By topic, held while many messages are sent.
     """
 
-    def __init__(self, gate: Lock | None = None) -> None:
-        self.gate = nullcontext() if gate is None else gate
+    def __init__(self, new_gate: Callable[[], Lock]) -> None:
+        self.gate, self.client_gate = new_gate(), new_gate()
+        self.send_gates, self.bulk_gates = defaultdict[str, Lock](new_gate), defaultdict[str, Lock](new_gate)
         self._finishing: dict[asyncio.Task[Any], Driver] = {}
         self._ending = False
 

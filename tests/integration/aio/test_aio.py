@@ -18,6 +18,7 @@ from rmq import ImmediateRetry, PriorityMessage, RangeMergeMessage, SendResult, 
 from rmq._io.wire import Wire
 from rmq._model.figures import TopicStats
 from rmq.aio import DelayedQueue, Delivery, DeliveryColumns, RmqClient
+from rmq.aio.backend import gate
 from rmq.aio.greenlets import Tasks
 from rmq.aio.wire import async_wire_factory
 from rmq.errors import ClientClosedError, InvalidValueError, RmqError, TopicMismatchError
@@ -80,7 +81,7 @@ def test_a_cancellation_counts_in_whichever_turn_of_the_loop_a_connection_is_bei
     async def cancelled_after(turns: int) -> bool:
         """Cancel all that runs after so many turns; return whether the connection was made before."""
         wires: list[Wire] = []
-        task = asyncio.create_task(Tasks().run(connecting, wires))
+        task = asyncio.create_task(Tasks(gate).run(connecting, wires))
         for _ in range(turns):
             await asyncio.sleep(0)
         made = task.done()
@@ -331,6 +332,67 @@ async def test_a_thousand_calls_at_once_share_some_connections(
                     got += await consumer.poll(1_000, timeout=1.0)
             assert all(await asyncio.gather(*(delivery.ack() for delivery in got)))
             assert (await stats_of(client, topic)).total("acked") == 1_000
+        assert proxy.accepted <= 70
+
+
+@in_a_loop
+async def test_many_calls_of_many_messages_at_once_share_some_connections(
+    redis_server: RedisServer, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    with Proxy(redis_server.port) as proxy:
+        async with RmqClient(proxy.url) as client:
+
+            async def send(call: int) -> None:
+                producer = await client.producer(topic)  # one for each call, as in a handler of requests
+                if call % 2:
+                    await producer.send_columns([f"m{call}-{i}" for i in range(20)], priorities=1)
+                else:
+                    await producer.send_many(PriorityMessage(f"m{call}-{i}", 100) for i in range(20))
+
+            await asyncio.gather(*(send(call) for call in range(500)))
+            assert (await stats_of(client, topic)).backlog == 10_000
+        assert proxy.accepted <= 140
+
+
+@in_a_loop
+async def test_many_offers_at_once_share_some_connections(redis_server: RedisServer, topic_name: str) -> None:
+    with Proxy(redis_server.port) as proxy:
+        async with RmqClient(proxy.url) as client, DelayedQueue(client, topic_name) as queue:
+            await asyncio.gather(*(queue.offer(f"v{i}", 0) for i in range(500)))
+            await asyncio.gather(*(queue.offer_many([(f"w{i}", 0), (f"x{i}", 0)]) for i in range(500)))
+            assert await queue.size() == 1_500
+        assert proxy.accepted <= 140
+
+
+@in_a_loop
+async def test_calls_that_wait_for_their_iterable_hold_up_no_others(
+    redis_server: RedisServer, make_topic: MakeTopic
+) -> None:
+    """Also where it waits for one of those others, or the call is cancelled while it waits."""
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    sent, arrived = asyncio.Event(), 0
+
+    async def waiting(call: int) -> AsyncIterator[PriorityMessage]:
+        for i in range(3_000):  # so many that calls are under way
+            yield PriorityMessage(f"a{call}-{i}", 100)
+        nonlocal arrived
+        arrived += 1
+        await sent.wait()
+        yield PriorityMessage(f"b{call}", 100)
+
+    with Proxy(redis_server.port) as proxy:
+        async with RmqClient(proxy.url) as client:
+            producer = await client.producer(topic)
+            tasks = [asyncio.create_task(producer.send_many(waiting(call))) for call in range(80)]
+            await until(lambda: arrived == 80, 60)
+            for task in tasks[:70]:
+                task.cancel()
+            await asyncio.gather(*tasks[:70], return_exceptions=True)
+            async with asyncio.timeout(60):
+                await asyncio.gather(*(producer.send_many([PriorityMessage(f"c{i}", 100)]) for i in range(200)))
+            sent.set()
+            assert [result.accepted for result in await asyncio.gather(*tasks[70:])] == [3_001] * 10
         assert proxy.accepted <= 70
 
 
