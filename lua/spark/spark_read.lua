@@ -53,6 +53,7 @@
 -- @include chunk_state
 -- @include share_of
 -- @include replay_chunk
+-- @include refused_field
 
 -- How many of flat items have a copy of their body, and these copies.
 local function copies_of(slot, items)
@@ -161,6 +162,7 @@ if not chunk then
   end
 elseif not mine then
   chunk.replays = chunk.replays + 1
+  redis.call('HDEL', slot.query, refused_field(field))
   local share = share_of(chunk, size - limit + chunk.claimed, max_replays)
   left_out, buried = replay_chunk(slot, chunk, share, before, now_ms, stamp, max_retries, totals)
   left_out = left_out + forgotten

@@ -8,7 +8,10 @@
 -- KEYS[6]  query       HASH  generation, acked, chunks
 -- KEYS[7]  query_body  HASH  content -> body as it was claimed
 -- KEYS[8]  retry       ZSET  content -> retry score; read only
--- KEYS[9]  held?       HASH  content -> record in flight; only where the topic merges
+-- KEYS[9]  dead        ZSET  content -> time of death, ms
+-- KEYS[10] reason      HASH  content -> why it died, JSON
+-- KEYS[11] dead_body   HASH  content -> body of the dead
+-- KEYS[12] held?       HASH  content -> record in flight; only where the topic merges
 -- ARGV[1]  generation  of the query's driver
 -- ARGV[2]  seq         number of the batch, from 1
 -- ARGV[3]  chunk       number of the chunk in this slot's part of the batch; -1: none, only the mark is set
@@ -16,8 +19,9 @@
 -- ARGV[5]  keep_s      seconds for which an unused record is kept
 -- ARGV[6]  lease_ms    ms
 -- ARGV[7]  keep_first  '1': a send that merges leaves the message as it is; else '0'
--- Returns: { acked or renewed, no longer ours, put back to store by the last replay }; all 0 for a chunk that was never
---   read or is acked already
+-- ARGV[8]  max_retries 0 to 999
+-- Returns: { acked or renewed, no longer ours, put back to store by the last replay, refused }; all 0 for a chunk that
+--   was never read or is acked already
 -- Errors: RMQ_FENCED stored_epoch; RMQ_DRIVER generation of a newer driver; RMQ_ACKED seq where a later batch is acked;
 --   nothing was written
 -- Complexity: O(n log N)
@@ -25,6 +29,7 @@
 --   leaves its mark, so that no late reader of the batch claims new messages in its name. An ack also takes what a
 --   sweep has put back since, as long as nothing else has come of it, see committed_elsewhere. A renewal finds what the
 --   chunk holds by the stamp of its claims, which no other claim of the slot has: it does not read the chunk's list.
+--   What the query has refused is not acked: it dies or waits for a retry. Where others hold it by now, it stays there.
 -- @include count
 -- @include write_totals
 -- @include read_clock
@@ -39,10 +44,12 @@
 -- @include chunk_state
 -- @include held_in_chunk
 -- @include committed_elsewhere
+-- @include read_refused
+-- @include settle_refused
 
 local slot = {
   store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], error = KEYS[5], query = KEYS[6],
-  query_body = KEYS[7], retry = KEYS[8], held = KEYS[9],
+  query_body = KEYS[7], retry = KEYS[8], dead = KEYS[9], reason = KEYS[10], dead_body = KEYS[11], held = KEYS[12],
 }
 local generation, seq, field = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[2] .. ':' .. ARGV[3]
 local acking, keep_s, lease_ms, keep_first = ARGV[4] == 'ack', ARGV[5], tonumber(ARGV[6]), ARGV[7] == '1'
@@ -59,8 +66,11 @@ end
 if refusal then
   return refusal
 end
-for _, zset in ipairs({ slot.store, slot.prepare, slot.retry }) do
+for _, zset in ipairs({ slot.store, slot.prepare, slot.retry, slot.dead }) do
   redis.call('ZCARD', zset)
+end
+for _, hash in ipairs({ slot.reason, slot.dead_body }) do
+  redis.call('HLEN', hash)
 end
 local has_bodies, has_errors = redis.call('HLEN', slot.body) > 0, redis.call('HLEN', slot.error) > 0
 local has_copies = redis.call('HLEN', slot.query_body) > 0
@@ -68,6 +78,7 @@ if slot.held then
   redis.call('HLEN', slot.held)
 end
 local stamp, number, put_back, held, lost = read_state(slot.query, field)
+local refused = acking and read_refused(slot.query, field)
 
 begin_write(slot)
 if acking then
@@ -81,9 +92,13 @@ end
 
 local function ack_chunk()
   local chunk = read_chunk(slot.query, field)
-  local _, names = held_in_chunk(slot, chunk)
+  local _, names, left = held_in_chunk(slot, chunk)
+  local totals, all, contents, ended = {}, #chunk.items / 2, contents_of(chunk.items), 0
+  if refused then
+    names, ended = settle_refused(slot, names, left, refused, tonumber(ARGV[8]), now_ms, totals)
+    chunk = without_refused(chunk, refused)
+  end
   local swept = has_errors and committed_elsewhere(slot, chunk, names, lost, keep_first) or {}
-  local totals, all = {}, #chunk.items / 2
   if #names > 0 then
     count(totals, 'acked', redis.call('ZREM', slot.prepare, unpack(names)))
     if has_errors then
@@ -100,22 +115,22 @@ local function ack_chunk()
     forget_unused(slot, swept)
   end
   if has_copies and all > 0 then
-    redis.call('HDEL', slot.query_body, unpack(contents_of(chunk.items)))
+    redis.call('HDEL', slot.query_body, unpack(contents))
   end
-  redis.call('HDEL', slot.query, field, state_field(field))
+  redis.call('HDEL', slot.query, field, state_field(field), refused_field(field))
   write_totals(slot.meta, totals)
   local done = #names + #swept
-  return { whole(done), whole(all - done), whole(chunk.put_back or 0) }
+  return { whole(done), whole(all - done - ended), whole(chunk.put_back or 0), whole(ended) }
 end
 
-if acking and stamp and not (has_bodies or has_errors or has_copies or slot.held)
+if acking and stamp and not (refused or has_bodies or has_errors or has_copies or slot.held)
   and claims_between('ZCOUNT') == number then
   write_totals(slot.meta, { acked = claims_between('ZREMRANGEBYSCORE') })
   redis.call('HDEL', slot.query, field, state_field(field))
-  return { whole(number), '0', whole(put_back) }
+  return { whole(number), '0', whole(put_back), '0' }
 end
 if redis.call('HEXISTS', slot.query, field) == 0 then
-  return { '0', '0', '0' }
+  return { '0', '0', '0', '0' }
 end
 if acking then
   return ack_chunk()
@@ -148,4 +163,4 @@ if still > 0 then
 end
 redis.call('EXPIRE', slot.query, keep_s)
 redis.call('EXPIRE', slot.query_body, keep_s)
-return { whole(still), whole(number - still), whole(put_back or 0) }
+return { whole(still), whole(number - still), whole(put_back or 0), '0' }

@@ -20,9 +20,22 @@ if tuple(int(part) for part in _pyspark.__version__.split(".")[:2]) < (4, 2):
 
 from rmq.spark.datasource import RmqDataSource
 from rmq.spark.folding import merged, with_slot
+from rmq.spark.refusal_calls import Refused
+from rmq.spark.refusing import refuse, refuse_rows
 from rmq.spark.saving import SaveResult, save
 from rmq.spark.session import open_session, register
 
-__all__ = ["RmqDataSource", "SaveResult", "merged", "open_session", "register", "save", "with_slot"]
+__all__ = [
+    "Refused",
+    "RmqDataSource",
+    "SaveResult",
+    "merged",
+    "open_session",
+    "refuse",
+    "refuse_rows",
+    "register",
+    "save",
+    "with_slot",
+]
 
 del _pyarrow, _pyspark

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
@@ -22,7 +22,7 @@ def _refused(error: type[RmqError], text: str) -> Callable[[Call[Any], Sequence[
     return lambda call, words: error(f"{call.place}: {text.format(*words)}", topic=call.topic, slot=call.slot)
 
 
-_REFUSALS = {
+REFUSALS = {
     "RMQ_ACKED": _refused(
         BatchAckedError,
         "this query's batches are acked up to {}; a reader of an earlier batch comes too late, or works from an old "
@@ -43,7 +43,9 @@ _REFUSALS = {
         "failOnLeaseLost to false to go on without them",
     ),
 }
-_ENTER, _READ, _SETTLE = Bound("spark_enter"), Bound("spark_read", _REFUSALS), Bound("spark_settle", _REFUSALS)
+"""Errors of the scripts of queries."""
+
+_ENTER, _READ, _SETTLE = Bound("spark_enter"), Bound("spark_read", REFUSALS), Bound("spark_settle", REFUSALS)
 _SCAN = Bound("spark_scan")
 
 CHUNK = MAX_BATCH
@@ -59,6 +61,19 @@ class Driver:
 
     query: str
     generation: int
+
+
+class Claim(NamedTuple):
+    """The claims of a chunk of a batch, as one of its drivers has read them."""
+
+    driver: Driver
+    seq: int
+    chunk: int
+
+    @property
+    def text(self) -> str:
+        """The value of the column `claim`."""
+        return f"{self.driver.query}:{self.driver.generation}:{self.seq}:{self.chunk}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +122,7 @@ class Chunk:
         scores: Their store scores.
         bodies: Their bodies, `None` for one that has none; `None` where no message has one, or none was asked for.
         traces: The trace contexts that came with them, as the bodies; empty for one that has none.
+        claim: What names this read of the chunk in its rows, see `Claim`.
     """
 
     claimed: int
@@ -116,6 +132,7 @@ class Chunk:
     scores: list[int]
     bodies: list[bytes | None] | None
     traces: list[str] | None = None
+    claim: str = field(default="", compare=False)
 
     @property
     def size_bytes(self) -> int:
@@ -124,11 +141,12 @@ class Chunk:
 
 
 class Settled(NamedTuple):
-    """How many messages of a chunk were acked or renewed, taken by others, and put back to store by its last replay."""
+    """How many messages of a chunk were acked or renewed, taken by others, put back by its last replay, and refused."""
 
     done: int
     lost: int
     put_back: int = 0
+    refused: int = 0
 
 
 class Page(NamedTuple):
@@ -249,11 +267,13 @@ def read(topic: Topic, reading: Reading, slot: int, chunk: int, limit: int, befo
         bodies=int(reading.bodies),
     )
 
+    claim = Claim(reading.driver, reading.seq, chunk)
+
     def parse(reply: list[Any]) -> Chunk:
         claimed, left_out, buried, items, bodies = reply
         scores, sent = list(map(score_of, items[1::2])), list(map(unwrap, bodies))
         said = ([body for body, _ in sent], [trace for _, trace in sent]) if sent else (None, None)
-        return Chunk(int(claimed), int(left_out), int(buried), items[::2], scores, *said)
+        return Chunk(int(claimed), int(left_out), int(buried), items[::2], scores, *said, claim.text)
 
     own = query_keys(topic.name, slot, reading.driver.query)
     return _READ.call(topic, slot, parse, args, query=own.query, query_body=own.body)
@@ -275,6 +295,7 @@ def settle(
         keep_s=KEEP_S,
         lease_ms=topic.lease_ms,
         keep_first=int(topic.type is TopicType.RANGE_MERGE),
+        max_retries=topic.max_retries,
     )
     own = query_keys(topic.name, slot, driver.query)
     return _SETTLE.call(topic, slot, parse, args, query=own.query, query_body=own.body)

@@ -69,6 +69,8 @@ class RmqDataSource(DataSource):
         check_read(self._parsed)
         check_schema(self._parsed.queue, schema)
         check_chosen(self._parsed, schema)
+        if "claim" in schema.names:
+            raise InvalidValueError("column claim is of readStream only: a batch read claims nothing")
         return (PruningReader if self._parsed.pushdown else RmqReader)(schema, self._parsed)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

@@ -85,6 +85,7 @@ _MORE = (
     StructField("attempt", IntegerType(), True),
     StructField("sent", TimestampType(), True),
     StructField("trace", StringType(), True),
+    StructField("claim", StringType(), True),
 )
 
 
@@ -93,8 +94,9 @@ MORE = frozenset(field.name for field in _MORE)
 
 
 def more_columns(queue: str) -> tuple[StructField, ...]:
-    """Return the columns that a read has where they are asked for: all but `attempt` also of the dead."""
-    return tuple(field for field in _MORE if queue != "dead" or field.name != "attempt")
+    """Return the columns that a read has where they are asked for; `claim` is of `readStream`, so of the backlog."""
+    missing = {"dead": ("attempt", "claim"), "backlog": ()}.get(queue, ("claim",))
+    return tuple(field for field in _MORE if field.name not in missing)
 
 
 def entry_columns(*, grouped: bool) -> StructType:

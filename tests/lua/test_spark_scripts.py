@@ -19,17 +19,20 @@ from rmq._scripts.keys import QueryKeys, query_keys
 from rmq._transport.call import Call
 from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError, FencedError, ScriptFailedError
 from rmq.spark import calls as spark_calls
-from rmq.spark.calls import Chunk, Driver, Entered, Reading, Settled
+from rmq.spark.calls import Chunk, Claim, Driver, Entered, Reading, Settled
+from rmq.spark.refusal_calls import How, refuse_contents
 from tests.conftest import MakeSlot
 from tests.lua.test_foreign_types import WRITES, commands_of
 from tests.support.servers import RedisServer
 from tests.support.slots import SlotState, SlotUnderTest, scripts_under_test, scripts_with_fake_clock
 
 FIRST, SECOND = Driver("q1", 1), Driver("q1", 2)
+BURY = How(None, "ValueError", "bad price")
 SCRIPTS: dict[str, Callable[[Topic], Call[Any]]] = {
     "spark_enter": lambda topic: spark_calls.enter(topic, "q1"),
     "spark_read": lambda topic: spark_calls.read(topic, Reading(SECOND, 1, 10, 0, True), 0, 0, 10),
     "spark_scan": lambda topic: spark_calls.read_place(topic, 0, "dead", "scan", "0", 10),
+    "spark_refuse": lambda topic: refuse_contents(topic, 0, Claim(SECOND, 1, 0), BURY, [b"a"]),
     "spark_settle": lambda topic: spark_calls.settle(topic, 0, SECOND, 1, 0, "ack"),
 }
 
@@ -622,4 +625,4 @@ def test_a_chunk_without_bodies_is_the_same_chunk(make_slot: MakeSlot) -> None:
         (b"a", 1_001, b"body"),
         (b"b", 1_000, None),
     )
-    assert ack(slot) == (2, 0, 0)
+    assert ack(slot) == Settled(2, 0)

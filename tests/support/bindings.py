@@ -12,6 +12,7 @@ MODULES = [
     *(path for path in sorted((ROOT / "_scripts").glob("*.py")) if path.stem != "binding"),
     ROOT / "spark" / "calls.py",
     ROOT / "spark" / "marks.py",
+    ROOT / "spark" / "refusal_calls.py",
 ]
 """The modules that build calls of scripts."""
 

@@ -183,6 +183,8 @@ def to_arrow(schema: StructType, topic: Topic, chunks: Sequence[tuple[int, Chunk
     else:
         sends = sends_of(chain.from_iterable(bodies))
         columns |= {name: pa.array(sends[name], form.field(name).type) for name in sends if name in names}
+    if "claim" in names:
+        columns["claim"] = _joined([pa.repeat(chunk.claim, len(chunk.contents)) for _, chunk in chunks])
     if not names.isdisjoint(MORE):
         traces = [trace for _, chunk in chunks for trace in chunk.traces or [None] * len(chunk.contents)]
         more = more_of(names, topic, "store", scores.to_pylist(), traces, sends)

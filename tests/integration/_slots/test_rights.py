@@ -33,6 +33,7 @@ from rmq.errors import RmqError, ScriptFailedError
 from rmq.spark import calls
 from rmq.spark.calls import Driver, Reading
 from rmq.spark.marks import Mark, send_once
+from rmq.spark.refusal_calls import How, refuse_contents
 from tests.support.dashboard import served as dashboard
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -181,7 +182,10 @@ def test_a_querys_batches_are_read_and_sent_under_the_documented_rights(client: 
     assert run(calls.read(topic, Reading(driver, 1, 10, 9, True), 0, 0, 10)).claimed == 5
     assert run(calls.settle(topic, 0, driver, 1, 0, "renew")).done == 5
     assert len(run(calls.read_place(topic, 0, "prepare", "scan", "0", 10)).rows) == 5
-    assert run(calls.settle(topic, 0, driver, 1, 0, "ack")).done == 5
+    claim, how = calls.Claim(driver, 1, 0), How(None, "", "bad")
+    assert run(refuse_contents(topic, 0, claim, how, [b"m0"])).noted == 1
+    assert run(refuse_contents(topic, 0, claim, How(1, "", "later"), [b"m1"])).noted == 1
+    assert run(calls.settle(topic, 0, driver, 1, 0, "ack")) == (3, 0, 0, 2)
     messages = [Encoded(0, b"new", 100, None)]
     mark = Mark("q1", 1, 0, 60).of(0, messages)
     assert run(send_once(topic, 0, messages, mark)).new == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from rmq._model.messages import Encoded
 from rmq._scripts.keys import query_keys, slot_keys
 from rmq._slots.slots import SlotWriter
 from rmq.errors import InvalidValueError
+from rmq.spark import Refused, refuse_rows
 from rmq.spark.batch_reader import RmqReader
 from rmq.spark.datasource import RmqDataSource
 from rmq.spark.source.batches import Batch
@@ -195,3 +197,50 @@ def test_columns_and_a_schema_must_not_differ(redis_url: str, sender: RmqClient,
     for reader in (source.reader, source.streamReader):
         with pytest.raises(InvalidValueError, match=r"columns names slot, and schema\(\) is without it"):
             reader(schema)
+
+
+def test_rows_are_refused_where_they_are(
+    redis_url: str, redis_client: redis.Redis, sender: RmqClient, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    sender.producer(topic).send_many(PriorityMessage(f"m{n}", 1_000) for n in range(40))
+    stream = Stream(redis_url, topic, columns="*, claim")
+    rows = stream.rows()
+    assert refuse_rows(rows[:7], ValueError("bad price"), url=redis_url) == Refused(7, 0)
+    text = [{**row, "content": row["content"].decode()} for row in rows[7:10]]
+    assert refuse_rows(text, "not now", delay=timedelta(hours=1), url=redis_url) == Refused(3, 0)
+    assert refuse_rows([{**rows[0], "content": b"other"}], url=redis_url) == Refused(0, 1)
+    assert refuse_rows([], url=redis_url) == Refused(0, 0)
+    assert [{**row, "claim": ""} for row in stream.rows()] == [{**row, "claim": ""} for row in rows]
+    stream.end(redis_client, topic)
+    stats = sender.inspect(topic).stats()
+    assert (stats.dead, stats.waiting, stats.total("acked"), stats.unaccounted) == (7, 3, 30, 0)
+    dead = {(each.content, each.error_type, each.error_message) for each in sender.dead(topic).list()}
+    assert dead == {(row["content"], "ValueError", "bad price") for row in rows[:7]}
+    assert sender.inspect(topic).find(rows[7]["content"]).failure is not None
+
+
+@pytest.mark.parametrize(
+    ("row", "delay", "message"),
+    [
+        ({"claim": None}, None, "a row that is refused has no claim"),
+        ({"claim": "mine"}, None, "claim is 'mine'; it must be the column claim of readStream"),
+        ({}, 0, "delay is 0; it must be more than 0, or left out"),
+        ({}, -1, "delay is -1; it must lie between 0 and 100 years"),
+    ],
+)
+def test_what_cannot_be_refused(
+    redis_url: str, sender: RmqClient, make_topic: MakeTopic, row: dict[str, Any], delay: int | None, message: str
+) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    sender.producer(topic)
+    whole = {"topic": topic.name, "slot": 0, "content": b"a", "claim": f"{'a' * 32}:1:1:0"} | row
+    with pytest.raises(InvalidValueError, match=message):
+        refuse_rows([whole], delay=delay, url=redis_url)
+
+
+def test_a_batch_read_has_no_claims(redis_url: str, sender: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    sender.producer(topic)
+    with pytest.raises(InvalidValueError, match="column claim is of readStream only: a batch read claims nothing"):
+        read(redis_url, topic, columns="content, claim")

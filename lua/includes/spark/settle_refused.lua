@@ -1,0 +1,40 @@
+-- Ends those messages of a committed chunk that its query has refused: they die, or wait for their retry, as after a
+-- nack. `left`: the retries left of each of `names`, or of all. Returns the names that were not refused, and how many
+-- were.
+-- @include count
+local function settle_refused(slot, names, left, refused, max_retries, now_ms, totals)
+  -- @include bury
+  -- @include failure_of
+  -- @include record_failure
+  -- @include roll_back
+  local others = {}
+  for n, content in ipairs(names) do
+    local how = refused.hows[refused.of[content] or 0]
+    if not how then
+      others[#others + 1] = content
+    else
+      local still = type(left) == 'number' and left or left[n]
+      local failure = failure_of(slot, content, still == max_retries, now_ms, how[3], how[4])
+      if how[1] == 'bury' or still == 0 then
+        bury(slot, content, failure, max_retries - still + 1, now_ms, totals)
+      else
+        record_failure(slot, content, failure)
+        roll_back(slot, content, still, now_ms + how[2], now_ms, totals)
+      end
+    end
+  end
+  return others, #names - #others
+end
+
+-- The chunk as it would be without what was refused: of that nothing counts as committed, wherever it is by now.
+local function without_refused(chunk, refused)
+  local kept = { second = chunk.second, put_back = chunk.put_back, items = {}, left = {} }
+  for n = 1, #chunk.items / 2 do
+    local content = chunk.items[2 * n - 1]
+    if not refused.of[content] then
+      kept.items[#kept.items + 1], kept.items[#kept.items + 2] = content, chunk.items[2 * n]
+      kept.left[#kept.items / 2] = type(chunk.left) == 'number' and chunk.left or chunk.left[n]
+    end
+  end
+  return kept
+end
