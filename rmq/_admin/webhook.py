@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -20,18 +21,22 @@ from rmq.errors import InvalidValueError, WebhookError
 
 SIGNATURE = "X-RMQ-Signature"
 
+_ADDRESS = re.compile(r"[!-~]+")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t -~\x80-\xff]*")
+
 
 class Webhook:
     """Posts dead messages as JSON to an address: what `on_dead` of the dead letters can call.
 
     Args:
-        url: `http://` or `https://`; redirects are not followed.
+        url: `http://` or `https://`, without a user and a password; redirects are not followed.
         secret: Signs each post: the header `X-RMQ-Signature` is `sha256=` and the HMAC-SHA256 of the post's bytes.
         headers: Further headers, such as `Authorization`.
         timeout_s: How long to wait for the connection, and for each part of the answer; from 1 ms.
 
     Raises:
-        InvalidValueError: The address or the time cannot be used.
+        InvalidValueError: The address, a header or the time cannot be used. The text has no secrets.
 
     Guarantee: a status from 200 to 299 counts as told; all others are tried again. Bodies are not posted.
 
@@ -56,6 +61,15 @@ class Webhook:
             raise InvalidValueError("the webhook's address is no URL: http:// or https:// with a host") from None
         if not usable:
             raise InvalidValueError("the webhook's address must be http:// or https:// with a host")
+        if not _ADDRESS.fullmatch(url):  # `http.client` would show it in its error
+            raise InvalidValueError(
+                "the webhook's address has a space, or a character that is not ASCII: encode it as %20"
+            )
+        if "@" in parts.netloc:  # `http.client` would take them for a part of the host
+            raise InvalidValueError(
+                "the webhook's address has a user or a password: give them as headers={'Authorization': ...}"
+            )
+        _check_headers(headers or {})
         check_day("timeout_s", timeout_s, 0.001)
         self._url, self._secret, self._timeout_s = url, secret, timeout_s
         self._headers = dict(headers or {})
@@ -81,11 +95,24 @@ class Webhook:
         except urllib.error.HTTPError as error:
             with error:
                 raise WebhookError(f"{self._shown} answered with status {error.code}") from None
-        except (OSError, HTTPException, ValueError) as error:
+        except OSError as error:
             raise WebhookError(f"{self._shown} cannot be told: {error}") from error
+        except (HTTPException, ValueError) as error:  # their texts may name a header, or a part of the address
+            raise WebhookError(f"{self._shown} cannot be told: {type(error).__name__}") from None
 
     def __repr__(self) -> str:
         return f"<Webhook to {self._shown}>"
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    """Refuse headers that cannot be sent; name the header where its name can be one, and never its value."""
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name):
+            raise InvalidValueError("one of the webhook's headers has no name of letters, digits and hyphens")
+        if not _HEADER_VALUE.fullmatch(value):
+            raise InvalidValueError(
+                f"of the webhook's headers {name} has a character that none may have: strip line ends"
+            )
 
 
 def document(dead: DeadMessage) -> dict[str, Any]:

@@ -241,6 +241,45 @@ def test_other_addresses_are_refused(url: str) -> None:
         Webhook(url)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://host/s3cret token",
+        "http://host/?t=s3cret\n",
+        "http://host/s3cr\xe9t",
+        "http://u:s3cret@host/",
+        "http://s3cret@host/",
+    ],
+)
+def test_an_address_that_cannot_be_posted_to_is_refused_without_its_secrets(url: str) -> None:
+    """`http.client` would name a part of the address in its error, and look up the password as a host."""
+    with pytest.raises(InvalidValueError, match="webhook's address") as refused:
+        Webhook(url)
+    assert "s3cr" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("Authorization", "Bearer s3cret\n"), ("Token", "s3cret\u20ac"), ("s3cret:", "1"), ("s3 cret", "1")],
+)
+def test_a_header_that_cannot_be_sent_is_refused_without_its_value(name: str, value: str) -> None:
+    with pytest.raises(InvalidValueError, match="of the webhook's headers") as refused:
+        Webhook("http://host/", headers={name: value})
+    assert value not in str(refused.value)
+
+
+def test_a_webhook_does_not_repeat_what_the_library_below_says(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise ValueError("s3cret")
+
+    hook = Webhook(receiver.url)
+    monkeypatch.setattr("urllib.request.OpenerDirector.open", fail)
+    with pytest.raises(WebhookError, match=r"^http://127.0.0.1 cannot be told: ValueError$"):
+        hook([DeadMessage("t", 0, b"a", None, 1, "E", "m", 1, 1, 1)])
+
+
 def test_the_pause_after_failures_grows_to_a_bound() -> None:
     assert Teller.pause_s(5.0, 0) == 5.0
     assert Teller.pause_s(5.0, 1) == 10.0
