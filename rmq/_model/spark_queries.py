@@ -32,8 +32,9 @@ class SparkQuery:
         batch: The last batch that it has finished; of a write its last `txnVersion`.
         seen_ms: When it reported, epoch ms. A source does so every 5 s, the others with each batch.
         now_ms: Redis' time of the reading, epoch ms.
-        totals: Of a source, since its driver began: `acked`, `redelivered` and `lost` messages. Of the others, since
-            the first report: `rows`, of these `folded`; `new` and `merged` messages; `skipped` and `bad` rows.
+        totals: Of a source, since its driver began: `acked`, `refused`, `redelivered` and `lost` messages. Of the
+            others, since the first report: `rows`, of these `folded`; `new` and `merged` messages; `skipped` and `bad`
+            rows.
         redis_s: How long its driver and its tasks have waited for calls to Redis, seconds.
         behind: Source: messages that are due and not in a batch yet; else `None`.
         lease_left_s: Source: when it reported, for how long the leases of its batch last without a renewal; `None`

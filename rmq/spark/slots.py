@@ -51,11 +51,13 @@ class SettledBatch(NamedTuple):
         found: Slot -> messages that the batch had claimed there.
         lost: How many others have taken.
         put_back: Slot -> messages that the last replay has put back.
+        refused: How many the query has refused.
     """
 
     found: dict[int, int]
     lost: int
     put_back: dict[int, int]
+    refused: int = 0
 
 
 class QuerySlots:
@@ -79,14 +81,15 @@ class QuerySlots:
             RmqError: The first that a part met; the others are done.
         """
         parts = (spark_calls.settle(self._topic, slot, driver, seq, chunk, verb) for slot, chunk in chunks)
-        lost = 0
+        lost = refused = 0
         found, put_back = dict[int, int](), dict[int, int]()
         for call, settled in self._each(parts, PIECE):
             lost += settled.lost
+            refused += settled.refused
             found[call.slot] = found.get(call.slot, 0) + sum(settled)
             if settled.put_back:
                 put_back[call.slot] = put_back.get(call.slot, 0) + settled.put_back
-        return SettledBatch(found, lost, put_back)
+        return SettledBatch(found, lost, put_back, refused)
 
     def tidy(self) -> None:
         """Sweep what nobody holds any more in all slots, and refuse those that have owners.

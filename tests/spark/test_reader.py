@@ -75,6 +75,7 @@ def test_batches_follow_each_other_and_planning_claims_nothing(spark_client: Rmq
         "backlog": 40,
         "in_flight": 0,
         "acked": 0,
+        "refused": 0,
         "redelivered": 0,
         "lost": 0,
         "lease_left_s": None,
@@ -128,7 +129,7 @@ def test_the_figures_of_a_query_tell_what_a_driver_took_over_and_stand_in_redis(
     second.stop()
     [query] = spark_client.inspect(topic).spark_queries()
     assert (query.role, query.name, query.batch) == ("source", start["qid"], 2)
-    assert query.totals == {"acked": 25, "redelivered": 25, "lost": 0}
+    assert query.totals == {"acked": 25, "refused": 0, "redelivered": 25, "lost": 0}
     assert (query.behind, query.lease_left_s) == (40, None)
     assert query.redis_s > second._query().figures.time.seconds, "the tasks' time is in it, too"
 

@@ -31,7 +31,8 @@ class QueryFigures:
     Attributes:
         behind: What is not in the batches planned so far: messages due (`behind`), in store, and in other hands.
         acked: Messages acked.
-        redelivered: Of these, those of batches that an earlier driver had begun.
+        refused: Messages that the query has refused.
+        redelivered: Of both, those of batches that an earlier driver had begun.
         lost: Messages whose leases ended while their batch ran; others have them, too.
         batch: Number of the last acked batch.
         time: How long the driver has waited for calls to Redis.
@@ -40,7 +41,7 @@ class QueryFigures:
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
         self.behind = {"behind": 0, "backlog": 0, "in_flight": 0}
-        self.acked = self.redelivered = self.lost = self.batch = 0
+        self.acked = self.refused = self.redelivered = self.lost = self.batch = 0
         self.time = RedisTime()
         self._kept_s: float | None = None
 
@@ -50,9 +51,10 @@ class QueryFigures:
 
     def settled(self, batch: int, settled: SettledBatch, *, again: bool) -> None:
         """Note an ack; `again`: of a batch that an earlier driver had begun."""
-        acked = sum(settled.found.values()) - settled.lost - sum(settled.put_back.values())
-        self.acked += acked
-        self.redelivered += acked if again else 0
+        ended = sum(settled.found.values()) - settled.lost - sum(settled.put_back.values())
+        self.acked += ended - settled.refused
+        self.refused += settled.refused
+        self.redelivered += ended if again else 0
         self.lost += settled.lost
         self.batch = batch
 
@@ -62,24 +64,27 @@ class QueryFigures:
         kept_s = self._kept_s
         return None if kept_s is None else max(0.0, self._topic.lease_s - (monotonic_s() - kept_s))
 
+    @property
+    def totals(self) -> dict[str, int]:
+        """Messages since the driver began."""
+        names = ("acked", "refused", "redelivered", "lost")
+        return {name: getattr(self, name) for name in names}
+
     def progress(self) -> dict[str, Any]:
         """Return them for Spark's progress report."""
         left_s = self.lease_left_s
         return {
             "topic": self._topic.name,
             **self.behind,
-            "acked": self.acked,
-            "redelivered": self.redelivered,
-            "lost": self.lost,
+            **self.totals,
             "lease_left_s": None if left_s is None else round(left_s, 1),
             "redis_s": round(self.time.seconds, 3),
         }
 
     def report(self, query: str) -> SparkQuery:
         """Return them as they are kept in Redis."""
-        totals = {"acked": self.acked, "redelivered": self.redelivered, "lost": self.lost}
         own = self.time.seconds, self.behind["behind"], self.lease_left_s
-        return SparkQuery(ROLE, query, self.batch, 0, 0, totals, *own)
+        return SparkQuery(ROLE, query, self.batch, 0, 0, self.totals, *own)
 
 
 class Reporter:

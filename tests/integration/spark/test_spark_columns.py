@@ -215,6 +215,8 @@ def test_rows_are_refused_where_they_are(
     stream.end(redis_client, topic)
     stats = sender.inspect(topic).stats()
     assert (stats.dead, stats.waiting, stats.total("acked"), stats.unaccounted) == (7, 3, 30, 0)
+    [query] = sender.inspect(topic).spark_queries()
+    assert query.totals == {"acked": 30, "refused": 10, "redelivered": 0, "lost": 0}
     dead = {(each.content, each.error_type, each.error_message) for each in sender.dead(topic).list()}
     assert dead == {(row["content"], "ValueError", "bad price") for row in rows[:7]}
     assert sender.inspect(topic).find(rows[7]["content"]).failure is not None
