@@ -43,6 +43,7 @@ from rmq._transport.call import Call
 from rmq.spark import calls as spark_calls
 from rmq.spark.calls import Driver, Reading
 from rmq.spark.marks import Mark, send_once
+from rmq.spark.source import log_calls
 
 MIB = 1_048_576
 FAR = 2**52
@@ -834,6 +835,27 @@ def _stream_range_mixed(place: Place) -> Call[Any]:
 def _stream_stats(place: Place) -> Call[Any]:
     place.pending(100)
     return streams.stats(place.topic, 0)
+
+
+@case("spark_walk", "the most", S)
+def _spark_walk(place: Place) -> Call[Any]:
+    place.client.xgroup_create(place.keys.store, ME.group, "0", mkstream=True)
+    place.entries(MAX_BATCH)
+    return log_calls.walk(place.topic, 0, ME.group, log_calls.Reach("0-0", "+", MAX_BATCH, 1 << 40, True))
+
+
+@case("spark_position", "a slot", S, sizes=False)
+def _spark_position(place: Place) -> Call[Any]:
+    place.client.xgroup_create(place.keys.store, ME.group, "0", mkstream=True)
+    place.entries(MAX_BATCH)
+    return log_calls.position(place.topic, 0, ME.group, "driver")
+
+
+@case("spark_advance", "a slot", S, sizes=False)
+def _spark_advance(place: Place) -> Call[Any]:
+    place.client.xgroup_create(place.keys.store, ME.group, "0", mkstream=True)
+    last = place.entries(MAX_BATCH)[-1]
+    return log_calls.advance(place.topic, 0, ME.group, "driver", last, MAX_BATCH, 0)
 
 
 @case("stream_group", "a slot", S, sizes=False)

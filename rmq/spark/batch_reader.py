@@ -38,6 +38,7 @@ from rmq.spark import entries
 from rmq.spark.arrow import pa, spark_types
 from rmq.spark.calls import BOTH, Page, Parts, place_keys, read_place
 from rmq.spark.entries import GroupStates
+from rmq.spark.option_checks import check_topic
 from rmq.spark.options import Options
 from rmq.spark.schema import check_topic_has, columns_of, entry_columns
 from rmq.spark.selection import more_of, offered, parts_of
@@ -108,7 +109,7 @@ class RmqReader(DataSourceReader):
                         yield to_arrow(self._schema, partition.topic, slot, self._options.queue, page)
 
     def _entries(self, connections: Connections, partition: EntriesPartition) -> Iterator[Any]:
-        topic, group = partition.topic, self._options.group
+        topic, group = partition.topic, self._options.states_of
         for slot, last in partition.lasts:
             states = None if group is None else GroupStates(connections, topic, slot, group)
             for page in entries.pages(connections, topic, slot, self._options.first or "-", last):
@@ -142,30 +143,10 @@ class PruningReader(RmqReader):
         return filters
 
 
-def check_topic(topic: Topic, options: Options) -> None:
-    """Refuse options that a read of this type of topic has no use for.
-
-    Raises:
-        InvalidValueError: It names the option.
-    """
-    stream = topic.type is TopicType.STREAM
-    if stream and options.queue != "backlog":
-        raise InvalidValueError(
-            f"topic {topic.name} is STREAM and has no queue {options.queue}: leave option queue out, and give a group, "
-            "whose columns say which entries are in flight, waiting or dead",
-            topic=topic.name,
-        )
-    for name in ("group", "first", "last"):
-        if not stream and getattr(options, name) is not None:
-            raise InvalidValueError(
-                f"topic {topic.name} is {topic.type.name}; option {name} is for STREAM topics", topic=topic.name
-            )
-
-
 def topic_columns(topic: Topic, options: Options) -> StructType:
     """Return the columns of a read of a topic."""
     if topic.type is TopicType.STREAM:
-        return entry_columns(grouped=options.group is not None)
+        return entry_columns(grouped=options.states_of is not None)
     return columns_of(options.queue, topic.merge)
 
 

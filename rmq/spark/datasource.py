@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from rmq._model.topics import TopicType
 from rmq.errors import InvalidValueError
-from rmq.spark.options import PLAN_S, Options, check_read, parse_options
+from rmq.spark.option_checks import check_batch, check_topic
+from rmq.spark.options import PLAN_S, Options, parse_options
 from rmq.spark.schema import check_schema
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ class RmqDataSource(DataSource):
             UnknownTopicError: Nobody has registered it.
         """
         from rmq._slots.registry import Registry
-        from rmq.spark.batch_reader import check_topic, topic_columns
+        from rmq.spark.batch_reader import topic_columns
         from rmq.spark.selection import chosen
 
         with closing(self._parsed.connections(most_s=PLAN_S)) as connections:
@@ -66,7 +68,7 @@ class RmqDataSource(DataSource):
         from rmq.spark.batch_reader import PruningReader, RmqReader
         from rmq.spark.selection import check_chosen
 
-        check_read(self._parsed)
+        check_batch(self._parsed)
         check_schema(self._parsed.queue, schema)
         check_chosen(self._parsed, schema)
         if "claim" in schema.names:
@@ -74,12 +76,24 @@ class RmqDataSource(DataSource):
         return (PruningReader if self._parsed.pushdown else RmqReader)(schema, self._parsed)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the streaming source."""
+        """Return the streaming source; of a STREAM topic one that follows it as a group.
+
+        Raises:
+            InvalidValueError: An option that the source does not take, or a column that it does not have.
+            UnknownTopicError: Nobody has registered the topic.
+        """
+        from rmq._slots.registry import Registry
         from rmq.spark.selection import check_chosen
+        from rmq.spark.source.log_reader import LogStreamReader
         from rmq.spark.source.reader import RmqStreamReader
 
         check_schema(self._parsed.queue, schema)
         check_chosen(self._parsed, schema)
+        with closing(self._parsed.connections()) as connections:
+            topic = Registry(connections).get(self._parsed.needed_topic())
+        if topic.type is TopicType.STREAM:
+            return LogStreamReader(schema, self._parsed, topic)
+        check_topic(topic, self._parsed)
         return RmqStreamReader(schema, self._parsed)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

@@ -39,6 +39,9 @@ MOST_BYTES = 2**40
 TRIGGER_DELAY_MS = 900_000
 """How long a batch waits for its fewest messages unless told: as long as in Spark's Kafka source."""
 
+LAST_SEQUENCE = 2**64 - 1
+"""The last entry of a millisecond."""
+
 MOST_PARTITIONS = 200
 """Most partitions of a read where no option says how many."""
 
@@ -139,6 +142,16 @@ def _position(text: str, name: str) -> str:
         raise InvalidValueError(f"{name} is {text!r}; {rule}") from None
 
 
+def _start(text: str, name: str) -> str:
+    """Return `new`, `all`, or the id after which a group begins: an id as it is, of a time the last one before it."""
+    if text.lower() in ("new", "all"):
+        return text.lower()
+    found = _position(text, name)
+    if "-" in found:
+        return found
+    return f"{int(found) - 1}-{LAST_SEQUENCE}" if int(found) else "0-0"
+
+
 def _topic_type(text: str, name: str) -> TopicType:
     try:
         return TopicType[text.upper().replace("-", "_")]
@@ -188,7 +201,9 @@ class Options:
     queue: str = _option("queue", _choice("backlog", "inflight", "waiting", "dead"), "backlog", "What a read reads.")
     columns: tuple[str, ...] | None = _option("columns", _columns, None, "Columns of a read; `*`: the usual ones.")
     snapshot: str = _option("snapshot", _choice("scan", "atomic"), "scan", "`atomic` reads each slot at one instant.")
-    group: str | None = _option("group", _group, None, "Group of a STREAM topic.")
+    group: str | None = _option("group", _group, None, "Group as which a query follows a STREAM topic.")
+    start: str = _option("start", _start, "new", "Where a group begins that is new.")
+    states_of: str | None = _option("statesOf", _group, None, "Group of which a read tells what it has done.")
     first: str | None = _option("first", _position, None, "First entry of a read of a STREAM topic: an id or a time.")
     last: str | None = _option("last", _position, None, "Last entry of such a read.")
     atomic_limit: int = _option("atomicLimit", _whole(1, 10_000_000), 100_000, "Most messages of a slot in one read.")
@@ -242,6 +257,19 @@ class Options:
         if not self.topic:
             raise InvalidValueError('option `topic` is missing: .option("topic", "name")')
         return self.topic
+
+    def needed_group(self, topic: Topic) -> str:
+        """Return the group as which a query follows a STREAM topic.
+
+        Raises:
+            InvalidValueError: Not given.
+        """
+        if self.group is None:
+            raise InvalidValueError(
+                f'topic {topic.name} is STREAM: name the group as which the query reads it, .option("group", "name")',
+                topic=topic.name,
+            )
+        return self.group
 
     def connections(self, *, sending: bool = False, most_s: float = math.inf) -> Connections:
         """Return connections, for the caller to close.
@@ -332,35 +360,3 @@ def _url(given: str | None) -> str:
             "RmqClient() in the driver and pass its client.url, or give the address of a server"
         )
     return url
-
-
-_OF_SINKS = frozenset(
-    "type slots durability replicas time_range_ms priority pipeline_depth merge merge_rows idempotent once mark_ttl_s "
-    "txn_app txn_version redrive trust_slot max_rate when_passed bad_rows bad_rows_path".split()
-)
-
-
-def check_read(options: Options) -> None:
-    """Refuse options that would have no effect on a read.
-
-    Raises:
-        InvalidValueError: An option of the sinks, other than by default.
-    """
-    for option in fields(Options):
-        if option.name in _OF_SINKS and getattr(options, option.name) != option.default:
-            name = option.metadata["name"]
-            raise InvalidValueError(f"{name} is an option of the sinks, and a read has no use for it: leave it out")
-
-
-def check_source(options: Options) -> None:
-    """Refuse what the streaming source cannot do.
-
-    Raises:
-        InvalidValueError: An option that it does not take, or the topic is missing.
-    """
-    check_read(options)
-    if options.lease_s is not None:
-        raise InvalidValueError("readStream takes no leaseSeconds: the topic's lease counts, and the driver renews it")
-    if options.queue != "backlog":
-        raise InvalidValueError(f"readStream drains the backlog, not {options.queue}; spark.read reads that")
-    options.needed_topic()

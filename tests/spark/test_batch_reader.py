@@ -144,7 +144,7 @@ def test_a_stream_is_read_with_what_a_group_has_done(spark: SparkSession, spark_
         for delivery in consumer.poll(max_messages=10, timeout=5):
             delivery.ack()
         held = consumer.poll(max_messages=5, timeout=5)
-        frame = frame_of(spark, spark_client, log, group="mail")
+        frame = frame_of(spark, spark_client, log, statesOf="mail")
         states = {row["state"]: row["count"] for row in frame.groupBy("state").count().collect()}
         assert states == {"acked": 10, "in_flight": len(held), "unread": 90 - len(held)}
     plain = frame_of(spark, spark_client, log)

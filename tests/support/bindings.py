@@ -13,6 +13,7 @@ MODULES = [
     ROOT / "spark" / "calls.py",
     ROOT / "spark" / "marks.py",
     ROOT / "spark" / "refusal_calls.py",
+    ROOT / "spark" / "source" / "log_calls.py",
 ]
 """The modules that build calls of scripts."""
 

@@ -27,12 +27,9 @@ from rmq.spark.source.batches import Batch, share
 from rmq.spark.source.commits import CommitReceiver
 from rmq.spark.source.figures import QueryFigures, Reporter
 from rmq.spark.source.gathering import Gathering
-from rmq.spark.source.waiting import Waiting
+from rmq.spark.source.waiting import IDLE_S, Waiting
 
 log = logging.getLogger("rmq.spark")
-
-IDLE_S = 0.2
-"""How long a trigger waits for something to do where nothing is due: a query with several sources is held up by it."""
 
 RENEW_DEADLINE_S = 1.0
 """How long a renewal is repeated: the next round comes soon, and the other servers' leases can't wait."""
@@ -56,7 +53,7 @@ class QueryDriver:
         with ExitStack() as undo:
             undo.callback(self._connections.close)  # nobody has this driver to close it
             try:
-                self.topic = queue_topic(self._connections, name, "readStream drains the other three types")
+                self.topic = queue_topic(self._connections, name, "it is read as a group, by LogStreamReader")
             except UnknownTopicError as error:
                 raise UnknownTopicError(f"{error}; send to it before a query reads it", topic=name) from None
             undo.pop_all()

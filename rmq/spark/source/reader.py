@@ -25,7 +25,8 @@ from rmq._transport.dispatch import Dispatch
 from rmq.errors import RmqError
 from rmq.spark.arrow import pa, pc, spark_types
 from rmq.spark.calls import Chunk, Reading, read
-from rmq.spark.options import Options, check_source
+from rmq.spark.option_checks import check_source
+from rmq.spark.options import Options
 from rmq.spark.redis_time import RedisTime
 from rmq.spark.schema import MORE
 from rmq.spark.selection import more_of, parts_of

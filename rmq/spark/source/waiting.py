@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 
 from rmq._claiming.claim_round import PATIENCE_S
@@ -9,8 +11,12 @@ from rmq._claiming.wake_hints import HintReader
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
 from rmq._scripts import claiming
+from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import RmqError
+
+IDLE_S = 0.2
+"""How long a trigger waits for something to do where nothing is due: a query with several sources is held up by it."""
 
 LOOK_EVERY_S = 1.0
 """A hint may get lost: so some slots are looked at that often, all in turn."""
@@ -31,16 +37,21 @@ MOST_SLOTS = 256
 """Slots in one script call."""
 
 
+Look = Callable[[Sequence[int]], Call[tuple[int, list[int]]]]
+
+
 class Waiting:
     """Hears of sends, and knows when what was sent before is due. For one thread.
 
     Args:
         connections: Where the topic is.
         topic: The registered definition.
+        look: Builds the question when each of some slots has something to do; by default for what is in store.
     """
 
-    def __init__(self, connections: Connections, topic: Topic) -> None:
+    def __init__(self, connections: Connections, topic: Topic, look: Look | None = None) -> None:
         self._connections, self._topic = connections, topic
+        self._look_call = look or partial(claiming.look, topic)
         self._hints = HintReader(connections, topic.name, range(topic.slots))
         self._resting = False
         self._due_s: dict[int, float] = {}
@@ -118,7 +129,7 @@ class Waiting:
         self._look_s = monotonic_s() + LOOK_EVERY_S
         size = 1 if self._connections.apart else MOST_SLOTS
         parts = [slots[first : first + size] for first in range(0, len(slots), size)]
-        answers = self._connections.run_many([claiming.look(self._topic, part) for part in parts], PATIENCE_S)
+        answers = self._connections.run_many([self._look_call(part) for part in parts], PATIENCE_S)
         asked_s = monotonic_s()
         for part, answer in zip(parts, answers, strict=True):
             if isinstance(answer, RmqError):

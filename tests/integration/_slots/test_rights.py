@@ -28,12 +28,14 @@ from rmq._model.deliveries import Delivery
 from rmq._model.messages import Encoded
 from rmq._model.replies import ControlResult
 from rmq._model.retry import ImmediateRetry
+from rmq._scripts import streams
 from rmq._transport.script_library import default_scripts
 from rmq.errors import RmqError, ScriptFailedError
 from rmq.spark import calls
 from rmq.spark.calls import Driver, Reading
 from rmq.spark.marks import Mark, send_once
 from rmq.spark.refusal_calls import How, refuse_contents
+from rmq.spark.source import log_calls
 from tests.support.dashboard import served as dashboard
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -189,6 +191,19 @@ def test_a_querys_batches_are_read_and_sent_under_the_documented_rights(client: 
     messages = [Encoded(0, b"new", 100, None)]
     mark = Mark("q1", 1, 0, 60).of(0, messages)
     assert run(send_once(topic, 0, messages, mark)).new == 1
+
+
+def test_a_query_follows_a_stream_under_the_documented_rights() -> None:
+    with served(documented()) as client:
+        log = Topic("shop.spark.log", TopicType.STREAM)
+        client.producer(log).send_many(StreamMessage(f"e{n}") for n in range(5))
+        connections, topic = client._registered(log)
+        run = connections.run
+        assert run(streams.join(topic, 0, "files", "all"))
+        assert run(log_calls.position(topic, 0, "files", "driver")).sent == 5
+        walked = run(log_calls.walk(topic, 0, "files", log_calls.Reach("0-0", "+", 10, 1_000, True)))
+        assert (walked.number, walked.more) == (5, False)
+        assert run(log_calls.advance(topic, 0, "files", "driver", walked.last, 5, 0))
 
 
 def test_the_dashboard_shows_all_under_the_documented_rights() -> None:

@@ -82,7 +82,7 @@ def test_each_entry_tells_what_a_group_has_done_with_it(redis_url: str, sender: 
                     delivery.bury("bad")
                 case _:
                     pass
-        rows = read(redis_url, log, group="mail")
+        rows = read(redis_url, log, statesOf="mail")
         found = {row["content"].decode(): row for row in rows}
         assert len(rows) == 40
         assert {text: row["state"] for text, row in found.items()} == {
@@ -92,7 +92,7 @@ def test_each_entry_tells_what_a_group_has_done_with_it(redis_url: str, sender: 
             held = row["state"] == "in_flight"
             assert (row["consumer"], row["deliveries"]) == (("me", 1) if held else (None, row["deliveries"]))
             assert (row["idle_ms"] is None) == (row["state"] not in ("in_flight", "waiting"))
-    assert {row["state"] for row in read(redis_url, log, "state", group="nobody")} == {"unread"}
+    assert {row["state"] for row in read(redis_url, log, "state", statesOf="nobody")} == {"unread"}
 
 
 def test_copies_for_one_group_are_not_for_others(redis_url: str, sender: RmqClient, log: Topic) -> None:
@@ -104,8 +104,8 @@ def test_copies_for_one_group_are_not_for_others(redis_url: str, sender: RmqClie
     sender.stream(log).delete(entry.id, slot=entry.slot)
     assert sender.stream(log).dead("mail").redrive()
     assert [row["only_group"] for row in read(redis_url, log, "only_group")] == ["mail"]
-    assert len(read(redis_url, log, "id", group="mail")) == 1
-    assert read(redis_url, log, "id", group="other") == []
+    assert len(read(redis_url, log, "id", statesOf="mail")) == 1
+    assert read(redis_url, log, "id", statesOf="other") == []
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_copies_for_one_group_are_not_for_others(redis_url: str, sender: RmqClie
         ({"queue": "dead"}, "is STREAM and has no queue dead"),
         ({"first": "yesterday"}, "first is 'yesterday'; it must be an entry's id"),
         ({"last": "2026-11-20"}, "a time with its zone"),
-        ({"group": "a:b"}, "group 'a:b' must be"),
+        ({"statesOf": "a:b"}, "group 'a:b' must be"),
     ],
 )
 def test_what_a_stream_cannot_be_asked(redis_url: str, log: Topic, options: dict[str, str], message: str) -> None:
@@ -122,7 +122,7 @@ def test_what_a_stream_cannot_be_asked(redis_url: str, log: Topic, options: dict
         RmqDataSource({"url": redis_url, "topic": log.name, **options}).schema()
 
 
-@pytest.mark.parametrize("name", ["group", "first", "last"])
+@pytest.mark.parametrize("name", ["group", "start", "statesOf", "first", "last"])
 def test_other_topics_have_no_ranges(redis_url: str, sender: RmqClient, make_topic: MakeTopic, name: str) -> None:
     topic = make_topic(TopicType.PRIORITY)
     sender.producer(topic)
@@ -133,4 +133,4 @@ def test_other_topics_have_no_ranges(redis_url: str, sender: RmqClient, make_top
 def test_columns_of_other_types_are_named(redis_url: str, log: Topic) -> None:
     options = parse_options({"url": redis_url, "topic": log.name})
     with pytest.raises(InvalidValueError, match="column state is not one of a read of topic"):
-        RmqReader(topic_columns(log, parse_options({"url": redis_url, "group": "g"})), options).partitions()
+        RmqReader(topic_columns(log, parse_options({"url": redis_url, "statesOf": "g"})), options).partitions()

@@ -1,0 +1,251 @@
+"""The driver's side of a query that follows a STREAM topic: plans ranges of ids, moves its group on Spark's commits."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Iterable, Mapping
+from math import inf
+
+from rmq._model.entries import id_key
+from rmq._model.topics import Topic
+from rmq._scripts import streams
+from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH
+from rmq._slots.each import call_each
+from rmq._transport.call import Call
+from rmq.errors import BatchAckedError, BatchError, RmqError
+from rmq.spark.options import Options
+from rmq.spark.slots import PIECE
+from rmq.spark.source import log_calls
+from rmq.spark.source.commits import CommitReceiver
+from rmq.spark.source.log_batches import LogBatch, Span, shares
+from rmq.spark.source.log_calls import Reach, Standing, Walked
+from rmq.spark.source.waiting import IDLE_S, Waiting
+
+log = logging.getLogger("rmq.spark")
+
+
+class LogDriver:
+    """Plans and commits the batches of one query that follows a STREAM topic.
+
+    Args:
+        options: Those of the query; they name a group.
+        topic: The registered definition.
+    """
+
+    def __init__(self, options: Options, topic: Topic) -> None:
+        self.topic, self.group = topic, options.needed_group(topic)
+        self._connections, self._options = options.connections(), options
+        self._waiting = Waiting(self._connections, topic, lambda slots: streams.look(topic, slots, self.group))
+        self._token = uuid.uuid4().hex
+        self._standing: dict[int, Standing] = {}
+        self._target: dict[int, Standing] | None = None
+        self._lag: dict[int, int | None] = {}
+        self._acked = 0
+        self._open: LogBatch | None = None
+        self._lock = threading.RLock()
+        self._commits: CommitReceiver | None = None
+
+    @property
+    def behind(self) -> int | None:
+        """Entries that are not in the batches planned so far; `None` where that is not known."""
+        lags = list(self._lag.values())
+        return None if None in lags else sum(lag or 0 for lag in lags)
+
+    def begin(self, batch: LogBatch) -> None:
+        """Enter the group on all slots, and make it where it is new; earlier drivers can commit nothing any more.
+
+        Raises:
+            InvalidValueError: The group has consumers.
+            BatchAckedError: The group stands beyond the batch: the checkpoint is an old copy.
+            BatchError: The group is gone, or the checkpoint is of another topic or group.
+        """
+        if self._standing:
+            return
+        self._check_checkpoint(batch)
+        standing = self._enter(range(self.topic.slots))
+        gone = [slot for slot, each in standing.items() if not each.position]
+        if gone and batch.seq > 0:
+            self._lost(f"group {self.group}, whose checkpoint is at batch {batch.seq}, is gone from {len(gone)} slots")
+        if gone:
+            starts = {slot: batch.ends.get(slot, self._options.start) for slot in gone}
+            starts |= {slot: span.after for slot, span in batch.spans.items()}  # this batch may not be committed yet
+            call_each(self._connections, gone, lambda slot: streams.join(self.topic, slot, self.group, starts[slot]))
+            standing |= self._enter(gone)
+        for slot, end in batch.ends.items():
+            if id_key(standing[slot].position) > id_key(end):
+                raise self._ahead(slot, standing[slot].position, end)
+        self._standing, self._acked = standing, 0
+
+    def _check_checkpoint(self, batch: LogBatch) -> None:
+        if (batch.topic, batch.group) != (self.topic.name, self.group):
+            raise BatchError(
+                f"this checkpoint is of topic {batch.topic} and group {batch.group}, and the options name topic "
+                f"{self.topic.name} and group {self.group}: give each query a checkpoint of its own",
+                topic=self.topic.name,
+            )
+        if batch.ends and len(batch.ends) != self.topic.slots:
+            raise BatchError(
+                f"topic {self.topic.name} has {self.topic.slots} slots, and had {len(batch.ends)} when this checkpoint "
+                "was written: begin with a new checkpoint and a new group",
+                topic=self.topic.name,
+            )
+
+    def _ahead(self, slot: int, position: str, end: str) -> BatchAckedError:
+        return BatchAckedError(
+            f"group {self.group} of topic {self.topic.name} stands in slot {slot} at {position}, beyond {end}, where "
+            "this query has committed: its checkpoint is an old copy, or others consume as this group",
+            topic=self.topic.name,
+            slot=slot,
+        )
+
+    def ack(self, batch: LogBatch) -> None:
+        """Move the group to the end of a batch that Spark has committed. Safe to repeat.
+
+        Raises:
+            DriverReplacedError: Another driver follows the topic as this group.
+        """
+        with self._lock:
+            self.begin(batch)
+            if batch.seq <= self._acked:
+                return
+
+            def build(slot: int) -> Call[bool]:
+                missing = batch.spans[slot].missing if slot in batch.spans else 0
+                end, read = batch.ends[slot], batch.reads[slot]
+                return log_calls.advance(self.topic, slot, self.group, self._token, end, read, missing)
+
+            # the first time all slots: a failover may have put some back
+            call_each(self._connections, list(batch.ends if self._acked == 0 else batch.spans), build)
+            self._acked = batch.seq
+            if self._open is not None and self._open.seq <= batch.seq:
+                self._open = None
+
+    def _committed(self, seq: int) -> None:
+        with self._lock:
+            batch = self._open
+            if batch is None or batch.seq != seq:
+                return
+            try:
+                self.ack(batch)
+            except RmqError as error:
+                log.info("batch %d of topic %s is noted with the next trigger: %s", seq, self.topic.name, error)
+
+    def plan(self, last: LogBatch, limit: int | None) -> LogBatch | None:
+        """Return the batch after `last`, of up to `limit` entries; `None` where there is nothing.
+
+        Where there was nothing the last time, it waits a little for something to come, and asks Redis only then.
+
+        Raises:
+            BatchError: Entries were trimmed or deleted before the query has read them.
+        """
+        if self._target is None and not self._waiting.is_over(IDLE_S):
+            return None
+        before = {
+            slot: (last.ends.get(slot, each.position), last.reads.get(slot, each.read))
+            for slot, each in self._standing.items()
+        }
+        ends, spans = self._walk(before, limit, last.seq)
+        if not ends:
+            if self._target is None:
+                self._waiting.rest()
+            return None
+        return last.next(before, ends, spans)
+
+    def freeze(self) -> None:
+        """Take what is there now as all there is: for a query that ends with what is available."""
+        self._target = self._enter(range(self.topic.slots))
+
+    def open(self, batch: LogBatch) -> None:
+        """Note which batch runs: Spark may tell of its commit."""
+        with self._lock:
+            self.begin(batch)
+            self._open = batch
+            if self._commits is None:
+                self._commits = CommitReceiver(batch.query, self._committed)
+
+    def close(self) -> None:
+        """Stop listening. The group stays where it is."""
+        if self._commits is not None:
+            self._commits.close()
+        self._waiting.close()
+        self._connections.close()
+
+    def _enter(self, slots: Iterable[int]) -> dict[int, Standing]:
+        named = list(slots)
+        calls = call_each(
+            self._connections, named, lambda slot: log_calls.position(self.topic, slot, self.group, self._token)
+        )
+        return dict(zip(named, calls, strict=True))
+
+    def _walk(
+        self, before: Mapping[int, tuple[str, int]], limit: int | None, seq: int
+    ) -> tuple[dict[int, str], dict[int, Span]]:
+        """Return by slot the id of the last entry of the next batch, and what the batch has of the slot."""
+        after = {slot: end for slot, (end, _) in before.items()}
+        ends, numbers, missing = dict[int, str](), dict.fromkeys(after, 0), dict[int, int]()
+        left, bytes_left = inf if limit is None else limit, self._options.max_bytes or inf
+        # with each batch another slot is the first, where not all have room
+        active = sorted(after, key=lambda slot: (slot - seq) % self.topic.slots)
+        if self._target is not None:
+            active = [slot for slot in active if id_key(self._target[slot].newest or "0") > id_key(after[slot])]
+        while active and left > 0 and bytes_left > 0:
+            share = shares(active, int(min(left, MAX_BATCH * len(active))))
+            most_bytes = int(max(1, min(CLAIM_BYTES, bytes_left // len(share))))
+            more: list[int] = []
+            # until something was found, an entry may have any size: else a large one would never be read
+            for slot, found in self._count(after | ends, share, most_bytes, any_size=not ends):
+                left, bytes_left = left - found.number, bytes_left - found.size_bytes
+                numbers[slot] += found.number
+                if found.last:
+                    ends[slot] = found.last
+                if found.more and found.number:
+                    more.append(slot)
+                gone = self._note(slot, found, before[slot], numbers[slot])
+                if gone:
+                    missing[slot] = gone
+            active = [slot for slot in active if slot in more or slot not in share]
+        for slot in missing:
+            ends.setdefault(slot, after[slot])
+        return ends, {slot: Span(after[slot], numbers[slot], missing.get(slot, 0)) for slot in ends}
+
+    def _count(
+        self, after: dict[int, str], share: dict[int, int], most_bytes: int, *, any_size: bool
+    ) -> Iterable[tuple[int, Walked]]:
+        slots = list(share)
+        for first in range(0, len(slots), PIECE):
+            piece = slots[first : first + PIECE]
+
+            def build(slot: int) -> Call[Walked]:
+                upto = "+" if self._target is None else self._target[slot].newest
+                reach = Reach(after[slot], upto, min(MAX_BATCH, share[slot]), most_bytes, any_size)
+                return log_calls.walk(self.topic, slot, self.group, reach)
+
+            yield from zip(piece, call_each(self._connections, piece, build), strict=True)
+
+    def _note(self, slot: int, found: Walked, before: tuple[str, int], number: int) -> int:
+        """Note what is left behind a batch in a slot; return how many entries before its end have vanished."""
+        after, read = before
+        if not found.position:
+            self._standing = {}  # the next trigger makes it anew
+            self._lost(f"group {self.group} is gone from slot {slot}")
+            return 0
+        if id_key(found.position) > id_key(after):
+            raise self._ahead(slot, found.position, after)
+        if id_key(found.position) < id_key(after):
+            self._acked = 0  # a failover has put the group back: the next trigger puts all slots right
+        sent = found.sent if self._target is None else self._target[slot].sent
+        behind = None if sent is None else max(0, sent - read - number)
+        self._lag[slot] = behind
+        if found.more or not behind:
+            return 0
+        self._lost(f"{behind} entries of slot {slot} were trimmed or deleted before group {self.group} has read them")
+        self._lag[slot] = 0
+        return behind
+
+    def _lost(self, what: str) -> None:
+        text = f"topic {self.topic.name}: {what}"
+        if self._options.fail_on_data_loss:
+            raise BatchError(f"{text}; set failOnDataLoss to false to go on", topic=self.topic.name)
+        log.warning("%s; going on, since failOnDataLoss is false", text)

@@ -1,0 +1,166 @@
+"""The scripts of queries that follow STREAM topics: a group that stands where Spark has committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+import redis
+
+from rmq import Topic, TopicType
+from rmq._model.messages import encode
+from rmq._model.stream_messages import StreamMessage
+from rmq._scripts import streams
+from rmq._transport.call import Call
+from rmq._transport.connections import Connections
+from rmq._transport.urls import parse_url
+from rmq.errors import DriverReplacedError, ScriptFailedError
+from rmq.spark.source import log_calls
+from rmq.spark.source.log_calls import Reach, Standing, Walked
+from tests.conftest import MakeTopic
+from tests.support.servers import RedisServer
+from tests.support.slots import scripts_under_test
+
+EACH: dict[str, Callable[[Topic], Call[Any]]] = {
+    "spark_position": lambda topic: log_calls.position(topic, 0, "files", "d1"),
+    "spark_walk": lambda topic: log_calls.walk(topic, 0, "files", Reach("0-0", "+", 10, 1_000, True)),
+    "spark_advance": lambda topic: log_calls.advance(topic, 0, "files", "d1", "3-0", 3, 0),
+}
+
+
+@pytest.fixture
+def topic(make_topic: MakeTopic) -> Topic:
+    return make_topic(TopicType.STREAM, checked=False, slots=1)
+
+
+def filled(connections: Connections, topic: Topic, number: int = 5, start: str = "all") -> None:
+    """Entries 1-0, 2-0 ... of 10 bytes each, and a group."""
+    messages = [StreamMessage(f"e{n}", id=f"{n}-0") for n in range(1, number + 1)]
+    connections.run(streams.send(topic, 0, [encode(topic, message) for message in messages], True))
+    connections.run(streams.join(topic, 0, "files", start))
+
+
+def totals(client: Any, topic: Topic) -> list[int]:
+    found = client.hmget(f"group:files{{{topic.name}_0}}", "fresh", "delivered", "acked", "skipped")
+    return [int(each or 0) for each in found]
+
+
+def test_a_driver_enters(connections: Connections, redis_client: Any, topic: Topic) -> None:
+    assert connections.run(EACH["spark_position"](topic)) == Standing("", "", None, 0)
+    assert redis_client.keys(f"*{topic.name}_0*") == []
+    filled(connections, topic)
+    assert connections.run(EACH["spark_position"](topic)) == Standing("0-0", "5-0", 5, 0)
+    assert redis_client.hget(f"group:files{{{topic.name}_0}}", "driver") == b"d1"
+
+
+def test_what_was_sent_is_not_known_of_a_group_that_began_at_an_id(connections: Connections, topic: Topic) -> None:
+    filled(connections, topic, start="2-0")
+    assert connections.run(EACH["spark_position"](topic)) == Standing("2-0", "5-0", None, 0)
+
+
+@pytest.mark.parametrize(
+    ("reach", "found"),
+    [
+        (Reach("0-0", "+", 10, 1_000, True), ("5-0", 5, False)),
+        (Reach("0-0", "+", 2, 1_000, True), ("2-0", 2, True)),
+        (Reach("2-0", "4-0", 10, 1_000, True), ("4-0", 2, False)),
+        (Reach("5-0", "+", 10, 1_000, True), ("", 0, False)),
+        (Reach("0-0", "+", 10, 20, True), ("2-0", 2, True)),
+        (Reach("0-0", "+", 10, 1, True), ("1-0", 1, True)),
+        (Reach("0-0", "+", 10, 1, False), ("", 0, True)),
+    ],
+)
+def test_entries_are_counted(
+    connections: Connections, topic: Topic, reach: Reach, found: tuple[str, int, bool]
+) -> None:
+    filled(connections, topic)
+    last, number, more = found
+    size = len(b"contente1")
+    assert connections.run(log_calls.walk(topic, 0, "files", reach)) == Walked(
+        "0-0", last, number, number * size, more, 5
+    )
+
+
+def test_a_commit_moves_the_group_and_counts_once(connections: Connections, redis_client: Any, topic: Topic) -> None:
+    filled(connections, topic)
+    connections.run(EACH["spark_position"](topic))
+    assert connections.run(EACH["spark_advance"](topic))
+    assert not connections.run(EACH["spark_advance"](topic)), "after a lost reply"
+    assert totals(redis_client, topic) == [3, 3, 3, 0]
+    assert connections.run(log_calls.advance(topic, 0, "files", "d1", "3-0", 4, 1)) is False
+    assert totals(redis_client, topic) == [3, 3, 3, 1], "an entry that is gone moves nothing, and counts"
+    assert not connections.run(log_calls.advance(topic, 0, "files", "d1", "2-0", 9, 0)), "a group never moves back"
+    assert totals(redis_client, topic) == [3, 3, 3, 1]
+    assert connections.run(EACH["spark_position"](topic)) == Standing("3-0", "5-0", 5, 4)
+
+
+def test_a_commit_catches_up_on_those_that_a_failover_lost(
+    connections: Connections, redis_client: Any, topic: Topic
+) -> None:
+    filled(connections, topic)
+    connections.run(EACH["spark_position"](topic))
+    assert connections.run(log_calls.advance(topic, 0, "files", "d1", "5-0", 5, 1))
+    assert totals(redis_client, topic) == [4, 4, 4, 1]
+
+
+def test_another_driver_moves_nothing(connections: Connections, redis_client: Any, topic: Topic) -> None:
+    filled(connections, topic)
+    connections.run(log_calls.position(topic, 0, "files", "d2"))
+    before = redis_client.xinfo_groups(f"{topic.name}_0")
+    with pytest.raises(DriverReplacedError, match="another driver \\(d2\\)"):
+        connections.run(EACH["spark_advance"](topic))
+    assert redis_client.xinfo_groups(f"{topic.name}_0") == before
+    assert totals(redis_client, topic) == [0, 0, 0, 0]
+
+
+def test_a_group_that_is_gone_is_not_made(connections: Connections, redis_client: Any, topic: Topic) -> None:
+    assert not connections.run(EACH["spark_advance"](topic))
+    assert connections.run(EACH["spark_walk"](topic)) == Walked("", "", 0, 0, False, None)
+    assert redis_client.keys(f"*{topic.name}_0*") == []
+
+
+@pytest.mark.parametrize("script", EACH)
+def test_only_the_declared_keys(
+    script: str, connections: Connections, redis_client: Any, redis_url: str, topic: Topic
+) -> None:
+    # pitfall 18
+    filled(connections, topic)
+    call, text = EACH[script](topic), scripts_under_test()[script]
+    keys = [f"~{key}" for key in call.keys]
+    redis_client.execute_command("ACL", "SETUSER", "narrow", "reset", "on", "nopass", "resetchannels", *keys, "+@all")
+    with redis.Redis.from_url(redis_url, username="narrow", password="x") as client:
+        client.script_load(text.text)
+        call.parse(client.evalsha(text.sha, len(call.keys), *call.keys, *call.args))
+
+
+@pytest.mark.parametrize("script", EACH)
+def test_a_key_of_a_foreign_type_is_found_before_anything_is_written(
+    script: str, connections: Connections, redis_client: Any, topic: Topic
+) -> None:
+    # pitfall 8
+    filled(connections, topic)
+    for key in EACH[script](topic).keys[1:]:
+        kept = redis_client.dump(key)
+        redis_client.set(key, "foreign")
+        before = redis_client.xinfo_groups(f"{topic.name}_0")
+        with pytest.raises(ScriptFailedError, match="WRONGTYPE"):
+            connections.run(EACH[script](topic))
+        assert redis_client.xinfo_groups(f"{topic.name}_0") == before, key
+        redis_client.delete(key)
+        if kept:
+            redis_client.restore(key, 0, kept)
+
+
+def test_a_full_redis_can_be_committed_to() -> None:
+    # pitfall 9
+    with RedisServer() as server, closing(Connections(parse_url(server.url))) as connections:
+        topic = Topic("small", TopicType.STREAM, slots=1)
+        filled(connections, topic)
+        for make in EACH.values():
+            connections.run(make(topic))
+        server.config_set("maxmemory", 1)
+        connections.run(EACH["spark_position"](topic))
+        assert connections.run(log_calls.advance(topic, 0, "files", "d1", "5-0", 5, 0))
+        assert connections.run(log_calls.advance(topic, 0, "files", "d1", "5-0", 6, 1)) is False
