@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, Unpack
 
 from rmq._listening.discovery import scan
 from rmq._listening.listener import Listener, decorator
@@ -13,6 +13,7 @@ from rmq._model.handlers import check_async
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT
 from rmq.aio import HandlerDecorator, Producer, RmqClient
+from rmq.aio.listener import ListenerOptions
 from rmq.client import DRAIN_S
 from rmq.errors import RmqError
 
@@ -28,6 +29,8 @@ class Rmq:
         url: As for `rmq.RmqClient`; by default `RMQ_URL` from the environment.
         listen: Whether the handlers run in the service; without, it only sends, and `run` handles elsewhere.
         concurrency: How many handlers of each listener run at the same time; `None` for as many as it says itself.
+        handlers: How many run at the same time over all listeners; `None` for no such bound.
+        idle: How to wait where nothing is due: `normal`, or `economy` for few commands.
         drain_s: How long running handlers may finish at the end, in seconds.
         options: Further options of `rmq.aio.RmqClient`.
 
@@ -46,27 +49,22 @@ class Rmq:
         *,
         listen: bool = True,
         concurrency: int | None = None,
+        handlers: int | None = None,
+        idle: str = "normal",
         drain_s: float = DRAIN_S,
         **options: Any,
     ) -> None:
         self._url, self._options = url, options
-        self._listen, self._concurrency, self._drain_s = listen, concurrency, drain_s
+        self._listen, self._concurrency, self._handlers = listen, concurrency, handlers
+        self._idle, self._drain_s = idle, drain_s
         self._listeners: list[Listener] = []
         self._client: RmqClient | None = None
         self._producers: dict[str, Producer] = {}
 
-    def listener(
-        self,
-        topic: Topic[PayloadT],
-        *,
-        batch: int | None = None,
-        columns: bool = False,
-        concurrency: int = 1,
-        group: str | None = None,
-        start: str = "new",
-    ) -> HandlerDecorator[PayloadT]:
+    def listener(self, topic: Topic[PayloadT], **options: Unpack[ListenerOptions]) -> HandlerDecorator[PayloadT]:
         """Decorate an async handler, which runs in the event loop of the service; see `rmq.aio.RmqClient.listener`."""
-        return decorator(self._add, topic, batch=batch, columns=columns, threads=concurrency, group=group, start=start)
+        plain_options: Any = {"threads": options.pop("concurrency", 1), **options}
+        return decorator(self._add, topic, **plain_options)
 
     def scan(self, package: str | ModuleType) -> None:
         """Add all handlers of a package that are marked with `rmq.listener`; see `rmq.scan`."""
@@ -88,7 +86,7 @@ class Rmq:
         try:
             async with self._new_client() as self._client:
                 if self._listen and self._listeners:
-                    await self._client.start(self._concurrency)
+                    await self._client.start(self._concurrency, self._drain_s, self._idle, handlers=self._handlers)
                 try:
                     yield
                 finally:
@@ -127,7 +125,7 @@ class Rmq:
             RmqError: As `rmq.aio.RmqClient.run`.
         """
         async with self._new_client() as client:
-            await client.run(self._drain_s, self._concurrency)
+            await client.run(self._drain_s, self._concurrency, self._idle, handlers=self._handlers)
 
     def _new_client(self) -> RmqClient:
         client = RmqClient(self._url, **self._options)

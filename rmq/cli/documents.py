@@ -168,7 +168,10 @@ def worker(info: WorkerInfo) -> Document:
     names = "topic group threads slots owned=slots busy=busy_slots in_flight handled failed handled_per_s failed_per_s"
     return picked(info, "name host pid started_ms seen_ms silent_ms stale zookeeper") | {
         "listeners": [
-            picked(each, names) | {"slots": len(each.slots)}  # a number there, the slots themselves as `owned`
+            picked(each, names)
+            | {"slots": len(each.slots)}  # a number there, the slots themselves as `owned`
+            | {f"p{part}_ms": each.times.quantile_ms(part / 100) for part in (50, 99)}
+            | {"running": len(each.running)}
             for each in info.listeners
         ]
     }

@@ -15,7 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rmq import RmqClient
+from rmq import PriorityMessage, RmqClient, Topic, TopicType
+from rmq.adapters.fastapi import Rmq
+from rmq.aio import Delivery
 from rmq.errors import UnknownTopicError
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -82,6 +84,35 @@ def acked(client: RmqClient) -> int:
         return client.inspect(TOPIC).stats().total("acked")
     except UnknownTopicError:
         return 0
+
+
+def test_handlers_of_a_service_share_a_bound(server: RedisServer) -> None:
+    """Of `handlers`, over both listeners."""
+    service = Rmq(server.url, handlers=4)
+    topics = [Topic(f"shared{number}", TopicType.PRIORITY, slots=4) for number in range(2)]
+    running = most = done = 0
+
+    async def handle(delivery: Delivery) -> None:
+        nonlocal running, most, done
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.005)
+        running -= 1
+        done += 1
+
+    for topic in topics:
+        service.listener(topic, concurrency=8, weight=2.0)(handle)
+
+    async def use() -> None:
+        async with service.lifespan():
+            for topic in topics:
+                producer = await service.producer(topic)()
+                await producer.send_many(PriorityMessage(f"m{number}", 1) for number in range(100))
+            while done < 200:
+                await asyncio.sleep(0.02)
+
+    asyncio.run(asyncio.wait_for(use(), 60))
+    assert most == 4
 
 
 def test_fastapi(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
