@@ -32,7 +32,7 @@ def _lua(name: str, *edits: Edit) -> Plant:
 
 LEASES, HANDLERS = "rmq._claiming.leases", "rmq._listening.handler_calls:HandlerCalls"
 THREAD, EXCHANGE = "rmq._listening.listener_thread:ListenerThread", "rmq._transport.exchange:Exchange"
-CONNECTIONS, RUNTIME = "rmq._transport.connections:Connections", "rmq._listening.runtime:ListenerRuntime"
+CONNECTIONS = "rmq._transport.connections:Connections"
 
 OWNERSHIP = "rmq._ownership"
 
@@ -86,7 +86,7 @@ PLANTS = (
     # replies that are lost or late
     _python(
         "a lost hint is not made up for",
-        (f"{RUNTIME}._watch", "if hints.missed or monotonic_s() >= next_look_s:", "if False:"),
+        ("rmq._listening.looking:Looking._look", "claimer.look(at_all=at_all, in_parts=True)", "pass"),
     ),
     _python(
         "a reply is left for the next caller",
