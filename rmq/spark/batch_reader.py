@@ -31,7 +31,6 @@ from rmq._scripts import streams
 from rmq._scripts.claiming import MAX_BATCH
 from rmq._scripts.dead import dead_message
 from rmq._scripts.keys import slot_keys
-from rmq._slots.registry import Registry
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, ScriptFailedError
 from rmq.spark import entries
@@ -43,6 +42,7 @@ from rmq.spark.options import Options
 from rmq.spark.schema import check_topic_has, columns_of, entry_columns
 from rmq.spark.selection import more_of, offered, parts_of
 from rmq.spark.sends import sends_of
+from rmq.spark.subscription import together, topics_of
 
 PLACES: dict[str, AnyPlace] = {"backlog": "store", "inflight": "prepare", "waiting": "retry", "dead": "dead"}
 
@@ -84,17 +84,28 @@ class RmqReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks: one for each slot, or several slots in one where there are more than `maxPartitions`."""
         with closing(self._options.connections()) as connections:
-            topic = Registry(connections).get(self._options.needed_topic())
-            check_topic(topic, self._options)
-            columns = offered(topic, self._options, topic_columns(topic, self._options))
-            check_topic_has(topic.name, columns, self._schema)
-            slots = [slot for slot in range(topic.slots) if all(allows(each, slot) for each in self._filters)]
-            # Spark wants one at least, even without a slot
-            number = max(1, min(len(slots), self._options.task_numbers[1]))
-            if topic.type is not TopicType.STREAM:
-                return [SlotsPartition(topic, tuple(slots[first::number])) for first in range(number)]
-            lasts = _last_entries(connections, topic, slots, self._options.last)
+            topics = topics_of(connections, self._options)
+            for topic in topics:
+                check_topic(topic, self._options)
+            columns = offered(topics[0], self._options, columns_of_topics(topics, self._options))
+            check_topic_has(", ".join(topic.name for topic in topics), columns, self._schema)
+            slots = {topic.name: self._slots_of(topic) for topic in topics}
+            most, size = self._options.task_numbers[1], max(1, sum(map(len, slots.values())))
+            found: list[InputPartition] = []
+            for topic in topics:
+                own = slots[topic.name]
+                found += self._tasks(connections, topic, own, most * len(own) // size)
+            return found
+
+    def _tasks(self, connections: Connections, topic: Topic, slots: list[int], most: int) -> Sequence[InputPartition]:
+        number = max(1, min(len(slots), most))  # Spark wants one at least, even without a slot
+        if topic.type is not TopicType.STREAM:
+            return [SlotsPartition(topic, tuple(slots[first::number])) for first in range(number)]
+        lasts = _last_entries(connections, topic, slots, self._options.last)
         return [EntriesPartition(topic, tuple(lasts[first::number])) for first in range(number)]
+
+    def _slots_of(self, topic: Topic) -> list[int]:
+        return [slot for slot in range(topic.slots) if all(allows(each, slot) for each in self._filters)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read some slots, a page at a time."""
@@ -148,6 +159,11 @@ def topic_columns(topic: Topic, options: Options) -> StructType:
     if topic.type is TopicType.STREAM:
         return entry_columns(grouped=options.states_of is not None)
     return columns_of(options.queue, topic.merge)
+
+
+def columns_of_topics(topics: Sequence[Topic], options: Options) -> StructType:
+    """Return the columns of a read of some topics: those that any of them has."""
+    return together([topic_columns(topic, options) for topic in topics])
 
 
 def _last_entries(
@@ -267,7 +283,8 @@ def to_arrow(schema: StructType, topic: Topic, slot: int, queue: str, page: Page
     columns |= more_of(names, topic, PLACES[queue], scores, [trace for _, trace in sent], sends)
     columns |= {"content": contents, "topic": [topic.name] * len(contents), "slot": [slot] * len(contents)}
     form = spark_types.to_arrow_schema(schema, timezone="UTC")
-    arrays: list[Any] = [pa.array(columns[name], form.field(name).type) for name in schema.names]
+    nothing = [None] * len(contents)  # of columns of other topics of the read
+    arrays: list[Any] = [pa.array(columns.get(name, nothing), form.field(name).type) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=form)
 
 

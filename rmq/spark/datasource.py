@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from rmq._model.topics import TopicType
 from rmq.errors import InvalidValueError
-from rmq.spark.option_checks import check_batch, check_topic
+from rmq.spark.option_checks import check_batch, check_sink, check_topic
 from rmq.spark.options import PLAN_S, Options, parse_options
 from rmq.spark.schema import check_schema
 
@@ -50,14 +50,15 @@ class RmqDataSource(DataSource):
             InvalidValueError: The topic is missing.
             UnknownTopicError: Nobody has registered it.
         """
-        from rmq._slots.registry import Registry
-        from rmq.spark.batch_reader import topic_columns
+        from rmq.spark.batch_reader import columns_of_topics
         from rmq.spark.selection import chosen
+        from rmq.spark.subscription import topics_of
 
         with closing(self._parsed.connections(most_s=PLAN_S)) as connections:
-            topic = Registry(connections).get(self._parsed.needed_topic())
-        check_topic(topic, self._parsed)
-        return chosen(topic, self._parsed, topic_columns(topic, self._parsed))
+            topics = topics_of(connections, self._parsed)
+        for topic in topics:
+            check_topic(topic, self._parsed)
+        return chosen(topics, self._parsed, columns_of_topics(topics, self._parsed))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader; only under `pushdown` one that Spark may hand filters to.
@@ -82,18 +83,22 @@ class RmqDataSource(DataSource):
             InvalidValueError: An option that the source does not take, or a column that it does not have.
             UnknownTopicError: Nobody has registered the topic.
         """
-        from rmq._slots.registry import Registry
         from rmq.spark.selection import check_chosen
         from rmq.spark.source.log_reader import LogStreamReader
+        from rmq.spark.source.many import ManyStreamReader
         from rmq.spark.source.reader import RmqStreamReader
+        from rmq.spark.subscription import topics_of
 
         check_schema(self._parsed.queue, schema)
         check_chosen(self._parsed, schema)
         with closing(self._parsed.connections()) as connections:
-            topic = Registry(connections).get(self._parsed.needed_topic())
-        if topic.type is TopicType.STREAM:
-            return LogStreamReader(schema, self._parsed, topic)
-        check_topic(topic, self._parsed)
+            topics = topics_of(connections, self._parsed)
+        if topics[0].type is TopicType.STREAM:
+            return LogStreamReader(schema, self._parsed, topics[0])
+        for topic in topics:
+            check_topic(topic, self._parsed)
+        if self._parsed.several:
+            return ManyStreamReader(schema, self._parsed, [topic.name for topic in topics])
         return RmqStreamReader(schema, self._parsed)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -104,6 +109,7 @@ class RmqDataSource(DataSource):
         """
         if overwrite:
             raise InvalidValueError('mode("overwrite") would empty a live queue; write with mode("append")')
+        check_sink(self._parsed)
         from rmq.spark.sink.redrive_writer import RedriveWriter
         from rmq.spark.sink.writer import BatchWriter
 
@@ -119,6 +125,7 @@ class RmqDataSource(DataSource):
             raise InvalidValueError('outputMode("complete") would empty a live queue; write with "append" or "update"')
         if self._parsed.redrive:
             raise InvalidValueError("redrive works with write only: read the dead with spark.read")
+        check_sink(self._parsed)
         from rmq.spark.sink.writer import StreamWriter
 
         return StreamWriter(schema, self._parsed)

@@ -13,6 +13,7 @@ _OF_SINKS = frozenset(
     "type slots durability replicas time_range_ms priority pipeline_depth merge merge_rows idempotent once mark_ttl_s "
     "txn_app txn_version redrive trust_slot max_rate when_passed bad_rows bad_rows_path".split()
 )
+_OF_SEVERAL = frozenset("topics topic_pattern".split())
 _OF_STREAMS = frozenset("group start first last states_of".split())
 _NOT_OF_LOGS = frozenset(
     "first last states_of lease_s max_replays fail_on_lease_lost snapshot min_messages max_delay_ms".split()
@@ -27,6 +28,18 @@ def check_read(options: Options) -> None:
     """
     for name in _given(options, _OF_SINKS):
         raise InvalidValueError(f"{name} is an option of the sinks, and a read has no use for it: leave it out")
+
+
+def check_sink(options: Options) -> None:
+    """Refuse options that name several topics of a read.
+
+    Raises:
+        InvalidValueError: One is given.
+    """
+    for name in _given(options, _OF_SEVERAL):
+        raise InvalidValueError(
+            f"{name} is an option of reads; a write goes to one topic, or each row to that of its column topic"
+        )
 
 
 def check_batch(options: Options) -> None:
@@ -54,7 +67,8 @@ def check_source(options: Options) -> None:
         raise InvalidValueError("readStream takes no leaseSeconds: the topic's lease counts, and the driver renews it")
     if options.queue != "backlog":
         raise InvalidValueError(f"readStream drains the backlog, not {options.queue}; spark.read reads that")
-    options.needed_topic()
+    if not options.several:
+        options.needed_topic()
 
 
 def check_topic(topic: Topic, options: Options) -> None:

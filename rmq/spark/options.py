@@ -13,7 +13,7 @@ from typing import Any
 
 from rmq._model.entries import checked_group, is_id, position
 from rmq._model.times import parse_duration_ms
-from rmq._model.topics import MAX_SLOTS, Topic, TopicType
+from rmq._model.topics import MAX_SLOTS, Topic, TopicType, is_name
 from rmq._transport.connections import Connections
 from rmq._transport.durability import Durability, parse_durability
 from rmq._transport.urls import Topology, parse_url
@@ -168,6 +168,22 @@ def _columns(text: str, name: str) -> tuple[str, ...]:
     return names
 
 
+def _topics(text: str, name: str) -> tuple[str, ...]:
+    names = tuple(each.strip() for each in text.split(","))
+    if len(set(names)) < len(names) or not all(map(is_name, names)):
+        rule = "it must be names of topics, each once, separated by commas"
+        raise InvalidValueError(f"{name} is {text!r}; {rule}")
+    return names
+
+
+def _pattern(text: str, name: str) -> str:
+    try:
+        re.compile(_text(text, name))
+    except re.error as error:
+        raise InvalidValueError(f"{name} is {text!r}; it must be a regular expression: {error}") from None
+    return text
+
+
 def _messages(text: str, name: str) -> int:
     return MOST_MESSAGES if text.lower() == "all" else _whole(1, MOST_MESSAGES)(text, name)
 
@@ -193,6 +209,8 @@ class Options:
     url: str = _option("url", _text, "", "Address of Redis; by default `RMQ_URL` of the driver.")
     zookeeper: None = _option("zookeeper", _no_zookeeper, None, "Refused.")
     topic: str | None = _option("topic", _text, None, "Topic name; beats the column `topic` of a sink.")
+    topics: tuple[str, ...] | None = _option("topics", _topics, None, "Several topics of a read.")
+    topic_pattern: str | None = _option("topicPattern", _pattern, None, "Topics of a read by their names.")
     type: TopicType | None = _option("type", _topic_type, None, "Type of a topic that is not registered yet.")  # noqa: RUF009 - a field
     slots: int | None = _option("slots", _whole(1, MAX_SLOTS), None, "Number of slots of such a topic.")
     durability: str = _option("durability", _choice("memory", "replicated", "fsync"), "memory", "As for `RmqClient`.")
@@ -247,6 +265,11 @@ class Options:
         if self.topic is None or self.type is None or self.slots is None:
             raise InvalidValueError("options `type` and `slots` define a new `topic`: give all three")
         return Topic(self.topic, self.type, slots=self.slots)
+
+    @property
+    def several(self) -> bool:
+        """Whether a read names its topics by a list or a pattern."""
+        return self.topics is not None or self.topic_pattern is not None
 
     def needed_topic(self) -> str:
         """Return the topic's name.
@@ -332,6 +355,9 @@ def _check_pairs(parsed: Options) -> None:
         raise InvalidValueError("badRows=collect needs badRowsPath, the folder that bad rows are written to")
     if parsed.when_passed == "collect" and parsed.bad_rows != "collect":
         raise InvalidValueError("whenPassed=collect needs badRows=collect and badRowsPath, the folder of such rows")
+    named = {"topic": parsed.topic, "topics": parsed.topics, "topicPattern": parsed.topic_pattern}
+    if parsed.several and len(given := [name for name, value in named.items() if value is not None]) > 1:
+        raise InvalidValueError(f"{' and '.join(given)} are given; a read names its topics by one of them")
     if (parsed.txn_app is None) != (parsed.txn_version is None):
         raise InvalidValueError("txnAppId and txnVersion name a version together: give both")
     if parsed.txn_app is not None and (parsed.once is not None or parsed.idempotent is False):

@@ -31,22 +31,21 @@ def offered(topic: Topic, options: Options, usual: StructType) -> StructType:
     )
 
 
-def chosen(topic: Topic, options: Options, usual: StructType) -> StructType:
-    """Return the columns of a read: the usual ones, unless the option `columns` names others.
+def chosen(topics: Sequence[Topic], options: Options, usual: StructType) -> StructType:
+    """Return the columns of a read of some topics: the usual ones, unless the option `columns` names others.
 
     Raises:
         InvalidValueError: One that a read of this topic does not have.
     """
     if options.columns is None:
         return usual
-    there = offered(topic, options, usual)
+    there = offered(topics[0], options, usual)
     names = [each for name in options.columns for each in (usual.names if name == USUAL else [name])]
     for name in names:
         if name not in there.names:
-            told = ", ".join(there.names)
+            told, read = ", ".join(there.names), ", ".join(topic.name for topic in topics)
             raise InvalidValueError(
-                f"option columns names {name}, which is not a column of a read of topic {topic.name}: {told}",
-                topic=topic.name,
+                f"option columns names {name}, which is not a column of a read of topic {read}: {told}"
             )
     return StructType([there[name] for name in dict.fromkeys(names)])
 

@@ -120,14 +120,23 @@ def tell(offset: object) -> bool:
     """
     try:
         batch = json.loads(cast("str", offset))
-        query, seq = batch["qid"], batch["seq"]
-        place = _place(query) if isinstance(query, str) and isinstance(seq, int) else None
-        if place is None:
-            return False
+        if "topics" in batch:  # a query on each of them
+            return any([_tell(each) for each in batch["topics"].values()])
+        return _tell(batch)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return False
+
+
+def _tell(batch: dict[str, Any]) -> bool:
+    query, seq = batch["qid"], batch["seq"]
+    place = _place(query) if isinstance(query, str) and isinstance(seq, int) else None
+    if place is None:
+        return False
+    try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as telling:
             telling.setblocking(False)
             telling.sendto(b"%d" % seq, place)
-    except (KeyError, OSError, TypeError, ValueError):
+    except OSError:
         return False
     return True
 

@@ -172,7 +172,7 @@ class QueryDriver:
             FencedError: The topic has owners: workers under ZooKeeper.
         """
         free = self._target is None
-        if free and not self._gathering.is_over(IDLE_S, self._connections.blocking.sleep):
+        if free and not self._gathering.is_over(IDLE_S, self.sleep):
             return {}
         due = self.look(IDLE_S)
         if free and not self.wary and self._gathering.holds(sum(due.values())):
@@ -197,6 +197,10 @@ class QueryDriver:
         if not any(due.values()):
             self._waiting.rest()
         return due
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, as its connections do."""
+        self._connections.blocking.sleep(seconds)
 
     def take(self, due: Mapping[int, int], limit: int | None) -> dict[int, int]:
         """Return the quotas of a next batch of up to `limit` of what `look` has found."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain
+from math import ceil
 from typing import Any, cast
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -91,12 +92,19 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         batch, query = Batch.from_offset(end), self._query()
         if batch.seq == Batch.from_offset(start).seq:
             return []
+        return self._parts(query, batch)
+
+    def _parts(self, query: QueryDriver, batch: Batch, part: float = 1.0) -> list[InputPartition]:
+        """Begin a batch, and return its tasks; `part`: how much of all the query's tasks and bytes it gets."""
         driver = query.open(batch)
-        cuts = cut(batch, *self._options.task_numbers)
+        fewest, most = self._options.task_numbers
+        cuts = cut(batch, ceil(fewest * part), max(1, int(most * part)))
         given = self._options.max_replays
         given = default_replays(query.topic.max_retries) if given is None else given
         replays = 0 if batch.wary else given
-        strict, share = self._options.fail_on_lease_lost, batch.chunk_bytes(self._options.max_bytes)
+        most_bytes = self._options.max_bytes
+        share = batch.chunk_bytes(None if most_bytes is None else ceil(most_bytes * part))
+        strict = self._options.fail_on_lease_lost
         bodies = parts_of(query.topic, self._schema.names).bodies
         reading = Reading(driver, batch.seq, batch.size, replays, strict, share, bodies)
         return [BatchPartition(query.topic, reading, parts) for parts in cuts]

@@ -1,0 +1,187 @@
+"""The streaming source of several topics: a query of its own on each, and one offset for all."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from rmq._model.times import monotonic_s
+from rmq.errors import InvalidValueError, UnknownTopicError
+from rmq.spark.options import TRIGGER_DELAY_MS, Options
+from rmq.spark.source.batches import Batch, share
+from rmq.spark.source.driver import QueryDriver
+from rmq.spark.source.gathering import Gathering
+from rmq.spark.source.reader import RmqStreamReader
+from rmq.spark.source.waiting import IDLE_S
+from rmq.spark.subscription import for_one, topics_of
+
+log = logging.getLogger("rmq.spark")
+
+VERSION = 1
+
+FIND_S = 30.0
+"""How often a query looks for new topics that its pattern fits."""
+
+BRIEF_S = 0.01
+"""How long an idle topic is listened to where another one has something."""
+
+
+def to_offset(batches: Mapping[str, Batch]) -> dict[str, Any]:
+    """Return the offset of a batch of several topics: topic -> its part of the batch."""
+    return {"v": VERSION, "topics": {name: batch.to_offset() for name, batch in sorted(batches.items())}}
+
+
+def from_offset(offset: Mapping[str, Any]) -> dict[str, Batch]:
+    """Read such an offset.
+
+    Raises:
+        InvalidValueError: It is none.
+    """
+    try:
+        if offset["v"] != VERSION:
+            raise ValueError(f"version {offset['v']}")
+        return {str(name): Batch.from_offset(each) for name, each in offset["topics"].items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InvalidValueError(
+            f"the checkpoint's offset {offset!r:.200} is not of a source of several topics: {error!r}; a query that "
+            "reads other topics by another option needs a new checkpoint"
+        ) from error
+
+
+class ManyStreamReader(RmqStreamReader):
+    """Reads several topics for Structured Streaming, with the guarantees of `RmqStreamReader` for each."""
+
+    def __init__(self, schema: StructType, options: Options, names: Sequence[str]) -> None:
+        super().__init__(schema, for_one(options, names[0]))
+        self._given, self._names = options, list(names)
+        self._drivers: dict[str, QueryDriver] = {}
+        self._find_s = monotonic_s() + FIND_S
+        self._frozen = False
+        self._gathering: Gathering | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query begins: with no topic."""
+        return to_offset({})
+
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Ack what ends at `start`, topic by topic, and plan the next batch over all topics; claims nothing."""
+        last = from_offset(start)
+        for name, batch in last.items():
+            driver = self._driver_of_logged(name)
+            if driver is not None:
+                driver.ack(batch)
+        self._find()
+        quotas = self._plan(limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        if not quotas:
+            return dict(start)
+        following = {name: batch for name, batch in last.items() if name in self._names}
+        for name, taken in quotas.items():
+            batch = last.get(name) or Batch(uuid.uuid4().hex)
+            following[name] = batch.next(taken, wary=self._drivers[name].wary)
+        return to_offset(following)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Take what is due now in all topics as all that the query shall read."""
+        self._frozen = True
+        for name in self._names:
+            self._driver_of(name).freeze()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return, for Spark's progress report, what is left of all topics, and what each reports by itself."""
+        told = [self._drivers[name].figures.progress() for name in sorted(self._drivers)]
+        sums = {name: sum(each[name] for each in told) for name in ("behind", "backlog", "in_flight")}
+        return {**sums, "topics": told} if told else None
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
+        """Return the parts of the batch that ends at `end`; from now on its leases are kept."""
+        before = from_offset(start)
+        begun = {
+            name: batch
+            for name, batch in from_offset(end).items()
+            if batch.seq > (before[name].seq if name in before else 0)
+        }
+        size = sum(batch.size for batch in begun.values())
+        found: list[InputPartition] = []
+        for name, batch in begun.items():
+            found += self._parts(self._driver_of(name), batch, batch.size / size)
+        return found
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Ack what Spark has committed, where the next `latestOffset` has not done so."""
+        for name, batch in from_offset(end).items():
+            driver = self._driver_of_logged(name)
+            if driver is not None:
+                driver.committed(batch)
+
+    def stop(self) -> None:
+        """Stop renewing leases; nothing is released: the batch may be run again."""
+        for driver in self._drivers.values():
+            driver.close()
+
+    def _driver_of(self, name: str) -> QueryDriver:
+        if name not in self._drivers:
+            self._drivers[name] = QueryDriver(for_one(self._given, name))
+        return self._drivers[name]
+
+    def _driver_of_logged(self, name: str) -> QueryDriver | None:
+        """Return the driver of a topic of the checkpoint; `None` where it is gone, and that shall be passed over."""
+        try:
+            return self._driver_of(name)
+        except UnknownTopicError as error:
+            if self._given.fail_on_data_loss:
+                raise UnknownTopicError(
+                    f"topic {name}, which this checkpoint has read, is not registered any more; set failOnDataLoss to "
+                    "false to go on without it",
+                    topic=name,
+                ) from error
+            log.warning("topic %s is not registered any more; going on, since failOnDataLoss is false", name)
+            return None
+
+    def _find(self) -> None:
+        """Look for new topics that the pattern fits, from time to time."""
+        if self._given.topic_pattern is None or self._frozen or monotonic_s() < self._find_s:
+            return
+        self._find_s = monotonic_s() + FIND_S
+        with closing(self._given.connections()) as connections:
+            names = [topic.name for topic in topics_of(connections, self._given)]
+        new = [name for name in names if name not in self._names]
+        if new:
+            log.info("the query reads %d new topics: %s", len(new), ", ".join(new))
+        self._names = names
+
+    def _plan(self, limit: int | None) -> dict[str, dict[int, int]]:
+        """Return topic -> quotas of its slots; empty when nothing is due, or too little."""
+        drivers = {name: self._driver_of(name) for name in self._names}
+        gathering = self._gathered(drivers.values())
+        sleep = next(iter(drivers.values())).sleep
+        if not self._frozen and not gathering.is_over(IDLE_S, sleep):
+            return {}
+        due: dict[str, dict[int, int]] = {}
+        patience_s = IDLE_S / len(drivers)
+        for name, driver in drivers.items():
+            due[name] = driver.look(patience_s)
+            if any(due[name].values()):
+                patience_s = min(patience_s, BRIEF_S)
+        totals = {number: sum(slots.values()) for number, slots in enumerate(due.values())}
+        wary = any(driver.wary for driver in drivers.values())
+        if not self._frozen and not wary and gathering.holds(sum(totals.values())):
+            return {}
+        limits = share(totals, limit)
+        quotas = {
+            name: drivers[name].take(due[name], limits[number]) for number, name in enumerate(due) if number in limits
+        }
+        return {name: taken for name, taken in quotas.items() if taken}
+
+    def _gathered(self, drivers: Iterable[QueryDriver]) -> Gathering:
+        if self._gathering is None:
+            options, slots = self._given, sum(driver.topic.slots for driver in drivers)
+            delay_ms = TRIGGER_DELAY_MS if options.max_delay_ms is None else options.max_delay_ms
+            self._gathering = Gathering(options.min_messages, delay_ms / 1_000, slots)
+        return self._gathering

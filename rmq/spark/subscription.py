@@ -1,0 +1,70 @@
+"""Which topics a read names: one, several, or all whose names a pattern fits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pyspark.sql.types import StructField, StructType
+
+from rmq._model.topics import Topic, TopicType
+from rmq._slots.registry import Registry
+from rmq._transport.connections import Connections
+from rmq.errors import InvalidValueError
+from rmq.spark.options import Options
+
+MOST_TOPICS = 100
+"""Most topics of one read: the driver of a query has connections and threads for each."""
+
+
+def topics_of(connections: Connections, options: Options) -> list[Topic]:
+    """Return the topics that a read names, as they are registered.
+
+    Raises:
+        InvalidValueError: No topic is named, a pattern fits none, there are too many, or one of several is a STREAM.
+        UnknownTopicError: Nobody has registered one.
+    """
+    registry = Registry(connections)
+    if not options.several:
+        return [registry.get(options.needed_topic())]
+    if options.topics is not None:
+        found = [registry.get(name) for name in options.topics]
+    else:
+        known = registry.definitions().topics
+        found = sorted((topic for topic in known if fits(options, topic.name)), key=lambda topic: topic.name)
+        if not found:
+            raise InvalidValueError(
+                f"topicPattern {options.topic_pattern!r} fits the name of none of {len(known)} registered topics"
+            )
+    if len(found) > MOST_TOPICS:
+        raise InvalidValueError(f"{len(found)} topics are named, and a read has up to {MOST_TOPICS}: read some apart")
+    for topic in found:
+        if topic.type is TopicType.STREAM:
+            raise InvalidValueError(
+                f"topic {topic.name} is STREAM, and a read of several topics has none of these: read it by itself",
+                topic=topic.name,
+            )
+    return found
+
+
+def fits(options: Options, name: str) -> bool:
+    """Return whether a topic's name is one that the pattern of a read fits."""
+    return options.topic_pattern is not None and re.fullmatch(options.topic_pattern, name) is not None
+
+
+def for_one(options: Options, name: str) -> Options:
+    """Return the options of a read of one of its topics."""
+    return replace(options, topic=name, topics=None, topic_pattern=None)
+
+
+def together(each: Sequence[StructType]) -> StructType:
+    """Return the columns of several topics: what one of them does not have is null there."""
+    fields: dict[str, StructField] = {}
+    for columns in each:
+        for field in columns.fields:
+            fields.setdefault(field.name, field)
+    everywhere = set[str].intersection(*(set(columns.names) for columns in each))
+    return StructType(
+        [StructField(name, field.dataType, field.nullable or name not in everywhere) for name, field in fields.items()]
+    )

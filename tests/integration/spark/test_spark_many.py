@@ -1,0 +1,288 @@
+"""Several topics in one read, without Spark: a list, a pattern, one offset for all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, cast
+from unittest import mock
+
+import pytest
+import redis
+from pyspark.sql.types import StringType, StructField, StructType
+
+from rmq import Merge, PriorityMessage, RangeMergeMessage, RmqClient, Sum, Topic, TopicType
+from rmq._scripts.keys import query_keys
+from rmq.errors import InvalidValueError, UnknownTopicError
+from rmq.spark.datasource import RmqDataSource
+from rmq.spark.source import many
+from rmq.spark.source.commits import tell
+from rmq.spark.source.many import ManyStreamReader, from_offset
+from rmq.spark.source.reader import RmqStreamReader
+from tests.conftest import MakeTopic
+from tests.support.waiting import wait_until
+
+LIMIT_S = 30
+
+
+@pytest.fixture
+def sender(redis_url: str) -> Iterator[RmqClient]:
+    with RmqClient(redis_url) as client:
+        yield client
+
+
+class Query:
+    """A query on several topics, as Spark would have it run."""
+
+    def __init__(self, url: str, client: redis.Redis, **options: str) -> None:
+        self._url, self._client, self._options = url, client, options
+        self.reader = self._make()
+        self.start: dict[str, Any] = self.reader.initialOffset()
+        self.end = self.start
+
+    def _make(self) -> ManyStreamReader:
+        source = RmqDataSource({"url": self._url, **self._options})
+        reader = source.streamReader(source.schema())
+        assert isinstance(reader, ManyStreamReader)
+        return reader
+
+    def restart(self, **options: str) -> None:
+        self.reader.stop()
+        self._options |= options
+        self.reader = self._make()
+
+    def plan(self) -> dict[str, int]:
+        """Ack the last batch, and plan the next; return how many messages it takes from each topic."""
+        self.start, self.end = self.end, self.reader.latestOffset(self.end, self.reader.getDefaultReadLimit())
+        before, after = from_offset(self.start), from_offset(self.end)
+        return {name: batch.size for name, batch in after.items() if batch != before.get(name)}
+
+    def read(self) -> list[tuple[str, str]]:
+        parts = self.reader.partitions(self.start, self.end)
+        rows = [row for part in parts for batch in self.reader.read(part) for row in batch.to_pylist()]
+        return sorted((row["topic"], row["content"].decode()) for row in rows)
+
+    def close(self) -> None:
+        self.reader.stop()
+        for name, batch in {**from_offset(self.start), **from_offset(self.end)}.items():
+            for slot in range(4):
+                own = query_keys(name, slot, batch.query)
+                self._client.delete(own.query, own.body)
+
+
+@pytest.fixture
+def queries(redis_client: redis.Redis, make_topic: MakeTopic) -> Iterator[list[Query]]:
+    del redis_client, make_topic  # their checks come after this one has removed its keys
+    made: list[Query] = []
+    yield made
+    for query in made:
+        query.close()
+
+
+@pytest.fixture
+def topics(make_topic: MakeTopic) -> tuple[Topic, Topic]:
+    """Two topics of different types."""
+    return make_topic(TopicType.PRIORITY, slots=2), make_topic(TopicType.PRIORITY, slots=4)
+
+
+def fill(sender: RmqClient, topic: Topic, number: int) -> list[tuple[str, str]]:
+    sender.producer(topic).send_many(PriorityMessage(f"m{n:03}", 1_000) for n in range(number))
+    return [(topic.name, f"m{n:03}") for n in range(number)]
+
+
+def test_a_batch_is_shared_by_the_topics_and_comes_back_the_same(
+    redis_url: str, redis_client: redis.Redis, sender: RmqClient, topics: tuple[Topic, Topic], queries: list[Query]
+) -> None:
+    few, more = topics
+    sent = fill(sender, few, 100) + fill(sender, more, 300)
+    query = Query(redis_url, redis_client, topics=f"{few.name}, {more.name}", maxMessagesPerTrigger="200")
+    queries.append(query)
+    assert query.plan() == {few.name: 50, more.name: 150}
+    first = query.read()
+    query.restart()
+    assert query.read() == first
+    assert query.plan() == {few.name: 50, more.name: 150}
+    assert sender.inspect(more).stats().in_flight == 0, "the first batch is acked"
+    assert sorted(first + query.read()) == sorted(sent)
+    told = query.reader.reportLatestOffset()
+    assert told is not None
+    assert [(each["topic"], each["behind"]) for each in told["topics"]] == [(few.name, 0), (more.name, 0)]
+    assert (told["behind"], told["backlog"]) == (0, 0)
+    assert query.plan() == {}
+    for topic, number in ((few, 100), (more, 300)):
+        stats = sender.inspect(topic).stats()
+        assert (stats.in_flight, stats.total("acked")) == (0, number)
+
+
+def test_spark_tells_of_a_commit_to_all_topics(
+    redis_url: str, redis_client: redis.Redis, sender: RmqClient, topics: tuple[Topic, Topic], queries: list[Query]
+) -> None:
+    for topic in topics:
+        fill(sender, topic, 5)
+    query = Query(redis_url, redis_client, topics=",".join(topic.name for topic in topics))
+    queries.append(query)
+    query.plan()
+    assert len(query.read()) == 10
+    assert tell(json.dumps(query.end))
+    wait_until(lambda: all(sender.inspect(topic).stats().total("acked") == 5 for topic in topics), LIMIT_S)
+
+
+def test_a_pattern_finds_new_topics_and_names_that_are_left_out_are_acked(
+    redis_url: str,
+    redis_client: redis.Redis,
+    sender: RmqClient,
+    topics: tuple[Topic, Topic],
+    queries: list[Query],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(many, "FIND_S", 0.0)
+    one, two = topics
+    fill(sender, one, 5)
+    query = Query(redis_url, redis_client, topicPattern=f"{one.name}|{two.name}")
+    queries.append(query)
+    assert query.plan() == {one.name: 5}
+    query.read()
+    fill(sender, two, 7)
+    assert query.plan() == {two.name: 7}
+    query.read()
+    query.restart(topicPattern=one.name)
+    fill(sender, one, 3)
+    assert query.plan() == {one.name: 3}
+    assert sender.inspect(two).stats().total("acked") == 7
+    assert from_offset(query.end).keys() == {one.name}
+    query.read()
+    assert query.plan() == {}
+
+
+def test_fewest_messages_count_over_all_topics_and_the_end_takes_less(
+    redis_url: str, redis_client: redis.Redis, sender: RmqClient, topics: tuple[Topic, Topic], queries: list[Query]
+) -> None:
+    names = ",".join(topic.name for topic in topics)
+    fill(sender, topics[0], 6)
+    sender.producer(topics[1])
+    query = Query(redis_url, redis_client, topics=names, minMessagesPerTrigger="10")
+    queries.append(query)
+    assert query.plan() == {}
+    fill(sender, topics[1], 4)
+    wait_until(lambda: query.plan() == {topics[0].name: 6, topics[1].name: 4}, LIMIT_S)
+    query.read()
+    fill(sender, topics[1], 2)
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    fill(sender, topics[0], 9)
+    assert query.plan() == {topics[1].name: 2}
+    query.read()
+    assert query.plan() == {}
+    fill(sender, topics[0], 9)
+
+
+def test_columns_of_topics_that_merge_are_null_for_the_others(
+    redis_url: str, redis_client: redis.Redis, sender: RmqClient, make_topic: MakeTopic, queries: list[Query]
+) -> None:
+    sums = make_topic(TopicType.RANGE_MERGE, merge=Merge(Sum()))
+    plain = make_topic(TopicType.PRIORITY)
+    sender.producer(sums).send(RangeMergeMessage("a", 1, body=5))
+    sender.producer(plain).send(PriorityMessage("b", 1_000))
+    names = f"{sums.name},{plain.name}"
+    source = RmqDataSource({"url": redis_url, "topics": names, "columns": "topic, content, value, merged, priority"})
+    schema = source.schema()
+    assert schema["merged"].nullable
+    reader = source.reader(schema)
+    rows = [
+        row for part in reader.partitions() for batch in reader.read(part) for row in cast("Any", batch).to_pylist()
+    ]
+    found = sorted((row["content"], row["value"], row["merged"], row["priority"]) for row in rows)
+    assert found == [(b"a", 5.0, 1, None), (b"b", None, None, 1_000)]
+    wait_until(lambda: sender.inspect(sums).stats().due_now == 1, LIMIT_S)
+    query = Query(redis_url, redis_client, topics=names)
+    queries.append(query)
+    assert query.plan() == {sums.name: 1, plain.name: 1}
+    assert query.read() == sorted([(sums.name, "a"), (plain.name, "b")])
+    assert query.plan() == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topics": "a,,b"}, "topics is 'a,,b'; it must be names of topics, each once, separated by commas"),
+        ({"topics": "a,a"}, "each once"),
+        ({"topics": "a b"}, "names of topics"),
+        ({"topics": "a", "topic": "a"}, "topic and topics are given; a read names its topics by one of them"),
+        ({"topics": "a", "topicPattern": "a"}, "topics and topicPattern are given"),
+        ({"topicPattern": "a("}, r"topicPattern is 'a\('; it must be a regular expression: missing \)"),
+        ({"topicPattern": ""}, "topicPattern is empty"),
+        ({"topicPattern": "no-such-.*"}, "topicPattern 'no-such-.*' fits the name of none of [0-9]+ registered topics"),
+    ],
+)
+def test_what_names_no_topics(redis_url: str, options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        RmqDataSource({"url": redis_url, **options}).schema()
+
+
+def test_topics_that_cannot_be_read_together(
+    redis_url: str,
+    sender: RmqClient,
+    topics: tuple[Topic, Topic],
+    make_topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = make_topic(TopicType.STREAM)
+    for topic in (*topics, log):
+        sender.producer(topic)
+    with pytest.raises(InvalidValueError, match=f"topic {log.name} is STREAM, and a read of several topics has none"):
+        RmqDataSource({"url": redis_url, "topics": f"{topics[0].name},{log.name}"}).schema()
+    with pytest.raises(UnknownTopicError, match="no-such-topic"):
+        RmqDataSource({"url": redis_url, "topics": f"{topics[0].name},no-such-topic"}).schema()
+    names = {"url": redis_url, "topics": ",".join(topic.name for topic in topics)}
+    with pytest.raises(InvalidValueError, match="option first is for STREAM topics"):
+        RmqDataSource({**names, "first": "1-0"}).schema()
+    with mock.patch("rmq.spark.subscription.MOST_TOPICS", 1):
+        with pytest.raises(InvalidValueError, match="2 topics are named, and a read has up to 1: read some apart"):
+            RmqDataSource(names).schema()
+
+
+def test_sinks_have_no_several_topics(redis_url: str) -> None:
+    schema = StructType([StructField("content", StringType())])
+    for option, value in (("topics", "a,b"), ("topicPattern", "a.*")):
+        source = RmqDataSource({"url": redis_url, option: value})
+        for make in (source.writer, source.streamWriter):
+            with pytest.raises(InvalidValueError, match=f"{option} is an option of reads; a write goes to one topic"):
+                make(schema, False)
+
+
+def test_a_checkpoint_of_one_topic_is_not_one_of_several(
+    redis_url: str, redis_client: redis.Redis, sender: RmqClient, topics: tuple[Topic, Topic], queries: list[Query]
+) -> None:
+    for topic in topics:
+        sender.producer(topic)
+    query = Query(redis_url, redis_client, topics=",".join(topic.name for topic in topics))
+    queries.append(query)
+    source = RmqDataSource({"url": redis_url, "topic": topics[0].name})
+    alone = source.streamReader(source.schema())
+    assert isinstance(alone, RmqStreamReader)
+    with pytest.raises(InvalidValueError, match="is not of a source of several topics"):
+        query.reader.latestOffset(alone.initialOffset(), query.reader.getDefaultReadLimit())
+    with pytest.raises(InvalidValueError, match="was not written by RMQ"):
+        alone.latestOffset(query.start, alone.getDefaultReadLimit())
+    alone.stop()
+
+
+def test_a_topic_of_the_checkpoint_that_is_gone_is_told_of(
+    redis_url: str, redis_client: redis.Redis, sender: RmqClient, topics: tuple[Topic, Topic], queries: list[Query]
+) -> None:
+    for topic in topics:
+        fill(sender, topic, 1)
+    query = Query(redis_url, redis_client, topics=",".join(topic.name for topic in topics))
+    queries.append(query)
+    query.plan()
+    query.read()
+    assert query.plan() == {}
+    kept = redis_client.hget("rmq:topics", topics[1].name)
+    assert kept is not None
+    redis_client.hdel("rmq:topics", topics[1].name)
+    query.restart(topics=topics[0].name)
+    with pytest.raises(UnknownTopicError, match="which this checkpoint has read, is not registered any more; set fail"):
+        query.plan()
+    query.restart(failOnDataLoss="false")
+    assert query.plan() == {}
+    redis_client.hset("rmq:topics", topics[1].name, kept)
