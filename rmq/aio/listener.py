@@ -96,6 +96,8 @@ class HandlersInTasks(HandlersInTurn):
         self._wish: Ticket | None = None
         """For one more turn, where there was none."""
         self._begun_s = 0.0
+        self._full = False
+        """Whether there was no room for more at the last look."""
         self._changed = thread.blocking.event()
 
     @staticmethod
@@ -117,6 +119,7 @@ class HandlersInTasks(HandlersInTurn):
         self._changed.clear()  # before looking: what ends from now on sets it anew
         self._take_turns()
         room = self._free()
+        self._full = not room
         return room if changed or room or (self._turns and self.thread.waiting) else None
 
     def claims_ahead(self, number: int) -> bool:
@@ -131,16 +134,21 @@ class HandlersInTasks(HandlersInTurn):
             thread.begin_no_more()
         self._begun_s = monotonic_s()
         free = self._most_lanes - self._lanes if self._gate is None else len(self._turns)
-        for _ in range(min(len(thread.waiting), free)):
+        for _ in range(min(self._may_begin(), free)):
             self._lanes += 1
             turn_s = self._turns.pop() if self._turns else None
             thread.blocking.job(partial(self._lane, turn_s), f"rmq-{thread.setup.listener.topic.name}").start()
+
+    def _may_begin(self) -> int:
+        """Return in how many lanes there may be something to begin: none for what waits behind its slot's message."""
+        waiting = self.thread.waiting
+        return len({delivery.slot for delivery in waiting} - self._busy) if self._owned else len(waiting)
 
     def wait(self) -> None:
         """Wait until a lane has ended its part, or until something may be claimed if there is room for it."""
         if self._changed.is_set():
             return
-        if self._wish is None and self._free(self._most_lanes):
+        if self._wish is None and not self._full and self._free(self._most_lanes):
             self.thread.wait()
         else:
             soon = self.thread.held.deferred or self.thread.claims.has_earlier

@@ -14,6 +14,7 @@ import pytest
 from rmq import PriorityMessage, Topic, TopicType
 from rmq._ownership import Coordinator
 from rmq.aio import Delivery, RmqClient
+from rmq.aio.listener import HandlersInTasks
 from rmq.errors import CoordinationError
 from tests.conftest import MakeTopic
 from tests.integration.aio.test_aio import in_a_loop, stats_of, until
@@ -87,3 +88,44 @@ async def test_shared_handlers_keep_a_slot_in_one_hand_too(
         await worker.stop()
         assert (watched.most_in_a_slot, watched.most) == (1, 3)
         assert set(watched.handled.values()) == {1}
+
+
+@pytest.mark.parametrize("handlers", [None, 4])
+@in_a_loop
+async def test_a_worker_rests_while_messages_wait_behind_one_of_their_slot(
+    zookeeper: ZooKeeperEnsemble,
+    redis_url: str,
+    make_topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
+    handlers: int | None,
+) -> None:
+    """It began a lane for them, which found nothing to begin and ended, thousands of times a second."""
+    topic = make_topic(TopicType.PRIORITY, slots=1)
+    chroot = f"/aio-{os.getpid()}-{random.randrange(10**9)}"
+    begun, may_end, rounds, run = list[str](), asyncio.Event(), 0, HandlersInTasks.run
+
+    def counted(self: HandlersInTasks) -> None:
+        nonlocal rounds
+        rounds += 1
+        run(self)
+
+    monkeypatch.setattr(HandlersInTasks, "run", counted)
+    async with RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) as worker:
+
+        @worker.listener(topic, concurrency=4)
+        async def handle(delivery: Delivery) -> None:
+            begun.append(delivery.text)
+            await may_end.wait()
+
+        await (await worker.producer(topic)).send_many(PriorityMessage(f"m{i}", 100) for i in range(8))
+        await worker.start(handlers=handlers)
+        await until(lambda: len(begun) == 1, 60)
+        before = rounds
+        await asyncio.sleep(2)
+        passed = rounds - before
+        may_end.set()
+        await until(lambda: len(set(begun)) == 8, 60)
+        await worker.stop()
+        assert passed < 100
+        assert len(begun) == 8
+        assert (await stats_of(worker, topic)).total("acked") == 8
