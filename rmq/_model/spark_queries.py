@@ -28,7 +28,8 @@ class SparkQuery:
 
     Attributes:
         role: `source`, `sink`, or `write` with `txnAppId`.
-        name: Identity of the query in its checkpoint; of a write its `txnAppId`.
+        name: Identity of the query in its checkpoint; of a source of a STREAM topic its group; of a write its
+            `txnAppId`.
         batch: The last batch that it has finished; of a write its last `txnVersion`.
         seen_ms: When it reported, epoch ms. A source does so every 5 s, the others with each batch.
         now_ms: Redis' time of the reading, epoch ms.
@@ -36,7 +37,8 @@ class SparkQuery:
             others, since the first report: `rows`, of these `folded`; `new` and `merged` messages; `skipped` and `bad`
             rows.
         redis_s: How long its driver and its tasks have waited for calls to Redis, seconds.
-        behind: Source: messages that are due and not in a batch yet; else `None`.
+        behind: Source: messages that are due and not in a batch yet; of a STREAM topic entries, `None` where that is
+            not known; else `None`.
         lease_left_s: Source: when it reported, for how long the leases of its batch last without a renewal; `None`
             without a batch.
 

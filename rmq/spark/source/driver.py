@@ -49,6 +49,7 @@ class QueryDriver:
     """
 
     def __init__(self, options: Options) -> None:
+        self._url = options.url
         self._connections, name = options.connections(), options.needed_topic()
         with ExitStack() as undo:
             undo.callback(self._connections.close)  # nobody has this driver to close it
@@ -80,8 +81,6 @@ class QueryDriver:
         self._keeper: threading.Thread | None = None
         self.figures = QueryFigures(self.topic)
         self._reporter: Reporter | None = None
-        self._planned = False
-        self._again = 0
 
     def begin(self, batch: Batch, *, known: bool) -> Driver:
         """Return what names this driver to Redis; the first time, shut out the query's earlier drivers.
@@ -105,7 +104,7 @@ class QueryDriver:
         self._acked = entered.acked
         if self._reporter is None:
             query = batch.query
-            self._reporter = Reporter(self._renewing, self.topic.name, lambda: self.figures.report(query))
+            self._reporter = Reporter(self._url, self.topic.name, lambda: self.figures.report(query))
         return self._driver
 
     def ack(self, batch: Batch) -> None:
@@ -140,7 +139,7 @@ class QueryDriver:
                 for slot, quota in batch.quotas.items():
                     missing = max(0, quota - settled.found.get(slot, 0))
                     self._target[slot] = self._target.get(slot, 0) + missing
-            self.figures.settled(batch.seq, settled, again=self._again == batch.seq)
+            self.figures.settled(batch.seq, settled)
             self._suspect(batch, settled.put_back)
         self._slots.settle(driver, batch.seq, NO_CHUNK, "ack")
         self._acked = self._settled = batch.seq
@@ -212,7 +211,8 @@ class QueryDriver:
             self._target = {slot: left - quotas.get(slot, 0) for slot, left in self._target.items()}
         for name in ("behind", "backlog"):
             self.figures.behind[name] -= sum(quotas.values())
-        self._planned = self._planned or bool(quotas)
+        if quotas:
+            self.figures.planned()
         return quotas
 
     def _swept(self) -> dict[int, int]:
@@ -248,9 +248,7 @@ class QueryDriver:
                 topic=self.topic.name,
             )
         with self._lock:
-            if self._open is None or self._open.seq != batch.seq:
-                self._again = 0 if self._planned else batch.seq
-                self._planned = False
+            if self.figures.opened(batch.seq):
                 self.figures.kept(monotonic_s())
             self._open = batch
             if self._keeper is None:

@@ -13,62 +13,87 @@ from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
 from rmq._slots.spark_queries import SparkQueries
 from rmq._transport.connections import Connections
+from rmq._transport.urls import parse_url
 from rmq.errors import RmqError
 from rmq.spark.redis_time import RedisTime
 from rmq.spark.slots import SettledBatch
+from rmq.spark.source.log_batches import LogBatch
 
 log = logging.getLogger("rmq.spark")
 
 ROLE = "source"
 
 
-class QueryFigures:
-    """What a driver has done since it began, and what it has left.
+REPORT_DEADLINE_S = 1.0
+"""How long a report is tried: the next one comes soon."""
+
+
+class Figures:
+    """What a driver has done since it began.
+
+    Attributes:
+        batch: Number of the last batch that has ended.
+        time: How long the driver has waited for calls to Redis.
+        totals: `acked` messages; `refused` by the query; of both, `redelivered`: those of batches that an earlier
+            driver had begun; `lost`: without an ack by this query.
+    """
+
+    def __init__(self) -> None:
+        self.batch = 0
+        self.time = RedisTime()
+        self.totals: dict[str, int] = {"acked": 0, "refused": 0, "redelivered": 0, "lost": 0}
+        self._open = 0
+        self._planned = self._again = False
+
+    def planned(self) -> None:
+        """Note that the next batch is this driver's own."""
+        self._planned = True
+
+    def opened(self, batch: int) -> bool:
+        """Note that a batch is read; return whether it is another one than before."""
+        if batch == self._open:
+            return False
+        self._open, self._again, self._planned = batch, not self._planned, False
+        return True
+
+    def ended(self, batch: int, acked: int, *, lost: int = 0, refused: int = 0) -> None:
+        """Note what has come of a batch."""
+        again = acked + refused if self._again and batch == self._open else 0
+        found = {"acked": acked, "refused": refused, "redelivered": again, "lost": lost}
+        self.totals = {event: number + found[event] for event, number in self.totals.items()}
+        self.batch = batch
+
+
+class QueryFigures(Figures):
+    """Those of a query that claims messages, and what it has left.
 
     Args:
         topic: The definition.
 
     Attributes:
         behind: What is not in the batches planned so far: messages due (`behind`), in store, and in other hands.
-        acked: Messages acked.
-        refused: Messages that the query has refused.
-        redelivered: Of both, those of batches that an earlier driver had begun.
-        lost: Messages whose leases ended while their batch ran; others have them, too.
-        batch: Number of the last acked batch.
-        time: How long the driver has waited for calls to Redis.
     """
 
     def __init__(self, topic: Topic) -> None:
+        super().__init__()
         self._topic = topic
         self.behind = {"behind": 0, "backlog": 0, "in_flight": 0}
-        self.acked = self.refused = self.redelivered = self.lost = self.batch = 0
-        self.time = RedisTime()
         self._kept_s: float | None = None
 
     def kept(self, since_s: float | None) -> None:
         """Note that the leases of the open batch began, or were renewed, at this time or later; `None`: no batch."""
         self._kept_s = since_s
 
-    def settled(self, batch: int, settled: SettledBatch, *, again: bool) -> None:
-        """Note an ack; `again`: of a batch that an earlier driver had begun."""
+    def settled(self, batch: int, settled: SettledBatch) -> None:
+        """Note an ack."""
         ended = sum(settled.found.values()) - settled.lost - sum(settled.put_back.values())
-        self.acked += ended - settled.refused
-        self.refused += settled.refused
-        self.redelivered += ended if again else 0
-        self.lost += settled.lost
-        self.batch = batch
+        self.ended(batch, ended - settled.refused, lost=settled.lost, refused=settled.refused)
 
     @property
     def lease_left_s(self) -> float | None:
         """For how long the leases of the open batch last without a renewal, seconds; `None` without a batch."""
         kept_s = self._kept_s
         return None if kept_s is None else max(0.0, self._topic.lease_s - (monotonic_s() - kept_s))
-
-    @property
-    def totals(self) -> dict[str, int]:
-        """Messages since the driver began."""
-        names = ("acked", "refused", "redelivered", "lost")
-        return {name: getattr(self, name) for name in names}
 
     def progress(self) -> dict[str, Any]:
         """Return them for Spark's progress report."""
@@ -87,17 +112,43 @@ class QueryFigures:
         return SparkQuery(ROLE, query, self.batch, 0, 0, self.totals, *own)
 
 
+class LogFigures(Figures):
+    """Those of a query that follows a STREAM topic as a group; it refuses nothing, and has no leases."""
+
+    def committed(self, batch: LogBatch) -> None:
+        """Note a commit, once."""
+        if batch.seq > self.batch:
+            spans = batch.spans.values()
+            self.ended(batch.seq, sum(span.number for span in spans), lost=sum(span.missing for span in spans))
+
+    def progress(self) -> dict[str, Any]:
+        """Return them for Spark's progress report."""
+        own = {event: number for event, number in self.totals.items() if event != "refused"}
+        return {**own, "redis_s": round(self.time.seconds, 3)}
+
+    def report(self, group: str, behind: int | None) -> SparkQuery:
+        """Return them as they are kept in Redis."""
+        return SparkQuery(ROLE, group, self.batch, 0, 0, self.totals, self.time.seconds, behind)
+
+
+def report_task(connections: Connections, topic: str, query: str, time: RedisTime) -> None:
+    """Add what a task of a query has waited for Redis to its report; figures are no reason for a task to fail."""
+    with suppress(RmqError):
+        SparkQueries(connections, topic).add_time(ROLE, query, time.seconds)
+
+
 class Reporter:
     """Keeps the report of a query in Redis up to date, in a thread of its own.
 
     Args:
-        connections: With a short deadline: a report that fails is left out, and the next one comes soon.
+        url: Where Redis is.
         topic: Name of the topic.
         report: Returns the report.
     """
 
-    def __init__(self, connections: Connections, topic: str, report: Callable[[], SparkQuery]) -> None:
-        self._reports, self._report = SparkQueries(connections, topic), report
+    def __init__(self, url: str, topic: str, report: Callable[[], SparkQuery]) -> None:
+        self._connections = Connections(parse_url(url), deadline_s=REPORT_DEADLINE_S)
+        self._reports, self._report = SparkQueries(self._connections, topic), report
         self._topic = topic
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rmq-spark-report", daemon=True)
@@ -108,6 +159,7 @@ class Reporter:
         self._stopping.set()
         self._thread.join()
         self._publish()
+        self._connections.close()
 
     def _run(self) -> None:
         with suppress(RmqError):

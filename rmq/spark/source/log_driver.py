@@ -19,6 +19,7 @@ from rmq.spark.options import Options
 from rmq.spark.slots import PIECE
 from rmq.spark.source import log_calls
 from rmq.spark.source.commits import CommitReceiver
+from rmq.spark.source.figures import LogFigures, Reporter
 from rmq.spark.source.log_batches import LogBatch, Span, shares
 from rmq.spark.source.log_calls import Reach, Standing, Walked
 from rmq.spark.source.waiting import IDLE_S, Waiting
@@ -32,6 +33,9 @@ class LogDriver:
     Args:
         options: Those of the query; they name a group.
         topic: The registered definition.
+
+    Attributes:
+        figures: What it has done.
     """
 
     def __init__(self, options: Options, topic: Topic) -> None:
@@ -45,6 +49,8 @@ class LogDriver:
         self._acked = 0
         self._open: LogBatch | None = None
         self._lock = threading.RLock()
+        self.figures = LogFigures()
+        self._reporter: Reporter | None = None
         self._commits: CommitReceiver | None = None
 
     @property
@@ -77,6 +83,10 @@ class LogDriver:
             if id_key(standing[slot].position) > id_key(end):
                 raise self._ahead(slot, standing[slot].position, end)
         self._standing, self._acked = standing, 0
+        if self._reporter is None:
+            self._reporter = Reporter(
+                self._options.url, self.topic.name, lambda: self.figures.report(self.group, self.behind)
+            )
 
     def _check_checkpoint(self, batch: LogBatch) -> None:
         if (batch.topic, batch.group) != (self.topic.name, self.group):
@@ -106,7 +116,7 @@ class LogDriver:
         Raises:
             DriverReplacedError: Another driver follows the topic as this group.
         """
-        with self._lock:
+        with self._lock, self.figures.time.counted():
             self.begin(batch)
             if batch.seq <= self._acked:
                 return
@@ -119,6 +129,7 @@ class LogDriver:
             # the first time all slots: a failover may have put some back
             call_each(self._connections, list(batch.ends if self._acked == 0 else batch.spans), build)
             self._acked = batch.seq
+            self.figures.committed(batch)
             if self._open is not None and self._open.seq <= batch.seq:
                 self._open = None
 
@@ -146,11 +157,13 @@ class LogDriver:
             slot: (last.ends.get(slot, each.position), last.reads.get(slot, each.read))
             for slot, each in self._standing.items()
         }
-        ends, spans = self._walk(before, limit, last.seq)
+        with self.figures.time.counted():
+            ends, spans = self._walk(before, limit, last.seq)
         if not ends:
             if self._target is None:
                 self._waiting.rest()
             return None
+        self.figures.planned()
         return last.next(before, ends, spans)
 
     def freeze(self) -> None:
@@ -161,6 +174,7 @@ class LogDriver:
         """Note which batch runs: Spark may tell of its commit."""
         with self._lock:
             self.begin(batch)
+            self.figures.opened(batch.seq)
             self._open = batch
             if self._commits is None:
                 self._commits = CommitReceiver(batch.query, self._committed)
@@ -170,6 +184,8 @@ class LogDriver:
         if self._commits is not None:
             self._commits.close()
         self._waiting.close()
+        if self._reporter is not None:
+            self._reporter.close()
         self._connections.close()
 
     def _enter(self, slots: Iterable[int]) -> dict[int, Standing]:

@@ -13,12 +13,15 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from rmq._model.entries import StreamEntry
 from rmq._model.topics import Topic
 from rmq.errors import BatchLostError
 from rmq.spark import entries
 from rmq.spark.option_checks import check_log_source
 from rmq.spark.options import Options
+from rmq.spark.redis_time import RedisTime
 from rmq.spark.schema import check_topic_has, entry_columns
+from rmq.spark.source.figures import report_task
 from rmq.spark.source.log_batches import LogBatch, cut_slots
 from rmq.spark.source.log_driver import LogDriver
 
@@ -70,10 +73,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._query().freeze()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return, for Spark's progress report, the topic, the group, and how many entries are behind the batches."""
-        if self._driver is None:
+        """Return, for Spark's progress report, what the query has done, and what is behind the batches."""
+        if (driver := self._driver) is None:
             return None
-        return {"topic": self._topic.name, "group": self._driver.group, "behind": self._driver.behind}
+        return {"topic": self._topic.name, "group": driver.group, "behind": driver.behind, **driver.figures.progress()}
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """Return the parts of the batch that ends at `end`."""
@@ -90,16 +93,19 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read one part of a batch, a page at a time."""
         group = self._options.needed_group(self._topic)
+        time = RedisTime()
         with closing(self._options.connections()) as connections:
             for slot, after, end, number in cast(SpansPartition, partition).spans:
                 found = 0
-                for page in entries.pages(connections, self._topic, slot, f"({after}", end):
+                pages = entries.pages(connections, self._topic, slot, f"({after}", end)
+                while page := _next(pages, time):
                     found += len(page)
                     own = entries.for_group(page, group)
                     if own:
                         yield entries.to_arrow(self._schema, own)
                 if found < number:
                     self._lost(slot, number - found, after, end)
+            report_task(connections, self._topic.name, group, time)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Move the group to what Spark has committed, where the next `latestOffset` has not done so."""
@@ -123,3 +129,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.fail_on_data_loss:
             raise BatchLostError(f"{text}; set failOnDataLoss to false to go on", topic=self._topic.name, slot=slot)
         log.warning("%s; going on, since failOnDataLoss is false", text)
+
+
+def _next(pages: Iterator[list[StreamEntry]], time: RedisTime) -> list[StreamEntry]:
+    """Return the next page, empty at the end."""
+    with time.counted():
+        return next(pages, list[StreamEntry]())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from math import ceil
@@ -20,10 +20,8 @@ from pyspark.sql.types import StructType
 
 from rmq._model.scores import ages_for
 from rmq._model.topics import Topic
-from rmq._slots.spark_queries import SparkQueries
 from rmq._transport.connections import Connections
 from rmq._transport.dispatch import Dispatch
-from rmq.errors import RmqError
 from rmq.spark.arrow import pa, pc, spark_types
 from rmq.spark.calls import Chunk, Reading, read
 from rmq.spark.option_checks import check_source
@@ -34,7 +32,7 @@ from rmq.spark.selection import more_of, parts_of
 from rmq.spark.sends import sends_of
 from rmq.spark.source.batches import Batch, Part, cut, default_replays
 from rmq.spark.source.driver import QueryDriver
-from rmq.spark.source.figures import ROLE
+from rmq.spark.source.figures import report_task
 
 TOGETHER, BATCH_BYTES = 4, 8 << 20
 """Chunks are put together into one record batch: so many, or until they have more bytes than this."""
@@ -118,9 +116,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 batch = to_arrow(self._schema, partition.topic, chunks)
                 if batch.num_rows:
                     yield batch
-            with suppress(RmqError):  # figures are no reason to fail
-                reports = SparkQueries(connections, partition.topic.name)
-                reports.add_time(ROLE, partition.reading.driver.query, time.seconds)
+            report_task(connections, partition.topic.name, partition.reading.driver.query, time)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Ack what Spark has committed, where the next `latestOffset` has not done so."""

@@ -109,7 +109,10 @@ def test_batches_have_all_entries_once_and_in_order(sender: RmqClient, log: Topi
         own = [content for content in sent if log.slot_of(content.encode()) == slot]
         assert [content for content in found if content in set(own)] == own
     assert sender.stream(log).group("files").lag == 0
-    assert query.reader.reportLatestOffset() == {"topic": log.name, "group": "files", "behind": 0}
+    progress = query.reader.reportLatestOffset() or {}
+    assert progress.pop("redis_s") > 0
+    done = {"acked": 5_000, "redelivered": 0, "lost": 0}
+    assert progress == {"topic": log.name, "group": "files", "behind": 0, **done}
 
 
 def test_a_replay_is_identical_whatever_was_sent_meanwhile(
@@ -127,6 +130,11 @@ def test_a_replay_is_identical_whatever_was_sent_meanwhile(
     assert query.read() == before, "a second action"
     rest = query.batches()
     assert sum(map(len, rest)) == 400
+    query.reader.stop()
+    [report] = sender.stream(log).spark_queries()
+    assert (report.role, report.name, report.behind) == ("source", "files", 0)
+    assert report.totals == {"acked": 600, "refused": 0, "redelivered": 200, "lost": 0}
+    assert report.redis_s > 0
 
 
 def test_clean_ups_leave_what_is_not_committed(sender: RmqClient, log: Topic, make_query: MakeQuery) -> None:
