@@ -13,7 +13,7 @@ _OF_SINKS = frozenset(
     "type slots durability replicas time_range_ms priority pipeline_depth merge merge_rows idempotent once mark_ttl_s "
     "txn_app txn_version redrive trust_slot max_rate when_passed bad_rows bad_rows_path".split()
 )
-_OF_SEVERAL = frozenset("topics topic_pattern".split())
+_OF_READS = frozenset("topics topic_pattern columns".split())
 _OF_STREAMS = frozenset("group start first last states_of".split())
 _NOT_OF_LOGS = frozenset(
     "first last states_of lease_s max_replays fail_on_lease_lost snapshot min_messages max_delay_ms".split()
@@ -31,14 +31,15 @@ def check_read(options: Options) -> None:
 
 
 def check_sink(options: Options) -> None:
-    """Refuse options that name several topics of a read.
+    """Refuse options that say which topics and columns a read has.
 
     Raises:
         InvalidValueError: One is given.
     """
-    for name in _given(options, _OF_SEVERAL):
+    for name in _given(options, _OF_READS):
         raise InvalidValueError(
-            f"{name} is an option of reads; a write goes to one topic, or each row to that of its column topic"
+            f"{name} is an option of reads; a write goes to one topic, or each row to that of its column topic, and "
+            "takes the columns of its frame"
         )
 
 

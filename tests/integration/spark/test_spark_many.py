@@ -243,7 +243,7 @@ def test_topics_that_cannot_be_read_together(
 
 def test_sinks_have_no_several_topics(redis_url: str) -> None:
     schema = StructType([StructField("content", StringType())])
-    for option, value in (("topics", "a,b"), ("topicPattern", "a.*")):
+    for option, value in (("topics", "a,b"), ("topicPattern", "a.*"), ("columns", "content")):
         source = RmqDataSource({"url": redis_url, option: value})
         for make in (source.writer, source.streamWriter):
             with pytest.raises(InvalidValueError, match=f"{option} is an option of reads; a write goes to one topic"):
