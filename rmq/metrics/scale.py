@@ -13,7 +13,7 @@ from rmq._model.figures import GroupStats, TopicStats
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType
 from rmq.client import RmqClient
-from rmq.errors import InvalidValueError, RmqError, UnknownTopicError
+from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError, UnknownTopicError
 
 KEEP_S = 2.0
 """Autoscalers that ask within this time share one reading."""
@@ -104,7 +104,7 @@ class ScalePages:
 
     Args:
         client: Where the topics are.
-        keep_s: For how long a reading is handed out again.
+        keep_s: For how long a reading is handed out again, and that Redis does not answer.
     """
 
     def __init__(self, client: RmqClient, keep_s: float = KEEP_S) -> None:
@@ -112,6 +112,7 @@ class ScalePages:
         self._keep_s = keep_s
         self._lock = threading.Lock()
         self._kept: dict[tuple[str, str | None], tuple[float, Scale]] = {}
+        self._silent_until_s, self._silence = float("-inf"), ""
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
         """Answer a request: 404 for an unknown topic, 400 for a wrong question, 503 where Redis does not answer."""
@@ -134,5 +135,14 @@ class ScalePages:
             self._kept = {key: kept for key, kept in self._kept.items() if kept[0] > now_s}
             kept = self._kept.get((topic, group))
             if kept is None:
-                kept = self._kept[topic, group] = (now_s + self._keep_s, scale(self._client, topic, group))
+                if now_s < self._silent_until_s:  # else those who wait here would wait for it one after the other
+                    raise RedisUnavailableError(self._silence)
+                kept = self._kept[topic, group] = (now_s + self._keep_s, self._ask(topic, group))
             return kept[1]
+
+    def _ask(self, topic: str, group: str | None) -> Scale:
+        try:
+            return scale(self._client, topic, group)
+        except RedisUnavailableError as error:
+            self._silent_until_s, self._silence = monotonic_s() + self._keep_s, str(error)
+            raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from socketserver import ThreadingMixIn
 from typing import Any, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -19,6 +20,8 @@ from rmq.metrics.scale import PATH, ScalePages
 
 PORT = 9_460
 TRIED_PORTS = 64
+SILENT_S = 30.0
+"""A connection over which nothing comes for so long is closed: its peer may be gone without a word."""
 
 Application = Callable[[dict[str, Any], Callable[..., object]], Iterable[bytes]]
 """A WSGI application."""
@@ -31,7 +34,14 @@ class _Threads(ThreadingMixIn, WSGIServer):
 
 
 class _Quiet(WSGIRequestHandler):
-    """Logs no requests."""
+    """Logs no requests, and waits for none for ever."""
+
+    timeout = SILENT_S
+
+    def handle(self) -> None:
+        """Answer one request. Whoever has gone, or says nothing, gets no answer."""
+        with suppress(OSError):
+            super().handle()
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing."""

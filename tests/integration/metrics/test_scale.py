@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +20,7 @@ import yaml
 
 from rmq import PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, TopicType
 from rmq._model.retry import LadderRetry
+from rmq.errors import RedisUnavailableError
 from rmq.metrics import Scale, scale, serve
 from rmq.metrics.scale import ScalePages
 from tests.conftest import MakeTopic
@@ -26,6 +30,9 @@ from tests.support.waiting import wait_until
 PAGE = (Path(__file__).resolve().parents[3] / "docs/operate/autoscaling.md").read_text("utf-8")
 MANIFESTS: list[str] = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 ANSWERS: list[str] = re.findall(r"^```json\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+MODULE = import_module("rmq.metrics.scale")
+"""The name in the package is that of its function."""
 
 Ask = Callable[[str], tuple[int, dict[str, Any]]]
 
@@ -180,3 +187,59 @@ def triggers_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_the_answer_on_the_page_has_the_names_of_the_real_one() -> None:
     assert [list(json.loads(text)) for text in ANSWERS] == [list(Scale.__dataclass_fields__)]
+
+
+def test_who_waits_while_redis_is_silent_shares_one_answer(client: RmqClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waited for Redis after the other, 15 s each: more came in that time than were answered."""
+    asked = list[str]()
+
+    def silent(client: RmqClient, topic: str, group: str | None) -> Scale:
+        asked.append(topic)
+        wait_until(lambda: len(begun) == 5)
+        raise RedisUnavailableError("Redis gave no answer")
+
+    monkeypatch.setattr(MODULE, "scale", silent)
+    pages, statuses, begun = ScalePages(client, keep_s=60.0), list[str](), list[str]()
+
+    def ask(topic: str) -> None:
+        begun.append(topic)
+        pages({"PATH_INFO": f"/scale/{topic}"}, lambda status, _: statuses.append(status))
+
+    threads = [threading.Thread(target=ask, args=(f"t{number}",)) for number in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(asked), set(statuses), len(statuses)) == (1, {"503 Service Unavailable"}, 5)
+
+
+def test_it_asks_again_after_a_while(client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = client.producer(make_topic(TopicType.PRIORITY)).topic
+    pages, statuses = ScalePages(client, keep_s=0.01), list[str]()
+
+    def silent(client: RmqClient, topic: str, group: str | None) -> Scale:
+        raise RedisUnavailableError("Redis gave no answer")
+
+    def ask() -> str:
+        pages({"PATH_INFO": f"/scale/{topic.name}"}, lambda status, _: statuses.append(status))
+        return statuses[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MODULE, "scale", silent)
+        assert ask() == "503 Service Unavailable"
+    wait_until(lambda: ask() == "200 OK")
+
+
+def test_a_peer_that_says_nothing_is_cut_off(
+    client: RmqClient, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It held a thread for ever."""
+    monkeypatch.setattr("rmq.metrics.server._Quiet.timeout", 0.1)
+    server = serve(client, port=0)
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as peer:
+            peer.sendall(b"GET /metrics")
+            assert peer.recv(1) == b""
+    finally:
+        server.close()
+    assert capfd.readouterr().err == ""
