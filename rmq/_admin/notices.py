@@ -118,7 +118,7 @@ class Teller(Background):
     def _tell_of(self, dead: list[Any]) -> None:
         try:
             refuse_unfinished(self._tell(dead))
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # the latter would end this thread without a line in the log
             raise _NotToldError from error
 
     def close(self) -> None:

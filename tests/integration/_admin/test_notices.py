@@ -285,3 +285,38 @@ def test_the_pause_after_failures_grows_to_a_bound() -> None:
     assert Teller.pause_s(5.0, 1) == 10.0
     assert Teller.pause_s(5.0, 1_000) == 60.0
     assert Teller.pause_s(600.0, 3) == 600.0
+
+
+def test_a_function_that_exits_is_called_again(client: RmqClient, jobs: Topic) -> None:
+    """`SystemExit` ended the thread without a line in the log."""
+    told: list[DeadMessage] = []
+
+    def tell(dead: list[DeadMessage]) -> None:
+        told.extend(dead)
+        if len(told) == 1:
+            raise SystemExit(1)
+
+    with client.dead(jobs).on_dead(tell, every_s=SOON):
+        let_die(client, jobs, "job:1")
+        wait_until(lambda: len(told) == 2)
+    assert [each.text for each in told] == ["job:1", "job:1"]
+
+
+def test_an_async_function_that_exits_is_called_again_too(redis_url: str, client: RmqClient, jobs: Topic) -> None:
+    told: list[DeadMessage] = []
+
+    async def tell(dead: list[DeadMessage]) -> None:
+        told.extend(dead)
+        if len(told) == 1:
+            raise SystemExit(1)
+
+    async def main() -> None:
+        async with aio.RmqClient(redis_url) as loop_client:
+            dead = await loop_client.dead(jobs)
+            async with await dead.on_dead(tell, every_s=SOON):
+                await asyncio.to_thread(let_die, client, jobs, "job:1")
+                while len(told) < 2:
+                    await asyncio.sleep(SOON)
+
+    asyncio.run(main())
+    assert [each.text for each in told] == ["job:1", "job:1"]
