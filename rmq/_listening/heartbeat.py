@@ -66,14 +66,15 @@ class Heartbeat(Background):
     def run(self) -> None:
         """Report every few seconds. What goes wrong is not worth more than a line of the log."""
         while True:
+            wait_s = self._beat_s
             try:
                 self._report(self._info())
                 self._failing = False
             except Exception as error:
                 level = logging.DEBUG if self._failing else logging.WARNING
                 log.log(level, "worker %s cannot report: %s", self.worker, error)
-                self._failing = True
-            if self._stopping.wait(self._beat_s):
+                self._failing, wait_s = True, BEAT_S  # in economy others would forget it before its next report
+            if self._stopping.wait(wait_s):
                 break
 
     def stop(self) -> None:

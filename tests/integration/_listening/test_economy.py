@@ -9,7 +9,10 @@ from typing import Any, cast
 import pytest
 
 from rmq import RangeMergeMessage, Topic, TopicType
+from rmq._listening.heartbeat import Heartbeat
+from rmq._model.workers import WorkerInfo
 from rmq._scripts.keys import WORKER_INFOS_KEY, WORKERS_KEY
+from rmq.errors import RedisUnavailableError
 from tests.conftest import wait_until
 from tests.support.servers import RedisServer
 from tests.support.sides import SIDES, side_of
@@ -64,6 +67,26 @@ def test_a_report_that_is_gone_comes_again(server: RedisServer, monkeypatch: pyt
         assert calls(server, "hset") == scripts, "a report that says nothing new is a plain ZADD"
         plain.delete(WORKERS_KEY, WORKER_INFOS_KEY)
         wait_until(lambda: len(client.workers()) == 1)
+
+
+def test_a_report_that_failed_is_tried_again_soon(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one in economy comes after 40 s: others would have forgotten the worker in between."""
+    report, tries = Heartbeat._report, list[int]()
+
+    def failing_once(self: Heartbeat, info: WorkerInfo) -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise RedisUnavailableError("no answer")
+        report(self, info)
+
+    monkeypatch.setattr(Heartbeat, "_report", failing_once)
+    monkeypatch.setattr("rmq._listening.heartbeat.BEAT_S", 0.1)
+    with side_of("threads") as side, side.client(server.url) as client:
+        client.listener(TOPIC)(print)
+        client.start(idle="economy")
+        wait_until(lambda: len(client.workers()) == 1)
+        [worker] = client.workers()
+        assert (worker.beat_s, len(tries)) == (40.0, 2)
 
 
 def test_without_the_right_to_publish_it_polls(server: RedisServer) -> None:
