@@ -29,6 +29,9 @@ FORGET_MS = 60_000
 PATIENCE_S = 2.0
 """A stop waits no longer than this to say goodbye."""
 
+TRUST_S = 1_200.0
+"""In economy the time of Redis goes on by this machine's clock for so long: clocks drift, are set, and stand still."""
+
 TIMES_S = 300.0
 """Over how long the durations of handlers are reported."""
 
@@ -91,8 +94,9 @@ class Heartbeat(Background):
     def _report(self, info: WorkerInfo) -> None:
         if self._economical and self._told is not None:
             told, redis_ms, told_s = self._told
-            now_ms = redis_ms + int((monotonic_s() - told_s) * 1000)
-            if told == info and self._call(workers.worker_beat_again(self.worker, now_ms)):
+            since_s = monotonic_s() - told_s
+            now_ms, trusted = redis_ms + int(since_s * 1000), since_s < TRUST_S
+            if told == info and trusted and self._call(workers.worker_beat_again(self.worker, now_ms)):
                 return
         self._told = info, self._beat(info.to_json()), monotonic_s()
 

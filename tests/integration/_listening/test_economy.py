@@ -89,6 +89,21 @@ def test_a_report_that_failed_is_tried_again_soon(server: RedisServer, monkeypat
         assert (worker.beat_s, len(tries)) == (40.0, 2)
 
 
+def test_it_reads_the_time_of_redis_again(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its clock goes slower, or stands still as a machine sleeps, it looked silent for good."""
+    began_s = time.monotonic()
+    monkeypatch.setattr("rmq._listening.heartbeat.monotonic_s", lambda: began_s + (time.monotonic() - began_s) / 2)
+    monkeypatch.setattr("rmq._listening.heartbeat.TRUST_S", 0.3)
+    monkeypatch.setattr("rmq._listening.pace.BEAT_S", 0.1)
+    monkeypatch.setattr("rmq._listening.heartbeat.BEAT_S", 0.1)
+    with side_of("threads") as side, side.client(server.url) as client:
+        client.listener(TOPIC)(print)
+        client.start(idle="economy")
+        wait_until(lambda: len(client.workers()) == 1)
+        time.sleep(4.0)
+        wait_until(lambda: client.workers()[0].silent_ms < 1_000)
+
+
 def test_without_the_right_to_publish_it_polls(server: RedisServer) -> None:
     """Who may subscribe and not publish proves nothing."""
     with server.connect() as plain:
