@@ -249,7 +249,7 @@ class _Job:
         self._task.add_done_callback(self._jobs.discard)
 
     def join(self, timeout: float | None = None) -> None:
-        if self._task is not None and not self._task.done():
+        if self._task is not None and not self._task.done() and self._task is not asyncio.current_task():
             wait(asyncio.wait({self._task}, timeout=timeout))
 
     def is_alive(self) -> bool:

@@ -320,3 +320,25 @@ def test_an_async_function_that_exits_is_called_again_too(redis_url: str, client
 
     asyncio.run(main())
     assert [each.text for each in told] == ["job:1", "job:1"]
+
+
+def test_an_async_function_may_end_it(
+    redis_url: str, client: RmqClient, jobs: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for its own end."""
+    monkeypatch.setattr("rmq._admin.notices.PATIENCE_S", 3_600.0)
+
+    async def main() -> None:
+        ended = asyncio.Event()
+
+        async def tell(dead: list[DeadMessage]) -> None:
+            await notices.close()
+            ended.set()
+
+        async with aio.RmqClient(redis_url) as loop_client:
+            dead = await loop_client.dead(jobs)
+            notices = await dead.on_dead(tell, every_s=SOON)
+            await asyncio.to_thread(let_die, client, jobs, "job:1")
+            await asyncio.wait_for(ended.wait(), 30)
+
+    asyncio.run(main())
