@@ -43,6 +43,7 @@ from rmq._transport.call import Call
 from rmq.spark import calls as spark_calls
 from rmq.spark.calls import Driver, Reading
 from rmq.spark.marks import Mark, send_once
+from rmq.spark.refusal_calls import How, refuse_contents
 from rmq.spark.source import log_calls
 
 MIB = 1_048_576
@@ -685,6 +686,12 @@ def _spark_renew(place: Place) -> Call[Any]:
     return spark_calls.settle(place.topic, 0, DRIVER, 1, 0, "renew")
 
 
+@case("spark_refuse", "a chunk")
+def _spark_refuse(place: Place) -> Call[Any]:
+    names = run(place.client, _spark_read(place)).contents
+    return refuse_contents(place.topic, 0, spark_calls.Claim(DRIVER, 1, 0), How(None, "ValueError", "bad"), names)
+
+
 @case("spark_scan", "a step")
 def _spark_scan(place: Place) -> Call[Any]:
     place.dead(5_000)
@@ -856,6 +863,19 @@ def _spark_advance(place: Place) -> Call[Any]:
     place.client.xgroup_create(place.keys.store, ME.group, "0", mkstream=True)
     last = place.entries(MAX_BATCH)[-1]
     return log_calls.advance(place.topic, 0, ME.group, "driver", last, MAX_BATCH, 0)
+
+
+@case("spark_trim", "a slot", S, most=1_000)
+def _spark_trim(place: Place) -> Call[Any]:
+    place.client.xgroup_create(place.keys.store, ME.group, "0", mkstream=True)
+    last = place.entries(MAX_BATCH)[-1]
+    place.client.xgroup_setid(place.keys.store, ME.group, last)
+    return log_calls.trim(place.topic, 0, ME.group, "driver", last)
+
+
+@case("spark_turn", "a run", S, sizes=False)
+def _spark_turn(place: Place) -> Call[Any]:
+    return log_calls.turn(place.topic, ME.group, "run", 1_000, keep=False)
 
 
 @case("stream_group", "a slot", S, sizes=False)

@@ -16,6 +16,8 @@
 -- @include write_totals
 -- @include read_clock
 -- @include first_unacked
+-- @include id_after
+-- @include trim_below
 -- @include whole
 
 local store, meta, sizes = KEYS[1], KEYS[2], KEYS[3]
@@ -45,23 +47,7 @@ local function drop(number, bound)
     return
   end
   local limit = bound or '18446744073709551615-18446744073709551615'
-  local gone, late = 0, false
-  while gone < wanted and not late do -- a node of the stream has up to 100 entries, if nobody has set that otherwise
-    local step = redis.call('XTRIM', store, 'MINID', '~', limit, 'LIMIT', math.min(100, wanted - gone))
-    if step == 0 then
-      gone = gone + redis.call('XTRIM', store, 'MINID', '~', limit, 'LIMIT', wanted - gone)
-      break
-    end
-    gone = gone + step
-    late = read_clock() > now_ms + 10
-  end
-  while not approximate and gone < wanted and not late do
-    local page = redis.call('XRANGE', store, '-', '(' .. limit, 'COUNT', math.min(wanted - gone, 10))
-    if #page == 0 then
-      break
-    end
-    gone = gone + redis.call('XTRIM', store, 'MINID', id_after(page[#page][1]))
-  end
+  local gone, late = trim_below(store, limit, wanted, approximate, now_ms + 10)
   dropped = dropped + gone
   more = more or late or (gone > 0 and wanted < number)
 end

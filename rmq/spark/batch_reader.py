@@ -60,13 +60,13 @@ class SlotsPartition(InputPartition):
 
 @dataclass
 class EntriesPartition(InputPartition):
-    """What one task reads of a STREAM topic: its slots, each with the id of the last entry there."""
+    """What one task reads of a STREAM topic: its slots, each with the ids of the first and the last entry there."""
 
     topic: Topic
-    lasts: tuple[tuple[int, str], ...]
+    ranges: tuple[tuple[int, str, str], ...]
 
     def __post_init__(self) -> None:
-        super().__init__(self.lasts)
+        super().__init__(self.ranges)
 
 
 class RmqReader(DataSourceReader):
@@ -101,8 +101,8 @@ class RmqReader(DataSourceReader):
         number = max(1, min(len(slots), most))  # Spark wants one at least, even without a slot
         if topic.type is not TopicType.STREAM:
             return [SlotsPartition(topic, tuple(slots[first::number])) for first in range(number)]
-        lasts = _last_entries(connections, topic, slots, self._options.last)
-        return [EntriesPartition(topic, tuple(lasts[first::number])) for first in range(number)]
+        ranges = self._ranges(connections, topic, slots)
+        return [EntriesPartition(topic, tuple(ranges[first::number])) for first in range(number)]
 
     def _slots_of(self, topic: Topic) -> list[int]:
         return [slot for slot in range(topic.slots) if all(allows(each, slot) for each in self._filters)]
@@ -121,13 +121,27 @@ class RmqReader(DataSourceReader):
 
     def _entries(self, connections: Connections, partition: EntriesPartition) -> Iterator[Any]:
         topic, group = partition.topic, self._options.states_of
-        for slot, last in partition.lasts:
+        for slot, first, last in partition.ranges:
             states = None if group is None else GroupStates(connections, topic, slot, group)
-            for page in entries.pages(connections, topic, slot, self._options.first or "-", last):
+            for page in entries.pages(connections, topic, slot, first, last):
                 found = entries.for_group(page, group)
                 if found:
                     told = [] if states is None else [states.of(entry) for entry in found]
                     yield entries.to_arrow(self._schema, found, told)
+            if self._options.ranges is not None:
+                entries.check_there(connections, topic, slot, first)
+
+    def _ranges(self, connections: Connections, topic: Topic, slots: Sequence[int]) -> list[tuple[int, str, str]]:
+        """Return what is read of each slot; without those of which nothing is."""
+        if self._options.ranges is None:
+            lasts = _last_entries(connections, topic, slots, self._options.last)
+            return [(slot, self._options.first or "-", last) for slot, last in lasts]
+        for slot, _, _ in self._options.ranges:
+            if not 0 <= slot < topic.slots:
+                raise InvalidValueError(
+                    f"ranges names slot {slot}; topic {topic.name} has 0 to {topic.slots - 1}", topic=topic.name
+                )
+        return [each for each in self._options.ranges if each[0] in slots]
 
     def _pages(self, connections: Connections, topic: Topic, slot: int) -> Iterator[Page]:
         place, options = PLACES[self._options.queue], self._options

@@ -12,6 +12,7 @@ from rmq._model.topics import Topic
 from rmq._scripts import streams
 from rmq._scripts.claiming import MAX_BATCH
 from rmq._transport.connections import Connections
+from rmq.errors import BatchLostError
 from rmq.spark.arrow import pa, spark_types
 
 State = tuple[str, str | None, int | None, int | None]
@@ -34,6 +35,21 @@ def pages(
     while page := connections.run(streams.read_range(topic, slot, first, last, most, down=False)):
         yield page
         first = f"({page[-1].id}"
+
+
+def check_there(connections: Connections, topic: Topic, slot: int, first: str) -> None:
+    """Make sure that a range was whole while it was read: trimming begins with the oldest entry.
+
+    Raises:
+        BatchLostError: Its first entry is gone.
+    """
+    if not connections.run(streams.read_range(topic, slot, first, first, 1, down=False)):
+        raise BatchLostError(
+            f"topic {topic.name}: entries of slot {slot} from {first} on were trimmed or deleted since the ranges were "
+            "named: name them anew, or call whole_stream again",
+            topic=topic.name,
+            slot=slot,
+        )
 
 
 class GroupStates:

@@ -14,9 +14,9 @@ _OF_SINKS = frozenset(
     "txn_app txn_version redrive trust_slot max_rate when_passed bad_rows bad_rows_path".split()
 )
 _OF_READS = frozenset("topics topic_pattern columns".split())
-_OF_STREAMS = frozenset("group start first last states_of".split())
+_OF_STREAMS = frozenset("group start first last ranges states_of".split())
 _NOT_OF_LOGS = frozenset(
-    "first last states_of lease_s max_replays fail_on_lease_lost snapshot min_messages max_delay_ms".split()
+    "first ranges states_of lease_s max_replays fail_on_lease_lost snapshot min_messages max_delay_ms".split()
 )
 
 
@@ -55,6 +55,10 @@ def check_batch(options: Options) -> None:
             "group and start are options of readStream; with spark.read, statesOf tells what a group has done, and "
             "first is where a range begins"
         )
+    if options.ranges is not None and _given(options, ("first", "last")):
+        raise InvalidValueError("ranges says where each slot begins and ends: leave first and last out")
+    if options.ranges is not None and _given(options, ("topics", "topic_pattern")):
+        raise InvalidValueError("ranges names slots of one topic: give topic, and leave topics and topicPattern out")
 
 
 def check_source(options: Options) -> None:

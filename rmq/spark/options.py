@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
@@ -152,6 +154,15 @@ def _start(text: str, name: str) -> str:
     return f"{int(found) - 1}-{LAST_SEQUENCE}" if int(found) else "0-0"
 
 
+def _ranges(text: str, name: str) -> tuple[tuple[int, str, str], ...]:
+    with suppress(AttributeError, TypeError, ValueError):
+        found = [(int(slot), *ends) for slot, ends in json.loads(text).items()]
+        if all(len(each) == 3 and is_id(each[1]) and is_id(each[2]) for each in found):
+            return tuple(sorted(found))
+    rule = 'it must be JSON with the ids of the first and last entry of each slot, as {"0": ["5-0", "9-0"]}'
+    raise InvalidValueError(f"{name} is {text!r:.100}; {rule}")
+
+
 def _topic_type(text: str, name: str) -> TopicType:
     try:
         return TopicType[text.upper().replace("-", "_")]
@@ -224,6 +235,7 @@ class Options:
     states_of: str | None = _option("statesOf", _group, None, "Group of which a read tells what it has done.")
     first: str | None = _option("first", _position, None, "First entry of a read of a STREAM topic: an id or a time.")
     last: str | None = _option("last", _position, None, "Last entry of such a read.")
+    ranges: tuple[tuple[int, str, str], ...] | None = _option("ranges", _ranges, None, "Entries of each slot of it.")
     atomic_limit: int = _option("atomicLimit", _whole(1, 10_000_000), 100_000, "Most messages of a slot in one read.")
     pushdown: bool = _option("pushdown", _flag, False, "Use filters on `slot` when partitions are planned.")
     min_partitions: int | None = _option("minPartitions", _whole(1, MAX_SLOTS), None, "Fewest partitions of a read.")

@@ -18,7 +18,7 @@ from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
 from rmq.errors import DriverReplacedError, ScriptFailedError
 from rmq.spark.source import log_calls
-from rmq.spark.source.log_calls import Reach, Standing, Walked
+from rmq.spark.source.log_calls import Dropped, Reach, Standing, Walked
 from tests.conftest import MakeTopic
 from tests.support.servers import RedisServer
 from tests.support.slots import scripts_under_test
@@ -27,6 +27,8 @@ EACH: dict[str, Callable[[Topic], Call[Any]]] = {
     "spark_position": lambda topic: log_calls.position(topic, 0, "files", "d1"),
     "spark_walk": lambda topic: log_calls.walk(topic, 0, "files", Reach("0-0", "+", 10, 1_000, True)),
     "spark_advance": lambda topic: log_calls.advance(topic, 0, "files", "d1", "3-0", 3, 0),
+    "spark_turn": lambda topic: log_calls.turn(topic, "files", "run", 1_000, keep=False),
+    "spark_trim": lambda topic: log_calls.trim(topic, 0, "files", "d1", "3-0"),
 }
 
 
@@ -121,6 +123,76 @@ def test_a_group_that_is_gone_is_not_made(connections: Connections, redis_client
     assert redis_client.keys(f"*{topic.name}_0*") == []
 
 
+def ids(client: Any, topic: Topic) -> list[bytes]:
+    return [entry_id for entry_id, _ in client.xrange(f"{topic.name}_0")]
+
+
+def test_what_is_committed_is_trimmed(connections: Connections, redis_client: Any, topic: Topic) -> None:
+    filled(connections, topic)
+    for name in ("spark_position", "spark_advance"):
+        connections.run(EACH[name](topic))
+    assert connections.run(log_calls.trim(topic, 0, "files", "d1", "2-0")) == Dropped(2, False, False)
+    assert ids(redis_client, topic) == [b"3-0", b"4-0", b"5-0"]
+    assert connections.run(log_calls.trim(topic, 0, "files", "d1", "4-0")) == Dropped(1, False, True)
+    assert ids(redis_client, topic) == [b"4-0", b"5-0"], "what the group has not committed stays"
+    assert connections.run(log_calls.trim(topic, 0, "files", "d1", "3-0")) == Dropped(0, False, False)
+    assert redis_client.hget(f"meta{{{topic.name}_0}}", "trimmed") == b"3"
+
+
+def test_what_another_group_needs_is_not_trimmed(connections: Connections, redis_client: Any, topic: Topic) -> None:
+    filled(connections, topic)
+    for name in ("spark_position", "spark_advance"):
+        connections.run(EACH[name](topic))
+    redis_client.xgroup_create(f"{topic.name}_0", "slow", "0")
+    redis_client.xreadgroup("slow", "me", {f"{topic.name}_0": ">"}, count=4)
+    redis_client.xack(f"{topic.name}_0", "slow", "1-0")
+    assert connections.run(EACH["spark_trim"](topic)) == Dropped(1, False, True)
+    assert ids(redis_client, topic) == [b"2-0", b"3-0", b"4-0", b"5-0"]
+
+
+def test_another_driver_and_a_group_that_is_gone_trim_nothing(
+    connections: Connections, redis_client: Any, topic: Topic
+) -> None:
+    filled(connections, topic)
+    connections.run(log_calls.position(topic, 0, "files", "d2"))
+    with pytest.raises(DriverReplacedError, match="another driver"):
+        connections.run(EACH["spark_trim"](topic))
+    connections.run(streams.drop_group(topic, 0, "files"))
+    assert connections.run(EACH["spark_trim"](topic)) == Dropped(0, False, False)
+    assert len(ids(redis_client, topic)) == 5
+
+
+def test_more_than_a_call_takes_is_trimmed_by_the_next(
+    connections: Connections, redis_client: Any, topic: Topic
+) -> None:
+    filled(connections, topic, 1_000)
+    with redis_client.pipeline(transaction=False) as pipe:
+        for n in range(1_001, 20_501):
+            pipe.xadd(f"{topic.name}_0", {"f": "v"}, id=f"{n}-0")
+        pipe.execute()
+    redis_client.xgroup_setid(f"{topic.name}_0", "files", "20500-0")
+    number, more = 0, True
+    while more:
+        done = connections.run(log_calls.trim(topic, 0, "files", "d1", "20499-0"))
+        number, more = number + done.number, done.more
+        assert done.number <= 10_100
+    assert (number, ids(redis_client, topic)) == (20_499, [b"20500-0"])
+
+
+def test_one_run_at_a_time_has_the_turn(connections: Connections, redis_client: Any, topic: Topic) -> None:
+    def ask(holder: str, hold_ms: int, *, keep: bool = False) -> str:
+        return connections.run(log_calls.turn(topic, "files", holder, hold_ms, keep=keep))[0]
+
+    key = f"group:files{{{topic.name}_0}}"
+    assert ask("a", 60_000, keep=True) == "", "nothing to keep"
+    assert [ask("a", 60_000), ask("b", 60_000), ask("b", 0), ask("a", 60_000, keep=True)] == ["a"] * 4
+    assert ask("a", 0) == ""
+    assert ask("b", 60_000) == "b"
+    redis_client.hset(key, "run", "b 1")
+    assert ask("a", 60_000) == "a", "its time is over"
+    assert ask("b", 60_000, keep=True) == "a", "who has lost the turn does not keep it"
+
+
 @pytest.mark.parametrize("script", EACH)
 def test_only_the_declared_keys(
     script: str, connections: Connections, redis_client: Any, redis_url: str, topic: Topic
@@ -141,7 +213,7 @@ def test_a_key_of_a_foreign_type_is_found_before_anything_is_written(
 ) -> None:
     # pitfall 8
     filled(connections, topic)
-    for key in EACH[script](topic).keys[1:]:
+    for key in EACH[script](topic).keys[script != "spark_turn" :]:
         kept = redis_client.dump(key)
         redis_client.set(key, "foreign")
         before = redis_client.xinfo_groups(f"{topic.name}_0")

@@ -1,12 +1,7 @@
--- The id after another one, and the first id that some group still needs.
+-- From this id on, some group has entries unread or unacked; nil where no group is.
 -- @include groups_of
 -- @include ids_in_order
-local function id_after(id)
-  local ms, sequence = split_id(id)
-  return string.format('%.0f-%.0f', ms, sequence + 1)
-end
-
--- From this id on, some group has entries unread or unacked; nil where no group is.
+-- @include id_after
 local function first_unacked(store)
   local lowest
   for _, found in ipairs(groups_of(store)) do

@@ -26,6 +26,7 @@ def _consumed(call: Call[Any], words: Sequence[str]) -> RmqError:
 
 _POSITION = Bound("spark_position", {"RMQ_CONSUMERS": _consumed})
 _WALK, _ADVANCE = Bound("spark_walk"), Bound("spark_advance", {"RMQ_DRIVER": _replaced})
+_TRIM, _TURN = Bound("spark_trim", {"RMQ_DRIVER": _replaced}), Bound("spark_turn")
 
 
 class Standing(NamedTuple):
@@ -82,6 +83,20 @@ class Walked(NamedTuple):
     sent: int | None
 
 
+class Dropped(NamedTuple):
+    """What the trimming of a slot did.
+
+    Attributes:
+        number: Entries dropped.
+        more: Whether there is more to drop than one call may.
+        held: Whether a group still needs entries that were to go.
+    """
+
+    number: int
+    more: bool
+    held: bool
+
+
 def _count(text: bytes) -> int | None:
     return int(text) if text else None
 
@@ -121,3 +136,21 @@ def advance(topic: Topic, slot: int, group: str, driver: str, upto: str, read: i
     """
     args = _ADVANCE.args(group=group, driver=driver, upto=upto, read=read, missing=missing)
     return _ADVANCE.call(topic, slot, is_one, args, group=group)
+
+
+def trim(topic: Topic, slot: int, group: str, driver: str, upto: str) -> Call[Dropped]:
+    """Build the trimming of a slot up to an id, of what this group has committed and no other needs."""
+
+    def parse(reply: list[bytes]) -> Dropped:
+        return Dropped(int(reply[0]), is_one(reply[1]), is_one(reply[2]))
+
+    return _TRIM.call(topic, slot, parse, _TRIM.args(group=group, driver=driver, upto=upto), group=group)
+
+
+def turn(topic: Topic, group: str, holder: str, hold_ms: int, *, keep: bool) -> Call[tuple[str, int]]:
+    """Build the taking, keeping or ending of an archive's turn; answers who has it, and until when, epoch ms."""
+
+    def parse(reply: list[bytes]) -> tuple[str, int]:
+        return reply[0].decode(), int(reply[1])
+
+    return _TURN.call(topic, 0, parse, _TURN.args(holder=holder, hold_ms=hold_ms, keep=int(keep)), group=group)

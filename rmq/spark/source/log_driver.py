@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
 from rmq._model.entries import id_key
@@ -179,6 +179,35 @@ class LogDriver:
             if self._commits is None:
                 self._commits = CommitReceiver(batch.query, self._committed)
 
+    def trim(self, ends: Mapping[int, str], say: Callable[[str], None]) -> tuple[int, int]:
+        """Drop the entries of each slot up to an id, as far as they are committed and no other group needs them.
+
+        Args:
+            ends: Slot -> id of the last entry that may go.
+            say: Gets a line after each piece.
+
+        Returns:
+            How many were dropped, and how many slots have entries that a group still needs.
+
+        Raises:
+            DriverReplacedError: Another driver follows the topic as this group.
+        """
+        dropped, held, slots = 0, set[int](), sorted(ends)
+        while slots:
+            piece, slots = slots[:PIECE], slots[PIECE:]
+            calls = call_each(
+                self._connections,
+                piece,
+                lambda slot: log_calls.trim(self.topic, slot, self.group, self._token, ends[slot]),
+            )
+            for slot, done in zip(piece, calls, strict=True):
+                dropped += done.number
+                (held.add if done.held else held.discard)(slot)
+                if done.more:
+                    slots.append(slot)
+            say(f"trimmed {dropped:,} entries")
+        return dropped, len(held)
+
     def close(self) -> None:
         """Stop listening. The group stays where it is."""
         if self._commits is not None:
@@ -234,11 +263,15 @@ class LogDriver:
             piece = slots[first : first + PIECE]
 
             def build(slot: int) -> Call[Walked]:
-                upto = "+" if self._target is None else self._target[slot].newest
-                reach = Reach(after[slot], upto, min(MAX_BATCH, share[slot]), most_bytes, any_size)
+                reach = Reach(after[slot], self._upto(slot), min(MAX_BATCH, share[slot]), most_bytes, any_size)
                 return log_calls.walk(self.topic, slot, self.group, reach)
 
             yield from zip(piece, call_each(self._connections, piece, build), strict=True)
+
+    def _upto(self, slot: int) -> str:
+        """Return the id up to which a slot is read, or `+`."""
+        newest, last = "+" if self._target is None else self._target[slot].newest, self._options.last
+        return last if last is not None and (newest == "+" or id_key(last) < id_key(newest)) else newest
 
     def _note(self, slot: int, found: Walked, before: tuple[str, int], number: int) -> int:
         """Note what is left behind a batch in a slot; return how many entries before its end have vanished."""
@@ -252,6 +285,8 @@ class LogDriver:
         if id_key(found.position) < id_key(after):
             self._acked = 0  # a failover has put the group back: the next trigger puts all slots right
         sent = found.sent if self._target is None else self._target[slot].sent
+        if self._options.last is not None:
+            sent = None  # nobody has counted the entries up to there
         behind = None if sent is None else max(0, sent - read - number)
         self._lag[slot] = behind
         if found.more or not behind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import pytest
 
 from rmq import RmqClient, StreamDelivery, StreamMessage, Topic, TopicType
-from rmq.errors import InvalidValueError
+from rmq.errors import BatchLostError, InvalidValueError
 from rmq.spark.batch_reader import EntriesPartition, RmqReader, topic_columns
 from rmq.spark.datasource import RmqDataSource
 from rmq.spark.options import parse_options
+from rmq.spark.schema import ENTRIES
 from tests.conftest import MakeTopic
 
 
@@ -115,11 +117,34 @@ def test_copies_for_one_group_are_not_for_others(redis_url: str, sender: RmqClie
         ({"first": "yesterday"}, "first is 'yesterday'; it must be an entry's id"),
         ({"last": "2026-11-20"}, "a time with its zone"),
         ({"statesOf": "a:b"}, "group 'a:b' must be"),
+        ({"ranges": '{"0": ["5-0"]}'}, "it must be JSON with the ids of the first and last entry of each slot"),
+        ({"ranges": "[7]"}, "it must be JSON"),
     ],
 )
 def test_what_a_stream_cannot_be_asked(redis_url: str, log: Topic, options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
         RmqDataSource({"url": redis_url, "topic": log.name, **options}).schema()
+
+
+def test_ranges_are_read_as_they_are_named(redis_url: str, sender: RmqClient, log: Topic) -> None:
+    sender.producer(log).send_many(StreamMessage(f"e{n}") for n in range(40))
+    found: dict[int, list[str]] = {}
+    for entry in sender.stream(log).range():
+        found.setdefault(entry.slot, []).append(entry.id)
+    slots = sorted(found)[:2]
+    ranges = json.dumps({str(slot): [found[slot][1], found[slot][-2]] for slot in slots})
+    rows = read(redis_url, log, ranges=ranges)
+    assert sorted((row["slot"], row["id"]) for row in rows) == [
+        (slot, entry_id) for slot in slots for entry_id in found[slot][1:-1]
+    ]
+    assert read(redis_url, log, "id", ranges="{}") == []
+    sender.stream(log).delete(found[slots[0]][1], slot=slots[0])
+    with pytest.raises(BatchLostError, match=f"entries of slot {slots[0]} from .* were trimmed or deleted"):
+        read(redis_url, log, "id", ranges=ranges)
+    with pytest.raises(InvalidValueError, match="leave first and last out"):
+        RmqDataSource({"url": redis_url, "topic": log.name, "ranges": ranges, "first": "7"}).reader(ENTRIES)
+    with pytest.raises(InvalidValueError, match="ranges names slot 99"):
+        read(redis_url, log, "id", ranges='{"99": ["1-0", "2-0"]}')
 
 
 @pytest.mark.parametrize("name", ["group", "start", "statesOf", "first", "last"])

@@ -260,6 +260,16 @@ def test_available_now_ends(sender: RmqClient, log: Topic, make_query: MakeQuery
     assert sender.stream(log).group("files").lag == 0
 
 
+def test_a_last_entry_ends_what_is_read(sender: RmqClient, log: Topic, make_query: MakeQuery) -> None:
+    sender.producer(log).send_many(StreamMessage(f"old{n}", id=f"{1_000 + n}-0") for n in range(20))
+    fill(sender, log, 10)
+    for last, number in (("1011", 12), ("1011-0", 0), ("1019-5", 8), ("2000", 0)):
+        query = make_query(log, last=last)
+        query.reader.prepareForTriggerAvailableNow()
+        assert sum(map(len, query.batches(ReadMaxRows(5)))) == number
+    assert sum(map(len, make_query(log).batches())) == 10
+
+
 def test_a_bound_in_bytes(sender: RmqClient, log: Topic, make_query: MakeQuery) -> None:
     messages = [StreamMessage(f"e{n}", body=bytes(100_000), slot_basis="one slot") for n in range(30)]
     sender.producer(log).send_many(messages)
@@ -419,6 +429,7 @@ def test_an_idle_query_asks_little(
         ({"leaseSeconds": "5"}, "takes no leaseSeconds"),
         ({"maxReplays": "5"}, "takes no maxReplays"),
         ({"first": "7"}, "takes no first"),
+        ({"ranges": "{}"}, "takes no ranges"),
         ({"minMessagesPerTrigger": "5"}, "takes no minMessagesPerTrigger"),
         ({"statesOf": "mail"}, "takes no statesOf"),
         ({"slots": "4"}, "slots is an option of the sinks"),

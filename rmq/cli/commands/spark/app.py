@@ -7,9 +7,11 @@ and turns an error into one line; see `prices.py`. To add a command, import its 
 
 from __future__ import annotations
 
-from rmq.cli.commands.spark import audience, dead, demo, prices, replay
+from rmq.cli.commands.spark import archive_stream, audience, dead, demo, prices, replay
 from rmq.cli.console import make_group, register
 
 spark_app = make_group("Jobs that run in Spark, on this machine or under spark-submit. Needs the extra spark-local.")
 
-register(spark_app, audience.audience, dead.dead, demo.demo, prices.prices, replay.replay)
+register(
+    spark_app, archive_stream.archive_stream, audience.audience, dead.dead, demo.demo, prices.prices, replay.replay
+)

@@ -1,0 +1,59 @@
+"""`rmq spark archive-stream`: old entries of a STREAM topic go to Parquet by day, and out of Redis."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rmq._model.display import counted, shown
+from rmq.cli.commands.spark.session import LOCAL, Master, spark_running
+from rmq.cli.console import Session
+from rmq.cli.options import duration
+from rmq.errors import InvalidValueError
+
+
+def archive_stream(
+    session: Session,
+    topic: Annotated[str, typer.Argument(help="Whose entries; a STREAM topic.")],
+    out: Annotated[str, typer.Option(metavar="FOLDER", help="Folder of the archive, of this topic alone.")],
+    older_than: Annotated[
+        int, typer.Option(metavar="DURATION", help="Archive entries that are older, such as 30d.", parser=duration)
+    ],
+    group: Annotated[str, typer.Option(metavar="NAME", help="Group that stands where the archive ends.")] = "archive",
+    batch: Annotated[int, typer.Option(metavar="N", help="Most entries of a batch.")] = 100_000,
+    trim_after: Annotated[
+        int | None,
+        typer.Option(
+            metavar="DURATION",
+            help="Leave entries in the topic for so long after they were archived.  \\[default: not at all]",
+            parser=duration,
+        ),
+    ] = None,
+    no_trim: Annotated[bool, typer.Option("--no-trim", help="Leave the trimming to the topic's clean-ups.")] = False,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Go on where entries were gone before they were archived.")
+    ] = False,
+    master: Master = LOCAL,
+) -> None:
+    """Move entries older than an age to Parquet by day; trim those that are safely there. To be repeated."""
+    if no_trim and trim_after is not None:
+        raise InvalidValueError("--trim-after says when to trim, and --no-trim not to: give one of the two")
+    with spark_running(session, "archive-stream", master) as running:
+        from rmq.spark.jobs.archive_stream import ArchiveSettings, run
+
+        settings = ArchiveSettings(
+            topic, out, running.url, older_than, group, batch, trim_after or 0, not no_trim, accept_loss
+        )
+        report = run(running.spark, settings, running.say)
+    if session.json:
+        session.document({**vars(report), "before": report.before.isoformat()})
+        return
+    session.line(
+        f"{counted(report.archived, 'entry', 'entries')} of topic {shown(topic, 60)} from before "
+        f"{report.before:%Y-%m-%d %H:%M:%S} UTC archived in {shown(out, 200)}"
+    )
+    if not no_trim:
+        session.line(f"{counted(report.trimmed, 'entry', 'entries')} trimmed")
+    if report.held_slots:
+        session.line(f"{counted(report.held_slots, 'slot')} with archived entries that a group still needs: they stay")

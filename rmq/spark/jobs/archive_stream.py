@@ -1,0 +1,362 @@
+"""Moves old entries of a STREAM topic to Parquet by day, and reads archive and topic as one table.
+
+A folder `out` belongs to one topic and one group: `entries/day=D/batch=N` (Parquet) and `checkpoint`. The job is a
+streaming query that ends with what is old enough, and its group stands where the archive ends. What is not archived
+yet no clean-up of the topic takes. A batch overwrites its folders, so that one that is run again adds nothing. Only
+what Spark has committed is trimmed, and only that counts for `whole_stream`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DateType, LongType, StructField, StructType
+
+from rmq._model.entries import checked_group
+from rmq._model.retention import Retention
+from rmq._model.topics import Topic, TopicType
+from rmq._scripts import streams
+from rmq._slots.each import call_each
+from rmq._slots.registry import Registry
+from rmq._transport.connections import Connections
+from rmq.errors import InvalidValueError
+from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors
+from rmq.spark.jobs import Say, nothing
+from rmq.spark.jobs.redrive import connect, utc
+from rmq.spark.jobs.turns import Turn
+from rmq.spark.options import MOST_MESSAGES, parse_options
+from rmq.spark.schema import ENTRIES
+from rmq.spark.source.log_batches import LogBatch
+from rmq.spark.source.log_driver import LogDriver
+
+DAY_MS = 86_400_000
+
+COLUMNS = StructType([*(field for field in ENTRIES if field.name != "only_group"), StructField("day", DateType())])
+"""What an archive has of each entry."""
+
+_STORED = StructType([*COLUMNS, StructField("batch", LongType())])
+
+
+@dataclass(frozen=True)
+class ArchiveSettings:
+    """What the job is to do.
+
+    Attributes:
+        topic: Whose entries.
+        out: Folder of the archive, as Spark's processes reach it.
+        url: Where Redis is, as driver and executors reach it.
+        older_than_ms: Archive entries that are older, ms.
+        group: Name of the archive's group.
+        batch: Most entries of a batch.
+        trim_after_ms: Leave entries in the topic for so long after their batch was committed, ms.
+        trim: Trim the topic; else leave that to its clean-ups.
+        accept_loss: Go on where entries were deleted, or may have been trimmed, before they were archived.
+    """
+
+    topic: str
+    out: str
+    url: str
+    older_than_ms: int
+    group: str = "archive"
+    batch: int = 100_000
+    trim_after_ms: int = 0
+    trim: bool = True
+    accept_loss: bool = False
+
+    def __post_init__(self) -> None:
+        checked_group(self.group)
+        if not self.out:
+            raise InvalidValueError("out is empty; it must name a folder")
+        if not 1 <= self.batch <= MOST_MESSAGES:
+            raise InvalidValueError(f"batch is {self.batch}; it must be from 1 to {MOST_MESSAGES:,}")
+        for name in ("older_than_ms", "trim_after_ms"):
+            if getattr(self, name) < 0:
+                raise InvalidValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
+        if self.trim_after_ms and not self.trim:
+            raise InvalidValueError("trim_after_ms says when to trim, and trim is false: give one of the two")
+
+
+@dataclass(frozen=True)
+class ArchiveReport:
+    """What a run did.
+
+    Attributes:
+        before: Entries that are older than this were archived.
+        archived: Entries that this run wrote.
+        batches: In so many batches.
+        trimmed: Entries that this run trimmed.
+        held_slots: Slots of which a group still needs entries that are archived: they stay in the topic.
+    """
+
+    before: datetime
+    archived: int
+    batches: int
+    trimmed: int
+    held_slots: int
+
+
+class Commit(NamedTuple):
+    """A batch that Spark has committed.
+
+    Attributes:
+        number: Its number, as the folders name it.
+        batch: Its end.
+    """
+
+    number: int
+    batch: LogBatch
+
+
+def run(spark: SparkSession, settings: ArchiveSettings, say: Say = nothing) -> ArchiveReport:
+    """Archive the entries that are old enough, and trim those that are safely there.
+
+    Args:
+        spark: A session that knows `format("rmq")`.
+        settings: What to do.
+        say: Gets a line when a step begins.
+
+    Raises:
+        InvalidValueError: A setting does not fit the topic or the folder; nothing was written.
+        UnknownTopicError: No such topic.
+        DriverReplacedError: Another run is at work, or has begun meanwhile.
+        RmqError: The job failed. A second run goes on with the rest.
+
+    Guarantee: each entry is in the archive once, whenever a run is killed and however often it is repeated. What is
+        not safely in the archive is not trimmed, and neither is what any group has not settled.
+    """
+    with closing(connect(settings.url)) as connections:
+        topic = _stream_topic(connections, settings.topic)
+        if (topic.retention or Retention()).unacked and not settings.accept_loss:
+            raise InvalidValueError(
+                f"topic {topic.name} also drops what groups have not acked (unacked in its retention), so that an "
+                "archive may miss entries: change that, or accept the loss",
+                topic=topic.name,
+            )
+        return _Run(spark, connections, topic, settings, say).run()
+
+
+def whole_stream(spark: SparkSession, url: str, topic: str, out: str) -> DataFrame:
+    """Return archive and topic as one table, each entry once, as they are now.
+
+    Args:
+        spark: A session that knows `format("rmq")`.
+        url: Where Redis is, as driver and executors reach it.
+        topic: Name of the topic.
+        out: Folder of the archive; it may not be there yet.
+
+    Returns:
+        The columns of entries, without `only_group`, and `day` in UTC. Copies for single groups are left out.
+
+    Raises:
+        InvalidValueError: The folder is no archive of this topic.
+        UnknownTopicError: No such topic.
+
+    Guarantee: rows are those of the call. An action fails, and shows nothing wrong, where a run of the job has archived
+        and trimmed entries since then; call it again.
+    """
+    with closing(connect(url)) as connections:
+        known = _stream_topic(connections, topic)
+        while True:
+            commit = last_commit(spark, out)
+            _check_archive(commit, known, out)
+            ranges = _ranges(connections, known, {} if commit is None else commit.batch.ends)
+            # trimmed is only what is committed: so nothing was trimmed before the ranges were asked for
+            if _newest(_commits(spark, out)) == (None if commit is None else commit.number):
+                break
+    reader = spark.read.format("rmq").option("url", url).option("topic", topic)
+    with plain_errors():
+        live = reader.option("ranges", json.dumps(ranges)).load().where("only_group is null")
+        live = live.withColumn("day", _day()).select(*COLUMNS.names)
+        if commit is None:
+            return live
+        kept = spark.read.schema(_STORED).parquet(_entries(out)).where(F.col("batch") <= commit.number)
+        return kept.select(*COLUMNS.names).unionByName(live)
+
+
+def last_commit(spark: SparkSession, out: str, until_s: float | None = None) -> Commit | None:
+    """Return the newest batch of an archive that Spark has committed; `None` where there is none.
+
+    Args:
+        spark: The session.
+        out: Folder of the archive.
+        until_s: Committed until then, epoch seconds.
+    """
+    done = {number: time_s for number, time_s in _commits(spark, out).items() if until_s is None or time_s <= until_s}
+    number = _newest(done)
+    if number is None:
+        return None
+    with plain_errors():
+        lines = [row.value for row in spark.read.text(f"{_checkpoint(out)}/offsets/{number}").collect()]
+    for line in lines:
+        with suppress(ValueError):
+            found = json.loads(line)
+            if isinstance(found, dict) and "qid" in found:
+                return Commit(number, LogBatch.from_offset(found))  # pyright: ignore[reportUnknownArgumentType]
+    raise InvalidValueError(f"folder {out!r} is no archive of a STREAM topic: its checkpoint is of another query")
+
+
+def _commits(spark: SparkSession, out: str) -> dict[int, float]:
+    """Return the batches that Spark has committed, of the last hundred or so, and when."""
+    file = "_metadata.file_name", "_metadata.file_modification_time"
+    try:
+        texts = spark.read.option("ignoreMissingFiles", "true").text(f"{_checkpoint(out)}/commits")
+        rows = texts.select(F.col(file[0]).alias("name"), F.unix_millis(file[1]).alias("ms")).distinct().collect()
+    except SPARK_ERRORS as error:
+        if "PATH_NOT_FOUND" in str(error):
+            return {}
+        raise InvalidValueError(f"archive {out!r} can't be read: {one_line(error)}") from None
+    return {int(row.name): row.ms / 1_000 for row in rows if row.name.isdigit()}
+
+
+def _newest(commits: Mapping[int, float]) -> int | None:
+    return max(commits, default=None)
+
+
+def _entries(out: str) -> str:
+    return f"{out.rstrip('/')}/entries"
+
+
+def _checkpoint(out: str) -> str:
+    return f"{out.rstrip('/')}/checkpoint"
+
+
+def _day() -> Column:
+    """Return the day of an entry in UTC: by its id, which knows no zone."""
+    sent_ms = F.split_part("id", F.lit("-"), F.lit(1)).cast("bigint")
+    return F.date_from_unix_date(F.floor(sent_ms / DAY_MS).cast("int"))
+
+
+def _stream_topic(connections: Connections, name: str) -> Topic:
+    topic = Registry(connections).get(name)
+    if topic.type is not TopicType.STREAM:
+        raise InvalidValueError(f"topic {name} is {topic.type.name}; only STREAM topics have a history", topic=name)
+    return topic
+
+
+def _check_archive(commit: Commit | None, topic: Topic, out: str, group: str | None = None) -> None:
+    """Refuse the archive of another topic, or of another group."""
+    if commit is None:
+        return
+    batch = commit.batch
+    if batch.topic != topic.name or group not in (None, batch.group):
+        raise InvalidValueError(
+            f"folder {out!r} is the archive of topic {batch.topic} by group {batch.group}; take another folder",
+            topic=topic.name,
+        )
+
+
+def _ranges(connections: Connections, topic: Topic, ends: Mapping[int, str]) -> dict[str, tuple[str, str]]:
+    """Return the first and the last entry behind the archive in each slot that has any."""
+    slots = range(topic.slots)
+    pages = call_each(
+        connections,
+        slots,
+        lambda slot: streams.read_range(topic, slot, f"({ends.get(slot, '0-0')}", "+", 1, down=False),
+    )
+    lasts = call_each(connections, slots, lambda slot: streams.stats(topic, slot))
+    return {
+        str(slot): (page[0].id, last.last_id or page[0].id)
+        for slot, page, last in zip(slots, pages, lasts, strict=True)
+        if page
+    }
+
+
+class _Run:
+    """One run of the job."""
+
+    def __init__(
+        self, spark: SparkSession, connections: Connections, topic: Topic, settings: ArchiveSettings, say: Say
+    ) -> None:
+        self._spark, self._connections, self._topic = spark, connections, topic
+        self._settings, self._say = settings, say
+        self._options = {"url": settings.url, "topic": topic.name, "group": settings.group, "start": "all"}
+        self._options |= {"failOnDataLoss": str(not settings.accept_loss).lower()}
+        self._written: list[int] = []
+        self._turn = Turn(connections, topic, settings.group)
+
+    def run(self) -> ArchiveReport:
+        with self._turn.held(self._say):
+            return self._run()
+
+    def _run(self) -> ArchiveReport:
+        settings, topic = self._settings, self._topic
+        self._say(f"looking at archive {settings.out}")
+        _check_archive(last_commit(self._spark, settings.out), topic, settings.out, settings.group)
+        self._check_checkpoint()
+        now_ms, _ = self._connections.run(streams.look(topic, [0], settings.group))
+        before_ms = max(1, now_ms - settings.older_than_ms)
+        self._archive(before_ms)
+        trimmed, held = self._trim()
+        return ArchiveReport(utc(before_ms), self._count(), len(self._written), trimmed, held)
+
+    def _check_checkpoint(self) -> None:
+        """Refuse files without the checkpoint that says which batches they are: new ones would overwrite them."""
+        out = self._settings.out
+        try:
+            self._spark.read.text(f"{_checkpoint(out)}/offsets")
+        except SPARK_ERRORS as error:
+            if "PATH_NOT_FOUND" not in str(error):
+                raise InvalidValueError(f"archive {out!r} can't be read: {one_line(error)}") from None
+            with suppress(*SPARK_ERRORS):
+                if not self._spark.read.schema(_STORED).parquet(_entries(out)).isEmpty():
+                    raise InvalidValueError(
+                        f"folder {out!r} has entries and no checkpoint: bring its checkpoint back, or take another "
+                        "folder and another group"
+                    ) from None
+
+    def _archive(self, before_ms: int) -> None:
+        settings = self._settings
+        options = self._options | {"last": str(before_ms - 1), "maxMessagesPerTrigger": str(settings.batch)}
+        self._say(f"archiving entries of topic {self._topic.name} from before {utc(before_ms):%Y-%m-%d %H:%M:%S} UTC")
+        with plain_errors():
+            frame = self._spark.readStream.format("rmq").options(**options).load()
+            writer = frame.where("only_group is null").withColumn("day", _day()).select(*COLUMNS.names).writeStream
+            writer = writer.foreachBatch(self._write).option("checkpointLocation", _checkpoint(settings.out))
+            query = writer.queryName(f"archive {self._topic.name}").trigger(availableNow=True).start()
+            try:
+                query.awaitTermination()
+            finally:
+                query.stop()
+
+    def _write(self, frame: DataFrame, number: int) -> None:
+        """Write one batch over what an earlier try has left of it."""
+        self._turn.check()
+        self._say(f"batch {number}: writing")
+        rows = frame.withColumn("batch", F.lit(number).cast("bigint"))
+        rows = rows.repartition("day").sortWithinPartitions("day", "batch", "slot", "sent")
+        writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").partitionBy("day", "batch")
+        writer.parquet(_entries(self._settings.out))
+        self._written.append(number)
+        self._say(f"batch {number}: written")
+
+    def _count(self) -> int:
+        """Return how many entries this run has written."""
+        if not self._written:
+            return 0
+        with plain_errors():
+            stored = self._spark.read.schema(_STORED).parquet(_entries(self._settings.out))
+            return stored.where(F.col("batch").between(min(self._written), max(self._written))).count()
+
+    def _trim(self) -> tuple[int, int]:
+        """Move the group to the end of the archive, and trim; return how many, and how many slots groups hold."""
+        settings = self._settings
+        commit = last_commit(self._spark, settings.out)
+        if commit is None:
+            return 0, 0
+        with closing(LogDriver(parse_options(self._options), self._topic)) as driver:
+            self._say(f"moving group {settings.group}")
+            driver.ack(commit.batch)
+            if settings.trim_after_ms:
+                commit = last_commit(self._spark, settings.out, time.time() - settings.trim_after_ms / 1_000)
+            if not settings.trim or commit is None:
+                return 0, 0
+            self._say(f"trimming topic {self._topic.name}")
+            return driver.trim(commit.batch.ends, self._say)

@@ -1,0 +1,86 @@
+"""One run of an archive at a time: two that write a batch at once could remove each other's files."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+
+from rmq._model.topics import Topic
+from rmq._transport.connections import Connections
+from rmq.errors import DriverReplacedError, RmqError
+from rmq.spark.jobs import Say
+from rmq.spark.progress import watching
+from rmq.spark.source import log_calls
+
+HOLD_MS = 20_000
+"""How long a run that was killed keeps the next one waiting."""
+
+RENEW_S = 4.0
+_LOOK_S = 0.5
+
+
+class Turn:
+    """The turn of a run. Others wait until it ends, and fail where its holder is at work.
+
+    Args:
+        connections: Where the topic is.
+        topic: The definition.
+        group: Name of the archive's group.
+    """
+
+    def __init__(self, connections: Connections, topic: Topic, group: str) -> None:
+        self._connections, self._topic, self._group = connections, topic, group
+        self._holder = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+
+    @contextmanager
+    def held(self, say: Say) -> Generator[None]:
+        """Hold the turn.
+
+        Raises:
+            DriverReplacedError: Another run is at work.
+        """
+        self._take(say)
+        try:
+            with watching(self._renew, RENEW_S):
+                yield
+        finally:
+            with suppress(RmqError):
+                self._ask(0, keep=True)
+
+    def check(self) -> None:
+        """Make sure that this run has the turn.
+
+        Raises:
+            DriverReplacedError: It has lost it, as after a pause that was longer than the turn.
+        """
+        if not self._ask(HOLD_MS, keep=True)[0] == self._holder:
+            raise self._at_work("has begun since this one paused")
+
+    def _take(self, say: Say) -> None:
+        before: tuple[str, int] | None = None
+        while True:
+            found = self._ask(HOLD_MS, keep=False)
+            if found[0] == self._holder:
+                return
+            if before is None:
+                say(f"waiting: run {found[0]} has not ended")
+            elif found != before:  # it was renewed, so that its holder is alive
+                raise self._at_work(f"({found[0]}) is at work")
+            before = found
+            time.sleep(_LOOK_S)
+
+    def _renew(self) -> None:
+        self._ask(HOLD_MS, keep=True)
+
+    def _ask(self, hold_ms: int, *, keep: bool) -> tuple[str, int]:
+        return self._connections.run(log_calls.turn(self._topic, self._group, self._holder, hold_ms, keep=keep))
+
+    def _at_work(self, what: str) -> DriverReplacedError:
+        return DriverReplacedError(
+            f"topic {self._topic.name}: another run of archive group {self._group} {what}; only one may",
+            topic=self._topic.name,
+        )
