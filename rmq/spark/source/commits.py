@@ -34,6 +34,7 @@ log = logging.getLogger("rmq.spark")
 
 _QUERY = re.compile("[0-9a-f]{32}")
 _MOST_BYTES = 1_000
+_PATIENCE_S = 1.0
 
 
 def _folder() -> Path | None:
@@ -64,6 +65,7 @@ class CommitReceiver:
     def __init__(self, query: str, committed: Callable[[int], None]) -> None:
         self._query, self._committed = query, committed
         self._socket: socket.socket | None = None
+        self._thread: threading.Thread | None = None
         try:
             place = _place(query)
             if place is None:
@@ -75,14 +77,19 @@ class CommitReceiver:
             self.close()
             log.info("query %s acks with its next trigger, and hears of no commit before: %s", query, error)
             return
-        threading.Thread(target=self._receive, args=(self._socket,), name="rmq-spark-commits", daemon=True).start()
+        self._thread = threading.Thread(
+            target=self._receive, args=(self._socket,), name="rmq-spark-commits", daemon=True
+        )
+        self._thread.start()
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening; nobody listens any more when this returns, but for a call that is under way."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_PATIENCE_S)
 
     def _receive(self, listening: socket.socket) -> None:
         while True:
