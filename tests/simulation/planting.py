@@ -95,15 +95,17 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=MOST_SEEDS, help="so many seeds are tried")
     parser.add_argument("words", nargs="*", help="only those with one of these words in their names")
     options = parser.parse_args()
-    missed = 0
+    missed = searched = 0
     for bug in PLANTS:
         if options.words and not any(word in bug.name for word in options.words):
             continue
         found = [seeds_until_found(bug, 1 + APART * start, options.most) for start in range(options.starts)]
         numbers = [number for number, _ in found if number is not None]
         missed += len(numbers) < len(found)
+        searched += 1
         median = f"{statistics.median(numbers):g}" if len(numbers) == len(found) else "MISSED"
         print(f"{bug.name:48} {median:>7}   {found[0][1][:100]}", flush=True)
+    print(f"{searched - missed} of {searched} bugs found from each of {options.starts} first seeds")
     return 1 if missed else 0
 
 
