@@ -36,7 +36,7 @@ def test_a_stream_goes_into_files_and_is_trimmed_behind_the_query(
         producer.send(StreamMessage("later"))
         wait_until(lambda: view.group("files").total("acked") == 2_501, LIMIT_S)
         reported = [json.loads(each["sources"][0]["latestOffset"]) for each in query.recentProgress]
-        assert reported[0] == {"topic": log.name, "group": "files", "behind": 1_500}
+        assert {"topic": log.name, "group": "files", "behind": 1_500}.items() <= reported[0].items()
     finally:
         query.stop()
     rows = spark.read.parquet(out)
