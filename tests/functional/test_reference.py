@@ -28,7 +28,7 @@ MODULES = (
 )
 
 AS_THE_OTHER_SIDE = "the example of rmq's class shows it, and that of rmq.aio.RmqClient how to await it"
-BY_SPARK = "needs Spark: docs/guide/spark.md has programs, and tests/spark/ runs them"
+BY_SPARK = "needs Spark: docs/guide/spark*.md have programs, and tests/spark/ runs them"
 IN_A_PROJECT = "needs a Django project: examples/django_shop is one, and tests/functional/test_adapters.py runs it"
 RAISED = "raised by RMQ, and never by its users; RmqError, InvalidValueError and SendError show how to catch it"
 REASONS = {

@@ -1,4 +1,4 @@
-"""Audits in SQL, as docs/guide/spark.md has them: a temporary view of a topic, and no stored table."""
+"""Audits in SQL, as docs/guide/spark-read.md has them: a temporary view of a topic, and no stored table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from rmq import RmqClient, Topic, TopicType
 from tests.spark.dead_letters import kill
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/guide/spark.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs/guide/spark-read.md").read_text("utf-8")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from rmq.spark.schema import DEAD, ENTRIES, MORE, QUEUE
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/coming-from/spark-kafka.md").read_text("utf-8")
-GUIDE = (ROOT / "docs/guide/spark.md").read_text("utf-8")
+GUIDE = "\n".join(page.read_text("utf-8") for page in sorted((ROOT / "docs/guide").glob("spark*.md")))
 
 # Source: "Structured Streaming + Kafka Integration Guide", its tables of options and columns.
 OF_READS = """

@@ -1,4 +1,4 @@
-"""The page for Spark's users names every option, and none that does not exist."""
+"""The pages for Spark's users name every option, and none that does not exist."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from pathlib import Path
 
 from rmq.spark.options import OPTION_NAMES
 
-PAGE = (Path(__file__).parents[3] / "docs/guide/spark.md").read_text("utf-8")
+GUIDE = Path(__file__).parents[3] / "docs/guide"
+PAGES = "\n".join(page.read_text("utf-8") for page in sorted(GUIDE.glob("spark*.md")))
 REFUSED = {"zookeeper", "leaseSeconds"}
 
 
 def options_in_tables() -> set[str]:
-    tables = re.findall(r"^\| option \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    tables = re.findall(r"^\| option \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", PAGES, re.MULTILINE)
     rows = [row.split("|")[1] for table in tables for row in table.splitlines()]
     return {name for row in rows for name in re.findall(r"`([A-Za-z_]+)`", row)}
 
@@ -22,5 +23,5 @@ def test_the_tables_have_every_option_and_no_other() -> None:
 
 
 def test_those_that_are_refused_are_told_of() -> None:
-    [sentence] = re.findall(r"An unknown option is an error\.[^#]*", PAGE)
+    [sentence] = re.findall(r"An unknown option is an error\.[^#]*", PAGES)
     assert all(f"`{name}`" in sentence for name in REFUSED)
