@@ -25,3 +25,9 @@ def test_the_tables_have_every_option_and_no_other() -> None:
 def test_those_that_are_refused_are_told_of() -> None:
     [sentence] = re.findall(r"An unknown option is an error\.[^#]*", PAGES)
     assert all(f"`{name}`" in sentence for name in REFUSED)
+
+
+def test_the_first_table_leads_to_every_page() -> None:
+    first_table = (GUIDE / "spark.md").read_text("utf-8").partition("\n## ")[0]
+    linked = set(re.findall(r"\]\((spark[\w-]*\.md)", first_table))
+    assert linked == {page.name for page in GUIDE.glob("spark-*.md")}
