@@ -5,6 +5,7 @@ Everything that redis-py leaves untyped or renames stays in this module.
 
 from __future__ import annotations
 
+import re
 import select
 import socket
 import ssl
@@ -242,12 +243,21 @@ def wire_factory(url: str, timeout_s: float, connect_s: float | None = None) -> 
         # not pool.make_connection: it counts all that were ever made, and refuses the 101st
         make = checked_maker(pool, Retry(NoBackoff(), 0))
     except UNUSABLE as error:
-        raise InvalidUrlError(f"this Redis URL cannot be used: {error}") from None
+        raise unusable(error) from None
     return lambda: Wire(make())
 
 
 UNUSABLE = (ValueError, TypeError, AttributeError, exceptions.RedisError)
 """How redis-py refuses a URL, or an option in it."""
+
+_UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")
+
+
+def unusable(error: Exception) -> InvalidUrlError:
+    """Return the error for a URL that redis-py has refused."""
+    unknown = _UNKNOWN_OPTION.search(str(error))
+    why = f"redis-py has no option {unknown[1]}" if unknown else str(error)
+    return InvalidUrlError(f"this Redis URL cannot be used: {why}")
 
 
 def checked_maker(pool: Any, retry: Any) -> Callable[[], Any]:

@@ -99,5 +99,5 @@ def parse_durability(level: str, replicas: int | None = None) -> Durability:
     if known is DurabilityLevel.REPLICATED and number == 0:
         raise InvalidValueError("durability replicated needs at least 1 replica; without one, use memory or fsync")
     if known is DurabilityLevel.MEMORY and number:
-        raise InvalidValueError("durability memory waits for no replica; use replicated")
+        raise InvalidValueError(f"replicas is {number}, and durability memory waits for no replica; use replicated")
     return Durability(known, number)

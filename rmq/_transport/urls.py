@@ -137,6 +137,8 @@ def parse_url(url: str | None) -> RedisUrl:
     except ValueError:  # its text may quote a password
         raise InvalidUrlError(f"URL {shown!r} cannot be read; {_ENCODE}") from None
     topology = _SCHEMES.get(parts.scheme)
+    if topology not in (None, Topology.EMBEDDED) and "://" not in url:
+        raise InvalidUrlError(f"URL {shown!r} lacks // behind its scheme; write {parts.scheme}://host")
     if topology is None:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
         raise InvalidUrlError(f"URL {shown!r} has the unknown scheme {parts.scheme!r}; known are {known}")
@@ -162,6 +164,8 @@ def _standalone(url: str, parts: SplitResult) -> RedisUrl:
         raise InvalidUrlError(f"URL {_without_password(url)!r} has an invalid port; {_ENCODE}") from None
     if parts.scheme == "unix" and not parts.path:
         raise InvalidUrlError(f"URL {_without_password(url)!r} names no socket; write unix:///path/to/redis.sock")
+    if parts.scheme != "unix" and not re.fullmatch("(/[0-9]*)?/?", parts.path):
+        raise InvalidUrlError(f"URL {_without_password(url)!r} has an invalid database; write redis://host:6379/0")
     return RedisUrl(url, Topology.STANDALONE)
 
 

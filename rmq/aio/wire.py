@@ -15,9 +15,17 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from rmq._io.wire import NOTHING, UNUSABLE, ReplyError, Wire, WireBrokenError, WireSilentError, checked_maker
+from rmq._io.wire import (
+    NOTHING,
+    UNUSABLE,
+    ReplyError,
+    Wire,
+    WireBrokenError,
+    WireSilentError,
+    checked_maker,
+    unusable,
+)
 from rmq.aio.greenlets import resolve, wait, wait_until
-from rmq.errors import InvalidUrlError
 
 
 class _Replies(asyncio.Protocol):
@@ -195,7 +203,7 @@ def async_wire_factory(url: str, timeout_s: float, connect_s: float | None = Non
         )
         make = checked_maker(pool, Retry(NoBackoff(), 0))
     except UNUSABLE as error:
-        raise InvalidUrlError(f"this Redis URL cannot be used: {error}") from None
+        raise unusable(error) from None
     return lambda: AsyncWire(make(), timeout_s)
 
 

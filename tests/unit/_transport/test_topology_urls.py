@@ -52,6 +52,11 @@ def test_an_option_that_nobody_knows_is_refused_at_once(blocking: Blocking, url:
         Connections(parse_url(f"{url}?{option}"), blocking=blocking)
 
 
+def test_an_option_that_redis_py_does_not_have_is_named() -> None:
+    with pytest.raises(InvalidUrlError, match=r"^this Redis URL cannot be used: redis-py has no option ssl$"):
+        Connections(parse_url("redis://h?ssl=1"))
+
+
 @pytest.mark.parametrize("host", [b"10.0.0.1", b"::1", "redis-1.example.org", "redis_1", "a.b."])
 @pytest.mark.parametrize("port", [7_000, b"7000"])
 def test_an_address_that_a_server_tells(host: bytes | str, port: int | bytes) -> None:

@@ -54,6 +54,8 @@ def test_without_a_url_the_environment_decides(monkeypatch: pytest.MonkeyPatch) 
         ("redis://h:70000", "invalid port"),
         ("redis://h:99999", "invalid port"),
         ("redis://[::1", "cannot be read"),
+        ("redis:/h:6379", "lacks // behind its scheme; write redis://host"),
+        ("redis://h/orders", "invalid database"),
         ("unix://", "names no socket"),
         ("embedded://folder", "must be embedded:// (temporary) or embedded:///folder (kept)"),
         ("embedded:///folder?a=b", "must be embedded:// (temporary) or embedded:///folder (kept)"),
