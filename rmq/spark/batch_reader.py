@@ -42,7 +42,7 @@ from rmq.spark.options import Options
 from rmq.spark.schema import check_topic_has, columns_of, entry_columns
 from rmq.spark.selection import more_of, offered, parts_of
 from rmq.spark.sends import sends_of
-from rmq.spark.subscription import together, topics_of
+from rmq.spark.subscription import names_of, together, topics_of
 
 PLACES: dict[str, AnyPlace] = {"backlog": "store", "inflight": "prepare", "waiting": "retry", "dead": "dead"}
 
@@ -87,8 +87,7 @@ class RmqReader(DataSourceReader):
             topics = topics_of(connections, self._options)
             for topic in topics:
                 check_topic(topic, self._options)
-            columns = offered(topics[0], self._options, columns_of_topics(topics, self._options))
-            check_topic_has(", ".join(topic.name for topic in topics), columns, self._schema)
+            check_columns(topics, self._options, self._schema)
             slots = {topic.name: self._slots_of(topic) for topic in topics}
             most, size = self._options.task_numbers[1], max(1, sum(map(len, slots.values())))
             found: list[InputPartition] = []
@@ -173,6 +172,11 @@ def topic_columns(topic: Topic, options: Options) -> StructType:
     if topic.type is TopicType.STREAM:
         return entry_columns(grouped=options.states_of is not None)
     return columns_of(options.queue, topic.merge)
+
+
+def check_columns(topics: Sequence[Topic], options: Options, schema: StructType) -> None:
+    """Refuse columns that no read of these topics has, with `InvalidValueError`."""
+    check_topic_has(names_of(topics), offered(topics[0], options, columns_of_topics(topics, options)), schema)
 
 
 def columns_of_topics(topics: Sequence[Topic], options: Options) -> StructType:

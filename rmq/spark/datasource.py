@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from rmq._model.topics import TopicType
 from rmq.errors import InvalidValueError
-from rmq.spark.option_checks import check_batch, check_sink, check_topic
+from rmq.spark.option_checks import check_batch, check_replays, check_sink, check_topic
 from rmq.spark.options import PLAN_S, Options, parse_options
 from rmq.spark.schema import check_schema
 
@@ -83,6 +83,7 @@ class RmqDataSource(DataSource):
             InvalidValueError: An option that the source does not take, or a column that it does not have.
             UnknownTopicError: Nobody has registered the topic.
         """
+        from rmq.spark.batch_reader import check_columns
         from rmq.spark.selection import check_chosen
         from rmq.spark.source.log_reader import LogStreamReader
         from rmq.spark.source.many import ManyStreamReader
@@ -97,6 +98,8 @@ class RmqDataSource(DataSource):
             return LogStreamReader(schema, self._parsed, topics[0])
         for topic in topics:
             check_topic(topic, self._parsed)
+            check_replays(topic, self._parsed)
+        check_columns(topics, self._parsed, schema)
         if self._parsed.several:
             return ManyStreamReader(schema, self._parsed, [topic.name for topic in topics])
         return RmqStreamReader(schema, self._parsed)

@@ -13,10 +13,18 @@ _OF_SINKS = frozenset(
     "type slots durability replicas time_range_ms priority pipeline_depth merge merge_rows idempotent once mark_ttl_s "
     "txn_app txn_version redrive trust_slot max_rate when_passed bad_rows bad_rows_path".split()
 )
-_OF_READS = frozenset("topics topic_pattern columns".split())
+_OF_BATCH_READS = frozenset("first ranges states_of snapshot atomic_limit pushdown".split())
+_OF_SOURCES = frozenset(
+    "min_messages max_messages max_delay_ms max_bytes min_partitions max_replays fail_on_lease_lost "
+    "fail_on_data_loss".split()
+)
+_OF_GROUPS = ("group", "start")
+_OF_FRAMES = frozenset("topics topic_pattern columns".split())
+_OF_READS = frozenset({"queue", "last", "max_partitions", *_OF_GROUPS, *_OF_BATCH_READS, *_OF_SOURCES})
 _OF_STREAMS = frozenset("group start first last ranges states_of".split())
+_OF_QUEUES = frozenset("snapshot atomic_limit chunk_size".split())
 _NOT_OF_LOGS = frozenset(
-    "first ranges states_of lease_s max_replays fail_on_lease_lost snapshot min_messages max_delay_ms".split()
+    "first ranges states_of pushdown max_replays fail_on_lease_lost min_messages max_delay_ms".split()
 )
 
 
@@ -26,17 +34,19 @@ def check_read(options: Options) -> None:
     Raises:
         InvalidValueError: An option of the sinks, other than by default.
     """
-    for name in _given(options, _OF_SINKS):
+    for name in given(options, _OF_SINKS):
         raise InvalidValueError(f"{name} is an option of the sinks, and a read has no use for it: leave it out")
 
 
 def check_sink(options: Options) -> None:
-    """Refuse options that say which topics and columns a read has.
+    """Refuse options that would have no effect on a write.
 
     Raises:
-        InvalidValueError: One is given.
+        InvalidValueError: An option of reads, other than by default.
     """
-    for name in _given(options, _OF_READS):
+    for name in given(options, _OF_READS):
+        raise InvalidValueError(f"{name} is an option of reads, and a write has no use for it: leave it out")
+    for name in given(options, _OF_FRAMES):
         raise InvalidValueError(
             f"{name} is an option of reads; a write goes to one topic, or each row to that of its column topic, and "
             "takes the columns of its frame"
@@ -50,14 +60,16 @@ def check_batch(options: Options) -> None:
         InvalidValueError: An option of the sinks, or of a query's group.
     """
     check_read(options)
-    if _given(options, ("group", "start")):
+    for name in given(options, _OF_SOURCES):
+        raise InvalidValueError(f"{name} is an option of readStream, and spark.read has no use for it: leave it out")
+    if given(options, _OF_GROUPS):
         raise InvalidValueError(
             "group and start are options of readStream; with spark.read, statesOf tells what a group has done, and "
             "first is where a range begins"
         )
-    if options.ranges is not None and _given(options, ("first", "last")):
+    if options.ranges is not None and given(options, ("first", "last")):
         raise InvalidValueError("ranges says where each slot begins and ends: leave first and last out")
-    if options.ranges is not None and _given(options, ("topics", "topic_pattern")):
+    if options.ranges is not None and given(options, ("topics", "topic_pattern")):
         raise InvalidValueError("ranges names slots of one topic: give topic, and leave topics and topicPattern out")
 
 
@@ -68,8 +80,8 @@ def check_source(options: Options) -> None:
         InvalidValueError: An option that it does not take, or the topic is missing.
     """
     check_read(options)
-    if options.lease_s is not None:
-        raise InvalidValueError("readStream takes no leaseSeconds: the topic's lease counts, and the driver renews it")
+    for name in given(options, {*_OF_BATCH_READS, "chunk_size"}):
+        raise InvalidValueError(f"{name} is an option of spark.read, and readStream has no use for it: leave it out")
     if options.queue != "backlog":
         raise InvalidValueError(f"readStream drains the backlog, not {options.queue}; spark.read reads that")
     if not options.several:
@@ -89,8 +101,9 @@ def check_topic(topic: Topic, options: Options) -> None:
             "read tells which entries are in flight, waiting or dead for a group",
             topic=topic.name,
         )
-    for name in () if stream else _given(options, _OF_STREAMS):
-        text = f"topic {topic.name} is {topic.type.name}; option {name} is for STREAM topics"
+    for name in given(options, _OF_QUEUES if stream else _OF_STREAMS):
+        others = "topics of other types" if stream else "STREAM topics"
+        text = f"topic {topic.name} is {topic.type.name}; option {name} is for {others}"
         raise InvalidValueError(text, topic=topic.name)
 
 
@@ -103,11 +116,41 @@ def check_log_source(topic: Topic, options: Options) -> None:
     check_read(options)
     check_topic(topic, options)
     options.needed_group(topic)
-    for name in _given(options, _NOT_OF_LOGS):
+    for name in given(options, _NOT_OF_LOGS):
         raise InvalidValueError(f"readStream of a STREAM topic takes no {name}: leave it out", topic=topic.name)
 
 
-def _given(options: Options, names: Collection[str]) -> list[str]:
+def check_replays(topic: Topic, options: Options) -> None:
+    """Refuse more replays of a whole batch than its messages have retries for.
+
+    Raises:
+        InvalidValueError: They would die before the batch is halved.
+    """
+    most = max(0, topic.max_retries - 1)
+    if options.max_replays is not None and options.max_replays > most:
+        raise InvalidValueError(
+            f"maxReplays is {options.max_replays}, and topic {topic.name} has max_retries {topic.max_retries}: its "
+            f"messages would die before their batch is halved; it must be from 0 to {most}",
+            topic=topic.name,
+        )
+
+
+def check_values(topic: Topic, options: Options) -> None:
+    """Refuse the option of another type of topics, where all rows go to this one.
+
+    Raises:
+        InvalidValueError: `time_range` or `priority` on a topic without.
+    """
+    ranged, ranked = (topic.type is kind for kind in (TopicType.RANGE_MERGE, TopicType.PRIORITY))
+    what = f"and topic {topic.name} is {topic.type.name}: the option is for"
+    if options.time_range_ms is not None and not ranged:
+        text = f"time_range is {options.time_range_ms} ms, {what} RANGE_MERGE topics"
+        raise InvalidValueError(text, topic=topic.name)
+    if options.priority is not None and not ranked:
+        raise InvalidValueError(f"priority is {options.priority}, {what} PRIORITY topics", topic=topic.name)
+
+
+def given(options: Options, names: Collection[str]) -> list[str]:
     """Return which of some options have another value than by default, as the documentation names them."""
     known = [option for option in fields(Options) if option.name in names]
     return [option.metadata["name"] for option in known if getattr(options, option.name) != option.default]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
+from rmq.spark.option_checks import check_sink
 from rmq.spark.options import parse_options
 from rmq.spark.sink.redrive_writer import RedriveWriter
 from rmq.spark.sink.sender import Counts
@@ -64,6 +65,7 @@ def save(frame: DataFrame, topic: str | None = None, **options: str | float | bo
     """
     given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
     parsed = parse_options(given if topic is None else {**given, "topic": topic})
+    check_sink(parsed)
     writer = (RedriveWriter if parsed.redrive else BatchWriter)(frame.schema, parsed)
     parts = write_parts(frame, writer)
     writer.commit([*parts])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection
 
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    DataType,
     DoubleType,
     IntegerType,
     LongType,
@@ -17,6 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from rmq._model.display import shown
 from rmq._model.merging import Merge
 from rmq._model.records import ITEMS, NUMBERS
 from rmq.errors import InvalidValueError
@@ -137,8 +140,15 @@ def check_topic_has(topic: str, columns: StructType, schema: StructType) -> None
     """
     for name in schema.names:
         if name not in columns.names:
-            told = ", ".join(columns.names)
-            raise InvalidValueError(f"column {name} is not one of a read of topic {topic}: {told}", topic=topic)
+            raise InvalidValueError(
+                f"column {shown(name, 60)} is not one of a read of topic {topic}: {told(name, columns)}", topic=topic
+            )
+
+
+def told(name: str, columns: StructType) -> str:
+    """Return what columns there are, for an error about one that is not there."""
+    of_state = name in [field.name for field in _STATE] and "only_group" in columns.names
+    return ", ".join(columns.names) + ("; with spark.read, option statesOf adds it" if of_state else "")
 
 
 _ALIKE = ((BinaryType, StringType), (IntegerType, LongType))
@@ -167,12 +177,25 @@ def check_schema(queue: str, schema: StructType) -> None:
     for field in schema.fields:
         kind = known.get(field.name)
         if kind is None:
-            raise InvalidValueError(f"column {field.name} is not one of a read of {queue}: {', '.join(known)}")
+            name = shown(field.name, 60)
+            usual = ", ".join(columns_of(queue, None).names)
+            near = difflib.get_close_matches(field.name.lower(), known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise InvalidValueError(f"column {name} is not one of a read of {queue}: {usual}{hint}")
         alike = any(isinstance(kind, pair) and isinstance(field.dataType, pair) for pair in _ALIKE)
-        if field.dataType != kind and not alike:
+        if not alike and not _same(kind, field.dataType):
             raise InvalidValueError(
                 f"column {field.name} of a read is {kind.simpleString()}; it can't be {field.dataType.simpleString()}"
             )
+
+
+def _same(kind: DataType, asked: DataType) -> bool:
+    """Return whether two types are the same but for nulls within: a schema in words, as `map<...>`, allows them."""
+    if isinstance(kind, MapType) and isinstance(asked, MapType):
+        return (kind.keyType, kind.valueType) == (asked.keyType, asked.valueType)
+    if isinstance(kind, ArrayType) and isinstance(asked, ArrayType):
+        return kind.elementType == asked.elementType
+    return kind == asked
 
 
 def lowered(schema: StructType) -> StructType:

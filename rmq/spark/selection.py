@@ -7,13 +7,15 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
+from rmq._model.display import shown
 from rmq._model.scores import ages_for
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import AnyPlace, meaning_of
 from rmq.errors import InvalidValueError
 from rmq.spark.calls import Parts
 from rmq.spark.options import Options
-from rmq.spark.schema import more_columns
+from rmq.spark.schema import more_columns, told
+from rmq.spark.subscription import names_of
 
 USUAL = "*"
 """Stands for the usual columns in the option `columns`."""
@@ -43,9 +45,9 @@ def chosen(topics: Sequence[Topic], options: Options, usual: StructType) -> Stru
     names = [each for name in options.columns for each in (usual.names if name == USUAL else [name])]
     for name in names:
         if name not in there.names:
-            told, read = ", ".join(there.names), ", ".join(topic.name for topic in topics)
             raise InvalidValueError(
-                f"option columns names {name}, which is not a column of a read of topic {read}: {told}"
+                f"option columns names {shown(name, 60)}, which is not a column of a read of topic "
+                f"{names_of(topics)}: {told(name, there)}"
             )
     return StructType([there[name] for name in dict.fromkeys(names)])
 

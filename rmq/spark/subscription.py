@@ -12,10 +12,14 @@ from rmq._model.topics import Topic, TopicType
 from rmq._slots.registry import Registry
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError
+from rmq.spark.option_kinds import quoted
 from rmq.spark.options import Options
 
 MOST_TOPICS = 100
 """Most topics of one read: the driver of a query has connections and threads for each."""
+
+
+_SHOWN = 3
 
 
 def topics_of(connections: Connections, options: Options) -> list[Topic]:
@@ -29,16 +33,17 @@ def topics_of(connections: Connections, options: Options) -> list[Topic]:
     if not options.several:
         return [registry.get(options.needed_topic())]
     if options.topics is not None:
+        _check_number(len(options.topics))
         found = [registry.get(name) for name in options.topics]
     else:
         known = registry.definitions().topics
         found = sorted((topic for topic in known if fits(options, topic.name)), key=lambda topic: topic.name)
         if not found:
             raise InvalidValueError(
-                f"topicPattern {options.topic_pattern!r} fits the name of none of {len(known)} registered topics"
+                f"topicPattern {quoted(options.topic_pattern or '')} fits the name of none of {len(known)} registered "
+                "topics; it has to fit the whole name"
             )
-    if len(found) > MOST_TOPICS:
-        raise InvalidValueError(f"{len(found)} topics are named, and a read has up to {MOST_TOPICS}: read some apart")
+        _check_number(len(found))
     for topic in found:
         if topic.type is TopicType.STREAM:
             raise InvalidValueError(
@@ -46,6 +51,11 @@ def topics_of(connections: Connections, options: Options) -> list[Topic]:
                 topic=topic.name,
             )
     return found
+
+
+def _check_number(number: int) -> None:
+    if number > MOST_TOPICS:
+        raise InvalidValueError(f"{number} topics are named, and a read has up to {MOST_TOPICS}: read some apart")
 
 
 def fits(options: Options, name: str) -> bool:
@@ -68,3 +78,9 @@ def together(each: Sequence[StructType]) -> StructType:
     return StructType(
         [StructField(name, field.dataType, field.nullable or name not in everywhere) for name, field in fields.items()]
     )
+
+
+def names_of(topics: Sequence[Topic]) -> str:
+    """Return the names of a read's topics for an error: of many, the first ones."""
+    names = [topic.name for topic in topics]
+    return ", ".join(names) if len(names) <= _SHOWN else f"{', '.join(names[:_SHOWN])} and {len(names) - _SHOWN} more"

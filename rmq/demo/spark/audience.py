@@ -32,7 +32,8 @@ from rmq.demo.spark.serial import Disorder, Rival, disorder
 from rmq.errors import InvalidValueError, UnknownTopicError
 from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors
 from rmq.spark.jobs import Say, nothing
-from rmq.spark.options import MOST_MESSAGES, parse_options
+from rmq.spark.option_kinds import MOST_MESSAGES
+from rmq.spark.options import parse_options
 from rmq.spark.sink.sender import Counts
 from rmq.spark.sink.writer import BatchWriter, write_counted
 

@@ -32,7 +32,8 @@ from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors
 from rmq.spark.jobs import Say, nothing
 from rmq.spark.jobs.redrive import connect, utc
 from rmq.spark.jobs.turns import Turn
-from rmq.spark.options import MOST_MESSAGES, parse_options
+from rmq.spark.option_kinds import MOST_MESSAGES
+from rmq.spark.options import parse_options
 from rmq.spark.schema import ENTRIES
 from rmq.spark.source.log_batches import LogBatch
 from rmq.spark.source.log_driver import LogDriver

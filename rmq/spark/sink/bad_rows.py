@@ -10,6 +10,7 @@ from rmq._model.envelope import unwrap
 from rmq._model.messages import Encoded
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import fs, pa, parquet
+from rmq.spark.option_kinds import quoted
 from rmq.spark.sink.columns import Layout
 from rmq.spark.sink.merge_columns import values_of
 
@@ -23,12 +24,16 @@ def open_folder(folder: str) -> tuple[Any, str]:
         InvalidValueError: It is no absolute path, and no URI of a file system that pyarrow knows and can reach.
     """
     try:
-        return fs.FileSystem.from_uri(folder)
+        files, path = fs.FileSystem.from_uri(folder)
+        a_file = isinstance(files, fs.LocalFileSystem) and files.get_file_info(path).type == fs.FileType.File
     except (pa.ArrowException, OSError) as error:
         raise InvalidValueError(
-            f"badRowsPath is {folder!r}; it must be an absolute path, or a URI as pyarrow takes it (file, s3, gs, "
-            f"hdfs, abfs): {str(error).splitlines()[0]:.200}"
+            f"badRowsPath is {quoted(folder)}; it must be an absolute path, or a URI as pyarrow takes it (file, s3, "
+            f"gs, hdfs, abfs): {str(error).splitlines()[0]:.100}"
         ) from None
+    if a_file:
+        raise InvalidValueError(f"badRowsPath is {quoted(folder)}, which is a file; it must be a folder, or not exist")
+    return files, path
 
 
 class BadRows:

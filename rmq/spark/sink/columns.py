@@ -9,9 +9,10 @@ from pyspark.sql.types import ArrayType, DataType, DayTimeIntervalType, MapType,
 from rmq._model.times import MAX_DURATION_MS, MAX_SCORE
 from rmq._model.topics import Topic, TopicType
 from rmq.errors import InvalidValueError
+from rmq.spark.option_kinds import quoted
 from rmq.spark.options import Options
 from rmq.spark.schema import of_reads
-from rmq.spark.sink.merge_columns import TEXT, WHOLE, MergeColumns, Types, merge_columns
+from rmq.spark.sink.merge_columns import OF_MERGING, TEXT, WHOLE, MergeColumns, Types, merge_columns
 
 _VALUES: dict[TopicType, tuple[str, tuple[type[DataType], ...]]] = {
     TopicType.RANGE_MERGE: ("time_range", (*WHOLE, DayTimeIntervalType)),
@@ -21,6 +22,22 @@ _VALUES: dict[TopicType, tuple[str, tuple[type[DataType], ...]]] = {
 
 VALUE_COLUMNS = {kind: name for kind, (name, _) in _VALUES.items()}
 """Type of a topic -> the column that says when, or how soon, its messages are due."""
+
+_WORDS: dict[type[DataType], str] = {DayTimeIntervalType: "interval", MapType: "map", ArrayType: "array"}
+"""Names of types as Spark's documentation has them, where the class has another one."""
+
+ANY: Types = {
+    "content": TEXT,
+    "slot_basis": TEXT,
+    "slot": WHOLE,
+    "fields": (MapType,),
+    **dict(_VALUES.values()),
+    **OF_MERGING,
+}
+"""The columns that one topic or the other takes, and the types of each."""
+
+VALUES = frozenset(("content", "slot_basis", "slot", *VALUE_COLUMNS.values()))
+"""Those of them that have to be of these types also where a read gives columns of these names."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +98,8 @@ def layout_of(schema: StructType, topic: Topic, options: Options) -> Layout:
     needed = () if has_fields else ("content", *(merge.needed if merge else ()))
     for name in needed if value is None or constant is not None else (*needed, value):
         if name not in types:
-            raise InvalidValueError(f"column {name} is missing for {_rules(topic)}; there are {', '.join(types)}")
+            there = ", ".join(types)
+            raise InvalidValueError(f"column {name} is missing for {_rules(topic)}; the frame has {there}")
     layout = Layout(
         topic,
         value if given is None and value in types else None,
@@ -116,25 +134,33 @@ def _rules(topic: Topic) -> str:
 def _check_columns(types: dict[str, DataType], wanted: Types, topic: Topic) -> None:
     for name, kind in types.items():
         if name in wanted:
-            _check_type(name, kind, wanted[name], topic)
+            check_type(name, kind, wanted[name], _rules(topic))
         elif name not in of_reads(types):
-            raise InvalidValueError(
-                f"column {name!r} is not a column of {_rules(topic)}; it takes {', '.join(wanted)}; rename or drop it"
-            )
+            rules = f"{_rules(topic)}; it takes {', '.join(wanted)}"
+            raise InvalidValueError(f"column {quoted(name)} is not a column of {rules}; rename or drop it")
     if "fields" in wanted and "fields" in types and ("content" in types or "body" in types):
         raise InvalidValueError("an entry made of fields has neither content nor body: drop these columns")
 
 
-def _check_type(name: str, kind: DataType, wanted: tuple[type[DataType], ...], topic: Topic) -> None:
+def check_type(name: str, kind: DataType, wanted: tuple[type[DataType], ...], what: str) -> None:
+    """Refuse a column of another type than those that are wanted, with `InvalidValueError`.
+
+    Args:
+        name: The column.
+        kind: Its type.
+        wanted: The types that it may have.
+        what: What the column is for.
+    """
     fits = isinstance(kind, wanted)
     if isinstance(kind, MapType):
         fits = fits and isinstance(kind.keyType, StringType) and isinstance(kind.valueType, TEXT)
     if isinstance(kind, ArrayType):
         fits = fits and isinstance(kind.elementType, TEXT)
     if not fits:
-        names = ", ".join(each.__name__.removesuffix("Type").lower() for each in wanted)
+        names = ", ".join(_WORDS.get(each, each.typeName()) for each in wanted)
+        rule = f"it must be one of {names}" if len(wanted) > 1 else f"it must be {names}"
         raise InvalidValueError(
-            f"column {name} is {kind.simpleString()}; for {_rules(topic)}, it must be one of {names}"
+            f"column {name} is {kind.simpleString():.60}; for {what}, {rule}"
             + (" from string to string or binary" if MapType in wanted else "")
             + (" of string or binary" if ArrayType in wanted else "")
         )

@@ -38,6 +38,14 @@ _LISTS = (*TEXT, ArrayType)
 
 Types = Mapping[str, tuple[type[DataType], ...]]
 
+OF_MERGING: Types = {
+    "body": (*_NUMBERS, *_LISTS),
+    "value": _NUMBERS,
+    **dict.fromkeys(("items", "part"), _LISTS),
+    **dict.fromkeys(("of", "wanted", "version", "weight", "merged"), WHOLE),
+}
+"""The columns of all kinds of records together."""
+
 
 @dataclass(frozen=True)
 class MergeColumns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -15,6 +16,7 @@ from rmq._model.topics import Topic
 from rmq._slots.slots import NACK_BATCH, SlotWriter
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import pa
+from rmq.spark.option_checks import given
 from rmq.spark.options import PLAN_S, Options
 from rmq.spark.redis_time import RedisTime
 from rmq.spark.schema import DEAD, lowered
@@ -24,6 +26,9 @@ from rmq.spark.sink.writer import Reporting, Written
 from rmq.spark.slots import queue_topic
 
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
+_NOT_OF_REDRIVES = frozenset(
+    "type slots idempotent once txn_app txn_version merge merge_rows trust_slot when_passed bad_rows".split()
+)
 _NEEDED = {"slot": _WHOLE, "content": (BinaryType, StringType), "died": (type(DEAD["died"].dataType),)}
 
 
@@ -46,11 +51,10 @@ class RedriveWriter(Reporting, DataSourceArrowWriter):
     done = "redriven"
 
     def __init__(self, schema: StructType, options: Options, limit: Limit | None = None) -> None:
-        named = options.idempotent or options.once or options.txn_app or options.when_passed
-        if named or options.merge or options.trust_slot or options.bad_rows != "fail":
+        refused = given(replace(options, idempotent=options.idempotent or None), _NOT_OF_REDRIVES)
+        if refused:
             raise InvalidValueError(
-                "redrive cannot be combined with idempotent, once, txnAppId, merge, trustSlot, whenPassed or badRows: "
-                "it moves the dead as they are"
+                f"redrive cannot be combined with {', '.join(refused)}: it moves the dead as they are"
             )
         self._options = options
         with closing(options.connections(sending=True, most_s=PLAN_S)) as connections:

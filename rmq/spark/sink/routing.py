@@ -10,8 +10,10 @@ from pyspark.sql.types import StringType, StructType
 from rmq._model.topics import Topic, TopicType, is_name
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import pc
+from rmq.spark.option_kinds import quoted
 from rmq.spark.options import Options
-from rmq.spark.sink.columns import VALUE_COLUMNS
+from rmq.spark.schema import of_reads
+from rmq.spark.sink.columns import ANY, VALUE_COLUMNS, VALUES, check_type
 
 COLUMN = "topic"
 
@@ -30,6 +32,28 @@ def routes(schema: StructType, options: Options) -> bool:
     if options.type is not None or options.slots is not None:
         raise InvalidValueError("options `type` and `slots` define one topic; rows that name theirs need it registered")
     return True
+
+
+def check_routed(schema: StructType, options: Options) -> None:
+    """Refuse columns that no topic takes, whichever topics the rows name.
+
+    Raises:
+        InvalidValueError: A column is unknown, of a type that no topic takes, or `content` is missing.
+    """
+    names = [name for name in schema.names if name != COLUMN]
+    read = of_reads(schema.names)
+    for field in schema.fields:
+        name = field.name
+        if name in ANY and (name in VALUES or name not in read):
+            check_type(name, field.dataType, ANY[name], "rows that name their topics")
+        elif name not in (*ANY, *read):
+            raise InvalidValueError(f"column {quoted(name)} is not a column of any topic; rename or drop it")
+    if "content" not in names and "fields" not in names:
+        raise InvalidValueError(
+            f"column content is missing for rows that name their topics; the frame has topic, {', '.join(names)}"
+        )
+    if options.trust_slot and not {"slot", "content"} <= {*names}:
+        raise InvalidValueError("trustSlot needs a column slot beside a column content")
 
 
 def columns_for(topic: Topic, schema: StructType) -> StructType:

@@ -22,15 +22,16 @@ from rmq._scripts.keys import sent_key
 from rmq._sending.backpressure import blocks
 from rmq._slots.registry import Registry
 from rmq._transport.connections import Connections
-from rmq.errors import InvalidValueError, RmqError
+from rmq.errors import InvalidValueError, RmqError, UnknownTopicError
 from rmq.spark.arrow import pa
 from rmq.spark.marks import Mark
+from rmq.spark.option_checks import check_values
 from rmq.spark.options import PLAN_S, Options
 from rmq.spark.schema import lowered
 from rmq.spark.sink.bad_rows import open_folder
 from rmq.spark.sink.pacing import limit_of
 from rmq.spark.sink.reporting import report_batch
-from rmq.spark.sink.routing import by_topic, columns_for, routes
+from rmq.spark.sink.routing import by_topic, check_routed, columns_for, routes
 from rmq.spark.sink.sender import Counts, WhenPassed
 from rmq.spark.sink.target import Target, TaskWrite, target_of
 
@@ -103,22 +104,38 @@ class _Sink(Reporting):
     passed: WhenPassed = "fail"
 
     def __init__(self, schema: StructType, options: Options) -> None:
-        self._schema, self._options, new = lowered(schema), options, options.new_topic()
+        self._schema, self._options = lowered(schema), options
         if options.bad_rows_folder is not None:
             open_folder(options.bad_rows_folder)
         self._limit = limit_of(options.max_rate)
         self._target: Target | None = None
         self.where = "topics that the rows name"
         if routes(self._schema, options):
+            check_routed(self._schema, options)
             return
+        name, new = options.needed_topic(", or a column topic names it for each row"), options.new_topic()
         # where a `foreachBatch` writes, Redis was there before, and may be away for a while
         most_s = PLAN_S if options.txn_app is None else inf
         with closing(options.connections(sending=True, most_s=most_s)) as connections:
-            registry = Registry(connections)
-            topic = registry.get(options.needed_topic()) if new is None else registry.register(new)
-        self._check(topic)
-        self._target = target_of(self._schema, topic, options, self._limit)
+            topic = self._registered(Registry(connections), name, new)
+        self._target = self._target_on(topic)
         self.where = f"topic {topic.name}"
+
+    def _registered(self, registry: Registry, name: str, new: Topic | None) -> Topic:
+        """Return the topic's definition; `new` as the options define it. What does not fit registers none."""
+        try:
+            topic = registry.get(name)
+        except UnknownTopicError as error:
+            if new is None:
+                raise UnknownTopicError(f"{error}, or a write with type and slots", topic=name) from None
+            topic = new
+            self._target_on(topic)
+        return topic if new is None else registry.register(new)
+
+    def _target_on(self, topic: Topic) -> Target:
+        check_values(topic, self._options)
+        self._check(topic)
+        return target_of(self._schema, topic, self._options, self._limit)
 
     def _check(self, topic: Topic) -> None:
         """Refuse what the options ask for and the topic cannot do."""
@@ -173,8 +190,6 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
 
     def __init__(self, schema: StructType, options: Options) -> None:
         self.passed = "collect" if options.bad_rows == "collect" else "fail"
-        if options.new_topic() is not None:  # such a topic does not merge: said before it is registered
-            _check_names(options, merges=False)
         self._name = f"write-{uuid.uuid4().hex if options.once is None else _digest(options.once)}"
         if options.txn_app is not None:
             self._name = f"txn-{_digest(options.txn_app)}"

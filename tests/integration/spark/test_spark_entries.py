@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from pyspark.sql.types import BinaryType, MapType, StringType, StructField, StructType
 
 from rmq import RmqClient, StreamDelivery, StreamMessage, Topic, TopicType
 from rmq.errors import BatchLostError, InvalidValueError
@@ -54,6 +55,16 @@ def test_a_range_has_what_a_view_has(redis_url: str, sender: RmqClient, log: Top
     cut_ms = entries[0].time_ms + 1
     cut = datetime.fromtimestamp(cut_ms / 1_000, UTC).isoformat()
     assert len(read(redis_url, log, "id", first=cut)) == len(list(sender.stream(log).range(cut_ms)))
+
+
+def test_fields_come_with_a_schema_in_words(redis_url: str, sender: RmqClient, log: Topic) -> None:
+    sender.producer(log).send(StreamMessage({"a": "1"}))
+    source = RmqDataSource({"url": redis_url, "topic": log.name})
+    # as "id string, fields map<string,binary>" is read
+    named = StructType([StructField("id", StringType()), StructField("fields", MapType(StringType(), BinaryType()))])
+    reader: Any = source.reader(named)
+    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    assert [dict(row["fields"]) for row in rows] == [{"a": b"1"}]
 
 
 def test_a_range_ends_where_it_ended_when_it_was_planned(redis_url: str, sender: RmqClient, log: Topic) -> None:
@@ -116,7 +127,7 @@ def test_copies_for_one_group_are_not_for_others(redis_url: str, sender: RmqClie
         ({"queue": "dead"}, "is STREAM and has no queue dead"),
         ({"first": "yesterday"}, "first is 'yesterday'; it must be an entry's id"),
         ({"last": "2026-11-20"}, "a time with its zone"),
-        ({"statesOf": "a:b"}, "group 'a:b' must be"),
+        ({"statesOf": "a:b"}, "statesOf is 'a:b'; it must be 1 to 128"),
         ({"ranges": '{"0": ["5-0"]}'}, "it must be JSON with the ids of the first and last entry of each slot"),
         ({"ranges": "[7]"}, "it must be JSON"),
     ],

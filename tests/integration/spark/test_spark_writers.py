@@ -212,7 +212,7 @@ def test_a_row_that_names_no_topic_ends_the_job(
 
 
 def test_rows_for_several_topics_define_none(sinks: Sinks) -> None:
-    with pytest.raises(InvalidValueError, match="define a new `topic`: give all three"):
+    with pytest.raises(InvalidValueError, match="`type` and `slots` define one topic"):
         sinks.write(rows("a", topic="x"), type="STREAM", slots=2)
 
 

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+from typing import cast
+
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, DoubleType, LongType, StringType, StructField, StructType
 
 from rmq._scripts.claiming import CLAIM_BYTES
@@ -8,6 +12,7 @@ from rmq.errors import InvalidValueError, RedisUnavailableError
 from rmq.spark import options as options_module
 from rmq.spark.option_checks import check_read, check_source
 from rmq.spark.options import PLAN_S, Options, parse_options
+from rmq.spark.saving import save
 from rmq.spark.schema import MORE, check_schema, of_reads
 from rmq.spark.sink.bad_rows import open_folder
 from rmq.spark.sink.writer import BatchWriter
@@ -125,6 +130,11 @@ def test_a_stored_table_is_refused_with_a_way_out() -> None:
         parse_options({**LEAST, "option.url": "redis://h"})
 
 
+def test_save_takes_no_options_of_reads() -> None:
+    with pytest.raises(InvalidValueError, match="columns is an option of reads"):
+        save(cast("DataFrame", None), "t", url="redis://h", columns="content")
+
+
 @pytest.mark.parametrize(
     ("queue", "column", "kind", "message"),
     [
@@ -145,11 +155,15 @@ def test_a_read_gives_some_columns_and_text() -> None:
 
 
 @pytest.mark.parametrize("folder", ["bad/rows", "s3a://bucket/bad"])
-def test_a_folder_for_bad_rows_that_cannot_be_is_named_with_the_rule(folder: str) -> None:
+def test_a_folder_for_bad_rows_that_cannot_be_is_named_with_the_rule(folder: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="it must be an absolute path, or a URI") as found:
         open_folder(folder)
     assert folder in str(found.value)
-    assert open_folder("/tmp/bad")[1] == open_folder("file:///tmp/bad")[1] == "/tmp/bad"
+    there = tmp_path / "bad"
+    assert open_folder(str(there))[1] == open_folder(there.as_uri())[1] == str(there)
+    there.touch()
+    with pytest.raises(InvalidValueError, match=r"bad.*, which is a file; it must be a folder"):
+        open_folder(there.as_uri())
 
 
 def test_the_source_needs_a_topic() -> None:

@@ -1,0 +1,252 @@
+"""Turns the text of an option into its value; an error names the option, the text as it was typed, and the rule."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from rmq._model.entries import checked_group, is_id
+from rmq._model.entries import position as id_of
+from rmq._model.times import DURATION_RULE, parse_duration_ms
+from rmq._model.topics import TopicType, is_name
+from rmq.errors import InvalidValueError
+
+MAX_RATE = 1_000_000
+"""Largest `maxRate`, messages a second."""
+
+MOST_MESSAGES = 10**9
+"""Most messages of a micro-batch."""
+
+MOST_BYTES = 2**40
+"""Most bytes of a micro-batch."""
+
+LAST_SEQUENCE = 2**64 - 1
+"""The last entry of a millisecond."""
+
+MOST_QUOTED = 60
+"""So much of a text is quoted, characters."""
+
+NAME_RULE = "it must be 1 to 128 of A-Z a-z 0-9 . _ -"
+_INSTANT = "an entry's id, epoch ms, or a time with its zone such as 2026-11-20T08:00:00Z"
+
+Convert = Callable[[str, str], Any]
+"""Turns the text of an option into its value; the second argument is the option's name, for errors."""
+
+
+def quoted(text: str) -> str:
+    """Return a text as an error quotes it."""
+    return repr(text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}...")
+
+
+def _wrong(name: str, value: str, rule: str) -> InvalidValueError:
+    return InvalidValueError(f"{name} is {quoted(value)}; {rule}")
+
+
+def text(text: str, name: str) -> str:
+    """Any text that is not empty."""
+    if not text:
+        raise InvalidValueError(f"{name} is empty")
+    return text
+
+
+def flag(text: str, name: str) -> bool:
+    """`true` or `false`."""
+    if text.lower() not in ("true", "false"):
+        raise _wrong(name, text, "it must be true or false")
+    return text.lower() == "true"
+
+
+def whole(low: int, high: int) -> Convert:
+    """Make what reads whole numbers from `low` to `high`."""
+
+    def convert(text: str, name: str) -> int:
+        if not re.fullmatch("[0-9]{1,18}", text) or not low <= int(text) <= high:
+            raise _wrong(name, text, f"it must be a whole number from {low} to {high}")
+        return int(text)
+
+    return convert
+
+
+def duration_ms(text: str, name: str) -> int:
+    """Return a duration in ms: `5s`, `500 ms`, `2h`, or a plain number of ms."""
+    try:
+        return parse_duration_ms(f"{text}ms" if text.isdecimal() else text.replace(" ", "", 1), name)
+    except InvalidValueError:
+        raise _wrong(name, text, f"it must be {DURATION_RULE}, up to 100 years") from None
+
+
+def seconds(low: int, high: int) -> Convert:
+    """Make what reads seconds from `low` to `high`: a plain number, or a duration with a unit."""
+
+    def convert(text: str, name: str) -> int:
+        in_s = -1
+        if text[-1:].isalpha():
+            in_s = duration_ms(text, name) // 1000
+        elif re.fullmatch("[0-9]{1,18}", text):
+            in_s = int(text)
+        if not low <= in_s <= high:
+            raise _wrong(name, text, f"it must be from {low} to {high} seconds: a whole number, or as 90s or 5m")
+        return in_s
+
+    return convert
+
+
+def rate(text: str, name: str) -> float:
+    """Messages a second."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0.001 <= found <= MAX_RATE:
+        raise _wrong(name, text, f"it must be a number of messages a second, 0.001 to {MAX_RATE:,}")
+    return found
+
+
+def time_range(text: str, name: str) -> int:
+    """A duration of more than 0, in ms."""
+    time_range_ms = duration_ms(text, name)
+    if time_range_ms == 0:
+        raise _wrong(name, text, "it must be more than 0")
+    return time_range_ms
+
+
+def choice(*choices: str) -> Convert:
+    """Make what reads one of some words."""
+
+    def convert(text: str, name: str) -> str:
+        if text.lower() not in choices:
+            raise _wrong(name, text, f"it must be one of {', '.join(choices)}")
+        return text.lower()
+
+    return convert
+
+
+def merge(text: str, name: str) -> str:
+    """How a sink folds."""
+    if text.lower() == "all":
+        raise InvalidValueError(
+            "merge is 'all': a sink cannot move rows between partitions; write rmq.spark.merged(frame, type, order_by) "
+            "with merge=none"
+        )
+    return choice("partition", "none")(text, name)
+
+
+def no_zookeeper(_text: str, name: str) -> None:
+    """Refuse it."""
+    raise InvalidValueError(
+        f"format rmq takes no {name}: Spark takes part in no ownership; leave the option out, and read a stream from a "
+        "topic that has no owners"
+    )
+
+
+def no_lease(_text: str, name: str) -> None:
+    """Refuse it."""
+    raise InvalidValueError(
+        f"format rmq takes no {name}: the topic's lease counts, and a query's driver renews it; leave the option out"
+    )
+
+
+def topic(value: str, name: str) -> str:
+    """The name of one topic."""
+    if not is_name(text(value, name)):
+        raise _wrong(name, value, NAME_RULE + ("; option topics of a read names several" if "," in value else ""))
+    return value
+
+
+def group(text: str, name: str) -> str:
+    """The name of a group."""
+    try:
+        return checked_group(text)
+    except InvalidValueError:
+        raise _wrong(name, text, NAME_RULE) from None
+
+
+def position(text: str, name: str) -> str:
+    """Return an id as it is, and a time with a zone as the id of its millisecond."""
+    return _position(text, name, f"it must be {_INSTANT}")
+
+
+def _position(text: str, name: str, rule: str) -> str:
+    if is_id(text):
+        return text
+    try:
+        return id_of(datetime.fromisoformat(text), name)
+    except ValueError:
+        raise _wrong(name, text, rule) from None
+
+
+def start(text: str, name: str) -> str:
+    """Return `new`, `all`, or the id after which a group begins: an id as it is, of a time the last one before it."""
+    if text.lower() in ("new", "all"):
+        return text.lower()
+    found = _position(text, name, f"it must be new, all, {_INSTANT}")
+    if "-" in found:
+        return found
+    return f"{int(found) - 1}-{LAST_SEQUENCE}" if int(found) else "0-0"
+
+
+def ranges(text: str, name: str) -> tuple[tuple[int, str, str], ...]:
+    """The slots that are read, with the ids of the first and the last entry of each."""
+    with suppress(AttributeError, TypeError, ValueError, RecursionError):
+        found = [(int(slot), *ends) for slot, ends in json.loads(text).items()]
+        if all(len(each) == 3 and is_id(each[1]) and is_id(each[2]) for each in found):
+            return tuple(sorted(found))
+    rule = 'it must be JSON with the ids of the first and last entry of each slot, as {"0": ["5-0", "9-0"]}'
+    raise _wrong(name, text, rule)
+
+
+def topic_type(text: str, name: str) -> TopicType:
+    """The type of a topic."""
+    try:
+        return TopicType[text.upper().replace("-", "_")]
+    except KeyError:
+        raise _wrong(name, text, f"it must be one of {', '.join(kind.name for kind in TopicType)}") from None
+
+
+def columns(text: str, name: str) -> tuple[str, ...]:
+    """Names of columns."""
+    names = tuple(each.strip().lower() for each in text.split(","))
+    if "" in names or len(set(names)) < len(names):
+        rule = "it must be names of columns, each once, separated by commas; * stands for the usual ones"
+        raise _wrong(name, text, rule)
+    return names
+
+
+def topics(text: str, name: str) -> tuple[str, ...]:
+    """Names of topics."""
+    names = tuple(each.strip() for each in text.split(","))
+    if len(set(names)) < len(names) or not all(map(is_name, names)):
+        raise _wrong(name, text, "it must be names of topics, each once, separated by commas")
+    return names
+
+
+def pattern(value: str, name: str) -> str:
+    """A regular expression."""
+    try:
+        re.compile(text(value, name))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise _wrong(name, value, f"it must be a regular expression: {error!s:.80}") from None
+    return value
+
+
+def messages(text: str, name: str) -> int:
+    """A number of messages, or `all`."""
+    if text.lower() == "all":
+        return MOST_MESSAGES
+    if not re.fullmatch("[0-9]{1,18}", text) or not 1 <= int(text) <= MOST_MESSAGES:
+        raise _wrong(name, text, f"it must be a whole number from 1 to {MOST_MESSAGES}, or all")
+    return int(text)
+
+
+def size_bytes(text: str, name: str) -> int:
+    """Return a number of bytes: plain, or with a unit as Spark takes it (`64m`)."""
+    found = re.fullmatch("([0-9]{1,15})([kmg]?)b?", text.lower())
+    number = int(found[1]) * 1_024 ** " kmg".index(found[2] or " ") if found else 0
+    if not 1 <= number <= MOST_BYTES:
+        raise _wrong(name, text, "it must be a number of bytes such as 64m, up to 1024g")
+    return number

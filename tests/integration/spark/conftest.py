@@ -1,0 +1,30 @@
+"""What the tests of `format("rmq")` without Spark share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from rmq import RmqClient
+from tests.support.slots import forget_topic
+from tests.support.spark_mistakes import TOPICS, Driver
+
+
+@pytest.fixture(scope="module")
+def known_topics(redis_url: str, redis_client: redis.Redis) -> Iterator[None]:
+    """A topic of each type, and some that merge or have a bound."""
+    with RmqClient(redis_url) as client:
+        for topic in TOPICS:
+            client.producer(topic)
+    yield
+    for topic in TOPICS:
+        forget_topic(redis_client, topic.name)
+
+
+@pytest.fixture
+def driver(redis_url: str, redis_client: redis.Redis, known_topics: None, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """Spark's driver, in a program whose environment names no Redis."""
+    monkeypatch.delenv("RMQ_URL", raising=False)
+    return Driver(redis_url, redis_client)

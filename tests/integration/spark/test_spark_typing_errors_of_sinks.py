@@ -1,0 +1,205 @@
+"""Mistakes in writes: each ends on the driver, in one line that names it, before anything is sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmq import Topic
+from tests.support.spark_mistakes import CLICKS, FULL, IMAGE, MAIL, OFFER, STATE, STOCK, Driver, case_name
+from tests.support.spark_mistakes import Mistake as M
+
+Mistakes = dict[Topic | None, list[M]]
+
+MERGED, RANGED, RANKED = (
+    "content string, value double",
+    "content string, time_range long",
+    "content string, priority int",
+)
+TEXT = "content string"
+DEAD = "slot int, content binary, died timestamp"
+PLAIN = {"type": "RANGE_MERGE", "slots": 8}
+REDRIVE = {"redrive": True}
+NAMED = "topic string, content string"
+
+BOTH: Mistakes = {
+    IMAGE: [
+        M("format rmq has no option badrow; did you mean badRows\\?", {"badRow": "collect"}),
+        M("format rmq has no option content: it is a column of the frame", {"content": "item:7"}),
+        M("path is '/queues/images'; format rmq has no paths", {"path": "/queues/images"}),
+        M("queue is an option of reads, and a write has no use for it", {"queue": "dead"}),
+        M("maxMessagesPerTrigger is an option of reads", {"maxMessagesPerTrigger": 9}),
+        M("failOnDataLoss is an option of reads", {"failOnDataLoss": False}),
+        M("format rmq takes no leaseSeconds", {"leaseSeconds": 9}),
+        M("columns is an option of reads; a write goes", {"columns": "content"}),
+        M("registered as RANGE_MERGE with 8 slots, not as PRIORITY with 8", {**PLAIN, "type": "PRIORITY"}),
+        M("registered as RANGE_MERGE with 8 slots, not .* with 16", {**PLAIN, "slots": 16}),
+        M("time_range is '5 seconds'; it must be a duration such as", {"time_range": "5 seconds"}, TEXT),
+        M("time_range is '-5s'; it must be a duration", {"time_range": "-5s"}, TEXT),
+        M("time_range is '0'; it must be more than 0", {"time_range": 0}, TEXT),
+        M("time_range is '200000d'; .* up to 100 years", {"time_range": "200000d"}, TEXT),
+        M("priority is 5, and topic typed-image is RANGE_MERGE: .* PRIORITY topics", {"priority": 5}),
+        M("merge is 'all': a sink cannot move rows between partitions", {"merge": "all"}),
+        M("merge is 'yes'; it must be one of partition, none", {"merge": "yes"}),
+        M("mergeRows is 9, and merge is none: it bounds what is folded", {"merge": "none", "mergeRows": 9}),
+        M("chunkSize is '1001'; it must be a whole number from 1 to 1000", {"chunkSize": 1001}),
+        M("pipelineDepth is '65'; it must be a whole number from 1 to 64", {"pipelineDepth": 65}),
+        M("maxRate is '100/s'; it must be a number of messages a second", {"maxRate": "100/s"}),
+        M("maxRate is '0'; it must be a number of messages a second, 0.001 to", {"maxRate": 0}),
+        M("badRows is 'ignore'; it must be one of fail, collect", {"badRows": "ignore"}),
+        M("badRows=collect needs badRowsPath", {"badRows": "collect"}),
+        M("badRowsPath is '/tmp/bad', and badRows is fail: rows go there", {"badRowsPath": "/tmp/bad"}),
+        M("badRowsPath is 'b/d'; it must be an absolute path", {"badRows": "collect", "badRowsPath": "b/d"}),
+        M("badRowsPath is 's3a://b/d'; it must be", {"badRows": "collect", "badRowsPath": "s3a://b/d"}),
+        M("badRowsPath is '.*', which is a file", {"badRows": "collect", "badRowsPath": __file__}),
+        M("whenPassed is 'now', and topic typed-image is RANGE_MERGE", {"whenPassed": "now"}),
+        M("durability is 'sync'; it must be one of memory, replicated, fsync", {"durability": "sync"}),
+        M("durability replicated needs at least 1 replica", {"durability": "replicated", "replicas": 0}),
+        M("replicas is 2, and durability memory waits for no replica", {"replicas": 2}),
+        M("durability fsync needs .*AOF", {"durability": "fsync"}),
+        M("deadlineSeconds is '0'; it must be from 1 to 86400 seconds", {"deadlineSeconds": 0}),
+        M("markTtlSeconds is '5'; it must be from 60 to", {"idempotent": True, "markTtlSeconds": 5}),
+        M("idempotent is 'yes'; it must be true or false", {"idempotent": "yes"}),
+        M("txnAppId and txnVersion name a version together: give both", {"txnAppId": "mail"}),
+        M("txnVersion is '7.0'; it must be a whole number from 0", {"txnAppId": "mail", "txnVersion": 7.0}),
+        M("trustSlot is 'maybe'; it must be true or false", {"trustSlot": "maybe"}),
+        M("trustSlot needs a column slot", {"trustSlot": True}),
+        M(
+            "column 'item' is not a column of topic typed-image, .*; it takes content",
+            {},
+            "item string, time_range long",
+        ),
+        M("column 'timerange' is not a column of topic typed-image", {}, f"{RANGED}, timerange long"),
+        M("column 'value' is not a column of topic typed-image", {}, f"{RANGED}, value double"),
+        M("column 'fields' is not a column of topic typed-image", {}, f"{RANGED}, fields string->string"),
+        M("column content is missing for topic typed-image, .*; the frame has time_range", {}, "time_range long"),
+        M("column time_range is missing for topic typed-image, which is RANGE_MERGE", {}, TEXT),
+        M(
+            "column time_range is string; .* one of byte, short, integer, long, interval",
+            {},
+            f"{TEXT}, time_range string",
+        ),
+        M("column content is int; .* it must be one of string, binary", {}, "content int, time_range long"),
+        M("column body is void; .* it must be one of string, binary", {}, f"{RANGED}, body void"),
+        M("column slot is string; .* it must be one of", {}, f"{RANGED}, slot string"),
+        M("column slot_basis is int;", {}, f"{RANGED}, slot_basis int"),
+    ],
+    MAIL: [
+        M("time_range is 5000 ms, and topic typed-mail is PRIORITY", {"time_range": "5s"}),
+        M("priority is 'high'; it must be a whole number from 1", {"priority": "high"}, TEXT),
+        M("option priority is 2000000; on topic typed-mail it must be from", {"priority": 2_000_000}, TEXT),
+        M("column priority is missing for topic typed-mail, which is PRIORITY", {}, TEXT),
+        M("column priority is decimal\\(10,2\\);", {}, f"{TEXT}, priority decimal"),
+        M("column 'c0' is not a column of topic", {}, ", ".join([RANKED, *(f"c{i} string" for i in range(80))])),
+    ],
+    OFFER: [
+        M("format rmq has no option fixed_time: it is a column", {"fixed_time": "5m"}, TEXT),
+        M("whenPassed is 'later'; it must be one of fail, now, collect", {"whenPassed": "later"}),
+        M("whenPassed=collect needs badRows=collect and badRowsPath", {"whenPassed": "collect"}),
+        M("column fixed_time is missing for topic typed-offer", {}, TEXT),
+        M("column fixed_time is date; .* timestamp", {}, f"{TEXT}, fixed_time date"),
+        M("column fixed_time is timestamp_ntz; .* timestamp", {}, f"{TEXT}, fixed_time timestamp_ntz"),
+    ],
+    CLICKS: [
+        M("group is an option of reads", {"group": "billing"}),
+        M("topic typed-clicks is STREAM: its entries never merge", {"merge": "partition"}),
+        M(
+            "column fields is map<string,int>; .* it must be map from string to string or binary",
+            {},
+            "fields string->int",
+        ),
+        M("neither content nor body: drop", {}, f"{TEXT}, fields string->string"),
+        M("column content is missing for topic typed-clicks", {}, "body string"),
+    ],
+    STOCK: [
+        M("txnAppId cannot be combined with once", {"txnAppId": "a", "txnVersion": 1, "once": "b"}),
+        M("column value is string; for topic typed-stock, .* merges by Sum", {}, f"{TEXT}, value string"),
+        M("column body is missing for topic typed-stock", {}, TEXT),
+        M("column weight is double", {}, f"{MERGED}, weight double"),
+    ],
+    STATE: [M("column version is missing", {}, f"{RANKED}, body string")],
+    None: [
+        M("option `topic` is missing: .*, or a column topic names it"),
+        M("topic typed-images is not registered; .*, or a write with type and slots", {"topic": "typed-images"}),
+        M("topics is an option of reads; a write goes to one topic", {"topics": "typed-image"}),
+        M("topicPattern is an option of reads", {"topicPattern": "typed-.*"}),
+        M("a new topic needs options topic, type and slots: give slots, too", {"topic": "new", "type": "STREAM"}),
+        M("options topic, type and slots: give type, too", {"topic": "new", "slots": 8}),
+        M("type is 'FIFO'; it must be one of RANGE_MERGE, PRIORITY", {**PLAIN, "topic": "new", "type": "FIFO"}),
+        M("slots of topic new is 6; it must be a power of two", {**PLAIN, "topic": "new", "slots": 6}),
+        M("slots is '0'; it must be a whole number from 1", {**PLAIN, "topic": "new", "slots": 0}),
+        M("column time_range is missing", {**PLAIN, "topic": "new"}, TEXT),
+        M("column 'prio' is not a column of topic new", {**PLAIN, "topic": "new"}, f"{RANGED}, prio int"),
+        M("priority is 7, and topic new is RANGE_MERGE", {**PLAIN, "topic": "new", "priority": 7}),
+        # rows that name their topics
+        M("column topic is int; it must be string", {}, f"topic int, {TEXT}"),
+        M("`type` and `slots` define one topic", PLAIN, NAMED),
+        M("column 'prioritty' is not a column of any topic", {}, f"{NAMED}, prioritty int"),
+        M("column content is missing for rows that name their topics", {}, "topic string, priority int"),
+        M("column content is int; for rows that name their topics, it must be", {}, "topic string, content int"),
+        M("column priority is string; for rows that name their topics", {}, f"{NAMED}, priority string"),
+        M("trustSlot needs a column slot", {"trustSlot": True}, NAMED),
+    ],
+}
+
+WRITES: Mistakes = {
+    IMAGE: [
+        M("idempotent is for writeStream, and for topics with merge=", {"idempotent": True}),
+        M("once is 'load'; it is for topics with merge=", {"once": "load"}),
+        M("column died is missing: a redrive on topic typed-image needs", REDRIVE, "slot int, content string"),
+        M("column died is string: a redrive", REDRIVE, "slot int, content string, died string"),
+        M("redrive cannot be combined with merge: it moves", {**REDRIVE, "merge": "none"}, DEAD),
+        M("redrive cannot be combined with type, slots", {**REDRIVE, **PLAIN}, DEAD),
+        M("topic typed-image is RANGE_MERGE: it has due times, no priorities", {**REDRIVE, "priority": 5}, DEAD),
+        M("redrive is '1'; it must be true or false", {"redrive": 1}, DEAD),
+    ],
+    MAIL: [M("typed-mail is PRIORITY: it has priorities, no due times", {**REDRIVE, "time_range": "5s"}, DEAD)],
+    CLICKS: [M("topic typed-clicks is STREAM: its dead are redriven with", REDRIVE, DEAD)],
+    STOCK: [M("once is 'load'; .* without idempotent=false", {"once": "load", "idempotent": False})],
+    FULL: [M("topic typed-full waits for room.* txnAppId", {"txnAppId": "a", "txnVersion": 1})],
+    None: [M("topic typed-imag is not registered", {**REDRIVE, "topic": "typed-imag"}, DEAD)],
+}
+
+STREAM_WRITES: Mistakes = {
+    IMAGE: [
+        M("redrive works with write only", REDRIVE, DEAD),
+        M("once and txnAppId are for write", {"txnAppId": "a", "txnVersion": 1}),
+    ],
+    STOCK: [M("once and txnAppId are for write", {"once": "load"})],
+    FULL: [M("topic typed-full waits for room.* idempotent", {"idempotent": True})],
+}
+
+
+def cases(*tables: Mistakes) -> list[tuple[Topic | None, M]]:
+    """Return each mistake with its topic."""
+    return [(topic, mistake) for table in tables for topic, mistakes in table.items() for mistake in mistakes]
+
+
+@pytest.mark.parametrize(("topic", "mistake"), cases(BOTH, WRITES), ids=case_name)
+def test_a_write(driver: Driver, topic: Topic | None, mistake: M) -> None:
+    driver.refuses(Driver.write, topic, mistake)
+
+
+@pytest.mark.parametrize(("topic", "mistake"), cases(BOTH, STREAM_WRITES), ids=case_name)
+def test_a_streaming_write(driver: Driver, topic: Topic | None, mistake: M) -> None:
+    driver.refuses(Driver.write_stream, topic, mistake)
+
+
+def test_a_live_queue_is_not_overwritten(driver: Driver) -> None:
+    way_out = 'mode\\("overwrite"\\) would empty a live queue; write with mode\\("append"\\)'
+    driver.refuses(Driver.write, IMAGE, M(way_out), overwrite=True)
+    driver.refuses(Driver.write_stream, IMAGE, M('outputMode\\("complete"\\) would empty a live queue'), overwrite=True)
+
+
+@pytest.mark.parametrize("topic", [IMAGE, MAIL, OFFER, CLICKS, STOCK, STATE, FULL], ids=case_name)
+def test_what_fits_is_taken(driver: Driver, topic: Topic) -> None:
+    driver.write(topic, M(""))
+    driver.write_stream(topic, M(""))
+
+
+def test_rows_that_were_read_may_name_their_topics(driver: Driver) -> None:
+    sent = "merged long, first_sent timestamp, last_sent timestamp"
+    read = (
+        "topic string, slot int, content binary, body binary, score long, due timestamp, retries_left int, trace string"
+    )
+    for columns in (f"{read}, {sent}, value double", f"{read}, {sent}, items binary[]", f"{NAMED}, priority int"):
+        driver.write(None, M("", columns=columns))
