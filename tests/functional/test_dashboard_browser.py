@@ -36,8 +36,7 @@ def pages_of(shop: dict[str, Topic]) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("width", "scheme"), [*zip(WIDTHS, SCHEMES, strict=True)])  # a width has no colours
 def test_every_page(open_page: Open, client: RmqClient, shop: dict[str, Topic], width: int, scheme: str) -> None:
     client.control(shop["priority"]).pause([1])
 

@@ -79,8 +79,7 @@ def test_diagrams_are_pictures_that_can_be_read_on_a_phone(browser: Browser, add
     watched.page.context.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1_440])
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1_440, "light")])  # a width has no colours of its own
 def test_the_main_pages(browser: Browser, address: str, width: int, scheme: str) -> None:
     watched = opened(browser, address, width, scheme)
     for path in PAGES:
