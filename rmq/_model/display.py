@@ -88,6 +88,11 @@ def span(ms: float) -> str:
     raise AssertionError("a minute is more than a minute")
 
 
+def milliseconds(ms: float | None) -> str:
+    """Return how long a handler took, with a digit after the point below 10 ms; `–` for nothing."""
+    return "–" if ms is None else f"{ms:.1f} ms" if ms < 10 else span(ms)
+
+
 def from_now(epoch_ms: int, now_ms: int) -> str:
     """Return a time as seen from `now_ms`: `in 4.2 s` or `3 m ago`."""
     ahead_ms = epoch_ms - now_ms

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from rmq import __version__
-from rmq._model.display import dashed, from_now, safe_lines, shown, span, when
+from rmq._model.display import dashed, from_now, milliseconds, safe_lines, shown, span, when
 from rmq._model.merge_words import count_words, items_words, merge_name, merge_words, sends_words
 from rmq.dashboard.charts import short
 from rmq.dashboard.queries import Reader, digest
@@ -73,11 +73,6 @@ def link(path: str, **query: object) -> str:
     """Return an address of ours with what is given and not empty."""
     given = {name: value for name, value in query.items() if value not in (None, "")}
     return f"{path}?{urlencode(given)}" if given else path
-
-
-def milliseconds(ms: float | None) -> str:
-    """Return how long a handler took, with a digit after the point below 10 ms; `–` for nothing."""
-    return "–" if ms is None else f"{ms:.1f} ms" if ms < 10 else span(ms)
 
 
 def percent(part: int, whole: int) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rmq._model.display import counted, from_now, shown, span, when
+from rmq._model.display import counted, from_now, milliseconds, shown, span, when
 from rmq._model.topics import TopicType
 from rmq.cli import documents
 from rmq.cli.commands.messages import steer
@@ -123,15 +123,11 @@ def workers(session: Session) -> None:
         table.add_row(cut(worker.name), "", "", "", "", "", from_now(worker.seen_ms, worker.now_ms), style=style)
         for each in worker.listeners:
             name = each.topic if each.group is None else f"{each.topic}@{each.group}"
-            slowest_ms = each.times.quantile_ms(0.99)
-            p99 = (
-                ""
-                if slowest_ms is None
-                else f"{slowest_ms / 1_000:,.2f} s"
-                if slowest_ms >= 1_000
-                else f"{slowest_ms:.3g} ms"
+            rates = (
+                f"{each.handled_per_s:,.1f}",
+                f"{each.failed_per_s:,.1f}",
+                milliseconds(each.times.quantile_ms(0.99)),
             )
-            rates = f"{each.handled_per_s:,.1f}", f"{each.failed_per_s:,.1f}", p99
             table.add_row(cut(f"  {name}"), f"{len(each.slots):,}", f"{each.in_flight:,}", *rates, "", style=style)
     document = {"workers": [documents.worker(each) for each in found]}
     session.overview(document, table if found else None, "no process with running listeners has reported")
