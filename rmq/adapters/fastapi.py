@@ -13,7 +13,7 @@ from rmq._model.handlers import check_async
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT
 from rmq.aio import HandlerDecorator, Producer, RmqClient
-from rmq.aio.listener import ListenerOptions
+from rmq.aio.listener import ListenerOptions, plain_options
 from rmq.client import DRAIN_S
 from rmq.errors import RmqError
 
@@ -63,8 +63,7 @@ class Rmq:
 
     def listener(self, topic: Topic[PayloadT], **options: Unpack[ListenerOptions]) -> HandlerDecorator[PayloadT]:
         """Decorate an async handler, which runs in the event loop of the service; see `rmq.aio.RmqClient.listener`."""
-        plain_options: Any = {"threads": options.pop("concurrency", 1), **options}
-        return decorator(self._add, topic, **plain_options)
+        return decorator(self._add, topic, **plain_options(options))
 
     def scan(self, package: str | ModuleType) -> None:
         """Add all handlers of a package that are marked with `rmq.listener`; see `rmq.scan`."""

@@ -18,7 +18,7 @@ from rmq.aio.backend import EventLoop, gate
 from rmq.aio.delivery import Delivery, faced_all
 from rmq.aio.facades import Consumer, Control, DeadLetters, History, Inspection, Producer, StreamTopic
 from rmq.aio.greenlets import Tasks
-from rmq.aio.listener import HandlerDecorator, HandlersInTasks, ListenerOptions, plain_listener
+from rmq.aio.listener import HandlerDecorator, HandlersInTasks, ListenerOptions, plain_listener, plain_options
 from rmq.aio.mirror import Closing, awaited
 from rmq.client import DRAIN_S
 from rmq.errors import ClientClosedError, RmqError
@@ -184,8 +184,7 @@ class RmqClient(Closing):
 
         Guarantee: leases are renewed while a handler runs, unless it blocks the event loop.
         """
-        plain_options: Any = {"threads": options.pop("concurrency", 1), **options}
-        return decorator(self.add, topic, **plain_options)
+        return decorator(self.add, topic, **plain_options(options))
 
     def add(self, *listeners: Listener) -> None:
         """Add listeners that were made elsewhere; their `threads` is the concurrency. Raises as `listener`."""

@@ -70,6 +70,12 @@ class ListenerOptions(TypedDict, total=False):
     resume_as: str | None
 
 
+def plain_options(options: ListenerOptions) -> dict[str, Any]:
+    """Return the options as a plain listener takes them: there the concurrency is called threads."""
+    rest = {**options}
+    return {"threads": rest.pop("concurrency", 1), **rest}
+
+
 LONGEST_TURN_S = 0.01
 """Handlers that never wait let the other tasks run after so long."""
 
