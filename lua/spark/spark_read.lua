@@ -49,7 +49,7 @@
 -- @include measure
 -- @include take
 -- @include take_fresh
--- @include check_driver
+-- @include check_batch
 -- @include chunk_state
 -- @include share_of
 -- @include replay_chunk
@@ -80,13 +80,7 @@ local strict, keep_s, lease_ms, most_bytes = ARGV[10] == '1', ARGV[11], tonumber
 
 local now_ms = read_clock()
 local refusal, _, paused, stored = check_fence(slot.meta, '0', '', true)
-local acked
-if not refusal then
-  refusal, acked = check_driver(slot.query, generation)
-end
-if not refusal and seq <= acked then
-  refusal = redis.error_reply('RMQ_ACKED ' .. acked)
-end
+refusal = refusal or check_batch(slot.query, generation, seq)
 if refusal then
   return refusal
 end

@@ -19,7 +19,7 @@
 -- @include whole
 -- @include check_fence
 -- @include contents_of
--- @include check_driver
+-- @include check_batch
 -- @include read_refused
 
 local meta, query = KEYS[1], KEYS[2]
@@ -27,13 +27,7 @@ local generation, seq, field = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[2] .. 
 local verb, delay_ms, error_type, error_message, keep_s = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7], ARGV[8]
 
 local refusal = check_fence(meta, '0', '', true)
-local acked
-if not refusal then
-  refusal, acked = check_driver(query, generation)
-end
-if not refusal and seq <= acked then
-  refusal = redis.error_reply('RMQ_ACKED ' .. acked)
-end
+refusal = refusal or check_batch(query, generation, seq)
 if refusal then
   return refusal
 end
