@@ -50,6 +50,7 @@ def refuse(
 
     Raises:
         InvalidValueError: A column is missing, or `delay` is not more than 0.
+        PySparkException: A task failed: the batch is acked, a newer driver reads the topic, or Redis does not answer.
 
     Guarantee: safe to repeat; the last refusal of a row counts. Nothing moves before Spark has committed the batch, so
     that the batch can be read again. A run of the batch after a restart decides anew.
@@ -89,6 +90,12 @@ def refuse_rows(
 
     Raises:
         InvalidValueError: A value is missing, or `delay` is not more than 0.
+        BatchAckedError: The rows are of a batch that is acked.
+        DriverReplacedError: A newer driver of the query reads the topic.
+        UnknownTopicError: The topic of a row is not registered.
+        RedisUnavailableError: No answer until the deadline; some of the rows may be noted.
+
+    Guarantee: as `refuse`.
     """
     kind, text = describe(error)
     delay_ms, options = _checked(delay), _options(url)

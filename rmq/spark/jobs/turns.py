@@ -57,7 +57,7 @@ class Turn:
         Raises:
             DriverReplacedError: It has lost it, as after a pause that was longer than the turn.
         """
-        if not self._ask(HOLD_MS, keep=True)[0] == self._holder:
+        if self._ask(HOLD_MS, keep=True)[0] != self._holder:
             raise self._at_work("has begun since this one paused")
 
     def _take(self, say: Say) -> None:

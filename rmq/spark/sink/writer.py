@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
@@ -91,7 +92,7 @@ class Reporting:
     abort = commit
 
 
-class _Sink(Reporting):
+class _Sink(Reporting, ABC):
     """What both sinks share. Made on the driver, where the topic and the columns are checked; then pickled.
 
     Where rows name their topics, a task checks the columns when the first row of a topic comes.
@@ -140,9 +141,9 @@ class _Sink(Reporting):
     def _check(self, topic: Topic) -> None:
         """Refuse what the options ask for and the topic cannot do."""
 
+    @abstractmethod
     def _mark(self, topic: Topic) -> Mark | None:
         """Return what names the running task where what it has sent must not be sent again."""
-        raise NotImplementedError
 
     def _is_done(self, connections: Connections, topic: Topic) -> bool:
         """Return whether all rows of this write for a topic were sent before."""
