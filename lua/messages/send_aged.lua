@@ -13,11 +13,12 @@
 -- ARGV[5]  values       `number`; or 1: all messages have the same
 -- ARGV[6]  scale        of the scores: see aged
 -- ARGV[7]  unit_ms      of the ages
--- ARGV[8..] messages  priority and content, alternating, see paired; then index (from 1) and body
--- Returns: { number of new ones, '1' or '0' per message if detailed or with bodies, else '' }
+-- ARGV[8]  mark         the age mark with which scores were made of the priorities; '-1': they are priorities
+-- ARGV[9..] messages  priority, or score, and content, alternating, see paired; then index (from 1) and body
+-- Returns: { number of new ones, '1' or '0' per message if detailed or with bodies, else '', now_ms }
 -- Errors: RMQ_FULL size max_backlog; OOM at maxmemory; nothing was written
 -- Complexity: O(n log N)
--- Notes: atomic. Safe to repeat: a second time nothing changes.
+-- Notes: atomic. Safe to repeat: a second time nothing changes. Redis' time decides on the age, whatever the mark.
 -- @include read_clock
 -- @include send_batch
 -- @include paired
@@ -28,6 +29,10 @@ local publish, max_backlog, detailed, number = ARGV[1], tonumber(ARGV[2]), ARGV[
 local values = tonumber(ARGV[5])
 local scale, unit_ms = tonumber(ARGV[6]), tonumber(ARGV[7])
 
-local messages, at = paired(8, number, values, ARGV[8])
-age_messages(slot, scale, unit_ms, read_clock(), messages, at, number)
-return send_batch(slot, publish, max_backlog, detailed, number, messages, at, false, '0', 0)
+local made = ARGV[8] ~= '-1' and tonumber(ARGV[8]) or nil
+local now_ms = read_clock()
+local messages, at = paired(9, number, values, ARGV[9])
+age_messages(slot, scale, unit_ms, now_ms, messages, at, number, made)
+local reply = send_batch(slot, publish, max_backlog, detailed, number, messages, at, false, '0', 0)
+reply[3] = now_ms
+return reply

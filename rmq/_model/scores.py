@@ -122,6 +122,15 @@ class Ages:
     unit_ms: int = 1
     highest: int = MAX_SCORE
 
+    def mark_at(self, time_ms: float) -> int:
+        """Return the age mark of what is sent at a time, epoch ms."""
+        return max(0, min(int(time_ms - _AGES_FROM_MS) // self.unit_ms, self.scale - 1))
+
+    def aged(self, priorities: Sequence[int], mark: int) -> list[int]:
+        """Return the scores of messages with these priorities and an age mark."""
+        scale, left = self.scale, self.scale - 1 - mark
+        return [priority * scale + left for priority in priorities]
+
     def priority_of(self, score: int) -> int:
         """Return the priority in a store score that is not of a rollback: one that a message may be sent with."""
         plain = score < self.scale  # of a sender that knows no ages

@@ -10,6 +10,8 @@ from rmq._io.wire import Argument
 from rmq._model.columns import Columns
 from rmq._model.messages import Encoded
 from rmq._model.replies import SendResult
+from rmq._model.scores import ages_for
+from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType
 from rmq._scripts import streams
 from rmq._scripts.binding import Bound, ages_of
@@ -80,8 +82,9 @@ class _Sends:
             }
             self._settings |= {} if self._timed else {"lowest": 0}
         elif topic.max_priority is not None:
-            self._settings |= ages_of(topic)
+            self._settings |= {**ages_of(topic), "mark": NO_MARK}
         self._single = self._settings if self._limited else {**self._settings, "values": 1}
+        self._ages = _MadeAges(topic) if not self._limited and topic.max_priority is not None else None
         self._script = _LIMITED if self._limited else _DELAYED if delayed else _script_of(topic)
 
     def __call__(
@@ -89,7 +92,7 @@ class _Sends:
     ) -> Call[SendResult]:
         del turn
         script, number, limited = self._script, len(messages), self._limited
-        settings = self._settings
+        settings, ages, built_ms = self._settings, self._ages, 0.0
         if number == 1:  # most sends: no columns for it
             _, content, lowest, body, _ = messages[0]
             flat: list[Argument] = [lowest, content] if body is None else [lowest, content, 1, body]
@@ -102,8 +105,12 @@ class _Sends:
                 flat = message_args(columns)
             else:
                 alike = scores.count(scores[0]) == number
-                flat = shared_args(columns) if alike else message_args(columns)
                 settings = {**settings, "values": 1 if alike else number}
+                if ages is not None:
+                    built_ms = monotonic_s() * 1_000
+                    settings["mark"], scores = ages.made(scores[:1] if alike else scores, built_ms)
+                flat = [scores[0], *columns.contents] if alike else _paired(scores, columns.contents)
+                flat += _body_args(columns)
         if self._timed:
             args = script.args(detailed=int(detailed), number=number, messages=flat, lowest=lowest, **settings)
         else:
@@ -111,11 +118,45 @@ class _Sends:
 
         def parse(reply: list[Any]) -> SendResult:
             new = int(reply[0])
+            if ages is not None and built_ms:
+                ages.took(reply[2], built_ms)
             outcomes = tuple(flag == 49 for flag in reply[1]) if detailed else ()
             return SendResult(new, number - new, outcomes, dropped=int(reply[2]) if limited else 0)
 
         keys = script.keys(slot_keys(self._topic, slot))
         return Call(script.name, keys, args, parse, True, self._topic, slot, True)
+
+
+NO_MARK = -1
+"""Stands for the age mark of messages whose priorities are no scores yet."""
+
+
+class _MadeAges:
+    """Makes scores of priorities with the age that their call will probably find, so that the script need not.
+
+    The script's clock decides: it makes them again where the age is another one by then. How far that clock is ahead
+    is known from the call before: with the time for which a call waits until it is carried out.
+    """
+
+    def __init__(self, topic: Topic) -> None:
+        self._ages = ages_for(topic.max_priority)
+        self._ahead_ms: float | None = None
+
+    def made(self, priorities: Sequence[int], built_ms: float) -> tuple[int, Sequence[int]]:
+        """Return the age mark and scores; as long as the clock is not known, `NO_MARK` and the priorities.
+
+        Args:
+            priorities: The priorities.
+            built_ms: The time by `monotonic_s`, ms.
+        """
+        if self._ahead_ms is None:
+            return NO_MARK, priorities
+        mark = self._ages.mark_at(built_ms + self._ahead_ms)
+        return mark, self._ages.aged(priorities, mark)
+
+    def took(self, carried_out_ms: int, built_ms: float) -> None:
+        """Note when a call was carried out by Redis' clock, and when it was built."""
+        self._ahead_ms = carried_out_ms - built_ms
 
 
 def _script_of(topic: Topic) -> Bound:
@@ -127,14 +168,13 @@ def _script_of(topic: Topic) -> Bound:
 def message_args(messages: Sequence[Encoded]) -> list[Argument]:
     """Return messages as send_batch takes them: scores and contents, then index and body of those that have one."""
     columns = Columns.of(messages)
-    args: list[Argument] = [0] * (2 * len(columns))
-    args[::2], args[1::2] = columns.scores, columns.contents
-    return args + _body_args(columns)
+    return _paired(columns.scores, columns.contents) + _body_args(columns)
 
 
-def shared_args(columns: Columns) -> list[Argument]:
-    """Return messages of one score as `paired` takes them: the score, the contents, then index and body likewise."""
-    return [columns.scores[0], *columns.contents, *_body_args(columns)]
+def _paired(scores: Sequence[int], contents: Sequence[bytes]) -> list[Argument]:
+    args: list[Argument] = [0] * (2 * len(contents))
+    args[::2], args[1::2] = scores, contents
+    return args
 
 
 def _body_args(columns: Columns) -> list[Argument]:

@@ -8,6 +8,7 @@ import pytest
 
 from rmq._model.messages import Encoded
 from rmq._model.replies import ControlResult, Redriven, SendResult
+from rmq._model.scores import ages_for
 from rmq._model.topics import TopicType, WhenFull
 from rmq._scripts import claiming, dead, sending, steering
 from rmq._scripts.claiming import Nack
@@ -67,6 +68,35 @@ def test_of_a_content_that_a_batch_names_twice_the_last_priority_counts(make_slo
     slot.set_clock(T0 + 10_000)
     assert send(slot, (b"old", 9), (b"new", 3), (b"old", 5), (b"new", 8)) == SendResult(1, 3)
     assert slot.state().store == {b"old": score(5), b"new": score(8, T0 + 10_000)}
+
+
+@pytest.mark.parametrize("bodies", [False, True])
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("passed_ms", [0, 99, 100, 5_000, -3_600_000])
+def test_the_clock_of_redis_decides_on_the_age_whatever_the_sender_has_made_of_it(
+    make_slot: MakeSlot, passed_ms: int, alike: bool, bodies: bool
+) -> None:
+    slot = aged(make_slot)
+    second = 5 if alike else 2**19
+    batch = [Encoded(0, b"a", 5, b"body" if bodies else None), Encoded(0, b"b", second, None)]
+    ages = ages_for(slot.topic.max_priority)
+    mark = ages.mark_at(T0)
+    made = ages.aged([5, second], mark)
+    slot.set_clock(T0 + passed_ms)
+    values = [made[0], b"a", b"b"] if alike else [made[0], b"a", made[1], b"b"]
+    call = sending.send_calls(slot.topic)(0, batch)
+    args = [*call.args[:7], mark, *values, *([1, b"body"] if bodies else [])]
+    assert slot.run(call._replace(args=args)) == SendResult(2, 0)
+    assert slot.state().store == {b"a": score(5, T0 + passed_ms), b"b": score(second, T0 + passed_ms)}
+    slot.set_clock(T0 + 10_000)
+    assert slot.run(call._replace(args=args)) == SendResult(0, 2)  # repeated: each keeps its age
+    assert slot.state().store == {b"a": score(5, T0 + passed_ms), b"b": score(second, T0 + passed_ms)}
+
+
+def test_ages_that_senders_made_lie_between_the_first_and_the_last_one(make_slot: MakeSlot) -> None:
+    slot = aged(make_slot)
+    ages = ages_for(slot.topic.max_priority)
+    assert [ages.mark_at(0), ages.mark_at(SINCE_MS + 250), ages.mark_at(2**60)] == [0, 2, SCALE - 1]
 
 
 def test_nobody_starves_however_often_others_are_sent_again(make_slot: MakeSlot) -> None:

@@ -167,6 +167,8 @@ MUTANTS = (
         "a message that is sent again becomes young",
         ("with_own_age", "return fresh - fresh % scale + stored % scale", "return fresh"),
     ),
+    _mutant("the sender's clock decides on ages", ("age_messages", "if made == mark then", "if made then")),
+    _mutant("an age is put right twice", ("age_messages", "1, made - mark", "1, 2 * (made - mark)")),
     _mutant(
         "a merge keeps the old priority", ("store_batch", "if added < (last - first + 1) / 2 then", "if false then")
     ),

@@ -69,6 +69,7 @@ class SlotMachine(RuleBasedStateMachine):
     def begin(self, lease_s: int, with_bodies: bool, **settings: Any) -> None:
         self.with_bodies = with_bodies
         self.topic = Topic("t", self.type, lease=timedelta(seconds=lease_s), **settings, **self.definition)
+        self.send_call = sending.send_calls(self.topic)  # one sender: it makes scores with the age that it expects
         self.keys = slot_keys("t", 0)
         self.client.flushdb()
         self.model = self.of_topic(self.topic, T0)
@@ -124,7 +125,7 @@ class SlotMachine(RuleBasedStateMachine):
             for index, choice, body in batch
         ]
         result = self._both(
-            with_hints(sending.send_calls(self.topic)(0, encoded, detailed)),
+            with_hints(self.send_call(0, encoded, detailed)),
             lambda: self.model.send(encoded, detailed),
         )
         if result is not None:

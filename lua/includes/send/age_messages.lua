@@ -1,17 +1,27 @@
 -- Turns the priorities of `number` messages (priority, content, ... from messages[at]) into scores with ages, and has
--- the slot's messages keep their own.
+-- the slot's messages keep their own. `made`: the age mark with which the sender has made scores of them, in the hope
+-- that it is still that one when they arrive; nil if they are priorities. To make digits of numbers costs more than to
+-- store them: so where the mark is right, nothing is left to do, and else it is taken out of each score.
 -- @include whole
--- @include aged
-local function age_messages(slot, scale, unit_ms, now_ms, messages, at, number)
-  local scores = {} -- a batch has few priorities
+-- @include age_mark
+local function age_messages(slot, scale, unit_ms, now_ms, messages, at, number, made)
+  slot.scale = scale
+  local mark = age_mark(scale, unit_ms, now_ms)
+  if made == mark then
+    return
+  end
+  local factor, plus = scale, scale - 1 - mark
+  if made then
+    factor, plus = 1, made - mark
+  end
+  local scores = {} -- a batch may have few priorities
   for i = at, at + 2 * number - 1, 2 do
-    local priority = messages[i]
-    local score = scores[priority]
+    local value = messages[i]
+    local score = scores[value]
     if not score then
-      score = whole(aged(tonumber(priority), scale, unit_ms, now_ms))
-      scores[priority] = score
+      score = whole(tonumber(value) * factor + plus)
+      scores[value] = score
     end
     messages[i] = score
   end
-  slot.scale = scale
 end

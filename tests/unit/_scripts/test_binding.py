@@ -30,6 +30,7 @@ SETTINGS = {
     "lowest",
     "scale",
     "unit_ms",
+    "mark",
 }
 """What `sending` puts together from parts; `merging` does with all of its own."""
 
