@@ -88,12 +88,7 @@ class HandlerCalls:
         """Call the handler. Whatever happens here, each delivery of the part has an outcome in the end."""
         started_s, outcome, error = monotonic_s(), RELEASED, None
         try:
-            # what has lost its lease or its slot goes back: somebody else has it, or will
-            ready = [delivery for delivery in part if not delivery.lost and started_s < delivery.lease_until_s]
-            if self._coordinator is not None or len(ready) < len(part):
-                ready = self._release_others(part, ready)
-            if self._typed is not None:
-                ready = self._decoded(ready, self._typed)
+            ready = self._ready(part, started_s)
             if not ready:
                 return
             self.began_s = started_s
@@ -122,6 +117,16 @@ class HandlerCalls:
         self.times.note(elapsed_s)
         if error is not None or self._gate is not None:
             self._note(id(part), ready, error)
+        if self._typed is not None:  # a payload that lives on until its claim is settled costs the garbage collector
+            for delivery in ready:
+                delivery.forget_payload()
+
+    def _ready(self, part: Sequence[Delivery], now_s: float) -> Sequence[Delivery]:
+        """Return what may begin, with payloads. What has lost its lease or its slot goes back: somebody else has it."""
+        ready = [delivery for delivery in part if not delivery.lost and now_s < delivery.lease_until_s]
+        if self._coordinator is not None or len(ready) < len(part):
+            ready = self._release_others(part, ready)
+        return ready if self._typed is None else self._decoded(ready, self._typed)
 
     def _given(self, ready: Sequence[Delivery]) -> Any:
         """Return what the handler gets."""

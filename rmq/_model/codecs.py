@@ -61,10 +61,10 @@ class JsonCodec:
         """Return what writes JSON."""
         msgspec = _msgspec()
         if is_pydantic(kind):
-            return _finite(partial(_adapter(kind).dump_json, round_trip=True), self.decoder(kind))
+            return Finite(partial(_adapter(kind).dump_json, round_trip=True), self.decoder(kind))
         if msgspec is None:
             return plain_json.encode
-        return _finite(msgspec.json.Encoder().encode, self.decoder(kind))
+        return Finite(msgspec.json.Encoder().encode, self.decoder(kind))
 
     def decoder(self, kind: type) -> Decoder:
         """Return what reads JSON."""
@@ -237,16 +237,24 @@ def is_pydantic(kind: type) -> bool:
     return hasattr(kind, "__pydantic_validator__")
 
 
-def _finite(encode: Encoder, decode: Decoder) -> Encoder:
-    """Return an encoder that refuses NaN and infinity where they would not decode: both are written as `null`."""
+@dataclass(frozen=True, slots=True)
+class Finite:
+    """Refuses NaN and infinity where they would not decode: JSON's encoders write both as `null`.
 
-    def encoded(payload: Any) -> bytes:
-        body = encode(payload)
+    Attributes:
+        plain: Writes JSON, and refuses nothing.
+        decode: Reads it.
+    """
+
+    plain: Encoder
+    decode: Decoder
+
+    def __call__(self, payload: Any) -> bytes:
+        """Write JSON. Raises as the decoder does for a `null` that it does not allow."""
+        body = self.plain(payload)
         if b"null" in body:
-            decode(body)
+            self.decode(body)
         return body
-
-    return encoded
 
 
 def _to_json() -> Callable[[Any], bytes]:

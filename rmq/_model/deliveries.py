@@ -214,6 +214,11 @@ class Delivery(Generic[PayloadT]):
         many = [decode_payload(topic, item) for item in self.items] if topic.collects else None
         self.decoded: Any = decode_payload(topic, self.body) if many is None else many
 
+    def forget_payload(self) -> None:
+        """Drop the payload, which is decoded again for whom asks; for RMQ itself."""
+        if hasattr(self, "decoded"):
+            del self.decoded
+
     @property
     def items(self) -> tuple[bytes, ...]:
         """The items of a `Collect`, or the parts of a join, in the order of sending; else none."""

@@ -294,11 +294,13 @@ class Topic(Generic[PayloadT]):
             InvalidMessageError: The topic has no payload class, the payload is of another class or cannot be encoded,
                 or an option is not one of the topic's messages.
         """
-        typed = self.typed
-        if typed is None or not isinstance(payload, typed.kind):
-            payloads.encode_payload(self, payload)  # it raises
+        if (typed := self.typed) is None or not isinstance(payload, typed.kind):
+            raise payloads.payload_trouble(self, payload)
         try:
-            return typed.make(content, body=typed.encode(payload), **options)  # pyright: ignore[reportOptionalMemberAccess]
+            body = typed.plain(payload)
+            if typed.unchecked and b"null" in body:
+                typed.decode(body)
+            return typed.make(content, body=body, **options)
         except Exception as error:
             raise payloads.message_trouble(self, payload, error) from error
 

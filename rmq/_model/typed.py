@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
-from rmq._model.codecs import Codec, Decoder, Encoder, JsonCodec, is_payload_class
+from rmq._model.codecs import Codec, Decoder, Encoder, Finite, JsonCodec, is_payload_class
 from rmq._model.reducers import Max, Min, Sum
 from rmq._model.times import Duration, Instant
 from rmq._model.topic_types import TopicType
@@ -70,9 +70,11 @@ class Typed:
         encode: Makes the body of a payload.
         decode: Makes a payload of a body.
         make: Makes a message of a content, a body and options.
+        plain: As `encode`; where `unchecked`, a `null` in the body still has to be decoded, see `Finite`.
+        unchecked: Whether that is so. A caller that looks for itself saves a call.
     """
 
-    __slots__ = ("_made_of", "decode", "encode", "kind", "make")
+    __slots__ = ("_made_of", "decode", "encode", "kind", "make", "plain", "unchecked")
 
     def __init__(self, kind: type, codec: Codec, type: TopicType, joins: bool) -> None:
         from rmq._model.messages import MESSAGE_TYPES, JoinMessage  # messages know their topics
@@ -80,6 +82,8 @@ class Typed:
         self._made_of = (kind, codec, type, joins)
         self.kind = kind
         self.encode, self.decode = coder_of(kind, codec)
+        self.unchecked = isinstance(self.encode, Finite)
+        self.plain: Encoder = self.encode.plain if isinstance(self.encode, Finite) else self.encode
 
         def part(content: str | bytes, body: bytes, **options: Any) -> Message:
             return JoinMessage(content, body, **options)
@@ -124,14 +128,19 @@ def encode_payload(topic: Topic[Any], payload: object) -> bytes:
     """Return the body of a message with a payload. `Topic.encode` says more."""
     typed = topic.typed
     if typed is None or not isinstance(payload, typed.kind):
-        wanted = "no payload class" if typed is None else f"payloads of class {typed.kind.__name__}"
-        raise InvalidMessageError(f"payload is {payload!r:.80}; topic {topic.name} has {wanted}", topic=topic.name)
+        raise payload_trouble(topic, payload)
     try:
         return typed.encode(payload)
     except Exception as error:
         raise InvalidMessageError(
             f"payload {payload!r:.80} cannot be encoded for topic {topic.name}: {reason_of(error)}", topic=topic.name
         ) from error
+
+
+def payload_trouble(topic: Topic[Any], payload: object) -> InvalidMessageError:
+    """Return why a topic does not take a payload: it is of another class, or the topic has none."""
+    wanted = "no payload class" if topic.typed is None else f"payloads of class {topic.typed.kind.__name__}"
+    return InvalidMessageError(f"payload is {payload!r:.80}; topic {topic.name} has {wanted}", topic=topic.name)
 
 
 def message_trouble(topic: Topic[Any], payload: object, error: Exception) -> Exception:

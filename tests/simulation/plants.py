@@ -59,7 +59,7 @@ PLANTS = (
     ),
     _python(
         "a delivery whose lease is over is begun",
-        (f"{HANDLERS}.handle", "if not delivery.lost and started_s < delivery.lease_until_s", "if True"),
+        (f"{HANDLERS}._ready", "if not delivery.lost and now_s < delivery.lease_until_s", "if True"),
     ),
     _lua(
         "a lease ends at once after a renewal", ("extend", "whole(stamp * 1000 +", "whole((stamp - lease_ms) * 1000 +")

@@ -63,6 +63,7 @@ ONLY_THREADS = {
     "Delivery.ack_individually": "for the settlements",
     "Delivery.decode": "for the listeners",
     "Delivery.decoded": "for the listeners",
+    "Delivery.forget_payload": "for the listeners",
     "Delivery.mark": "for the settlements",
     "Delivery.refuse_if_settled": "for the settlements",
     "Delivery.under_way": "for the settlements",

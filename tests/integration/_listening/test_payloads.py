@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -115,6 +116,27 @@ def test_an_async_handler_gets_payload_delivery_and_dependency(
     listen_async(redis_url, price, draw, lambda: bool(got))
     assert got == [(MUG, "database")]
     assert stats_of(client, price).total("acked") == 1
+
+
+@pytest.mark.parametrize("batch", [None, 10])
+def test_a_payload_lives_as_long_as_its_handler_runs(client: RmqClient, price: Topic[Price], batch: int | None) -> None:
+    """Payloads that lived until their claim was settled made the garbage collector cost as much as RMQ itself."""
+    seen: list[tuple[Delivery[Price], weakref.ref[Price]]] = []
+    alive: list[bool] = []
+
+    def draw(delivery: Delivery[Price]) -> None:
+        alive.append(any(each() is not None for _, each in seen))
+        seen.append((delivery, weakref.ref(delivery.payload)))
+
+    def draw_all(deliveries: list[Delivery[Price]]) -> None:
+        alive.append(any(each() is not None for _, each in seen))
+        seen.extend((delivery, weakref.ref(delivery.payload)) for delivery in deliveries)
+
+    client.producer(price).send_many(price.message(f"item:{n}", Price("mug", n), time_range=1) for n in range(30))
+    listen(client, price, draw if batch is None else draw_all, lambda: len(seen) == 30, batch=batch)
+    assert len(alive) >= 3
+    assert not any(alive)
+    assert sorted(delivery.payload.pence for delivery, _ in seen) == list(range(30)), "decoded again for whom asks"
 
 
 def check_dead_at_once(client: RmqClient, price: Topic[Price], got: list[Price]) -> None:
