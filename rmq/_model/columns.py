@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
-from typing import overload
+from operator import itemgetter
+from typing import Any, overload
+from zlib import crc32
 
 from rmq._model.messages import Encoded
+
+Flat = tuple[bytes, ...]
+"""Fields of a stream entry, names and values in turn."""
 
 
 class Columns(Sequence[Encoded]):
@@ -70,9 +76,32 @@ class Columns(Sequence[Encoded]):
             self.flats += repeat((), before - len(self.flats))
             self.flats.append(flat)
 
+    def extend(
+        self,
+        contents: Sequence[bytes],
+        scores: Sequence[int],
+        bodies: Sequence[bytes | None],
+        flats: Sequence[Flat] = (),
+    ) -> None:
+        """Append messages, at least one; no bodies, or no flats, where none of them has one."""
+        before = len(self.contents)
+        self.contents += contents
+        self.scores += scores
+        if bodies:
+            self.bodies += repeat(None, before - len(self.bodies))
+            self.bodies += bodies
+        if flats:
+            self.flats += repeat((), before - len(self.flats))
+            self.flats += flats
+
     def replace(self, index: int, message: Encoded) -> None:
         """Put a message with a body in the place of one with a body."""
         self.contents[index], self.scores[index], self.bodies[index] = message.content, message.score, message.body
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the contents and bodies."""
+        return sum(map(len, self.contents)) + sum([len(body) for body in self.bodies if body is not None])
 
     @property
     def bodied(self) -> list[tuple[int, bytes]]:
@@ -99,3 +128,24 @@ class Columns(Sequence[Encoded]):
         body = self.bodies[index] if index < len(self.bodies) else None
         flat = self.flats[index] if index < len(self.flats) else ()
         return Encoded(self.slot, contents, scores, body, flat)  # pyright: ignore[reportArgumentType] - as above
+
+
+def slots_of(bases: Iterable[bytes], slots: int) -> list[int]:
+    """Return the slots of many messages, as `slot_of` does of one."""
+    mask = slots - 1
+    return [crc & mask for crc in map(crc32, bases)]
+
+
+def places_of(slots: Iterable[int]) -> dict[int, list[int]]:
+    """Return the places of rows by their slots, both in the order in which they come."""
+    places: dict[int, list[int]] = defaultdict(list)
+    for index, slot in enumerate(slots):
+        places[slot].append(index)
+    return places
+
+
+def gathered(column: Sequence[Any], indices: list[int]) -> Sequence[Any]:
+    """Return the values at some places, at least one."""
+    if len(indices) == len(column):  # all of them: places stand in their order
+        return column
+    return itemgetter(*indices)(column) if len(indices) > 1 else (column[indices[0]],)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
-from operator import itemgetter
 from typing import Any
 
-from rmq._model.columns import Columns
+from rmq._model.columns import Columns, gathered
 from rmq._model.encoding import Row
 from rmq._model.folding import fold_pair
 from rmq._model.messages import Encoded
@@ -56,16 +54,11 @@ class Batch:
             scores: Column of scores.
             bodies: Column of bodies; empty where no row has one.
         """
-        columns, before = self.encoded, len(self.messages)
         self.messages += [first + index for index in indices]
         added = gathered(contents, indices)
-        columns.contents += added
-        columns.scores += gathered(scores, indices)
-        self.size_bytes += sum(map(len, added))
-        if bodies:
-            columns.bodies += repeat(None, before - len(columns.bodies))
-            columns.bodies += gathered(bodies, indices)
-            self.size_bytes += sum([len(body) for body in columns.bodies[before:] if body is not None])
+        added_bodies = gathered(bodies, indices) if bodies else ()
+        self.encoded.extend(added, gathered(scores, indices), added_bodies)
+        self.size_bytes += sum(map(len, added)) + sum([len(body) for body in added_bodies if body is not None])
 
     def add(self, row: Row, message: object) -> int:
         """Append a message; return the bytes that it adds."""
@@ -108,10 +101,3 @@ class Batch:
         for place, message in list(enumerate(self.messages))[first:last]:
             found += (message, *self.folded.get(place, ()))
         return found
-
-
-def gathered(column: Sequence[Any], indices: list[int]) -> Sequence[Any]:
-    """Return the values at some places, at least one."""
-    if len(indices) == len(column):  # all of them: places stand in their order
-        return column
-    return itemgetter(*indices)(column) if len(indices) > 1 else (column[indices[0]],)

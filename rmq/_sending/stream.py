@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, TypeVar
-from zlib import crc32
 
-from rmq._model.columns import Columns
+from rmq._model.columns import Columns, places_of, slots_of
 from rmq._model.display import counted
 from rmq._model.encoding import Row
 from rmq._model.messages import Encoded
@@ -293,8 +291,4 @@ def _places_by_slot(bases: Sequence[bytes], slots: int) -> dict[int, list[int]]:
     """Return the places of rows by their slot."""
     if slots == 1:
         return {0: list(range(len(bases)))}
-    places: dict[int, list[int]] = defaultdict(list)
-    mask = slots - 1
-    for index, crc in enumerate(map(crc32, bases)):
-        places[crc & mask].append(index)
-    return places
+    return places_of(slots_of(bases, slots))

@@ -25,6 +25,7 @@ from rmq.spark.options import parse_options
 from rmq.spark.sink.columns import layout_of
 from rmq.spark.sink.encoding import encode_rows
 from rmq.spark.sink.holding import held_rows, in_order
+from rmq.spark.sink.rows import Rows
 from rmq.spark.sink.sender import cut
 from tests.support.servers import RedisServer
 from tests.support.slots import T0, SlotState, SlotUnderTest, read_state
@@ -94,7 +95,7 @@ def slot(spark_server: RedisServer) -> Iterator[SlotUnderTest]:
     slot.close()
 
 
-def encoded(topic: Topic, rows: Sequence[dict[str, Any]]) -> list[Encoded]:
+def encoded(topic: Topic, rows: Sequence[dict[str, Any]]) -> Rows:
     """Return rows as the sink makes messages of them."""
     batch = pa.RecordBatch.from_pylist(list(rows), schema=_schema(rows[0]))
     layout = layout_of(

@@ -7,18 +7,20 @@ from itertools import repeat
 from typing import Any
 from zlib import crc32
 
+from rmq._model.columns import slots_of
 from rmq._model.envelope import MARK, wrap
 from rmq._model.messages import Encoded, StreamMessage, encode
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import pa, pc
 from rmq.spark.sink.columns import Layout
 from rmq.spark.sink.merge_columns import records_of
+from rmq.spark.sink.rows import Rows
 
 SAMPLED = 1_000
 """Rows of each task whose slots are computed once more."""
 
 
-def encode_rows(layout: Layout, batch: Any, *, sample: bool = False) -> tuple[list[Encoded], dict[int, str]]:
+def encode_rows(layout: Layout, batch: Any, *, sample: bool = False) -> tuple[Rows, dict[int, str]]:
     """Turn a batch into messages.
 
     Args:
@@ -35,22 +37,19 @@ def encode_rows(layout: Layout, batch: Any, *, sample: bool = False) -> tuple[li
     bad: dict[int, str] = {}
     bases = _binary(batch.column("slot_basis")).to_pylist() if layout.slot_basis else None
     if layout.fields:
-        found = _entries(layout, batch, bases, bad)
+        return Rows.of(_entries(layout, batch, bases, bad)), bad
+    contents = _contents(layout, batch, bad)
+    keys = contents if bases is None else [c if b is None else b for c, b in zip(contents, bases, strict=True)]
+    if layout.slot:
+        slots: list[Any] = _slots(layout, batch, keys, bad, sample and not layout.trusted)
     else:
-        contents = _contents(layout, batch, bad)
-        keys = contents if bases is None else [c if b is None else b for c, b in zip(contents, bases, strict=True)]
-        mask = layout.topic.slots - 1
-        if layout.slot:
-            slots: list[Any] = _slots(layout, batch, keys, bad, sample and not layout.trusted)
-        else:
-            slots = [0 if key is None else crc32(key) & mask for key in keys]
-        values = _values(layout, batch, bad)
-        if layout.merge is None:
-            bodies = _bodies(layout, batch, bad)
-        else:
-            bodies = records_of(layout.topic, layout.merge, batch, contents, bad)
-        found = list(map(Encoded, slots, contents, values, bodies))
-    return [row for index, row in enumerate(found) if index not in bad] if bad else found, bad
+        slots = slots_of([b"" if key is None else key for key in keys] if bad else keys, layout.topic.slots)
+    values = _values(layout, batch, bad)
+    if layout.merge is None:
+        bodies = _bodies(layout, batch, bad)
+    else:
+        bodies = records_of(layout.topic, layout.merge, batch, contents, bad)
+    return Rows(slots, contents, values, bodies).without(bad), bad
 
 
 def _contents(layout: Layout, batch: Any, bad: dict[int, str]) -> list[Any]:
@@ -65,9 +64,9 @@ def _contents(layout: Layout, batch: Any, bad: dict[int, str]) -> list[Any]:
     return column.to_pylist()
 
 
-def _bodies(layout: Layout, batch: Any, bad: dict[int, str]) -> Any:
+def _bodies(layout: Layout, batch: Any, bad: dict[int, str]) -> list[bytes | None]:
     if not layout.body:
-        return repeat(None, batch.num_rows)
+        return []
     column = _binary(batch.column("body"))
     lengths, most = pc.binary_length(column), layout.topic.max_body_bytes
     too_long = pc.fill_null(pc.greater(lengths, most), False)
@@ -76,9 +75,9 @@ def _bodies(layout: Layout, batch: Any, bad: dict[int, str]) -> Any:
     return [wrap(body, "") if body is not None and body.startswith(MARK) else body for body in column.to_pylist()]
 
 
-def _values(layout: Layout, batch: Any, bad: dict[int, str]) -> Any:
+def _values(layout: Layout, batch: Any, bad: dict[int, str]) -> list[int]:
     if layout.value is None:
-        return repeat(layout.constant or 0, batch.num_rows)
+        return [layout.constant or 0] * batch.num_rows
     column = batch.column(layout.value)
     if pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type):
         # microseconds, in ms rounded up: nothing happens early
@@ -114,18 +113,16 @@ def _slots(layout: Layout, batch: Any, keys: list[Any], bad: dict[int, str], sam
     return found
 
 
-def _entries(layout: Layout, batch: Any, bases: list[Any] | None, bad: dict[int, str]) -> list[Any]:
-    found: list[Any] = []
+def _entries(layout: Layout, batch: Any, bases: list[Any] | None, bad: dict[int, str]) -> list[Encoded]:
+    found: list[Encoded] = []
     rows = zip(batch.column("fields").to_pylist(), bases or repeat(None), strict=False)
     for index, (fields, basis) in enumerate(rows):
-        row = None
         try:
             if fields is None:
                 raise InvalidMessageError("fields is null")
-            row = encode(layout.topic, StreamMessage(dict(fields), slot_basis=basis))
+            found.append(encode(layout.topic, StreamMessage(dict(fields), slot_basis=basis)))
         except InvalidMessageError as error:
             bad[index] = str(error)
-        found.append(row)
     return found
 
 

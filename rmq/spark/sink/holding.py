@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import NamedTuple, TypeVar, cast
 
+from rmq._model.columns import Columns
 from rmq._model.folding import fold_pair
 from rmq._model.merging import Merge
 from rmq._model.messages import Encoded
 from rmq._model.records import ITEMS, Record, read_record
 from rmq._model.reducers import Collect, Overflow
 from rmq._model.topics import Topic, TopicType
+from rmq.spark.sink.rows import Rows
+
+T = TypeVar("T")
 
 
 class HeldRows:
@@ -25,23 +30,26 @@ class HeldRows:
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
         self.number = self.size_bytes = self.folded = 0
-        self._rows: dict[int, list[Encoded]] = {}
+        self._columns: dict[int, Columns] = {}
 
-    def add(self, rows: Sequence[Encoded]) -> None:
+    def add(self, rows: Rows) -> None:
         """Take rows over."""
-        for row in rows:
-            self._rows.setdefault(row.slot, []).append(row)
+        for part in rows.by_slot():
+            held = self._columns.setdefault(part.slot, part)
+            if held is not part:
+                held.extend(part.contents, part.scores, part.bodies, part.flats)
         self.number += len(rows)
 
     def came(self, size_bytes: int) -> None:
         """Note how large the rows were that came."""
         self.size_bytes += size_bytes
 
-    def take(self) -> dict[int, list[Encoded]]:
+    def take(self) -> dict[int, Sequence[Encoded]]:
         """Hand all rows over, by slot."""
-        rows, self._rows = self._rows, {}
+        found: dict[int, Sequence[Encoded]] = {**self._columns}
+        self._columns = {}
         self.number = self.size_bytes = 0
-        return rows
+        return found
 
 
 class SingleRows(HeldRows):
@@ -49,26 +57,52 @@ class SingleRows(HeldRows):
 
     def __init__(self, topic: Topic) -> None:
         super().__init__(topic)
-        self._single: dict[int, dict[bytes, Encoded]] = {}
+        self._single: dict[int, _Single] = {}
+        self._merge = _keep_first if topic.type is TopicType.RANGE_MERGE else _keep_last
 
-    def add(self, rows: Sequence[Encoded]) -> None:
+    def add(self, rows: Rows) -> None:
         """Take rows over, and fold them."""
         before = self.number
-        keeps_first = self.topic.type is TopicType.RANGE_MERGE
-        for row in rows:
-            slot = self._single.setdefault(row.slot, {})
-            if row.content not in slot:
-                self.number += 1
-            elif keeps_first:
-                continue
-            slot[row.content] = row
+        for part in rows.by_slot():
+            single = self._single.setdefault(part.slot, _Single({}, {}))
+            known = len(single.scores)
+            if part.bodies or single.bodies:
+                if len(single.bodies) < known:
+                    single.bodies.update(dict.fromkeys(single.scores))
+                self._merge(single.bodies, part.contents, part.bodies or [None] * len(part))
+            self._merge(single.scores, part.contents, part.scores)
+            self.number += len(single.scores) - known
         self.folded += len(rows) - (self.number - before)
 
-    def take(self) -> dict[int, list[Encoded]]:
+    def take(self) -> dict[int, Sequence[Encoded]]:
         """Hand all rows over, by slot."""
         single, self._single = self._single, {}
         super().take()
-        return {slot: list(rows.values()) for slot, rows in single.items()}
+        return {slot: each.columns(slot) for slot, each in single.items()}
+
+
+class _Single(NamedTuple):
+    """What is kept of each content of a slot: two columns, both in the order in which the contents came first.
+
+    Attributes:
+        scores: Content -> score.
+        bodies: Content -> body; empty where none has one.
+    """
+
+    scores: dict[bytes, int]
+    bodies: dict[bytes, bytes | None]
+
+    def columns(self, slot: int) -> Columns:
+        """Return the rows."""
+        return Columns(slot, list(self.scores), list(self.scores.values()), list(self.bodies.values()), [])
+
+
+def _keep_first(kept: dict[bytes, T], contents: Sequence[bytes], values: Sequence[T]) -> None:
+    deque(map(kept.setdefault, contents, values), maxlen=0)  # no step of Python for each
+
+
+def _keep_last(kept: dict[bytes, T], contents: Sequence[bytes], values: Sequence[T]) -> None:
+    kept.update(zip(contents, values, strict=True))
 
 
 class FoldedRows(HeldRows):
@@ -80,9 +114,10 @@ class FoldedRows(HeldRows):
 
     def __init__(self, topic: Topic) -> None:
         super().__init__(topic)
+        self._rows: dict[int, list[Encoded]] = {}
         self._places: dict[int, dict[bytes, int]] = {}
 
-    def add(self, rows: Sequence[Encoded]) -> None:
+    def add(self, rows: Rows) -> None:
         """Take rows over, and fold them."""
         for row in rows:
             held, places = self._rows.setdefault(row.slot, []), self._places.setdefault(row.slot, {})
@@ -101,10 +136,12 @@ class FoldedRows(HeldRows):
     def came(self, size_bytes: int) -> None:
         """Pass over it: what is held may be much smaller."""
 
-    def take(self) -> dict[int, list[Encoded]]:
+    def take(self) -> dict[int, Sequence[Encoded]]:
         """Hand all rows over, by slot."""
-        self._places = {}
-        return super().take()
+        found: dict[int, Sequence[Encoded]] = {**self._rows}
+        self._rows, self._places = {}, {}
+        super().take()
+        return found
 
 
 def held_rows(topic: Topic, fold: bool) -> HeldRows:
@@ -114,7 +151,7 @@ def held_rows(topic: Topic, fold: bool) -> HeldRows:
     return SingleRows(topic) if topic.merge is None else FoldedRows(topic)
 
 
-def in_order(topic: Topic, rows: list[Encoded]) -> Iterator[list[Encoded]]:
+def in_order(topic: Topic, rows: Sequence[Encoded]) -> Iterator[Sequence[Encoded]]:
     """Yield the rows of a slot in the lists that go into calls of their own.
 
     Where the topic merges, they come in the order of their contents, which does not depend on that of the task's rows.

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, Literal, cast
 
+from rmq._model.columns import Columns
 from rmq._model.messages import Encoded
 from rmq._model.reducers import Overflow
 from rmq._model.replies import SendResult
@@ -24,6 +25,7 @@ from rmq.spark.redis_time import RedisTime
 from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.holding import held_rows, in_order
 from rmq.spark.sink.pacing import TaskPace
+from rmq.spark.sink.rows import Rows
 
 log = logging.getLogger("rmq.spark")
 
@@ -86,7 +88,7 @@ class _Part:
     """A chunk on its way; `number` counts those of its slot."""
 
     slot: int
-    encoded: Sequence[Encoded]
+    encoded: Columns
     size_bytes: int
     number: int
 
@@ -124,11 +126,11 @@ class TaskSender:
         self._pipeline = Pipeline[_Part](connections, topic, size, self._call, self._settle, wait)
         self.counts = Counts()
 
-    def add(self, rows: Sequence[Encoded], size_bytes: int) -> None:
+    def add(self, rows: Rows, size_bytes: int) -> None:
         """Take messages over; send what is held back when that has grown too large."""
         hold = self._sending.hold
         for first in range(0, len(rows), hold):
-            self._held.add(rows[first : first + hold])
+            self._held.add(rows[first : first + hold] if len(rows) > hold else rows)
             if self._held.number >= hold:
                 self.flush()
         self._held.came(size_bytes)
@@ -289,18 +291,19 @@ def waits(topic: Topic, full: BacklogFullError) -> bool:
     return releases and isinstance(full, CollectionFullError)
 
 
-def cut(rows: Sequence[Encoded], most: int) -> Iterator[tuple[Sequence[Encoded], int]]:
+def cut(rows: Sequence[Encoded], most: int) -> Iterator[tuple[Columns, int]]:
     """Yield chunks and their bytes: of at most `most` messages, and `BATCH_BYTES` unless one alone is larger."""
-    for first in range(0, len(rows), most):
-        part = rows[first : first + most]
-        size = sum([len(row.content) for row in part]) + sum([len(row.body) for row in part if row.body])
+    columns = Columns.of(rows) if rows else Columns.none(0)
+    for first in range(0, len(columns), most):
+        part = columns[first : first + most]
+        size = part.size_bytes
         if size <= BATCH_BYTES:
             yield part, size
         else:
             yield from _cut_by_size(part)
 
 
-def _cut_by_size(rows: Sequence[Encoded]) -> Iterator[tuple[Sequence[Encoded], int]]:
+def _cut_by_size(rows: Columns) -> Iterator[tuple[Columns, int]]:
     first = size = 0
     for index, row in enumerate(rows):
         length = len(row.content) + len(row.body or b"")

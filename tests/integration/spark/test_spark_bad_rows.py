@@ -20,6 +20,7 @@ from rmq._transport.urls import parse_url
 from rmq.spark.marks import Mark
 from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.columns import Layout
+from rmq.spark.sink.rows import Rows
 from rmq.spark.sink.sender import Counts, Sending, TaskSender
 from tests.conftest import MakeTopic
 
@@ -44,7 +45,7 @@ class Task:
         columns = {"content": [row.content for row in rows], "fixed_time": [row.score for row in rows]}
         bad_rows.take(pa.record_batch(columns), {})
         sender = TaskSender(self._connections, self._topic, Sending(True, 100, 100, 1, "collect"), bad_rows, self._mark)
-        sender.add(rows, 0)
+        sender.add(Rows.of(rows), 0)
         return sender.finish(), bad_rows
 
     def put_aside(self) -> list[bytes]:

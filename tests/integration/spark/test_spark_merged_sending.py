@@ -32,6 +32,7 @@ from rmq.spark.options import parse_options
 from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.columns import Layout, layout_of
 from rmq.spark.sink.encoding import encode_rows
+from rmq.spark.sink.rows import Rows
 from rmq.spark.sink.sender import Counts, Sending, TaskSender
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until
@@ -59,7 +60,7 @@ def send(connections: Connections, redis_client: redis.Redis) -> Iterator[Send]:
         topics.append(topic)
         sender = TaskSender(connections, topic, sending, BadRows(Layout(topic), None, "part"), mark)
         try:
-            sender.add(rows, 0)
+            sender.add(Rows.of(rows), 0)
             return sender.finish()
         finally:
             sender.close()
