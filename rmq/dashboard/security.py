@@ -7,7 +7,6 @@ import binascii
 import logging
 import secrets
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 from starlette.datastructures import Headers, MutableHeaders
@@ -174,7 +173,7 @@ class Forms:
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return "This form came from another site."
         origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != request.headers["host"].lower():
+        if origin is not None and origin.partition("://")[2].lower() != request.headers["host"].lower():
             return "This form came from another site."
         session = request.cookies.get(SESSION_COOKIE, "")
         try:
