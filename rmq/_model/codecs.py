@@ -17,6 +17,9 @@ Encoder: TypeAlias = Callable[[Any], bytes]
 Decoder: TypeAlias = Callable[[bytes], Any]
 """Makes a payload of bytes; any exception says that they are none."""
 
+HIDDEN = "its text is not shown, for it may hold what is secret"
+"""What stands in place of an error's text where payloads are encrypted."""
+
 MAX_INFLATED_BYTES = 64 * 1_048_576
 """What a compressed body may hold at most: four times the longest body of a topic."""
 
@@ -218,9 +221,7 @@ class EncryptedCodec:
             except MemoryError:
                 raise
             except Exception as error:  # its text may show what was encrypted, and would stand in Redis and in logs
-                reason = (
-                    f"{type(error).__name__} after decryption; its text is not shown, for it may hold what is secret"
-                )
+                reason = f"{type(error).__name__} after decryption; {HIDDEN}"
             raise ValueError(reason)
 
         return decrypted

@@ -302,7 +302,7 @@ class Topic(Generic[PayloadT]):
                 typed.decode(body)
             return typed.make(content, body=body, **options)
         except Exception as error:
-            raise payloads.message_trouble(self, payload, error) from error
+            raise (trouble := payloads.message_trouble(self, payload, error)) from trouble.__cause__
 
     def encode(self, payload: PayloadT) -> bytes:
         """Return the body of a message with this payload; raises as `message`."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
-from rmq._model.codecs import Codec, Decoder, Encoder, Finite, JsonCodec, is_payload_class
+from rmq._model.codecs import HIDDEN, Codec, Decoder, Encoder, EncryptedCodec, Finite, JsonCodec, is_payload_class
 from rmq._model.reducers import Max, Min, Sum
 from rmq._model.times import Duration, Instant
 from rmq._model.topic_types import TopicType
@@ -132,6 +132,8 @@ def encode_payload(topic: Topic[Any], payload: object) -> bytes:
     try:
         return typed.encode(payload)
     except Exception as error:
+        if isinstance(topic.codec, EncryptedCodec):
+            raise _secret_trouble(topic, payload, error) from None
         raise InvalidMessageError(
             f"payload {payload!r:.80} cannot be encoded for topic {topic.name}: {reason_of(error)}", topic=topic.name
         ) from error
@@ -140,7 +142,17 @@ def encode_payload(topic: Topic[Any], payload: object) -> bytes:
 def payload_trouble(topic: Topic[Any], payload: object) -> InvalidMessageError:
     """Return why a topic does not take a payload: it is of another class, or the topic has none."""
     wanted = "no payload class" if topic.typed is None else f"payloads of class {topic.typed.kind.__name__}"
-    return InvalidMessageError(f"payload is {payload!r:.80}; topic {topic.name} has {wanted}", topic=topic.name)
+    seen = f"of class {type(payload).__name__}" if isinstance(topic.codec, EncryptedCodec) else f"{payload!r:.80}"
+    return InvalidMessageError(f"payload is {seen}; topic {topic.name} has {wanted}", topic=topic.name)
+
+
+def _secret_trouble(topic: Topic[Any], payload: object, error: Exception) -> InvalidMessageError:
+    """Return why a payload that is to be encrypted cannot be encoded, without a word of it: errors stand in logs."""
+    return InvalidMessageError(
+        f"a payload of class {type(payload).__name__} cannot be encoded for topic {topic.name}: "
+        f"{type(error).__name__}; {HIDDEN}",
+        topic=topic.name,
+    )
 
 
 def message_trouble(topic: Topic[Any], payload: object, error: Exception) -> Exception:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 from dataclasses import dataclass
 from typing import Any
 
 import pydantic
 import pytest
+from cryptography.fernet import Fernet
 
 from rmq import (
     PER_MESSAGE,
     Collect,
+    EncryptedCodec,
     FixedTimeMessage,
     InvalidMessageError,
     InvalidTopicError,
@@ -98,6 +101,16 @@ def test_a_payload_that_cannot_be_encoded_says_why() -> None:
     price: Any = Price("mug", object())  # pyright: ignore[reportArgumentType]
     with pytest.raises(InvalidMessageError, match=r"cannot be encoded for topic price: .*object"):
         topic().encode(price)
+
+
+@pytest.mark.parametrize("secret", [Price("4929 1234", object()), Model.model_construct(item="4929 1234", pence=1)])  # pyright: ignore[reportArgumentType]
+def test_errors_show_nothing_of_a_payload_that_is_to_be_encrypted(secret: Any) -> None:
+    made = topic(codec=EncryptedCodec([Fernet.generate_key()]))
+    for attempt in (lambda: made.encode(secret), lambda: made.message("k", secret, time_range=1)):
+        with pytest.raises(InvalidMessageError) as caught:
+            attempt()
+        assert type(secret).__name__ in str(caught.value)
+        assert "4929" not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("kind", [Price, Model])
