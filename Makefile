@@ -27,7 +27,7 @@ BENCH := $(VENV)/.installed-bench
 SPARK := $(VENV)/.installed-spark
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test coverage test-failed test-redis test-servers test-thrice test-stalls test-long test-spark-long test-docker chaos campaign histories simulation simulation-planted bench bench-peers bench-rivals mutants docs dashboard-pictures newcomer check lint lint-lua types layers headers format constraints clean
+.PHONY: help demo demo-spark test coverage test-failed test-redis test-servers test-thrice test-stalls test-long test-spark-long spark-kills spark-rivals test-docker chaos campaign histories simulation simulation-planted bench bench-peers bench-rivals mutants docs dashboard-pictures newcomer check lint lint-lua types layers headers format constraints clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -96,6 +96,12 @@ test-long: $(DEV)  ## Run the property and stateful tests with many more example
 
 test-spark-long: $(DEV)  ## Kill Spark's drivers and executors, and speak Spark Connect, about 8 minutes
 	$(call record,test-spark-long) $(BIN)/python -m pytest -m spark_long --timeout 600 tests/spark
+
+spark-kills: $(DEV)  ## Kill drivers and JVMs of Spark at random moments, 20 for each kind of query and job, an hour; KILL_FLAGS="--kinds source --kills 5"
+	$(call record,spark-kills) $(BIN)/python -m tests.spark_kills $(KILL_FLAGS)
+
+spark-rivals: $(DEV)  ## Two queries of Spark, a listener and a batch reader on one topic, under faults, 7 minutes; RIVAL_FLAGS="--seed 2"
+	$(call record,spark-rivals) $(BIN)/python -m tests.spark_kills.rivals $(RIVAL_FLAGS)
 
 test-docker: $(DEV)  ## docker-compose.yml and the image, where a Docker engine with Compose v2 answers, about 10 minutes
 	$(call record,test-docker) $(BIN)/python -m pytest -m docker $(DOCKER_TESTS)

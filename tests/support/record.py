@@ -37,6 +37,12 @@ class Run:
 RUNS = {
     "test-long": Run("make test-long", "properties and random histories of a slot hold, 5,000 examples each"),
     "test-spark-long": Run("make test-spark-long", "batches of Spark survive killed drivers and executors"),
+    "spark-kills": Run(
+        "make spark-kills", "Spark's drivers and JVMs, killed at random moments, lose no row and repeat none"
+    ),
+    "spark-rivals": Run(
+        "make spark-rivals", "two queries of Spark, a listener and a batch reader share a topic under faults"
+    ),
     "test-thrice": Run("make test-thrice", "the whole suite passes three times in a row"),
     "test-stalls": Run("make test-stalls", "the suite passes while all its processes stand still now and then"),
     "test-docker": Run("make test-docker", "docker-compose.yml and the image work in containers, also under faults"),
