@@ -18,10 +18,12 @@ from tests.spark_kills.words import Word, words
 from tests.support.waiting import wait_until
 
 SETTLED_S = 120.0
-WORK = 6_000
+WORK = 4_500
 """Messages for a run, beside those that somebody sends all the time."""
 
 BATCH = 1_500
+LAST_BATCH = 20_000
+PER_SECOND = 20
 NOBODY = Beside({}, (), 0.0)
 
 
@@ -52,6 +54,7 @@ class Kind:
 
     def __init__(self, client: RmqClient, folder: Path, chance: random.Random) -> None:
         self.client, self.folder, self.chance = client, folder, chance
+        self.batch = BATCH
         self._kept: dict[int, list[str]] = {}
 
     @contextmanager
@@ -74,6 +77,7 @@ class Kind:
 
     def calm(self) -> None:
         """Let nobody send or compete any more: the last run comes."""
+        self.batch = LAST_BATCH
 
     def is_settled(self) -> bool:
         """Return whether the last run has left nothing."""

@@ -13,7 +13,7 @@ from typing import Any
 from rmq import RmqClient, Topic, TopicType
 from tests.spark_kills.actors import LEASE_S, Collector, Rival, Sender
 from tests.spark_kills.judging import Beside, Verdict, changed_runs, judge_files, judge_target
-from tests.spark_kills.kinds import BATCH, KEEP, WORK, Kind, add, entries, wait_taken
+from tests.spark_kills.kinds import KEEP, PER_SECOND, WORK, Kind, add, entries, wait_taken
 from tests.spark_kills.lives import Kill
 
 
@@ -34,7 +34,7 @@ class Queues(Kind):
         ]
         for topic in self.topics:
             client.producer(topic)
-        self.sender = Sender(client.url, self.topics, chance, 200)
+        self.sender = Sender(client.url, self.topics, chance, PER_SECOND)
         self.rival = Rival(client.url, self.topics, chance, nacks=self.program == "files")
 
     @contextmanager
@@ -54,6 +54,7 @@ class Queues(Kind):
 
     def calm(self) -> None:
         """Stop the sender and the consumer."""
+        super().calm()
         self.sender.stop()
         self.rival.stop()
 
@@ -66,7 +67,7 @@ class Queues(Kind):
         """Return the options of the source."""
         names = {"topics": ",".join(topic.name for topic in self.topics)}
         where = names if len(self.topics) > 1 else {"topic": self.topics[0].name}
-        return {**where, "maxMessagesPerTrigger": BATCH, "maxReplays": 150}
+        return {**where, "maxMessagesPerTrigger": self.batch, "maxReplays": 150}
 
     def after(self) -> None:
         """Keep what the newest batch has in its files: it may come back."""

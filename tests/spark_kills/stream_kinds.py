@@ -14,7 +14,18 @@ import pyarrow.dataset as dataset  # pyright: ignore[reportMissingTypeStubs]
 from rmq import Fixed, Merge, Retention, RmqClient, StreamMessage, Sum, Topic, TopicType
 from tests.spark_kills.actors import Cleaner, Collector, Sender
 from tests.spark_kills.judging import Verdict, judge_files, judge_target
-from tests.spark_kills.kinds import BATCH, KEEP, NOBODY, SETTLED_S, WORK, Kind, add, differences, entries, wait_taken
+from tests.spark_kills.kinds import (
+    KEEP,
+    NOBODY,
+    PER_SECOND,
+    SETTLED_S,
+    WORK,
+    Kind,
+    add,
+    differences,
+    entries,
+    wait_taken,
+)
 from tests.spark_kills.lives import Kill
 from tests.spark_kills.queue_kinds import FanOut, Queues, Refusals
 from tests.support.waiting import wait_until
@@ -32,7 +43,7 @@ class Log(Kind):
         )
         client.producer(self.topic)
         client.stream(self.topic).add_group("files", start="all")
-        self.sender = Sender(client.url, [self.topic], chance, 200)
+        self.sender = Sender(client.url, [self.topic], chance, PER_SECOND)
         self.cleaner = Cleaner(client.url, self.topic, "others")
 
     @contextmanager
@@ -47,11 +58,12 @@ class Log(Kind):
 
     def calm(self) -> None:
         """Stop the sender."""
+        super().calm()
         self.sender.stop()
 
     def told(self, life: int) -> dict[str, Any]:
         """Name the topic."""
-        options = {"topic": self.topic.name, "group": "files", "start": "all", "maxMessagesPerTrigger": BATCH}
+        options = {"topic": self.topic.name, "group": "files", "start": "all", "maxMessagesPerTrigger": self.batch}
         return {"source": options}
 
     def after(self) -> None:
@@ -86,7 +98,7 @@ class Sinks(Kind):
             client.producer(topic)
         for group in (self.log, self.queue, self.sums):
             client.stream(self.topic).add_group(group.name, start="all")
-        self.sender = Sender(client.url, [self.topic], chance, 200)
+        self.sender = Sender(client.url, [self.topic], chance, PER_SECOND)
         self.collectors = [Collector(client.url, topic) for topic in (self.queue, self.sums)]
 
     @contextmanager
@@ -103,13 +115,14 @@ class Sinks(Kind):
 
     def calm(self) -> None:
         """Stop the sender."""
+        super().calm()
         self.sender.stop()
 
     def told(self, life: int) -> dict[str, Any]:
         """Name the topics."""
         text = "cast(content as string)"
         return {
-            "source": {"topic": self.topic.name, "maxMessagesPerTrigger": BATCH},
+            "source": {"topic": self.topic.name, "maxMessagesPerTrigger": self.batch},
             "targets": {
                 self.log.name: ["content", "body"],
                 self.queue.name: ["content", "body", "1 + slot as priority"],
@@ -172,7 +185,7 @@ class Archive(Kind):
     """The job that moves old entries of a STREAM topic to files."""
 
     program = "archive"
-    batch, old_per_life, hour_ms, first_ms = 1_000, 3_000, 3_600_000, 1_780_000_000_000
+    old_per_life, hour_ms, first_ms = 4_500, 3_600_000, 1_780_000_000_000
 
     def __init__(self, client: RmqClient, folder: Path, chance: random.Random) -> None:
         super().__init__(client, folder, chance)
