@@ -42,6 +42,7 @@ BATCHES_S = 60.0
 LAST_S = 400.0
 LAST_RUNS = 6
 
+ITSELF = "nothing: it had ended by itself"
 SLOW = "Python worker failed to connect back"
 """What Spark says where a Python process has not started within 10 s. No setting changes that."""
 
@@ -88,11 +89,11 @@ def kill_group(names: Sequence[str], number: int, seed: int, folder: Path) -> di
         killing = stack.enter_context(Killing(names, client, seed, folder))
         for kind in killing.kinds.values():
             stack.enter_context(kind.at_work())
-        for life in range(number):
-            killing.kill(life)
-        killing.finish(number)
+        while killing.number < number:
+            killing.kill()
+        killing.finish()
         if killing.slow:
-            print(f"{'+'.join(names)}: {killing.slow} runs ended because a Python process did not start within 10 s")
+            print(f"{'+'.join(names)}: {killing.slow} runs more ended as a Python process had not started within 10 s")
         return killing.judge()
 
 
@@ -115,7 +116,7 @@ class Killing:
         self._kills: dict[str, list[Kill]] = {name: [] for name in names}
         self._failed: list[str] = []
         self._batch_s = 5.0
-        self.slow = 0
+        self._lives = self.slow = 0
         self._before: Life | None = None
         self._began_s = time.monotonic()
 
@@ -126,8 +127,14 @@ class Killing:
         if self._before is not None:
             self._before.end()
 
-    def kill(self, life: int) -> None:
+    @property
+    def number(self) -> int:
+        """How many kills there were: a run that has ended by itself is none."""
+        return sum(kill.victims != ITSELF for kill in next(iter(self._kills.values())))
+
+    def kill(self) -> None:
         """Start a run, kill it at a moment by lot, and rest."""
+        life, self._lives = self._lives, self._lives + 1
         chance, kinds = self._chance, self.kinds.values()
         victims = VICTIMS[0] if chance.random() < 0.6 else chance.choice(VICTIMS[1:])
         for kind in kinds:
@@ -144,9 +151,11 @@ class Killing:
                 self._batch_s = took_s or self._batch_s
                 time.sleep(chance.random() * min(15.0, self._batch_s))
             now.check()
+            at_s, victims, phases = now.kill(victims)
         except RuntimeError as error:
             self._fail(str(error))
-        at_s, victims, phases = now.kill(victims)
+            at_s, _, phases = now.kill(victims)
+            victims = ITSELF
         for (name, kind), phase in zip(self.kinds.items(), phases, strict=True):
             self._kills[name].append(Kill(life, at_s, victims, phase))
             kind.after()
@@ -157,14 +166,14 @@ class Killing:
             kind.rest(rest_s)
         time.sleep(rest_s)
 
-    def finish(self, life: int) -> None:
+    def finish(self) -> None:
         """Let others end, and run the programs to their end until nothing is left."""
         for kind in self.kinds.values():
             kind.calm()
         self._note("the last run")
         for again in range(LAST_RUNS):
             time.sleep(1.2 * LEASE_S)
-            now, _ = self._start(life + again, last=True)
+            now, _ = self._start(self._lives + again, last=True)
             self._follow(now)
             try:
                 now.wait_end(LAST_S)
@@ -178,7 +187,10 @@ class Killing:
         found = {name: (kind.judge(self._kills[name]), self._kills[name]) for name, kind in self.kinds.items()}
         for verdict, _ in found.values():
             verdict.accounts += self._failed
-        return found
+        return {
+            name: (verdict, [kill for kill in kills if kill.victims != ITSELF])
+            for name, (verdict, kills) in found.items()
+        }
 
     def _start(self, life: int, *, last: bool = False) -> tuple[Life, list[Part]]:
         parts = [Part(kind.program, self._folder / name, kind.told(life)) for name, kind in self.kinds.items()]
@@ -190,10 +202,10 @@ class Killing:
         return before.end() if before is not None else []
 
     def _fail(self, text: str) -> None:
-        """Note that a run has ended by itself. One that Spark has given up waiting for is a kill like any other."""
+        """Note that a run has ended by itself: if Spark would not wait for a Python process, that is no failure."""
         first, *more = text.splitlines()
-        why = [line for line in more if "Error" in line or "Exception" in line]
-        self._note(f"{first} {(why or more or [''])[-1].strip()[:300]}")
+        why = [line for line in more if SLOW in line or "Error:" in line or "Exception:" in line]
+        self._note(f"{first} {(why or more or [''])[0].strip()[:300]}")
         if SLOW in text:
             self.slow += 1
         else:

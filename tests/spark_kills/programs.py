@@ -55,6 +55,32 @@ class Given:
 
 _STARTING = threading.Lock()
 
+
+class _Parts:
+    """Which programs of this driver are ready: batches wait for all, and do not slow down what still starts."""
+
+    def __init__(self) -> None:
+        self._lock, self._all, self._missing = threading.Lock(), threading.Event(), 0
+
+    def expect(self, number: int) -> None:
+        """Wait for so many."""
+        self._missing = number
+
+    def ready(self, given: Given) -> None:
+        """Note that a program is ready."""
+        given.log.say("ready")
+        with self._lock:
+            self._missing -= 1
+            if self._missing <= 0:
+                self._all.set()
+
+    def wait(self) -> None:
+        """Wait until all are."""
+        self._all.wait()
+
+
+_parts = _Parts()
+
 Program = Callable[[SparkSession, Given], None]
 
 
@@ -67,6 +93,7 @@ def main() -> None:
         folder = Path(part["folder"])
         log = Log(folder / "log", told["life"])
         parts.append((PROGRAMS[part["program"]], Given(told["url"], folder, log, told["last"], part["told"])))
+    _parts.expect(len(parts))
     with ThreadPoolExecutor(len(parts)) as pool:
         ends = [pool.submit(_run, program, spark, given) for program, given in parts]
         for end in as_completed(ends):
@@ -93,6 +120,7 @@ def files(spark: SparkSession, given: Given) -> None:
     """Drain topics into Parquet, a folder for each batch, over what an earlier run has left of it."""
 
     def write(frame: DataFrame, number: int) -> None:
+        _parts.wait()
         rows = frame.selectExpr("cast(content as string) content", "slot")
         rows.write.mode("overwrite").parquet(str(given.folder / f"files/batch={number}"))
         given.log.say("written", number)
@@ -104,6 +132,7 @@ def refusals(spark: SparkSession, given: Given) -> None:
     """The same, and refuse those that end with 7 for good, and those that end with 5 once."""
 
     def write(frame: DataFrame, number: int) -> None:
+        _parts.wait()
         text = frame.persist().withColumn("text", frame.content.cast("string"))
         given.log.say("ran", number, [row.text for row in text.select("text").collect()])
         bad, early = "text like '%7'", "text like '%5' and attempt = 1"
@@ -121,6 +150,7 @@ def fan_out(spark: SparkSession, given: Given) -> None:
     """Send each batch to each of several topics, as docs/guide/spark-write.md has it."""
 
     def write(frame: DataFrame, number: int) -> None:
+        _parts.wait()
         rows = frame.persist().selectExpr("cast(content as string) content", "1 + slot as priority")
         given.log.say("ran", number, [row.content for row in rows.collect()])
         for name in given.more["targets"]:
@@ -150,7 +180,7 @@ def once(spark: SparkSession, given: Given) -> None:
     options = {"url": given.url, "topic": given.more["topic"], "chunkSize": CHUNK, "maxRate": given.more["rate"]}
     done = given.folder / "done"
     done.mkdir(exist_ok=True)
-    given.log.say("ready")
+    _parts.ready(given)
     for job in count(len(list(done.iterdir()))):
         rows = spark.range(given.more["rows"], numPartitions=4)
         rows = rows.selectExpr(f"concat('c', id % {given.more['contents']}) content", "1.0 value")
@@ -174,7 +204,7 @@ def archive(spark: SparkSession, given: Given) -> None:
 
     def say(step: str) -> None:
         if step.startswith("archiving"):
-            given.log.say("ready")
+            _parts.ready(given)
         elif step.endswith(": written"):
             given.log.say("written", int(step.split()[1].rstrip(":")))
         else:
@@ -203,7 +233,7 @@ def _started(given: Given, name: str, writer: DataStreamWriter) -> StreamingQuer
 
 
 def _until_the_end(given: Given, queries: list[StreamingQuery]) -> None:
-    given.log.say("ready")
+    _parts.ready(given)
     for query in queries:
         query.awaitTermination()
 
