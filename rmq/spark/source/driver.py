@@ -231,8 +231,12 @@ class QueryDriver:
         return bool(self._suspects)
 
     def freeze(self) -> None:
-        """Take what is due now as all there is: for a query that ends with what is available."""
-        self._target = self._due()
+        """Take what is due now, also of leases that have ended, as all there is: for a query that ends with that.
+
+        Raises:
+            FencedError: The topic has owners: workers under ZooKeeper.
+        """
+        self._target = self._swept()
 
     def open(self, batch: Batch) -> Driver:
         """Keep the leases of a batch from now on.

@@ -317,3 +317,20 @@ def test_fewer_messages_are_taken_when_their_delay_is_over_or_nothing_else_will_
     assert query.plan() == 5, "availableNow"
     query.read()
     query.driver.ack(query.batch)
+
+
+def test_what_is_left_of_a_lease_that_has_ended_is_available_now(
+    sender: RmqClient, redis_client: redis.Redis, make_topic: MakeTopic, make_query: MakeQuery
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, lease=timedelta(seconds=1))
+    fill(sender, topic, 5)
+    with sender.consumer(topic) as consumer:
+        assert len(consumer.poll(max_messages=3)) == 3
+        claimed_s = redis_client.time()[0]
+    wait_until(lambda: redis_client.time()[0] > claimed_s + 2, LIMIT_S)
+    assert sender.inspect(topic).stats().in_flight == 3, "nobody has swept"
+    query = make_query(topic)
+    query.driver.freeze()
+    assert query.plan() == 5
+    assert len(query.read()) == 5
+    query.driver.ack(query.batch)
