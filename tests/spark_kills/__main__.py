@@ -55,6 +55,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", default=GROUPS, help=f"of {', '.join(KINDS)}; by default {GROUPS}")
     parser.add_argument("--kills", type=int, default=20, help="of each kind")
+    parser.add_argument("--minutes", type=float, default=600.0, help="kill for so long at most")
     parser.add_argument("--seed", type=int, default=1, help="of all that is drawn by lot")
     parser.add_argument("--jobs", type=int, default=2, help="how many drivers at a time")
     parser.add_argument("--folder", type=Path, help="keep files, checkpoints and logs here")
@@ -65,11 +66,14 @@ def main() -> int:
     with ExitStack() as stack:
         root = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rmq-spark-kills-")))
         pool = stack.enter_context(ThreadPoolExecutor(options.jobs))
-        runs = [pool.submit(kill_group, group, options.kills, options.seed, root / "+".join(group)) for group in groups]
+        until_s = time.monotonic() + 60 * options.minutes
+        runs = [
+            pool.submit(kill_group, group, options.kills, options.seed, root / "+".join(group), until_s)
+            for group in groups
+        ]
         results = {name: judged for run in runs for name, judged in run.result().items()}
     whole, phases = Verdict(), Counter[str]()
-    for name, (verdict, kills) in results.items():
-        _tell(name, verdict, kills)
+    for verdict, kills in results.values():
         add(whole, verdict)
         phases.update(kill.phase for kill in kills)
     print(
@@ -80,8 +84,10 @@ def main() -> int:
     return 0 if whole.good else 1
 
 
-def kill_group(names: Sequence[str], number: int, seed: int, folder: Path) -> dict[str, Judged]:
-    """Kill kinds that share a driver so many times, let them end, and judge each."""
+def kill_group(
+    names: Sequence[str], number: int, seed: int, folder: Path, until_s: float = float("inf")
+) -> dict[str, Judged]:
+    """Kill kinds that share a driver so many times, or until a time, let them end, and judge each."""
     folder.mkdir(parents=True)
     with ExitStack() as stack:
         server = stack.enter_context(RedisServer())
@@ -89,12 +95,15 @@ def kill_group(names: Sequence[str], number: int, seed: int, folder: Path) -> di
         killing = stack.enter_context(Killing(names, client, seed, folder))
         for kind in killing.kinds.values():
             stack.enter_context(kind.at_work())
-        while killing.number < number:
+        while killing.number < number and time.monotonic() < until_s:
             killing.kill()
         killing.finish()
         if killing.slow:
             print(f"{'+'.join(names)}: {killing.slow} runs more ended as a Python process had not started within 10 s")
-        return killing.judge()
+        judged = killing.judge()
+        for name, (verdict, kills) in judged.items():
+            _tell(name, verdict, kills)
+        return judged
 
 
 class Killing:
@@ -224,7 +233,7 @@ def _tell(name: str, verdict: Verdict, kills: list[Kill]) -> None:
         for text in found[:5]:
             print(f"  {what}: {text}")
         if len(found) > 5:
-            print(f"  {what}: {len(found) - 5} more")
+            print(f"  {what}: {len(found) - 5} more", flush=True)
 
 
 if __name__ == "__main__":
