@@ -24,12 +24,12 @@ def simulate(*arguments: str, program: str = "tests.simulation") -> str:
 @pytest.mark.timeout(300)
 def test_simulated_histories_keep_all_promises(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
-    printed = simulate("--seeds", "30", "--out", str(out))
-    assert "30 seeds, 0 with violations" in printed
+    printed = simulate("--seeds", "12", "--out", str(out))
+    assert "12 seeds, 0 with violations" in printed
     told = json.loads(out.read_text("utf-8"))
-    assert (told["seeds"], told["violations"]) == (30, [])
-    assert told["simulated_hours"] > 0.2
-    assert told["handlings"] > 2_000
+    assert (told["seeds"], told["violations"]) == (12, [])
+    assert told["simulated_hours"] > 0.1
+    assert told["handlings"] > 500
     assert told["digest"] in printed
 
 
