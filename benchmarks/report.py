@@ -45,6 +45,7 @@ MODULES = {
     "delayed": "benchmarks.delayed",
     "spark": "benchmarks.spark",
     "spark_source": "benchmarks.spark_source",
+    "spark_limits": "benchmarks.spark_limits",
     "spark_prices": "benchmarks.spark_prices",
     "spark_millions": "benchmarks.spark_millions",
 }

@@ -116,7 +116,7 @@ def _nothing(session: SparkSession, number: int, tasks: int) -> dict[str, float]
         seconds.append(time.perf_counter() - started_s)
     spark_s = spark_cpu_s(session) - before_s
     rate = number / max(seconds[1] - seconds[0], 1e-3)
-    return {"rate_per_s": rate, "server_cpu_us": 0.0, "client_cpu_us": spark_s * 1e6 / number}
+    return {"rate_per_s": rate, "server_us": 0.0, "server_cpu_us": 0.0, "client_cpu_us": spark_s * 1e6 / number}
 
 
 def _listen(servers: Servers, number: int, processes: int) -> dict[str, float]:
@@ -155,6 +155,7 @@ def _consume(line: Line, url: str) -> float:
 def _row(cost: Cost, number: int, client_s: float) -> dict[str, float]:
     return {
         "rate_per_s": number / cost.elapsed_s,
+        "server_us": cost.executing_us("evalsha") / number,
         "server_cpu_us": cost.server_cpu_s * 1e6 / number,
         "client_cpu_us": client_s * 1e6 / number,
     }
@@ -176,9 +177,11 @@ def tables(document: Document) -> str:
             rendering.number(row.get("tiny_batch_s"), 2),
             rendering.number(row["client_cpu_us"], 2),
             rendering.number(row["server_cpu_us"], 2),
+            rendering.number(row.get("server_us"), 2),
         )
         for row in document["rows"]
     ]
+    costs = ["start and end, s", "tiny batch, s", "client CPU, µs", "server CPU, µs", "of it EVALSHA, µs"]
     columns = ["", "tasks", "messages/s", "of listener", "of one task", "best batch, 1/s", "with start and end, 1/s"]
     return (
         f"{settings['messages']:,} messages of {settings['content_bytes']} bytes, {settings['type']}, "
@@ -187,8 +190,7 @@ def tables(document: Document) -> str:
         f"{loads.BATCH} and as many processes as tasks. `messages/s` is without the start and the end of a "
         f"query, which one of {settings['tiny']:,} messages shows. `from Python`: Spark takes rows of the same "
         "columns out of Python's memory. Client CPU is that of Spark with its Python processes, or of the "
-        "listeners.\n\n"
-        + rendering.table([*columns, "start and end, s", "tiny batch, s", "client CPU, µs", "server CPU, µs"], rows)
+        "listeners.\n\n" + rendering.table([*columns, *costs], rows)
     )
 
 

@@ -31,6 +31,7 @@ NAMES = (
     "flow",
     "spark",
     "spark_source",
+    "spark_limits",
     "spark_prices",
 )
 

@@ -53,10 +53,15 @@ def contents(session: SparkSession, number: int, tasks: int) -> DataFrame:
     )
 
 
+def jvm_of(session: SparkSession) -> psutil.Process:
+    """Return the JVM of a local session; its Python workers are below it."""
+    gateway: Any = session.sparkContext._gateway  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
+    return psutil.Process(gateway.proc.pid)
+
+
 def spark_cpu_s(session: SparkSession) -> float:
     """Return the CPU time that Spark has used: its JVM and all Python processes below it, seconds."""
-    gateway: Any = session.sparkContext._gateway  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
-    jvm = psutil.Process(gateway.proc.pid)
+    jvm = jvm_of(session)
     used_s = 0.0
     for process in [jvm, *jvm.children(recursive=True)]:
         try:

@@ -124,7 +124,7 @@ class Options:
     )
     chunk_size: int = _option("chunkSize", kinds.whole(1, 1_000), 1_000, "Most messages in one script call.")
     pipeline_depth: int = _option(
-        "pipelineDepth", kinds.whole(1, 64), 4, "Most script calls in one round trip to a server."
+        "pipelineDepth", kinds.whole(1, 64), 2, "Most script calls in one round trip to a server."
     )
     merge: str | None = _option(
         "merge", kinds.merge, None, "`partition` folds equal contents of a task; `none` does not."
