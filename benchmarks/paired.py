@@ -42,6 +42,7 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "poll + ack, 100, STREAM": ("poll", 10_000, {"batch": 100, "kind": "STREAM"}),
     "listener, batch 500, 1 slot": ("listen", 20_000, {"batch": 500}),
     "listener, batch 500, 8 slots": ("listen", 20_000, {"batch": 500, "slots": 8}),
+    "listener, batch 500, 8 slots, RANGE_MERGE": ("listen", 20_000, {"batch": 500, "slots": 8, "kind": "RANGE_MERGE"}),
     "listener, batch 500, 64 slots": ("listen", 20_000, {"batch": 500, "slots": 64}),
     "listener, one by one, 1 slot": ("listen", 10_000, {}),
     "listener, one by one, 8 slots": ("listen", 10_000, {"slots": 8}),

@@ -24,6 +24,7 @@ PAGES = (
 )
 MODULES = {
     "cost": "benchmarks.cost",
+    "parts": "benchmarks.parts",
     "batches": "benchmarks.batches",
     "throughput": "benchmarks.throughput",
     "real": "benchmarks.real",

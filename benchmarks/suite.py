@@ -16,6 +16,7 @@ from benchmarks.support.harness import FIRST_LOOKS, ROOT, say
 
 NAMES = (
     "cost",
+    "parts",
     "batches",
     "throughput",
     "real",

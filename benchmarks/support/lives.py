@@ -27,6 +27,12 @@ Figures = dict[str, dict[str, float]]
 def floor(servers: Servers, life: native.Life, *, lists: bool) -> Figures:
     """Run a load in native commands, on a server that keeps small sets as lists, or that does not."""
     servers.flush()
+    costs = run(servers, life, replies_each=3, lists=lists)
+    return _figures(life.number, costs[0], LISTEN, costs[1])
+
+
+def run(servers: Servers, life: native.Life, *, replies_each: int, lists: bool) -> tuple[Cost, Cost]:
+    """Run encoded sends, then the claims, and return what each of both cost."""
     servers.keep_lists(DEFAULT_ENTRIES if lists else 0)
     try:
         pipe = native.Pipe(servers.port)
@@ -34,15 +40,21 @@ def floor(servers: Servers, life: native.Life, *, lists: bool) -> Figures:
         with Meter(servers) as sending:
             pipe.run(life.sends)
         with Meter(servers) as claiming:
-            pipe.run(life.claims, replies_each=3)
+            pipe.run(life.claims, replies_each=replies_each)
         pipe.close()
     finally:
         servers.keep_lists()
-    return _figures(life.number, sending.cost, LISTEN, claiming.cost)
+    return sending.cost, claiming.cost
 
 
 def by_rmq(servers: Servers, topic: Topic, contents: Sequence[bytes], what: str = LISTEN) -> Figures:
     """Run a load through RMQ: by a batch listener, whose acks ride on its claims, or by pull."""
+    costs = costs_of_rmq(servers, topic, contents, what)
+    return _figures(len(contents), costs[0], what, costs[1], "evalsha")
+
+
+def costs_of_rmq(servers: Servers, topic: Topic, contents: Sequence[bytes], what: str = LISTEN) -> tuple[Cost, Cost]:
+    """Run a load through RMQ, and return what the sends cost and what claims and acks did."""
     servers.flush()
     with RmqClient(servers.url) as client:  # a new one: the flush dropped the topic that the last one registered
         producer = client.producer(topic)
@@ -52,20 +64,23 @@ def by_rmq(servers: Servers, topic: Topic, contents: Sequence[bytes], what: str 
             producer.send_many(messages)
         time.sleep(max(0.0, due_s() - time.time()))
         gc.collect()
-        cost = (_listen if what == LISTEN else _pull)(servers, client, topic, len(contents))
-    return _figures(len(contents), sending.cost, what, cost, "evalsha")
+        return sending.cost, (_listen if what == LISTEN else _pull)(servers, client, topic, len(contents))
 
 
 def native_life(topic_type: TopicType, contents: Sequence[bytes], slots: int) -> native.Life:
     """Encode the same load in native commands."""
-    number = len(contents)
+    highest_first = topic_type is TopicType.PRIORITY
+    scores = native_scores(topic_type, len(contents))
+    return native.encode(contents, scores, loads.BATCH, highest_first=highest_first, slots=slots)
+
+
+def native_scores(topic_type: TopicType, number: int) -> list[int]:
+    """Return the scores of the same load where nothing works them out."""
     if topic_type is TopicType.PRIORITY:
-        return native.encode(contents, loads.priorities(number), loads.BATCH, highest_first=True, slots=slots)
+        return loads.priorities(number)
     if topic_type is TopicType.RANGE_MERGE:  # as they come: a batch shares its time, the next one is 5 ms later
-        scores = [1_800_000_000_000 + index // loads.BATCH * 5 for index in range(number)]
-    else:
-        scores = loads.due_times(number, 1_800_000_000_000, FIXED_SPREAD_MS)
-    return native.encode(contents, scores, loads.BATCH, highest_first=False, slots=slots)
+        return [1_800_000_000_000 + index // loads.BATCH * 5 for index in range(number)]
+    return loads.due_times(number, 1_800_000_000_000, FIXED_SPREAD_MS)
 
 
 def warm_up(servers: Servers) -> None:

@@ -87,7 +87,7 @@ def _encode_slot(
 ) -> tuple[list[bytes], list[bytes]]:
     store, prepare = b"native_%d" % slot, b"prepare{native_%d}" % slot
     sends = [
-        _pack(b"ZADD", store, *_pairs(scores[first : first + batch], contents[first : first + batch]))
+        pack(b"ZADD", store, *pairs(scores[first : first + batch], contents[first : first + batch]))
         for first in range(0, len(contents), batch)
     ]
     ranked = [content for _, content in sorted(zip(scores, contents, strict=True), reverse=highest_first)]
@@ -96,16 +96,18 @@ def _encode_slot(
     for first in range(0, len(ranked), batch):
         part = ranked[first : first + batch]
         claims.append(
-            _pack(pop, store, len(part))
-            + _pack(b"ZADD", prepare, *_pairs([_CLAIM_SCORE] * len(part), part))
-            + _pack(b"ZREM", prepare, *part)
+            pack(pop, store, len(part))
+            + pack(b"ZADD", prepare, *pairs([_CLAIM_SCORE] * len(part), part))
+            + pack(b"ZREM", prepare, *part)
         )
     return sends, claims
 
 
-def _pack(*words: bytes | int) -> bytes:
+def pack(*words: bytes | str | int) -> bytes:
+    """Encode a command."""
     return hiredis.pack_command(words)  # pyright: ignore[reportArgumentType]
 
 
-def _pairs(scores: Sequence[int], contents: Sequence[bytes]) -> list[bytes | int]:
+def pairs(scores: Sequence[int], contents: Sequence[bytes]) -> list[bytes | int]:
+    """Return scores and contents, alternating."""
     return [value for pair in zip(scores, contents, strict=True) for value in pair]

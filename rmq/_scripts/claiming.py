@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 from rmq._io.wire import Argument
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.replies import Claimed, ClaimedRows, ClaimReply, ExtendReply
-from rmq._model.scores import Ties, retries_left_after_claim, retries_left_of, scores_of, stamped
+from rmq._model.scores import Ties, retries_left_after_claim, retries_left_of, score_of, scores_of, stamped
 from rmq._model.topics import Topic
 from rmq._scripts.binding import Bound
 from rmq._scripts.keys import slot_keys
@@ -291,9 +291,12 @@ def nack_args(nacks: Sequence[Nack]) -> list[Argument]:
 
 
 def _parse_claim(max_retries: int, reply: list[Any]) -> ClaimReply[Claimed]:
-    now_ms, next_due_ms, resume, swept, stale, items, bodies, unmatched, stamp = reply
+    now_ms, next_due_ms, resume, swept, stale, items, bodies, unmatched, stamp, score = reply
     messages: Sequence[Claimed] = ()
-    if items:
+    if score:  # that of all of them, whose retries are all left
+        scores = [score_of(score)] * len(items)
+        messages = ClaimedRows(items, scores, [stamped(int(stamp), max_retries)] * len(items), bodies, True)
+    elif items:
         stamp = int(stamp)
         fresh = stamped(stamp, max_retries)
         scores = scores_of(items[1::2])

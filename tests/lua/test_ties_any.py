@@ -337,7 +337,8 @@ def test_a_tier_that_is_claimed_in_part_costs_few_commands_more(limit: int, make
         slot.seed(SlotState(store={b"%d" % number: 2**40 for number in range(600)}))
     any_, oldest = (commands(slot, limit) for slot in slots)
     more = {name: any_.get(name, 0) - oldest.get(name, 0) for name in any_ | oldest}
-    assert more.pop("cmdstat_zcount") == 1
+    counted_by_both = limit > 1  # ties "oldest" ask, too: a claim of one score is read without it
+    assert more.pop("cmdstat_zcount") == (0 if counted_by_both else 1)
     assert 0 <= more.pop("cmdstat_zrevrange") <= 1, "what is left there is not read"
     assert 0 <= more.pop("cmdstat_zremrangebyrank") <= 1
     assert set(more.values()) <= {0}

@@ -11,7 +11,7 @@ MUTANTS = (
     _mutant("in-flight contents are not skipped", ("take", "if held and held[i] then", "if false then")),
     _mutant(
         "in-flight contents are not skipped, quick way",
-        ("take_fresh", "'NX', unpack(claims)", "unpack(claims)"),
+        ("into_prepare", "'NX', unpack(claims)", "unpack(claims)"),
     ),
     _mutant("two claims have one stamp", ("claim_slot", "now_ms <= clock.last then", "false then")),
     _mutant("a stamp is drawn twice", ("next_stamp", "clock.last + 1)", "clock.last)")),
@@ -35,13 +35,25 @@ MUTANTS = (
         ("take", "('%.0f', now_ms)", "('%.0f', now_ms + 1)"),
         ("take_fresh", "('%.0f', now_ms)", "('%.0f', now_ms + 1)"),
         ("take_fresh", "tonumber(peek[2]) <= now_ms", "tonumber(peek[2]) <= now_ms + 1"),
+        ("take_alike", "tonumber(score) > now_ms then", "tonumber(score) > now_ms + 1 then"),
     ),
     _mutant("retries are not counted", ("take", "math.ceil(score) - 1)", "math.ceil(score))")),
     _mutant("a rollback gets fresh retries", ("take_fresh", " <= max_retries then", " < 0 then")),
     _mutant(
+        "a rollback gets fresh retries among others of its score",
+        ("take_alike", "tonumber(score) <= max_retries or", "false or"),
+    ),
+    _mutant(
+        "what else is due waits behind messages of one score", ("take_alike", "if due > number then", "if false then")
+    ),
+    _mutant(
+        "messages of one score have any number of bytes",
+        ("take_alike", "if bytes > slot.room.left then", "if false then"),
+    ),
+    _mutant(
         "prepare is not written",
         ("take", "redis.call('ZADD', slot.prepare, unpack(claims))", ""),
-        ("take_fresh", "redis.call('ZADD', slot.prepare, 'NX', unpack(claims))", "size"),
+        ("into_prepare", "redis.call('ZADD', slot.prepare, 'NX', unpack(claims))", "size"),
     ),
     _mutant(
         "store is not trimmed",
@@ -49,6 +61,8 @@ MUTANTS = (
         ("take", "redis.call('ZREMRANGEBYRANK', slot.store, 0, #contents - 1)", ""),
         ("take_fresh", "redis.call('ZREMRANGEBYRANK', slot.store, -size, -1)", ""),
         ("take_fresh", "redis.call('ZREMRANGEBYRANK', slot.store, 0, size - 1)", ""),
+        ("take_alike", "redis.call('ZREMRANGEBYRANK', slot.store, -number, -1)", ""),
+        ("take_alike", "redis.call('ZREMRANGEBYRANK', slot.store, 0, number - 1)", ""),
     ),
     _mutant(
         "store is trimmed by rank although some were skipped",
@@ -140,7 +154,9 @@ MUTANTS = (
         "a message of the name that begins a skiplist is lost",
         ("begin_store", "if names[i] == LONG then", "if false then"),
     ),
-    _mutant("all members of the name that begins a skiplist are removed", ("take_fresh", "size, '0',", "size, fresh,")),
+    _mutant(
+        "all members of the name that begins a skiplist are removed", ("into_prepare", "size, '0',", "size, claims[1],")
+    ),
     # the dead
     _mutant(
         "an exhausted one dies beside its fresh copy",

@@ -112,7 +112,7 @@ PLANTS = (
     _lua(
         "what is in flight is claimed again",
         ("take", "if held and held[i] then", "if false then"),
-        ("take_fresh", "'NX', unpack(claims)", "unpack(claims)"),
+        ("into_prepare", "'NX', unpack(claims)", "unpack(claims)"),
     ),
     _lua("a late send folds into what is in flight", ("hold", "redis.call('HDEL', slot.body, unpack(moved))", "")),
     # streams

@@ -73,8 +73,8 @@ def scripts_under_test(kind: type[ScriptLibrary] = ScriptLibrary, /, **overrides
 
 @cache
 def scripts_with_fake_clock() -> ScriptLibrary:
-    """Return the scripts with a `read_clock` that reads `CLOCK_KEY`."""
-    return scripts_under_test(read_clock=READ_FAKE_CLOCK)
+    """Return the scripts with a `read_clock` that reads `CLOCK_KEY`, and in which few messages count as many."""
+    return scripts_under_test(read_clock=READ_FAKE_CLOCK, least_alike="local LEAST_ALIKE = 2\n")
 
 
 @dataclass(frozen=True)

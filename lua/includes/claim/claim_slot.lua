@@ -23,6 +23,7 @@
 -- @include slot_clock
 -- @include next_due
 -- @include take_fresh
+-- @include take_alike
 -- @include fits
 -- @include note_bound
 -- @include whole
@@ -77,7 +78,7 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
   at = at + 2 * tonumber(ARGV[at]) + 1
   if settle_only and slot.quiet then
     write_totals(slot.meta, totals)
-    return { whole(now_ms), whole(first_due), '0', '0', stale, {}, {}, unmatched, '0' }
+    return { whole(now_ms), whole(first_due), '0', '0', stale, {}, {}, unmatched, '0', '' }
   end
   slot.oldest = tonumber(redis.call('ZRANGE', slot.prepare, 0, 0, 'WITHSCORES')[2]) or false
   slot.unheld = not slot.oldest
@@ -109,16 +110,21 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
     -- @include next_stamp
     stamp = next_stamp(slot, clock, now_ms)
   end
-  local items, resume, searched = {}, 0, false
+  local items, resume, searched, alike = {}, 0, false, nil
   slot.retried = slot.held and redis.call('ZCARD', slot.retry) > 0
   if not paused and not more_outlived and has_room(slot) then
     local fresh, passed, ended
     if start == 0 then
       peek = slot.quiet and peek or nil -- else what it saw may have changed
-      fresh, passed, ended = take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries, totals, peek)
+      if peek and peek[4] then
+        fresh, alike, passed, ended = take_alike(slot, highest_first, limit, now_ms, stamp, max_retries, totals, peek)
+      end
+      if not fresh then
+        fresh, passed, ended = take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries, totals, peek)
+      end
     end
     items, searched = fresh or items, ended or false
-    local wanted, from = limit - #items / 2, passed or start
+    local wanted, from = alike and 0 or limit - #items / 2, passed or start
     if wanted > 0 and not ended and not (slot.cut and #items > 0) and has_room(slot) then
       -- @include take
       local others
@@ -164,5 +170,6 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
   if back > 0 and turn.limit <= 0 then
     hint(rules.publish, 'wake{' .. slot.store .. '}', '0')
   end
-  return { whole(now_ms), whole(due), whole(resume), whole(swept), stale, items, bodies, unmatched, whole(stamp) }
+  return { whole(now_ms), whole(due), whole(resume), whole(swept), stale, items, bodies, unmatched, whole(stamp),
+    alike or '' }
 end

@@ -1,5 +1,4 @@
--- The common case of `take`, at the server's lowest price: what is due was never rolled back. Since nothing in prepare
--- can have this stamp yet, one ZADD NX both claims and finds out whether something is in flight. Returns contents and
+-- The common case of `take`, at the server's lowest price: what is due was never rolled back. Returns contents and
 -- store scores, alternating, how many entries were passed over because they are in flight, and whether all that is due
 -- was seen; nothing at all, with nothing written, where the case is another. How large contents are shows only once
 -- they are read: so no more than `slot.piece` are read before it is known whether they fit. `peek`: the first two
@@ -10,7 +9,7 @@
 -- @include count
 -- @include fits
 -- @include read_page
--- @include skiplist
+-- @include into_prepare
 local function take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries, totals, peek)
   if limit == 0 then
     return nil
@@ -68,11 +67,7 @@ local function take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries
     claims[i] = fresh
     claims[i + 1] = page[i]
   end
-  local begun = begin_skiplist(slot.prepare, size, '0', string.format('%065.0f', stamp))
-  local items, taken = page, redis.call('ZADD', slot.prepare, 'NX', unpack(claims))
-  if begun then
-    end_skiplist(slot.prepare, '0')
-  end
+  local items, taken = page, into_prepare(slot, claims, size, stamp)
   local has_retries = not slot.quiet and redis.call('ZCARD', slot.retry) > 0
   if taken < size or has_retries then
     items = {}
@@ -80,13 +75,9 @@ local function take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries
     for i = 1, size do
       names[i] = page[2 * i - 1]
     end
-    local scores = redis.call('ZMSCORE', slot.prepare, unpack(names))
-    for i = 1, size do
-      if scores[i] == fresh then
-        mine[#mine + 1] = names[i]
-        items[#items + 1] = names[i]
-        items[#items + 1] = page[2 * i]
-      end
+    for n, i in ipairs(put_among(slot, names, fresh)) do
+      mine[n] = names[i]
+      items[2 * n - 1], items[2 * n] = names[i], page[2 * i]
     end
     if #mine > 0 then
       count(totals, 'merged', redis.call('ZREM', slot.retry, unpack(mine)))

@@ -107,6 +107,7 @@ def test_a_claims_reply() -> None:
         [None, b"1", None],
         [b"8"],
         b"1700000001002",
+        b"",
     ]
     assert parse(reply) == ClaimReply(
         1_700_000_000_999,
@@ -121,8 +122,10 @@ def test_a_claims_reply() -> None:
         ),
         (8,),
     )
-    without_bodies = parse([b"1000", b"0", b"0", b"0", [], [b"a", b"9007199254740991"], [], [], b"1000"])
+    without_bodies = parse([b"1000", b"0", b"0", b"0", [], [b"a", b"9007199254740991"], [], [], b"1000", b""])
     assert without_bodies.messages == (Claimed(b"a", 2**53 - 1, 1_000_016, None),)
+    of_one_score = parse([b"1000", b"0", b"0", b"0", [], [b"a", b"b"], [], [], b"1000", b"9007199254740991"])
+    assert of_one_score.messages == tuple(Claimed(content, 2**53 - 1, 1_000_016, None) for content in (b"a", b"b"))
 
 
 def test_acks_nacks_and_extends() -> None:
