@@ -686,6 +686,12 @@ def _spark_renew(place: Place) -> Call[Any]:
     return spark_calls.settle(place.topic, 0, DRIVER, 1, 0, "renew")
 
 
+@case("spark_forget", "a chunk")
+def _spark_forget(place: Place) -> Call[Any]:
+    run(place.client, _spark_read(place))
+    return spark_calls.forget(place.topic, 0, DRIVER, 1, 0)
+
+
 @case("spark_refuse", "a chunk")
 def _spark_refuse(place: Place) -> Call[Any]:
     names = run(place.client, _spark_read(place)).contents

@@ -27,10 +27,12 @@
 -- ARGV[12]  lease_ms     ms
 -- ARGV[13]  most_bytes   most bytes of contents and bodies that are claimed the first time, but for a single message
 -- ARGV[14]  bodies       '1': with bodies; '0': without
+-- ARGV[15]  epoch        of the owner; 0 without ZooKeeper
+-- ARGV[16]  ensemble     identity of its ZooKeeper ensemble
 -- Returns: { claimed the first time, left out now, buried now, { content, store score, ... }, { body or nil, ... } };
 --   the table of bodies is empty when no message of the batch has one, and without bodies
--- Errors: RMQ_FENCED stored_epoch; RMQ_DRIVER generation of a newer driver; RMQ_ACKED seq; RMQ_LOST number;
---   RMQ_COPIES number; nothing was written
+-- Errors: RMQ_FENCED stored_epoch epoch, RMQ_ENSEMBLE stored_ensemble; RMQ_DRIVER generation of a newer driver;
+--   RMQ_ACKED seq; RMQ_LOST number; RMQ_COPIES number; nothing was written
 -- Complexity: O(limit log N)
 -- Notes: safe to repeat. A driver that restarts reads its batch anew: what the chunk still holds is renewed, what a
 --   sweep put back is taken again, each at the price of a retry; what others have taken or settled is left to them.
@@ -39,6 +41,8 @@
 --   A batch that was begun anew too often is halved with each further replay: the first half stays, what does not goes
 --   back to store as it was, from where chunks of the batch that nobody has read yet do not claim it again: they stay
 --   empty. Of a batch that fails even so one message dies: the last one that was left.
+--   An owner's driver that has lost the slot reads nothing from it, and the chunk is forgotten: no ack shall take what
+--   its batch has not read. Where it has read the chunk before, and is strict, it is refused.
 -- @include write_totals
 -- @include read_clock
 -- @include check_fence
@@ -51,9 +55,11 @@
 -- @include take_fresh
 -- @include check_batch
 -- @include chunk_state
+-- @include write_state
 -- @include share_of
 -- @include replay_chunk
 -- @include refused_field
+-- @include forget_chunk
 
 -- How many of flat items have a copy of their body, and these copies.
 local function copies_of(slot, items)
@@ -79,7 +85,18 @@ local highest_first, max_retries, max_replays = ARGV[7] ~= 'low', tonumber(ARGV[
 local strict, keep_s, lease_ms, most_bytes = ARGV[10] == '1', ARGV[11], tonumber(ARGV[12]), tonumber(ARGV[13])
 
 local now_ms = read_clock()
-local refusal, _, paused, stored = check_fence(slot.meta, '0', '', true)
+local refusal, newer, paused, stored = check_fence(slot.meta, ARGV[15], ARGV[16], true)
+local _
+if refusal and ARGV[16] ~= '' and string.find(refusal.err, 'RMQ_FENCED', 1, true) then
+  local lost = read_chunk(slot.query, field)
+  local number = lost and #lost.items / 2 or 0
+  local late = check_batch(slot.query, generation, seq)
+  if late or strict and number > 0 and lost.generation == generation then
+    return late or refusal
+  end
+  forget_chunk(slot.query, slot.query_body, field, lost)
+  return { '0', whole(number), '0', {}, {} }
+end
 refusal = refusal or check_batch(slot.query, generation, seq)
 if refusal then
   return refusal
@@ -114,7 +131,7 @@ end
 
 local totals, clock = {}, read_slot_clock(stored[4], stored[5], now_ms, lease_ms)
 local stamp = next_stamp(slot, clock, now_ms)
-begin_write(slot)
+begin_write(slot, newer, ARGV[15], ARGV[16])
 slot.retried = slot.held and sizes.retry > 0
 if not chunk then
   local items, left = {}, max_retries
@@ -167,6 +184,9 @@ end
 local bodied, bodies = copies_of(slot, chunk.items)
 if chunk.generation ~= generation then
   chunk.generation, chunk.bodied = generation, bodied
+  if ARGV[16] ~= '' then
+    chunk.epoch, chunk.ensemble = ARGV[15], ARGV[16] -- a refusal of rows is checked against these
+  end
   redis.call('HSET', slot.query, 'generation', generation, field, cmsgpack.pack(chunk))
   write_state(slot.query, field, chunk.second, #chunk.items / 2, chunk.put_back, #chunk.items / 2)
   redis.call('EXPIRE', slot.query, keep_s)

@@ -12,10 +12,12 @@
 -- ARGV[8]  keep_s         seconds for which an unused record is kept
 -- ARGV[9..] contents      at most 1,000
 -- Returns: { noted, not of this chunk }
--- Errors: RMQ_FENCED stored_epoch; RMQ_DRIVER generation of a newer driver; RMQ_ACKED seq; nothing was written
+-- Errors: RMQ_FENCED stored_epoch epoch, RMQ_ENSEMBLE stored_ensemble; RMQ_DRIVER generation of a newer driver;
+--   RMQ_ACKED seq; nothing was written
 -- Complexity: O(n), n messages in the chunk
 -- Notes: safe to repeat: of several refusals of a content the last one counts. What an earlier driver has refused is
---   forgotten when a later one reads the chunk: its run of the batch decides anew.
+--   forgotten when a later one reads the chunk: its run of the batch decides anew. The owner is the one under whose
+--   epoch the chunk was read.
 -- @include whole
 -- @include check_fence
 -- @include contents_of
@@ -26,13 +28,13 @@ local meta, query = KEYS[1], KEYS[2]
 local generation, seq, field = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[2] .. ':' .. ARGV[3]
 local verb, delay_ms, error_type, error_message, keep_s = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7], ARGV[8]
 
-local refusal = check_fence(meta, '0', '', true)
+local list, ours = redis.call('HGET', query, field), {}
+local chunk = list and cmsgpack.unpack(list)
+local refusal = check_fence(meta, chunk and chunk.epoch or '0', chunk and chunk.ensemble or '', true)
 refusal = refusal or check_batch(query, generation, seq)
 if refusal then
   return refusal
 end
-local list, ours = redis.call('HGET', query, field), {}
-local chunk = list and cmsgpack.unpack(list)
 if chunk and chunk.generation == generation then
   for _, content in ipairs(contents_of(chunk.items)) do
     ours[content] = true

@@ -20,16 +20,19 @@
 -- ARGV[6]  lease_ms    ms
 -- ARGV[7]  keep_first  '1': a send that merges leaves the message as it is; else '0'
 -- ARGV[8]  max_retries 0 to 999
+-- ARGV[9]  epoch       of the owner; 0 without ZooKeeper
+-- ARGV[10] ensemble    identity of its ZooKeeper ensemble
 -- Returns: { acked or renewed, no longer ours, put back to store by the last replay, refused }; all 0 for a chunk that
 --   was never read or is acked already
--- Errors: RMQ_FENCED stored_epoch; RMQ_DRIVER generation of a newer driver; RMQ_ACKED seq where a later batch is acked;
---   nothing was written
+-- Errors: RMQ_FENCED stored_epoch epoch, RMQ_ENSEMBLE stored_ensemble; RMQ_DRIVER generation of a newer driver;
+--   RMQ_ACKED seq where a later batch is acked; nothing was written
 -- Complexity: O(n log N)
 -- Notes: safe to repeat. Compare-and-set on the claim scores: what others hold by now is left alone. An ack first
 --   leaves its mark, so that no late reader of the batch claims new messages in its name. An ack also takes what a
 --   sweep has put back since, as long as nothing else has come of it, see committed_elsewhere. A renewal finds what the
 --   chunk holds by the stamp of its claims, which no other claim of the slot has: it does not read the chunk's list.
 --   What the query has refused is not acked: it dies or waits for a retry. Where others hold it by now, it stays there.
+--   The mark alone is the query's own, and touches nothing of the slot: whoever owns it, a worker's driver may set it.
 -- @include count
 -- @include write_totals
 -- @include read_clock
@@ -42,6 +45,7 @@
 -- @include forget_unused
 -- @include check_driver
 -- @include chunk_state
+-- @include write_state
 -- @include held_in_chunk
 -- @include committed_elsewhere
 -- @include read_refused
@@ -55,7 +59,10 @@ local generation, seq, field = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[2] .. 
 local acking, keep_s, lease_ms, keep_first = ARGV[4] == 'ack', ARGV[5], tonumber(ARGV[6]), ARGV[7] == '1'
 
 local now_ms = read_clock()
-local refusal, _, _, stored = check_fence(slot.meta, '0', '', true)
+local refusal, newer, stored, _ = false, false, nil, nil
+if ARGV[3] ~= '-1' or ARGV[10] == '' then
+  refusal, newer, _, stored = check_fence(slot.meta, ARGV[9], ARGV[10], true)
+end
 local acked
 if not refusal then
   refusal, acked = check_driver(slot.query, generation)
@@ -80,7 +87,7 @@ end
 local stamp, number, put_back, held, lost = read_state(slot.query, field)
 local refused = acking and read_refused(slot.query, field)
 
-begin_write(slot)
+begin_write(slot, newer, ARGV[9], ARGV[10])
 if acking then
   redis.call('HSET', slot.query, 'generation', generation, 'acked', seq)
   redis.call('EXPIRE', slot.query, keep_s)

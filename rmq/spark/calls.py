@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
 from rmq._model.envelope import unwrap
+from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.scores import score_of
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import AnyPlace
@@ -46,7 +47,7 @@ REFUSALS = {
 """Errors of the scripts of queries."""
 
 _ENTER, _READ, _SETTLE = Bound("spark_enter"), Bound("spark_read", REFUSALS), Bound("spark_settle", REFUSALS)
-_SCAN = Bound("spark_scan")
+_SCAN, _FORGET = Bound("spark_scan"), Bound("spark_forget", REFUSALS)
 
 CHUNK = MAX_BATCH
 """Most messages in a chunk, the part of a batch that one call reads, acks or renews."""
@@ -88,6 +89,7 @@ class Reading:
         strict: Refuse where this driver lost messages of a chunk.
         chunk_bytes: Most bytes of contents and bodies that a chunk claims; a single message may have more.
         bodies: Whether Redis shall send the bodies.
+        owners: Slot -> who reads it as its owner; none without ZooKeeper.
     """
 
     driver: Driver
@@ -97,6 +99,7 @@ class Reading:
     strict: bool
     chunk_bytes: int = CLAIM_BYTES
     bodies: bool = True
+    owners: Mapping[int, Owner] = field(default_factory=dict[int, Owner])
 
 
 class Entered(NamedTuple):
@@ -250,6 +253,7 @@ def read(topic: Topic, reading: Reading, slot: int, chunk: int, limit: int, befo
         limit: Most messages in it.
         before: Most messages in the batch's chunks before it.
     """
+    owner = reading.owners.get(slot, NO_OWNER)
     args = _READ.args(
         generation=reading.driver.generation,
         seq=reading.seq,
@@ -265,6 +269,8 @@ def read(topic: Topic, reading: Reading, slot: int, chunk: int, limit: int, befo
         lease_ms=topic.lease_ms,
         most_bytes=reading.chunk_bytes,
         bodies=int(reading.bodies),
+        epoch=owner.epoch,
+        ensemble=owner.ensemble,
     )
 
     claim = Claim(reading.driver, reading.seq, chunk)
@@ -280,7 +286,13 @@ def read(topic: Topic, reading: Reading, slot: int, chunk: int, limit: int, befo
 
 
 def settle(
-    topic: Topic, slot: int, driver: Driver, seq: int, chunk: int, verb: Literal["ack", "renew"]
+    topic: Topic,
+    slot: int,
+    driver: Driver,
+    seq: int,
+    chunk: int,
+    verb: Literal["ack", "renew"],
+    owner: Owner = NO_OWNER,
 ) -> Call[Settled]:
     """Build the ack of a chunk, or the renewal of its leases; chunk -1: only note that the batch is acked."""
 
@@ -296,6 +308,15 @@ def settle(
         lease_ms=topic.lease_ms,
         keep_first=int(topic.type is TopicType.RANGE_MERGE),
         max_retries=topic.max_retries,
+        epoch=owner.epoch,
+        ensemble=owner.ensemble,
     )
     own = query_keys(topic.name, slot, driver.query)
     return _SETTLE.call(topic, slot, parse, args, query=own.query, query_body=own.body)
+
+
+def forget(topic: Topic, slot: int, driver: Driver, seq: int, chunk: int) -> Call[int]:
+    """Build what makes a query forget a chunk, without asking an owner; it returns how many messages that had."""
+    args = _FORGET.args(generation=driver.generation, seq=seq, chunk=chunk, keep_s=KEEP_S)
+    own = query_keys(topic.name, slot, driver.query)
+    return _FORGET.call(topic, slot, int, args, query=own.query, query_body=own.body)

@@ -32,6 +32,7 @@ SCRIPTS: dict[str, Callable[[Topic], Call[Any]]] = {
     "spark_enter": lambda topic: spark_calls.enter(topic, "q1"),
     "spark_read": lambda topic: spark_calls.read(topic, Reading(SECOND, 1, 10, 0, True), 0, 0, 10),
     "spark_scan": lambda topic: spark_calls.read_place(topic, 0, "dead", "scan", "0", 10),
+    "spark_forget": lambda topic: spark_calls.forget(topic, 0, SECOND, 1, 0),
     "spark_refuse": lambda topic: refuse_contents(topic, 0, Claim(SECOND, 1, 0), BURY, [b"a"]),
     "spark_settle": lambda topic: spark_calls.settle(topic, 0, SECOND, 1, 0, "ack"),
 }

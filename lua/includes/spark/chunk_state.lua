@@ -1,15 +1,8 @@
 -- What a chunk holds by now, in a field of its own beside its list: the stamp of its claims, how many messages it was
 -- given, how many its last replay put back, how many it held at its last renewal, and the stamps before under which it
 -- lost some. A renewal changes this field only, not the list.
--- @include whole
 local function state_field(field)
   return field .. ':held'
-end
-
--- `lost`: stamps as text, each with a blank before it.
-local function write_state(query, field, stamp, number, put_back, held, lost)
-  local state = table.concat({ whole(stamp), whole(number), whole(put_back or 0), whole(held) }, ' ')
-  redis.call('HSET', query, state_field(field), state .. (lost or ''))
 end
 
 -- The state, as `write_state` takes it; nothing where there is none: the release before writes none.
