@@ -4,23 +4,42 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Protocol
 
 from rmq._io.backend import Background
 from rmq._listening.kinship import Kinship
 from rmq._listening.pace import NORMAL, Pace
-from rmq._listening.runtime import FOLLOW_EVERY_S, ListenerRuntime, log
+from rmq._listening.runtime import FOLLOW_EVERY_S, log
 from rmq._model.topics import Topic
 from rmq._ownership import Coordinator
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, TopicMismatchError
 
 
+class SlotUser(Protocol):
+    """What uses the slots that a process owns: a listener at work, or the driver of a Spark query."""
+
+    @property
+    def place(self) -> str:
+        """Return the name under which it owns slots."""
+        ...
+
+    @property
+    def topic(self) -> Topic:
+        """Return the registered definition."""
+        ...
+
+    def refresh_ownership(self) -> None:
+        """Use exactly the slots that the process owns now, and hand over those that are asked back."""
+        ...
+
+
 class OwnershipFollower(Background):
-    """Keeps the runtimes of one process in line with what it owns.
+    """Keeps the users of slots of one process in line with what it owns.
 
     Args:
         coordinator: This process as a worker in ZooKeeper.
-        runtimes: Its listeners at work.
+        users: What uses its slots.
         connections: Where Redis is.
         drain_s: How long a slot that is asked back may wait for its running handler, in seconds.
         pace: How often it asks Redis.
@@ -31,7 +50,7 @@ class OwnershipFollower(Background):
     def __init__(
         self,
         coordinator: Coordinator,
-        runtimes: Sequence[ListenerRuntime],
+        users: Sequence[SlotUser],
         connections: Connections,
         drain_s: float,
         pace: Pace = NORMAL,
@@ -41,8 +60,8 @@ class OwnershipFollower(Background):
         coordinator.drain_within(drain_s)
         self._blocking = blocking
         self._coordinator = coordinator
-        self._runtimes = list(runtimes)
-        places = {runtime.listener.ownership_name for runtime in runtimes}
+        self._users = list(users)
+        places = {user.place for user in users}
         self._kinship = Kinship(connections, coordinator, places, pace.identify_s)
         self._changed = blocking.event()
         self._stop_requested = blocking.event()
@@ -61,7 +80,7 @@ class OwnershipFollower(Background):
             TopicMismatchError: A topic is registered there with another type or number of slots.
             InvalidValueError: Two listeners of one topic.
         """
-        for name, number in Counter(runtime.listener.ownership_name for runtime in self._runtimes).items():
+        for name, number in Counter(user.place for user in self._users).items():
             if number > 1:
                 raise InvalidValueError(
                     f"topic {name} has {number} listeners; with ZooKeeper each slot belongs to one thread, so give one "
@@ -73,8 +92,8 @@ class OwnershipFollower(Background):
         self._blocking.call(self._coordinator.start)
         try:
             self._kinship.refuse_strangers()
-            for runtime in self._runtimes:
-                self._enter(runtime.listener.ownership_name, runtime.listener.topic)
+            for user in self._users:
+                self._enter(user.place, user.topic)
         except BaseException:
             self._blocking.call(self._coordinator.stop, drain=False)
             raise
@@ -85,11 +104,11 @@ class OwnershipFollower(Background):
         """Follow every change until `stop`."""
         while not self._stop_requested.is_set():
             self._changed.clear()
-            for runtime in self._runtimes:
+            for user in self._users:
                 try:
-                    runtime.refresh_ownership()
+                    user.refresh_ownership()
                 except Exception:  # whatever it is, the next round comes
-                    log.exception("topic %s: following the ownership failed", runtime.listener.topic.name)
+                    log.exception("topic %s: following the ownership failed", user.topic.name)
             self._changed.wait(FOLLOW_EVERY_S)
 
     def leave(self, drain_s: float) -> None:

@@ -23,6 +23,7 @@ from rmq._model.observers import Observers
 from rmq._model.owner import Owner
 from rmq._model.reports import Sparing, reporter
 from rmq._model.times import monotonic_s
+from rmq._model.topics import Topic
 from rmq._model.workers import MOST_CONTENT, MOST_RUNNING
 from rmq._ownership import Coordinator
 from rmq._ownership.assignment import spread_slots
@@ -125,6 +126,16 @@ class ListenerRuntime:
         if not pool.shared and listener.adaptive is None:
             return None
         return pool.gate(listener.weight, listener.adaptive, listener.threads)
+
+    @property
+    def place(self) -> str:
+        """The name under which it owns slots."""
+        return self.listener.ownership_name
+
+    @property
+    def topic(self) -> Topic:
+        """The registered definition of its topic."""
+        return self.listener.topic
 
     def _slots(self) -> Collection[int]:
         """Return the slots to look after: those that this process owns, without ZooKeeper all."""

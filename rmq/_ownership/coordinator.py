@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import socket
 import threading
 from collections.abc import Callable, Generator, Mapping
@@ -23,13 +22,11 @@ from rmq._ownership.machine import WorkerMachine
 from rmq._ownership.member import Member
 from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Reply, Request
 from rmq._ownership.rounds import Rounds
-from rmq._ownership.values import DigestAuth, Ownership, SaslAuth, SlotKey, Tls
-from rmq.errors import CoordinationError, ForkedClientError, InvalidValueError, UnreadableDocumentError
+from rmq._ownership.values import DigestAuth, Ownership, SaslAuth, SlotKey, Tls, check, is_chroot, is_worker_name
+from rmq.errors import CoordinationError, ForkedClientError, UnreadableDocumentError
 
 T = TypeVar("T")
 _LOG = reporter("rmq.coordination")
-_NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._:-]{1,128}")
-_CHROOT = re.compile(r"(/(?!\.+(/|$))[A-Za-z0-9._-]+)+")
 DRAIN_S = 30.0
 """How long running handlers may finish, unless the client or the coordinator says otherwise."""
 
@@ -89,16 +86,15 @@ class Coordinator:
         from rmq._ownership.zookeeper import ZooKeeperClient  # with kazoo: only those with a ZooKeeper pay for it
 
         self.worker_id = worker_id or process_name()
-        named = bool(_NAME.fullmatch(self.worker_id))
-        _check(named, f"worker_id {self.worker_id!r} must be 1 to 128 of A-Z a-z 0-9 . _ : -")
-        _check(bool(_CHROOT.fullmatch(chroot)), f"chroot {chroot!r} must be like /rmq")
+        check(is_worker_name(self.worker_id), f"worker_id {self.worker_id!r} must be 1 to 128 of A-Z a-z 0-9 . _ : -")
+        check(is_chroot(chroot), f"chroot {chroot!r} must be like /rmq")
         known = type(weight) is int and 1 <= weight <= 1000
-        _check(known, f"weight is {weight!r}; it must be a whole number, 1 to 1000")
-        _check(session_timeout_s > 0, f"session_timeout_s is {session_timeout_s!r}; it must be above 0")
+        check(known, f"weight is {weight!r}; it must be a whole number, 1 to 1000")
+        check(session_timeout_s > 0, f"session_timeout_s is {session_timeout_s!r}; it must be above 0")
         drain_s = DRAIN_S if drain_timeout_s is None else drain_timeout_s
-        _check(drain_s >= 0, f"drain_timeout_s is {drain_s!r}; it must not be below 0")
+        check(drain_s >= 0, f"drain_timeout_s is {drain_s!r}; it must not be below 0")
         large = type(session_bytes) is int and session_bytes >= 1000
-        _check(large, f"session_bytes is {session_bytes!r}; it must be a whole number from 1000")
+        check(large, f"session_bytes is {session_bytes!r}; it must be a whole number from 1000")
         self.on_change = on_change
         self._pid = os.getpid()
         self._wake = self._blocking.event()
@@ -143,6 +139,12 @@ class Coordinator:
         """Return the slots to be drained: no new claims; `drained` once their last handler has ended."""
         self._check_process()
         return self._rounds.revoking()
+
+    def awaited(self, topic: str) -> frozenset[int]:
+        """Return the slots of a topic that are assigned to this worker, as far as it knows, and that it has not got."""
+        self._check_process()
+        with self._rounds.lock:
+            return frozenset(slot for place, slot in self._member.machine.awaited if place == topic)
 
     @property
     def leads(self) -> bool:
@@ -396,8 +398,3 @@ class Coordinator:
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise ForkedClientError("a ZooKeeper session does not survive a fork; make the Coordinator after it")
-
-
-def _check(good: bool, message: str) -> None:
-    if not good:
-        raise InvalidValueError(message)

@@ -204,6 +204,10 @@ class WorkerMachine:
         return frozenset(key for key, held in self._held.items() if held.revoked_s < inf and not held.releasing)
 
     @property
+    def awaited(self) -> frozenset[SlotKey]:
+        return frozenset(self._assigned - self._held.keys())
+
+    @property
     def held(self) -> frozenset[SlotKey]:
         return frozenset(self._held)
 

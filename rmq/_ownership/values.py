@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+
+from rmq.errors import InvalidValueError
 
 SlotKey = tuple[str, int]
 """A slot: its topic's name and its number."""
+
+_CHROOT = re.compile(r"(/(?!\.+(/|$))[A-Za-z0-9._-]+)+")
+
+
+_WORKER = re.compile(r"(?!\.+$)[A-Za-z0-9._:-]{1,128}")
+
+
+def check(good: bool, message: str) -> None:
+    """Raise `InvalidValueError` with a message, unless a value is good."""
+    if not good:
+        raise InvalidValueError(message)
+
+
+def is_worker_name(text: str) -> bool:
+    """Tell whether a text may be the name of a worker."""
+    return bool(_WORKER.fullmatch(text))
+
+
+def is_chroot(text: str) -> bool:
+    """Tell whether a text is a path below which nodes may lie."""
+    return bool(_CHROOT.fullmatch(text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,15 @@ _OF_SOURCES = frozenset(
     "min_messages max_messages max_delay_ms max_bytes min_partitions max_replays fail_on_lease_lost "
     "fail_on_data_loss".split()
 )
+_OF_OWNERS = frozenset("zookeeper zookeeper_chroot zookeeper_session_s worker_weight drain_s".split())
 _OF_GROUPS = ("group", "start")
 _OF_FRAMES = frozenset("topics topic_pattern columns".split())
-_OF_READS = frozenset({"queue", "last", "max_partitions", *_OF_GROUPS, *_OF_BATCH_READS, *_OF_SOURCES})
+_OF_READS = frozenset({"queue", "last", "max_partitions", *_OF_GROUPS, *_OF_BATCH_READS, *_OF_SOURCES, *_OF_OWNERS})
 _OF_STREAMS = frozenset("group start first last ranges states_of".split())
 _OF_QUEUES = frozenset("snapshot atomic_limit chunk_size".split())
-_NOT_OF_LOGS = frozenset(
-    "first ranges states_of pushdown max_replays fail_on_lease_lost min_messages max_delay_ms".split()
+_NOT_OF_LOGS = (
+    frozenset("first ranges states_of pushdown max_replays fail_on_lease_lost min_messages max_delay_ms".split())
+    | _OF_OWNERS
 )
 
 
@@ -60,7 +62,7 @@ def check_batch(options: Options) -> None:
         InvalidValueError: An option of the sinks, or of a query's group.
     """
     check_read(options)
-    for name in given(options, _OF_SOURCES):
+    for name in given(options, _OF_SOURCES | _OF_OWNERS):
         raise InvalidValueError(f"{name} is an option of readStream, and spark.read has no use for it: leave it out")
     if given(options, _OF_GROUPS):
         raise InvalidValueError(

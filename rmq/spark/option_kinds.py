@@ -14,6 +14,7 @@ from rmq._model.entries import checked_group, is_id
 from rmq._model.entries import position as id_of
 from rmq._model.times import DURATION_RULE, parse_duration_ms
 from rmq._model.topics import TopicType, is_name
+from rmq._ownership.values import is_chroot
 from rmq.errors import InvalidValueError
 
 MAX_RATE = 1_000_000
@@ -136,12 +137,19 @@ def merge(text: str, name: str) -> str:
     return choice("partition", "none")(text, name)
 
 
-def no_zookeeper(_text: str, name: str) -> None:
-    """Refuse it."""
-    raise InvalidValueError(
-        f"format rmq takes no {name}: Spark takes part in no ownership; leave the option out, and read a stream from a "
-        "topic that has no owners"
-    )
+def hosts(text: str, name: str) -> str:
+    """Servers of ZooKeeper."""
+    server = r"[A-Za-z0-9._-]+:[0-9]{1,5}"
+    if not re.fullmatch(rf"{server}(,{server})*", text):
+        raise _wrong(name, text, "it must be servers as host:port, separated by commas: zk1:2181,zk2:2181")
+    return text
+
+
+def chroot(text: str, name: str) -> str:
+    """A path of ZooKeeper."""
+    if not is_chroot(text):
+        raise _wrong(name, text, "it must be a path like /rmq")
+    return text
 
 
 def no_lease(_text: str, name: str) -> None:

@@ -39,6 +39,9 @@ _OF_KAFKA = {
 }
 """Options of Spark's Kafka connector, and ours in their place; docs/coming-from/spark-kafka.md has all."""
 
+_OF_WORKERS = ("zookeeperChroot", "zookeeperSessionSeconds", "workerWeight", "drainSeconds")
+"""Options of a query that owns slots."""
+
 _PATHS = frozenset(("path", "paths"))
 """What `load`, `save` and `start` make of an argument."""
 
@@ -62,7 +65,15 @@ class Options:
     """All options; which of them count depends on what is read or written."""
 
     url: str = _option("url", kinds.text, "", "Address of Redis; by default `RMQ_URL` of the driver.")
-    zookeeper: None = _option("zookeeper", kinds.no_zookeeper, None, "Refused.")
+    zookeeper: str | None = _option("zookeeper", kinds.hosts, None, "Servers of ZooKeeper: a query owns slots.")
+    zookeeper_chroot: str = _option("zookeeperChroot", kinds.chroot, "/rmq", "Path below which RMQ's nodes lie.")
+    zookeeper_session_s: int = _option(
+        "zookeeperSessionSeconds", kinds.seconds(1, 3_600), 10, "How long ZooKeeper waits for a silent driver."
+    )
+    worker_weight: int = _option("workerWeight", kinds.whole(1, 1_000), 1, "Its share of the slots against others'.")
+    drain_s: int = _option(
+        "drainSeconds", kinds.seconds(1, 86_400), 600, "How long a slot waits for the batch that has it."
+    )
     topic: str | None = _option("topic", kinds.topic, None, "Topic name; beats the column `topic` of a sink.")
     topics: tuple[str, ...] | None = _option("topics", kinds.topics, None, "Several topics of a read.")
     topic_pattern: str | None = _option("topicPattern", kinds.pattern, None, "Topics of a read by their names.")
@@ -242,6 +253,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
     parsed = Options(**values)
     parse_durability(parsed.durability, parsed.replicas)
     _check_pairs(parsed)
+    _check_worker(parsed)
     _check_bounds(parsed)
     return parsed
 
@@ -278,6 +290,14 @@ def _check_pairs(parsed: Options) -> None:
         raise InvalidValueError("txnAppId cannot be combined with once, or with idempotent=false")
     if parsed.max_delay_ms is not None and parsed.min_messages == 1:
         raise InvalidValueError("maxTriggerDelay says how long a batch waits for minMessagesPerTrigger: give both")
+
+
+def _check_worker(parsed: Options) -> None:
+    """Refuse options of a worker where no ZooKeeper is named, with `InvalidValueError`."""
+    options = [_OPTIONS[name.lower()] for name in _OF_WORKERS]
+    given = [option.metadata["name"] for option in options if getattr(parsed, option.name) != option.default]
+    if parsed.zookeeper is None and given:
+        raise InvalidValueError(f"{', '.join(given)} without zookeeper: give its servers, as zk1:2181,zk2:2181")
 
 
 def _check_bounds(parsed: Options) -> None:

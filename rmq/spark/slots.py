@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Literal, NamedTuple, TypeVar
 
+from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.topics import Topic, TopicType
 from rmq._scripts import claiming
 from rmq._slots.registry import Registry
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq._transport.dispatch import CONNECT_PATIENCE_S
-from rmq.errors import InvalidValueError, RedisUnavailableError
+from rmq.errors import FencedError, InvalidValueError, RedisUnavailableError
 from rmq.spark import calls as spark_calls
 from rmq.spark.calls import Driver
 
@@ -52,12 +53,27 @@ class SettledBatch(NamedTuple):
         lost: How many others have taken.
         put_back: Slot -> messages that the last replay has put back.
         refused: How many the query has refused.
+        done: Slot -> how many were acked or renewed.
+        fenced: Slots that newer owners have.
     """
 
     found: dict[int, int]
     lost: int
     put_back: dict[int, int]
-    refused: int = 0
+    refused: int
+    done: dict[int, int]
+    fenced: frozenset[int] = frozenset()
+
+    def then(self, other: SettledBatch) -> SettledBatch:
+        """Return this with what has come of the fenced slots in a second try."""
+        return SettledBatch(
+            self.found | other.found,
+            self.lost + other.lost,
+            self.put_back | other.put_back,
+            self.refused + other.refused,
+            self.done | other.done,
+            self.fenced - other.found.keys() | other.fenced,
+        )
 
 
 class QuerySlots:
@@ -73,35 +89,64 @@ class QuerySlots:
         self._connections, self._topic, self._pause = connections, topic, pause
 
     def settle(
-        self, driver: Driver, seq: int, chunks: Iterable[tuple[int, int]], verb: Literal["ack", "renew"]
+        self,
+        driver: Driver,
+        seq: int,
+        chunks: Iterable[tuple[int, int]],
+        verb: Literal["ack", "renew"],
+        owners: Mapping[int, Owner] | None = None,
     ) -> SettledBatch:
         """Ack, or renew, (slot, chunk) parts of a batch. Safe to repeat.
 
+        Args:
+            driver: The query's driver.
+            seq: Number of the batch.
+            chunks: The parts.
+            verb: What to do.
+            owners: Who owns each of their slots; by default all that has an owner is an error.
+
         Raises:
-            RmqError: The first that a part met; the others are done.
+            RmqError: The first that a part met; the others are done. With `owners` a slot of a newer owner is none.
         """
-        parts = (spark_calls.settle(self._topic, slot, driver, seq, chunk, verb) for slot, chunk in chunks)
+        known, fenced = owners or {}, None if owners is None else set[int]()
+        parts = (
+            spark_calls.settle(self._topic, slot, driver, seq, chunk, verb, known.get(slot, NO_OWNER))
+            for slot, chunk in chunks
+        )
         lost = refused = 0
-        found, put_back = dict[int, int](), dict[int, int]()
-        for call, settled in self._each(parts, PIECE):
+        found, put_back, done = dict[int, int](), dict[int, int](), dict[int, int]()
+        for call, settled in self._each(parts, PIECE, fenced):
             lost += settled.lost
             refused += settled.refused
             found[call.slot] = found.get(call.slot, 0) + sum(settled)
+            done[call.slot] = done.get(call.slot, 0) + settled.done
             if settled.put_back:
                 put_back[call.slot] = put_back.get(call.slot, 0) + settled.put_back
-        return SettledBatch(found, lost, put_back, refused)
+        return SettledBatch(found, lost, put_back, refused, done, frozenset(fenced or ()))
 
-    def tidy(self) -> None:
-        """Sweep what nobody holds any more in all slots, and refuse those that have owners.
+    def tidy(self, owners: Mapping[int, Owner] | None = None) -> frozenset[int]:
+        """Sweep what nobody holds any more in all slots, or in those of these owners.
+
+        Returns:
+            The slots that newer owners have.
 
         Raises:
-            FencedError: A slot has an owner through ZooKeeper.
+            FencedError: Without `owners`: a slot has an owner through ZooKeeper.
         """
-        for _ in self._each((claiming.claim(self._topic, slot, 0) for slot in range(self._topic.slots)), WINDOW):
+        swept = dict.fromkeys(range(self._topic.slots), NO_OWNER) if owners is None else owners
+        fenced = None if owners is None else set[int]()
+        parts = (claiming.claim(self._topic, slot, 0, owner=owner) for slot, owner in swept.items())
+        for _ in self._each(parts, WINDOW, fenced):
             pass
+        return frozenset(fenced or ())
 
-    def _each(self, parts: Iterable[Call[T]], window: int) -> Iterator[tuple[Call[T], T]]:
-        """Carry out calls piece by piece, those for a server that does not answer after all others."""
+    def _each(
+        self, parts: Iterable[Call[T]], window: int, fenced: set[int] | None = None
+    ) -> Iterator[tuple[Call[T], T]]:
+        """Carry out calls piece by piece, those for a server that does not answer after all others.
+
+        Slots of newer owners go into `fenced`; without it they are errors.
+        """
         errors: list[Exception] = []
         later: list[Call[T]] = []
         for calls in (parts, later):
@@ -118,6 +163,8 @@ class QuerySlots:
                 for call, result in zip(piece, self._connections.run_many(piece, patience_s), strict=True):
                     if isinstance(result, RedisUnavailableError) and call.repeatable and not again:
                         later.append(call)
+                    elif fenced is not None and isinstance(result, FencedError):
+                        fenced.add(call.slot)
                     elif isinstance(result, Exception):
                         errors.append(result)
                     else:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
 
 LIMIT_S = 150
 NUMBER = 100
-REFUSED = "has workers under ZooKeeper"
+REFUSED = "has workers under ZooKeeper, and this query names none: give it their servers as option zookeeper"
 numbers = count(1)
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 from rmq._admin.inspection import Inspection
+from rmq._model.owner import Owner
 from rmq._model.times import monotonic_s
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
@@ -22,11 +25,12 @@ from rmq.errors import (
 )
 from rmq.spark.calls import Driver, enter
 from rmq.spark.options import TRIGGER_DELAY_MS, Options
-from rmq.spark.slots import PIECE, QuerySlots, queue_topic
+from rmq.spark.slots import PIECE, QuerySlots, SettledBatch, queue_topic
 from rmq.spark.source.batches import Batch, share
 from rmq.spark.source.commits import CommitReceiver
 from rmq.spark.source.figures import QueryFigures, Reporter
 from rmq.spark.source.gathering import Gathering
+from rmq.spark.source.owning import MARKING, OwnedSlots
 from rmq.spark.source.waiting import IDLE_S, Waiting
 
 log = logging.getLogger("rmq.spark")
@@ -36,6 +40,14 @@ RENEW_DEADLINE_S = 1.0
 
 NO_CHUNK = ((0, -1),)
 """On slot 0 a query keeps the mark of its last acked batch, whether or not the batch had messages there."""
+
+
+class Opened(NamedTuple):
+    """A batch as it is read: without slots that others own; `owners` are empty where the query owns no slots."""
+
+    driver: Driver
+    batch: Batch
+    owners: Mapping[int, Owner]
 
 
 class QueryDriver:
@@ -49,7 +61,8 @@ class QueryDriver:
     """
 
     def __init__(self, options: Options) -> None:
-        self._url = options.url
+        self._options, self._url = options, options.url
+        self._owning: OwnedSlots | None = None
         self._connections, name = options.connections(), options.needed_topic()
         with ExitStack() as undo:
             undo.callback(self._connections.close)  # nobody has this driver to close it
@@ -82,6 +95,19 @@ class QueryDriver:
         self.figures = QueryFigures(self.topic)
         self._reporter: Reporter | None = None
 
+    def join(self, query: str) -> None:
+        """Take part as a worker, where the options name a ZooKeeper; the first time, wait for its share of the slots.
+
+        Raises:
+            CoordinationError: ZooKeeper does not answer, or workers of another Redis consume the topic there.
+            TopicMismatchError: The topic is registered there with another type or number of slots.
+        """
+        if self._options.zookeeper is None or self._owning is not None:
+            return
+        owning = OwnedSlots(self._options, self._connections, self.topic, query)
+        owning.start()
+        self._owning, self._waiting.slots = owning, owning.owned
+
     def begin(self, batch: Batch, *, known: bool) -> Driver:
         """Return what names this driver to Redis; the first time, shut out the query's earlier drivers.
 
@@ -91,6 +117,7 @@ class QueryDriver:
         """
         if self._driver is not None and self._driver.query == batch.query:
             return self._driver
+        self.join(batch.query)
         entered = self._connections.run(enter(self.topic, batch.query, needed=known and self._fail_on_data_loss))
         if known and not entered.known:
             text = (
@@ -119,13 +146,14 @@ class QueryDriver:
             self._ack(batch)
 
     def _ack(self, batch: Batch) -> None:
+        self.join(batch.query)
         if batch.seq == 0 or batch.seq == self._settled == self._acked:
             return
         driver = self.begin(batch, known=True)
         # slot 0 has the mark before all of the batch is acked: an earlier driver may have ended in between
         if self._settled < batch.seq and self._acked <= batch.seq:
             try:
-                settled = self._slots.settle(driver, batch.seq, batch.chunks(), "ack")
+                settled = self._settle(self._slots, driver, batch, "ack")
             except FencedError as error:
                 raise self._owned(error) from error
             if settled.lost:
@@ -141,8 +169,10 @@ class QueryDriver:
                     self._target[slot] = self._target.get(slot, 0) + missing
             self.figures.settled(batch.seq, settled)
             self._suspect(batch, settled.put_back)
-        self._slots.settle(driver, batch.seq, NO_CHUNK, "ack")
+        self._slots.settle(driver, batch.seq, NO_CHUNK, "ack", None if self._owning is None else {0: MARKING})
         self._acked = self._settled = batch.seq
+        if self._owning is not None:
+            self._owning.release()
         with self._lock:  # only now: until it is acked, the leases of what is left must not run out
             if self._open is not None and self._open.seq <= batch.seq:
                 self._open = None
@@ -187,6 +217,9 @@ class QueryDriver:
         Raises:
             FencedError: The topic has owners: workers under ZooKeeper.
         """
+        if self._owning is not None and self._owning.changed.is_set():
+            self._owning.changed.clear()
+            self._waiting.stir()
         if self._target is None and not self._waiting.is_over(patience_s):
             return {}
         with self.figures.time.counted():
@@ -194,7 +227,10 @@ class QueryDriver:
         if self._target is not None:
             return {slot: min(number, self._target.get(slot, 0)) for slot, number in due.items()}
         if not any(due.values()):
-            self._waiting.rest()
+            if self._owning is not None and self._owning.awaits_leases:
+                self.sleep(patience_s)
+            else:
+                self._waiting.rest()
         return due
 
     def sleep(self, seconds: float) -> None:
@@ -207,6 +243,8 @@ class QueryDriver:
         if not quotas:
             self._suspects = {}  # none, or others have taken them
             quotas = share(due, limit)
+        if self._owning is not None and quotas:
+            quotas = self._owning.keep(quotas)
         if self._target is not None:
             self._target = {slot: left - quotas.get(slot, 0) for slot, left in self._target.items()}
         for name in ("behind", "backlog"):
@@ -216,7 +254,9 @@ class QueryDriver:
         return quotas
 
     def _swept(self) -> dict[int, int]:
-        """Sweep all slots, and return what is due in each."""
+        """Sweep all slots, or those that this driver owns, and return what is due in each."""
+        if self._owning is not None:
+            return self._due(self._owning.ready(self._slots, self._driver))
         try:
             self._slots.tidy()
         except FencedError as error:
@@ -238,7 +278,7 @@ class QueryDriver:
         """
         self._target = self._swept()
 
-    def open(self, batch: Batch) -> Driver:
+    def open(self, batch: Batch) -> Opened:
         """Keep the leases of a batch from now on.
 
         Raises:
@@ -251,6 +291,9 @@ class QueryDriver:
                 f"{self._acked}: this checkpoint is an old copy",
                 topic=self.topic.name,
             )
+        owners: Mapping[int, Owner] = {}
+        if self._owning is not None:
+            owners = self._owning.kept(batch, self._slots, driver)
         with self._lock:
             if self.figures.opened(batch.seq):
                 self.figures.kept(monotonic_s())
@@ -260,13 +303,18 @@ class QueryDriver:
                 self._keeper.start()
             if self._commits is None:
                 self._commits = CommitReceiver(batch.query, self._committed)
-        return driver
+        if self._owning is not None:
+            quotas = {slot: quota for slot, quota in batch.quotas.items() if slot in owners}
+            batch = replace(batch, quotas=quotas)
+        return Opened(driver, batch, owners)
 
     def close(self) -> None:
         """Stop renewing. What is claimed stays claimed: its lease, or the next driver, settles it."""
         self._stopping.set()
         if self._commits is not None:
             self._commits.close()
+        if self._owning is not None:
+            self._owning.close()
         self._waiting.close()
         if self._reporter is not None:
             self._reporter.close()
@@ -288,17 +336,27 @@ class QueryDriver:
 
     def _owned(self, error: FencedError) -> FencedError:
         return FencedError(
-            f"topic {self.topic.name} has workers under ZooKeeper, and Spark takes part in no ownership: stop them "
-            f"and move the topic away with `rmq adopt {self.topic.name} --no-zookeeper`, or feed Spark from a "
-            "topic of its own",
+            f"topic {self.topic.name} has workers under ZooKeeper, and this query names none: give it their servers as "
+            "option zookeeper, so that it takes part as a worker; or stop them, and move the topic away with "
+            f"`rmq adopt {self.topic.name} --no-zookeeper`",
             topic=self.topic.name,
             slot=error.slot,
         )
 
-    def _due(self) -> dict[int, int]:
-        stats = self._inspection.stats()
-        self.figures.behind = {"behind": stats.due_now, "backlog": stats.backlog, "in_flight": stats.in_flight}
-        return {slot.slot: 0 if slot.paused else slot.due_now for slot in stats.slots}
+    def _due(self, slots: Collection[int] | None = None) -> dict[int, int]:
+        """Return what is due in each slot, or in each of some."""
+        mine = [each for each in self._inspection.stats().slots if slots is None or each.slot in slots]
+        self.figures.behind = {
+            "behind": sum(each.due_now for each in mine),
+            "backlog": sum(each.backlog for each in mine),
+            "in_flight": sum(each.in_flight for each in mine),
+        }
+        return {each.slot: 0 if each.paused else each.due_now for each in mine}
+
+    def _settle(self, slots: QuerySlots, driver: Driver, batch: Batch, verb: Literal["ack", "renew"]) -> SettledBatch:
+        if self._owning is not None:
+            return self._owning.settle(slots, driver, batch, verb)
+        return slots.settle(driver, batch.seq, batch.chunks(), verb)
 
     def _keep(self) -> None:
         every_s = self.topic.lease_s / 3
@@ -326,7 +384,7 @@ class QueryDriver:
         self._breath_s = self.topic.lease_s / 6 / (len(chunks) / PIECE + 1)
         began_s = monotonic_s()
         try:
-            lost = self._renewals.settle(driver, batch.seq, chunks, "renew").lost
+            lost = self._settle(self._renewals, driver, batch, "renew").lost
             with self._lock:
                 if self._open is batch:
                     self.figures.kept(began_s)

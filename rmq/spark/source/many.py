@@ -62,6 +62,7 @@ class ManyStreamReader(RmqStreamReader):
         super().__init__(schema, for_one(options, names[0]))
         self._given, self._names = options, list(names)
         self._drivers: dict[str, QueryDriver] = {}
+        self._new: dict[str, Batch] = {}
         self._find_s = monotonic_s() + FIND_S
         self._frozen = False
         self._gathering: Gathering | None = None
@@ -78,12 +79,16 @@ class ManyStreamReader(RmqStreamReader):
             if driver is not None:
                 driver.ack(batch)
         self._find()
+        for name in self._names:
+            if name not in last:
+                self._new.setdefault(name, Batch(uuid.uuid4().hex))
+                self._driver_of(name).join(self._new[name].query)
         quotas = self._plan(limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         if not quotas:
             return dict(start)
         following = {name: batch for name, batch in last.items() if name in self._names}
         for name, taken in quotas.items():
-            batch = last.get(name) or Batch(uuid.uuid4().hex)
+            batch = last.get(name) or self._new[name]
             following[name] = batch.next(taken, wary=self._drivers[name].wary)
         return to_offset(following)
 

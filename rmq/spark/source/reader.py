@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import ceil
 from typing import Any, cast
@@ -94,9 +94,12 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _parts(self, query: QueryDriver, batch: Batch, part: float = 1.0) -> list[InputPartition]:
         """Begin a batch, and return its tasks; `part`: how much of all the query's tasks and bytes it gets."""
-        driver = query.open(batch)
+        driver, batch, owners = query.open(batch)
         fewest, most = self._options.task_numbers
-        cuts = cut(batch, ceil(fewest * part), max(1, int(most * part)))
+        fewest = ceil(fewest * part)
+        if owners:  # one task for all of a slot: its messages run one after the other
+            fewest = min(fewest, len(batch.quotas))
+        cuts = cut(batch, fewest, max(1, int(most * part)))
         given = self._options.max_replays
         given = default_replays(query.topic.max_retries) if given is None else given
         replays = 0 if batch.wary else given
@@ -105,7 +108,13 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         strict = self._options.fail_on_lease_lost
         bodies = parts_of(query.topic, self._schema.names).bodies
         reading = Reading(driver, batch.seq, batch.size, replays, strict, share, bodies)
-        return [BatchPartition(query.topic, reading, parts) for parts in cuts]
+        if not owners:
+            return [BatchPartition(query.topic, reading, parts) for parts in cuts]
+        own = [{slot: owners[slot] for slot, *_ in parts} for parts in cuts]
+        return [
+            BatchPartition(query.topic, replace(reading, owners=mine), parts)
+            for mine, parts in zip(own, cuts, strict=True)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Claim, or claim again, one part of a batch, a chunk at a time."""

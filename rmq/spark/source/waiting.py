@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from math import inf
 
@@ -47,10 +47,14 @@ class Waiting:
         connections: Where the topic is.
         topic: The registered definition.
         look: Builds the question when each of some slots has something to do; by default for what is in store.
+
+    Attributes:
+        slots: Returns the slots that count; by default all.
     """
 
     def __init__(self, connections: Connections, topic: Topic, look: Look | None = None) -> None:
-        self._connections, self._topic = connections, topic
+        self._connections = connections
+        self.slots: Callable[[], Collection[int]] = lambda: range(topic.slots)
         self._look_call = look or partial(claiming.look, topic)
         self._hints = HintReader(connections, topic.name, range(topic.slots))
         self._resting = False
@@ -65,8 +69,9 @@ class Waiting:
         now_s = monotonic_s()
         self._resting, self._end_s = True, now_s + REST_S
         try:
+            self._due_s.clear()
             self._note(self._hints.read(0).due)
-            self._look(range(self._topic.slots))
+            self._look(self.slots())
         except RmqError:  # the next plan says so
             self._resting = False
             return
@@ -74,6 +79,10 @@ class Waiting:
         for slot in due & self._in_vain:
             self._due_s[slot] = now_s + AGAIN_S
         self._in_vain = due
+
+    def stir(self) -> None:
+        """Note that something has changed: the next wait is over at once."""
+        self._resting = False
 
     def is_over(self, timeout_s: float) -> bool:
         """Wait up to `timeout_s` for something that may be due; at once where nothing says that nothing is.
@@ -107,27 +116,31 @@ class Waiting:
         hints = self._hints.read(timeout_s)
         self._note(hints.due)
         if hints.missed:
-            self._look(range(self._topic.slots))
+            self._look(self.slots())
         elif not self._hints.connected:
             self._connections.blocking.sleep(timeout_s)
 
     def _note(self, due: tuple[tuple[int, int], ...]) -> None:
+        counted = self.slots()
         for slot, due_ms in due:
+            if slot not in counted:
+                continue
             due_s = due_ms / 1_000 - self._ahead_s if due_ms else 0.0
             self._due_s[slot] = min(due_s, self._due_s.get(slot, inf))
             self._in_vain.discard(slot)
 
-    def _turn(self) -> range | list[int]:
-        slots = self._topic.slots
-        if not self._hints.connected:
-            return range(slots)
-        size = min(slots, max(LOOK_SLOTS, -(-slots // ROUND_S)))
-        first, self._next = self._next, (self._next + size) % slots
-        return [slot % slots for slot in range(first, first + size)]
+    def _turn(self) -> Collection[int]:
+        slots = sorted(self.slots())
+        number = len(slots)
+        if not self._hints.connected or not number:
+            return slots
+        size = min(number, max(LOOK_SLOTS, -(-number // ROUND_S)))
+        first, self._next = self._next % number, (self._next + size) % number
+        return [slots[place % number] for place in range(first, first + size)]
 
-    def _look(self, slots: range | list[int]) -> None:
+    def _look(self, looked_at: Collection[int]) -> None:
         self._look_s = monotonic_s() + LOOK_EVERY_S
-        size = 1 if self._connections.apart else MOST_SLOTS
+        slots, size = list(looked_at), 1 if self._connections.apart else MOST_SLOTS
         parts = [slots[first : first + size] for first in range(0, len(slots), size)]
         answers = self._connections.run_many([self._look_call(part) for part in parts], PATIENCE_S)
         asked_s = monotonic_s()

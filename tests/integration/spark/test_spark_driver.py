@@ -55,9 +55,9 @@ class Query:
         return sum(quotas.values())
 
     def read(self) -> list[str]:
-        driver = self.driver.open(self.batch)
-        reading = Reading(driver, self.batch.seq, self.batch.size, 3, True)
-        calls = [read(self.topic, reading, *part) for part in self.batch.parts()]
+        driver, batch, owners = self.driver.open(self.batch)
+        reading = Reading(driver, batch.seq, batch.size, 3, True, owners=owners)
+        calls = [read(self.topic, reading, *part) for part in batch.parts()]
         return sorted(content.decode() for call in calls for content in self._connections.run(call).contents)
 
     def close(self) -> None:

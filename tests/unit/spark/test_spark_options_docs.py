@@ -9,7 +9,7 @@ from rmq.spark.options import OPTION_NAMES
 
 GUIDE = Path(__file__).parents[3] / "docs/guide"
 PAGES = "\n".join(page.read_text("utf-8") for page in sorted(GUIDE.glob("spark*.md")))
-REFUSED = {"zookeeper", "leaseSeconds"}
+REFUSED = {"leaseSeconds"}
 
 
 def options_in_tables() -> set[str]:

@@ -42,27 +42,32 @@ def settle(servers: Servers, chunks: int = 1, pause: Callable[[], bool] | None =
     return QuerySlots(cast("Connections", servers), TOPIC, pause).settle(DRIVER, 1, parts, "ack")
 
 
+def all_done(chunks: int) -> SettledBatch:
+    each = dict.fromkeys(range(TOPIC.slots), chunks)
+    return SettledBatch(each, 0, {}, 0, each)
+
+
 def test_a_batch_is_settled_in_small_pieces_with_a_pause_behind_each() -> None:
     servers, pauses = Servers(failures=0), count()
-    assert settle(servers, 3, lambda: next(pauses) < 0) == SettledBatch(dict.fromkeys(range(4), 3), 0, {})
+    assert settle(servers, 3, lambda: next(pauses) < 0) == all_done(3)
     assert [slots for slots, _ in servers.seen] == [[0, 1, 2, 3]] * 3
     assert next(pauses) == 3
 
 
 def test_a_pause_ends_what_it_belongs_to() -> None:
     servers = Servers(failures=0)
-    assert settle(servers, 3, lambda: True) == SettledBatch(dict.fromkeys(range(4), 1), 0, {})
+    assert settle(servers, 3, lambda: True) == all_done(1)
 
 
 def test_servers_that_are_down_get_the_whole_deadline_after_all_others() -> None:
     servers = Servers(failures=1)
-    assert settle(servers) == SettledBatch(dict.fromkeys(range(4), 1), 0, {})
+    assert settle(servers) == all_done(1)
     assert servers.seen == [([0, 1, 2, 3], CONNECT_PATIENCE_S), ([2, 3], None)]
 
 
 def test_of_servers_that_are_known_to_be_down_all_is_asked_at_once_at_the_end() -> None:
     servers = Servers(failures=0, silent=True)
-    assert settle(servers, 2) == SettledBatch(dict.fromkeys(range(4), 2), 0, {})
+    assert settle(servers, 2) == all_done(2)
     assert servers.seen == [([0, 1], CONNECT_PATIENCE_S), ([0, 1], CONNECT_PATIENCE_S), ([2, 3, 2, 3], None)]
 
 

@@ -104,7 +104,6 @@ def test_a_write_to_a_wrong_address_ends_soon(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"zookeeper": "zk1:2181"}, "takes no zookeeper"),
         ({"leaseSeconds": "5"}, "takes no leaseSeconds"),
         ({"queue": "dead"}, "drains the backlog"),
     ],
