@@ -3,9 +3,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Arguments of pytest in `make test`; many tests wait, so three workers keep two cores busy. Each begins with a run of
+# Arguments of pytest in `make test`; many tests wait, so four workers keep two cores busy. Each begins with a run of
 # neighbours, so that few start a Spark or a ZooKeeper of their own, and takes from the others when it is done.
-PYTEST_FLAGS ?= -n 3 --dist worksteal
+PYTEST_FLAGS ?= -n 4 --dist worksteal
 # What `make test-redis` runs: the tests that depend on the server. Ownership does not, and a local cluster finds its own.
 REDIS_TESTS ?= tests/lua tests/integration --ignore=tests/integration/_ownership \
 	--ignore=tests/integration/_processes/test_compose.py
@@ -167,7 +167,7 @@ layers: $(DEV)
 	$(BIN)/lint-imports
 
 headers: $(DEV)
-	$(BIN)/python -m pytest --quiet tests/unit/_scripts/test_lua_headers.py
+	$(BIN)/python -m pytest --quiet -p no:cacheprovider tests/unit/_scripts/test_lua_headers.py
 
 format: $(DEV)  ## Format the code, sort imports and mend what ruff can mend
 	$(BIN)/ruff check --fix .

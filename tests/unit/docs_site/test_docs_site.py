@@ -104,4 +104,4 @@ def test_a_site_without_faults_has_none(tmp_path: Path) -> None:
 
 
 def test_ci_builds_the_site() -> None:
-    assert "\nmake docs\n" in (ROOT / ".ci/run").read_text("utf-8")
+    assert "\n    make docs\n" in (ROOT / ".ci/run").read_text("utf-8")
