@@ -91,8 +91,8 @@ test-thrice: $(DEV)  ## Run all tests three times in a row
 test-stalls: $(DEV)  ## Run all tests, or STALLED_TESTS, while their processes stand still now and then
 	$(call record,test-stalls) $(BIN)/python -m tests.support.stalls $(BIN)/python -m pytest $(PYTEST_FLAGS) $(STALLED_TESTS)
 
-test-long: $(DEV)  ## Run the property and stateful tests with many more examples
-	RMQ_HYPOTHESIS_PROFILE=long $(call record,test-long) $(BIN)/python -m pytest -m hypothesis --timeout 0 $(PYTEST_FLAGS)
+test-long: $(DEV)  ## Run the property and stateful tests with many more examples, and what is marked long
+	RMQ_HYPOTHESIS_PROFILE=long $(call record,test-long) $(BIN)/python -m pytest -m "hypothesis or long" --timeout 0 $(PYTEST_FLAGS)
 
 test-spark-long: $(DEV)  ## Kill Spark's drivers and executors, and speak Spark Connect, about 8 minutes
 	$(call record,test-spark-long) $(BIN)/python -m pytest -m spark_long --timeout 600 tests/spark

@@ -20,6 +20,7 @@ def test_the_ensemble_lives_when_the_only_worker_is_killed_and_others_own_all_sl
     assert seen.owned_again == setting.all_slots
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_without_a_bound_the_ensemble_would_die() -> None:
     """What the bound is for; should ZooKeeper mend it (ZOOKEEPER-4306), this test says so."""
