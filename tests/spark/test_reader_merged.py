@@ -274,7 +274,15 @@ def stamps(spark: SparkSession, client: RmqClient, topic: Topic, queue: str) -> 
     return {bytes(row[0]): (row[1], row[2]) for row in rows}
 
 
-@pytest.mark.parametrize("reducer", [Sum(), Max(), Newest(), Keep(), Collect(), Collect(unique=True)], ids=repr)
+@pytest.mark.parametrize(
+    "reducer",
+    [
+        *(Sum(), Newest(), Collect()),
+        # these have the columns of others: test_each_reducer_has_its_columns, tests/spark/test_sink_folds.py
+        *(pytest.param(each, marks=pytest.mark.long) for each in (Max(), Keep(), Collect(unique=True))),
+    ],
+    ids=repr,
+)
 def test_an_archive_is_replayed_with_values_and_counts(
     spark: SparkSession, spark_client: RmqClient, tmp_path: Path, reducer: Reducer
 ) -> None:

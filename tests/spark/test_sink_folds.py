@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -42,6 +42,8 @@ REDUCERS = (
     *(WIDE, replace(WIDE, unique=True), *DROPS),
 )
 windows = st.sampled_from([None, Fixed(500), Sliding(500, max_wait=1_500), Leading(500), Leading(500, False)])
+EXAMPLES = many if (many := settings().max_examples) > 100 else 40
+"""Of each of 33 pairs of a reducer and a type."""
 JOIN = Merge(replace(WIDE, unique=True), Sliding(500, max_wait=1_500), PER_MESSAGE)
 
 
@@ -134,6 +136,7 @@ def left_by(slot: SlotUnderTest, topic: Topic, send: Callable[[], None]) -> Slot
 @pytest.mark.hypothesis
 @pytest.mark.parametrize("kind", [TopicType.RANGE_MERGE, TopicType.FIXED_TIME, TopicType.PRIORITY])
 @pytest.mark.parametrize("reducer", REDUCERS, ids=repr)
+@settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_rows_that_a_task_folds_leave_what_rows_leave_that_are_sent_one_by_one(
     data: st.DataObject, reducer: Reducer | None, kind: TopicType, slot: SlotUnderTest

@@ -33,6 +33,7 @@ from rmq.spark import merged
 from tests.spark.merging import Value, read_of, sink_of, stored
 
 LIMIT_S = 120
+ALL = Collect(max_items=100_000, max_bytes=1_048_576)
 numbers = count(1)
 
 
@@ -71,8 +72,15 @@ def within(limit_s: float, ready: Callable[[], bool]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("reducer", [Sum(), Collect(max_items=100_000, max_bytes=1_048_576)], ids=["sum", "collect"])
-@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize(
+    ("reducer", "marked"),
+    [
+        pytest.param(Sum(), True, id="sum"),
+        pytest.param(ALL, True, id="collect"),
+        pytest.param(Sum(), False, id="sum unmarked"),
+        pytest.param(ALL, False, id="collect unmarked", marks=pytest.mark.long),
+    ],
+)
 def test_a_task_that_fails_after_it_sent_and_is_run_again_counts_once(
     spark: SparkSession,
     spark_client: RmqClient,
@@ -123,7 +131,11 @@ def test_the_same_write_again_counts_once_by_its_name(
 
 @pytest.mark.parametrize(
     "reducer",
-    [Keep(), Replace(), Newest(), Max(), Min(), Sum(), Collect(), Collect(unique=True)],
+    [
+        *(Keep(), Replace(), Newest(), Max(), Min(), Sum(), Collect()),
+        # goes the way of Collect, and that of test_parts_of_joins_come_together
+        pytest.param(Collect(unique=True), marks=pytest.mark.long),
+    ],
     ids=repr,
 )
 def test_folded_in_tasks_over_all_partitions_or_not_at_all_the_results_are_the_same(
