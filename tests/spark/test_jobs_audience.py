@@ -144,7 +144,7 @@ def test_a_change_during_the_evaluation_is_evaluated_afterwards(shop: Shop) -> N
             shop.change("customer:1")
             sent.append(step)
 
-    report = run(shop.spark, shop.settings(), say)
+    report = run(shop.spark, shop.settings(sources=("orders",)), say)
     assert len(sent) == 1
     assert shop.batches() == {0: {"1", "2", "3"}, 1: {"1"}}
     assert (report.evaluated, report.serial) == (4, True)
@@ -175,7 +175,7 @@ def test_after_an_error_and_a_restart_all_is_as_without(shop: Shop) -> None:
             raise ValueError("the disk is full")
 
     with pytest.raises(RmqError, match="the disk is full"):
-        run(shop.spark, shop.settings(batch=2), say)
+        run(shop.spark, shop.settings(batch=2, sources=("orders",)), say)
     assert len(shop.segments()) == 2
     before = shop.batches()
     report = run(shop.spark, shop.settings(batch=2, sources=()))
@@ -197,7 +197,7 @@ def test_running_on_ends_when_told_and_the_next_run_goes_on(shop: Shop) -> None:
         if step.startswith("batch 0:"):
             stop.set()
 
-    report = run(shop.spark, shop.settings(batch=2, until_empty=False), say, stop)
+    report = run(shop.spark, shop.settings(batch=2, sources=("orders",), until_empty=False), say, stop)
     assert (report.batches, report.evaluated, report.customers) == (1, 2, 2), "the batch at work is finished"
     assert report.left >= 2
     run(shop.spark, shop.settings(batch=2, sources=()))
