@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,10 +25,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from rmq.errors import RmqError
 from rmq.spark import refuse, register
 from rmq.spark.jobs.archive_stream import ArchiveSettings, run, whole_stream
 from tests.spark.sessions import make_session
 from tests.spark_kills.words import Log
+
+SLOW = "Python worker failed to connect back"
+"""What Spark says where a Python process has not started within 10 s. No setting changes that; a query starts again."""
 
 CHUNK = 100
 """Rows of a call of a sink: so few that a kill finds a batch half sent."""
@@ -60,18 +64,19 @@ class _Parts:
     """Which programs of this driver are ready: batches wait for all, and do not slow down what still starts."""
 
     def __init__(self) -> None:
-        self._lock, self._all, self._missing = threading.Lock(), threading.Event(), 0
+        self._lock, self._all = threading.Lock(), threading.Event()
+        self._missing: set[Path] = set()
 
-    def expect(self, number: int) -> None:
-        """Wait for so many."""
-        self._missing = number
+    def expect(self, folders: Iterable[Path]) -> None:
+        """Wait for the programs of these folders."""
+        self._missing = set(folders)
 
     def ready(self, given: Given) -> None:
         """Note that a program is ready."""
         given.log.say("ready")
         with self._lock:
-            self._missing -= 1
-            if self._missing <= 0:
+            self._missing.discard(given.folder)
+            if not self._missing:
                 self._all.set()
 
     def wait(self) -> None:
@@ -93,7 +98,7 @@ def main() -> None:
         folder = Path(part["folder"])
         log = Log(folder / "log", told["life"])
         parts.append((PROGRAMS[part["program"]], Given(told["url"], folder, log, told["last"], part["told"])))
-    _parts.expect(len(parts))
+    _parts.expect(given.folder for _, given in parts)
     with ThreadPoolExecutor(len(parts)) as pool:
         ends = [pool.submit(_run, program, spark, given) for program, given in parts]
         for end in as_completed(ends):
@@ -204,14 +209,19 @@ def archive(spark: SparkSession, given: Given) -> None:
 
     def say(step: str) -> None:
         if step.startswith("archiving"):
-            _parts.ready(given)
+            _parts.ready(given)  # and again in each round
         elif step.endswith(": written"):
             given.log.say("written", int(step.split()[1].rstrip(":")))
         else:
             given.log.say(step)
 
     while True:
-        run(spark, settings, say)
+        try:
+            run(spark, settings, say)
+        except RmqError as error:
+            if SLOW not in str(error):
+                raise
+            continue
         if given.last:
             return
         time.sleep(0.5)
@@ -226,10 +236,12 @@ def _started(given: Given, name: str, writer: DataStreamWriter) -> StreamingQuer
     # one after the other: Spark gives a Python process 10 s to start, which many at once exceed on a busy machine
     with _STARTING:
         trigger = writer.trigger(availableNow=True) if given.last else writer.trigger(processingTime="0 seconds")
-        query = trigger.start()
-        while query.isActive and query.status["message"].startswith("Initializing"):
-            time.sleep(0.2)
-    return query
+        while True:
+            query = trigger.start()
+            while query.isActive and query.status["message"].startswith("Initializing"):
+                time.sleep(0.2)
+            if SLOW not in str(query.exception()):
+                return query
 
 
 def _until_the_end(given: Given, queries: list[StreamingQuery]) -> None:

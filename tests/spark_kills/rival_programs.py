@@ -34,13 +34,19 @@ class Handling:
     def __init__(self, journal: Journal, chance: random.Random) -> None:
         self._journal, self._chance, self._numbers = journal, chance, count()
 
-    def handle(self, messages: Sequence[tuple[int, str]], longest_s: float) -> list[str]:
-        """Handle messages, given by slot and content; return the names of the handlings."""
+    def handle(self, messages: Sequence[tuple[int, str]], longest_s: float, *, renewed: bool = True) -> list[str]:
+        """Handle messages, given by slot and content; return the names of the handlings.
+
+        Args:
+            messages: Slot and content of each.
+            longest_s: How long that takes at most.
+            renewed: Whether their leases are renewed meanwhile: then it takes longer than a lease now and then.
+        """
         runs = [f"{os.getpid()}.{next(self._numbers)}" for _ in messages]
         for run, (slot, content) in zip(runs, messages, strict=True):
             self._journal.begin(run, TOPIC.name, slot, content, 0)
-        # now and then longer than a lease
-        time.sleep(1.5 * LEASE_S if self._chance.random() < 0.005 else self._chance.uniform(0, longest_s))
+        takes_long = renewed and self._chance.random() < 0.005
+        time.sleep(1.5 * LEASE_S if takes_long else self._chance.uniform(0, longest_s))
         return runs
 
     def end(self, runs: Sequence[str], outcome: str = "acked") -> None:
@@ -83,10 +89,11 @@ def reader(url: str, handling: Handling) -> None:
                 batch = consumer.poll(max_messages=50, timeout=0.5)
                 if not batch or time.monotonic() > min(each.lease_until_s for each in batch) - LEASE_S / 2:
                     continue  # nobody renews for a consumer
-                runs = handling.handle([(each.slot, each.text) for each in batch], 0.3)
+                runs = handling.handle([(each.slot, each.text) for each in batch], 0.3, renewed=False)
                 late = time.monotonic() > min(each.lease_until_s for each in batch)
                 handling.end(runs, "late" if late else "acked")
                 consumer.ack(batch)
+                time.sleep(0.5)  # and leave some to the queries
             except RmqError:
                 time.sleep(0.2)
 

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from tests.histories.judge import judge
 from tests.histories.servers import DURABLE
 from tests.spark_kills.rival_programs import LEASE_S, TOPIC
 from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 PROGRAMS = ("query", "query", "listener", "reader")
@@ -40,6 +41,7 @@ SIZE = 50
 """Messages of a send."""
 
 DRAIN_S = 300.0
+START_S = 300.0
 
 
 def main() -> int:
@@ -140,6 +142,8 @@ class Rivals:
         faults: list[Callable[[], str]] = [
             self.flush_scripts, self.cut_connections, self.restart_server, self.pause, self.kill_query, self.kill_other,
         ]  # fmt: skip
+        wait_until(self._has_begun, START_S)
+        self._note("both queries are at work")
         until_s = now_s() + seconds
         while now_s() < until_s:
             time.sleep(self._chance.uniform(3, 8))
@@ -173,7 +177,9 @@ class Rivals:
 
     def pause(self) -> str:
         """Pause a process, and all that it has started, for longer than its leases."""
-        process = self._chance.choice(self._processes)
+        process = self._chance.choice(
+            [each for place, each in enumerate(self._processes) if self._are_at_work((place,))]
+        )
         length_s, from_s = LEASE_S * self._chance.uniform(1.2, 1.6), now_s()
         self._signal(process, signal.SIGSTOP)
         time.sleep(length_s)
@@ -182,8 +188,9 @@ class Rivals:
         return f"{self._names[process.pid]} was paused for {length_s:.1f} s"
 
     def kill_query(self) -> str:
-        """Kill a query's driver with its JVM, and start it again."""
-        return self._kill(self._chance.choice((0, 1)))
+        """Kill a query's driver with its JVM, and start it again; or wait, where both are about to start."""
+        places = [place for place in (0, 1) if self._are_at_work((place,))]
+        return self._kill(self._chance.choice(places)) if places else "both queries start"
 
     def kill_other(self) -> str:
         """Kill the listener or the reader, and start it again."""
@@ -213,6 +220,16 @@ class Rivals:
         for process in self._processes:
             self._signal(process, signal.SIGKILL)
             process.wait()
+
+    def _has_begun(self) -> bool:
+        time.sleep(1)
+        self._revive()
+        return self._are_at_work((0, 1))
+
+    def _are_at_work(self, places: Sequence[int]) -> bool:
+        """Return whether these processes have all handled messages."""
+        handled = {run.pid for run in read(self._folder / "journal").runs}
+        return all(self._processes[place].pid in handled for place in places)
 
     def _kill(self, place: int) -> str:
         process = self._processes[place]
