@@ -57,9 +57,9 @@ def test_state_goes_on_over_batches_and_restarts(spark: SparkSession, spark_clie
         spark_client.producer(visits).send_many(PriorityMessage(content, 1_000) for content in contents)
         stream = stream_of(spark, spark_client.url, visits.name, maxMessagesPerTrigger=40)
         keyed = stream.selectExpr("split_part(cast(content as string), '/', 1) customer").groupBy("customer")
-        rows = keyed.transformWithState(Visits(), "content string, priority long", "Update", "None")
+        rows = keyed.transformWithState(Visits(), "content string, priority long", "Append", "None")
         writer = rows.writeStream.format("rmq").options(url=spark_client.url, topic=counts.name, idempotent=True)
-        writer = writer.outputMode("update").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
         assert writer.trigger(availableNow=True).start().awaitTermination(LIMIT_S)
 
     drain(0, 30)
