@@ -96,7 +96,7 @@ class QueryDriver:
         self._reporter: Reporter | None = None
 
     def join(self, query: str) -> None:
-        """Take part as a worker, where the options name a ZooKeeper; the first time, wait for its share of the slots.
+        """Take part as a worker, where the options name a ZooKeeper; the first time, wait for the slots.
 
         Raises:
             CoordinationError: ZooKeeper does not answer, or workers of another Redis consume the topic there.
@@ -107,6 +107,8 @@ class QueryDriver:
         owning = OwnedSlots(self._options, self._connections, self.topic, query)
         owning.start()
         self._owning, self._waiting.slots = owning, owning.owned
+        if self._target is not None:
+            self.freeze()
 
     def begin(self, batch: Batch, *, known: bool) -> Driver:
         """Return what names this driver to Redis; the first time, shut out the query's earlier drivers.
@@ -217,8 +219,7 @@ class QueryDriver:
         Raises:
             FencedError: The topic has owners: workers under ZooKeeper.
         """
-        if self._owning is not None and self._owning.changed.is_set():
-            self._owning.changed.clear()
+        if self._owning is not None and self._owning.has_changed():
             self._waiting.stir()
         if self._target is None and not self._waiting.is_over(patience_s):
             return {}
@@ -276,7 +277,10 @@ class QueryDriver:
         Raises:
             FencedError: The topic has owners: workers under ZooKeeper.
         """
-        self._target = self._swept()
+        if self._owning is not None or self._options.zookeeper is None:  # else again when it has joined
+            self._target = self._swept()
+        if self._options.zookeeper is not None:
+            self._target = self._due()  # of all slots: it may get more of them
 
     def open(self, batch: Batch) -> Opened:
         """Keep the leases of a batch from now on.

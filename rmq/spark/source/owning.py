@@ -54,7 +54,6 @@ class OwnedSlots:
             session to end.
 
     Attributes:
-        changed: Set when the driver gets or loses slots.
         awaits_leases: Whether leases of earlier owners have to end in some of them, when `ready` was called last.
     """
 
@@ -76,7 +75,7 @@ class OwnedSlots:
         self._kept: dict[int, Owner] | None = None
         self._owed: dict[int, tuple[int, list[int]]] = {}
         self._seen: Mapping[int, Owner] = {}
-        self.changed = threading.Event()
+        self._changed = threading.Event()
         self.awaits_leases = False
 
     def start(self) -> None:
@@ -114,7 +113,13 @@ class OwnedSlots:
         owned = self.owned()
         if owned != self._seen:
             self._seen = owned
-            self.changed.set()
+            self._changed.set()
+
+    def has_changed(self) -> bool:
+        """Tell whether the driver has got or lost slots since this was asked last."""
+        changed = self._changed.is_set()
+        self._changed.clear()
+        return changed
 
     def ready(self, slots: QuerySlots, driver: Driver | None) -> dict[int, Owner]:
         """Return the slots that a new batch may have: swept, and without anything in flight of an earlier owner.

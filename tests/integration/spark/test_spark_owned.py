@@ -146,6 +146,22 @@ def test_a_query_alone_owns_all_slots_and_gives_them_back_at_once(site: Site) ->
     assert site.owners() == Counter()
 
 
+def test_a_query_that_ends_with_what_is_available_takes_part(site: Site) -> None:
+    with site.worker():
+        wait_until(lambda: sum(site.owners().values()) == SLOTS, LIMIT_S)
+    sent = fill(site.sender, site.topic, NUMBER)
+    query = site.query()
+    query.driver.freeze()  # before it has joined, as Spark does
+    assert query.plan() == NUMBER
+    late = fill_again(site)
+    assert query.read() == sent
+    assert query.plan() == 0, "what came later is not its own"
+    query.driver.close()
+    with site.worker():
+        wait_until(lambda: drained(site), LIMIT_S)
+    assert Counter(site.handled) == Counter(late)
+
+
 def test_a_query_and_a_plain_worker_share_the_slots(site: Site) -> None:
     with site.worker():
         query = site.query()
