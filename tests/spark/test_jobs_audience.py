@@ -26,6 +26,7 @@ from rmq.demo.spark.order_lines import read_lines, slice_path
 from rmq.demo.spark.serial import Disorder, Held, disorder
 from rmq.errors import InvalidValueError, RmqError
 from tests.support.cli import Cli
+from tests.support.zookeeper import ZooKeeperEnsemble
 
 numbers = count(1)
 
@@ -131,6 +132,18 @@ def test_segments_are_those_of_plain_python_with_a_rival_on_the_topic(shop: Shop
     assert len(expected) <= report.evaluated <= len(expected) + 60
     assert (report.left, report.expired, report.passed_over) == (0, 0, 0)
     assert report.batches == len(shop.batches()) >= 3
+    shop.check_empty()
+
+
+def test_spark_and_a_worker_own_slots(shop: Shop) -> None:
+    expected, _ = in_plain_python()
+    with ZooKeeperEnsemble(tick_ms=500) as servers:
+        owned = {"zookeeper": servers.hosts, "chroot": "/audience"}
+        report = run(shop.spark, shop.settings(lines=slice_path(), slots=4, batch=200, rival=60, **owned))
+    assert shop.segments() == expected
+    assert (report.disorder, report.serial) == (Disorder(), True)
+    assert report.rival == 60
+    assert (report.left, report.expired, report.died) == (0, 0, 0)
     shop.check_empty()
 
 

@@ -23,12 +23,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq._admin.inspection import Inspection
 from rmq._model.topics import Topic, TopicType
+from rmq._ownership import Coordinator
 from rmq.client import RmqClient
 from rmq.demo.spark.audience_rules import DEFAULT_RULES, check_rules
 from rmq.demo.spark.customers import SOURCES, changes, latest
 from rmq.demo.spark.evaluating import Evaluator
 from rmq.demo.spark.order_lines import read_lines
-from rmq.demo.spark.serial import Disorder, Rival, disorder
+from rmq.demo.spark.serial import Disorder, OwningRival, Rival, disorder
 from rmq.errors import InvalidValueError, UnknownTopicError
 from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors
 from rmq.spark.jobs import Say, nothing
@@ -57,6 +58,8 @@ class AudienceSettings:
         until_empty: End when the topic is empty; else run on until told to stop.
         rival: How many customers a plain consumer takes from the topic beside Spark. It changes each while it has
             it, so that Spark has to evaluate that customer afterwards.
+        zookeeper: Servers of ZooKeeper: Spark and the rival are workers, and each slot belongs to one of them.
+        chroot: Path below which RMQ's nodes lie there.
     """
 
     lines: str
@@ -70,6 +73,8 @@ class AudienceSettings:
     sources: tuple[str, ...] = tuple(SOURCES)
     until_empty: bool = True
     rival: int = 0
+    zookeeper: str | None = None
+    chroot: str = "/rmq"
 
     def __post_init__(self) -> None:
         for name in self.sources:
@@ -225,7 +230,7 @@ class _Job:
         evaluator = Evaluator(settings.lines, settings.out, settings.rules, inspection, self._say)
         before = inspection.stats()
         sent = self._send(lines)
-        rival = Rival(client, settings.to_topic(), settings.rival, settings.window_ms, evaluator.begun)
+        rival = self._rival(client, evaluator.begun)
         rival.start()
         try:
             self._drain(inspection, evaluator, rival)
@@ -252,6 +257,13 @@ class _Job:
             elapsed_s=elapsed_s,
         )
 
+    def _rival(self, client: RmqClient, others: threading.Event) -> Rival:
+        settings = self._settings
+        if settings.zookeeper is None or not settings.rival:
+            return Rival(client, settings.to_topic(), settings.rival, settings.window_ms, others)
+        coordinator = Coordinator(settings.zookeeper, chroot=settings.chroot)
+        return OwningRival(coordinator, client, settings.to_topic(), settings.rival, settings.window_ms, others)
+
     def _send(self, lines: DataFrame) -> dict[str, Counts]:
         """Send the changes of all sources; return what became of each source's."""
         settings, sent = self._settings, dict[str, Counts]()
@@ -270,13 +282,15 @@ class _Job:
             return
         while not self._stop.is_set():
             self._wait_for_window(inspection)
-            before = len(evaluator.batches)
+            before, beside = len(evaluator.batches), rival.is_alive()
             self._wait(self._query(evaluator, {"availableNow": True}), evaluator)
             idle = len(evaluator.batches) == before
             stats = inspection.stats()
             if rival.is_alive():
                 if idle and not stats.backlog and not stats.in_flight:  # Spark has left nothing for it
                     return
+            elif beside:  # it has ended meanwhile: what it had in its slots is Spark's now
+                continue
             elif idle or not stats.backlog:  # what is left is paused, or is due much later
                 return
 
@@ -293,6 +307,8 @@ class _Job:
     def _query(self, evaluator: Evaluator, trigger: Mapping[str, Any]) -> StreamingQuery:
         settings = self._settings
         stream = self._spark.readStream.format("rmq").option("url", settings.url).option("topic", settings.topic)
+        if settings.zookeeper is not None:
+            stream = stream.option("zookeeper", settings.zookeeper).option("zookeeperChroot", settings.chroot)
         changed = stream.option("maxMessagesPerTrigger", settings.batch).load()
         writer = changed.writeStream.foreachBatch(evaluator)
         return writer.option("checkpointLocation", f"{settings.out}/checkpoint").trigger(**trigger).start()

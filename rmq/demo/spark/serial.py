@@ -12,8 +12,10 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from rmq._claiming.consumer import Consumer
+from rmq._model.deliveries import Delivery
 from rmq._model.messages import RangeMergeMessage
 from rmq._model.topics import Topic
+from rmq._ownership import Coordinator
 from rmq.client import RmqClient
 from rmq.demo.spark.customers import PREFIX
 from rmq.errors import RmqError
@@ -63,12 +65,16 @@ class Rival(threading.Thread):
 
     def _take(self, consumer: Consumer) -> None:
         deliveries = consumer.poll(max_messages=min(_AT_ONCE, self._most - len(self.held)), timeout=_HOLD_S)
+        self._change(deliveries)
+        consumer.ack(deliveries)
+
+    def _change(self, deliveries: Sequence[Delivery]) -> None:
+        """Change the customers of some messages, and hold them for a moment."""
         began_ms = self._now_ms()
         self._producer.send_many(RangeMergeMessage(each.content, self._window_ms) for each in deliveries)
         self._stopping.wait(_HOLD_S)
         ended_ms = self._now_ms()
         self.held += [Held(each.text, began_ms, ended_ms) for each in deliveries]
-        consumer.ack(deliveries)
 
     def stop(self) -> None:
         """End when what is in hand is done."""
@@ -77,6 +83,35 @@ class Rival(threading.Thread):
 
     def _now_ms(self) -> int:
         return self._inspection.stats([0]).now_ms
+
+
+class OwningRival(Rival):
+    """The same as a worker under ZooKeeper: it takes customers of the slots that it owns, and leaves in the end.
+
+    Args:
+        coordinator: It as a worker.
+        rest: As of `Rival`.
+    """
+
+    def __init__(self, coordinator: Coordinator, *rest: Any) -> None:
+        super().__init__(*rest)
+        self._coordinator = coordinator
+
+    def run(self) -> None:
+        """Work until `most` were taken, until stopped, or until Redis or ZooKeeper is gone."""
+        with suppress(RmqError), RmqClient(self._client.url, zookeeper=self._coordinator) as worker:
+            worker.listener(self._topic, batch=_AT_ONCE)(self._handle)
+            worker.start()
+            while len(self.held) < self._most and not self._stopping.wait(_HOLD_S):
+                pass
+
+    def _handle(self, deliveries: list[Delivery]) -> None:
+        begin = not self.held or self._others.wait(_HOLD_S)
+        number = max(0, self._most - len(self.held)) if begin else 0
+        for delivery in deliveries[number:]:
+            delivery.release()
+        if number:
+            self._change(deliveries[:number])
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,10 @@ def audience(
         bool, typer.Option("--run-on", help="Wait for changes of other senders until Ctrl-C or SIGTERM.")
     ] = False,
     rival: Annotated[int, typer.Option(metavar="N", help="Let a plain consumer take N customers meanwhile.")] = 0,
+    zookeeper: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT,...", help="Own slots, as the rival does then.")
+    ] = None,
+    chroot: Annotated[str, typer.Option(help="Path in ZooKeeper below which RMQ's nodes lie.")] = "/rmq",
     master: Master = LOCAL,
 ) -> None:
     """Send changes of customers from order lines, and evaluate rules for the customers that changed."""
@@ -53,7 +57,7 @@ def audience(
         sent = () if no_send else tuple(sources or SOURCES)
         settings = AudienceSettings(
             lines, out, running.url, rules=chosen, topic=topic, slots=slots, window_ms=window_ms, batch=batch,
-            sources=sent, until_empty=not run_on, rival=rival,
+            sources=sent, until_empty=not run_on, rival=rival, zookeeper=zookeeper, chroot=chroot,
         )  # fmt: skip
         with until_signal() as stop:
             report = run(running.spark, settings, running.say, stop)
