@@ -46,6 +46,9 @@ UNHEARD_MS = 2_000
 IDLE_S = 0.02
 """A holder with nothing to claim for this long is idle: its acks do not wait for a claim."""
 
+REST_S = 30.0
+"""An idle thread waits so long at most. What happens meanwhile wakes it: this only bounds what a mistake would cost."""
+
 
 class Claimer:
     """Knows when each slot is due, and plans claims there; a `ClaimExecutor` carries them out. Thread-safe.
@@ -89,6 +92,8 @@ class Claimer:
         self._poller = DuePoller(connections, self.source)
         self._size = RoundSize()
         self._resume: dict[int, int] = {}
+        self._sleeping: list[float] = []
+        """When each thread in `wait` wakes by itself, on the clock of `monotonic_s`."""
         self._brought_s = float("-inf")
 
     def set_owned(self, owners: Mapping[int, Owner]) -> None:
@@ -104,11 +109,22 @@ class Claimer:
         with self.changed:
             self.changed.notify_all()
 
-    def wait(self, longest_s: float) -> None:
-        """Wait until a slot is due, something changes, or `longest_s` have passed."""
+    def wait(self, longest_s: float, unless: Callable[[], bool] = lambda: False) -> None:
+        """Wait until a slot is due, something changes, or `longest_s` have passed.
+
+        Args:
+            longest_s: Seconds.
+            unless: Do not wait where this holds. Who makes it hold calls `wake_all` afterwards.
+        """
         with self.changed:
-            if (timeout_s := self._wait_s(longest_s)) > 0:
+            if unless() or (timeout_s := self._wait_s(longest_s)) <= 0:
+                return
+            until_s = monotonic_s() + timeout_s
+            self._sleeping.append(until_s)
+            try:
                 self.changed.wait(timeout_s)
+            finally:
+                self._sleeping.remove(until_s)
 
     def wait_s(self, longest_s: float) -> float:
         """Return for how long nothing may be claimed, in seconds, at most `longest_s`."""
@@ -118,6 +134,14 @@ class Claimer:
     def _wait_s(self, longest_s: float) -> float:
         due_s = self.schedule.wait_s(monotonic_s(), longest_s)
         return max(due_s, min(longest_s, self.throttle.dry_s())) if self.throttle.limited else due_s
+
+    def _wake_for_due(self) -> None:
+        """Let a thread in `wait` look again if all of them would sleep while a slot becomes due. `changed` is held.
+
+        The thread that has learned of the slot may be busy by then.
+        """
+        if self._sleeping and monotonic_s() + self._wait_s(REST_S) < min(self._sleeping):
+            self.changed.notify_all()
 
     @property
     def slots(self) -> list[int]:
@@ -224,6 +248,7 @@ class Claimer:
         with self.changed:
             for slot in slots:
                 self.schedule.postpone(slot, monotonic_s(), PUT_OFF_S)
+            self._wake_for_due()
 
     def learn(self, visits: Sequence[Visit], sent_s: float) -> None:
         """Learn from replies when slots are due, what Redis' time is, and how large messages are.
@@ -257,6 +282,8 @@ class Claimer:
                 self.schedule.served(served)
             if self.schedule.learn(times, now_ms, received_s, sent_s):  # there is something for the others
                 self.changed.notify_all()
+            else:
+                self._wake_for_due()
 
     def take_over(self, visits: Sequence[Visit]) -> None:
         """Look whether slots that came from an earlier owner may be claimed from."""
@@ -268,6 +295,7 @@ class Claimer:
                     self.changed.notify_all()
                 else:
                     self.schedule.postpone(visit.slot, monotonic_s(), TROUBLE_PAUSE_S)
+                    self._wake_for_due()
 
     def all_silent(self) -> bool:
         """Return whether no server of the slots answers at the moment."""

@@ -42,6 +42,9 @@ PROOF_S = 2.0
 PROBE_AGAIN_S = 10.0
 """So often a server is probed from which hints are not proven to arrive."""
 
+LAYOUT_S = 0.25
+"""So often the reader of several servers looks whether channels have moved between them."""
+
 MOST_DIGITS = 16
 """Digits of the latest due time, 2^53 - 1."""
 
@@ -95,7 +98,7 @@ class HintReader:
         self._lines: dict[Node, _Line] = {}
         self._layout = -1
         self._next_attempt_s = 0.0
-        self._missed = self._closing = False
+        self._missed = self._closing = self._ended = False
         self._name = uuid4().hex
         self._probes = 0
         self._reading = connections.blocking.lock()
@@ -118,9 +121,10 @@ class HintReader:
         self._missed = False
         found: list[tuple[int, int]] = []
         try:
-            self._subscribe()
+            if not self._ended:
+                self._subscribe()
             until_s = monotonic_s() + timeout_s
-            while self._lines and not self._closing:
+            while self._lines and not (self._closing or self._ended):
                 if self._take_all(found) and not found:
                     continue
                 now_s = monotonic_s()
@@ -158,6 +162,12 @@ class HintReader:
         """Whether hints can arrive."""
         return bool(self._lines)
 
+    def rest_s(self) -> float:
+        """Return how long a reading may wait at most for connections to be looked after."""
+        if self._connections.apart or not self.connected:
+            return LAYOUT_S
+        return float("inf") if all(line.proven_s is not None for line in self._lines.values()) else PING_S / 2
+
     def probe(self, every_s: float) -> float | None:
         """Prove now and then that hints arrive: publish a message on a channel of each server, which has to come back.
 
@@ -172,14 +182,26 @@ class HintReader:
         now_s = monotonic_s()
         lines = list(self._lines.values())
         for line in lines:
-            if line.probe and now_s - line.probed_s > PROOF_S:
+            if line.probe and now_s >= line.probed_s + PROOF_S:
                 line.proven_s = None
-            pause_s = PROBE_AGAIN_S if line.proven_s is None else every_s * len(lines)
-            if line.heard and not line.asked and now_s - line.probed_s >= pause_s:
+            if line.heard and not line.asked and now_s >= self._probe_at_s(line, every_s):
                 self._publish_probe(line, now_s)
         found = [line.proven_s for line in lines if line.proven_s is not None]
         whole = len(found) == len(lines) and sum(len(line.heard) for line in lines) == len(self._slots)
         return max(found, default=None) if whole else None
+
+    def probe_wait_s(self, every_s: float) -> float:
+        """Return for how long `probe` has nothing to do, in seconds."""
+        at_s = [
+            line.probed_s + PROOF_S if line.probe and line.proven_s is not None else self._probe_at_s(line, every_s)
+            for line in self._lines.values()
+            if line.heard and not line.asked
+        ]
+        return max(0.0, min(at_s, default=float("inf")) - monotonic_s())
+
+    def _probe_at_s(self, line: _Line, every_s: float) -> float:
+        """Return when a server is probed next."""
+        return line.probed_s + (PROBE_AGAIN_S if line.proven_s is None else every_s * len(self._lines))
 
     def _publish_probe(self, line: _Line, now_s: float) -> None:
         channels = sorted(line.heard)
@@ -191,6 +213,11 @@ class HintReader:
             self._connections.command(publish, channel, line.probe, key=channel, patience_s=CONFIRM_S)
         except RmqError as error:
             log.debug("topic %s: no probe of its wake hints: %s", self._topic, error)
+
+    def end(self) -> None:
+        """Close for good: a reading under way ends, and later ones return at once."""
+        self._ended = True
+        self.close()
 
     def close(self) -> None:
         """Unsubscribe by closing the connections; reading again subscribes anew. A reading under way ends."""

@@ -21,7 +21,9 @@ from rmq.errors import CoordinationError, MemoryFullError, RmqError, ScriptFaile
 
 log = reporter("rmq.kinship")
 
-LOOK_EVERY_S = 0.25
+AGAIN_S, LOOK_EVERY_S = 0.25, 5.0
+"""How often it looks without being told: while slots wait for the epochs, or something has failed; and otherwise."""
+
 IDENTIFY_EVERY_S = 10.0
 MEET_EVERY_S = 60.0
 STRANGERS_S = 12.0
@@ -92,6 +94,7 @@ class Kinship(Background):
         self._coordinator = coordinator
         self._places = frozenset(places)
         self._stopping = connections.blocking.event()
+        self._news = connections.blocking.event()
         self._rest_s = rest_s
         self._redis = ""
         self._counted = 0
@@ -118,21 +121,38 @@ class Kinship(Background):
             self._identify()
 
     def run(self) -> None:
-        """Look several times a second, until `stop`."""
+        """Look at every change, and now and then, until `stop`."""
         self._meet_s = monotonic_s() + STRANGERS_S
-        while not self._stopping.wait(LOOK_EVERY_S):
+        while True:
+            self._news.clear()
+            if self._stopping.is_set():
+                return
+            failed = False
             for step in (self._give_marks, self._count, self._identify_again, self._meet):
                 try:
                     step()
                     self._said.discard(step.__name__)
                 except Exception as error:  # another try comes
+                    failed = True
                     if step.__name__ not in self._said:
                         self._said.add(step.__name__)
                         log.warning("the identities of Redis and ZooKeeper could not be compared: %s", error)
+            self._news.wait(AGAIN_S if failed else self._pause_s())
+
+    def _pause_s(self) -> float:
+        """Return how long nothing has to be done if nobody tells."""
+        if self._coordinator.awaited_marks is not None:
+            return AGAIN_S
+        return max(0.0, min(LOOK_EVERY_S, min(self._identify_s, self._meet_s) - monotonic_s()))
+
+    def tell(self) -> None:
+        """Let it look: the coordinator has changed. Does not wait."""
+        self._news.set()
 
     def stop(self) -> None:
         """End."""
         self._stopping.set()
+        self._news.set()
         self.join(PATIENCE_S)
 
     def _give_marks(self) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from rmq._claiming.claim_executor import LATE_S, ClaimExecutor, note_lost
 from rmq._claiming.claim_round import ClaimPlan, ClaimRound
-from rmq._claiming.claimer import IDLE_S, Claimer
+from rmq._claiming.claimer import IDLE_S, REST_S, Claimer
 from rmq._claiming.leases import HeldDeliveries
 from rmq._claiming.prefetch_size import PREFETCH_S
 from rmq._io.backend import Background
@@ -24,7 +24,7 @@ from rmq.errors import ClientClosedError, RmqError
 log = reporter("rmq.worker")
 
 LOOK_EVERY_S = 1.0
-"""How often an idle listener looks by itself, since hints may get lost."""
+"""How often a listener looks by itself, since hints may get lost."""
 
 SETTLE_AFTER_S = 0.1
 """How long an outcome may wait while more messages wait for the handler; it goes once the handler returns then."""
@@ -89,10 +89,11 @@ class ListenerThread(Background):
                 stopping.wait(TROUBLE_PAUSE_S)
         self.handlers.finish()
 
-    def wait(self) -> None:
-        """Wait until something may be claimed, or outcomes have to go."""
-        longest_s = IDLE_S if self.held.deferred else SETTLE_AFTER_S if self.is_unsettled() else LOOK_EVERY_S
-        self.claimer.wait(min(longest_s, LATE_S) if self.claims.has_earlier else longest_s)
+    def wait(self, unless: Callable[[], bool] = lambda: False) -> None:
+        """Wait until something may be claimed, or outcomes have to go; as `Claimer.wait`."""
+        longest_s = LATE_S if self.claims.has_earlier else SETTLE_AFTER_S if self.is_unsettled() else REST_S
+        longest_s = min(longest_s, IDLE_S if self.held.deferred else REST_S)
+        self.claimer.wait(longest_s, lambda: self.setup.stopping.is_set() or unless())
 
     def take_waiting(self, most: int) -> list[Delivery]:
         """Take up to so many messages of what is claimed and not begun."""

@@ -75,7 +75,7 @@ class EconomicalLooking(Looking):
             for claimer in self._claimers:
                 claimer.throttle.follow()
         if self._saves:
-            if now_s - self._looked_s >= self._pace.look_s:
+            if not self._look_wait_s():
                 self._looked_s = now_s
                 self._saves = False  # until it has answered
                 self._look_at_one()
@@ -88,7 +88,12 @@ class EconomicalLooking(Looking):
         self._saves = True
 
     def wait_s(self) -> float:
-        return max(0.0, self._looked_s + self._pace.look_s - monotonic_s()) if self._saves else super().wait_s()
+        if not self._saves:
+            return super().wait_s()
+        return min(self._look_wait_s(), self._hints.probe_wait_s(self._pace.probe_s))
+
+    def _look_wait_s(self) -> float:
+        return max(0.0, self._looked_s + self._pace.look_s - monotonic_s())
 
     def _look_at_one(self) -> None:
         places = [(claimer, slot) for claimer in self._claimers for slot in sorted(claimer.slots)]

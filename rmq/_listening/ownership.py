@@ -15,6 +15,10 @@ from rmq._ownership import Coordinator
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, TopicMismatchError
 
+DRAINING_S, SLOTLESS_S = 0.2, 1.0
+"""How often the ownership is looked at without being told of a change: while slots wait for the end of handlers here,
+which is also how soon they are handed over; and while this process owns none."""
+
 
 class SlotUser(Protocol):
     """What uses the slots that a process owns: a listener at work, or the driver of a Spark query."""
@@ -29,8 +33,12 @@ class SlotUser(Protocol):
         """Return the registered definition."""
         ...
 
-    def refresh_ownership(self) -> None:
-        """Use exactly the slots that the process owns now, and hand over those that are asked back."""
+    def refresh_ownership(self) -> bool:
+        """Use exactly the slots that the process owns now, and hand over those that are asked back.
+
+        Returns:
+            Whether slots wait for the end of what uses them: nobody tells when that comes.
+        """
         ...
 
 
@@ -44,7 +52,7 @@ class OwnershipFollower(Background):
         drain_s: How long a slot that is asked back may wait for its running handler, in seconds.
         pace: How often it asks Redis.
 
-    Level-triggered: it acts on every change that the coordinator reports, and looks by itself several times a second.
+    Level-triggered: it acts on every change that the coordinator reports, and looks by itself now and then.
     """
 
     def __init__(
@@ -87,7 +95,7 @@ class OwnershipFollower(Background):
                     "listener more threads",
                     topic=name,
                 )
-        self._coordinator.on_change = self._changed.set
+        self._coordinator.on_change = self._tell
         self._kinship.begin()
         self._blocking.call(self._coordinator.start)
         try:
@@ -102,14 +110,23 @@ class OwnershipFollower(Background):
 
     def run(self) -> None:
         """Follow every change until `stop`."""
-        while not self._stop_requested.is_set():
+        while True:
             self._changed.clear()
+            if self._stop_requested.is_set():
+                return
+            draining = False
             for user in self._users:
                 try:
-                    user.refresh_ownership()
+                    draining |= user.refresh_ownership()
                 except Exception:  # whatever it is, the next round comes
                     log.exception("topic %s: following the ownership failed", user.topic.name)
-            self._changed.wait(FOLLOW_EVERY_S)
+                    draining = True
+            self._changed.wait(DRAINING_S if draining else FOLLOW_EVERY_S if self._coordinator.owned() else SLOTLESS_S)
+
+    def _tell(self) -> None:
+        """Let everybody here look at what the coordinator has changed."""
+        self._changed.set()
+        self._kinship.tell()
 
     def leave(self, drain_s: float) -> None:
         """Begin to hand over the slots, so that others need not wait for the longest handler here. Does not wait.

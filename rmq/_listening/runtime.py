@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from rmq._claiming.claimer import Claimer
+from rmq._claiming.claimer import REST_S, Claimer
 from rmq._claiming.leases import LeaseKeeper, LostCalls
 from rmq._claiming.wake_hints import HintReader
 from rmq._listening.handler_calls import ListenerSetup
@@ -34,8 +34,11 @@ from rmq._transport.connections import Connections
 
 log = reporter("rmq.runtime")
 
-FOLLOW_EVERY_S = 0.2
-"""How often the ownership is looked at without being told of a change; also how soon a drained slot is handed over."""
+FOLLOW_EVERY_S = 5.0
+"""How often the ownership is looked at without being told of a change."""
+
+RELIEVE_EVERY_S, WATCHFUL_S = 0.25, 1.0
+"""So often the watcher looks after handlers that run, and so long after something was due or held."""
 
 
 class ListenerCounts(NamedTuple):
@@ -109,6 +112,7 @@ class ListenerRuntime:
         self._releaser = blocking.job(self._release, f"rmq-release-{topic.name}")
         self._hints = HintReader(connections, topic.name, range(topic.slots))
         self._troubles = Sparing()
+        self._watchful_until_s = 0.0
         self._looking = Looking(self._claimers)
         if pace.economical:
             self._looking = EconomicalLooking(self._claimers, self._hints, pace)
@@ -185,6 +189,7 @@ class ListenerRuntime:
         self.stopping.set()
         for claimer in self._claimers:
             claimer.wake_all()
+        self._hints.end()
         self._releaser.start()
 
     def join(self, until_s: float) -> list[Delivery]:
@@ -208,11 +213,15 @@ class ListenerRuntime:
         for thread in self._threads:
             thread.release_waiting()
 
-    def refresh_ownership(self) -> None:
-        """Claim from exactly the slots that this process owns now, and hand over those that are asked back."""
+    def refresh_ownership(self) -> bool:
+        """Claim from exactly the slots that this process owns now, and hand over those that are asked back.
+
+        Returns:
+            Whether slots wait for the end of handlers here: nobody tells when that comes.
+        """
         coordinator = self._coordinator
         if coordinator is None:
-            return
+            return False
         name = self.listener.ownership_name
         owned = {
             slot: Owner(ownership.epoch, ownership.ensemble)
@@ -221,12 +230,14 @@ class ListenerRuntime:
         }
         revoking = {slot for topic, slot in coordinator.revoking() if topic == name}
         present = owned.keys() | revoking
-        self._spread = spread_slots(present | self._lingering(present), len(self._claimers), self._spread)
+        lingering = self._lingering(present)
+        self._spread = spread_slots(present | lingering, len(self._claimers), self._spread)
         for number, claimer in enumerate(self._claimers):
             claimer.set_owned({slot: owner for slot, owner in owned.items() if self._spread[slot] == number})
         for slot in revoking:
             if self._threads[self._spread[slot]].has_left(slot):
                 coordinator.drained(name, slot)
+        return bool(revoking or lingering)
 
     def _lingering(self, present: Collection[int]) -> set[int]:
         """Return the slots that are gone and may still have a handler here.
@@ -244,11 +255,21 @@ class ListenerRuntime:
         ownership = self._coordinator.owned().get((self.listener.ownership_name, slot))
         return ownership is not None and ownership.epoch == owner.epoch
 
+    def _pause_s(self) -> float:
+        """Return how long the watcher may wait for hints: not long while there is something to look after."""
+        now_s, due_s = monotonic_s(), min(claimer.wait_s(REST_S) for claimer in self._claimers)
+        if self._gate is not None or not due_s or any(thread.held.all() for thread in self._threads):
+            self._watchful_until_s = now_s + WATCHFUL_S
+        if now_s < self._watchful_until_s:
+            return min(RELIEVE_EVERY_S, self._looking.wait_s())
+        longest_s = REST_S if self._coordinator is None else FOLLOW_EVERY_S  # slots of others may come
+        return min(due_s, longest_s, self._looking.wait_s(), self._hints.rest_s())
+
     def _watch(self) -> None:
         """Hear hints, and look by itself now and then."""
         while not self.stopping.is_set():
             try:
-                hints = self._hints.read(min(0.25, self._looking.wait_s()))
+                hints = self._hints.read(self._pause_s())
                 if self._gate is not None:
                     self._gate.decide()
                 for thread in self._threads:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from rmq._io.backend import Lock
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
+from rmq._ownership.counting import ConnectionKey
 from rmq._ownership.member import Member
 from rmq._ownership.requests import Create, Put, Release, Reply
 from rmq._ownership.values import Ownership, SlotKey
@@ -43,7 +44,7 @@ class Rounds:
     """What the coordinator's thread does again and again.
 
     Other threads use the member, and its machine, under `lock`. `changed` is called after every change of what may be
-    claimed or is to be drained.
+    claimed or is to be drained, and once slots wait for the marks of a new connection.
     """
 
     def __init__(self, client: ZooKeeperClient, member: Member, changed: Callable[[], object], lock: Lock) -> None:
@@ -54,6 +55,7 @@ class Rounds:
         self._changed = changed
         self._finished_in: int | None = None  # the session in which the last round came to its end
         self._view = _View()
+        self._awaits: ConnectionKey | None = None  # the connection whose marks were asked for
         self._breaks = 0  # how often the connection has broken
         self._deadline_s = -inf
 
@@ -136,6 +138,11 @@ class Rounds:
             writes = any(isinstance(request, Create | Put | Release) for request in requests)
             replies = self._client.carry_out(session, requests, partial(self._heard, session) if writes else None)
         self._publish(breaks)
+        with self.lock:
+            awaits, before = self._member.counting.awaits, self._awaits
+            self._awaits = awaits
+        if awaits not in (None, before):
+            self._tell()
         for text in self._member.troubles.news():
             _LOG.warning("%s", text)
         return finished
@@ -159,7 +166,10 @@ class Rounds:
             )
             self._view = view
         if (before.owned, before.revoking) != (view.owned, view.revoking):
-            try:
-                self._changed()
-            except Exception:
-                _LOG.exception("on_change failed; the slots are looked after all the same")
+            self._tell()
+
+    def _tell(self) -> None:
+        try:
+            self._changed()
+        except Exception:
+            _LOG.exception("on_change failed; the slots are looked after all the same")

@@ -155,7 +155,7 @@ class HandlersInTasks(HandlersInTurn):
         if self._changed.is_set():
             return
         if self._wish is None and not self._full and self._free(self._most_lanes):
-            self.thread.wait()
+            self.thread.wait(self._changed.is_set)
         else:
             soon = self.thread.held.deferred or self.thread.claims.has_earlier
             self._changed.wait(PIGGYBACK_S if soon else LOOK_EVERY_S)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, StreamMessage, Topic, TopicType
+from rmq import Fixed, FixedTimeMessage, Merge, PriorityMessage, RangeMergeMessage, StreamMessage, Sum, Topic, TopicType
 from rmq._claiming.wake_hints import PROOF_S
 from rmq._listening.pace import LOOK_S, PROBE_S
+from rmq._scripts.keys import slot_keys
 from tests.simulation.idling import Idling, idling
 
 SETTLED_S = 30.0
@@ -162,3 +163,56 @@ def test_what_a_dead_worker_held_comes_when_its_lease_ends() -> None:
         world.world.kill(next(each for each in world.world.processes if each.name == holder))
         world.run(ONE.lease_s + 5.0)
         assert world.waited("held", sent_s) <= ONE.lease_s + AT_ONCE_S
+
+
+@pytest.mark.parametrize(("topics", "threads", "most"), [((EIGHT,), 2, 100), ((EIGHT, RANKED), 4, 300)])
+def test_an_idle_process_wakes_up_seldom(topics: tuple[Topic, ...], threads: int, most: int) -> None:
+    with idling() as world:
+        settle(world, *topics, threads=threads)
+        before = world.world.steps
+        world.run(60.0 * MINUTES)
+    assert 0 < world.world.steps - before <= most * MINUTES
+
+
+def test_what_becomes_due_while_a_thread_is_busy_is_handled_by_another() -> None:
+    with idling() as world:
+        world.hang = lambda name: world.world.sleep(60.0)
+        settle(world, ONE, threads=2)
+        sent_s = world.world.elapsed_s
+        world.send(ONE, RangeMergeMessage("later", 10_000))
+        world.run(5.0)
+        world.send(ONE, RangeMergeMessage("first", 1))
+        world.run(100.0)
+    assert world.waited("first", sent_s + 5.0) < 60.0 + AT_ONCE_S
+    assert world.waited("later", sent_s + 10.0) < 60.0 + AT_ONCE_S, "not when the first thread has ended, nor wakes"
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_an_idle_process_stops_at_once(owned: bool) -> None:
+    with idling(owned=owned) as world:
+        settle(world, EIGHT, threads=2)
+        world.run(100.0)
+        [client] = world.clients
+        ended: list[float] = []
+
+        def stop() -> None:
+            client.stop(drain_s=30.0)
+            ended.append(world.world.elapsed_s)
+
+        stop_s = world.world.elapsed_s
+        world.world.spawn(world.world.processes[0], stop, "stop")
+        world.run(40.0)
+    assert len(ended) == 1
+    assert ended[0] - stop_s < 1.0
+
+
+def test_keys_expire_in_virtual_time() -> None:
+    topic = Topic("shop.sums", TopicType.RANGE_MERGE, slots=1, merge=Merge(Sum(), window=Fixed(1_000)))
+    marks = slot_keys(topic.name, 0).marks
+    with idling() as world:
+        settle(world, topic)
+        world.send(topic, RangeMergeMessage("first", body=1))
+        world.run(7_000.0)
+        assert world.server.call("EXISTS", marks) == 1
+        world.run(300.0)
+        assert world.server.call("EXISTS", marks) == 0

@@ -43,7 +43,7 @@ class Idling:
         """Contents, and when their handlers began, in seconds since the beginning."""
         self.hang: Callable[[str], object] | None = None
         """Called by each handler with the name of its process, before the message counts as arrived."""
-        self._clients: list[RmqClient] = []
+        self.clients: list[RmqClient] = []
 
     def worker(self, name: str, topics: Sequence[Topic], idle: str, threads: int = 1) -> None:
         """Start a process that listens."""
@@ -99,7 +99,7 @@ class Idling:
         if self.ensemble is not None and owned:
             coordinator = new_coordinator(self.ensemble, backend, process.name)
         client = kind("redis://simulated", zookeeper=coordinator, timeout_s=2.0, deadline_s=8.0)
-        self._clients.append(client)
+        self.clients.append(client)
         return client
 
 

@@ -19,6 +19,7 @@ import hiredis
 from rmq import Topic, TopicType
 from rmq._io.wire import NOTHING, Argument, ReplyError, pack
 from rmq._transport.script_library import ScriptLibrary
+from tests.simulation.expiry import TICK, sets_expiry
 from tests.simulation.steps import SlotState, Step, Steps
 from tests.simulation.stream_steps import LOOK_AT_STREAMS, GroupState, StreamSteps
 from tests.simulation.world import World
@@ -58,6 +59,8 @@ return slots
 
 _LOOK_SHA = sha1(_LOOK.encode(), usedforsecurity=False).hexdigest()
 
+_TICK_SHA = sha1(TICK.encode(), usedforsecurity=False).hexdigest()
+
 _STREAMS_SHA = sha1(LOOK_AT_STREAMS.encode(), usedforsecurity=False).hexdigest()
 
 LONGEST_S = 30
@@ -92,6 +95,9 @@ class Server:
         self._scripted.call("PING")
         self._loaded = False
         self._clock_ms = 0
+        self._expiring = {name for name in scripts.names() if sets_expiry(scripts.text(name))}
+        self._next_expiry_ms = 0.0
+        """When a key expires next, on Redis' clock; 0 where that is not known."""
         self._steps, self._stream_steps = Steps({}), StreamSteps({})
 
     def close(self) -> None:
@@ -107,7 +113,7 @@ class Server:
             warm: Whether the scripts are loaded.
         """
         leases = [(topic.type is TopicType.STREAM, topic.name.encode(), topic.lease_ms) for topic in topics]
-        self.world, self._clock_ms = world, 0
+        self.world, self._clock_ms, self._next_expiry_ms = world, 0, float("inf")
         self._lease_ms = {name: lease_ms for stream, name, lease_ms in leases if not stream}
         self._stream_lease_ms = {name: lease_ms for stream, name, lease_ms in leases if stream}
         self._steps, self._stream_steps = Steps(self._lease_ms), StreamSteps(self._stream_lease_ms)
@@ -125,10 +131,8 @@ class Server:
         world = self.world
         assert world is not None
         self.calls += 1
-        parts = []
-        if (now_ms := world.now_ms) != self._clock_ms:
-            parts.append(pack("SET", CLOCK_KEY, now_ms))
-            self._clock_ms = now_ms
+        now_ms = world.now_ms
+        parts = self._tick(now_ms)
         before = len(parts)
         parts.append(pack(*command))
         if stores := self._stores(command, self._lease_ms):
@@ -141,6 +145,10 @@ class Server:
         line = self._scripted if command[0] == b"EVALSHA" or publishes else self._main
         replies = line.pipeline(parts)
         reply = replies[before]
+        if before and replies[0] != b"OK":
+            self._next_expiry_ms = float(replies[0])
+        if name in self._expiring:
+            self._next_expiry_ms = 0.0
         if looks:
             step = Step.of(command, name, now_ms)
             for what in self._seen(step, stores, replies[-1]) if stores else self._seen_of(step, streams, replies[-1]):
@@ -151,6 +159,15 @@ class Server:
         shown = b"" if name in UNTRACED else b" ".join(command[2:])
         world.trace(name, shown, "" if name in UNTRACED else reply)
         return reply, hints
+
+    def _tick(self, now_ms: int) -> list[bytes]:
+        """Return what sets the time, if it is another one; the script of it also drops keys that have expired."""
+        if now_ms == self._clock_ms:
+            return []
+        self._clock_ms = now_ms
+        if now_ms < self._next_expiry_ms:
+            return [pack("SET", CLOCK_KEY, now_ms)]
+        return [pack("EVALSHA", _TICK_SHA, 0, now_ms)]
 
     def _seen(self, step: Step, stores: list[bytes], looks: list[Any]) -> Iterator[str]:
         """Find what must not be in slots after a script."""
@@ -185,7 +202,7 @@ class Server:
             self._steps.forget()
             self._stream_steps.forget()
         self._main.pipeline([pack("SELECT", 1), pack("FLUSHDB"), pack("SELECT", 0)])
-        self._clock_ms = 0
+        self._clock_ms, self._next_expiry_ms = 0, 0.0
         self._load_scripts(warm=False)
 
     def _load_scripts(self, *, warm: bool) -> None:
@@ -194,7 +211,7 @@ class Server:
             return
         self._loaded = warm
         self._main.call("SCRIPT", "FLUSH")
-        wanted = [_LOOK, LOOK_AT_STREAMS, *(self.scripts.text(name) for name in self.scripts.names() if warm)]
+        wanted = [_LOOK, LOOK_AT_STREAMS, TICK, *(self.scripts.text(name) for name in self.scripts.names() if warm)]
         self._main.pipeline([pack("SCRIPT", "LOAD", text) for text in wanted])
 
     def _stores(self, command: list[bytes], topics: Mapping[bytes, int]) -> list[bytes]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from hashlib import sha1
 
 from rmq._transport.script_library import Script, ScriptLibrary
+from tests.simulation.expiry import VIRTUAL_EXPIRY, sets_expiry
 from tests.support.slots import CLOCK_KEY
 
 TIMES_KEY = "rmq:test:times:"
@@ -75,11 +76,13 @@ end)(redis)
 
 
 class SimulatedScripts(ScriptLibrary):
-    """The scripts, of which those of stream topics have the `redis` above."""
+    """The scripts, of which those of stream topics have the `redis` above, and some that of `expiry`."""
 
     def _build(self, name: str, text: str) -> Script:
         script = super()._build(name, text)
-        if not name.startswith("stream_"):
+        own = VIRTUAL_EXPIRY if sets_expiry(script.text) else ""
+        own += VIRTUAL_STREAMS if name.startswith("stream_") else ""
+        if not own:
             return script
-        full = VIRTUAL_STREAMS + script.text
+        full = own + script.text
         return replace(script, text=full, sha=sha1(full.encode(), usedforsecurity=False).hexdigest())

@@ -104,16 +104,18 @@ class OwnedSlots:
         owned = self._coordinator.owned().items()
         return {slot: Owner(each.epoch, each.ensemble) for (place, slot), each in owned if place == self.place}
 
-    def refresh_ownership(self) -> None:
+    def refresh_ownership(self) -> bool:
         """Hand over the slots that are asked back and that no batch keeps. Called at every change, and now and then."""
         with self._lock:
-            for place, slot in self._coordinator.revoking():
-                if place == self.place and slot not in (self._kept or ()):
-                    self._coordinator.drained(place, slot)
+            asked_back = [slot for place, slot in self._coordinator.revoking() if place == self.place]
+            for slot in asked_back:
+                if slot not in (self._kept or ()):
+                    self._coordinator.drained(self.place, slot)
         owned = self.owned()
         if owned != self._seen:
             self._seen = owned
             self._changed.set()
+        return bool(asked_back)
 
     def has_changed(self) -> bool:
         """Tell whether the driver has got or lost slots since this was asked last."""
