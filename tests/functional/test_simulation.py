@@ -41,6 +41,16 @@ def test_simulations_end_when_their_time_is_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
+def test_long_histories_keep_all_promises(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    assert "2 seeds, 0 with violations" in simulate("--long", "--seed", "4", "--seeds", "2", "--out", str(out))
+    [(kind, told)] = json.loads(out.read_text("utf-8"))["kinds"].items()
+    assert (kind, told["seeds"]) == ("long", 2)
+    assert told["simulated_hours"] > 12
+    assert told["handlings"] > 100
+
+
+@pytest.mark.timeout(300)
 def test_a_seed_replays_exactly() -> None:
     """In another process, too."""
     first, second = (

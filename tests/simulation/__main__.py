@@ -20,6 +20,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100, help="how many, 100 by default")
     parser.add_argument("--seed", type=int, default=1, help="the first one, 1 by default")
     parser.add_argument("--hour", action="store_true", help="an hour of ten workers each, instead of about a minute")
+    parser.add_argument("--long", action="store_true", help="6 to 24 hours with little to do each")
     parser.add_argument("--shrink", action="store_true", help="make the plan of a failing seed small, and print it")
     parser.add_argument("--lines", action="store_true", help="print all that happens")
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the seeds, 1 by default")
@@ -27,13 +28,14 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="a JSON file that tells the result, renewed as the seeds go on")
     options = parser.parse_args()
     seeds = range(options.seed, options.seed + options.seeds)
-    wish = Wish(seeds, HOUR if options.hour else Limits(), options.shrink, options.lines)
+    limits = HOUR if options.hour else Limits()
+    wish = Wish(seeds, limits, options.shrink, options.lines, options.long)
     began_s, total = time.monotonic(), Sum()
     for seed, outcome in outcomes(wish, options.jobs):
         total.add(seed, outcome)
         total.seconds = time.monotonic() - began_s
         last = total.seeds == options.seeds or total.seconds >= options.seconds
-        if options.out and (total.seeds % PORTION == 0 or last):
+        if options.out and (options.long or total.seeds % PORTION == 0 or last):
             total.write(options.out, options.seed)
         if last:
             break

@@ -7,11 +7,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha1
 from multiprocessing import get_context
 from pathlib import Path
 
+from tests.simulation.long_plan import draw_long_plan
 from tests.simulation.plan import Limits, Plan, draw_plan
 from tests.simulation.runner import Runner
 from tests.simulation.shrinking import shrink
@@ -31,6 +32,15 @@ class Wish:
     limits: Limits
     shrinks: bool = False
     lines: bool = False
+    long: bool = False
+
+    def plan(self, seed: int) -> Plan:
+        """Draw the plan of a seed."""
+        return draw_long_plan(seed, self.limits) if self.long else draw_plan(seed, self.limits)
+
+    def part(self, first: int, number: int) -> Wish:
+        """Return the same for some of the seeds, from the `first` one of them, counted from 0."""
+        return replace(self, seeds=self.seeds[first : first + number])
 
 
 @dataclass
@@ -47,6 +57,8 @@ class Sum:
     bad: int = 0
     seconds: float = 0.0
     digest: str = ""
+    kinds: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
+    """Of each kind of plan: seeds, simulated seconds, sends and handlings."""
 
     def add(self, seed: int, outcome: Outcome) -> None:
         """Add what came of a seed."""
@@ -56,6 +68,8 @@ class Sum:
         self.handlings += outcome.runs
         self.calls += outcome.calls
         self.forgotten += outcome.forgotten
+        kind = self.kinds.setdefault(outcome.kind, Counter())
+        kind.update(seeds=1, seconds=round(outcome.simulated_s), sends=outcome.sends, handlings=outcome.runs)
         self.bad += bool(outcome.violations)
         self.violations += [{"seed": seed, "kind": each.kind, "text": each.text} for each in outcome.violations]
         self.digest = sha1((self.digest + outcome.digest).encode(), usedforsecurity=False).hexdigest()
@@ -79,6 +93,11 @@ class Sum:
             "sends_forgotten_by_servers": self.forgotten,
             "seeds_with_violations": self.bad,
             "violations": self.violations,
+            "kinds": {
+                kind: {"simulated_hours": round(counts["seconds"] / 3600, 3)}
+                | {name: counts[name] for name in ("seeds", "sends", "handlings")}
+                for kind, counts in sorted(self.kinds.items())
+            },
             "digest": self.digest,
         }
         new = path.with_name(f"{path.name}.new")
@@ -93,11 +112,8 @@ def outcomes(wish: Wish, jobs: int) -> Iterator[tuple[int, Outcome]]:
             for seed in wish.seeds:
                 yield seed, _run(runner, seed, wish)
         return
-    seeds = wish.seeds
-    portions = [
-        Wish(seeds[first : first + PORTION], wish.limits, wish.shrinks, wish.lines)
-        for first in range(0, len(seeds), PORTION)
-    ]
+    seeds, portion = wish.seeds, 1 if wish.long else PORTION
+    portions = [wish.part(first, portion) for first in range(0, len(seeds), portion)]
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
         for portion, found in zip(portions, pool.map(_run_all, portions), strict=True):
             yield from zip(portion.seeds, found, strict=True)
@@ -111,7 +127,7 @@ def _run_all(wish: Wish) -> list[Outcome]:
 
 def _run(runner: Runner, seed: int, wish: Wish) -> Outcome:
     """Run a seed, and tell of its violations."""
-    plan = draw_plan(seed, wish.limits)
+    plan = wish.plan(seed)
     outcome = runner.run(plan, lines=wish.lines)
     if outcome.violations:
         _report(plan, outcome)

@@ -44,6 +44,11 @@ def clock_s(ms: int) -> float:
     return (ms - EPOCH_MS) / 1000 + START_S
 
 
+def ms_of(at_s: float) -> int:
+    """Return a time of the monotonic clock on Redis' clock."""
+    return EPOCH_MS + round((at_s - START_S) * 1000)
+
+
 def check(history: History) -> list[Violation]:
     """Return all that is wrong."""
     return [violation for checker in CHECKERS for violation in checker(history)]
@@ -182,7 +187,9 @@ def starved(history: History) -> Iterator[Violation]:
             [first, *_] = (run for run in runs if run.claimed_ms == claimed_ms)
             before = [each for each in sends if each.executed_ms and each.executed_ms[-1] <= claimed_ms]
             # a later send of the same content may have put it off
-            due_ms = max(_due_ms(each, kind, latest=True) for each in (before if kind == "fixed" else [sent]))
+            merged = before if kind == "fixed" else _merged_with(sent, sends, runs) if kind == "range" else [sent]
+            due_ms = max(_due_ms(each, kind, latest=True) for each in merged)
+            due_ms = max(due_ms, _retried_ms(history, sent, runs))
             from_s, to_s = clock_s(sent.executed_ms[0]), clock_s(claimed_ms)
             if (late_s := (claimed_ms - due_ms) / 1000) > PATIENCE_S:
                 met = {each.kind for each in history.troubles if each.from_s < to_s and each.to_s > from_s - PATIENCE_S}
@@ -190,6 +197,24 @@ def starved(history: History) -> Iterator[Violation]:
                 busy_s = _busy_s(history, first, clock_s(due_ms), to_s)
                 if late_s - busy_s > patience_s and not met - {"lose_hints"}:
                     yield Violation("starved", f"{_sent(sent)} was claimed {claimed_ms - due_ms} ms late")
+
+
+def _merged_with(sent: Sent, sends: list[Sent], runs: list[Run]) -> list[Sent]:
+    """Return the sends of a RANGE_MERGE content of which one rules when a send is due: the first since the last claim.
+
+    Source: docs/internals/merging.md.
+    """
+    at_ms = sent.executed_ms[-1]
+    since_ms = max((run.claimed_ms for run in runs if run.claimed_ms < at_ms), default=0)
+    return [each for each in sends if each.executed_ms and since_ms <= each.executed_ms[-1] <= at_ms]
+
+
+def _retried_ms(history: History, sent: Sent, runs: list[Run]) -> int:
+    """Return until when a send may wait that met its content waiting for a retry; 0 where it met none."""
+    plan, at_ms = history.topics[sent.topic], sent.executed_ms[-1]
+    failed = [run for run in runs if run.claimed_ms < at_ms and run.outcome != "acked"]
+    ended_s = (run.end_s if run.end_s < FOREVER_S else clock_s(run.claimed_ms) + plan.lease_s for run in failed[-1:])
+    return max((ms_of(each_s) + plan.longest_retry_ms for each_s in ended_s), default=0)
 
 
 def _busy_s(history: History, run: Run, from_s: float, to_s: float) -> float:

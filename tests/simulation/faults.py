@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import TYPE_CHECKING
 
 from tests.simulation.history import FOREVER_S, Trouble
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 AT_WORK = ("pause", "kill", "stall", "zk_stall", "zk_expire")
 """What may wait until a handler runs."""
 
-LOOK_S, RECENT = 0.01, 50
+SOON_S, RECENT = 0.01, 50
+"""What waits for a handler strikes so soon after its beginning; and of so many handlings one may still run."""
 
 SOME_TIME_S = 0.3
 """A handler that has run so long is one of the few that take about as long as a lease."""
@@ -31,6 +33,9 @@ class Faults:
         self._simulation = simulation
         self._over = False
         self._losing: list[tuple[Fault, list[int]]] = []
+        self._awaiting: list[Fault] = []
+        """What waits until a handler runs."""
+        self._chance = Random(f"faults {simulation.plan.seed}")
 
     def begin(self) -> None:
         """Have each fault come at its time."""
@@ -69,10 +74,17 @@ class Faults:
             and fault.what
             and not self._handles(fault.target, SOME_TIME_S if fault.what > 1 else 0.0)
         ):
-            self._simulation.world.at(LOOK_S, lambda: self._strike(fault))
+            self._awaiting.append(fault)
             return
         self._simulation.world.trace("fault", fault)
         getattr(self, f"_{fault.kind}")(fault)
+
+    def handler_begins(self, name: str) -> None:
+        """Let what waits for a handler of a process strike soon."""
+        for fault in [each for each in self._awaiting if each.target == name]:
+            self._awaiting.remove(fault)
+            after_s = SOME_TIME_S if fault.what > 1 else SOON_S * self._chance.random()
+            self._simulation.world.at(after_s, lambda fault=fault: self._strike(fault))
 
     def _handles(self, name: str, for_s: float) -> bool:
         """Return whether a process has been in a handler for so long; of one that consumes nothing, True."""
@@ -151,7 +163,7 @@ class Faults:
         for run in simulation.history.runs:
             if run.process == fault.target and run.end_s == FOREVER_S:
                 run.end_s = now_s
-        self._note(fault, now_s, FOREVER_S)
+        self._note(fault, now_s, fault.for_s + SHORT_S)
         self._later(fault, lambda: self._start_again(fault.target))
 
     def _stop(self, fault: Fault) -> None:

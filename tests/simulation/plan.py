@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
@@ -61,6 +62,13 @@ class TopicPlan:
     lease_s: int
     max_retries: int
     longest_retry_ms: int = 2_000
+    dead_s: int = 30 * 86_400
+    trim_every: timedelta = TRIM_EVERY
+
+    @property
+    def longest_retries_s(self) -> float:
+        """How long a message that always fails waits in all, at most."""
+        return self.max_retries * self.longest_retry_ms / 1_000
 
     def topic(self) -> Topic:
         """Return its definition; of a delayed queue the one that the queue registers."""
@@ -79,8 +87,9 @@ class TopicPlan:
             lease=timedelta(seconds=self.lease_s),
             max_retries=self.max_retries,
             retry=ExponentialRetry(100, self.longest_retry_ms),
+            max_dead_age=timedelta(seconds=self.dead_s),
             merge=Merge(Sum(), window=Fixed(SUM_WINDOW_MS)) if self.kind == "sum" else None,
-            retention=Retention(max_length=KEPT_ENTRIES, every=TRIM_EVERY, approximate=False)
+            retention=Retention(max_length=KEPT_ENTRIES, every=self.trim_every, approximate=False)
             if self.kind == "stream"
             else None,
         )
@@ -148,6 +157,7 @@ class Plan:
         replicated: Whether a send counts only once a replica has it; else with the master.
         sparse: Whether there is little to do, for about an hour; one content fails mostly, and has all its retries.
         economy: Whether the workers idle in economy.
+        long: Whether it is sparse, and lasts for many hours.
     """
 
     seed: int
@@ -163,6 +173,12 @@ class Plan:
     replicated: bool = False
     sparse: bool = False
     economy: bool = False
+    long: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Its kind, as the sums of a campaign tell them apart."""
+        return "long" if self.long else "sparse" if self.sparse else "harsh" if self.harsh else "usual"
 
     def described(self) -> str:
         """Return it in lines."""
@@ -206,7 +222,7 @@ def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
     """Draw a plan.
 
     A harsh one has many faults, short leases and many long handlings of few contents. In a quiet one there is so little
-    to do that what is forgotten is not found by chance. A sparse one lasts about an hour.
+    to do that what is forgotten is not found by chance. A sparse one lasts about an hour, and a long one many.
     """
     limits = limits or Limits()
     chance = Random(f"plan {seed}")
@@ -242,7 +258,7 @@ def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
         for i in range(chance.randint(2 if harsh else 1, limits.workers))
     )
     sends_per_s = limits.sends_per_s * (QUIET_SENDS if quiet else 1)
-    sends = _sends(chance, length_s, topics, sends_per_s, (3,) if harsh else (3, 10, 40))
+    sends = sends_in(chance, length_s, topics, sends_per_s, (3,) if harsh else (3, 10, 40))
     replicated = chance.random() < REPLICATED
     plan = Plan(
         seed,
@@ -257,22 +273,38 @@ def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
         economy=economy,
     )
     faults = sorted(
-        (_fault(chance, plan, limits) for _ in range(chance.randint(0, 3 * limits.faults if harsh else limits.faults))),
-        key=_when,
+        (
+            fault_in(chance, plan, limits)
+            for _ in range(chance.randint(0, 3 * limits.faults if harsh else limits.faults))
+        ),
+        key=when,
     )
     if quiet:
         faults.append(Fault(length_s / 2, "lose_hints", "", length_s))
     yields = chance.choice((0.0, 0.0, 0.01, 0.1))
-    return replace(plan, faults=_one_restart_at_a_time(faults), yields=yields, warm=chance.random() < 0.8)
+    return replace(plan, faults=one_restart_at_a_time(faults), yields=yields, warm=chance.random() < 0.8)
 
 
-def _when(fault: Fault) -> float:
-    return fault.at_s
+def when(what: Fault | SendPlan) -> float:
+    """Return when something happens."""
+    return what.at_s
 
 
-def _sends(
-    chance: Random, length_s: float, topics: tuple[TopicPlan, ...], per_s: float, sizes: tuple[int, ...]
+WAITS: Mapping[str, Sequence[int]] = {
+    "range": (20, 200, 1_000, 4_000), "fixed": (1_500, 3_000, 6_000), "delayed": (0, 200, 1_500, 4_000),
+}  # fmt: skip
+"""How long messages wait until they are due, in ms."""
+
+
+def sends_in(
+    chance: Random,
+    length_s: float,
+    topics: tuple[TopicPlan, ...],
+    per_s: float,
+    sizes: tuple[int, ...],
+    waits: Mapping[str, Sequence[int]] = WAITS,
 ) -> tuple[SendPlan, ...]:
+    """Draw sends over a time, so many a second, with one of some numbers of contents."""
     found: list[SendPlan] = []
     contents = chance.choice(sizes)
     at_s = 0.0
@@ -280,19 +312,20 @@ def _sends(
         topic = chance.randrange(len(topics))
         size = chance.choice((1, 1, 1, 3, 12))
         what = {
-            "range": lambda: chance.choice((20, 200, 1_000, 4_000)),
-            "fixed": lambda: chance.choice((1_500, 3_000, 6_000)),
+            "range": lambda: chance.choice(waits["range"]),
+            "fixed": lambda: chance.choice(waits["fixed"]),
             "priority": lambda: chance.randint(100, 120),
             "sum": lambda: 0,
             "stream": lambda: 0,
-            "delayed": lambda: chance.choice((0, 200, 1_500, 4_000)),
+            "delayed": lambda: chance.choice(waits["delayed"]),
         }[topics[topic].kind]
         messages = tuple((chance.randrange(contents), what()) for _ in range(size))
         found.append(SendPlan(at_s, f"producer{chance.randrange(2)}", topic, messages))
     return tuple(found)
 
 
-def _fault(chance: Random, plan: Plan, limits: Limits) -> Fault:
+def fault_in(chance: Random, plan: Plan, limits: Limits) -> Fault:
+    """Draw a fault."""
     at_s = chance.uniform(1.0, plan.length_s)
     kind = chance.choice(_fault_kinds(plan, limits))
     workers = [worker.name for worker in plan.workers]
@@ -345,7 +378,7 @@ def _zookeeper_fault(chance: Random, at_s: float, kind: str, workers: list[str],
     return Fault(at_s, kind, chance.choice(workers), for_s, chance.choice((0.0, 2.0) if harsh else (0.0, 1.0)))
 
 
-def _one_restart_at_a_time(faults: list[Fault]) -> tuple[Fault, ...]:
+def one_restart_at_a_time(faults: list[Fault]) -> tuple[Fault, ...]:
     """Leave out restarts that would begin before the one before is over: there is one copy of the data."""
     kept: list[Fault] = []
     free_s = 0.0

@@ -15,6 +15,7 @@ from tests.simulation.backend import Simulated
 from tests.simulation.checkers import Violation, check, forgotten_sends
 from tests.simulation.faults import Faults
 from tests.simulation.history import History, Sent, readers
+from tests.simulation.long_plan import LONG_SESSION_S
 from tests.simulation.network import Network
 from tests.simulation.plan import MOST_BITS, NUMBERED, Plan, SendPlan, WorkerPlan
 from tests.simulation.server import Server
@@ -22,12 +23,15 @@ from tests.simulation.streams import begin_groups, dead_entries, entries_left, s
 from tests.simulation.virtual import inhabit
 from tests.simulation.workers import Worker
 from tests.simulation.world import START_S, HungError, Process, World
-from tests.simulation.zookeeper import Ensemble, new_coordinator
+from tests.simulation.zookeeper import SESSION_S, Ensemble, new_coordinator
 from tests.support.slots import check_topic
 from tests.support.streams import check_stream
 
 DRAIN_S = 240.0
 """How long after the last fault everything has to be handled."""
+
+LOOK_AT_END_S, LONG_LOOK_AT_END_S, LOOK_AT_DEAD_S = 0.5, 30.0, 600.0
+"""So often the end of a plan, and of a long one, is looked for; and so often dead messages are noted: the oldest go."""
 
 TIMEOUT_S, DEADLINE_S = 2.0, 8.0
 
@@ -44,6 +48,7 @@ class Outcome:
         runs: How many handlings there were.
         calls: How many commands the real Redis has carried out.
         forgotten: How many accepted sends a failover has forgotten.
+        kind: The kind of plan.
     """
 
     violations: tuple[Violation, ...]
@@ -53,6 +58,7 @@ class Outcome:
     runs: int
     calls: int
     forgotten: int = 0
+    kind: str = ""
 
     @property
     def kinds(self) -> set[str]:
@@ -90,7 +96,7 @@ class Simulation:
         self.server = server
         self.world = World(plan.seed, plan.yields)
         self.network = Network(self.world, server, plan.seed)
-        self.ensemble = Ensemble(self.world, plan.seed)
+        self.ensemble = Ensemble(self.world, plan.seed, LONG_SESSION_S if plan.long else SESSION_S)
         self.topics = [each.topic() for each in plan.topics]
         self.history = History({name: each for each in plan.topics for name in (each.name, *readers(each))})
         self.history.replicated, self.history.economy = plan.replicated, plan.economy
@@ -131,6 +137,7 @@ class Simulation:
             len(self.history.runs),
             self.server.calls - calls,
             forgotten_sends(self.history),
+            self.plan.kind,
         )
 
     def backend(self, process: Process) -> Simulated:
@@ -163,17 +170,7 @@ class Simulation:
             process = world.process(name)
             sends = [send for send in plan.sends if send.producer == name]
             world.spawn(process, lambda process=process, sends=sends: self._produce(process, sends), name)
-        self.faults.begin()
-        world.run(plan.length_s)
-        self.faults.end()
-        drain_s = DRAIN_S + max(self.history.longest_wait_s(each.name) for each in plan.topics)
-        end_s = world.elapsed_s + drain_s
-        while self._sending or not self._drained():
-            if world.elapsed_s >= end_s:
-                world.failed(f"starved: not drained {drain_s:g} s after the last fault: {self._left()}")
-                break
-            world.run(world.elapsed_s + 0.5)
-        self._note_dead()
+        self._await_end()
         for worker in self.workers.values():
             worker.stop()
         world.run(world.elapsed_s + 120.0, lambda: not any(each.tasks for each in world.processes if not each.dead))
@@ -181,6 +178,31 @@ class Simulation:
             if process.tasks and not process.dead:
                 world.failed(f"hung: {process} does not end: {[task.name for task in process.tasks]}")
         self._check_slots()
+
+    def _await_end(self) -> None:
+        """Let the plan take its course until all is handled."""
+        world, plan = self.world, self.plan
+        self.faults.begin()
+        forgets_dead = any(each.dead_s < plan.length_s for each in plan.topics)
+        for part in range(1, int(plan.length_s / LOOK_AT_DEAD_S) + 1):
+            world.run(part * LOOK_AT_DEAD_S)
+            if forgets_dead:
+                self._note_dead()
+        world.run(plan.length_s)
+        self.faults.end()
+        look_s = LONG_LOOK_AT_END_S if plan.long else LOOK_AT_END_S
+        drain_s = DRAIN_S + max(self.history.longest_wait_s(each.name) for each in plan.topics)
+        if plan.long:
+            drain_s += max(each.longest_retries_s for each in plan.topics)
+        end_s = world.elapsed_s + drain_s
+        while self._sending or not self._drained():
+            if world.elapsed_s >= end_s:
+                world.failed(f"starved: not drained {drain_s:g} s after the last fault: {self._left()}")
+                break
+            world.run(world.elapsed_s + look_s)
+            if forgets_dead:
+                self._note_dead()
+        self._note_dead()
 
     def start_worker(self, plan: WorkerPlan) -> None:
         """Start a consuming process."""

@@ -237,6 +237,7 @@ class Worker:
             if not run.carried:
                 run.wrong = f"body {delivery.body!r}"
         history.runs.append(run)
+        self._simulation.faults.handler_begins(self.plan.name)
         self.world.trace(self.process, "begins", run.topic, run.content, run.attempt, run.carried)
         return run
 

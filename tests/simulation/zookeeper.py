@@ -26,11 +26,13 @@ class Ensemble:
     Args:
         world: The scheduler and the clock.
         seed: What travelling times are drawn from.
+        session_s: The session timeout.
     """
 
-    def __init__(self, world: World, seed: int) -> None:
+    def __init__(self, world: World, seed: int, session_s: float = SESSION_S) -> None:
         self.world = world
-        self.nodes = SimulatedZooKeeper(SESSION_S)
+        self.session_s = session_s
+        self.nodes = SimulatedZooKeeper(session_s)
         self.chance = Random(f"zookeeper {seed}")
         self.down = False
         self._stalls: dict[str, float] = {}
@@ -40,7 +42,7 @@ class Ensemble:
         """Let sessions expire by themselves."""
         if not self.down:
             self.nodes.expire(self.world.now_s)
-        self.world.at(SESSION_S / 20, self.begin)
+        self.world.at(self.session_s / 20, self.begin)
 
     def travel_s(self) -> float:
         """Draw how long a message travels."""
@@ -90,7 +92,7 @@ class SimulatedClient:
 
     def __init__(self, ensemble: Ensemble, process: Process, wake: Told, broken: Told) -> None:
         self.session: int | None = None
-        self.session_timeout_s = SESSION_S
+        self.session_timeout_s = ensemble.session_s
         self.process = process
         self._world = ensemble.world
         self._ensemble = ensemble
@@ -142,9 +144,9 @@ class SimulatedClient:
         """Let requests travel; return whether they have arrived in their session."""
         world, ensemble = self._world, self._ensemble
         world.sleep(ensemble.travel_s())
-        until_s = world.now_s + SESSION_S / 3
+        until_s = world.now_s + ensemble.session_s / 3
         while ensemble.unreachable(self.process) and world.now_s < until_s:
-            world.sleep(SESSION_S / 30)
+            world.sleep(ensemble.session_s / 30)
         ensemble.nodes.expire(world.now_s)
         if ensemble.unreachable(self.process) or session not in ensemble.nodes.touched:
             self._lose()
@@ -183,14 +185,14 @@ class SimulatedClient:
                     self.session, self._heard_s = self._identity, world.now_s
                     self._wake()
             elif ensemble.unreachable(self.process):
-                if world.now_s - self._heard_s > SESSION_S * 2 / 3:
+                if world.now_s - self._heard_s > ensemble.session_s * 2 / 3:
                     self._lose()
             elif self.session not in ensemble.nodes.touched:
                 self._lose()
             else:
                 ensemble.nodes.touched[self.session] = world.now_s
                 self._heard_s = world.now_s
-            world.sleep(SESSION_S / 12)
+            world.sleep(ensemble.session_s / 12)
 
 
 def new_coordinator(ensemble: Ensemble, backend: Simulated, worker: str) -> Coordinator:
@@ -201,4 +203,4 @@ def new_coordinator(ensemble: Ensemble, backend: Simulated, worker: str) -> Coor
         return SimulatedClient(ensemble, backend.process, wake, broken)
 
     kind = type("SimulatedCoordinator", (Coordinator,), {"_blocking": backend, "_client_class": staticmethod(client)})
-    return kind("simulated", worker, session_timeout_s=SESSION_S)
+    return kind("simulated", worker, session_timeout_s=ensemble.session_s)

@@ -236,6 +236,16 @@ CASES = (
         economy(history(sent(0, 1), run(40, 41))),
         economy(history(sent(0, 1), run(20, 21))),
     ),
+    Case(
+        "starved",  # a send that meets its content in the store is due when that is
+        history(sent(0, 1, what=60_000), sent(1, 100), run(140, 141)),
+        history(sent(0, 1, what=130_000), sent(1, 100), run(140, 141)),
+    ),
+    Case(
+        "starved",  # and one that meets it waiting for a retry, up to 2 s after its failure, with that
+        history(sent(0, 1), run(1.2, 2, outcome="failed"), sent(1, 99.5), run(130.5, 131, (1,))),
+        history(sent(0, 97), run(98, 99, outcome="failed"), sent(1, 99.5), run(130.5, 131, (1,))),
+    ),
 )  # fmt: skip
 
 
