@@ -24,6 +24,10 @@ NOT_RENEWED_MS = 100
 FENCING = ("zk_expire", "zk_stall", "zk_down")
 """Troubles through which a slot passes to another owner while a handler runs."""
 
+DRAINED_S, HANDED_OVER_S = 30.0, 60.0
+"""How long a handler may take at least once its process stops or its slot is wanted; and in which time after a process
+has stopped or has lost its session its slots are given to others."""
+
 PATIENCE_S = 30.0
 """What is due is claimed in this time where nothing is wrong, not counting the time in which handlers are busy."""
 
@@ -102,7 +106,7 @@ def duplicated(history: History) -> Iterator[Violation]:
         for first, second in chain.from_iterable(pairwise(each) for each in _entries(runs)):
             if first.outcome in ("failed", "late") or _sent_between(sends, first, second):
                 continue
-            if not history.met(first.process, clock_s(first.claimed_ms) - 0.01, second.start_s + 0.01):
+            if not _met(history, first, second.start_s):
                 yield Violation("duplicated", f"{_run(first)} and {_run(second)}")
 
 
@@ -115,7 +119,7 @@ def counted_twice(history: History) -> Iterator[Violation]:
             for second in runs[i + 1 :]:
                 if first.outcome != "acked" or not set(first.carried) & set(second.carried):
                     continue
-                if not history.met(first.process, clock_s(first.claimed_ms) - 0.01, second.start_s + 0.01):
+                if not _met(history, first, second.start_s):
                     yield Violation("counted twice", f"{_run(first)} and {_run(second)}")
 
 
@@ -230,7 +234,7 @@ def _busy_s(history: History, run: Run, from_s: float, to_s: float) -> float:
 def stolen(history: History) -> Iterator[Violation]:
     """A lease is lost only through a trouble of who had it."""
     for run in history.runs:
-        if run.lost_s < FOREVER_S and not history.met(run.process, clock_s(run.claimed_ms) - 0.01, run.lost_s + 0.01):
+        if run.lost_s < FOREVER_S and not _met(history, run, run.lost_s):
             yield Violation("stolen", f"{_run(run)} at {run.lost_s - START_S:.3f}")
 
 
@@ -306,10 +310,31 @@ def _sent_between(sends: list[Sent], first: Run, second: Run) -> bool:
     return any(first.claimed_ms <= at_ms <= second.claimed_ms for sent in sends for at_ms in sent.executed_ms)
 
 
+def _met(history: History, run: Run, to_s: float) -> bool:
+    """Return whether the process of a handling met with a trouble, or lost it to another one for a known reason."""
+    return bool(history.met(run.process, clock_s(run.claimed_ms) - 0.01, to_s + 0.01)) or _handed_over(
+        history, run, to_s
+    )
+
+
+def _handed_over(history: History, run: Run, to_s: float) -> bool:
+    """Return whether a handling was still under way when the drain time of its process, or of its slot, was over.
+
+    A stop leaves such a handling to its lease. With ZooKeeper the slot gets its next owner then; the session of a
+    process that was killed ends some time after it.
+    """
+    end_s, since_s = min(run.end_s, to_s), clock_s(run.claimed_ms) - (HANDED_OVER_S if run.epoch else 0.0)
+    return any(
+        since_s <= at_s <= end_s - DRAINED_S and (run.epoch or who == run.process) for at_s, who in history.moves
+    )
+
+
 def _excused(history: History, first: Run, second: Run) -> bool:
     """Return whether the first handling's lease could not be renewed."""
     from_s, to_s = clock_s(first.claimed_ms) - 0.01, second.start_s + 0.01
     if history.met(first.process, from_s, to_s, "cut", "lose_reply", "lose_request", "kill", "forget", "restart"):
+        return True
+    if _handed_over(history, first, second.start_s):
         return True
     lease_s = history.topics[first.topic].lease_s
     if second.start_s > clock_s(first.claimed_ms) + lease_s and history.met(first.process, from_s, to_s, *FENCING):

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 AT_WORK = ("pause", "kill", "stall", "zk_stall", "zk_expire")
 """What may wait until a handler runs."""
 
+MOVING = ("kill", "stop", "zk_stall", "zk_expire", "zk_down")
+"""After these, and at their ends, slots may pass to others."""
+
 SOON_S, RECENT = 0.01, 50
 """What waits for a handler strikes so soon after its beginning; and of so many handlings one may still run."""
 
@@ -77,6 +80,9 @@ class Faults:
             self._awaiting.append(fault)
             return
         self._simulation.world.trace("fault", fault)
+        if fault.kind in MOVING:
+            now_s = self._simulation.world.now_s
+            self._simulation.history.moves += [(now_s, fault.target), (now_s + fault.for_s, fault.target)]
         getattr(self, f"_{fault.kind}")(fault)
 
     def handler_begins(self, name: str) -> None:

@@ -106,6 +106,8 @@ class History:
         sends: In the order of their numbers.
         runs: In the order of their beginning.
         troubles: In no order.
+        moves: When which processes stopped, started, or met with a trouble of their sessions: slots may pass to others
+            then, and a handler that outlasts its drain time loses what it has.
         dead: Topic and content of what is dead at the end.
         replicated: Whether an accepted send is on a replica, so that the server does not forget it.
         economy: Whether the workers idle in economy.
@@ -115,6 +117,7 @@ class History:
     sends: list[Sent] = field(default_factory=list[Sent])
     runs: list[Run] = field(default_factory=list[Run])
     troubles: list[Trouble] = field(default_factory=list[Trouble])
+    moves: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
     dead: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     replicated: bool = False
     economy: bool = False

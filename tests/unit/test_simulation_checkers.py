@@ -52,6 +52,12 @@ def history(*parts: Sent | Run | Trouble, kind: str = "range") -> History:
     return made
 
 
+def moved(made: History, *moves: tuple[float, str]) -> History:
+    """Return it as one in which processes stopped or started, so many seconds after the beginning."""
+    made.moves = [(START_S + at_s, who) for at_s, who in moves]
+    return made
+
+
 def replicated(made: History) -> History:
     """Return it as one in which sends wait for a replica."""
     made.replicated = True
@@ -235,6 +241,21 @@ CASES = (
         "starved",  # without a lost hint economy costs nothing
         economy(history(sent(0, 1), run(40, 41))),
         economy(history(sent(0, 1), run(20, 21))),
+    ),
+    Case(
+        "stolen",  # a handler that outlasts the drain time of a stop loses what it has; one of another process does not
+        moved(history(sent(0, 0.5), run(1, 90, lost_s=START_S + 61)), (20, "b")),
+        moved(history(sent(0, 0.5), run(1, 90, lost_s=START_S + 61)), (20, "a")),
+    ),
+    Case(
+        "stolen",  # but not before
+        moved(history(sent(0, 0.5), run(1, 90, lost_s=START_S + 31)), (20, "a")),
+        moved(history(sent(0, 0.5), run(1, 90, lost_s=START_S + 51)), (20, "a")),
+    ),
+    Case(
+        "overlap",  # with ZooKeeper its slot passes to others, whoever has come or gone
+        moved(history(sent(0, 1), run(2, 90, epoch=1), run(31, 32, process="b", epoch=2)), (3, "c")),
+        moved(history(sent(0, 1), run(2, 90, epoch=1), run(34, 35, process="b", epoch=2)), (3, "c")),
     ),
     Case(
         "starved",  # a send that meets its content in the store is due when that is
