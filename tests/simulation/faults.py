@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 AT_WORK = ("pause", "kill", "stall", "zk_stall", "zk_expire")
 """What may wait until a handler runs."""
 
-MOVING = ("kill", "stop", "zk_stall", "zk_expire", "zk_down")
+MOVING = ("pause", "kill", "stop", "zk_stall", "zk_expire", "zk_down")
 """After these, and at their ends, slots may pass to others."""
 
 SOON_S, RECENT = 0.01, 50
