@@ -158,3 +158,20 @@ def test_after_a_kill_the_restart_reads_the_same_rows(
     assert Counter(killed.written(0)) == before
     assert Counter(killed.written()) == Counter(killed.sent), "nothing lost, no duplicates"
     killed.check_empty()
+
+
+def test_after_a_kill_a_worker_has_the_slots_and_the_restart_leaves_them_to_it(
+    spark_client: RmqClient, zookeeper: ZooKeeperEnsemble, killed: Killed
+) -> None:
+    place = Place(spark_client, zookeeper, killed.topic, 2)
+    options = {"maxMessagesPerTrigger": 1_000, **place.options}
+    killed.kill_at("written 0", stall="written", options=options)
+    with place.worker():
+        wait_until(place.drained, LIMIT_S)
+        assert Counter(place.turns.contents) == Counter(killed.sent), "each once, after the leases"
+        more = send(spark_client, killed.topic, "more")
+        killed.finish(options=options)
+        wait_until(place.drained, LIMIT_S)
+    assert killed.written(0) == [], "its rows are the worker's"
+    assert Counter(place.turns.contents + killed.written()) == Counter([*killed.sent, *more])
+    killed.check_empty()
