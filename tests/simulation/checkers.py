@@ -222,13 +222,26 @@ def _retried_ms(history: History, sent: Sent, runs: list[Run]) -> int:
 
 
 def _busy_s(history: History, run: Run, from_s: float, to_s: float) -> float:
-    """Return for how long within a time the process of a run handled messages of its topic, in any group."""
+    """Return for how long within a time messages of its topic, in any group, kept the process of a run busy.
+
+    With ZooKeeper so do those of its slot that other owners handled: the next owner waits for their leases.
+    """
     busy_s, name = 0.0, run.topic.partition("@")[0]
     for each in sorted(history.runs, key=lambda each: each.start_s):
-        if each.process == run.process and each.topic.partition("@")[0] == name and each.start_s < to_s:
-            since_s, from_s = from_s, max(from_s, min(each.end_s, to_s))
+        own = each.process == run.process and each.topic.partition("@")[0] == name
+        before = bool(run.epoch and each.epoch) and (each.topic, each.slot) == (run.topic, run.slot)
+        if (own or before) and each.start_s < to_s:
+            end_s = max(each.end_s if own else each.start_s, _free_s(history, each) if before else each.start_s)
+            since_s, from_s = from_s, max(from_s, min(end_s, to_s))
             busy_s += from_s - max(since_s, min(each.start_s, from_s))
     return busy_s
+
+
+def _free_s(history: History, run: Run) -> float:
+    """Return when the next owner of its slot may claim at the latest: a stop may have left the run to its lease."""
+    ended = [at_s for at_s, who in history.moves if who == run.process and run.start_s <= at_s <= run.end_s - DRAINED_S]
+    left_s = min(ended) + DRAINED_S + history.topics[run.topic].lease_s if ended else run.start_s
+    return left_s if run.end_s == FOREVER_S else max(run.end_s, left_s)
 
 
 def stolen(history: History) -> Iterator[Violation]:

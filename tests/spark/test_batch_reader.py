@@ -121,7 +121,7 @@ def test_what_was_read_can_be_written(spark: SparkSession, spark_client: RmqClie
     ("options", "error"),
     [
         ({"snapshot": "atomic", "atomicLimit": 10}, "atomicLimit, 10"),
-        ({"zookeeper": "zk:2181"}, "takes no zookeeper"),
+        ({"zookeeper": "zk:2181"}, "zookeeper is an option of readStream"),
         ({"queue": "backlogs"}, "queue is 'backlogs'"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.simulation import checkers
-from tests.simulation.history import History, Run, Sent, Trouble
+from tests.simulation.history import FOREVER_S, History, Run, Sent, Trouble
 from tests.simulation.plan import TopicPlan
 from tests.simulation.steps import SlotState, Step, Steps
 from tests.simulation.stream_steps import GroupState, Held, StreamSteps
@@ -56,6 +56,12 @@ def moved(made: History, *moves: tuple[float, str]) -> History:
     """Return it as one in which processes stopped or started, so many seconds after the beginning."""
     made.moves = [(START_S + at_s, who) for at_s, who in moves]
     return made
+
+
+def _left(claimed_s: float, end_s: float = FOREVER_S) -> History:
+    """Return one in which a handling ended late or never, and another process claims the next send of its content."""
+    first, second = run(1, end_s, epoch=1, outcome="late"), run(claimed_s, claimed_s + 1, (0, 1), process="b", epoch=2)
+    return history(sent(0, 0.5), first, sent(1, 20), second)
 
 
 def replicated(made: History) -> History:
@@ -256,6 +262,21 @@ CASES = (
         "overlap",  # with ZooKeeper its slot passes to others, whoever has come or gone
         moved(history(sent(0, 1), run(2, 90, epoch=1), run(31, 32, process="b", epoch=2)), (3, "c")),
         moved(history(sent(0, 1), run(2, 90, epoch=1), run(34, 35, process="b", epoch=2)), (3, "c")),
+    ),
+    Case(
+        "starved",  # with ZooKeeper the next owner of a slot waits for what a stop has left to its lease
+        moved(_left(61), (3, "c")),
+        moved(_left(61), (3, "a")),
+    ),
+    Case(
+        "starved",  # also if that has ended before its lease
+        moved(_left(67, 34), (3, "c")),
+        moved(_left(67, 34), (3, "a")),
+    ),
+    Case(
+        "starved",  # but not for longer than that lease
+        moved(_left(70), (3, "a")),
+        moved(_left(67), (3, "a")),
     ),
     Case(
         "starved",  # a send that meets its content in the store is due when that is
