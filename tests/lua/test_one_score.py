@@ -143,3 +143,16 @@ def test_several_slots_share_the_room(make_slot: MakeSlot) -> None:
     assert not isinstance(second, Exception)
     assert first.messages == claimed(NAMES[:4], score)
     assert [each.content for each in second.messages] == NAMES[4:6]
+
+
+@both_orders
+@pytest.mark.parametrize("step", [0, 1], ids=["one score", "several scores"])
+def test_twins_in_flight_that_fill_the_room_hold_up_nothing(make_slot: MakeSlot, kind: TopicType, step: int) -> None:
+    """Their contents took all the bytes that a claim may hand over: it handed over nothing, time and again."""
+    slot, names = slot_of(make_slot, kind), NAMES[:9]
+    first = T0 - 20 if kind.timed else 5_000
+    store = {name: first + step * number for number, name in enumerate(names)}
+    in_flight = names[:4] if kind.timed else names[-4:]
+    slot.seed(SlotState(store=store, prepare=dict.fromkeys(in_flight, FRESH)))
+    reply = slot.run(claiming.claim(slot.topic, 0, 4, most_bytes=16))
+    assert reply.messages

@@ -50,6 +50,9 @@ local function take_alike(slot, highest_first, limit, now_ms, stamp, max_retries
     claims[2 * i] = names[i]
   end
   local taken = into_prepare(slot, claims, number, stamp)
+  if taken == 0 then
+    slot.room.first = true -- as in `take_fresh`
+  end
   count(totals, 'delivered', taken)
   if taken == number then
     if highest_first then

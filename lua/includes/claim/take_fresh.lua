@@ -99,8 +99,8 @@ local function take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries
   end
   slot.passed = slot.any and size - taken or nil
   count(totals, 'delivered', taken)
-  if slot.cut and taken == 0 then
-    slot.room.first = true -- all of it is in flight: the search goes on
+  if taken == 0 then
+    slot.room.first = true -- all of it is in flight: the search goes on, also where it has filled the room
   end
   return items, slot.any and 0 or size - taken, ended and not slot.cut
 end
