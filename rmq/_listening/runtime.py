@@ -258,7 +258,7 @@ class ListenerRuntime:
     def _pause_s(self) -> float:
         """Return how long the watcher may wait for hints: not long while there is something to look after."""
         now_s, due_s = monotonic_s(), min(claimer.wait_s(REST_S) for claimer in self._claimers)
-        if self._gate is not None or not due_s or any(thread.held.all() for thread in self._threads):
+        if self._gate is not None or not due_s or any(map(_is_at_work, self._threads)):
             self._watchful_until_s = now_s + WATCHFUL_S
         if now_s < self._watchful_until_s:
             return min(RELIEVE_EVERY_S, self._looking.wait_s())
@@ -284,3 +284,11 @@ class ListenerRuntime:
                 self._troubles.warning(log, type(error), text, self.listener.topic.name, error)
                 self.stopping.wait(TROUBLE_PAUSE_S)
         self._hints.close()
+
+
+def _is_at_work(thread: ListenerThread) -> bool:
+    """Return whether a thread claims or holds something: a claim under way is in neither the schedule nor `held`."""
+    if not thread.held.lock.acquire(blocking=False):
+        return True
+    thread.held.lock.release()
+    return bool(thread.held.all()) or thread.claims.has_earlier

@@ -187,6 +187,30 @@ def test_what_becomes_due_while_a_thread_is_busy_is_handled_by_another() -> None
     assert world.waited("later", sent_s + 10.0) < 60.0 + AT_ONCE_S, "not when the first thread has ended, nor wakes"
 
 
+@pytest.mark.parametrize("phase", range(4))
+def test_what_waits_behind_a_slow_handler_goes_to_idle_workers(phase: int) -> None:
+    """The watcher slept on where it looked while the claim was under way, which was in no place that it looks at."""
+    fixed, hung = Topic("shop.waiting", TopicType.FIXED_TIME, slots=1), list[str]()
+
+    def hang(name: str) -> None:
+        if not hung:
+            hung.append(name)
+            world.world.sleep(100.0)
+
+    with idling() as world:
+        settle(world, fixed, workers=2)
+        for number in range(30):  # quick ones: then many are claimed at once
+            world.send(fixed, FixedTimeMessage(f"quick{number}", world.world.now_ms + 1_000 + 10 * number))
+        world.run(40.0 + 1.7 * phase)
+        world.hang = hang
+        due_s = world.world.elapsed_s + 5.0
+        for number in range(20):
+            world.send(fixed, FixedTimeMessage(f"m{number}", world.world.now_ms + 5_000))
+        world.run(150.0)
+    *others, _ = sorted(world.waited(f"m{number}", due_s) for number in range(20))
+    assert max(others) < 1.5
+
+
 @pytest.mark.parametrize("owned", [False, True])
 def test_an_idle_process_stops_at_once(owned: bool) -> None:
     with idling(owned=owned) as world:
