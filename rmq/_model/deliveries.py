@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -57,6 +58,8 @@ class Outcome:
     error_type: str = ""
     error_message: str = ""
 
+
+_NOT_DECODED = object()
 
 ACKED = Outcome(Verb.ACK)
 RELEASED = Outcome(Verb.RELEASE)
@@ -192,9 +195,7 @@ class Delivery(Generic[PayloadT]):
         """
         if self.topic.collects:
             raise InvalidValueError(f"topic {self.topic.name} collects: take payloads", topic=self.topic.name)
-        if not hasattr(self, "decoded"):
-            self.decode()
-        return self.decoded
+        return self._payload()
 
     @property
     def payloads(self) -> list[PayloadT]:
@@ -204,19 +205,23 @@ class Delivery(Generic[PayloadT]):
         """
         if not self.topic.collects:
             return [self.payload]
-        if not hasattr(self, "decoded"):
-            self.decode()
-        return list(self.decoded)
+        return list(self._payload())
 
-    def decode(self) -> None:
-        """Decode its payload, or all of them, once more. Raises as `payload`; for RMQ itself."""
+    def _payload(self) -> Any:
+        found = getattr(self, "decoded", _NOT_DECODED)  # one look: a thread of RMQ may drop it meanwhile
+        return self.decode() if found is _NOT_DECODED else found
+
+    def decode(self) -> Any:
+        """Decode its payload, or all of them, once more, and return it. Raises as `payload`; for RMQ itself."""
         topic = self.topic
         many = [decode_payload(topic, item) for item in self.items] if topic.collects else None
-        self.decoded: Any = decode_payload(topic, self.body) if many is None else many
+        found: Any = decode_payload(topic, self.body) if many is None else many
+        self.decoded: Any = found
+        return found
 
     def forget_payload(self) -> None:
         """Drop the payload, which is decoded again for whom asks; for RMQ itself."""
-        if hasattr(self, "decoded"):
+        with suppress(AttributeError):
             del self.decoded
 
     @property
