@@ -185,12 +185,12 @@ def test_leases_are_kept_until_the_ack_is_done(spark_client: RmqClient, monkeypa
         prepare = slot_keys(topic.name, 0).prepare
         return spark_client._connections.command("ZSCORE", prepare, "m")
 
-    def slow(self: QuerySlots, driver: Driver, seq: int, chunks: Any, verb: Any) -> SettledBatch:
+    def slow(self: QuerySlots, driver: Driver, seq: int, chunks: Any, verb: Any, owners: Any = None) -> SettledBatch:
         if verb == "ack" and not waited:
             before, began_s = claim(), time.monotonic()
             wait_until(lambda: claim() != before)
             waited.append(time.monotonic() - began_s)
-        return settle(self, driver, seq, chunks, verb)
+        return settle(self, driver, seq, chunks, verb, owners)
 
     monkeypatch.setattr(QuerySlots, "settle", slow)
     assert reader.latestOffset(end, ALL) == end
