@@ -9,7 +9,7 @@
 -- KEYS[7]   error       HASH  content -> last failure, JSON
 -- KEYS[8]   reason      HASH  content -> why it died, JSON
 -- KEYS[9]   dead_body   HASH  content -> body of the dead
--- KEYS[10]  query       HASH  generation, acked, halved (last batch that gave some back), chunks
+-- KEYS[10]  query       HASH  generation, acked, owner, halved (last batch that gave some back), chunks
 -- KEYS[11]  query_body  HASH  content -> body as it was claimed
 -- KEYS[12]  held?       HASH  content -> record in flight; only where the topic merges
 -- ARGV[1]   generation   of the query's driver
@@ -60,6 +60,7 @@
 -- @include replay_chunk
 -- @include refused_field
 -- @include forget_chunk
+-- @include note_owner
 
 -- How many of flat items have a copy of their body, and these copies.
 local function copies_of(slot, items)
@@ -181,12 +182,11 @@ elseif not mine then
     redis.call('HSET', slot.query, 'halved', ARGV[2])
   end
 end
+note_owner(slot.query, ARGV[15], ARGV[16]) -- a refusal of rows is checked against it
 local bodied, bodies = copies_of(slot, chunk.items)
 if chunk.generation ~= generation then
   chunk.generation, chunk.bodied = generation, bodied
-  if ARGV[16] ~= '' then
-    chunk.epoch, chunk.ensemble = ARGV[15], ARGV[16] -- a refusal of rows is checked against these
-  end
+  chunk.lenient = ARGV[16] ~= '' and not strict or nil
   redis.call('HSET', slot.query, 'generation', generation, field, cmsgpack.pack(chunk))
   write_state(slot.query, field, chunk.second, #chunk.items / 2, chunk.put_back, #chunk.items / 2)
   redis.call('EXPIRE', slot.query, keep_s)

@@ -5,7 +5,7 @@
 -- KEYS[3]  body        HASH  content -> body
 -- KEYS[4]  meta        HASH  epoch, ensemble, paused, stamp, lease, totals
 -- KEYS[5]  error       HASH  content -> last failure, JSON
--- KEYS[6]  query       HASH  generation, acked, chunks
+-- KEYS[6]  query       HASH  generation, acked, owner, chunks
 -- KEYS[7]  query_body  HASH  content -> body as it was claimed
 -- KEYS[8]  retry       ZSET  content -> retry score; read only
 -- KEYS[9]  dead        ZSET  content -> time of death, ms
@@ -21,7 +21,7 @@
 -- ARGV[7]  keep_first  '1': a send that merges leaves the message as it is; else '0'
 -- ARGV[8]  max_retries 0 to 999
 -- ARGV[9]  epoch       of the owner; 0 without ZooKeeper
--- ARGV[10] ensemble    identity of its ZooKeeper ensemble
+-- ARGV[10] ensemble    identity of its ZooKeeper ensemble; with chunk -1 any text: then no epoch is checked
 -- Returns: { acked or renewed, no longer ours, put back to store by the last replay, refused }; all 0 for a chunk that
 --   was never read or is acked already
 -- Errors: RMQ_FENCED stored_epoch epoch, RMQ_ENSEMBLE stored_ensemble; RMQ_DRIVER generation of a newer driver;
@@ -50,6 +50,7 @@
 -- @include committed_elsewhere
 -- @include read_refused
 -- @include settle_refused
+-- @include note_owner
 
 local slot = {
   store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], error = KEYS[5], query = KEYS[6],
@@ -143,6 +144,7 @@ if acking then
   return ack_chunk()
 end
 
+note_owner(slot.query, ARGV[9], ARGV[10])
 local found = {} -- contents and claim scores, alternating
 if stamp then
   found = redis.call('ZRANGEBYSCORE', slot.prepare, whole(stamp * 1000), whole(stamp * 1000 + 999), 'WITHSCORES',

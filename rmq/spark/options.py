@@ -253,7 +253,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
     parsed = Options(**values)
     parse_durability(parsed.durability, parsed.replicas)
     _check_pairs(parsed)
-    _check_worker(parsed)
+    _check_worker(parsed, values)
     _check_bounds(parsed)
     return parsed
 
@@ -292,10 +292,10 @@ def _check_pairs(parsed: Options) -> None:
         raise InvalidValueError("maxTriggerDelay says how long a batch waits for minMessagesPerTrigger: give both")
 
 
-def _check_worker(parsed: Options) -> None:
+def _check_worker(parsed: Options, values: Mapping[str, Any]) -> None:
     """Refuse options of a worker where no ZooKeeper is named, with `InvalidValueError`."""
     options = [_OPTIONS[name.lower()] for name in _OF_WORKERS]
-    given = [option.metadata["name"] for option in options if getattr(parsed, option.name) != option.default]
+    given = [option.metadata["name"] for option in options if option.name in values]
     if parsed.zookeeper is None and given:
         raise InvalidValueError(f"{', '.join(given)} without zookeeper: give its servers, as zk1:2181,zk2:2181")
 

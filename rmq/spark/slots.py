@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
+from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeVar
 
 from rmq._model.owner import NO_OWNER, Owner
@@ -54,7 +55,7 @@ class SettledBatch(NamedTuple):
         put_back: Slot -> messages that the last replay has put back.
         refused: How many the query has refused.
         done: Slot -> how many were acked or renewed.
-        fenced: Slots that newer owners have.
+        fenced: Slot -> epoch of the newer owner that has it.
     """
 
     found: dict[int, int]
@@ -62,7 +63,7 @@ class SettledBatch(NamedTuple):
     put_back: dict[int, int]
     refused: int
     done: dict[int, int]
-    fenced: frozenset[int] = frozenset()
+    fenced: Mapping[int, int] = MappingProxyType({})
 
     def then(self, other: SettledBatch) -> SettledBatch:
         """Return this with what has come of the fenced slots in a second try."""
@@ -72,7 +73,7 @@ class SettledBatch(NamedTuple):
             self.put_back | other.put_back,
             self.refused + other.refused,
             self.done | other.done,
-            self.fenced - other.found.keys() | other.fenced,
+            {slot: epoch for slot, epoch in self.fenced.items() if slot not in other.found} | dict(other.fenced),
         )
 
 
@@ -108,7 +109,7 @@ class QuerySlots:
         Raises:
             RmqError: The first that a part met; the others are done. With `owners` a slot of a newer owner is none.
         """
-        known, fenced = owners or {}, None if owners is None else set[int]()
+        known, fenced = owners or {}, None if owners is None else dict[int, int]()
         parts = (
             spark_calls.settle(self._topic, slot, driver, seq, chunk, verb, known.get(slot, NO_OWNER))
             for slot, chunk in chunks
@@ -122,26 +123,26 @@ class QuerySlots:
             done[call.slot] = done.get(call.slot, 0) + settled.done
             if settled.put_back:
                 put_back[call.slot] = put_back.get(call.slot, 0) + settled.put_back
-        return SettledBatch(found, lost, put_back, refused, done, frozenset(fenced or ()))
+        return SettledBatch(found, lost, put_back, refused, done, fenced or {})
 
-    def tidy(self, owners: Mapping[int, Owner] | None = None) -> frozenset[int]:
+    def tidy(self, owners: Mapping[int, Owner] | None = None) -> dict[int, int]:
         """Sweep what nobody holds any more in all slots, or in those of these owners.
 
         Returns:
-            The slots that newer owners have.
+            Slot -> epoch of the newer owner that has it.
 
         Raises:
             FencedError: Without `owners`: a slot has an owner through ZooKeeper.
         """
         swept = dict.fromkeys(range(self._topic.slots), NO_OWNER) if owners is None else owners
-        fenced = None if owners is None else set[int]()
+        fenced = None if owners is None else dict[int, int]()
         parts = (claiming.claim(self._topic, slot, 0, owner=owner) for slot, owner in swept.items())
         for _ in self._each(parts, WINDOW, fenced):
             pass
-        return frozenset(fenced or ())
+        return fenced or {}
 
     def _each(
-        self, parts: Iterable[Call[T]], window: int, fenced: set[int] | None = None
+        self, parts: Iterable[Call[T]], window: int, fenced: dict[int, int] | None = None
     ) -> Iterator[tuple[Call[T], T]]:
         """Carry out calls piece by piece, those for a server that does not answer after all others.
 
@@ -164,7 +165,7 @@ class QuerySlots:
                     if isinstance(result, RedisUnavailableError) and call.repeatable and not again:
                         later.append(call)
                     elif fenced is not None and isinstance(result, FencedError):
-                        fenced.add(call.slot)
+                        fenced[call.slot] = result.epoch
                     elif isinstance(result, Exception):
                         errors.append(result)
                     else:

@@ -163,7 +163,7 @@ def test_a_forgotten_chunk_is_not_acked_and_its_messages_come_again(make_slot: M
     slot.run(refuse_contents(slot.topic, 0, Claim(FIRST, 1, 0), BURY, [b"a"]))
     slot.claim(0, owner=OTHER)
     assert (forget(slot, SECOND), forget(slot, SECOND)) == (2, 0)
-    assert set(slot.client.hkeys(query_of(slot).query)) == {b"generation"}
+    assert set(slot.client.hkeys(query_of(slot).query)) == {b"generation", b"owner"}
     assert slot.client.exists(query_of(slot).body) == 0
     assert ack(slot, NEW, SECOND) == Settled(0, 0)
     with pytest.raises(DriverReplacedError):
@@ -172,6 +172,39 @@ def test_a_forgotten_chunk_is_not_acked_and_its_messages_come_again(make_slot: M
         read(slot, OLD, FIRST)
     slot.advance(slot.topic.lease_ms + 1)
     assert {each.content for each in slot.claim(10, owner=NEW).messages} == {b"a", b"b"}
+
+
+def test_rows_of_an_acked_batch_are_refused_as_such_in_a_slot_with_owners(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot, 2)
+    read(slot, OLD)
+    ack(slot, OLD)
+    for _ in range(2):
+        with pytest.raises(BatchAckedError):
+            slot.run(refuse_contents(slot.topic, 0, Claim(FIRST, 1, 0), BURY, [b"m000"]))
+        slot.claim(0, owner=OTHER)
+
+
+def test_a_batch_that_goes_on_without_lost_messages_misses_the_rows_of_a_lost_slot(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot, 2)
+    refusal = refuse_contents(slot.topic, 0, Claim(FIRST, 1, 0), BURY, [b"m000", b"none"])
+    read(slot, OLD, strict=False)
+    assert slot.run(refusal) == Refused(1, 1)
+    slot.claim(0, owner=OTHER)
+    before = slot.dump()
+    assert slot.run(refusal) == Refused(0, 2)
+    assert slot.dump() == before
+    read(slot, OLD, strict=False)
+    assert slot.run(refusal) == Refused(0, 2), "the chunk is forgotten"
+
+
+def test_rows_can_be_refused_in_a_slot_that_was_lost_and_has_come_back(make_slot: MakeSlot) -> None:
+    slot = filled(make_slot, 2)
+    refusal = refuse_contents(slot.topic, 0, Claim(FIRST, 1, 0), BURY, [b"m000"])
+    read(slot, OLD)
+    slot.claim(0, owner=OTHER)
+    assert renew(slot, NEW) == Settled(2, 0)
+    assert slot.run(refusal) == Refused(1, 0)
+    assert ack(slot, NEW) == Settled(1, 0, 0, 1)
 
 
 def test_a_replay_under_a_newer_epoch_has_the_same_rows(make_slot: MakeSlot) -> None:

@@ -129,9 +129,13 @@ def test_an_acked_batch_and_an_owned_slot_take_no_refusals(make_slot: MakeSlot) 
     ack(slot)
     with pytest.raises(BatchAckedError):
         refuse(slot, [b"m000"])
+    slot.send((b"next", 1_000))
+    read(slot, seq=2)
     slot.client.hset(slot.keys.meta, mapping={"epoch": 5, "ensemble": "e"})
-    with pytest.raises(FencedError):
+    with pytest.raises(BatchAckedError):
         refuse(slot, [b"m000"])
+    with pytest.raises(FencedError):
+        slot.run(refuse_contents(slot.topic, 0, Claim(FIRST, 2, 0), BURY, [b"next"]))
 
 
 def test_1000_are_refused_in_one_call(make_slot: MakeSlot) -> None:

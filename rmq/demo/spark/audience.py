@@ -31,12 +31,15 @@ from rmq.demo.spark.evaluating import Evaluator
 from rmq.demo.spark.order_lines import read_lines
 from rmq.demo.spark.serial import Disorder, OwningRival, Rival, disorder
 from rmq.errors import InvalidValueError, UnknownTopicError
+from rmq.spark import option_kinds as kinds
 from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors
 from rmq.spark.jobs import Say, nothing
-from rmq.spark.option_kinds import MOST_MESSAGES
 from rmq.spark.options import parse_options
 from rmq.spark.sink.sender import Counts
 from rmq.spark.sink.writer import BatchWriter, write_counted
+
+NODES = "/rmq"
+"""Where RMQ's nodes lie in ZooKeeper by default."""
 
 _LOOK_EVERY_S = 0.2
 
@@ -74,7 +77,7 @@ class AudienceSettings:
     until_empty: bool = True
     rival: int = 0
     zookeeper: str | None = None
-    chroot: str = "/rmq"
+    chroot: str = NODES
 
     def __post_init__(self) -> None:
         for name in self.sources:
@@ -83,10 +86,15 @@ class AudienceSettings:
         for name in ("window_ms", "batch"):
             if getattr(self, name) < 1:
                 raise InvalidValueError(f"{name} is {getattr(self, name)}; it must be 1 or more")
-        if self.batch > MOST_MESSAGES:
-            raise InvalidValueError(f"batch is {self.batch}; it must be up to {MOST_MESSAGES:,}")
+        if self.batch > kinds.MOST_MESSAGES:
+            raise InvalidValueError(f"batch is {self.batch}; it must be up to {kinds.MOST_MESSAGES:,}")
         if self.rival < 0:
             raise InvalidValueError(f"rival is {self.rival}; it must be 0 or more")
+        if self.zookeeper is not None:
+            kinds.hosts(self.zookeeper, "zookeeper")
+            kinds.chroot(self.chroot, "chroot")
+        elif self.chroot != NODES:
+            raise InvalidValueError(f"chroot is {self.chroot!r} without zookeeper: give its servers, as zk1:2181")
         self.to_topic()
 
     def to_topic(self) -> Topic:

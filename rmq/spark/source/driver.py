@@ -30,7 +30,7 @@ from rmq.spark.source.batches import Batch, share
 from rmq.spark.source.commits import CommitReceiver
 from rmq.spark.source.figures import QueryFigures, Reporter
 from rmq.spark.source.gathering import Gathering
-from rmq.spark.source.owning import MARKING, OwnedSlots
+from rmq.spark.source.owning import MARKING, OwnedSlots, unnamed
 from rmq.spark.source.waiting import IDLE_S, Waiting
 
 log = logging.getLogger("rmq.spark")
@@ -83,7 +83,7 @@ class QueryDriver:
         self._fail_on_data_loss = options.fail_on_data_loss
         self._driver: Driver | None = None
         self._acked: int = 0
-        self._settled: int = 0
+        self._settled = self._warned = 0
         self._target: dict[int, int] | None = None
         self._suspects: dict[int, int] = {}
         self._open: Batch | None = None
@@ -106,7 +106,7 @@ class QueryDriver:
             return
         owning = OwnedSlots(self._options, self._connections, self.topic, query)
         owning.start()
-        self._owning, self._waiting.slots = owning, owning.owned
+        self._owning, self._waiting.slots = owning, owning.open_slots
         if self._target is not None:
             self.freeze()
 
@@ -141,7 +141,7 @@ class QueryDriver:
 
         Raises:
             BatchAckedError: A later batch is acked already: this checkpoint is an old copy.
-            FencedError: Workers under ZooKeeper have come to own the topic; they get the batch once more.
+            FencedError: The topic has got owners, and the options name no ZooKeeper. They get the batch once more.
             DriverReplacedError: Another driver runs the query.
         """
         with self._acking, self.figures.time.counted():
@@ -157,7 +157,7 @@ class QueryDriver:
             try:
                 settled = self._settle(self._slots, driver, batch, "ack")
             except FencedError as error:
-                raise self._owned(error) from error
+                raise unnamed(self.topic, error) from error
             if settled.lost:
                 log.warning(
                     "batch %d of topic %s: the leases of %d messages ran out while it ran; others have them, too",
@@ -200,12 +200,14 @@ class QueryDriver:
         """Return the quotas of a next batch of up to `limit` messages; empty when nothing is due, or too little.
 
         Raises:
-            FencedError: The topic has owners: workers under ZooKeeper.
+            FencedError: The topic has owners, and the options name no ZooKeeper.
         """
         free = self._target is None
         if free and not self._gathering.is_over(IDLE_S, self.sleep):
             return {}
         due = self.look(IDLE_S)
+        while not any(due.values()) and self.awaits_leases():
+            due = self.look(IDLE_S)
         if free and not self.wary and self._gathering.holds(sum(due.values())):
             return {}
         return self.take(due, limit)
@@ -217,9 +219,9 @@ class QueryDriver:
         then.
 
         Raises:
-            FencedError: The topic has owners: workers under ZooKeeper.
+            FencedError: The topic has owners, and the options name no ZooKeeper.
         """
-        if self._owning is not None and self._owning.has_changed():
+        if self._owning is not None and self._owning.has_changed(self._slots):
             self._waiting.stir()
         if self._target is None and not self._waiting.is_over(patience_s):
             return {}
@@ -228,11 +230,13 @@ class QueryDriver:
         if self._target is not None:
             return {slot: min(number, self._target.get(slot, 0)) for slot, number in due.items()}
         if not any(due.values()):
-            if self._owning is not None and self._owning.awaits_leases:
-                self.sleep(patience_s)
-            else:
-                self._waiting.rest()
+            self._waiting.rest()
         return due
+
+    def awaits_leases(self) -> bool:
+        """Wait where some of what is available lies in slots that wait for leases; return whether to look again."""
+        target = self._target or {}
+        return self._owning is not None and self._owning.awaits(self._slots, target)
 
     def sleep(self, seconds: float) -> None:
         """Wait, as its connections do."""
@@ -261,7 +265,7 @@ class QueryDriver:
         try:
             self._slots.tidy()
         except FencedError as error:
-            raise self._owned(error) from error
+            raise unnamed(self.topic, error) from error
         except ReplyLostError:
             pass  # what it settles, it settles; the next trigger sweeps the rest
         return self._due()
@@ -275,7 +279,7 @@ class QueryDriver:
         """Take what is due now, also of leases that have ended, as all there is: for a query that ends with that.
 
         Raises:
-            FencedError: The topic has owners: workers under ZooKeeper.
+            FencedError: The topic has owners, and the options name no ZooKeeper.
         """
         if self._owning is not None or self._options.zookeeper is None:  # else again when it has joined
             self._target = self._swept()
@@ -313,7 +317,7 @@ class QueryDriver:
         return Opened(driver, batch, owners)
 
     def close(self) -> None:
-        """Stop renewing. What is claimed stays claimed: its lease, or the next driver, settles it."""
+        """Stop renewing, and give owned slots back. A lease, or the next driver, settles what is claimed."""
         self._stopping.set()
         if self._commits is not None:
             self._commits.close()
@@ -337,15 +341,6 @@ class QueryDriver:
             )
             if self._target is not None:
                 self.freeze()
-
-    def _owned(self, error: FencedError) -> FencedError:
-        return FencedError(
-            f"topic {self.topic.name} has workers under ZooKeeper, and this query names none: give it their servers as "
-            "option zookeeper, so that it takes part as a worker; or stop them, and move the topic away with "
-            f"`rmq adopt {self.topic.name} --no-zookeeper`",
-            topic=self.topic.name,
-            slot=error.slot,
-        )
 
     def _due(self, slots: Collection[int] | None = None) -> dict[int, int]:
         """Return what is due in each slot, or in each of some."""
@@ -395,6 +390,7 @@ class QueryDriver:
         except RmqError as error:
             log.warning("batch %d of topic %s: leases not renewed: %s", batch.seq, self.topic.name, error)
             return not isinstance(error, RedisUnavailableError)
-        if lost:
+        if lost and self._warned < batch.seq:
+            self._warned = batch.seq
             log.warning("batch %d of topic %s: others took %d messages", batch.seq, self.topic.name, lost)
         return True

@@ -126,7 +126,7 @@ class ManyStreamReader(RmqStreamReader):
                 driver.committed(batch)
 
     def stop(self) -> None:
-        """Stop renewing leases; nothing is released: the batch may be run again."""
+        """Stop renewing leases, and give owned slots back. No message is released: the batch may be run again."""
         for driver in self._drivers.values():
             driver.close()
 
@@ -168,12 +168,11 @@ class ManyStreamReader(RmqStreamReader):
         sleep = next(iter(drivers.values())).sleep
         if not self._frozen and not gathering.is_over(IDLE_S, sleep):
             return {}
-        due: dict[str, dict[int, int]] = {}
-        patience_s = IDLE_S / len(drivers)
-        for name, driver in drivers.items():
-            due[name] = driver.look(patience_s)
-            if any(due[name].values()):
-                patience_s = min(patience_s, BRIEF_S)
+        due = _look(drivers)
+        while not any(sum(slots.values()) for slots in due.values()) and any(
+            driver.awaits_leases() for driver in drivers.values()
+        ):
+            due = _look(drivers)
         totals = {number: sum(slots.values()) for number, slots in enumerate(due.values())}
         wary = any(driver.wary for driver in drivers.values())
         if not self._frozen and not wary and gathering.holds(sum(totals.values())):
@@ -190,3 +189,14 @@ class ManyStreamReader(RmqStreamReader):
             delay_ms = TRIGGER_DELAY_MS if options.max_delay_ms is None else options.max_delay_ms
             self._gathering = Gathering(options.min_messages, delay_ms / 1_000, slots)
         return self._gathering
+
+
+def _look(drivers: Mapping[str, QueryDriver]) -> dict[str, dict[int, int]]:
+    """Return topic -> how many messages are due in each slot."""
+    due: dict[str, dict[int, int]] = {}
+    patience_s = IDLE_S / len(drivers)
+    for name, driver in drivers.items():
+        due[name] = driver.look(patience_s)
+        if any(due[name].values()):
+            patience_s = min(patience_s, BRIEF_S)
+    return due

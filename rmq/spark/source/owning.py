@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any, Literal
 
 from rmq._claiming.takeovers import Takeovers
@@ -23,7 +22,7 @@ from rmq._model.topics import Topic
 from rmq._ownership import Coordinator
 from rmq._scripts import viewing
 from rmq._transport.connections import Connections
-from rmq.errors import RmqError
+from rmq.errors import FencedError, RedisUnavailableError, ReplyLostError, RmqError
 from rmq.spark import calls
 from rmq.spark.calls import Driver
 from rmq.spark.options import Options
@@ -39,8 +38,14 @@ session of the driver before it may have to end, and other workers have to hand 
 LOOK_S = 0.1
 """How often a driver looks that waits for slots."""
 
+AWAIT_S = 1.0
+"""At least so long after a look at slots that wait for leases comes the next one."""
+
+AWAITED_A_SECOND = 20
+"""So many of these slots are looked at in a second: each takes two commands."""
+
 MARKING = Owner(0, "any")
-"""With this owner the mark of an acked batch is set, whoever owns the slot."""
+"""With this owner the mark of an acked batch is set. The script asks for no epoch then."""
 
 
 class OwnedSlots:
@@ -54,7 +59,8 @@ class OwnedSlots:
             session to end.
 
     Attributes:
-        awaits_leases: Whether leases of earlier owners have to end in some of them, when `ready` was called last.
+        awaited: The owned slots from which no batch is planned yet. There the leases of an earlier owner have to end,
+            or an ack that is owed has to succeed.
     """
 
     def __init__(self, options: Options, connections: Connections, topic: Topic, query: str) -> None:
@@ -75,8 +81,10 @@ class OwnedSlots:
         self._kept: dict[int, Owner] | None = None
         self._owed: dict[int, tuple[int, list[int]]] = {}
         self._seen: Mapping[int, Owner] = {}
+        self._fenced: dict[int, Owner] = {}  # slot -> our ownership that a newer owner has ended
         self._changed = threading.Event()
-        self.awaits_leases = False
+        self._look_s = 0.0
+        self.awaited: frozenset[int] = frozenset()
 
     def start(self) -> None:
         """Join the cluster, and wait until this driver has its share of the slots, or for as long as that may take.
@@ -86,13 +94,24 @@ class OwnedSlots:
             TopicMismatchError: The topic is registered there with another type or number of slots.
         """
         self._follower.start()
-        _end_in_order()
+        try:
+            _end_in_order()
+            self._wait()
+        except BaseException:  # nobody else knows of this worker yet
+            self.close()
+            raise
+
+    def _wait(self) -> None:
         until_s = monotonic_s() + self._patience_s
         while not self.owned() or self._coordinator.awaited(self.place):
             if monotonic_s() >= until_s:
                 owned, waits = len(self.owned()), len(self._coordinator.awaited(self.place))
-                log.warning("topic %s: this query owns %d slots so far, and waits for %d", self.place, owned, waits)
-                break
+                if owned or waits:
+                    log.warning("topic %s: this query owns %d slots so far, and waits for %d", self.place, owned, waits)
+                else:
+                    text = "topic %s: this query owns no slot: the topic has more workers than slots (%d)"
+                    log.warning(text, self.place, self.topic.slots)
+                return
             self._connections.blocking.sleep(LOOK_S)
 
     def close(self) -> None:
@@ -117,26 +136,78 @@ class OwnedSlots:
             self._changed.set()
         return bool(asked_back)
 
-    def has_changed(self) -> bool:
-        """Tell whether the driver has got or lost slots since this was asked last."""
-        changed = self._changed.is_set()
-        self._changed.clear()
-        return changed
+    def open_slots(self) -> set[int]:
+        """Return the owned slots that wait for nothing."""
+        return {slot for slot in self.owned() if slot not in self.awaited}
+
+    def has_changed(self, slots: QuerySlots) -> bool:
+        """Tell whether a batch may have other slots than when this was asked last.
+
+        It looks now and then at the slots that wait for leases, and at no others.
+        """
+        if self._changed.is_set():
+            self._changed.clear()
+            return True
+        if not self.awaited or monotonic_s() < self._look_s:
+            return False
+        waiting = {slot: owner for slot, owner in self.owned().items() if slot in self.awaited}
+        if not self._owed.keys().isdisjoint(waiting):
+            return True
+        try:
+            self._sweep(slots, waiting)
+        except RmqError:
+            return True  # the next plan raises it
+        return any(self._takeovers.is_open(*each) for each in waiting.items())
+
+    def awaits(self, slots: QuerySlots, target: Mapping[int, int]) -> bool:
+        """Wait while messages of a target lie in slots that wait; return whether a batch may have other slots now."""
+        while any(map(target.get, self.awaited)):
+            self._connections.blocking.sleep(LOOK_S)
+            if self.has_changed(slots):
+                return True
+        return False
 
     def ready(self, slots: QuerySlots, driver: Driver | None) -> dict[int, Owner]:
         """Return the slots that a new batch may have: swept, and without anything in flight of an earlier owner.
 
         It first sends the acks that are owed in slots that have come back.
+
+        Raises:
+            RmqError: Redis does not answer. A lost reply is no error: it sweeps such slots again.
         """
         owners = self.owned()
-        for slot in [slot for slot in self._owed if slot in owners and driver is not None]:
-            self._pay(slots, driver, slot, owners)
-        for slot in slots.tidy(owners):
-            owners.pop(slot)  # somebody has it already, and this worker is about to learn of it
-        self._takeovers.take_over([each for each in owners.items() if not self._takeovers.is_open(*each)])
-        ready = {slot: owner for slot, owner in owners.items() if self._takeovers.is_open(slot, owner)}
-        self.awaits_leases = len(ready) < len(owners)
+        owing = [slot for slot in self._owed if slot in owners]
+        unpaid = {slot for slot in owing if driver is None or not self._pay(slots, driver, slot, owners)}
+        self._sweep(slots, {slot: owner for slot, owner in owners.items() if slot not in unpaid})
+        mine = {slot: owner for slot, owner in owners.items() if self._fenced.get(slot) != owner}
+        found = {slot: owner for slot, owner in mine.items() if self._takeovers.is_open(slot, owner)}
+        ready = {slot: owner for slot, owner in found.items() if slot not in unpaid}
+        self.awaited = frozenset(mine.keys() - ready.keys())
         return ready
+
+    def _sweep(self, slots: QuerySlots, owners: Mapping[int, Owner]) -> None:
+        """Sweep slots, and open those in which nothing of an earlier owner is in flight."""
+        try:
+            fenced = slots.tidy(owners)
+        except ReplyLostError:
+            pass  # the next sweep settles the rest; no slot is opened before
+        else:
+            for slot in owners.keys() - fenced.keys():
+                self._fenced.pop(slot, None)
+            self._note_fenced(fenced, owners)
+            closed = [each for each in owners.items() if not self._takeovers.is_open(*each)]
+            self._takeovers.take_over([(slot, owner) for slot, owner in closed if slot not in fenced])
+        waiting = sum(not self._takeovers.is_open(*each) for each in owners.items())
+        self._look_s = monotonic_s() + max(AWAIT_S, waiting / AWAITED_A_SECOND)
+
+    def _note_fenced(self, fenced: Mapping[int, int], owners: Mapping[int, Owner]) -> None:
+        """Tell the coordinator of newer epochs in Redis: this worker has not learned of their owners yet."""
+        for slot, epoch in fenced.items():
+            self._coordinator.fenced(epoch)
+            if self._fenced.get(slot) != owners[slot]:
+                self._fenced[slot] = owners[slot]
+                text = "slot %d of topic %s has a newer owner, of epoch %d; this query had it in epoch %d"
+                log.info(text, slot, self.place, epoch, owners[slot].epoch)
 
     def keep(self, quotas: Mapping[int, int]) -> dict[int, int]:
         """Keep the slots of a batch that is planned; return its quotas without slots that were lost just now."""
@@ -180,7 +251,8 @@ class OwnedSlots:
         """Ack or renew a batch in its slots. What others own by now is left to them; an ack of it is owed.
 
         Returns:
-            What has come of it; all that the batch was to have of the slots of others counts as lost.
+            What has come of it. What the batch has in slots that were lost since its read counts as lost. Slots that
+            this driver has never had in the batch do not count.
 
         Raises:
             RmqError: As `QuerySlots.settle`.
@@ -189,25 +261,39 @@ class OwnedSlots:
         owners = owned | (self._kept or {})
         parts = [part for part in batch.chunks() if part[0] in owners]
         settled = slots.settle(driver, batch.seq, parts, verb, owners)
+        self._note_fenced(settled.fenced, owners)
         newer = {slot: owned[slot] for slot in settled.fenced if slot in owned and owned[slot] != owners[slot]}
         if newer:  # lost, and come back
             with self._lock:
-                self._kept = (self._kept or {}) | newer
+                if self._kept is not None:  # else the batch was acked meanwhile
+                    self._kept |= newer
             again = [part for part in parts if part[0] in newer]
             settled = settled.then(slots.settle(driver, batch.seq, again, verb, newer))
-        lost = settled.fenced | (batch.quotas.keys() - owners.keys())
+        never = batch.quotas.keys() - owners.keys()
         if verb == "ack":
-            for slot in lost:
+            for slot in settled.fenced.keys() | never:
                 self._owed[slot] = batch.seq, [chunk for place, chunk in batch.chunks() if place == slot]
-        gone = {slot: batch.quotas[slot] for slot in lost}
-        return settled._replace(found=settled.found | gone, lost=settled.lost + sum(gone.values()))
+        gone = {slot: batch.quotas[slot] for slot in settled.fenced}
+        found = settled.found | gone | {slot: batch.quotas[slot] for slot in never}
+        return settled._replace(found=found, lost=settled.lost + sum(gone.values()))
 
-    def _pay(self, slots: QuerySlots, driver: Driver | None, slot: int, owners: Mapping[int, Owner]) -> None:
-        """Ack what was committed while another worker had the slot."""
-        seq, chunks = self._owed.pop(slot)
-        if driver is not None:
-            with suppress(RmqError):  # its messages come again
-                slots.settle(driver, seq, [(slot, chunk) for chunk in chunks], "ack", owners)
+    def _pay(self, slots: QuerySlots, driver: Driver, slot: int, owners: Mapping[int, Owner]) -> bool:
+        """Ack what was committed while another worker had the slot; return whether that is done.
+
+        Where Redis refuses the ack, the messages come again: that is done, too.
+        """
+        seq, chunks = self._owed[slot]
+        try:
+            fenced = slots.settle(driver, seq, [(slot, chunk) for chunk in chunks], "ack", owners).fenced
+            self._note_fenced(fenced, owners)
+            if fenced:
+                return False
+        except (RedisUnavailableError, ReplyLostError):
+            return False
+        except RmqError as error:
+            log.info("batch %d of topic %s is not acked in slot %d: %s", seq, self.place, slot, error)
+        del self._owed[slot]
+        return True
 
     def _taken_over(self, batch: Batch, slots: QuerySlots, driver: Driver) -> dict[int, Owner]:
         """Return the slots of an earlier driver's batch in which nothing else is in flight any more, and keep those."""
@@ -215,15 +301,20 @@ class OwnedSlots:
         until_s = monotonic_s() + self.topic.lease_s + SETTLE_S
         while True:
             waiting = {slot: owner for slot, owner in owners.items() if slot not in found}
-            for slot in slots.tidy(waiting):
-                owners.pop(slot)
-            held = slots.settle(
-                driver, batch.seq, [part for part in batch.chunks() if part[0] in waiting], "renew", waiting
-            ).done
-            asked = [viewing.stats(self.topic, slot) for slot in waiting]
-            for slot, size in zip(waiting, self._connections.run_many(asked), strict=True):
-                if isinstance(size, SlotStats) and size.in_flight <= held.get(slot, 0):
-                    found[slot] = waiting[slot]
+            try:
+                fenced = slots.tidy(waiting)
+                parts = [part for part in batch.chunks() if part[0] in waiting]
+                held = slots.settle(driver, batch.seq, parts, "renew", waiting).done
+            except ReplyLostError:
+                pass  # the next round does it again, which is safe
+            else:
+                self._note_fenced(fenced, waiting)
+                for slot in fenced:
+                    owners.pop(slot)
+                asked = [viewing.stats(self.topic, slot) for slot in waiting]
+                for slot, size in zip(waiting, self._connections.run_many(asked), strict=True):
+                    if isinstance(size, SlotStats) and size.in_flight <= held.get(slot, 0):
+                        found[slot] = waiting[slot]
             if found.keys() >= owners.keys() or monotonic_s() >= until_s:
                 return {slot: owner for slot, owner in found.items() if slot in owners}
             self._connections.blocking.sleep(LOOK_S)
@@ -247,6 +338,17 @@ class OwnedSlots:
             ", ".join(map(str, lost)),
             sum(answers),
         )
+
+
+def unnamed(topic: Topic, error: FencedError) -> FencedError:
+    """Return what a query is told that names no ZooKeeper, on a topic with owners."""
+    return FencedError(
+        f"topic {topic.name} has workers under ZooKeeper, and this query names none: give it their servers as option "
+        "zookeeper, so that it takes part as a worker; or stop them, and move the topic away with "
+        f"`rmq adopt {topic.name} --no-zookeeper`",
+        topic=topic.name,
+        slot=error.slot,
+    )
 
 
 def _end_in_order() -> None:

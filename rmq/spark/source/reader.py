@@ -132,7 +132,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._query().committed(Batch.from_offset(end))
 
     def stop(self) -> None:
-        """Stop renewing leases; nothing is released: the batch may be run again."""
+        """Stop renewing leases, and give owned slots back. No message is released: the batch may be run again."""
         if self._driver is not None:
             self._driver.close()
 
