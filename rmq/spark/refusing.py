@@ -50,7 +50,8 @@ def refuse(
 
     Raises:
         InvalidValueError: A column is missing, or `delay` is not more than 0.
-        PySparkException: A task failed: the batch is acked, a newer driver reads the topic, or Redis does not answer.
+        PySparkException: A task failed: the batch is acked, a newer driver reads the topic, another worker has got a
+            slot, or Redis does not answer.
 
     Guarantee: safe to repeat; the last refusal of a row counts. Nothing moves before Spark has committed the batch, so
     that the batch can be read again. A run of the batch after a restart decides anew.
@@ -92,6 +93,8 @@ def refuse_rows(
         InvalidValueError: A value is missing, or `delay` is not more than 0.
         BatchAckedError: The rows are of a batch that is acked.
         DriverReplacedError: A newer driver of the query reads the topic.
+        FencedError: Another worker under ZooKeeper has got the slot since the read, and the batch fails at its next
+            read there. With `failOnLeaseLost=false` such rows count as missing.
         UnknownTopicError: The topic of a row is not registered.
         RedisUnavailableError: No answer until the deadline; some of the rows may be noted.
 

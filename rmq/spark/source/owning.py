@@ -1,7 +1,7 @@
 """A streaming query as a worker under ZooKeeper: the slots that its driver owns, and those that its batch keeps.
 
-A batch keeps its slots from its plan to its ack, under the epochs of that time. A slot that is asked back meanwhile is
-handed over after the ack, or when the drain time is over. Slots that are gained come into the next batch.
+A batch keeps its slots from its plan to its ack, with the epochs that they had at the plan. A slot may be asked back
+meanwhile. Then it is handed over after the ack, or when the drain time is over. The next batch also has new slots.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from rmq.spark.source.batches import Batch
 log = logging.getLogger("rmq.spark")
 
 SETTLE_S = 5.0
-"""Longer than the session timeout by this, a driver waits for its share of the slots before its first batch: the
-session of the driver before it may have to end, and other workers have to hand slots over."""
+"""Before its first batch a driver waits for its share of the slots: for the session timeout and this time, at most. The
+session of the query's last driver may have to end first, and other workers have to hand slots over."""
 
 LOOK_S = 0.1
 """How often a driver looks that waits for slots."""
@@ -225,10 +225,11 @@ class OwnedSlots:
             self._kept = None
 
     def kept(self, batch: Batch, slots: QuerySlots, driver: Driver) -> dict[int, Owner]:
-        """Return the slots that a batch reads, with their owners: of one that this driver has planned, those of then.
+        """Return the slots that a batch reads, with their owners.
 
-        Of a batch of an earlier driver these are the slots that this one owns, once nothing but the batch is in flight
-        there. The query forgets what it has read of the others.
+        A batch that this driver has planned has the slots and owners of its plan. A batch of an earlier driver has
+        those of its slots that this driver owns, once nothing but the batch is in flight there. The query forgets what
+        it has read in the other slots.
 
         Raises:
             RmqError: Redis does not answer.
@@ -248,7 +249,7 @@ class OwnedSlots:
         return found
 
     def settle(self, slots: QuerySlots, driver: Driver, batch: Batch, verb: Literal["ack", "renew"]) -> SettledBatch:
-        """Ack or renew a batch in its slots. What others own by now is left to them; an ack of it is owed.
+        """Ack or renew a batch in the slots that this driver owns. An ack in the other slots is owed.
 
         Returns:
             What has come of it. What the batch has in slots that were lost since its read counts as lost. Slots that

@@ -1,10 +1,10 @@
-"""How the driver of a query bears what happens to its slots: a coordinator that says what a test wants, a real Redis."""
+"""What the driver of a query does where its slots change: tests say what it owns, and Redis is real."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 

@@ -134,6 +134,7 @@ STREAMS = [
     M("drainSeconds is 'never'; it must be a duration such as", {"zookeeper": "zk1:2181", "drainSeconds": "never"}),
     M("zookeeperSessionSeconds is '0'; it must be from 1", {"zookeeper": "zk1:2181", "zookeeperSessionSeconds": 0}),
     M("drainSeconds without zookeeper: give its servers, as zk1:2181", {"drainSeconds": 60}),
+    M("workerWeight without zookeeper: give its servers, as zk1:2181", {"workerWeight": 1}),
     M("durability is an option of the sinks", {"durability": "fsync"}),
     M("maxMessagesPerTrigger is '1,000,000'; it must be a whole number from 1", {"maxMessagesPerTrigger": "1,000,000"}),
     M("maxMessagesPerTrigger is '0'; it must be a whole number", {"maxMessagesPerTrigger": 0}),

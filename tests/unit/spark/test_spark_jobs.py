@@ -41,6 +41,19 @@ def test_a_batch_of_customers_is_what_the_source_takes() -> None:
         AudienceSettings("lines", "out", "redis://localhost", batch=most + 1)
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"zookeeper": "zk1"}, "zookeeper is 'zk1'; it must be servers as host:port"),
+        ({"zookeeper": "zk1:2181", "chroot": "rmq"}, "chroot is 'rmq'; it must be a path like /rmq"),
+        ({"chroot": "/other"}, "chroot is '/other' without zookeeper: give its servers, as zk1:2181"),
+    ],
+)
+def test_an_audience_with_a_wrong_zookeeper_is_refused_before_anything_is_sent(given: dict[str, str], why: str) -> None:
+    with pytest.raises(InvalidValueError, match=f"^{why}"):
+        AudienceSettings("lines", "out", "redis://localhost", **given)  # pyright: ignore[reportArgumentType]
+
+
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_a_table_that_cannot_be_written_is_an_error_of_ours(tmp_path: Path, form: str) -> None:
     (tmp_path / f"by_hour.{form}").mkdir()
