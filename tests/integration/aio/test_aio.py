@@ -393,7 +393,7 @@ async def test_calls_that_wait_for_their_iterable_hold_up_no_others(
                 await asyncio.gather(*(producer.send_many([PriorityMessage(f"c{i}", 100)]) for i in range(200)))
             sent.set()
             assert [result.accepted for result in await asyncio.gather(*tasks[70:])] == [3_001] * 10
-        assert proxy.accepted <= 70
+        assert proxy.accepted <= 140  # 70 at once, and one for each that a cancelled call has closed; else 280
 
 
 @in_a_loop
