@@ -15,7 +15,6 @@ from rmq import TopicType
 
 SLOTS = 8
 """The slots of the figures that the README names."""
-ALL_SLOTS = (SLOTS, 1, 64)
 RMQ = "RMQ"
 FLOORS = {"floor with lists": True, "floor": False}
 """Native commands on a server that keeps small sets as lists, as all do by default, and on one that does not."""
@@ -58,7 +57,7 @@ def summarize(document: Document) -> Document:
     """Work out medians, and ratios to both floors within the repeats."""
     samples, found = document["samples"], summary(document["samples"])
     rows: list[Row] = []
-    for slots in ALL_SLOTS:
+    for slots in lives.ALL_SLOTS:
         for kind in loads.TYPES:
             for what in PARTS:
                 ours = _case(kind, slots, RMQ, what)
@@ -106,7 +105,7 @@ def _line(row: Row) -> list[Any]:
 
 def plot(document: Document, path: Path) -> None:
     """Draw server time per message beside the floors, for each number of slots."""
-    shown = [slots for slots in ALL_SLOTS if any(row["slots"] == slots for row in document["rows"])]
+    shown = [slots for slots in lives.ALL_SLOTS if any(row["slots"] == slots for row in document["rows"])]
     made, axes = rendering.figure(len(shown), "Server time per message")
     for axis, slots in zip(axes, shown, strict=True):
         rows = [row for row in document["rows"] if row["slots"] == slots and row["what"] in (SEND, LISTEN)]
@@ -118,14 +117,7 @@ def plot(document: Document, path: Path) -> None:
     rendering.save(made, path)
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--number", type=int, help="messages (100,000; quick: 50,000)")
-    parser.add_argument(
-        "--slots", nargs="+", type=int, choices=ALL_SLOTS, default=list(ALL_SLOTS), help="all by default"
-    )
-
-
-BENCHMARK = Benchmark("cost", measure, tables, plot, _arguments, summarize)
+BENCHMARK = Benchmark("cost", measure, tables, plot, lives.add_arguments, summarize)
 main = BENCHMARK.main
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from benchmarks.support.servers import Servers, standalone
 from rmq import TopicType
 from rmq._model.scores import ages_for
 
-ALL_SLOTS = (8, 1, 64)
 NATIVE, LEAST, RMQ = "native commands", "least scripts", "RMQ"
 WAYS = (NATIVE, LEAST, RMQ)
 SEND, CLAIM, LIFE = "send", "claim + ack", "life"
@@ -77,7 +76,7 @@ def summarize(document: Document) -> Document:
     samples, rows = document["samples"], list[Row]()
     samples = [{**each, "figures": {**dict.fromkeys(_names(samples), 0.0), **each["figures"]}} for each in samples]
     found = summary(samples)
-    for slots in ALL_SLOTS:
+    for slots in lives.ALL_SLOTS:
         for kind in loads.TYPES:
             for what in (SEND, CLAIM, LIFE):
                 cases = {way: f"{kind.value}, {slots} slots, {way}, {what}" for way in WAYS}
@@ -135,14 +134,7 @@ def _commands(figures: dict[str, Any]) -> float:
     return sum(figures[name] for name in _called(figures))
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--number", type=int, help="messages (100,000; quick: 50,000)")
-    parser.add_argument(
-        "--slots", nargs="+", type=int, choices=ALL_SLOTS, default=list(ALL_SLOTS), help="all by default"
-    )
-
-
-BENCHMARK = Benchmark("parts", measure, tables, None, _arguments, summarize)
+BENCHMARK = Benchmark("parts", measure, tables, None, lives.add_arguments, summarize)
 main = BENCHMARK.main
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import threading
 import time
@@ -19,6 +20,9 @@ FIXED_SPREAD_MS = 500
 SETTLE_LIMIT_S = 600.0
 
 SEND, LISTEN, PULL, LIFE = "send", "claim + ack", "claim + ack by pull", "life"
+
+ALL_SLOTS = (8, 1, 64)
+"""Numbers of slots: first the one that users have mostly."""
 
 Figures = dict[str, dict[str, float]]
 """What of a life -> its figures, see `Cost.row`."""
@@ -139,3 +143,11 @@ def _figures(number: int, sending: Cost, what: str, claiming: Cost, *commands: s
     life = {key: parts[0][key] + parts[1][key] for key in parts[0]}
     life["rate_per_s"] = 1 / sum(1 / part["rate_per_s"] for part in parts)
     return {SEND: parts[0], what: parts[1], LIFE: life}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Let the command line say how many messages live, in topics of how many slots."""
+    parser.add_argument("--number", type=int, help="messages (100,000; quick: 50,000)")
+    parser.add_argument(
+        "--slots", nargs="+", type=int, choices=ALL_SLOTS, default=list(ALL_SLOTS), help="all by default"
+    )
