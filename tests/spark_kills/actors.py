@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ LEASE_S = 15
 BREATH_S = 0.2
 
 
-class Actor:
+class Actor(ABC):
     """A thread that does its work again and again, from entering the context to leaving it.
 
     Args:
@@ -34,9 +35,9 @@ class Actor:
         self._thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
         self.error: BaseException | None = None
 
+    @abstractmethod
     def work(self, client: RmqClient) -> Callable[[], None]:
         """Return what is done again and again."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         self._thread.start()

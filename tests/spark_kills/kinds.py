@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 import pyarrow.parquet as parquet  # pyright: ignore[reportMissingTypeStubs]
 
 from rmq import Retention, RmqClient, Topic
+from tests.spark_kills.actors import Sender
 from tests.spark_kills.judging import Beside, Verdict, changed
 from tests.spark_kills.lives import Kill
 from tests.spark_kills.words import Word, words
@@ -38,7 +40,7 @@ def add(verdict: Verdict, other: Verdict) -> None:
         getattr(verdict, name).extend(getattr(other, name))
 
 
-class Kind:
+class Kind(ABC):
     """One thing that is killed.
 
     Args:
@@ -62,17 +64,17 @@ class Kind:
         """Let others work on the topics."""
         yield
 
-    def make_work(self, life: int) -> None:
+    def make_work(self, life: int) -> None:  # noqa: B027 - not all kinds have any
         """Make work for a run that is about to start."""
 
+    @abstractmethod
     def told(self, life: int) -> dict[str, Any]:
         """Return what the program of a run needs to know."""
-        raise NotImplementedError
 
-    def after(self) -> None:
+    def after(self) -> None:  # noqa: B027 - not all kinds have any
         """Look at what a killed run has left."""
 
-    def rest(self, seconds: float) -> None:
+    def rest(self, seconds: float) -> None:  # noqa: B027 - not all kinds have any
         """Get ready for a rest before the next run."""
 
     def calm(self) -> None:
@@ -83,9 +85,9 @@ class Kind:
         """Return whether the last run has left nothing."""
         return True
 
+    @abstractmethod
     def judge(self, kills: Collection[Kill]) -> Verdict:
         """Judge, after a last run that has ended by itself."""
-        raise NotImplementedError
 
     def runs(self, word: str) -> list[Word]:
         """Return when batches did something."""
@@ -106,6 +108,21 @@ class Kind:
         final = self.files()
         pairs = [(number, sorted(rows), sorted(final.get(number, ()))) for number, rows in self._kept.items()]
         return [text for number, rows, now in pairs for text in changed(number, rows, now, beside)]
+
+
+class Fed(Kind):
+    """A kind whose topics somebody sends to all the time. `sender` is made with the topics."""
+
+    sender: Sender
+
+    def make_work(self, life: int) -> None:
+        """Send three batches at once."""
+        self.sender.top_up(self.client, WORK)
+
+    def calm(self) -> None:
+        """Stop the sender, too."""
+        super().calm()
+        self.sender.stop()
 
 
 def _number(path: Path) -> int:

@@ -13,11 +13,11 @@ from typing import Any
 from rmq import RmqClient, Topic, TopicType
 from tests.spark_kills.actors import LEASE_S, Collector, Rival, Sender
 from tests.spark_kills.judging import Beside, Verdict, changed_runs, judge_files, judge_target
-from tests.spark_kills.kinds import KEEP, PER_SECOND, WORK, Kind, add, entries, wait_taken
+from tests.spark_kills.kinds import KEEP, PER_SECOND, Fed, add, entries, wait_taken
 from tests.spark_kills.lives import Kill
 
 
-class Queues(Kind):
+class Queues(Fed):
     """A query that drains queues into files, beside a plain consumer."""
 
     program = "files"
@@ -44,18 +44,17 @@ class Queues(Kind):
             yield
 
     def make_work(self, life: int) -> None:
-        """Send four batches at once."""
+        """Let the consumer take few again."""
         self.rival.eager.clear()
-        self.sender.top_up(self.client, WORK)
+        super().make_work(life)
 
     def told(self, life: int) -> dict[str, Any]:
         """Name the topics."""
         return {"source": self.source()}
 
     def calm(self) -> None:
-        """Stop the sender and the consumer."""
+        """Stop the consumer, too."""
         super().calm()
-        self.sender.stop()
         self.rival.stop()
 
     def is_settled(self) -> bool:

@@ -19,7 +19,7 @@ from tests.spark_kills.kinds import (
     NOBODY,
     PER_SECOND,
     SETTLED_S,
-    WORK,
+    Fed,
     Kind,
     add,
     differences,
@@ -31,7 +31,7 @@ from tests.spark_kills.queue_kinds import FanOut, Queues, Refusals
 from tests.support.waiting import wait_until
 
 
-class Log(Kind):
+class Log(Fed):
     """A query that follows a STREAM topic into files, while another group reads and the topic is trimmed."""
 
     program = "files"
@@ -51,15 +51,6 @@ class Log(Kind):
         """Let somebody send, and others read and trim."""
         with self.cleaner, self.sender:
             yield
-
-    def make_work(self, life: int) -> None:
-        """Send four batches at once."""
-        self.sender.top_up(self.client, WORK)
-
-    def calm(self) -> None:
-        """Stop the sender."""
-        super().calm()
-        self.sender.stop()
 
     def told(self, life: int) -> dict[str, Any]:
         """Name the topic."""
@@ -83,7 +74,7 @@ class Log(Kind):
         return verdict
 
 
-class Sinks(Kind):
+class Sinks(Fed):
     """Three queries that send one stream to three topics: to a STREAM, to a queue, and to a topic that sums."""
 
     program = "sinks"
@@ -108,15 +99,6 @@ class Sinks(Kind):
             for each in (*self.collectors, self.sender):
                 stack.enter_context(each)
             yield
-
-    def make_work(self, life: int) -> None:
-        """Send four batches at once."""
-        self.sender.top_up(self.client, WORK)
-
-    def calm(self) -> None:
-        """Stop the sender."""
-        super().calm()
-        self.sender.stop()
 
     def told(self, life: int) -> dict[str, Any]:
         """Name the topics."""
