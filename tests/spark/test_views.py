@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -18,19 +19,29 @@ from tests.spark.dead_letters import kill
 PAGE = (Path(__file__).resolve().parents[2] / "docs/guide/spark-read.md").read_text("utf-8")
 
 
+numbers = itertools.count()
+
+
 @pytest.fixture
-def statements(spark: SparkSession, spark_client: RmqClient) -> Iterator[list[str]]:
+def topic(spark_client: RmqClient) -> Topic:
+    """A topic of this test, registered."""
+    topic = Topic(f"view-{os.getpid()}-{next(numbers)}", TopicType.RANGE_MERGE, slots=2, max_retries=3)
+    spark_client.consumer(topic).close()
+    return topic
+
+
+@pytest.fixture
+def statements(spark: SparkSession, spark_client: RmqClient, topic: Topic) -> Iterator[list[str]]:
     """The statements of the page, for the tests' Redis and a topic of this test."""
     [block] = re.findall(r"^```sql\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-    named = block.replace("redis://redis1:6379", spark_client.url).replace("price-image", f"view-{os.getpid()}")
+    named = block.replace("redis://redis1:6379", spark_client.url).replace("price-image", topic.name)
     yield [each for each in map(str.strip, named.split(";")) if each]
     spark.catalog.dropTempView("dead")
 
 
 def test_the_dead_are_counted_by_error_and_day(
-    spark: SparkSession, spark_client: RmqClient, statements: list[str]
+    spark: SparkSession, spark_client: RmqClient, topic: Topic, statements: list[str]
 ) -> None:
-    topic = Topic(f"view-{os.getpid()}", TopicType.RANGE_MERGE, slots=2, max_retries=3)
     kill(spark_client, topic, ["a", "b", "c"], TimeoutError("slow"))
     kill(spark_client, topic, ["d"], ValueError("bad"))
 
