@@ -36,13 +36,13 @@ SETTLE_S = 5.0
 session of the query's last driver may have to end first, and other workers have to hand slots over."""
 
 LOOK_S = 0.1
-"""How often a driver looks that waits for slots."""
+"""A driver that waits for slots looks at them again after so many seconds."""
 
 AWAIT_S = 1.0
-"""At least so long after a look at slots that wait for leases comes the next one."""
+"""Slots that wait for leases are looked at again after so many seconds at least."""
 
 AWAITED_A_SECOND = 20
-"""So many of these slots are looked at in a second: each takes two commands."""
+"""Most such slots that are looked at in a second. Each look takes two commands."""
 
 MARKING = Owner(0, "any")
 """With this owner the mark of an acked batch is set. The script asks for no epoch then."""
