@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import pytest
 
 from rmq._model.messages import Encoded
 from rmq._model.topics import TopicType
@@ -15,12 +18,15 @@ from tests.support.slots import T0, SlotState, SlotUnderTest
 HELD = T0 * 1000 + 16
 
 
-def calls_of(slot: SlotUnderTest, command: str, call: Any) -> int:
-    """Run a call; return how often the server carried out a command in it."""
+READS = ("zrange", "zrevrange", "zrangebyscore")
+
+
+def calls_of(slot: SlotUnderTest, commands: Sequence[str], call: Any) -> int:
+    """Run a call; return how often the server carried out some commands in it."""
     slot.client.config_resetstat()
     slot.run(call)
-    found: Any = slot.client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})
-    return found["calls"]
+    found: Any = slot.client.info("commandstats")
+    return sum(found.get(f"cmdstat_{command}", {"calls": 0})["calls"] for command in commands)
 
 
 def test_a_search_that_goes_on_behind_what_is_in_flight_misses_nothing(make_slot: MakeSlot) -> None:
@@ -66,7 +72,24 @@ def test_what_does_not_fit_leaves_no_room_for_smaller_ones_of_other_slots(
 def test_due_messages_are_read_in_pieces(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(SlotState(store={b"%04d" % number: T0 - 5_000 + number for number in range(1_000)}))
-    assert calls_of(slot, "zrangebyscore", claiming.claim(slot.topic, 0, 1_000)) >= 4  # 256 at a time
+    assert calls_of(slot, ["zrangebyscore"], claiming.claim(slot.topic, 0, 1_000)) >= 4  # 256 at a time
+
+
+@pytest.mark.parametrize("kind", [TopicType.FIXED_TIME, TopicType.PRIORITY])
+def test_large_contents_of_one_score_are_read_once(make_slot: MakeSlot, kind: TopicType) -> None:
+    """What did not fit into the reply was read without its score first, and then again with it."""
+
+    def reads(step: int) -> int:
+        """Return how many reads a claim takes where the scores are so far apart."""
+        slot = make_slot(kind) if kind.timed else make_slot(kind, ties="oldest")
+        first = T0 - 1_000 if kind.timed else 5_000
+        names = [b"%04d" % number + b"x" * 60_000 for number in range(300)]
+        slot.seed(SlotState(store={name: first + step * number for number, name in enumerate(names)}))
+        calls = calls_of(slot, READS, claiming.claim(slot.topic, 0, 300))
+        assert len(slot.state().prepare) == 69, "4 MiB"
+        return calls
+
+    assert reads(step=0) == reads(step=1)
 
 
 def test_a_page_of_large_contents_is_not_read_beyond_its_bytes(make_slot: MakeSlot) -> None:
@@ -74,4 +97,4 @@ def test_a_page_of_large_contents_is_not_read_beyond_its_bytes(make_slot: MakeSl
     names = [b"%04d" % number + b"x" * 60_000 for number in range(300)]
     reason = {"first_ms": "1", "last_ms": "1", "type": "E", "message": "m", "attempts": 1}
     slot.seed(SlotState(dead=dict.fromkeys(names, T0), reason=dict.fromkeys(names, reason)))
-    assert calls_of(slot, "zrange", dead.list_dead(slot.topic, 0, 0, 300)) == 1  # 128 of them are more than 4 MiB
+    assert calls_of(slot, ["zrange"], dead.list_dead(slot.topic, 0, 0, 300)) == 1  # 128 of them are more than 4 MiB

@@ -3,6 +3,8 @@
 -- where messages have no record. `peek`: the first two entries of store. Returns contents, their score, how many were
 -- passed over because they are in flight, and whether all that is due was seen. If some were in flight: contents and
 -- store scores, alternating, and false for the score. Nothing at all, with nothing written, where the case is another.
+-- Where contents do not fit, what was read is left in `slot.page`, with scores, and in `slot.page_ends` whether that is
+-- all that is due: `take_fresh` goes on from there.
 -- @include least_alike
 -- @include count
 -- @include whole
@@ -41,6 +43,10 @@ local function take_alike(slot, highest_first, limit, now_ms, stamp, max_retries
   number = math.min(number, limit)
   local names, bytes = read_names(slot, highest_first, number)
   if bytes > slot.room.left then
+    slot.page, slot.page_ends = {}, ended and #names == number
+    for i = 1, #names do
+      slot.page[2 * i - 1], slot.page[2 * i] = names[i], score
+    end
     return nil
   end
   slot.room.left, slot.room.first = slot.room.left - bytes, false

@@ -4,6 +4,7 @@
 -- they are read: so no more than `slot.piece` are read before it is known whether they fit. `peek`: the first two
 -- entries of store, where they are known; if that is all that matters, `slot.upcoming` then is the due time of the
 -- first one that is not due yet, and `slot.first` the score of what is the first in store afterwards; false for none.
+-- `slot.page`: what was read before, as `take_alike` leaves it.
 -- Where ties are `any` (`slot.any`), `take` looks for the rest from the first message on: then 0 is returned for the
 -- number passed over, which is in `slot.passed`.
 -- @include count
@@ -28,6 +29,8 @@ local function take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries
     ended = #page < 2 * limit
   elseif peek and limit == 1 and not tied then
     page = { peek[1], peek[2] }
+  elseif slot.page then
+    page, ended, wanted = slot.page, slot.page_ends, slot.piece
   else
     wanted = math.min(limit, slot.piece)
     page = read_page(slot, highest_first, 0, wanted, upto)
