@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from rmq._io.backend import Background
 from rmq._listening.kinship import Kinship
 from rmq._listening.pace import NORMAL, Pace
-from rmq._listening.runtime import FOLLOW_EVERY_S, log
+from rmq._listening.runtime import OWNED_LOOK_S, log
 from rmq._model.topics import Topic
 from rmq._ownership import Coordinator
+from rmq._ownership.values import Ownership, SlotKey
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, TopicMismatchError
 
@@ -33,8 +34,11 @@ class SlotUser(Protocol):
         """Return the registered definition."""
         ...
 
-    def refresh_ownership(self) -> bool:
+    def refresh_ownership(self, owned: Mapping[SlotKey, Ownership]) -> bool:
         """Use exactly the slots that the process owns now, and hand over those that are asked back.
+
+        Args:
+            owned: What it owns, in all topics.
 
         Returns:
             Whether slots wait for the end of what uses them: nobody tells when that comes.
@@ -73,6 +77,7 @@ class OwnershipFollower(Background):
         self._kinship = Kinship(connections, coordinator, places, pace.identify_s)
         self._changed = blocking.event()
         self._stop_requested = blocking.event()
+        self._told: Callable[[], None] | None = None  # whom the coordinator would tell without us
 
     @property
     def ensemble(self) -> str:
@@ -95,7 +100,7 @@ class OwnershipFollower(Background):
                     "listener more threads",
                     topic=name,
                 )
-        self._coordinator.on_change = self._tell
+        self._told, self._coordinator.on_change = self._coordinator.on_change, self._tell
         self._kinship.begin()
         self._blocking.call(self._coordinator.start)
         try:
@@ -114,19 +119,21 @@ class OwnershipFollower(Background):
             self._changed.clear()
             if self._stop_requested.is_set():
                 return
-            draining = False
+            owned, draining = self._coordinator.owned(), False
             for user in self._users:
                 try:
-                    draining |= user.refresh_ownership()
+                    draining |= user.refresh_ownership(owned)
                 except Exception:  # whatever it is, the next round comes
                     log.exception("topic %s: following the ownership failed", user.topic.name)
                     draining = True
-            self._changed.wait(DRAINING_S if draining else FOLLOW_EVERY_S if self._coordinator.owned() else SLOTLESS_S)
+            self._changed.wait(DRAINING_S if draining else OWNED_LOOK_S if owned else SLOTLESS_S)
 
     def _tell(self) -> None:
         """Let everybody here look at what the coordinator has changed."""
         self._changed.set()
         self._kinship.tell()
+        if self._told is not None:
+            self._told()
 
     def leave(self, drain_s: float) -> None:
         """Begin to hand over the slots, so that others need not wait for the longest handler here. Does not wait.

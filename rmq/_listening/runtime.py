@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rmq._claiming.claimer import REST_S, Claimer
@@ -27,6 +27,7 @@ from rmq._model.topics import Topic
 from rmq._model.workers import MOST_CONTENT, MOST_RUNNING
 from rmq._ownership import Coordinator
 from rmq._ownership.assignment import spread_slots
+from rmq._ownership.values import Ownership, SlotKey
 from rmq._slots.slots import SlotWriter
 from rmq._slots.source import Source
 from rmq._slots.stream_slots import StreamWriter, join_group
@@ -34,8 +35,8 @@ from rmq._transport.connections import Connections
 
 log = reporter("rmq.runtime")
 
-FOLLOW_EVERY_S = 5.0
-"""How often the ownership is looked at without being told of a change."""
+OWNED_LOOK_S = 5.0
+"""How often a process that owns slots looks at the ownership without being told of a change."""
 
 RELIEVE_EVERY_S, WATCHFUL_S = 0.25, 1.0
 """So often the watcher looks after handlers that run, and so long after something was due or held."""
@@ -213,8 +214,11 @@ class ListenerRuntime:
         for thread in self._threads:
             thread.release_waiting()
 
-    def refresh_ownership(self) -> bool:
+    def refresh_ownership(self, owned: Mapping[SlotKey, Ownership]) -> bool:
         """Claim from exactly the slots that this process owns now, and hand over those that are asked back.
+
+        Args:
+            owned: What it owns, in all topics.
 
         Returns:
             Whether slots wait for the end of handlers here: nobody tells when that comes.
@@ -223,17 +227,17 @@ class ListenerRuntime:
         if coordinator is None:
             return False
         name = self.listener.ownership_name
-        owned = {
+        owners = {
             slot: Owner(ownership.epoch, ownership.ensemble)
-            for (topic, slot), ownership in coordinator.owned().items()
+            for (topic, slot), ownership in owned.items()
             if topic == name
         }
         revoking = {slot for topic, slot in coordinator.revoking() if topic == name}
-        present = owned.keys() | revoking
+        present = owners.keys() | revoking
         lingering = self._lingering(present)
         self._spread = spread_slots(present | lingering, len(self._claimers), self._spread)
         for number, claimer in enumerate(self._claimers):
-            claimer.set_owned({slot: owner for slot, owner in owned.items() if self._spread[slot] == number})
+            claimer.set_owned({slot: owner for slot, owner in owners.items() if self._spread[slot] == number})
         for slot in revoking:
             if self._threads[self._spread[slot]].has_left(slot):
                 coordinator.drained(name, slot)
@@ -262,7 +266,7 @@ class ListenerRuntime:
             self._watchful_until_s = now_s + WATCHFUL_S
         if now_s < self._watchful_until_s:
             return min(RELIEVE_EVERY_S, self._looking.wait_s())
-        longest_s = REST_S if self._coordinator is None else FOLLOW_EVERY_S  # slots of others may come
+        longest_s = REST_S if self._coordinator is None else OWNED_LOOK_S  # slots of others may come
         return min(due_s, longest_s, self._looking.wait_s(), self._hints.rest_s())
 
     def _watch(self) -> None:

@@ -55,7 +55,10 @@ class Coordinator:
         session_bytes: What the paths of this session's nodes may take, from 1,000. ZooKeeper writes them all down when
             the session ends; what exceeds `jute.maxbuffer` takes the whole ensemble down. Raise it only after
             `jute.maxbuffer` on all servers, and stay a tenth below that.
-        on_change: Called, from the background thread, after every change of `owned` or `revoking`; must not block.
+        on_change: Called, from the background thread, after every change of `owned` or `revoking`, and sometimes
+            without one; must not block. Set it before a client starts its listeners with this coordinator: the client
+            then puts its own function there, which wakes them and calls yours. A function that is set later replaces
+            the client's: then the listeners notice changes up to five seconds late.
 
     Raises:
         InvalidValueError: A value breaks its rule.

@@ -20,6 +20,7 @@ from rmq._model.owner import Owner
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
 from rmq._ownership import Coordinator
+from rmq._ownership.values import Ownership, SlotKey
 from rmq._scripts import viewing
 from rmq._transport.connections import Connections
 from rmq.errors import FencedError, RedisUnavailableError, ReplyLostError, RmqError
@@ -120,19 +121,22 @@ class OwnedSlots:
 
     def owned(self) -> dict[int, Owner]:
         """Return the slots that may be read from now."""
-        owned = self._coordinator.owned().items()
-        return {slot: Owner(each.epoch, each.ensemble) for (place, slot), each in owned if place == self.place}
+        return self._here(self._coordinator.owned())
 
-    def refresh_ownership(self) -> bool:
+    def _here(self, owned: Mapping[SlotKey, Ownership]) -> dict[int, Owner]:
+        """Return those slots that are of this topic."""
+        return {slot: Owner(each.epoch, each.ensemble) for (place, slot), each in owned.items() if place == self.place}
+
+    def refresh_ownership(self, owned: Mapping[SlotKey, Ownership]) -> bool:
         """Hand over the slots that are asked back and that no batch keeps. Called at every change, and now and then."""
         with self._lock:
             asked_back = [slot for place, slot in self._coordinator.revoking() if place == self.place]
             for slot in asked_back:
                 if slot not in (self._kept or ()):
                     self._coordinator.drained(self.place, slot)
-        owned = self.owned()
-        if owned != self._seen:
-            self._seen = owned
+        seen = self._here(owned)
+        if seen != self._seen:
+            self._seen = seen
             self._changed.set()
         return bool(asked_back)
 
@@ -235,17 +239,18 @@ class OwnedSlots:
             RmqError: Redis does not answer.
         """
         with self._lock:
-            if self._kept is None:
-                owned = self.owned()
-                self._kept = {slot: owned[slot] for slot in batch.quotas if slot in owned}
-                found = None
-            else:
-                found = dict(self._kept)
-        if found is None:
+            if self._kept is not None:
+                return dict(self._kept)
+            owned = self.owned()
+            self._kept = {slot: owned[slot] for slot in batch.quotas if slot in owned}
+        try:
             found = self._taken_over(batch, slots, driver)
             with self._lock:
                 self._kept = dict(found)
             self._forget(batch, driver, batch.quotas.keys() - found.keys())
+        except BaseException:  # whoever tries again begins anew
+            self.release()
+            raise
         return found
 
     def settle(self, slots: QuerySlots, driver: Driver, batch: Batch, verb: Literal["ack", "renew"]) -> SettledBatch:

@@ -84,7 +84,7 @@ def owned_query(view: View, make_query: MakeQuery, topic: Topic, epoch: int = 5,
 def told(query: Query) -> None:
     """Let the driver look at what the coordinator says, as a change does."""
     assert query.driver._owning is not None
-    query.driver._owning.refresh_ownership()
+    query.driver._owning.refresh_ownership(query.driver._owning._coordinator.owned())
 
 
 def taken(redis_client: redis.Redis, topic: Topic, epoch: int, slot: int = 0) -> None:
@@ -108,9 +108,9 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, name: str, error: RmqError, *, af
     return failed
 
 
-def earlier_owner_claims(redis_url: str, topic: Topic, slot: int) -> None:
+def earlier_owner_claims(redis_url: str, topic: Topic, slot: int, epoch: int = 4) -> None:
     connections = Connections(parse_url(redis_url))
-    connections.run(claiming.claim(topic, slot, 1, owner=Owner(4, ENSEMBLE)))
+    connections.run(claiming.claim(topic, slot, 1, owner=Owner(epoch, ENSEMBLE)))
     connections.close()
 
 
@@ -148,6 +148,31 @@ def test_a_lost_reply_ends_no_restart(
     assert query.read() == sent
     assert failed
     assert query.plan() == 0
+
+
+def test_a_restart_that_failed_takes_over_again(
+    view: View,
+    redis_url: str,
+    sender: RmqClient,
+    make_topic: MakeTopic,
+    make_query: MakeQuery,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The slots counted as taken over before Redis had answered: the next try waited for no lease."""
+    topic = make_topic(TopicType.PRIORITY, slots=1, lease=timedelta(seconds=3))
+    sent = fill(sender, topic, 3)
+    query = owned_query(view, make_query, topic)
+    query.plan()
+    assert query.read() == sent
+    sender.producer(topic).send(PriorityMessage("other", 50))
+    earlier_owner_claims(redis_url, topic, 0, epoch=5)
+    view.own(topic, 6, [0])
+    query.restart()
+    fail_once(monkeypatch, "tidy", RedisUnavailableError("no answer"))
+    with pytest.raises(RedisUnavailableError):
+        query.read()
+    assert query.read() == sent
+    assert sender.inspect(topic).stats().in_flight == len(sent)
 
 
 def test_a_query_that_ends_with_what_is_available_waits_for_leases_in_its_slots(
