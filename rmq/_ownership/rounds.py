@@ -124,6 +124,15 @@ class Rounds:
         self._publish(self._breaks)
 
     def _round(self, session: int, breaks: int) -> bool:
+        try:
+            finished = self._carry_out(session, breaks)
+        finally:  # also where it fails: without the marks the next one gets no further
+            self._tell_of_marks()
+        for text in self._member.troubles.news():
+            _LOG.warning("%s", text)
+        return finished
+
+    def _carry_out(self, session: int, breaks: int) -> bool:
         steps = self._member.round(session, breaks)
         replies: Sequence[Reply] | None = None
         while True:
@@ -138,14 +147,15 @@ class Rounds:
             writes = any(isinstance(request, Create | Put | Release) for request in requests)
             replies = self._client.carry_out(session, requests, partial(self._heard, session) if writes else None)
         self._publish(breaks)
+        return finished
+
+    def _tell_of_marks(self) -> None:
+        """Tell, once for each connection, that slots wait for its marks."""
         with self.lock:
             awaits, before = self._member.counting.awaits, self._awaits
             self._awaits = awaits
         if awaits not in (None, before):
             self._tell()
-        for text in self._member.troubles.news():
-            _LOG.warning("%s", text)
-        return finished
 
     def _heard(self, session: int, sent_s: float) -> None:
         """Note that ZooKeeper knew the session when a window of requests was sent."""
