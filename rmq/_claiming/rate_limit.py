@@ -17,7 +17,7 @@ from rmq.errors import RmqError
 
 log = reporter("rmq.throttle")
 
-FOLLOW_EVERY_S = 5.0
+LIMIT_LOOK_S = 5.0
 """How soon a running process notices that a topic without a limit has got one; a changed one counts at once."""
 
 LONGEST_WAIT_S = 1.0
@@ -72,7 +72,7 @@ class Throttle:
         """Look, now and then, whether a topic without a limit has got one."""
         if self.limited or monotonic_s() < self._next_look_s:
             return
-        self._next_look_s = monotonic_s() + FOLLOW_EVERY_S
+        self._next_look_s = monotonic_s() + LIMIT_LOOK_S
         try:
             rate: bytes | None = self._connections.command(
                 "HGET", rate_key(self._topic.name), "rate", patience_s=CONNECT_PATIENCE_S
@@ -99,4 +99,4 @@ class Throttle:
     def _learn(self, rate: float) -> None:
         self.limited = rate > 0
         if not self.limited and self._next_look_s == float("inf"):
-            self._next_look_s = monotonic_s() + FOLLOW_EVERY_S
+            self._next_look_s = monotonic_s() + LIMIT_LOOK_S

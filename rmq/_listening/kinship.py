@@ -21,7 +21,7 @@ from rmq.errors import CoordinationError, MemoryFullError, RmqError, ScriptFaile
 
 log = reporter("rmq.kinship")
 
-AGAIN_S, LOOK_EVERY_S = 0.25, 5.0
+AGAIN_S, KINSHIP_LOOK_S = 0.25, 5.0
 """How often it looks without being told: while slots wait for the epochs, or something has failed; and otherwise."""
 
 IDENTIFY_EVERY_S = 10.0
@@ -143,7 +143,7 @@ class Kinship(Background):
         """Return how long nothing has to be done if nobody tells."""
         if self._coordinator.awaited_marks is not None:
             return AGAIN_S
-        return max(0.0, min(LOOK_EVERY_S, min(self._identify_s, self._meet_s) - monotonic_s()))
+        return max(0.0, min(KINSHIP_LOOK_S, min(self._identify_s, self._meet_s) - monotonic_s()))
 
     def tell(self) -> None:
         """Let it look: the coordinator has changed. Does not wait."""

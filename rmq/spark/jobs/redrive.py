@@ -25,7 +25,7 @@ from rmq.spark.sink.sender import Counts
 from rmq.spark.sink.writer import write_counted
 from rmq.spark.slots import queue_topic
 
-LOOK_EVERY_S = 2.0
+PROGRESS_LOOK_S = 2.0
 DEADLINE_S = 60.0
 _ZONE = "spark.sql.session.timeZone"
 
@@ -121,7 +121,7 @@ def reporting(connections: Connections, topic: Topic, limit: Limit | None, total
             reported = done
             say(f"topic {topic.name}: {done:,} of {total:,} done")
 
-    with watching(look, LOOK_EVERY_S):
+    with watching(look, PROGRESS_LOOK_S):
         yield
 
 
