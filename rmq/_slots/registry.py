@@ -70,22 +70,22 @@ class Registry:
             mark = {UNCONFIRMED: True} if self._connections.confirms else {}
             self._add(topic, new_document({**topic.to_fields(), **mark}, min_reader_of(topic)).to_json().encode())
             stored = self._needed(topic.name)
-        registered = stored.topic
-        if (registered.type, registered.slots) != (topic.type, topic.slots):
-            raise TopicMismatchError(
-                f"topic {topic.name} is registered as {registered.type.name} with {registered.slots} slots, "
-                f"not as {topic.type.name} with {topic.slots}; type and slots can't be changed",
-                topic=topic.name,
-            )
-        if not same_merging(registered.merge, topic.merge):
-            raise TopicMismatchError(
-                f"topic {topic.name} is registered with merge={registered.merge!r}, not with {topic.merge!r}; only "
-                "windows and bounds of it may differ",
-                topic=topic.name,
-            )
+        _check_same(stored.topic, topic)
         if self._connections.confirms and UNCONFIRMED in stored.document.fields:
             self._confirm(stored)
-        return registered
+        return stored.topic
+
+    def check(self, topic: Topic) -> bool:
+        """Tell whether a topic is registered. It registers nothing.
+
+        Raises:
+            TopicMismatchError: Registered with another type, number of slots, or `merge` beyond windows and bounds.
+            UnreadableTopicError: It is for newer versions of RMQ only, or garbage.
+        """
+        stored = self._find(topic.name)
+        if stored is not None:
+            _check_same(stored.topic, topic)
+        return stored is not None
 
     def get(self, name: str) -> Topic:
         """Return the registered definition.
@@ -258,6 +258,22 @@ class Registry:
         _check_length(topic.name, text)
         with _refusals_named(topic.name):
             return self._connections.run(definitions.define(topic.name, expected, text, durable=durable))
+
+
+def _check_same(registered: Topic, topic: Topic) -> None:
+    """Refuse a topic that is registered with what can't be changed being different."""
+    if (registered.type, registered.slots) != (topic.type, topic.slots):
+        raise TopicMismatchError(
+            f"topic {topic.name} is registered as {registered.type.name} with {registered.slots} slots, "
+            f"not as {topic.type.name} with {topic.slots}; type and slots can't be changed",
+            topic=topic.name,
+        )
+    if not same_merging(registered.merge, topic.merge):
+        raise TopicMismatchError(
+            f"topic {topic.name} is registered with merge={registered.merge!r}, not with {topic.merge!r}; only "
+            "windows and bounds of it may differ",
+            topic=topic.name,
+        )
 
 
 def _ordered_as(other: Topic, topic: Topic) -> Topic:

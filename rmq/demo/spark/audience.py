@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -21,19 +21,22 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from rmq._admin.adopt import adopt
 from rmq._admin.inspection import Inspection
 from rmq._model.topics import Topic, TopicType
 from rmq._ownership import Coordinator
+from rmq._slots.registry import Registry
 from rmq.client import RmqClient
-from rmq.demo.spark.audience_rules import DEFAULT_RULES, check_rules
+from rmq.demo.spark.audience_rules import DEFAULT_RULES, check_names, check_rules
 from rmq.demo.spark.customers import SOURCES, changes, latest
 from rmq.demo.spark.evaluating import Evaluator
-from rmq.demo.spark.order_lines import read_lines
+from rmq.demo.spark.order_lines import check_file, read_lines
 from rmq.demo.spark.serial import Disorder, OwningRival, Rival, disorder
-from rmq.errors import InvalidValueError, UnknownTopicError
+from rmq.errors import EnsembleMismatchError, FencedError, InvalidValueError, UnknownTopicError
 from rmq.spark import option_kinds as kinds
 from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors
 from rmq.spark.jobs import Say, nothing
+from rmq.spark.jobs.redrive import connect
 from rmq.spark.options import parse_options
 from rmq.spark.sink.sender import Counts
 from rmq.spark.sink.writer import BatchWriter, write_counted
@@ -42,6 +45,8 @@ NODES = "/rmq"
 """Where RMQ's nodes lie in ZooKeeper by default."""
 
 _LOOK_EVERY_S = 0.2
+_ANSWER_S = 15.0
+"""How long `check` waits for ZooKeeper to answer."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,7 @@ class AudienceSettings:
             kinds.chroot(self.chroot, "chroot")
         elif self.chroot != NODES:
             raise InvalidValueError(f"chroot is {self.chroot!r} without zookeeper: give its servers, as zk1:2181")
+        check_names(self.rules)
         self.to_topic()
 
     def to_topic(self) -> Topic:
@@ -158,6 +164,49 @@ class AudienceReport:
         """Return it as JSON values."""
         own = {"total": asdict(self.total), "merged_share": round(self.merged_share, 4)}
         return {**asdict(self), **own, "serial": self.serial, "elapsed_s": round(self.elapsed_s, 1)}
+
+
+def check(settings: AudienceSettings) -> None:
+    """Look, without Spark, whether files, Redis and ZooKeeper fit the settings.
+
+    Raises:
+        InvalidValueError: The order lines are a file of this machine, and it is no Parquet or lacks a column.
+        TopicMismatchError: The topic is there already, and is another.
+        FencedError: The topic has workers under ZooKeeper, and `zookeeper` is not set.
+        EnsembleMismatchError: Its workers are under another ZooKeeper.
+        CoordinationError: ZooKeeper does not answer.
+    """
+    check_file(settings.lines)
+    topic = settings.to_topic()
+    with closing(connect(settings.url)) as connections:
+        registered = Registry(connections).check(topic)
+        ours = _ensemble(settings)
+        stored = adopt(connections, topic, None, ours).stored if registered else {}
+    others = ", ".join(sorted(stored.keys() - {ours, ""}))
+    if others and not ours:
+        raise FencedError(
+            f"topic {topic.name} has workers under ZooKeeper, and zookeeper is not set: give it their servers, as "
+            "zk1:2181",
+            topic=topic.name,
+        )
+    if others:
+        raise EnsembleMismatchError(
+            f"topic {topic.name} has slots of ensemble {others}, and the ensemble at {settings.zookeeper} "
+            f"is {ours}: name the one that its workers use",
+            topic=topic.name,
+        )
+
+
+def _ensemble(settings: AudienceSettings) -> str:
+    """Return the identity of the ZooKeeper ensemble; empty where none is named."""
+    if settings.zookeeper is None:
+        return ""
+    coordinator = Coordinator(settings.zookeeper, chroot=settings.chroot)
+    coordinator.start(_ANSWER_S)
+    try:
+        return coordinator.verified({})
+    finally:
+        coordinator.stop()
 
 
 def run(

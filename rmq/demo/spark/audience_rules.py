@@ -76,18 +76,28 @@ def read_rules(path: str | Path) -> dict[str, str]:
     return cast("dict[str, str]", rules)
 
 
+def check_names(rules: Mapping[str, str]) -> None:
+    """Look at the number of rules and at their names; no Spark is needed.
+
+    Raises:
+        InvalidValueError: There are none or too many, or a name breaks its rule.
+    """
+    if not 0 < len(rules) <= MAX_RULES:
+        raise InvalidValueError(f"there are {len(rules)} rules; there must be 1 to {MAX_RULES}")
+    for name in rules:
+        if not _NAME.fullmatch(name):
+            raise InvalidValueError(f"rule {name!r}: a name has 1 to 64 letters, digits and . _ -")
+
+
 def check_rules(spark: SparkSession, rules: Mapping[str, str]) -> None:
     """Try all rules on made-up customers.
 
     Raises:
         InvalidValueError: There are none or too many, a name breaks its rule, or Spark can't evaluate a condition.
     """
-    if not 0 < len(rules) <= MAX_RULES:
-        raise InvalidValueError(f"there are {len(rules)} rules; there must be 1 to {MAX_RULES}")
+    check_names(rules)
     trials = spark.sql(_TRIALS.format(", ".join(FIGURES)))
     for name, condition in rules.items():
-        if not _NAME.fullmatch(name):
-            raise InvalidValueError(f"rule {name!r}: a name has 1 to 64 letters, digits and . _ -")
         try:
             # WHERE refuses what is no condition on one customer: aggregates, windows, values that are not boolean
             trials.where(condition).collect()

@@ -68,6 +68,31 @@ def whole_path() -> str | None:
     return str(beside) if beside.exists() else None
 
 
+def check_file(path: str) -> None:
+    """Look at order lines without Spark, where they are one Parquet file of this machine. Others pass.
+
+    Raises:
+        InvalidValueError: The file is no Parquet, or a column is missing.
+    """
+    if _is_csv(path) or not Path(path).is_file():
+        return
+    try:
+        names = parquet.read_schema(path).names  # says no in one line; Spark would with pages of traces
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidValueError(f"order lines {path!r} can't be read: {error}") from None
+    for name in COLUMNS:
+        if name not in names:
+            raise _lacks(path, name)
+
+
+def _is_csv(path: str) -> bool:
+    return path.endswith((".csv", ".csv.gz"))
+
+
+def _lacks(path: str, column: str) -> InvalidValueError:
+    return InvalidValueError(f"order lines {path!r} have no column {column}; they need {', '.join(COLUMNS)}")
+
+
 def read_lines(spark: SparkSession, path: str, *, numbered: bool = False) -> DataFrame:
     """Return the order lines of a file or folder, with the columns of `COLUMNS`.
 
@@ -79,25 +104,22 @@ def read_lines(spark: SparkSession, path: str, *, numbered: bool = False) -> Dat
     Raises:
         InvalidValueError: Nothing there, not such a file, a column is missing or of another type.
     """
-    csv = path.endswith((".csv", ".csv.gz"))
+    check_file(path)
+    csv = _is_csv(path)
     try:
         if csv:
             names = spark.read.csv(path, header=True).columns  # in any order, and more than are needed
             schema = StructType([StructField(name, _CSV.get(name, StringType())) for name in names])
             lines = spark.read.csv(path, header=True, schema=schema, enforceSchema=False, mode="FAILFAST")
         else:
-            if Path(path).is_file():
-                parquet.read_schema(path)  # refuses another file in one line; Spark would say no with pages of traces
             lines = spark.read.parquet(path)
         types = dict(lines.dtypes)
     except SPARK_ERRORS as error:
         raise InvalidValueError(f"order lines {path!r} can't be read: {one_line(error)}") from None
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidValueError(f"order lines {path!r} can't be read: {error}") from None
     for name, allowed in COLUMNS.items():
         found = types.get(name)
         if found is None:
-            raise InvalidValueError(f"order lines {path!r} have no column {name}; they need {', '.join(COLUMNS)}")
+            raise _lacks(path, name)
         if found.split("(")[0] not in allowed:
             raise InvalidValueError(
                 f"order lines {path!r}: column {name} is {found}; it must be {' or '.join(allowed)}"

@@ -8,7 +8,7 @@ item or the customer only: who handles one looks up what holds then.
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,12 +16,14 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from rmq._model.topics import Topic, TopicType
+from rmq._slots.registry import Registry
 from rmq.demo.jobs import Tier
-from rmq.demo.spark.order_lines import read_lines
+from rmq.demo.spark.order_lines import check_file, read_lines
 from rmq.errors import InvalidValueError
 from rmq.spark.failures import plain_errors
 from rmq.spark.folding import merged
 from rmq.spark.jobs import Say, nothing
+from rmq.spark.jobs.redrive import connect
 from rmq.spark.options import parse_options
 from rmq.spark.sink.writer import BatchWriter, write_counted
 
@@ -71,8 +73,12 @@ class PriceSettings:
             )
         if self.pictures == self.customers:
             raise InvalidValueError(f"both topics are named {self.pictures!r}; items and customers need one each")
-        Topic(self.pictures, TopicType.RANGE_MERGE, slots=self.slots)
-        Topic(self.customers, TopicType.PRIORITY, slots=self.slots)
+        self.to_topics()
+
+    def to_topics(self) -> tuple[Topic, Topic]:
+        """Return the definitions of both topics: items, customers."""
+        pictures = Topic(self.pictures, TopicType.RANGE_MERGE, slots=self.slots)
+        return pictures, Topic(self.customers, TopicType.PRIORITY, slots=self.slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +178,19 @@ def tier_of(turnover: str, above: tuple[Any, Any]) -> Column:
     """Return the name of the tier of a turnover: above the first of two amounts it is gold, above the second silver."""
     gold, silver = (F.col(turnover) > F.lit(amount) for amount in above)
     return F.when(gold, Tier.GOLD.name).when(silver, Tier.SILVER.name).otherwise(Tier.BRONZE.name)
+
+
+def check(settings: PriceSettings) -> None:
+    """Look, without Spark, at what `run` would refuse.
+
+    Raises:
+        InvalidValueError: The order lines are a file of this machine, and it is no Parquet or lacks a column.
+        TopicMismatchError: One of the topics is there already, and is another.
+    """
+    check_file(settings.lines)
+    with closing(connect(settings.url)) as connections:
+        for topic in settings.to_topics():
+            Registry(connections).check(topic)
 
 
 def run(spark: SparkSession, settings: PriceSettings, say: Say = nothing) -> PriceReport:

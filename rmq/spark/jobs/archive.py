@@ -135,8 +135,12 @@ def _recorded(name: str) -> Column:
     return F.col(name).cast("array<binary>").alias(name) if name == "items" else F.col(name)
 
 
-def _value(topic: Topic, again: Again, fixed_time_ms: int | None, names: list[str]) -> list[Column]:
-    """Return the column that says when or how soon a message is due."""
+def check_values(topic: Topic, again: Again, fixed_time_ms: int | None) -> None:
+    """Refuse a priority or a time that a topic does not have.
+
+    Raises:
+        InvalidValueError: There is one.
+    """
     if again.priority is not None and topic.type is not TopicType.PRIORITY:
         raise InvalidValueError(f"topic {topic.name} is {topic.type.name}: it has no priorities")
     if again.due_in_ms is not None and topic.type is not TopicType.RANGE_MERGE:
@@ -146,6 +150,11 @@ def _value(topic: Topic, again: Again, fixed_time_ms: int | None, names: list[st
             f"topic {topic.name} is {topic.type.name}: an archive goes to a FIXED_TIME topic with a fixed_time_ms, "
             "the time when all of it is due, and to the others without"
         )
+
+
+def _value(topic: Topic, again: Again, fixed_time_ms: int | None, names: list[str]) -> list[Column]:
+    """Return the column that says when or how soon a message is due."""
+    check_values(topic, again, fixed_time_ms)
     match topic.type:
         case TopicType.RANGE_MERGE:
             return [F.lit(again.due_in_ms or 1).cast("bigint").alias("time_range")]

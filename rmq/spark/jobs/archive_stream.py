@@ -116,6 +116,17 @@ class Commit(NamedTuple):
     batch: LogBatch
 
 
+def check(settings: ArchiveSettings) -> None:
+    """Look, without Spark, at what `run` looks at first.
+
+    Raises:
+        InvalidValueError: The topic is no STREAM, or drops what was not archived.
+        UnknownTopicError: No such topic.
+    """
+    with closing(connect(settings.url)) as connections:
+        _kept_topic(connections, settings)
+
+
 def run(spark: SparkSession, settings: ArchiveSettings, say: Say = nothing) -> ArchiveReport:
     """Archive the entries that are old enough, and trim those that are safely there.
 
@@ -134,13 +145,7 @@ def run(spark: SparkSession, settings: ArchiveSettings, say: Say = nothing) -> A
         not safely in the archive is not trimmed, and neither is what any group has not settled.
     """
     with closing(connect(settings.url)) as connections:
-        topic = _stream_topic(connections, settings.topic)
-        if (topic.retention or Retention()).unacked and not settings.accept_loss:
-            raise InvalidValueError(
-                f"topic {topic.name} also drops what groups have not acked (unacked in its retention), so that an "
-                "archive may miss entries: change that, or accept the loss",
-                topic=topic.name,
-            )
+        topic = _kept_topic(connections, settings)
         return _Run(spark, connections, topic, settings, say).run()
 
 
@@ -239,6 +244,18 @@ def _stream_topic(connections: Connections, name: str) -> Topic:
     topic = Registry(connections).get(name)
     if topic.type is not TopicType.STREAM:
         raise InvalidValueError(f"topic {name} is {topic.type.name}; only STREAM topics have a history", topic=name)
+    return topic
+
+
+def _kept_topic(connections: Connections, settings: ArchiveSettings) -> Topic:
+    """Return the topic, unless it may drop entries before they are archived."""
+    topic = _stream_topic(connections, settings.topic)
+    if (topic.retention or Retention()).unacked and not settings.accept_loss:
+        raise InvalidValueError(
+            f"topic {topic.name} also drops what groups have not acked (unacked in its retention), so that an "
+            "archive may miss entries: change that, or accept the loss",
+            topic=topic.name,
+        )
     return topic
 
 

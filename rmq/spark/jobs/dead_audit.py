@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from rmq._model.topics import Topic
+from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError
 from rmq.spark.failures import one_line, plain_errors
 from rmq.spark.jobs import Say, nothing
@@ -144,6 +145,17 @@ class DeadReport:
     redriven: dict[str, Counts] = field(default_factory=dict[str, Counts])
 
 
+def check(settings: DeadAuditSettings) -> None:
+    """Look, without Spark, at what `run` looks at first.
+
+    Raises:
+        InvalidValueError: A topic is a STREAM.
+        UnknownTopicError: No such topic.
+    """
+    with closing(connect(settings.url)) as connections:
+        _topics(connections, settings)
+
+
 def run(
     spark: SparkSession,
     settings: DeadAuditSettings,
@@ -166,7 +178,7 @@ def run(
     Guarantee: as `RedriveWriter`: a message is dead or in the backlog at any time.
     """
     with closing(connect(settings.url)) as connections, in_utc(spark):
-        topics = [dead_topic(connections, name) for name in settings.topics]
+        topics = _topics(connections, settings)
         frame = reduce(_union, [dead_of(spark, settings.url, topic.name) for topic in topics])
         chosen = _chosen(frame, settings.where)
         redrivers: list[tuple[Topic, Redriver]] = []
@@ -194,6 +206,10 @@ def run(
             return report
         finally:
             kept.unpersist()
+
+
+def _topics(connections: Connections, settings: DeadAuditSettings) -> list[Topic]:
+    return [dead_topic(connections, name) for name in settings.topics]
 
 
 def _union(frame: DataFrame, other: DataFrame) -> DataFrame:

@@ -25,7 +25,7 @@ from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, UnknownTopicError
 from rmq.spark.failures import plain_errors
 from rmq.spark.jobs import Say, nothing
-from rmq.spark.jobs.archive import Archive, open_archive
+from rmq.spark.jobs.archive import Archive, check_values, open_archive
 from rmq.spark.jobs.redrive import (
     Again,
     Redriver,
@@ -139,6 +139,20 @@ class ReplayReport:
     def per_second(self) -> float:
         """Messages that this run sent, a second."""
         return self.sent / self.seconds if self.seconds else 0.0
+
+
+def check(settings: ReplaySettings) -> None:
+    """Look, without Spark, at what `run` looks at first.
+
+    Raises:
+        InvalidValueError: The topic does not fit the settings.
+        UnknownTopicError: No such topic.
+    """
+    with closing(connect(settings.url)) as connections:
+        if settings.archive is None:
+            dead_topic(connections, settings.topic)
+        else:
+            check_values(Registry(connections).get(settings.topic), settings.again, settings.fixed_time_ms)
 
 
 def run(spark: SparkSession, settings: ReplaySettings, say: Say = nothing) -> ReplayReport:

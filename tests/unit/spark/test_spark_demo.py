@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ def test_it_leaves_the_redis_of_the_environment_and_the_topics_of_others_alone(
     topics: list[str] = []
 
     @contextmanager
-    def no_spark(session: Session, name: str, master: str) -> Generator[Running]:
+    def no_spark(session: Session, name: str, master: str, check: Callable[[str], None]) -> Generator[Running]:
         assert session.options.url == url
         yield Running(cast("Any", None), "redis://127.0.0.1:2", print)
 

@@ -1,8 +1,9 @@
 """`rmq spark`: the jobs of `rmq.spark.jobs` as commands.
 
 A command lives in a module of its own in this package: a function whose first parameter is the `Session`. Its body
-imports the job inside `needs_spark`, checks the settings, and runs the job inside `spark_running`, which starts Spark
-and turns an error into one line; see `prices.py`. To add a command, import its module here and register it at the end.
+imports the job inside `needs_spark`, makes the settings, and runs the job inside `spark_running`. That calls the job's
+`check`, starts Spark, and turns an error into one line; see `prices.py`. To add a command, import its module here and
+register it at the end.
 """
 
 from __future__ import annotations

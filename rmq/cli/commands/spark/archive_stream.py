@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from rmq._model.display import counted, shown
-from rmq.cli.commands.spark.session import LOCAL, Master, spark_running
+from rmq.cli.commands.spark.session import LOCAL, Master, needs_spark, spark_running
 from rmq.cli.console import Session
 from rmq.cli.options import duration
 from rmq.errors import InvalidValueError
@@ -39,13 +40,11 @@ def archive_stream(
     """Move entries older than an age to Parquet by day; trim those that are safely there. To be repeated."""
     if no_trim and trim_after is not None:
         raise InvalidValueError("--trim-after says when to trim, and --no-trim not to: give one of the two")
-    with spark_running(session, "archive-stream", master) as running:
-        from rmq.spark.jobs.archive_stream import ArchiveSettings, run
-
-        settings = ArchiveSettings(
-            topic, out, running.url, older_than, group, batch, trim_after or 0, not no_trim, accept_loss
-        )
-        report = run(running.spark, settings, running.say)
+    with needs_spark():
+        from rmq.spark.jobs.archive_stream import ArchiveSettings, check, run
+    settings = ArchiveSettings(topic, out, "", older_than, group, batch, trim_after or 0, not no_trim, accept_loss)
+    with spark_running(session, "archive-stream", master, lambda url: check(replace(settings, url=url))) as running:
+        report = run(running.spark, replace(settings, url=running.url), running.say)
     if session.json:
         session.document({**vars(report), "before": report.before.isoformat()})
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +12,7 @@ from rich.text import Text
 from rmq._model.display import counted
 from rmq._model.times import parse_duration_ms
 from rmq._processes.signals import until_signal
-from rmq.cli.commands.spark.session import LOCAL, Master, spark_running
+from rmq.cli.commands.spark.session import LOCAL, Master, needs_spark, spark_running
 from rmq.cli.console import FAILED, Session, cut, new_table
 from rmq.errors import InvalidValueError
 
@@ -49,18 +50,20 @@ def audience(
     if no_send and sources:
         raise InvalidValueError(f"--no-send cannot be combined with --source {sources[0]}")
     window_ms = parse_duration_ms(window, "--window")
-    with spark_running(session, "audience", master) as running:
-        from rmq.demo.spark.audience import SOURCES, AudienceSettings, run
+    with needs_spark():
+        from rmq.demo.spark.audience import SOURCES, AudienceSettings, check, run
         from rmq.demo.spark.audience_rules import DEFAULT_RULES, read_rules
-
-        chosen = DEFAULT_RULES if rules is None else read_rules(rules)
-        sent = () if no_send else tuple(sources or SOURCES)
-        settings = AudienceSettings(
-            lines, out, running.url, rules=chosen, topic=topic, slots=slots, window_ms=window_ms, batch=batch,
-            sources=sent, until_empty=not run_on, rival=rival, zookeeper=zookeeper, chroot=chroot,
-        )  # fmt: skip
-        with until_signal() as stop:
-            report = run(running.spark, settings, running.say, stop)
+    chosen = DEFAULT_RULES if rules is None else read_rules(rules)
+    sent = () if no_send else tuple(sources or SOURCES)
+    settings = AudienceSettings(
+        lines, out, "", rules=chosen, topic=topic, slots=slots, window_ms=window_ms, batch=batch,
+        sources=sent, until_empty=not run_on, rival=rival, zookeeper=zookeeper, chroot=chroot,
+    )  # fmt: skip
+    with (
+        spark_running(session, "audience", master, lambda url: check(replace(settings, url=url))) as running,
+        until_signal() as stop,
+    ):
+        report = run(running.spark, replace(settings, url=running.url), running.say, stop)
     if session.json:
         session.document(report.to_json())
     else:

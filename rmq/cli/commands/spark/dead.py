@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +11,7 @@ from rich.text import Text
 
 from rmq._model.display import shown
 from rmq.cli.commands.dead import redriven
-from rmq.cli.commands.spark.session import LOCAL, Master, spark_running
+from rmq.cli.commands.spark.session import LOCAL, Master, needs_spark, spark_running
 from rmq.cli.console import Session, cut, new_table
 from rmq.cli.documents import picked
 from rmq.cli.options import PER_SECOND, DueIn, NewPriority
@@ -54,22 +55,25 @@ def dead(
         raise InvalidValueError("--redrive and --dry-run need --where, a condition; --where true takes all the dead")
     if not redrive and not dry_run and (rate, priority, due_in) != (None, None, None):
         raise InvalidValueError("--rate, --priority and --due-in say how to redrive: add --redrive")
-    with spark_running(session, "dead", master) as running:
-        from rmq.spark.jobs.dead_audit import DeadAuditSettings, run
+    with needs_spark():
+        from rmq.spark.jobs import dead_audit
         from rmq.spark.jobs.dead_files import check_files, write_files
         from rmq.spark.jobs.redrive import Again
+    again = Again(priority, due_in or None, rate)
+    settings = dead_audit.DeadAuditSettings(tuple(topics), "", where, rows, redrive, dry_run, again)
+    files: list[str] = []
 
+    def check(url: str) -> None:
+        dead_audit.check(replace(settings, url=url))
         if out is not None:
             check_files(form, out)
-        again = Again(priority, due_in or None, rate)
-        settings = DeadAuditSettings(tuple(topics), running.url, where, rows, redrive, dry_run, again)
-        files: list[str] = []
 
-        def keep(report: DeadReport) -> None:
-            if out is not None:
-                files.extend(map(str, write_files(report, out, form)))
+    def keep(report: DeadReport) -> None:
+        if out is not None:
+            files.extend(map(str, write_files(report, out, form)))
 
-        report = run(running.spark, settings, running.say, keep)
+    with spark_running(session, "dead", master, check) as running:
+        report = dead_audit.run(running.spark, replace(settings, url=running.url), running.say, keep)
     if session.json:
         session.document(_as_json(report, files, dry_run))
         return

@@ -43,16 +43,19 @@ def demo(
     if whole is None:
         session.warn("the whole data set was not found (RMQ_DATA names it): these are 4,940 order lines of one day")
     session.note(f"order lines: {lines}")
+    asking = prices.PriceSettings(lines, "", pictures="demo.spark-price-picture", customers="demo.spark-customer-tier")
+    asked = audience.AudienceSettings(lines, "", "", topic="demo.spark-audience", rival=RIVALS)
+
+    def check(url: str) -> None:
+        prices.check(replace(asking, url=url))
+        audience.check(replace(asked, url=url))
+
     with (
         tempfile.TemporaryDirectory(prefix="rmq-spark-demo-") as out,
-        spark_running(session, "demo", master) as running,
+        spark_running(session, "demo", master, check) as running,
     ):
-        asking = prices.PriceSettings(
-            lines, running.url, pictures="demo.spark-price-picture", customers="demo.spark-customer-tier"
-        )
-        priced = prices.run(running.spark, asking, running.say)
-        asked = audience.AudienceSettings(lines, out, running.url, topic="demo.spark-audience", rival=RIVALS)
-        selected = audience.run(running.spark, asked, running.say)
+        priced = prices.run(running.spark, replace(asking, url=running.url), running.say)
+        selected = audience.run(running.spark, replace(asked, url=running.url, out=out), running.say)
     if session.json:
         session.document({"orders": lines, "prices": priced.to_json(), "audience": selected.to_json()})
     else:

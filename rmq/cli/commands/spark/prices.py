@@ -41,10 +41,10 @@ def prices(
         raise InvalidValueError("--time-range is 0; changes merge in a window of 1ms or more")
     with needs_spark():
         from rmq.demo.spark.order_lines import slice_path
-        from rmq.demo.spark.prices import PriceSettings, run
+        from rmq.demo.spark.prices import PriceSettings, check, run
     lines = slice_path() if orders is None else orders
     settings = PriceSettings(lines, "", window_ms, merge, pictures, customers, slots, gold / 100, silver / 100)
-    with spark_running(session, "prices", master) as running:
+    with spark_running(session, "prices", master, lambda url: check(replace(settings, url=url))) as running:
         report = run(running.spark, replace(settings, url=running.url), running.say)
     if session.json:
         session.document(report.to_json())

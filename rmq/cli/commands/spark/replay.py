@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from typing import Annotated
 
 import typer
 
 from rmq._model.display import counted, shown
-from rmq.cli.commands.spark.session import LOCAL, Master, spark_running
+from rmq.cli.commands.spark.session import LOCAL, Master, needs_spark, spark_running
 from rmq.cli.console import Session
 from rmq.cli.options import PER_SECOND, DueIn, NewPriority, instant, typed
 from rmq.cli.parsing import parse_day
@@ -44,15 +45,13 @@ def replay(
     master: Master = LOCAL,
 ) -> None:
     """Send a day's messages again at a limited rate: those that died then, or those of an archive."""
-    with spark_running(session, "replay", master) as running:
+    with needs_spark():
         from rmq.spark.jobs.redrive import Again
-        from rmq.spark.jobs.replay import ReplaySettings, run
-
-        again = Again(priority, due_in or None, rate)
-        settings = ReplaySettings(
-            topic, day, running.url, again, archive, time_column, from_topic, fixed_time, run_name, dry_run
-        )
-        report = run(running.spark, settings, running.say)
+        from rmq.spark.jobs.replay import ReplaySettings, check, run
+    again = Again(priority, due_in or None, rate)
+    settings = ReplaySettings(topic, day, "", again, archive, time_column, from_topic, fixed_time, run_name, dry_run)
+    with spark_running(session, "replay", master, lambda url: check(replace(settings, url=url))) as running:
+        report = run(running.spark, replace(settings, url=running.url), running.say)
     if session.json:
         session.document({**vars(report), "sent": report.sent, "per_second": round(report.per_second, 1)})
         return

@@ -40,8 +40,16 @@ class Running:
 
 
 @contextmanager
-def spark_running(session: Session, name: str, master: str = LOCAL) -> Generator[Running]:
+def spark_running(
+    session: Session, name: str, master: str = LOCAL, check: Callable[[str], None] = lambda url: None
+) -> Generator[Running]:
     """Open Redis and Spark for one job, and show how far it is on stderr where that is a terminal.
+
+    Args:
+        session: The command's session.
+        name: The job's name.
+        master: Where Spark runs.
+        check: Gets the URL of Redis before Spark starts, which takes seconds; raises what the job would refuse.
 
     Raises:
         RmqError: The extra `spark-local` or Java is missing, Redis does not answer, or the job failed, in one line.
@@ -52,6 +60,7 @@ def spark_running(session: Session, name: str, master: str = LOCAL) -> Generator
         from rmq.spark.session import open_session
     with session.client() as client, plain_errors():
         client.topics()  # so that a Redis that does not answer fails here, and not in Spark's tasks
+        check(client.url)
         session.note("Spark starts ...")
         with open_session(f"rmq {name}", master=master, quiet=not session.options.verbose) as spark:
             if not session.err.is_terminal:

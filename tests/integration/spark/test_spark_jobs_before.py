@@ -1,0 +1,130 @@
+"""What the commands of `rmq spark` refuse before Spark starts, which takes seconds. There is no JVM here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import redis
+
+from rmq import RmqClient, Topic, TopicType
+from rmq._admin.adopt import adopt
+from rmq._model.retention import Retention
+from rmq._ownership import Coordinator
+from rmq.demo.spark import audience
+from rmq.demo.spark.order_lines import COLUMNS, slice_path
+from rmq.spark.jobs.redrive import connect
+from tests.support.cli import Cli
+from tests.support.slots import forget_topic
+from tests.support.zookeeper import ZooKeeperEnsemble
+
+pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
+
+QUEUE = Topic("before-queue", TopicType.PRIORITY, slots=2)
+LOG = Topic("before-log", TopicType.STREAM, slots=2)
+DROPPING = Topic("before-dropping", TopicType.STREAM, slots=2, retention=Retention(unacked=True))
+OWNED = Topic("before-owned", TopicType.RANGE_MERGE, slots=2)
+
+REPLAY = ("--day", "2026-11-20", "--rate", "5/s")
+AUDIENCE = ("audience", slice_path(), "--out", "out")
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: Any, **__: Any) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("rmq.spark.session.open_session", start)
+
+
+@pytest.fixture(scope="module")
+def url(redis_url: str, redis_client: redis.Redis) -> Iterator[str]:
+    topics = (QUEUE, LOG, DROPPING, OWNED)
+    with RmqClient(redis_url) as client:
+        for topic in topics:
+            client.producer(topic)
+    yield redis_url
+    for topic in topics:
+        forget_topic(redis_client, topic.name)
+
+
+def refused(url: str, *words: str, code: int) -> str:
+    """Return the one line that a command says."""
+    (line,) = Cli(url)("spark", *words, code=code).err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        (("dead", "nobody-knows"), 1, "topic nobody-knows is not registered"),
+        (("dead", LOG.name), 2, f"topic {LOG.name} is STREAM: its dead belong to groups"),
+        (("dead", QUEUE.name, QUEUE.name), 2, f"a topic is named twice: {QUEUE.name}"),
+        (("dead", QUEUE.name, "--out", "/dev/null/x"), 2, "folder '/dev/null/x' can't be made"),
+        (("dead", QUEUE.name, "--out", ".", "--format", "xml"), 2, "format is 'xml'"),
+        (("replay", "nobody-knows", *REPLAY), 1, "topic nobody-knows is not registered"),
+        (("replay", QUEUE.name, *REPLAY, "--run", "2"), 2, "run is for an archive"),
+        (("replay", QUEUE.name, *REPLAY, "--archive", "a", "--due-in", "1m"), 2, "due_in_ms is for RANGE_MERGE topics"),
+        (("archive-stream", QUEUE.name, "--out", "a", "--older-than", "1d"), 2, "only STREAM topics have a history"),
+        (("archive-stream", DROPPING.name, "--out", "a", "--older-than", "1d"), 2, "drops what groups have not acked"),
+        (("archive-stream", LOG.name, "--out", "a", "--older-than", "1d", "--batch", "0"), 2, "batch is 0"),
+        (("prices", "--pictures", QUEUE.name), 1, f"topic {QUEUE.name} is registered as PRIORITY with 2 slots"),
+        (("prices", __file__), 2, "can't be read: "),
+        ((*AUDIENCE, "--source", "returns"), 2, "source is 'returns'; it must be one of"),
+        ((*AUDIENCE, "--rival", "-1"), 2, "rival is -1; it must be 0 or more"),
+        ((*AUDIENCE, "--topic", "a b"), 2, "'a b'"),
+        ((*AUDIENCE, "--topic", QUEUE.name), 1, f"topic {QUEUE.name} is registered as PRIORITY with 2 slots"),
+        ((*AUDIENCE, "--rules", "/nowhere.toml"), 2, "rules file '/nowhere.toml' can't be read"),
+        ((*AUDIENCE, "--zookeeper", "zk1"), 2, "zookeeper is 'zk1'; it must be servers as host:port"),
+        ((*AUDIENCE, "--zookeeper", "zk1:2181", "--chroot", "rmq"), 2, "chroot is 'rmq'; it must be a path like /rmq"),
+        ((*AUDIENCE, "--chroot", "/other"), 2, "chroot is '/other' without zookeeper"),
+    ],
+)
+def test_what_does_not_fit_is_one_line_and_no_spark(url: str, words: tuple[str, ...], code: int, why: str) -> None:
+    line = refused(url, *words, code=code)
+    assert line.startswith("rmq: ")
+    assert why in line
+
+
+def test_a_redis_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmq.cli.console.DEADLINE_S", 0.2)
+    assert "127.0.0.1:1" in refused("redis://127.0.0.1:1", *AUDIENCE, code=1)
+
+
+def test_rules_with_a_name_that_is_none(url: str, tmp_path: Path) -> None:
+    path = tmp_path / "rules.json"
+    path.write_text(json.dumps({"a b": "orders > 1"}))
+    assert "rule 'a b': a name has 1 to 64" in refused(url, *AUDIENCE, "--rules", str(path), code=2)
+
+
+def test_order_lines_that_lack_a_column(url: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table({name: ["x"] for name in COLUMNS if name != "country"}), tmp_path / "lines.parquet")
+    line = refused(url, "audience", str(tmp_path / "lines.parquet"), "--out", "out", code=2)
+    assert "have no column country; they need invoice_no, " in line
+
+
+def test_a_zookeeper_that_does_not_answer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audience, "_ANSWER_S", 0.5)
+    line = refused(url, *AUDIENCE, "--zookeeper", "127.0.0.1:1", code=1)
+    assert line.startswith("rmq: No ZooKeeper server has answered within 0.5 s (")
+
+
+def test_a_topic_that_workers_of_a_zookeeper_own(url: str) -> None:
+    words = (*AUDIENCE, "--topic", OWNED.name, "--slots", str(OWNED.slots))
+    with ZooKeeperEnsemble(tick_ms=300) as servers, closing(connect(url)) as connections:
+        own = ("--zookeeper", servers.hosts, "--chroot", "/before")
+        with RmqClient(url, zookeeper=Coordinator(servers.hosts, chroot="/before")) as client:
+            ensemble = client.adopt(OWNED.name, "").ensemble
+        line = refused(url, *words, code=1)
+        assert f"topic {OWNED.name} has workers under ZooKeeper, and zookeeper is not set" in line
+        with pytest.raises(AssertionError, match="Spark was started"):
+            Cli(url)("spark", *words, *own)
+        adopt(connections, OWNED, ensemble, "elsewhere")
+        line = refused(url, *words, *own, code=1)
+        assert f"topic {OWNED.name} has slots of ensemble elsewhere, and the ensemble at {servers.hosts} is " in line
