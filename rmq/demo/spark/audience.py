@@ -181,8 +181,8 @@ def check(settings: AudienceSettings) -> None:
     with closing(connect(settings.url)) as connections:
         registered = Registry(connections).check(topic)
         ours = _ensemble(settings)
-        stored = adopt(connections, topic, None, ours).stored if registered else {}
-    others = ", ".join(sorted(stored.keys() - {ours, ""}))
+        stored = adopt(connections, topic, None, ours).stored.keys() if registered else set[str]()
+    others = ", ".join(sorted(stored - {ours, ""}))
     if others and not ours:
         raise FencedError(
             f"topic {topic.name} has workers under ZooKeeper, and zookeeper is not set: give it their servers, as "

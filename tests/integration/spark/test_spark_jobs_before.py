@@ -22,6 +22,7 @@ from rmq.demo.spark.order_lines import COLUMNS, slice_path
 from rmq.spark.jobs.redrive import connect
 from tests.support.cli import Cli
 from tests.support.slots import forget_topic
+from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble
 
 pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
@@ -55,8 +56,11 @@ def url(redis_url: str, redis_client: redis.Redis) -> Iterator[str]:
 
 
 def refused(url: str, *words: str, code: int) -> str:
-    """Return the one line that a command says."""
-    (line,) = Cli(url)("spark", *words, code=code).err.splitlines()
+    """Return what a command says: one line, and for some errors a hint below it."""
+    said = Cli(url)("spark", *words, code=code).err
+    assert said.startswith("rmq: ")
+    line, *hint = said.splitlines()
+    assert all(text.startswith("`rmq adopt ") for text in hint), said
     return line
 
 
@@ -87,9 +91,7 @@ def refused(url: str, *words: str, code: int) -> str:
     ],
 )
 def test_what_does_not_fit_is_one_line_and_no_spark(url: str, words: tuple[str, ...], code: int, why: str) -> None:
-    line = refused(url, *words, code=code)
-    assert line.startswith("rmq: ")
-    assert why in line
+    assert why in refused(url, *words, code=code)
 
 
 def test_a_redis_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +122,11 @@ def test_a_topic_that_workers_of_a_zookeeper_own(url: str) -> None:
     with ZooKeeperEnsemble(tick_ms=300) as servers, closing(connect(url)) as connections:
         own = ("--zookeeper", servers.hosts, "--chroot", "/before")
         with RmqClient(url, zookeeper=Coordinator(servers.hosts, chroot="/before")) as client:
-            ensemble = client.adopt(OWNED.name, "").ensemble
+            client.listener(OWNED)(lambda delivery: None)
+            client.start()
+            wait_until(lambda: "" not in client.adopt(OWNED).stored, message="owners")
+            (ensemble,) = client.adopt(OWNED).stored
+            client.stop()
         line = refused(url, *words, code=1)
         assert f"topic {OWNED.name} has workers under ZooKeeper, and zookeeper is not set" in line
         with pytest.raises(AssertionError, match="Spark was started"):
