@@ -12,8 +12,8 @@ from hashlib import sha1
 from multiprocessing import get_context
 from pathlib import Path
 
-from tests.simulation.long_plan import draw_long_plan
-from tests.simulation.plan import Limits, Plan, draw_plan
+from tests.simulation.plan import Limits, Plan
+from tests.simulation.plans import plan_of
 from tests.simulation.runner import Runner
 from tests.simulation.shrinking import shrink
 from tests.simulation.simulation import Outcome
@@ -36,7 +36,7 @@ class Wish:
 
     def plan(self, seed: int) -> Plan:
         """Draw the plan of a seed."""
-        return draw_long_plan(seed, self.limits) if self.long else draw_plan(seed, self.limits)
+        return plan_of(seed, self.limits, long=self.long)
 
     def part(self, first: int, number: int) -> Wish:
         """Return the same for some of the seeds, from the `first` one of them, counted from 0."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 
 from rmq._model.entries import id_key
-from tests.simulation.history import FOREVER_S, History, Run, Sent
+from tests.simulation.history import FOREVER_S, PATIENCE_S, History, Run, Sent
 from tests.simulation.plan import SUM_WINDOW_MS
 from tests.simulation.world import EPOCH_MS, START_S
 
@@ -27,9 +27,6 @@ FENCING = ("zk_expire", "zk_stall", "zk_down")
 DRAINED_S, HANDED_OVER_S = 30.0, 60.0
 """How long a handler may take at least once its process stops or its slot is wanted; and in which time after a process
 has stopped or has lost its session its slots are given to others."""
-
-PATIENCE_S = 30.0
-"""What is due is claimed in this time where nothing is wrong, not counting the time in which handlers are busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +192,20 @@ def starved(history: History) -> Iterator[Violation]:
             due_ms = max(_due_ms(each, kind, latest=True) for each in merged)
             due_ms = max(due_ms, _retried_ms(history, sent, runs))
             from_s, to_s = clock_s(sent.executed_ms[0]), clock_s(claimed_ms)
-            if (late_s := (claimed_ms - due_ms) / 1000) > PATIENCE_S:
+            if (late_s := (claimed_ms - due_ms) / 1000) > history.patience_s:
                 met = {each.kind for each in history.troubles if each.from_s < to_s and each.to_s > from_s - PATIENCE_S}
-                patience_s = PATIENCE_S + (history.longest_wait_s(topic) if "lose_hints" in met else 0.0)
+                patience_s = history.patience_s + (history.longest_wait_s(topic) if "lose_hints" in met else 0.0)
                 busy_s = _busy_s(history, first, clock_s(due_ms), to_s)
                 if late_s - busy_s > patience_s and not met - {"lose_hints"}:
                     yield Violation("starved", f"{_sent(sent)} was claimed {claimed_ms - due_ms} ms late")
+
+
+def held_up(history: History) -> Iterator[Violation]:
+    """What is claimed does not wait long for its handler where nothing is wrong: it goes back, and others get it."""
+    for run in history.runs:
+        waited_s = run.start_s - clock_s(run.claimed_ms)
+        if waited_s > history.patience_s and not _met(history, run, run.start_s):
+            yield Violation("held up", f"{_run(run)} was begun {waited_s:.3f} s after its claim")
 
 
 def _merged_with(sent: Sent, sends: list[Sent], runs: list[Run]) -> list[Sent]:
@@ -293,7 +298,7 @@ def fenced(history: History) -> Iterator[Violation]:
 
 CHECKERS: tuple[Callable[[History], Iterator[Violation]], ...] = (
     lost, unexpected, duplicated, counted_twice, overlap, stolen, late_begin, serial, fenced, early, order, fifo,
-    starved,
+    starved, held_up,
 )  # fmt: skip
 
 

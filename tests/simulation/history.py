@@ -10,6 +10,10 @@ from tests.simulation.plan import GROUPS, TopicPlan
 
 FOREVER_S = float("inf")
 
+PATIENCE_S, SLOW_PATIENCE_S = 30.0, 5.0
+"""What is due is claimed in this time where nothing is wrong, not counting the time in which handlers are busy. What is
+claimed is begun in it. The second number is for plans with slow handlers: there it shows who sleeps for too long."""
+
 
 @dataclass(eq=False)
 class Sent:
@@ -111,6 +115,7 @@ class History:
         dead: Topic and content of what is dead at the end.
         replicated: Whether an accepted send is on a replica, so that the server does not forget it.
         economy: Whether the workers idle in economy.
+        patience_s: How long what is due, or claimed, may wait.
     """
 
     topics: dict[str, TopicPlan] = field(default_factory=dict[str, TopicPlan])
@@ -121,6 +126,7 @@ class History:
     dead: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     replicated: bool = False
     economy: bool = False
+    patience_s: float = PATIENCE_S
     _sent_of: dict[tuple[str, str], list[Sent]] = field(default_factory=dict[tuple[str, str], list[Sent]])
 
     def note_sent(self, sent: Sent) -> None:

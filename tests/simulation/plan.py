@@ -33,6 +33,9 @@ SPARSE = 1 / 50
 
 SPARSE_LENGTH_S, SPARSE_SENDS_PER_S, SPARSE_WORKERS = 3_600.0, 0.02, 2
 
+SLOW = 1 / 10
+"""So many plans have slow handlers beside idle workers; see `slow_plan`."""
+
 ECONOMY = 0.9
 """In so many sparse plans the workers idle in economy."""
 
@@ -158,6 +161,7 @@ class Plan:
         sparse: Whether there is little to do, for about an hour; one content fails mostly, and has all its retries.
         economy: Whether the workers idle in economy.
         long: Whether it is sparse, and lasts for many hours.
+        slow: Whether most handlers are quick, and few of them take much longer than a lease.
     """
 
     seed: int
@@ -174,11 +178,13 @@ class Plan:
     sparse: bool = False
     economy: bool = False
     long: bool = False
+    slow: bool = False
 
     @property
     def kind(self) -> str:
         """Its kind, as the sums of a campaign tell them apart."""
-        return "long" if self.long else "sparse" if self.sparse else "harsh" if self.harsh else "usual"
+        kinds = {"long": self.long, "slow": self.slow, "sparse": self.sparse, "harsh": self.harsh}
+        return next((name for name, holds in kinds.items() if holds), "usual")
 
     def described(self) -> str:
         """Return it in lines."""
@@ -200,6 +206,7 @@ class Limits:
     kinds: tuple[str, ...] = KINDS
     owned: float = 0.35
     sparse: float = SPARSE
+    slow: float = SLOW
     fault_kinds: tuple[str, ...] = field(
         default=(
             "cut",

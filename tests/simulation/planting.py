@@ -22,7 +22,8 @@ from unittest import mock
 from rmq._transport.script_library import ScriptLibrary
 from tests.mutants.mutant import Mutant
 from tests.mutants.run import plant
-from tests.simulation.plan import draw_plan
+from tests.simulation.plan import Limits
+from tests.simulation.plans import plan_of
 from tests.simulation.plants import PLANTS, Plant
 from tests.simulation.runner import Runner
 from tests.simulation.virtual import new_scripts
@@ -83,7 +84,7 @@ def seeds_until_found(bug: Plant, first: int, most: int = MOST_SEEDS) -> tuple[i
     """Return after how many seeds from `first` on a bug is found, and by which check; `None` where it is not."""
     with planted(bug) as scripts, Runner(scripts) as runner:
         for number in range(most):
-            outcome = runner.run(draw_plan(first + number))
+            outcome = runner.run(plan_of(first + number, Limits()))
             if outcome.violations:
                 return number + 1, str(outcome.violations[0])
     return None, ""

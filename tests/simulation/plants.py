@@ -115,6 +115,10 @@ PLANTS = (
         ("into_prepare", "'NX', unpack(claims)", "unpack(claims)"),
     ),
     _lua("a late send folds into what is in flight", ("hold", "redis.call('HDEL', slot.body, unpack(moved))", "")),
+    _python(
+        "the watcher sleeps while a claim is under way",
+        ("rmq._listening.runtime:ListenerRuntime._pause_s", "map(_is_at_work,", "map(lambda each: each.held.all(),"),
+    ),
     # streams
     _lua(
         "a pass over what is pending goes on where the last one ended",

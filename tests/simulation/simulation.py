@@ -14,7 +14,7 @@ from rmq.errors import RmqError, SendError
 from tests.simulation.backend import Simulated
 from tests.simulation.checkers import Violation, check, forgotten_sends
 from tests.simulation.faults import Faults
-from tests.simulation.history import History, Sent, readers
+from tests.simulation.history import SLOW_PATIENCE_S, History, Sent, readers
 from tests.simulation.long_plan import LONG_SESSION_S
 from tests.simulation.network import Network
 from tests.simulation.plan import MOST_BITS, NUMBERED, Plan, SendPlan, WorkerPlan
@@ -100,6 +100,8 @@ class Simulation:
         self.topics = [each.topic() for each in plan.topics]
         self.history = History({name: each for each in plan.topics for name in (each.name, *readers(each))})
         self.history.replicated, self.history.economy = plan.replicated, plan.economy
+        if plan.slow:
+            self.history.patience_s = SLOW_PATIENCE_S
         self.workers: dict[str, Worker] = {}
         self.faults = Faults(self)
         self._bits: dict[tuple[str, str], int] = {}

@@ -31,6 +31,11 @@ LONG, LONG_IF_HARD = 0.006, 0.5
 in a stream of few entries: all others need not wait for long."""
 
 
+SLOW_HANDLINGS, SLOW_S, OWNED_SLOW_S, FAILS_IF_SLOW = 1 / 80, (10.0, 100.0), (10.0, 20.0), 0.02
+"""Of a plan with slow handlers: so many handlings are slow, so long they take, and so many fail. The third one is for
+workers that own slots: there only one thread works on all that a slot has."""
+
+
 class HandlerFailedError(Exception):
     """A handler fails, as it shall."""
 
@@ -246,6 +251,9 @@ class Worker:
         chance = Random(f"{self._simulation.plan.seed} {run.topic} {run.content} {run.attempt} {delivery.body!r}")
         draw, plan = chance.random(), self._simulation.plan
         # of a harsh plan one content is mostly handled so: then a lease is lost, and who has it next is at it for long
+        if plan.slow:
+            slow_s = chance.uniform(*(OWNED_SLOW_S if plan.owned else SLOW_S))
+            return slow_s if draw < SLOW_HANDLINGS else draw * 0.02, chance.random() < FAILS_IF_SLOW
         hard = run.content.startswith("c0") or (run.entry and int(run.content[1:]) % (8 if plan.harsh else 25) == 0)
         long = LONG_IF_HARD if (plan.harsh or plan.sparse) and hard else LONG
         if draw < long:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.simulation import checkers
-from tests.simulation.history import FOREVER_S, History, Run, Sent, Trouble
+from tests.simulation.history import FOREVER_S, SLOW_PATIENCE_S, History, Run, Sent, Trouble
 from tests.simulation.plan import TopicPlan
 from tests.simulation.steps import SlotState, Step, Steps
 from tests.simulation.stream_steps import GroupState, Held, StreamSteps
@@ -49,6 +49,12 @@ def history(*parts: Sent | Run | Trouble, kind: str = "range") -> History:
         target: list[Any] = made.sends if isinstance(part, Sent) else made.runs if isinstance(part, Run) else []
         target.append(part)
     made.troubles = [part for part in parts if isinstance(part, Trouble)]
+    return made
+
+
+def impatient(made: History) -> History:
+    """Return it as one of a plan with slow handlers."""
+    made.patience_s = SLOW_PATIENCE_S
     return made
 
 
@@ -287,6 +293,21 @@ CASES = (
         "starved",  # and one that meets it waiting for a retry, up to 2 s after its failure, with that
         history(sent(0, 1), run(1.2, 2, outcome="failed"), sent(1, 99.5), run(130.5, 131, (1,))),
         history(sent(0, 97), run(98, 99, outcome="failed"), sent(1, 99.5), run(130.5, 131, (1,))),
+    ),
+    Case(
+        "starved",  # beside slow handlers nobody sleeps for long
+        impatient(history(sent(0, 1), run(7, 8))),
+        impatient(history(sent(0, 1), run(6, 7))),
+    ),
+    Case(
+        "held up",  # what was claimed waits behind another handler
+        impatient(history(sent(0, 1), run(1.2, 9, start_s=START_S + 6.5))),
+        impatient(history(sent(0, 1), run(1.2, 9, start_s=START_S + 6))),
+    ),
+    Case(
+        "held up",
+        history(sent(0, 1), run(1.2, 40, start_s=START_S + 32)),
+        history(sent(0, 1), run(1.2, 40, start_s=START_S + 32), trouble("pause", 2, 33)),
     ),
 )  # fmt: skip
 
