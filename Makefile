@@ -25,6 +25,8 @@ DEMO := $(VENV)/.installed-demo
 DEV := $(VENV)/.installed-dev
 BENCH := $(VENV)/.installed-bench
 SPARK := $(VENV)/.installed-spark
+# The archive from which the JVMs of tests load Spark's classes; without it they take longer to start.
+CLASSES := $(VENV)/.archived-classes
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-spark test coverage test-failed test-redis test-servers test-thrice test-stalls test-long test-spark-long spark-kills spark-rivals test-docker chaos campaign histories simulation simulation-planted bench bench-peers bench-rivals mutants docs dashboard-pictures newcomer check lint lint-lua types layers headers format constraints clean
@@ -57,13 +59,18 @@ $(SPARK): $(CORE)
 	$(INSTALL) --editable '.[spark-local]'
 	@touch $@
 
+$(CLASSES): $(DEV)
+	@$(BIN)/python -m tests.support.spark_classes >$(VENV)/spark-classes.log 2>&1 || { tail -n 3 $(VENV)/spark-classes.log; \
+		echo 'No archive of the classes of Spark: its tests start without one, and take longer.'; }
+	@touch $@
+
 demo: $(DEMO)  ## Draw real pictures of a day of real orders, about 25 seconds; they are in build/demo
 	$(BIN)/rmq demo --pictures build/demo
 
 demo-spark: $(SPARK)  ## Run two of Spark's jobs on a year of real orders, about a minute once installed
 	$(BIN)/rmq spark demo
 
-test: $(DEV)  ## Run all tests; COVERAGE=1 demands branch coverage, and takes longer
+test: $(CLASSES)  ## Run all tests; COVERAGE=1 demands branch coverage, and takes longer
 ifdef COVERAGE
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest $(PYTEST_FLAGS)
@@ -85,22 +92,22 @@ test-redis: $(DEV)  ## Run the tests that depend on the server once more; RMQ_TE
 test-servers: $(DEV)  ## Run what depends on the server on each one that is there; RMQ_SERVERS=FOLDER has more of them
 	$(BIN)/python -m tests.support.server_matrix $(SERVER_FLAGS)
 
-test-thrice: $(DEV)  ## Run all tests three times in a row
+test-thrice: $(CLASSES)  ## Run all tests three times in a row
 	$(call record,test-thrice) sh -c 'for each in 1 2 3; do $(BIN)/python -m pytest $(PYTEST_FLAGS) || exit 1; done'
 
-test-stalls: $(DEV)  ## Run all tests, or STALLED_TESTS, while their processes stand still now and then
+test-stalls: $(CLASSES)  ## Run all tests, or STALLED_TESTS, while their processes stand still now and then
 	$(call record,test-stalls) $(BIN)/python -m tests.support.stalls $(BIN)/python -m pytest $(PYTEST_FLAGS) $(STALLED_TESTS)
 
 test-long: $(DEV)  ## Run the property and stateful tests with many more examples, and what is marked long
 	RMQ_HYPOTHESIS_PROFILE=long $(call record,test-long) $(BIN)/python -m pytest -m "hypothesis or long" --timeout 0 $(PYTEST_FLAGS)
 
-test-spark-long: $(DEV)  ## Kill Spark's drivers and executors, and speak Spark Connect, about 8 minutes
+test-spark-long: $(CLASSES)  ## Kill Spark's drivers and executors, and speak Spark Connect, about 8 minutes
 	$(call record,test-spark-long) $(BIN)/python -m pytest -m spark_long --timeout 600 tests/spark
 
-spark-kills: $(DEV)  ## Kill drivers and JVMs of Spark at random moments, 20 for each kind of query and job, an hour; KILL_FLAGS="--kinds source --kills 5"
+spark-kills: $(CLASSES)  ## Kill drivers and JVMs of Spark at random moments, 20 for each kind of query and job, an hour; KILL_FLAGS="--kinds source --kills 5"
 	$(call record,spark-kills) $(BIN)/python -m tests.spark_kills $(KILL_FLAGS)
 
-spark-rivals: $(DEV)  ## Two queries of Spark, a listener and a batch reader on one topic, under faults, 7 minutes; RIVAL_FLAGS="--seed 2"
+spark-rivals: $(CLASSES)  ## Two queries of Spark, a listener and a batch reader on one topic, under faults, 7 minutes; RIVAL_FLAGS="--seed 2"
 	$(call record,spark-rivals) $(BIN)/python -m tests.spark_kills.rivals $(RIVAL_FLAGS)
 
 test-docker: $(DEV)  ## docker-compose.yml and the image, where a Docker engine with Compose v2 answers, about 10 minutes

@@ -17,6 +17,7 @@ from rmq._transport.urls import parse_url
 from tests.support.containers import RedisContainer, redis_image
 from tests.support.servers import RedisServer
 from tests.support.slots import SlotUnderTest, check_topic, forget_topic, scripts_under_test
+from tests.support.spark_classes import jvm_options
 from tests.support.waiting import wait_until
 
 __all__ = ["wait_until"]
@@ -31,8 +32,7 @@ settings.register_profile("long", max_examples=5_000, **_quiet)
 settings.register_profile("mutants", phases=(Phase.generate,), derandomize=True, report_multiple_bugs=False, **_quiet)
 settings.load_profile(os.environ.get(PROFILE_VARIABLE) or "default")
 
-# Half the processor time of a JVM that lives for minutes goes into its second compiler, which pays off later.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm_options())
 
 _numbers = count(1)
 

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from tests.spark_kills.words import words
+from tests.support.spark_classes import jvm_options
 
 REPOSITORY = Path(__file__).parents[2]
 READY_S = 400.0
@@ -23,8 +24,7 @@ LEFT_S = 60.0
 """How long processes of a killed run may go on: they notice that their driver is gone."""
 
 ENVIRONMENT = {
-    # a JVM that lives for seconds is not worth optimizing: it starts with half of the work
-    "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "JAVA_TOOL_OPTIONS": jvm_options(),
     "PYSPARK_SUBMIT_ARGS": "--conf spark.sql.codegen.wholeStage=false --conf spark.log.level=ERROR pyspark-shell",
 }
 
