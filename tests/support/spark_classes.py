@@ -1,8 +1,8 @@
 """How the JVMs of Spark start in tests: without the second compiler, and with an archive of Spark's classes.
 
-`python -m tests.support.spark_classes` runs a few queries, and Java archives the classes that these have loaded (class
-data sharing). A JVM with the archive neither parses nor verifies these classes: until the end of its first query it takes
-half of the processor time. Java ignores an archive that another Java has made, or that is of other jars.
+`python -m tests.support.spark_classes` runs a few queries, and Java archives the classes that these have loaded
+(class data sharing). A JVM with the archive neither parses nor verifies these classes: until the end of its first
+query it takes half of the processor time. Java ignores an archive that another Java has made, or of other jars.
 """
 
 from __future__ import annotations
