@@ -800,6 +800,19 @@ def _stream_everything(place: Place) -> Call[Any]:
     return _claim_entries(place, acks=acks, nacks=_stream_nacks(nacked, "bury"))
 
 
+@case("stream_claim_many", "as many slots as a call has", S, most=24, slots=1_024)
+def _stream_claim_many(place: Place) -> Call[Any]:
+    slots = MOST_WEIGHT // (CLAIM_WEIGHT + 17 + 10)
+    for slot in range(slots):
+        place.__dict__["keys"] = slot_keys(place.topic.name, slot)
+        place.__dict__["own"] = group_keys(place.topic.name, slot, ME.group)
+        ids = place.pending(40, idle_ms=10**8, holder="other")
+        gone = {"min_idle_time": 0, "idle": 10**8, "retrycount": 99, "justid": True}
+        place.client.xclaim(place.keys.store, ME.group, "other", message_ids=ids[::2], **gone)
+        place.entries(10)
+    return streams.claim_many([streams.claim(place.topic, slot, ME, 10) for slot in range(slots)])
+
+
 @case("stream_ack_whole", "the most", S)
 def _stream_ack_whole(place: Place) -> Call[Any]:
     place.client.xgroup_create(place.keys.store, ME.group, "0", mkstream=True)

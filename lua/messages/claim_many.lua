@@ -20,6 +20,8 @@
 -- @include read_clock
 -- @include claim_slot
 -- @include with_keys
+-- @include reply_of
+-- @include write_refusal
 
 local width, order = tonumber(ARGV[1]), ARGV[4]
 local rules = {
@@ -30,10 +32,9 @@ local rules = {
   budget = { work = 48, most = 48, bytes = 4194304 },
 }
 
--- a removal that removes nothing, outside of the guard below: where writes are refused, all of the call is
-local probe = redis.pcall('ZREM', KEYS[#KEYS - width + 1], '')
-if type(probe) == 'table' and probe.err and not string.find(probe.err, 'WRONGTYPE', 1, true) then
-  return probe
+local refusal = write_refusal(KEYS[#KEYS - width + 1])
+if refusal then
+  return refusal
 end
 
 local now_ms, now_s = read_clock()
@@ -50,11 +51,7 @@ for base = 0, #KEYS - width, width do
     epoch = ARGV[at + 1], ensemble = ARGV[at + 2], limit = tonumber(ARGV[at + 3]), start = tonumber(ARGV[at + 4]),
     at = at + 5, last = last,
   }
-  local done, reply = pcall(claim_slot, slot, rules, turn, now_ms, now_s)
-  if type(reply) == 'table' and reply.err then
-    reply = reply.err
-  end
-  replies[#replies + 1] = done and reply or tostring(reply)
+  replies[#replies + 1] = reply_of(claim_slot, slot, rules, turn, now_ms, now_s)
   at = last + 1
 end
 return replies

@@ -10,7 +10,6 @@ from typing import Any
 from rmq._claiming.claim_round import PATIENCE_S, Visit, groups_of
 from rmq._claiming.claimer import Claimer
 from rmq._model.replies import ClaimReply
-from rmq._scripts import claiming
 from rmq._scripts.claiming import CLAIM_BYTES, NO_OUTCOMES, Outcomes
 from rmq._transport.call import Call
 from rmq._transport.dispatch import Awaited, Dispatch
@@ -70,7 +69,7 @@ class ClaimCalls:
         if not self._joins:
             late = LateRound(visits, calls, None, self._connections.dispatch(calls), sent_s)
             return late.dispatch.results(PATIENCE_S, leave=True), late
-        groups, many = _joined(visits, calls)
+        groups, many = self._joined(visits, calls)
         return self._of_visits(calls, groups, self._connections.run_many(many, PATIENCE_S)), None
 
     def post(self, visits: Sequence[Visit], sent_s: float, most_bytes: int) -> LateRound:
@@ -84,7 +83,7 @@ class ClaimCalls:
         calls = self._of(visits, most_bytes)
         if not self._joins:
             return LateRound(visits, calls, None, self._connections.dispatch(calls), sent_s)
-        groups, many = _joined(visits, calls, most_bytes)
+        groups, many = self._joined(visits, calls, most_bytes)
         return LateRound(visits, calls, groups, self._connections.dispatch(many), sent_s)
 
     def replies(self, late: LateRound, patience_s: float) -> Sequence[Reply]:
@@ -127,14 +126,12 @@ class ClaimCalls:
                 found += reply
         return found
 
-
-def _joined(
-    visits: Sequence[Visit], calls: Sequence[ClaimCall], most_bytes: int = CLAIM_BYTES
-) -> tuple[list[tuple[int, int]], list[Call[Any]]]:
-    """Put claims from slots that share a server into few calls: the visits of each, and the calls."""
-    groups = groups_of(calls, visits)
-    most_bytes //= max(1, len(groups))  # a node works off one call after the other
-    settle_only = [not visit.picked for visit in visits]
-    return groups, [
-        claiming.claim_many(calls[first:last], settle_only[first:last], most_bytes) for first, last in groups
-    ]
+    def _joined(
+        self, visits: Sequence[Visit], calls: Sequence[ClaimCall], most_bytes: int = CLAIM_BYTES
+    ) -> tuple[list[tuple[int, int]], list[Call[Any]]]:
+        """Put claims from slots that share a server into few calls: the visits of each, and the calls."""
+        groups = groups_of(calls, visits)
+        most_bytes //= max(1, len(groups))  # a node works off one call after the other
+        settle_only = [not visit.picked for visit in visits]
+        join = self._source.claim_many_call
+        return groups, [join(calls[first:last], settle_only[first:last], most_bytes) for first, last in groups]

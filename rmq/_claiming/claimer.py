@@ -80,7 +80,7 @@ class Claimer:
         self.topic = topic
         self.connections = connections
         self.source: Source[Any] = source or SlotWriter(connections, topic)
-        self.joins = not connections.apart and self.source.joins_claims
+        self.joins = not connections.apart
         self.throttle = Throttle(connections, topic)
         self.schedule = Schedule(slots)
         self.changed = connections.blocking.condition()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby, repeat
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
@@ -15,16 +15,20 @@ from rmq._model.replies import Claimed, ClaimedRows, ClaimReply, ExtendReply
 from rmq._model.scores import Ties, retries_left_after_claim, retries_left_of, score_of, scores_of, stamped
 from rmq._model.topics import Topic
 from rmq._scripts.binding import Bound
+from rmq._scripts.joined_claims import JoinedClaims
 from rmq._scripts.keys import slot_keys
 from rmq._transport.call import Call
-from rmq._transport.refusals import AOF_TROUBLE, error_of, reply_lost
 from rmq.errors import RmqError
 
 _CLAIM, _CLAIM_MANY = Bound("claim", repeatable=False), Bound("claim_many", repeatable=False)
+_JOINED: JoinedClaims[Claimed] = JoinedClaims(
+    _CLAIM,
+    _CLAIM_MANY,
+    shared="lease_ms max_retries order sweep_limit max_dead_age_ms max_dead".split(),
+    own="epoch ensemble limit start".split(),
+)
 _ACK, _NACK, _EXTEND = (Bound(verb, repeatable=False) for verb in ("ack", "nack", "extend"))
 _LOOK = Bound("look")
-_SHARED = ("lease_ms", "max_retries", "order", "sweep_limit", "max_dead_age_ms", "max_dead")
-"""What all claims of a topic have in common."""
 
 MAX_BATCH = 1_000
 """Most messages in one script call: `unpack` takes 7,999 values, and a script that has written can't be stopped."""
@@ -179,33 +183,8 @@ def claim_many(
     `brief`: which of them, with limit 0, shall settle only, where that saves something, and not sweep. `most_bytes` is
     for all of them together.
     """
-    first = claims[0]
-    common: dict[str, Any] = {}
-    names: list[str] = []
-    slots: list[Argument] = []
-    for call, settle_only in zip(claims, brief or repeat(False), strict=False):
-        common = _CLAIM.values(call.args)
-        settlements, limit = common["settlements"], -1 if settle_only else common["limit"]
-        names += call.keys
-        slots += (4 + len(settlements), common["epoch"], common["ensemble"], limit, common["start"], *settlements)
-    args = _CLAIM_MANY.args(
-        width=len(first.keys),
-        most_bytes=most_bytes,
-        claims=slots,
-        **{name: common[name] for name in _SHARED},
-    )
-
-    def parse(reply: list[Any]) -> list[ClaimReply[Claimed] | RmqError]:
-        return [_parse_one_of_many(claim, each) for claim, each in zip(claims, reply, strict=True)]
-
-    return Call(_CLAIM_MANY.name, tuple(names), args, parse, False, first.topic, first.slot)
-
-
-def _parse_one_of_many(claim: Call[ClaimReply[Claimed]], reply: Any) -> ClaimReply[Claimed] | RmqError:
-    if not isinstance(reply, bytes):
-        return claim.parse(reply)
-    text = reply.decode(errors="replace")
-    return reply_lost(claim, text) if AOF_TROUBLE in text else error_of(claim, text)
+    limits = None if brief is None else [-1 if settle_only else None for settle_only in brief]
+    return _JOINED(claims, most_bytes, limits)
 
 
 def ack(topic: Topic, slot: int, acks: Iterable[Ack], owner: Owner = NO_OWNER) -> Call[tuple[bytes, ...]]:

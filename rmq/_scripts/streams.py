@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, repeat
-from typing import Any, cast
+from itertools import chain
+from typing import Any
 
 from rmq._io.wire import Argument
 from rmq._model.entries import (
@@ -18,7 +18,6 @@ from rmq._model.entries import (
     body_of,
     consumer_of,
     content_of,
-    own_score,
 )
 from rmq._model.failures import why_dead
 from rmq._model.figures import GroupSlot, StreamSlot
@@ -41,7 +40,9 @@ from rmq._scripts.claiming import (
     renewal_args,
 )
 from rmq._scripts.dead import redriven
+from rmq._scripts.joined_claims import JoinedClaims
 from rmq._scripts.keys import group_keys
+from rmq._scripts.stream_replies import claimed_entries
 from rmq._transport.call import Call, is_one, read_totals
 from rmq.errors import EntryIdError, RmqError, TooManyGroupsError
 
@@ -57,7 +58,13 @@ def _only_some_ids(call: Call[Any], detail: Sequence[str]) -> RmqError:
 
 _SEND = Bound("stream_send", {"RMQ_ID": _id_does_not_rise, "RMQ_IDS": _only_some_ids})
 _LOOK = Bound("stream_look")
-_CLAIM, _EXTEND = Bound("stream_claim", repeatable=False), Bound("stream_extend", repeatable=False)
+_CLAIM, _CLAIM_MANY, _EXTEND = (Bound(f"stream_{verb}", repeatable=False) for verb in "claim claim_many extend".split())
+_JOINED: JoinedClaims[StreamClaimed] = JoinedClaims(
+    _CLAIM,
+    _CLAIM_MANY,
+    shared="group consumer lease_ms max_retries scan_limit max_dead_age_ms max_dead piece".split(),
+    own="epoch ensemble limit own".split(),
+)
 _ACK_WHOLE = Bound("stream_ack_whole", repeatable=False)
 _RESUME, _FORGET, _DROP_GROUP = (Bound(f"stream_{verb}") for verb in "resume forget drop_group".split())
 _TRIM, _DELETE, _RANGE, _PENDING = (Bound(f"stream_{verb}") for verb in "trim delete range pending".split())
@@ -167,7 +174,14 @@ def claim(
         own=int(own),
         settlements=nack_args(outcomes.nacks) + ack_args(outcomes.acks) + whole,
     )
-    return _CLAIM.call(topic, slot, _parse_claim, args, group=member.group)
+    return _CLAIM.call(topic, slot, claimed_entries, args, group=member.group)
+
+
+def claim_many(
+    claims: Sequence[Call[ClaimReply[StreamClaimed]]], most_bytes: int = CLAIM_BYTES
+) -> Call[list[ClaimReply[StreamClaimed] | RmqError]]:
+    """Build one call of several claims of a consumer; it answers each by itself. `most_bytes` is for all together."""
+    return _JOINED(claims, most_bytes)
 
 
 def ack_whole(
@@ -357,42 +371,3 @@ def purge_dead(topic: Topic, slot: int, group: str, ids: Sequence[str]) -> Call[
     return _PURGE_DEAD.call(
         topic, slot, int, args, dead=own.dead, meta=own.group, reason=own.reason, dead_body=own.dead_body
     )
-
-
-_claimed = cast(
-    "Callable[[tuple[bytes, int, int, bytes | None, bytes, Any]], StreamClaimed]",
-    partial(tuple.__new__, StreamClaimed),  # pyright: ignore[reportUnknownMemberType] - see `rmq._scripts.claiming`
-)
-
-
-def _parse_claim(reply: list[Any]) -> ClaimReply[StreamClaimed]:
-    now_ms, next_due_ms, swept, stale, items, lost, ids, contents, tail, unmatched, stamp, number = reply
-    first = own_score(int(stamp))
-    messages = _entries(items, first)
-    if ids:  # nothing of Python's own per entry: most of a claim's cost is here
-        messages += map(_claimed, zip(contents, repeat(1), repeat(first), repeat(None), ids, repeat(()), strict=False))
-        messages += _entries(tail, first)
-    return ClaimReply(
-        int(now_ms),
-        int(next_due_ms),
-        0,
-        int(swept),
-        tuple(stale),
-        tuple(messages),
-        tuple(map(int, unmatched)),
-        tuple(lost),
-        (first, int(number)) if stamp != b"0" else None,
-    )
-
-
-def _entries(items: list[Any], own: int) -> list[StreamClaimed]:
-    """Parse entries with all of their fields; `own` is the score of those in the claim's own name."""
-    messages: list[StreamClaimed] = []
-    at = 0
-    while at < len(items):
-        deliveries, first = items[at + 1] or own, at + 3
-        last = first + items[at + 2]
-        flat = items[first:last]
-        messages.append(_claimed((content_of(flat), deliveries, deliveries, body_of(flat), items[at], flat)))
-        at = last
-    return messages

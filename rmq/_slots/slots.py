@@ -24,6 +24,7 @@ from rmq._slots.each import call_each, call_in_parts
 from rmq._slots.source import Source
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
+from rmq.errors import RmqError
 
 NACK_BATCH = 100
 """Most nacks, and most redrives or purges, in one call: each costs the server several commands."""
@@ -68,6 +69,11 @@ class SlotWriter(Source[Claimed]):
         most_bytes: int = CLAIM_BYTES,
     ) -> Call[ClaimReply[Claimed]]:
         return self._claims(slot, limit, outcomes, owner=owner, start=start, most_bytes=most_bytes)
+
+    def claim_many_call(
+        self, claims: Sequence[Call[ClaimReply[Claimed]]], settle_only: Sequence[bool], most_bytes: int
+    ) -> Call[list[ClaimReply[Claimed] | RmqError]]:
+        return claiming.claim_many(claims, settle_only, most_bytes)
 
     def look_call(self, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
         return claiming.look(self.topic, slots)

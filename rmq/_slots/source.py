@@ -14,6 +14,7 @@ from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq._transport.dispatch import Dispatch
+from rmq.errors import RmqError
 
 
 class Source(ABC, Generic[M]):
@@ -25,7 +26,6 @@ class Source(ABC, Generic[M]):
 
     Attributes:
         awaits_owners: Whether a claim itself waits until nothing of an earlier owner is in flight.
-        joins_claims: Whether `claiming.claim_many` knows its claims.
         in_order: Whether a slot's owner gets messages in their order: it claims none while it has some to give back.
         many_from: A claim that brings so many messages takes the client long enough to have the next one on its way.
         acks_whole: Whether a claim score names all deliveries of a claim, so that `Outcomes.whole` acks them.
@@ -33,7 +33,6 @@ class Source(ABC, Generic[M]):
     """
 
     awaits_owners = False
-    joins_claims = True
     in_order = False
     many_from = MAX_BATCH + 1
     acks_whole = True
@@ -55,6 +54,18 @@ class Source(ABC, Generic[M]):
         most_bytes: int = CLAIM_BYTES,
     ) -> Call[ClaimReply[M]]:
         """Build a claim that first settles earlier deliveries, for callers that claim from several slots at once."""
+
+    @abstractmethod
+    def claim_many_call(
+        self, claims: Sequence[Call[ClaimReply[M]]], settle_only: Sequence[bool], most_bytes: int
+    ) -> Call[list[ClaimReply[M] | RmqError]]:
+        """Build one call of several claims, where one script may touch all of their slots; it answers each by itself.
+
+        Args:
+            claims: What `claim_call` has built.
+            settle_only: Of each, whether it need not look for anything to claim or to sweep.
+            most_bytes: Most bytes that all of them together hand over; the first message may have more.
+        """
 
     def is_whole(self, slot: int, claim_score: int, number: int) -> bool:
         """Return whether Redis may be asked to ack a claim as a whole, of which these are so many deliveries."""

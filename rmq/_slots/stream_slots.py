@@ -20,7 +20,7 @@ from rmq._slots.slots import NACK_BATCH
 from rmq._slots.source import Source
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
-from rmq.errors import InvalidValueError
+from rmq.errors import InvalidValueError, RmqError
 
 log = reporter("rmq.streams")
 
@@ -130,7 +130,6 @@ class GroupSlots(Source[StreamClaimed]):
     """
 
     awaits_owners = True
-    joins_claims = False
     in_order = True
     many_from = OWN_FROM
 
@@ -162,6 +161,12 @@ class GroupSlots(Source[StreamClaimed]):
         return streams.claim(
             self.topic, slot, self.member, limit, outcomes, owner=owner, most_bytes=most_bytes, own=own
         )
+
+    def claim_many_call(
+        self, claims: Sequence[Call[ClaimReply[StreamClaimed]]], settle_only: Sequence[bool], most_bytes: int
+    ) -> Call[list[ClaimReply[StreamClaimed] | RmqError]]:
+        del settle_only  # their limits are 0, which spares all that can be spared
+        return streams.claim_many(claims, most_bytes)
 
     def look_call(self, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
         return streams.look(self.topic, slots, self.member.group)

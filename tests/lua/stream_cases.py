@@ -90,6 +90,13 @@ def _claim(topic: Topic, names: Seeded) -> Call[object]:
     return streams.claim(topic, 0, ME, 10, owner=OWNER, outcomes=Outcomes(acks=acks, nacks=nacks))  # pyright: ignore
 
 
+def _claim_many(topic: Topic, names: Seeded) -> Call[object]:
+    return streams.claim_many([_claim(topic, names)])  # pyright: ignore
+
+
+JOINED: dict[str, Case] = {"stream_claim_many": _claim_many}
+"""Those that answer for each slot by itself: an error in one is no error of the call."""
+
 WRITERS: dict[str, Case] = {
     "stream_untold_dead": lambda topic, names: telling.untold_entries(topic, 0, "g", Turn("ops", "me", 60_000), 10),
     "stream_send": lambda topic, names: streams.send(topic, 0, [Encoded(0, b"new", 0, b"b")], True),

@@ -91,7 +91,7 @@ def test_a_refused_hint_changes_no_answer_on_streams(
     names = stream_cases.seed(redis_client, topic)
     connections = as_mute(redis_url, redis_client, scripts_under_test())
     try:
-        connections.run(stream_cases.WRITERS[script](topic, names))
+        connections.run((stream_cases.WRITERS | stream_cases.JOINED)[script](topic, names))
     finally:
         connections.close()
 

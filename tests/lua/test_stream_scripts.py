@@ -23,11 +23,11 @@ from rmq._transport.script_library import default_scripts
 from rmq._transport.urls import parse_url
 from rmq.errors import FencedError, MemoryFullError, ScriptFailedError
 from tests.conftest import MakeTopic
-from tests.lua.stream_cases import ME, OWNER, READERS, WRITERS, Seeded, all_keys, seed
+from tests.lua.stream_cases import JOINED, ME, OWNER, READERS, WRITERS, Seeded, all_keys, seed
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
-CASES = WRITERS | READERS
+CASES = WRITERS | READERS | JOINED
 WRITES = {"ZADD", "ZREM", "HSET", "HDEL", "HINCRBY", "XACK", "XCLAIM", "XADD", "XTRIM", "XDEL", "XREADGROUP"}
 
 
@@ -107,8 +107,8 @@ def test_readers_write_nothing(script: str, topic: Topic, redis_client: Any, con
 
 @pytest.mark.parametrize(
     ("script", "denied"),
-    [(script, command) for script in ("stream_claim", "stream_forget", "stream_resume", "stream_redrive")
-     for command in sorted(commands_of(script) & WRITES)],
+    [(f"stream_{verb}", command) for verb in ("claim", "claim_many", "forget", "resume", "redrive")
+     for command in sorted(commands_of(f"stream_{verb}") & WRITES)],
 )  # fmt: skip
 def test_a_missing_right_half_way_loses_no_entry(
     script: str, denied: str, topic: Topic, redis_client: Any, redis_url: str

@@ -130,7 +130,7 @@ PLANTS = (
         ("held_counts", "row and row[2] == holder", "row"),
         ("settle_entries", "counts[id] == deliveries and mine", "counts[id] and mine"),
     ),
-    _lua("an owner reads on beside its owner before", ("stream_claim", "and busy_until == 0 then", "then")),
+    _lua("an owner reads on beside its owner before", ("claim_entries", "and busy_until == 0 then", "then")),
     _lua("a stream is trimmed before all groups have acked", ("stream_trim", "not unacked and", "unacked and")),
     _python(
         "what is put back into a delayed queue is gone",

@@ -15,8 +15,8 @@ OWNED = frozenset({"claim", "ack", "nack", "extend"})
 
 CLAIMS = frozenset({"claim", "claim_many"})
 
-SHARED_ARGUMENTS = 9
-"""How many arguments of `claim_many` all slots have in common."""
+SHARED_ARGUMENTS = {"claim_many": 9, "stream_claim_many": 11}
+"""Scripts that claim from several slots, and how many of their arguments all slots have in common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class Step:
         """Return for each slot, by its store's key, in the name of which epoch it is touched: the newest of several."""
         if self.name in OWNED:
             return {self.keys[0]: int(self.arguments[0])}
-        if self.name != "claim_many":
+        at = SHARED_ARGUMENTS.get(self.name)
+        if at is None:
             return {}
         found: dict[bytes, int] = {}
-        at = SHARED_ARGUMENTS
         for store in self.keys[:: int(self.arguments[0])]:
             found[store] = max(found.get(store, 0), int(self.arguments[at + 1]))
             at += 1 + int(self.arguments[at])

@@ -15,6 +15,8 @@ WAITING = b"(waiting)"
 NAMING = frozenset({"stream_claim", "stream_extend", "stream_ack_whole"})
 """Scripts that name epoch, ensemble, group and consumer first."""
 
+CLAIMS = frozenset({"stream_claim", "stream_claim_many"})
+
 LOOK_AT_STREAMS = f"""
 local slots = {{}}
 for _, store in ipairs(ARGV) do
@@ -112,9 +114,10 @@ class StreamSteps:
             if after.pending.get(entry) != held and held.consumer != WAITING
             if step.now_ms - held.since_ms < lease_ms and not held.is_named(entry, named, left)
         ]
-        if step.name not in NAMING or step.arguments[2] != group:
+        caller = _caller(step, store)
+        if caller is None or caller[0] != group:
             return found
-        epoch, consumer = int(step.arguments[0]), step.arguments[3]
+        _, consumer, epoch = caller
         if epoch < before.epoch:
             found.append(f"fenced: {where}: {step.name} of epoch {epoch} after one of epoch {before.epoch}")
         new = [
@@ -125,9 +128,18 @@ class StreamSteps:
             for entry, held in after.pending.items()
             if held.by not in (consumer, WAITING) and step.now_ms - held.since_ms < lease_ms
         ]
-        if epoch and step.name == "stream_claim" and new and others:
+        if epoch and step.name in CLAIMS and new and others:
             found.append(f"beside: {where}: epoch {epoch} has {_names(new)} while an older one has {_names(others)}")
         return found
+
+
+def _caller(step: Step, store: bytes) -> tuple[bytes, bytes, int] | None:
+    """Return the group, the consumer and the epoch that touch a stream; `None` where a step names none."""
+    if step.name == "stream_claim_many":
+        return step.arguments[1], step.arguments[2], step.epochs().get(store, 0)
+    if step.name not in NAMING:
+        return None
+    return step.arguments[2], step.arguments[3], int(step.arguments[0])
 
 
 def _names(entries: Sequence[bytes]) -> str:

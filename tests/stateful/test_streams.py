@@ -54,7 +54,8 @@ class Streams(RuleBasedStateMachine):
         super().__init__()
         self.connections = Connections(parse_url(self.url), scripts=default_scripts())
         self.plain: Any = redis.Redis.from_url(self.url)
-        self.topic = Topic(f"random{os.getpid()}-{next(_numbers)}", TopicType.STREAM, max_retries=MAX_RETRIES)
+        name = f"random{os.getpid()}-{next(_numbers)}"
+        self.topic = Topic(name, TopicType.STREAM, slots=2, max_retries=MAX_RETRIES)
         self.store = f"{self.topic.name}_0"
         self.model = {name: Group() for name in ("a", "b")}
         self.present: list[str] = []
@@ -73,7 +74,16 @@ class Streams(RuleBasedStateMachine):
             self.connections.close()
 
     def claim(self, name: str, consumer: str, limit: int, **settled: Any) -> ClaimReply[StreamClaimed]:
-        return self.run(streams.claim(self.topic, 0, Member(name, consumer), limit, Outcomes(**settled)))
+        member = Member(name, consumer)
+        call = streams.claim(self.topic, 0, member, limit, Outcomes(**settled))
+        if consumer != "z":
+            return self.run(call)
+        # the third consumer claims from several slots at once
+        nothing, reply = self.run(streams.claim_many([streams.claim(self.topic, 1, member, limit), call]))
+        assert isinstance(nothing, ClaimReply)
+        assert isinstance(reply, ClaimReply)
+        assert nothing.messages == ()
+        return reply
 
     @rule(number=st.integers(1, 5))
     def send(self, number: int) -> None:

@@ -496,6 +496,39 @@ def test_an_older_owner_changes_nothing_of_a_group(epoch: int, found: list[str])
     assert not steps.follow(second, STORE, b"g", pending(5))
 
 
+def many_step(epoch: int, consumer: str, *arguments: object, at_s: float = 2.0) -> Step:
+    """Return a claim of the group `g` from two slots, of which the second is the one that is looked at."""
+    shared = [2, "g", consumer, *"45678", "P", 10, 11]
+    slots = [5, 9, "e", 0, 0, 0, 4 + len(arguments), epoch, "e", 0, 0, *arguments]
+    return step("stream_claim_many", *shared, *slots, at_s=at_s, keys=(b"topic_7", b"x", STORE, b"y"))
+
+
+@pytest.mark.parametrize(
+    ("second", "entry", "held", "found"),
+    [
+        (many_step(0, "me", 1, "1-0"), ENTRY, None, []),
+        (many_step(0, "you", 1, "1-0"), ENTRY, None, ["stranger"]),
+        (many_step(5, "you"), OTHER_ENTRY, Held(b"you", 1, at_ms(2)), ["beside"]),
+        (many_step(5, "you", at_s=6.0), OTHER_ENTRY, Held(b"you", 1, at_ms(6)), []),
+        (many_step(0, "you"), OTHER_ENTRY, Held(b"you", 1, at_ms(2)), []),
+    ],
+)
+def test_a_claim_from_several_slots_is_looked_at_in_each(
+    second: Step, entry: bytes, held: Held | None, found: list[str]
+) -> None:
+    steps = StreamSteps({b"topic": LEASE_S * 1000})
+    steps.follow(stream_step("stream_claim", 0, "me", at_s=1.0), STORE, b"g", pending())
+    assert [each.split(":")[0] for each in steps.follow(second, STORE, b"g", with_(pending(), entry, held))] == found
+
+
+@pytest.mark.parametrize(("epoch", "found"), [(4, ["fenced"]), (5, [])])
+def test_an_older_owner_changes_nothing_in_a_claim_from_several_slots(epoch: int, found: list[str]) -> None:
+    steps = StreamSteps({b"topic": LEASE_S * 1000})
+    steps.follow(step("stream_stats"), STORE, b"g", pending(5))
+    second = many_step(epoch, "me", 1, "1-0")
+    assert [each.split(":")[0] for each in steps.follow(second, STORE, b"g", GroupState(5))] == found
+
+
 # --- the world
 
 

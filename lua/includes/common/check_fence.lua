@@ -1,13 +1,14 @@
 -- Who may change this slot. Reads meta, writes nothing. Returns a refusal or false, whether this epoch is newer
--- than the stored one, whether claims are paused, and with `claiming` what it has read: epoch, ensemble, paused, and
--- what a claim changes: stamp, lease, delivered, acked and body_bound. Epoch 0 stands for a consumer without ZooKeeper.
-local function check_fence(meta, epoch, ensemble, claiming)
+-- than the stored one, whether claims are paused, and what it has read: epoch, ensemble, paused; then the `fields`; or,
+-- where these are `true`, what a claim changes: stamp, lease, delivered, acked and body_bound. Epoch 0 stands for a
+-- consumer without ZooKeeper.
+local function check_fence(meta, epoch, ensemble, fields)
   local stored
-  if claiming then
+  if fields == true then
     stored = redis.call('HMGET', meta, 'epoch', 'ensemble', 'paused', 'stamp', 'lease', 'delivered', 'acked',
       'body_bound')
   else
-    stored = redis.call('HMGET', meta, 'epoch', 'ensemble', 'paused')
+    stored = redis.call('HMGET', meta, 'epoch', 'ensemble', 'paused', unpack(fields or {}))
   end
   local owner, mine = tonumber(stored[1] or 0), tonumber(epoch)
   if owner > 0 and mine > 0 and stored[2] and stored[2] ~= ensemble then

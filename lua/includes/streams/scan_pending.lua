@@ -4,8 +4,8 @@
 -- finds nothing takes its time, so that new entries need not wait for it. `pass`: at (when the next step is due, false:
 -- unknown), cursor (last id met, '' between passes), start, first (earliest end of a lease met), pause (ms between
 -- steps that find nothing). A step moves 64 at most, and no more than `out.work` has left, but one: each costs several
--- commands. What is handed over or buried counts into the bytes of `out`. Sets `slot.taken` where it took anything.
--- Returns how many it moved.
+-- commands. What is handed over or buried counts into the bytes of `out`; what it looks at, `most` at most, into its
+-- rows. Sets `slot.taken` where it took anything. Returns how many it moved.
 -- @include failure_of
 -- @include record_failure
 -- @include bury_entry
@@ -19,6 +19,7 @@ local function scan_pending(slot, pass, now_ms, lease_ms, max_retries, quota, mo
   end
   local from = pass.cursor == '' and '-' or '(' .. pass.cursor
   local rows = redis.call('XPENDING', slot.store, slot.group, from, '+', most)
+  out.rows = out.rows - #rows
   local room = math.min(64, math.max(1, out.work))
   local none, moved, buried, full = pass.cursor == '' and #rows == 0, 0, 0, false
   for _, row in ipairs(rows) do

@@ -1,0 +1,193 @@
+-- A claim from one slot for a group: settles the previous ones, delivers again what has to be, and reads new entries.
+-- `slot` has the keys, `stream` and `wake` among them, and the names of group and consumer; `rules` are the topic's;
+-- `turn` says in whose name how much is claimed, the least stamp of a name of the claim's own or 0, and that what it
+-- settles stands in ARGV from `at` on. Returns the reply. `rules.joined`: the caller has written. `rules.room` has
+-- `left`, bytes to hand over in the whole call; where they are used up, a slot that is not the first waits for the next
+-- call, and its reply says that it is due at once. `rules.budget` is what a call may do beside: `work`, entries that
+-- are nacked or come again, `most` of it to begin with, and `rows`, pending entries to look at. Where these are used
+-- up, each slot moves one more and looks at 16; an owner that would have to look for those before it waits, too.
+-- In the reply `false` stands for an empty table: to convert one costs Redis more than a command.
+-- A key is read before the first write to any: one of a foreign type changes nothing.
+-- @include check_fence
+-- @include begin_write
+-- @include settle_entries
+-- @include settle_whole_reads
+-- @include drop_names
+-- @include note_taken
+-- @include trim_dead
+-- @include take_retries
+-- @include scan_pending
+-- @include read_new
+-- @include others_at_work
+-- @include write_totals
+-- @include whole
+-- @include hint
+local STATE = { 'taken', 'scan_at', 'stamp', 'clear', 'scan_cursor', 'scan_start', 'scan_first', 'turn' }
+local SETTLED = { 'taken', 'scan_at' } -- what a settlement alone needs of it
+
+-- The pass over the pending list as the last claim has left it: see scan_pending.
+local function pass_of(slot, rules, limit, stored, now_ms, is_pending)
+  local pass = { at = tonumber(stored[5]), cursor = stored[8] or '', start = tonumber(stored[9] or 0),
+    first = tonumber(stored[10] or 0), pause = 0 }
+  if not pass.at or pass.at > now_ms + rules.lease_ms then -- no lease ends later: the clock was ahead then
+    pass.at = is_pending and now_ms or nil
+  end
+  if limit > 0 and pass.at and pass.at <= now_ms then
+    local length = redis.call('XLEN', slot.store)
+    if length > 4 * rules.scan_limit then
+      pass.pause = math.min(20, math.floor(rules.lease_ms / 4 * rules.scan_limit / length))
+    end
+  end
+  return pass
+end
+
+-- Writes down what a claim has changed of the pass, and whose turn is next where the limit was odd.
+local function note_pass(slot, pass, turned, stored)
+  local fields = turned and { 'turn', turned } or {}
+  if not pass.at and stored[5] then
+    redis.call('HDEL', slot.meta, 'scan_at')
+  elseif pass.at and (pass.at ~= tonumber(stored[5]) or pass.cursor ~= stored[8] or
+    pass.start ~= tonumber(stored[9]) or pass.first ~= tonumber(stored[10])) then
+    fields = { 'scan_at', whole(pass.at), 'scan_cursor', pass.cursor, 'scan_start', whole(pass.start),
+      'scan_first', whole(pass.first), unpack(fields) }
+  end
+  if fields[1] then
+    redis.call('HSET', slot.meta, unpack(fields))
+  end
+end
+
+local function some(list)
+  return list[1] and list or false
+end
+
+-- Reads new entries, in the consumer's name or in one of the claim's own. Returns whether there may be more, the stamp
+-- of that name or 0, and how many it has read.
+local function read_on(slot, rules, turn, most, stored, sizes, out, now_ms, totals)
+  local largest = tonumber(sizes[1] or 0)
+  local bound = sizes[2] and math.max(16384, largest) or nil
+  local reader, stamp = slot.consumer, 0
+  if turn.own > 0 then
+    -- the one before is for what is taken now; a group that was removed and made anew has not had it, either
+    stamp = math.max(now_ms, turn.own, tonumber(stored[6] or 0) + 2, tonumber(sizes[3] or 0) + 1)
+    redis.call('HSET', slot.stream, 'stamp', whole(stamp))
+    redis.call('HSET', slot.meta, 'stamp', whole(stamp))
+    reader = slot.consumer .. '#' .. whole(stamp)
+  end
+  local more, own = read_new(slot, reader, most, rules.piece, bound, largest, out, totals)
+  if bound and out.largest > bound then -- sent by a release that does not keep the size
+    redis.call('HSET', slot.stream, 'largest', out.largest)
+  end
+  return more, stamp, own
+end
+
+local function claim_entries(slot, rules, turn, now_ms)
+  local epoch, limit, lease_ms, max_retries = turn.epoch, turn.limit, rules.lease_ms, rules.max_retries
+  local room, budget = rules.room, rules.budget
+  local refusal, newer, paused, stored = check_fence(slot.meta, epoch, turn.ensemble, limit > 0 and STATE or SETTLED)
+  if refusal then
+    return refusal
+  end
+  slot.clear = epoch == '0' or stored[7] == epoch
+  local waits, died = false, false
+  slot.plain = redis.call('EXISTS', slot.retry, slot.dead, slot.error, slot.reason, slot.dead_body) == 0
+  if not slot.plain then
+    waits, died = redis.call('ZCARD', slot.retry) > 0, redis.call('ZCARD', slot.dead) > 0
+    for _, hash in ipairs({ slot.error, slot.reason, slot.dead_body }) do
+      redis.call('HLEN', hash)
+    end
+  end
+  local sizes = limit > 0 and redis.call('HMGET', slot.stream, 'largest', 'sized', 'stamp')
+  local oldest = redis.pcall('XPENDING', slot.store, slot.group, '-', '+', 1)
+  if oldest.err and not string.find(oldest.err, 'NOGROUP', 1, true) then
+    return oldest
+  end
+
+  local totals, stale, lost, swept = {}, {}, {}, 0
+  if newer or not rules.joined then
+    begin_write({ store = slot.retry, meta = slot.meta }, newer, epoch, turn.ensemble)
+  end
+  if oldest.err then
+    redis.call('XGROUP', 'CREATE', slot.store, slot.group, '0', 'MKSTREAM')
+  end
+  local back, at = settle_entries(slot, turn.at, now_ms, max_retries, totals, stale, lost)
+  local unmatched = settle_whole_reads(slot, at, tonumber(stored[4] or 0), totals)
+  local nacked = tonumber(ARGV[turn.at])
+  waits = waits or nacked > 0
+  if died or nacked > 0 then
+    trim_dead(slot, now_ms, rules.max_dead_age, rules.max_dead, totals)
+  end
+
+  local out = {
+    flat = {}, ids = {}, contents = {}, tail = {}, number = 0, left = room.left, largest = 0,
+    work = budget.work - nacked, rows = budget.rows,
+  }
+  local pass = pass_of(slot, rules, limit, stored, now_ms, oldest[1])
+  local function redeliver(quota)
+    local before = out.number
+    if waits then
+      swept = swept + take_retries(slot, now_ms, quota, out, totals, lost)
+    end
+    local left, most = quota - (out.number - before), math.min(rules.scan_limit, math.max(16, out.rows))
+    swept = swept + scan_pending(slot, pass, now_ms, lease_ms, max_retries, left, most, out, totals, lost)
+  end
+
+  local more, others, busy_until, stamp, own, turned = false, false, 0, 0, 0, nil
+  local claims = limit > 0 and not paused
+  if claims and (room.begun and room.left <= 0 or not slot.clear and out.rows <= 0) then
+    more, claims = true, false
+  elseif claims then
+    room.begun = true
+    others, busy_until = others_at_work(slot, epoch, now_ms, lease_ms, out)
+  end
+  if claims and busy_until == 0 then
+    local odd = tonumber(stored[11] or 0)
+    redeliver(epoch ~= '0' and limit or math.floor((limit + odd) / 2))
+    turned = limit % 2 == 1 and whole(1 - odd)
+    local wanted = limit - out.number
+    if wanted == 0 or is_full(out) or epoch ~= '0' and waits and out.work <= 0 then
+      more = true -- an owner reads on only once it has all that came back
+    elseif not (others and others_at_work(slot, epoch, now_ms, lease_ms, out)) then
+      -- who does much of the other work takes few new ones: those left over are due at once
+      wanted = out.work <= budget.most * 3 / 4 and math.min(wanted, 250) or wanted
+      more, stamp, own = read_on(slot, rules, turn, wanted, stored, sizes, out, now_ms, totals)
+    end
+    if out.work > 0 then
+      redeliver(limit - out.number)
+    end
+  end
+  room.left, budget.work, budget.rows = out.left, out.work, out.rows
+  if slot.taken then
+    note_taken(slot, stored[6], stamp)
+  end
+  drop_names(slot)
+  if not pass.at and out.number > 0 then
+    pass.at = now_ms + lease_ms
+  end
+
+  if limit > 0 then
+    note_pass(slot, pass, turned, stored)
+  end
+  write_totals(slot.meta, totals)
+  if limit == 0 and oldest.err then
+    redis.call('XGROUP', 'DESTROY', slot.store, slot.group)
+  end
+  if limit == 0 and back > 0 then
+    hint(rules.publish, slot.wake, '0')
+  end
+
+  local due = 0
+  if more then
+    due = now_ms
+  elseif busy_until > 0 then
+    due = busy_until
+  elseif not paused then
+    local first = waits and redis.call('ZRANGE', slot.retry, 0, 0, 'WITHSCORES')[2]
+    due = first and math.max(now_ms, tonumber(first)) or 0
+    if pass.at then
+      local scan_at = math.max(now_ms, pass.at)
+      due = due == 0 and scan_at or math.min(due, scan_at)
+    end
+  end
+  return { whole(now_ms), whole(due), whole(swept), some(stale), some(out.flat), some(lost), some(out.ids),
+    some(out.contents), some(out.tail), some(unmatched), whole(stamp), whole(stamp > 0 and own or 0) }
+end
