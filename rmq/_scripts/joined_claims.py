@@ -56,7 +56,7 @@ class JoinedClaims(Generic[M]):
         shared = {name: values[name] for name in self._shared}
         args = self._many.args(width=len(first.keys), most_bytes=most_bytes, claims=slots, **shared)
         parse = partial(_parse, claims)
-        return Call(self._many.name, tuple(names), args, parse, False, first.topic, first.slot)
+        return Call(self._many.name, tuple(names), args, parse, self._many.repeatable, first.topic, first.slot)
 
 
 def _parse(claims: Sequence[Call[ClaimReply[M]]], reply: list[Any]) -> list[ClaimReply[M] | RmqError]:
