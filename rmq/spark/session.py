@@ -1,4 +1,4 @@
-"""The session that a job runs in: the one that is there, else one on this machine."""
+"""The session that a job runs in: the one that is there, else one that is started."""
 
 from __future__ import annotations
 
@@ -19,16 +19,21 @@ from rmq.errors import RmqError
 from rmq.spark.datasource import RmqDataSource
 from rmq.spark.source.commits import CommitListener
 
-LOCAL_SETTINGS: Mapping[str, str] = {
+SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+}
+"""Of each session that is started here."""
+
+LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.session.timeZone": "UTC",
     # tasks of one machine: Spark's 200 would be mostly overhead
     "spark.sql.shuffle.partitions": "8",
 }
+"""Of one on this machine alone; the executors of a cluster have to reach the driver."""
 
 _LISTENING: WeakSet[SparkSession] = WeakSet()
 
@@ -62,14 +67,15 @@ def open_session(
     """Give a session that knows `format("rmq")`.
 
     One that is there already, whichever thread made it, is used as it is and stays open. Under `spark-submit`, or with
-    `SPARK_REMOTE` set, what they say rules. Else a local one is started: Java found as `_processes.java` does it, tasks
-    in this Python, in UTC; it logs errors only.
+    `SPARK_REMOTE` set, what they say rules. Else one is started: Java found as `_processes.java` does it, tasks in
+    this Python, in UTC; it logs errors only.
 
     Args:
         name: The application's name.
-        master: Which local one, such as `local[2]`.
-        settings: More of Spark's settings for a local one; they beat `LOCAL_SETTINGS`.
-        quiet: A local one prints nothing to stderr, unless it fails to start.
+        master: Where its tasks run: on this machine, such as `local[2]`, or on a cluster, such as
+            `spark://master:7077`, whose machines have this Python at the same path.
+        settings: More of Spark's settings for one that is started; they beat `SETTINGS` and `LOCAL_SETTINGS`.
+        quiet: One that is started prints nothing to stderr, unless it fails to start.
 
     Raises:
         RmqError: No Java found, or Spark does not start.
@@ -106,10 +112,13 @@ def _session_there() -> SparkSession | None:
 def _start(name: str, master: str, settings: Mapping[str, str], quiet: bool) -> SparkSession:
     os.environ["JAVA_HOME"] = str(java_home_for_spark())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    local: Mapping[str, str] = {}
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        local = LOCAL_SETTINGS
     log = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
     builder = SparkSession.builder.appName(name).master(master).config("spark.driver.extraJavaOptions", log)
-    for key, value in {**LOCAL_SETTINGS, **settings}.items():
+    for key, value in {**SETTINGS, **local, **settings}.items():
         builder = builder.config(key, value)
     with tempfile.TemporaryFile() as said:
         try:

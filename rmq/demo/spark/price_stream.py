@@ -1,64 +1,86 @@
-"""A streaming job: every second some items have new prices, and their pictures are to be drawn.
+"""Streaming jobs: prices change, the changes of an item merge, and the workers draw its picture once.
 
-    python -m rmq.demo.spark.price_stream            # until SIGTERM or Ctrl-C
+    python -m rmq.demo.spark.price_stream                            # Spark on this machine
+    python -m rmq.demo.spark.price_stream spark://spark-master:7077  # on a cluster, whose Python has RMQ
 
-The workers are those of `rmq.demo.cluster`. RMQ_URL says where Redis is, RMQ_CHECKPOINT where the query keeps its
-place.
+Both run until SIGTERM or Ctrl-C. One query fills the topic `price-change`. The other query drains it by
+`readStream.format("rmq")`, and sends what it reads to the workers of `rmq.demo.cluster`.
+
+RMQ_URL says where Redis is, RMQ_CHECKPOINT in which folder the queries keep their places.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 import tempfile
+from datetime import timedelta
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from rmq._model.topics import Topic, TopicType
 from rmq._processes.signals import until_signal
-from rmq.demo.cluster import ITEMS, PICTURES, WINDOW
+from rmq.client import RmqClient
+from rmq.demo.cluster import PICTURES, WINDOW
 from rmq.spark.session import open_session
 
 CHECKPOINT_VARIABLE = "RMQ_CHECKPOINT"
-ROWS_PER_SECOND = 20
+CHANGES = Topic("price-change", TopicType.RANGE_MERGE, slots=4)
+ROWS_PER_SECOND, ITEMS = 100, 100
+"""Each item has a new price every second, so that the changes of a window merge."""
+
+MERGE_WINDOW = timedelta(seconds=5)
 
 log = logging.getLogger("rmq.stream_demo")
 
 
-def start(spark: SparkSession, url: str, checkpoint: str, *, rows_per_second: int = ROWS_PER_SECOND) -> StreamingQuery:
-    """Start the query, and return it.
+def fill(spark: SparkSession, url: str, checkpoint: str) -> StreamingQuery:
+    """Start the query that sends changes of prices, and return it.
 
     Args:
         spark: A session that knows `format("rmq")`.
         url: Where Redis is, as driver and executors reach it.
         checkpoint: Folder in which the query keeps its place.
-        rows_per_second: How many prices change.
     """
-    rows = spark.readStream.format("rate").option("rowsPerSecond", rows_per_second).load()
+    rows = spark.readStream.format("rate").option("rowsPerSecond", ROWS_PER_SECOND).load()
     changes = rows.selectExpr(f"concat('stream-item:', value % {ITEMS}) AS content")
-    options = {
-        "url": url,
-        "topic": PICTURES.name,
-        "type": PICTURES.type.value,
-        "slots": str(PICTURES.slots),
-        "time_range": f"{WINDOW.total_seconds():g}s",
-        "checkpointLocation": checkpoint,
-    }
-    return changes.writeStream.format("rmq").options(**options).trigger(processingTime="1 second").start()
+    return _send(changes, url, CHANGES, MERGE_WINDOW, f"{checkpoint}/changes")
+
+
+def drain(spark: SparkSession, url: str, checkpoint: str) -> StreamingQuery:
+    """Start the query that reads the merged changes, and asks for a picture of each item; as `fill`."""
+    merged = spark.readStream.format("rmq").options(url=url, topic=CHANGES.name).load()
+    return _send(merged.select("content"), url, PICTURES, WINDOW, f"{checkpoint}/pictures")
+
+
+def _send(frame: DataFrame, url: str, topic: Topic, window: timedelta, checkpoint: str) -> StreamingQuery:
+    options = {"url": url, "topic": topic.name, "type": topic.type.value, "slots": str(topic.slots)}
+    writer = frame.writeStream.format("rmq").options(**options, time_range=f"{window.total_seconds():g}s")
+    writer = writer.queryName(topic.name).option("checkpointLocation", checkpoint)
+    return writer.trigger(processingTime="1 second").start()
 
 
 def main() -> None:
-    """Run the query until SIGTERM or SIGINT."""
+    """Run both queries until SIGTERM or SIGINT."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs each call between Python and Java
+    url = os.environ["RMQ_URL"]
+    master = sys.argv[1] if len(sys.argv) > 1 else "local[2]"
     checkpoint = os.environ.get(CHECKPOINT_VARIABLE) or tempfile.mkdtemp(prefix="rmq-checkpoint-")
-    with until_signal() as stop, open_session("price stream", master="local[2]") as spark:
-        query = start(spark, os.environ["RMQ_URL"], checkpoint)
+    with RmqClient(url) as client:
+        client.producer(CHANGES)  # registers it: a query reads no topic that nobody has registered
+    with until_signal() as stop, open_session("price stream", master=master) as spark:
+        queries = fill(spark, url, checkpoint), drain(spark, url, checkpoint)
         while not stop.wait(1.0):
-            if (failure := query.exception()) is not None:
-                raise failure
-            if (progress := query.lastProgress) is not None:
-                log.info("batch %s: %s rows", progress["batchId"], progress["numInputRows"])
-        query.stop()
+            for query in queries:
+                if (failure := query.exception()) is not None:
+                    raise failure
+                if (progress := query.lastProgress) is not None:
+                    log.info("to %s: batch %s, %s rows", query.name, progress["batchId"], progress["numInputRows"])
+        for query in queries:
+            query.stop()
 
 
 if __name__ == "__main__":

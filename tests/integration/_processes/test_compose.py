@@ -24,6 +24,7 @@ from rmq._processes.cluster_state import LocalClusterError, State
 from rmq._processes.java import find_java
 from rmq._processes.zookeeper import JUTE_MAXBUFFER, find_classpath
 from rmq._transport.urls import Address, Topology, parse_url
+from rmq.demo.spark import price_stream
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -121,9 +122,20 @@ def test_what_runs_rmq_has_no_rights_and_writes_nothing(compose: dict[str, Any])
         if service["image"].startswith("rmq"):
             assert service["read_only"] is True, name
             # Java loads native code from /tmp
-            assert service["tmpfs"] == ["/tmp:exec" if name == "spark" else "/tmp"], name
+            assert service["tmpfs"] == ["/tmp:exec" if service["image"] == "rmq-spark:local" else "/tmp"], name
             assert service["cap_drop"] == ["ALL"], name
             assert service["security_opt"] == ["no-new-privileges:true"], name
+
+
+def test_spark_runs_as_a_cluster_with_bounds(compose: dict[str, Any]) -> None:
+    services = {name: each for name, each in compose["services"].items() if each["image"] == "rmq-spark:local"}
+    assert services.keys() == {"spark-master", "spark-worker", "spark-job"}
+    assert all(each["profiles"] == ["spark"] and each["mem_limit"] for each in services.values())
+    for name in ("spark-worker", "spark-job"):
+        assert services[name]["command"][-1] == "spark://spark-master:7077"
+    job, worker = services["spark-job"], compose["services"]["worker"]
+    assert job["command"][:3] == ["python", "-m", price_stream.__name__]
+    assert job["environment"] == worker["environment"]
 
 
 def test_ports_are_published_to_this_machine_alone(compose: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkRuntimeError
@@ -63,3 +64,41 @@ def test_a_session_of_another_thread_is_taken_unless_it_is_over(
 
     monkeypatch.setattr(session, "SparkSession", SimpleNamespace(getActiveSession=lambda: None, active=active))
     assert session._session_there() is (made if taken else None)
+
+
+class Builder:
+    """Notes what a session would be started with."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, str] = {}
+
+    def appName(self, name: str) -> Builder:
+        return self
+
+    def master(self, master: str) -> Builder:
+        self.settings["spark.master"] = master
+        return self
+
+    def config(self, key: str, value: str) -> Builder:
+        self.settings[key] = value
+        return self
+
+    def getOrCreate(self) -> Builder:
+        return self
+
+
+@pytest.mark.parametrize(("master", "local"), [("local[2]", True), ("spark://spark-master:7077", False)])
+def test_the_executors_of_a_cluster_can_reach_the_driver(
+    monkeypatch: pytest.MonkeyPatch, master: str, local: bool
+) -> None:
+    for name in ("SPARK_LOCAL_IP", "JAVA_HOME", "PYSPARK_PYTHON"):
+        monkeypatch.setenv(name, "before")  # and back after the test
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(session, "java_home_for_spark", lambda: "/java")
+    monkeypatch.setattr(session, "SparkSession", SimpleNamespace(builder=Builder()))
+    started: Any = session._start("job", master, {"spark.cores.max": "1"}, False)
+    assert started.settings["spark.master"] == master
+    assert started.settings["spark.cores.max"] == "1"
+    assert started.settings["spark.sql.session.timeZone"] == "UTC"
+    addresses = {"spark.driver.host", "spark.driver.bindAddress"} & started.settings.keys()
+    assert (len(addresses), os.environ.get("SPARK_LOCAL_IP")) == ((2, "127.0.0.1") if local else (0, None))

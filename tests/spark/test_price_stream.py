@@ -1,0 +1,38 @@
+"""The streaming job of docker-compose.yml in a local Spark: changes merge, and what it reads goes to the workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from rmq import RmqClient
+from rmq.demo.cluster import PICTURES
+from rmq.demo.spark import price_stream
+from rmq.demo.spark.price_stream import CHANGES, ITEMS
+from tests.spark.frames import stored
+from tests.support.waiting import wait_until
+
+LIMIT_S = 150
+
+
+def test_changes_merge_and_each_item_comes_to_the_workers(
+    spark: SparkSession, spark_client: RmqClient, tmp_path: Path
+) -> None:
+    spark_client.producer(CHANGES)
+    items = {f"stream-item:{number}".encode() for number in range(ITEMS)}
+    queries = [start(spark, spark_client.url, str(tmp_path)) for start in (price_stream.fill, price_stream.drain)]
+    try:
+        spark_client.producer(PICTURES)
+
+        def done() -> bool:
+            assert [query.exception() for query in queries] == [None, None]
+            return stored(spark_client, PICTURES).keys() == items
+
+        wait_until(done, LIMIT_S, "a picture of each item")
+        changes = spark_client.inspect(CHANGES)
+        wait_until(lambda: changes.stats().total("acked"), LIMIT_S, "an acked batch")
+        assert changes.stats().total("merged") > 0
+    finally:
+        for query in queries:
+            query.stop()
