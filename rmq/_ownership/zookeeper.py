@@ -20,6 +20,7 @@ from typing import Any, cast
 from kazoo import exceptions as refusals  # pyright: ignore[reportMissingTypeStubs]
 from kazoo.client import KazooClient  # pyright: ignore[reportMissingTypeStubs]
 from kazoo.handlers import threading as handlers  # pyright: ignore[reportMissingTypeStubs]
+from kazoo.protocol.serialization import SASL, Auth  # pyright: ignore[reportMissingTypeStubs]
 from kazoo.protocol.states import KeeperState  # pyright: ignore[reportMissingTypeStubs]
 from kazoo.security import CREATOR_ALL_ACL  # pyright: ignore[reportMissingTypeStubs]
 
@@ -31,11 +32,21 @@ from rmq.errors import CoordinationError
 WINDOW = 128
 """Requests under way at once: kazoo's wake-up pipe takes a byte for each and must not fill up."""
 
+_LOG = logging.getLogger("rmq.zookeeper")
+
 _BROKEN = (
     *(refusals.ConnectionLoss, refusals.ConnectionClosedError),
     *(refusals.SessionExpiredError, refusals.SessionMovedError, refusals.AuthFailedError),
 )
 _DEFINITE = (refusals.NoNodeError, refusals.NodeExistsError, refusals.BadVersionError)
+
+
+def _no_login(record: logging.LogRecord) -> bool:
+    """Keep passwords out of the log: at DEBUG kazoo writes down each request."""
+    return not any(isinstance(value, Auth | SASL) for value in record.args or ())
+
+
+_LOG.addFilter(_no_login)
 
 
 class _Handler(handlers.SequentialThreadingHandler):
@@ -88,7 +99,7 @@ class ZooKeeperClient:
             "timeout": session_timeout_s,
             "default_acl": CREATOR_ALL_ACL if auth else None,
             "connection_retry": {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0},
-            "logger": logging.getLogger("rmq.zookeeper"),
+            "logger": _LOG,
             **_login(auth),
             **_encryption(tls),
         }
@@ -242,7 +253,7 @@ class ZooKeeperClient:
             raise
         except refusals.NoAuthError as error:
             raise CoordinationError(
-                "ZooKeeper denies access: the nodes below the chroot belong to another login; give `auth` as the"
+                "ZooKeeper denies access: the nodes below the chroot belong to another login; log in as the"
                 " other workers do, or use another chroot"
             ) from error
         except refusals.KazooException as error:

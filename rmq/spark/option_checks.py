@@ -6,6 +6,8 @@ from collections.abc import Collection
 from dataclasses import fields
 
 from rmq._model.topics import Topic, TopicType
+from rmq._ownership.logins import encryption, login
+from rmq._ownership.values import DigestAuth, Tls
 from rmq.errors import InvalidValueError
 from rmq.spark.options import Options
 
@@ -18,7 +20,10 @@ _OF_SOURCES = frozenset(
     "min_messages max_messages max_delay_ms max_bytes min_partitions max_replays fail_on_lease_lost "
     "fail_on_data_loss".split()
 )
-_OF_OWNERS = frozenset("zookeeper zookeeper_chroot zookeeper_session_s worker_weight drain_s".split())
+_OF_OWNERS = frozenset(
+    "zookeeper zookeeper_chroot zookeeper_user zookeeper_ca zookeeper_cert zookeeper_key zookeeper_session_s "
+    "worker_weight drain_s".split()
+)
 _OF_GROUPS = ("group", "start")
 _OF_FRAMES = frozenset("topics topic_pattern columns".split())
 _OF_READS = frozenset({"queue", "last", "max_partitions", *_OF_GROUPS, *_OF_BATCH_READS, *_OF_SOURCES, *_OF_OWNERS})
@@ -88,6 +93,17 @@ def check_source(options: Options) -> None:
         raise InvalidValueError(f"readStream drains the backlog, not {options.queue}; spark.read reads that")
     if not options.several:
         options.needed_topic()
+    zookeeper_access(options)
+
+
+def zookeeper_access(options: Options) -> tuple[DigestAuth | None, Tls | None]:
+    """Return the login and the encryption that a query needs for ZooKeeper. Their files are the driver's.
+
+    Raises:
+        InvalidValueError: The driver's environment has no password, or there is no such file.
+    """
+    names = {"zookeeperCa": options.zookeeper_ca, "zookeeperCert": options.zookeeper_cert}
+    return login(options.zookeeper_user, "zookeeperUser"), encryption({**names, "zookeeperKey": options.zookeeper_key})
 
 
 def check_topic(topic: Topic, options: Options) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from rmq._model.display import shown
 from rmq._model.entries import id_key
 from rmq._model.topics import MAX_SLOTS, Topic, TopicType
+from rmq._ownership.logins import KEY_PASSWORD, PASSWORD
 from rmq._transport.connections import Connections
 from rmq._transport.durability import Durability, parse_durability
 from rmq._transport.urls import Topology, parse_url
@@ -39,7 +40,10 @@ _OF_KAFKA = {
 }
 """Options of Spark's Kafka connector, and ours in their place; docs/coming-from/spark-kafka.md has all."""
 
-_OF_WORKERS = ("zookeeperChroot", "zookeeperSessionSeconds", "workerWeight", "drainSeconds")
+_OF_WORKERS = (
+    "zookeeperChroot", "zookeeperUser", "zookeeperCa", "zookeeperCert", "zookeeperKey", "zookeeperSessionSeconds",
+    "workerWeight", "drainSeconds",
+)  # fmt: skip
 """Options of a query that owns slots."""
 
 _PATHS = frozenset(("path", "paths"))
@@ -67,6 +71,10 @@ class Options:
     url: str = _option("url", kinds.text, "", "Address of Redis; by default `RMQ_URL` of the driver.")
     zookeeper: str | None = _option("zookeeper", kinds.hosts, None, "Servers of ZooKeeper: a query owns slots.")
     zookeeper_chroot: str = _option("zookeeperChroot", kinds.chroot, "/rmq", "Path below which RMQ's nodes lie.")
+    zookeeper_user: str | None = _option("zookeeperUser", kinds.text, None, "Login; the environment has its password.")
+    zookeeper_ca: str | None = _option("zookeeperCa", kinds.text, None, "TLS: who signs the servers' certificates.")
+    zookeeper_cert: str | None = _option("zookeeperCert", kinds.text, None, "TLS: the driver's certificate.")
+    zookeeper_key: str | None = _option("zookeeperKey", kinds.text, None, "TLS: its key.")
     zookeeper_session_s: int = _option(
         "zookeeperSessionSeconds", kinds.seconds(1, 3_600), 10, "How long ZooKeeper waits for a silent driver."
     )
@@ -262,6 +270,11 @@ def _unknown(key: str) -> InvalidValueError:
     text = f"format rmq has no option {shown(key, 60)}"
     if key.lower() in _OF_FRAMES:
         return InvalidValueError(f"{text}: it is a column of the frame that is written")
+    if key.lower().startswith("zookeeper") and "password" in key.lower():
+        return InvalidValueError(
+            f"{text}, so that no plan shows a password: set the variable {PASSWORD} of the driver, "
+            f"or {KEY_PASSWORD} for that of a key"
+        )
     near = difflib.get_close_matches(key.lower(), _OPTIONS, 1)
     meant = _OF_KAFKA.get(key.lower()) or (_OPTIONS[near[0]].metadata["name"] if near else None)
     return InvalidValueError(f"{text}; did you mean {meant}?" if meant else text)

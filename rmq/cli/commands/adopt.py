@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from rmq._ownership import Coordinator, DigestAuth, Tls
+from rmq._ownership import Coordinator
+from rmq._ownership.logins import encryption, login
 from rmq.cli.console import DEADLINE_S, Session, new_table
 from rmq.cli.options import TopicName
 from rmq.client import RmqClient
@@ -42,8 +42,9 @@ def adopt(
     """Show which ZooKeeper ensemble a topic's slots belong to, or move them to another one."""
     if from_ensemble is not None and (zookeeper is None) is not no_zookeeper:
         raise InvalidValueError("name the new owner of the slots: either --zookeeper HOST:PORT,... or --no-zookeeper")
-    auth = _login(zookeeper_user)
-    tls = _encryption(zookeeper_ca, zookeeper_cert, zookeeper_key)
+    auth = login(zookeeper_user, "--zookeeper-user")
+    files = {"--zookeeper-ca": zookeeper_ca, "--zookeeper-cert": zookeeper_cert, "--zookeeper-key": zookeeper_key}
+    tls = encryption(files)
     coordinator = None if zookeeper is None else Coordinator(zookeeper, chroot=chroot, auth=auth, tls=tls)
     with RmqClient(session.options.url, zookeeper=coordinator, deadline_s=DEADLINE_S) as client:
         adoption = client.adopt(topic, from_ensemble)
@@ -63,23 +64,3 @@ def adopt(
         session.note(
             "the ensemble owns slots already; if it was restored from a backup, --from first gives it a new identity"
         )
-
-
-def _login(user: str | None) -> DigestAuth | None:
-    if user is None:
-        return None
-    password = os.environ.get("RMQ_ZOOKEEPER_PASSWORD")
-    if password is None:
-        raise InvalidValueError("--zookeeper-user needs the password in the variable RMQ_ZOOKEEPER_PASSWORD")
-    return DigestAuth(user, password)
-
-
-def _encryption(ca: str | None, cert: str | None, key: str | None) -> Tls | None:
-    if (cert is None) is not (key is None):
-        raise InvalidValueError("--zookeeper-cert and --zookeeper-key go together")
-    if ca is None and cert is None:
-        return None
-    for path in (ca, cert, key):
-        if path not in (None, "system") and not os.path.isfile(path):
-            raise InvalidValueError(f"there is no file {path}")
-    return Tls(None if ca == "system" else ca, cert, key, os.environ.get("RMQ_ZOOKEEPER_KEY_PASSWORD"))

@@ -26,6 +26,7 @@ from rmq._transport.connections import Connections
 from rmq.errors import FencedError, RedisUnavailableError, ReplyLostError, RmqError
 from rmq.spark import calls
 from rmq.spark.calls import Driver
+from rmq.spark.option_checks import zookeeper_access
 from rmq.spark.options import Options
 from rmq.spark.slots import QuerySlots, SettledBatch
 from rmq.spark.source.batches import Batch
@@ -67,12 +68,15 @@ class OwnedSlots:
     def __init__(self, options: Options, connections: Connections, topic: Topic, query: str) -> None:
         self.place, self.topic = topic.name, topic
         self._connections = connections
+        auth, tls = zookeeper_access(options)
         self._coordinator = Coordinator(
             options.zookeeper or "",
             f"spark-{query}",
             chroot=options.zookeeper_chroot,
             session_timeout_s=options.zookeeper_session_s,
             weight=options.worker_weight,
+            auth=auth,
+            tls=tls,
             drain_timeout_s=options.drain_s,
         )
         self._patience_s = options.zookeeper_session_s + SETTLE_S

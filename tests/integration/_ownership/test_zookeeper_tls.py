@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -10,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from rmq import RmqClient, TopicType
+from rmq import PriorityMessage, RmqClient, TopicType
 from rmq._ownership import Coordinator, DigestAuth, Tls
+from rmq._ownership.logins import PASSWORD as PASSWORD_VARIABLE
 from rmq._processes.zookeeper import ZooKeeperServer
-from rmq.errors import CoordinationError
+from rmq.errors import CoordinationError, InvalidValueError
 from tests.conftest import MakeTopic
+from tests.integration.spark.test_spark_driver import Query
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import free_ports
@@ -130,3 +133,37 @@ def test_adopting_with_login_and_tls(
     shown = rmq("adopt", topic.name, *there, "--zookeeper-user", "shop")
     assert "restored from a backup" in shown.err
     assert "go together" in rmq("adopt", topic.name, *there[:-2], code=2).err
+
+
+def test_a_query_owns_slots_with_login_and_tls_and_no_password_is_told(
+    server: str,
+    certificates: Certificates,
+    redis_url: str,
+    make_topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    topic = make_topic(TopicType.PRIORITY, slots=2)
+    with RmqClient(redis_url) as client:
+        client.producer(topic).send_many(PriorityMessage(f"m{number}", 100) for number in range(10))
+    options = {
+        "zookeeper": server,
+        "zookeeperChroot": "/query",
+        "zookeeperUser": "shop",
+        "zookeeperCa": str(certificates.ca),
+        "zookeeperCert": str(certificates.cert),
+        "zookeeperKey": str(certificates.key),
+    }
+    query = Query(redis_url, topic, **options)
+    try:
+        with pytest.raises(InvalidValueError, match="zookeeperUser needs the password in the variable"):
+            query.plan()
+        monkeypatch.setenv(PASSWORD_VARIABLE, "pass word")
+        assert query.plan() == 10
+        assert len(query.read()) == 10
+        query.plan()  # acks
+    finally:
+        query.close()
+    assert "Sending request(xid=" in caplog.text
+    assert "pass word" not in f"{caplog.text} {query._options!r}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import threading
@@ -19,6 +20,7 @@ from kazoo.exceptions import NoNodeError
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
 from rmq._model.deliveries import Delivery
 from rmq._ownership import Coordinator
+from rmq._ownership.logins import PASSWORD
 from rmq._scripts.keys import query_keys
 from rmq.errors import CoordinationError, FencedError, TopicMismatchError
 from tests.conftest import MakeTopic
@@ -288,6 +290,26 @@ def test_mistakes_are_told_before_anything_is_read(site: Site, redis_url: str) -
     with pytest.raises(TopicMismatchError, match=r"registered in ZooKeeper as PRIORITY with 8 slots, not as .* 4"):
         query.plan()
     assert site.sender.inspect(site.topic).stats().in_flight == 0
+
+
+def test_a_login_keeps_the_nodes_for_those_who_have_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    sent = fill(site.sender, site.topic, NUMBER)
+    monkeypatch.setenv(PASSWORD, "the right one")
+    query = site.query(zookeeperUser="shop")
+    assert query.plan() == NUMBER
+    assert query.read() == sent
+    monkeypatch.setenv(PASSWORD, "a wrong one")
+    said = ""
+    for options in ({"zookeeperUser": "shop"}, {}):
+        with pytest.raises(CoordinationError, match="belong to another login; log in as the other") as refused:
+            site.query(**options).plan()
+        said += str(refused.value)
+    assert query.plan() == 0, "acked"
+    assert "Sending request(xid=" in caplog.text
+    assert not any(password in said + caplog.text for password in ("the right one", "a wrong one"))
 
 
 def data_of(zookeeper: KazooClient, path: str) -> bytes:

@@ -118,6 +118,7 @@ LOG_READS = [
     M("column id of a read is string; it can't be bigint", {}, "id long"),
 ]
 
+ZK = {"zookeeper": "zk1:2181"}
 STREAMS = [
     M("option maxoffsetspertrigger; did you mean maxMessagesPerTrigger\\?", {"maxOffsetsPerTrigger": 5}),
     M("format rmq takes no leaseSeconds: the topic's lease counts", {"leaseSeconds": 60}),
@@ -135,6 +136,11 @@ STREAMS = [
     M("zookeeperSessionSeconds is '0'; it must be from 1", {"zookeeper": "zk1:2181", "zookeeperSessionSeconds": 0}),
     M("drainSeconds without zookeeper: give its servers, as zk1:2181", {"drainSeconds": 60}),
     M("workerWeight without zookeeper: give its servers, as zk1:2181", {"workerWeight": 1}),
+    M("zookeeperUser, zookeeperCa without zookeeper: give", {"zookeeperUser": "shop", "zookeeperCa": "system"}),
+    M("zookeeperUser needs the password in the variable RMQ_ZOOKEEPER_PASSWORD", {**ZK, "zookeeperUser": "shop"}),
+    M("has no option zookeeperpassword, so that no plan shows a password: set", {**ZK, "zookeeperPassword": "secret"}),
+    M("zookeeperCert and zookeeperKey go together", {**ZK, "zookeeperCert": "/cert.pem"}),
+    M("zookeeperCa is '/nowhere/ca.pem', and there is no such file", {**ZK, "zookeeperCa": "/nowhere/ca.pem"}),
     M("durability is an option of the sinks", {"durability": "fsync"}),
     M("maxMessagesPerTrigger is '1,000,000'; it must be a whole number from 1", {"maxMessagesPerTrigger": "1,000,000"}),
     M("maxMessagesPerTrigger is '0'; it must be a whole number", {"maxMessagesPerTrigger": 0}),
