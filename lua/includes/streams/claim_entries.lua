@@ -6,7 +6,7 @@
 -- call, and its reply says that it is due at once. `rules.budget` is what a call may do beside: `work`, entries that
 -- are nacked or come again, `most` of it to begin with, and `rows`, pending entries to look at. Where these are used
 -- up, each slot moves one more and looks at 16; an owner that would have to look for those before it waits, too.
--- In the reply `false` stands for an empty table: to convert one costs Redis more than a command.
+-- In the reply `false` stands for an empty table: to convert one costs Redis as much as a command.
 -- A key is read before the first write to any: one of a foreign type changes nothing.
 -- @include check_fence
 -- @include begin_write
