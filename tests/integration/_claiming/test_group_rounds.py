@@ -1,0 +1,96 @@
+"""Rounds of claims of a group: one call for many slots, in which a slot that fails hides none of the others."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import redis
+
+from rmq import Retention, RmqClient, StreamMessage, TopicType
+from rmq._claiming.claim_executor import ClaimExecutor
+from rmq._claiming.claimer import Claimer
+from rmq._model.deliveries import ACKED, Delivery
+from rmq._model.topics import Topic
+from rmq._scripts.keys import group_keys
+from rmq._slots.stream_slots import GroupSlots, join_group
+from rmq._transport.connections import Connections
+from tests.conftest import MakeTopic
+from tests.support.clients import texts
+
+SLOTS = 4
+
+
+class HolderStub:
+    """Leaves outcomes noted, as a listener's thread does."""
+
+    settle = None
+
+    def still_owner(self, delivery: Delivery) -> bool:
+        return True
+
+
+@pytest.fixture
+def topic(client: RmqClient, make_topic: MakeTopic) -> Topic:
+    """A topic of four slots with three entries in each."""
+    topic = make_topic(TopicType.STREAM, slots=SLOTS, checked=False, retention=Retention(max_length=None))
+    bases = {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(100)}
+    messages = [StreamMessage(f"s{slot} m{n}", slot_basis=bases[slot]) for slot in range(SLOTS) for n in range(3)]
+    client.producer(topic).send_many(messages)
+    return topic
+
+
+@pytest.fixture
+def source(connections: Connections, topic: Topic) -> GroupSlots:
+    """The topic's slots for a consumer of a group, with its script loaded."""
+    source = join_group(connections, topic, "g", "all")
+    connections.run(source.claim_many_call([source.claim_call(0, 0)], [True], 1))
+    return source
+
+
+@pytest.fixture
+def claims(connections: Connections, topic: Topic, source: GroupSlots) -> ClaimExecutor:
+    return ClaimExecutor(Claimer(connections, topic, range(SLOTS), source=source), HolderStub())
+
+
+def script_calls(client: redis.Redis) -> int:
+    found: Any = client.info("commandstats")
+    return found["cmdstat_evalsha"]["calls"]
+
+
+def test_a_round_claims_and_settles_in_one_call(claims: ClaimExecutor, topic: Topic, redis_client: redis.Redis) -> None:
+    seen: list[str] = []
+    deliveries: list[Delivery] = []
+    for _ in range(3):
+        before = script_calls(redis_client)
+        deliveries = claims.claim(SLOTS, deliveries).deliveries
+        assert script_calls(redis_client) == before + 1
+        assert sorted(delivery.slot for delivery in deliveries) == list(range(SLOTS)), "each slot has its share"
+        seen += texts(deliveries)
+        for delivery in deliveries:
+            delivery.mark(ACKED)
+    before = script_calls(redis_client)
+    assert claims.claim(0, deliveries).unsent == []
+    assert script_calls(redis_client) == before + 1
+    assert sorted(seen) == sorted(f"s{slot} m{n}" for slot in range(SLOTS) for n in range(3))
+    left: Any = [redis_client.xpending(f"{topic.name}_{slot}", "g") for slot in range(SLOTS)]
+    assert [each["pending"] for each in left] == [0] * SLOTS
+
+
+def test_a_slot_that_fails_hides_none_of_the_others(
+    claims: ClaimExecutor, topic: Topic, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = claims.claim(SLOTS).deliveries
+    redis_client.set(group_keys(topic.name, 1, "g").retry, "someone else's")
+    for delivery in found:
+        delivery.mark(ACKED)
+    with caplog.at_level(logging.WARNING):
+        round_ = claims.claim(3, found)
+    assert texts(round_.unsent) == ["s1 m0"]
+    assert "WRONGTYPE" in caplog.text
+    assert {delivery.slot for delivery in round_.deliveries} <= {0, 2, 3}
+    redis_client.delete(group_keys(topic.name, 1, "g").retry)
+    assert claims.claim(0, round_.unsent).unsent == []
+    left: Any = redis_client.xpending(f"{topic.name}_1", "g")
+    assert left["pending"] == 0
