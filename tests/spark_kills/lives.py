@@ -168,7 +168,7 @@ class Life:
 
     def kill(self, victims: str) -> tuple[float, str, list[str]]:
         """Kill driver, JVM or both; return when, what was killed, and what each program was at."""
-        java = [each for each in self._members() if each.name() == "java"]
+        java = [each for each, name in self._members() if name == "java"]
         victims = victims if java else "driver"
         phases = [part.phase(self.life) for part in self._parts]
         if victims != "driver":
@@ -189,23 +189,26 @@ class Life:
         limit_s = time.monotonic() + LEFT_S
         while (left := self._members()) and time.monotonic() < limit_s:
             time.sleep(LOOK_S)
-        names = [each.name() for each in left]
-        for each in left:
+        for each, _ in left:
             with suppress(psutil.Error):
                 each.kill()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(LEFT_S)
-        return names
+        return [name for _, name in left]
 
-    def _members(self) -> list[psutil.Process]:
-        """Return the processes of this run that live: Python's workers have groups of their own, in one session."""
-        found: list[psutil.Process] = []
+    def _members(self) -> list[tuple[psutil.Process, str]]:
+        """Return the processes of this run that live, and their names.
+
+        Python's workers have groups of their own, in one session. A process may end at any time: its name, too, is read
+        while that is allowed for.
+        """
+        found: list[tuple[psutil.Process, str]] = []
         for pid in psutil.pids():
             with suppress(psutil.Error, ProcessLookupError):
                 if os.getsid(pid) == self._process.pid:
                     each = psutil.Process(pid)
                     if each.status() != psutil.STATUS_ZOMBIE:
-                        found.append(each)
+                        found.append((each, each.name()))
         return found
 
 
