@@ -78,7 +78,7 @@ class ClaimCalls:
         Args:
             visits: Its parts.
             sent_s: Now, on the clock of `monotonic_s`.
-            most_bytes: Most contents and bodies that it may bring; each slot's first message may have more.
+            most_bytes: Most contents and bodies that it may bring; the first message of each call may have more.
         """
         calls = self._of(visits, most_bytes)
         if not self._joins:

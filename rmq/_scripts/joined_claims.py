@@ -11,7 +11,7 @@ from rmq._io.wire import Argument
 from rmq._model.replies import ClaimReply, M
 from rmq._scripts.binding import Bound
 from rmq._transport.call import Call
-from rmq._transport.refusals import AOF_TROUBLE, error_of, reply_lost
+from rmq._transport.refusals import AOF_TROUBLE, error_of, parsed, reply_lost
 from rmq.errors import RmqError
 
 
@@ -65,6 +65,9 @@ def _parse(claims: Sequence[Call[ClaimReply[M]]], reply: list[Any]) -> list[Clai
 
 def _parse_one(claim: Call[ClaimReply[M]], reply: Any) -> ClaimReply[M] | RmqError:
     if not isinstance(reply, bytes):
-        return claim.parse(reply)
+        try:
+            return parsed(claim, reply)
+        except RmqError as error:  # what the other slots have claimed is handed over all the same
+            return error
     text = reply.decode(errors="replace")
     return reply_lost(claim, text) if AOF_TROUBLE in text else error_of(claim, text)

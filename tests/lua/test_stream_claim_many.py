@@ -357,6 +357,42 @@ def test_a_call_takes_over_a_bounded_number_and_some_in_each_slot(
     assert set(taken.values()) == {40}
 
 
+def park(client: Any, topic: Topic, slot: int, number: int, due_ms: int) -> None:
+    """Let entries wait for a time, as failed ones do."""
+    keys = group_keys(topic.name, slot, "g")
+    pipeline = client.pipeline(transaction=False)
+    for each in range(1, number + 1):
+        pipeline.xadd(keys.store, {"content": "parked"}, id=f"1-{each}")
+    pipeline.execute()
+    client.xreadgroup("g", "(waiting)", {keys.store: ">"}, count=number)
+    client.zadd(keys.retry, {f"{1:020d}-{each:020d}": due_ms for each in range(1, number + 1)})
+
+
+def test_a_pass_over_what_waits_pauses_as_long_as_it_has_looked(
+    make_topic: MakeTopic, redis_client: Any, connections: Connections
+) -> None:
+    topic = make_topic(TopicType.STREAM, slots=8, checked=False)
+    for slot in range(6):
+        connections.run(streams.join(topic, slot, "g", "all"))
+        park(redis_client, topic, slot, 1_100, 10**13)
+    replies = connections.run(streams.claim_many([streams.claim(topic, slot, ME, 10) for slot in range(6)]))
+    pauses = [reply.next_due_ms - reply.now_ms for reply in replies if isinstance(reply, ClaimReply)]
+    assert pauses == [20, 20, 20, 20, 2, 2], "those after 1,024 entries have looked at 16 instead of 256"
+
+
+def test_an_owner_need_not_wait_for_retries_of_later(
+    make_topic: MakeTopic, redis_client: Any, connections: Connections
+) -> None:
+    topic = make_topic(TopicType.STREAM, slots=2, checked=False)
+    for slot, (number, due_ms) in enumerate([(60, 1), (1, 10**13)]):
+        connections.run(streams.join(topic, slot, "g", "all"))
+        park(redis_client, topic, slot, number, due_ms)
+    redis_client.xtrim(group_keys(topic.name, 0, "g").store, maxlen=0)  # they cost work, and bring nothing
+    connections.run(streams.send(topic, 1, [Encoded(1, b"new", 0, None)]))
+    calls = [streams.claim(topic, slot, ME, 100, owner=OWNER) for slot in (0, 1)]
+    assert [contents(reply) for reply in connections.run(streams.claim_many(calls))] == [[], [b"new"]]
+
+
 def test_a_full_redis_can_be_drained_of_several_slots(  # pitfall 9
     make_topic: MakeTopic, redis_client: Any, connections: Connections
 ) -> None:

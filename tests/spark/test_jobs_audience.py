@@ -22,7 +22,7 @@ from rmq import RangeMergeMessage, RmqClient
 from rmq.demo.spark.audience import AudienceSettings, current_segments, run
 from rmq.demo.spark.audience_rules import DEFAULT_RULES, FIGURES, check_rules, read_rules
 from rmq.demo.spark.evaluating import Evaluator
-from rmq.demo.spark.order_lines import read_lines, slice_path
+from rmq.demo.spark.order_lines import COLUMNS, read_lines, slice_path
 from rmq.demo.spark.serial import Disorder, Held, disorder
 from rmq.errors import InvalidValueError, RmqError
 from tests.support.cli import Cli
@@ -308,7 +308,11 @@ def test_wrong_settings_and_files_are_refused(shop: Shop, tmp_path: Path) -> Non
     (tmp_path / "text").write_text("no parquet at all")
     with pytest.raises(InvalidValueError, match=r"can't be read: .*magic bytes"):
         read_lines(shop.spark, str(tmp_path / "text"))
-    pq.write_table(pa.table({"invoice_no": ["1"], "stock_code": [5]}), tmp_path / "other")
+    few = {"invoice_no": ["1"], "stock_code": [5]}
+    pq.write_table(pa.table(few), tmp_path / "few")
+    with pytest.raises(InvalidValueError, match="few' have no column quantity; they need invoice_no, stock_code"):
+        read_lines(shop.spark, str(tmp_path / "few"))
+    pq.write_table(pa.table({name: ["1"] for name in COLUMNS} | few), tmp_path / "other")
     with pytest.raises(InvalidValueError, match="column stock_code is bigint; it must be string"):
         read_lines(shop.spark, str(tmp_path / "other"))
     with pytest.raises(InvalidValueError, match="holds no segments"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from rmq import RmqClient
@@ -11,26 +13,34 @@ from rmq.demo.cluster import PICTURES
 from rmq.demo.spark import price_stream
 from rmq.demo.spark.price_stream import CHANGES, ITEMS
 from tests.spark.frames import stored
+from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
 LIMIT_S = 150
 
 
+@pytest.fixture
+def client() -> Iterator[RmqClient]:
+    """A client of a Redis of this test: the job names its topics itself, and other tests have such, too."""
+    with RedisServer() as server, RmqClient(server.url) as client:
+        yield client
+
+
 def test_changes_merge_and_each_item_comes_to_the_workers(
-    spark: SparkSession, spark_client: RmqClient, tmp_path: Path
+    spark: SparkSession, client: RmqClient, tmp_path: Path
 ) -> None:
-    spark_client.producer(CHANGES)
+    client.producer(CHANGES)
     items = {f"stream-item:{number}".encode() for number in range(ITEMS)}
-    queries = [start(spark, spark_client.url, str(tmp_path)) for start in (price_stream.fill, price_stream.drain)]
+    queries = [start(spark, client.url, str(tmp_path)) for start in (price_stream.fill, price_stream.drain)]
     try:
-        spark_client.producer(PICTURES)
+        client.producer(PICTURES)
 
         def done() -> bool:
             assert [query.exception() for query in queries] == [None, None]
-            return stored(spark_client, PICTURES).keys() == items
+            return stored(client, PICTURES).keys() == items
 
         wait_until(done, LIMIT_S, "a picture of each item")
-        changes = spark_client.inspect(CHANGES)
+        changes = client.inspect(CHANGES)
         wait_until(lambda: changes.stats().total("acked"), LIMIT_S, "an acked batch")
         assert changes.stats().total("merged") > 0
     finally:

@@ -28,7 +28,7 @@ local SETTLED = { 'taken', 'scan_at' } -- what a settlement alone needs of it
 -- The pass over the pending list as the last claim has left it: see scan_pending.
 local function pass_of(slot, rules, limit, stored, now_ms, is_pending)
   local pass = { at = tonumber(stored[5]), cursor = stored[8] or '', start = tonumber(stored[9] or 0),
-    first = tonumber(stored[10] or 0), pause = 0 }
+    first = tonumber(stored[10] or 0), pause = 0, step = rules.scan_limit }
   if not pass.at or pass.at > now_ms + rules.lease_ms then -- no lease ends later: the clock was ahead then
     pass.at = is_pending and now_ms or nil
   end
@@ -54,6 +54,11 @@ local function note_pass(slot, pass, turned, stored)
   if fields[1] then
     redis.call('HSET', slot.meta, unpack(fields))
   end
+end
+
+local function is_retry_due(slot, now_ms)
+  local first = redis.call('ZRANGE', slot.retry, 0, 0, 'WITHSCORES')[2]
+  return first and tonumber(first) <= now_ms
 end
 
 local function some(list)
@@ -144,7 +149,7 @@ local function claim_entries(slot, rules, turn, now_ms)
     redeliver(epoch ~= '0' and limit or math.floor((limit + odd) / 2))
     turned = limit % 2 == 1 and whole(1 - odd)
     local wanted = limit - out.number
-    if wanted == 0 or is_full(out) or epoch ~= '0' and waits and out.work <= 0 then
+    if wanted == 0 or is_full(out) or epoch ~= '0' and waits and out.work <= 0 and is_retry_due(slot, now_ms) then
       more = true -- an owner reads on only once it has all that came back
     elseif not (others and others_at_work(slot, epoch, now_ms, lease_ms, out)) then
       -- who does much of the other work takes few new ones: those left over are due at once

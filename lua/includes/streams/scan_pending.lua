@@ -2,10 +2,11 @@
 -- run out, and buries those without retries left. The list knows no order by time, so a pass notes when the next lease
 -- can end: the next pass begins then, and each entry is met about once a lease however many there are. A long pass that
 -- finds nothing takes its time, so that new entries need not wait for it. `pass`: at (when the next step is due, false:
--- unknown), cursor (last id met, '' between passes), start, first (earliest end of a lease met), pause (ms between
--- steps that find nothing). A step moves 64 at most, and no more than `out.work` has left, but one: each costs several
--- commands. What is handed over or buried counts into the bytes of `out`; what it looks at, `most` at most, into its
--- rows. Sets `slot.taken` where it took anything. Returns how many it moved.
+-- unknown), cursor (last id met, '' between passes), start, first (earliest end of a lease met), pause (ms after a
+-- step that looked at `step` entries and found nothing; less after one that looked at fewer). A step moves 64 at most,
+-- and no more than `out.work` has left, but one: each costs several commands. What is handed over or buried counts into
+-- the bytes of `out`; what it looks at, `most` at most, into its rows. Sets `slot.taken` where it took anything.
+-- Returns how many it moved.
 -- @include failure_of
 -- @include record_failure
 -- @include bury_entry
@@ -58,7 +59,7 @@ local function scan_pending(slot, pass, now_ms, lease_ms, max_retries, quota, mo
     pass.cursor = ''
     pass.at = not none and math.max(pass.first, now_ms + math.min(1000, lease_ms / 10))
   elseif moved == 0 and not full then
-    pass.at = now_ms + pass.pause
+    pass.at = now_ms + math.ceil(pass.pause * most / pass.step)
   end
   return moved
 end

@@ -94,3 +94,26 @@ def test_a_slot_that_fails_hides_none_of_the_others(
     assert claims.claim(0, round_.unsent).unsent == []
     left: Any = redis_client.xpending(f"{topic.name}_1", "g")
     assert left["pending"] == 0
+
+
+def test_a_reply_that_cannot_be_read_is_that_of_one_slot(
+    claims: ClaimExecutor, topic: Topic, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, others = 1, {0, 2, 3}
+    keys = group_keys(topic.name, broken, "g")
+    redis_client.xtrim(keys.store, maxlen=0)
+    redis_client.zadd(keys.retry, {f"{1:020d}-{1:020d}": float("inf")})  # nothing of RMQ waits for ever
+    seen: list[str] = []
+    deliveries: list[Delivery] = []
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            round_ = claims.claim(SLOTS, deliveries)
+            assert round_.lost == [], "what was acked in the call is not told as lost"
+            deliveries = round_.deliveries
+            seen += texts(deliveries)
+            pending: Any = [redis_client.xpending(f"{topic.name}_{slot}", "g")["pending"] for slot in others]
+            assert sum(pending) == len(deliveries), "nothing is claimed that is not handed over"
+            for delivery in deliveries:
+                delivery.mark(ACKED)
+    assert "cannot be read" in caplog.text
+    assert sorted(seen) == sorted(f"s{slot} m{n}" for slot in others for n in range(3))
