@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 
 from rmq._model.entries import id_key
-from tests.simulation.history import FOREVER_S, PATIENCE_S, History, Run, Sent
+from tests.simulation.history import FOREVER_S, PATIENCE_S, History, Run, Sent, clock_s, ms_of
 from tests.simulation.plan import SUM_WINDOW_MS
-from tests.simulation.world import EPOCH_MS, START_S
+from tests.simulation.world import START_S
 
 RENEWED = 1 / 3
 """An outage of less than this part of the lease loses no lease."""
@@ -38,16 +38,6 @@ class Violation:
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.text}"
-
-
-def clock_s(ms: int) -> float:
-    """Return a time of Redis' clock on the monotonic one."""
-    return (ms - EPOCH_MS) / 1000 + START_S
-
-
-def ms_of(at_s: float) -> int:
-    """Return a time of the monotonic clock on Redis' clock."""
-    return EPOCH_MS + round((at_s - START_S) * 1000)
 
 
 def check(history: History) -> list[Violation]:
@@ -206,6 +196,11 @@ def held_up(history: History) -> Iterator[Violation]:
         waited_s = run.start_s - clock_s(run.claimed_ms)
         if waited_s > history.patience_s and not _met(history, run, run.start_s):
             yield Violation("held up", f"{_run(run)} was begun {waited_s:.3f} s after its claim")
+    for (topic, content), holds in history.holds.items():
+        for hold in holds:
+            if hold.ended and not history.explains(topic, content, hold):
+                at_s = clock_s(hold.from_ms) - START_S
+                yield Violation("held up", f"{topic}/{content}, claimed {at_s:.3f}, was left to its lease")
 
 
 def _merged_with(sent: Sent, sends: list[Sent], runs: list[Run]) -> list[Sent]:
@@ -223,22 +218,41 @@ def _retried_ms(history: History, sent: Sent, runs: list[Run]) -> int:
     plan, at_ms = history.topics[sent.topic], sent.executed_ms[-1]
     failed = [run for run in runs if run.claimed_ms < at_ms and run.outcome != "acked"]
     ended_s = (run.end_s if run.end_s < FOREVER_S else clock_s(run.claimed_ms) + plan.lease_s for run in failed[-1:])
-    return max((ms_of(each_s) + plan.longest_retry_ms for each_s in ended_s), default=0)
+    retried_ms = [ms_of(each_s) + plan.longest_retry_ms for each_s in ended_s]
+    # a lease that ends is an attempt, too
+    ended_ms = [
+        each.lease_ms
+        for each in history.holds.get((sent.topic, sent.content), ())
+        if each.ended and each.from_ms < at_ms
+    ]
+    return max((*retried_ms, *(each + plan.longest_retry_ms for each in ended_ms[-1:])), default=0)
 
 
 def _busy_s(history: History, run: Run, from_s: float, to_s: float) -> float:
-    """Return for how long within a time messages of its topic, in any group, kept the process of a run busy.
+    """Return for how long within a time a message could not be claimed: its process was busy, or there was a claim.
 
-    With ZooKeeper so do those of its slot that other owners handled: the next owner waits for their leases.
+    Messages of its topic, in any group, keep its process busy. A claim of its content holds it up for as long as the
+    lease lasts, and with ZooKeeper so does a claim of an owner before of anything in its slot.
     """
-    busy_s, name = 0.0, run.topic.partition("@")[0]
-    for each in sorted(history.runs, key=lambda each: each.start_s):
-        own = each.process == run.process and each.topic.partition("@")[0] == name
-        before = bool(run.epoch and each.epoch) and (each.topic, each.slot) == (run.topic, run.slot)
-        if (own or before) and each.start_s < to_s:
-            end_s = max(each.end_s if own else each.start_s, _free_s(history, each) if before else each.start_s)
+    name = run.topic.partition("@")[0]
+    busy = [
+        (each.start_s, each.end_s)
+        for each in history.runs
+        if each.process == run.process and each.topic.partition("@")[0] == name
+    ]
+    if run.entry:
+        busy += [
+            (each.start_s, _free_s(history, each))
+            for each in history.runs
+            if run.epoch and each.epoch and (each.topic, each.slot) == (run.topic, run.slot)
+        ]
+    holds = history.held_in.get((name, run.slot)) if run.epoch else history.holds.get((name, run.content))
+    busy += [(clock_s(each.from_ms), clock_s(each.end_ms)) for each in holds or ()]
+    busy_s = 0.0
+    for start_s, end_s in sorted(busy):
+        if start_s < to_s:
             since_s, from_s = from_s, max(from_s, min(end_s, to_s))
-            busy_s += from_s - max(since_s, min(each.start_s, from_s))
+            busy_s += from_s - max(since_s, min(start_s, from_s))
     return busy_s
 
 

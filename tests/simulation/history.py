@@ -7,6 +7,8 @@ from typing import Any
 
 from rmq._listening.pace import LONG_LOOK_S, LOOK_S
 from tests.simulation.plan import GROUPS, TopicPlan
+from tests.simulation.steps import Hold
+from tests.simulation.world import EPOCH_MS, START_S
 
 FOREVER_S = float("inf")
 
@@ -113,6 +115,8 @@ class History:
         moves: When which processes stopped, started, or met with a trouble of their sessions: slots may pass to others
             then, and a handler that outlasts its drain time loses what it has.
         dead: Topic and content of what is dead at the end.
+        holds: When contents stood in prepare, by topic and content; not of streams. `held_in` has the same
+            by topic and slot.
         replicated: Whether an accepted send is on a replica, so that the server does not forget it.
         economy: Whether the workers idle in economy.
         patience_s: How long what is due, or claimed, may wait.
@@ -124,6 +128,8 @@ class History:
     troubles: list[Trouble] = field(default_factory=list[Trouble])
     moves: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
     dead: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    holds: dict[tuple[str, str], list[Hold]] = field(default_factory=dict[tuple[str, str], list[Hold]])
+    held_in: dict[tuple[str, int], list[Hold]] = field(default_factory=dict[tuple[str, int], list[Hold]])
     replicated: bool = False
     economy: bool = False
     patience_s: float = PATIENCE_S
@@ -149,6 +155,21 @@ class History:
     def sent_of(self, topic: str, content: str) -> list[Sent]:
         """Return the noted sends of a content."""
         return self._sent_of.get((topic, content), [])
+
+    def note_holds(self, topic: str, slot: int, content: str, holds: list[Hold]) -> None:
+        """Note when a content stood in prepare."""
+        self.holds[topic, content] = holds
+        self.held_in.setdefault((topic, slot), []).extend(holds)
+
+    def explains(self, topic: str, content: str, hold: Hold) -> bool:
+        """Return whether a claim that its lease ended was begun, or some process met with a trouble, or stopped."""
+        from_s, to_s = clock_s(hold.from_ms), clock_s(hold.lease_ms)
+        runs = (run for run in self.runs if (run.topic, run.content) == (topic, content))
+        return (
+            any(hold.from_ms <= run.claimed_ms <= hold.to_ms for run in runs)
+            or any(each.kind != "lose_hints" and each.from_s < to_s and each.to_s > from_s for each in self.troubles)
+            or any(from_s <= at_s <= to_s for at_s, _ in self.moves)
+        )
 
     def of_content(self) -> dict[tuple[str, str], tuple[list[Sent], list[Run]]]:
         """Return the sends and runs of each topic, in a stream of each group, and content."""
@@ -177,6 +198,16 @@ class History:
             and each.to_s > from_s
             and (each.kind in kinds if kinds else each.kind != "lose_hints")
         ]
+
+
+def clock_s(ms: int) -> float:
+    """Return a time of Redis' clock on the monotonic one."""
+    return (ms - EPOCH_MS) / 1000 + START_S
+
+
+def ms_of(at_s: float) -> int:
+    """Return a time of the monotonic clock on Redis' clock."""
+    return EPOCH_MS + round((at_s - START_S) * 1000)
 
 
 def readers(topic: TopicPlan) -> list[str]:

@@ -20,7 +20,7 @@ from rmq import Topic, TopicType
 from rmq._io.wire import NOTHING, Argument, ReplyError, pack
 from rmq._transport.script_library import ScriptLibrary
 from tests.simulation.expiry import TICK, sets_expiry
-from tests.simulation.steps import SlotState, Step, Steps
+from tests.simulation.steps import Hold, SlotState, Step, Steps
 from tests.simulation.stream_steps import LOOK_AT_STREAMS, GroupState, StreamSteps
 from tests.simulation.world import World
 from tests.support.servers import RedisServer
@@ -99,6 +99,11 @@ class Server:
         self._next_expiry_ms = 0.0
         """When a key expires next, on Redis' clock; 0 where that is not known."""
         self._steps, self._stream_steps = Steps({}), StreamSteps({})
+
+    @property
+    def holds(self) -> Mapping[tuple[bytes, bytes], list[Hold]]:
+        """When which contents were claimed, by store and content."""
+        return self._steps.holds
 
     def close(self) -> None:
         self._main.close()

@@ -129,6 +129,7 @@ class Simulation:
             logging.disable(disabled)
             if collecting:
                 gc.enable()
+        self._note_holds()
         violations = [Violation(*failure.split(": ", 1)) for failure in self.world.failures]
         violations += check(self.history)
         return Outcome(
@@ -316,6 +317,12 @@ class Simulation:
             for slot in range(topic.slots):
                 for content in self.server.call("ZRANGE", f"dead{{{topic.name}_{slot}}}", 0, -1):
                     self.history.dead.add((topic.name, content[skipped:].decode()))
+
+    def _note_holds(self) -> None:
+        for (store, key), holds in self.server.holds.items():
+            topic, _, slot = store.decode().rpartition("_")
+            skipped = ID_BYTES if self.history.topics[topic].kind == "delayed" else 0
+            self.history.note_holds(topic, int(slot), key[skipped:].decode(), holds)
 
     def _check_slots(self) -> None:
         with self.server.redis.connect() as client:

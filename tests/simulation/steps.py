@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 OWNED = frozenset({"claim", "ack", "nack", "extend"})
 """Scripts of one slot that name their owner's epoch first."""
@@ -63,20 +64,53 @@ class SlotState:
     claims: Mapping[bytes, bytes] = field(default_factory=dict[bytes, bytes])
 
 
+@dataclass(slots=True)
+class Hold:
+    """A time in which a content stood in prepare. Both times are Redis'.
+
+    Attributes:
+        from_ms: When it was claimed.
+        lease_ms: When its lease ends, after the last renewal.
+        to_ms: When it was taken from prepare; infinite while it is there.
+    """
+
+    from_ms: int
+    lease_ms: int
+    to_ms: float = inf
+
+    @property
+    def end_ms(self) -> float:
+        """When it held nobody up any more: what is over its lease may be claimed."""
+        return min(self.to_ms, self.lease_ms)
+
+    @property
+    def ended(self) -> bool:
+        """Whether its lease ended it: nobody settled it, nor gave it back."""
+        return self.to_ms > self.lease_ms
+
+
 class Steps:
     """Follows the claims of all slots.
 
     Args:
         lease_ms: The lease of each topic.
+
+    Attributes:
+        holds: When which contents were claimed, by store and content.
     """
 
     def __init__(self, lease_ms: Mapping[bytes, int]) -> None:
         self._lease_ms = lease_ms
         self._known: dict[bytes, SlotState] = {}
         self._claimed_in: dict[tuple[bytes, bytes], int] = {}
+        self.holds: dict[tuple[bytes, bytes], list[Hold]] = {}
 
     def forget(self) -> None:
         """Know nothing any more: the server has forgotten something."""
+        for store, known in self._known.items():
+            for content in known.claims:
+                hold = self.holds[store, content][-1]
+                hold.to_ms = hold.end_ms
         self._known.clear()
         self._claimed_in.clear()
 
@@ -84,6 +118,7 @@ class Steps:
         """Take what a slot holds after a step; return what must not be."""
         before = self._known.get(store)
         self._known[store] = after
+        self._hold(step, store, before, after.claims)
         if before is None or (before.claims == after.claims and before.epoch == after.epoch):
             return []
         epoch = step.epochs().get(store, 0)
@@ -98,6 +133,18 @@ class Steps:
         for content in before.claims.keys() - after.claims.keys():
             self._claimed_in.pop((store, content), None)
         return found
+
+    def _hold(self, step: Step, store: bytes, before: SlotState | None, after: Mapping[bytes, bytes]) -> None:
+        """Note what was claimed, renewed and taken from prepare. What is there at first was claimed before."""
+        claims = before.claims if before else {}
+        for content in claims.keys() - after.keys():
+            self.holds[store, content][-1].to_ms = step.now_ms
+        for content, score in after.items():
+            if claims.get(content) != score:
+                holds, until_ms = self.holds.setdefault((store, content), []), self._until_ms(store, score)
+                if content not in claims:
+                    holds.append(Hold(step.now_ms if before else _claimed_ms(score), until_ms))
+                holds[-1].lease_ms = until_ms
 
     def _strangers(self, step: Step, store: bytes, before: SlotState, after: SlotState) -> list[str]:
         """Find claims that were ended, renewed or replaced by a call that does not name them."""
@@ -123,7 +170,14 @@ class Steps:
         ]
 
     def _is_over(self, step: Step, store: bytes, score: bytes) -> bool:
-        return int(float(score)) // 1000 + self._lease_ms[store.rpartition(b"_")[0]] < step.now_ms
+        return self._until_ms(store, score) < step.now_ms
+
+    def _until_ms(self, store: bytes, score: bytes) -> int:
+        return _claimed_ms(score) + self._lease_ms[store.rpartition(b"_")[0]]
+
+
+def _claimed_ms(score: bytes) -> int:
+    return int(float(score)) // 1000
 
 
 def _slot(store: bytes) -> str:

@@ -11,7 +11,7 @@ import pytest
 from tests.simulation import checkers
 from tests.simulation.history import FOREVER_S, SLOW_PATIENCE_S, History, Run, Sent, Trouble
 from tests.simulation.plan import TopicPlan
-from tests.simulation.steps import SlotState, Step, Steps
+from tests.simulation.steps import Hold, SlotState, Step, Steps
 from tests.simulation.stream_steps import GroupState, Held, StreamSteps
 from tests.simulation.world import EPOCH_MS, START_S, HungError, World
 
@@ -61,6 +61,20 @@ def impatient(made: History) -> History:
 def moved(made: History, *moves: tuple[float, str]) -> History:
     """Return it as one in which processes stopped or started, so many seconds after the beginning."""
     made.moves = [(START_S + at_s, who) for at_s, who in moves]
+    return made
+
+
+def held(made: History, from_s: float, lease_s: float, to_s: float = FOREVER_S, *, other: bool = False) -> History:
+    """Return it as one in which the content, or another one of its slot, was claimed; times from the beginning."""
+    hold = Hold(at_ms(from_s), at_ms(lease_s), at_ms(to_s) if to_s < FOREVER_S else FOREVER_S)
+    made.note_holds("topic", 0, "d" if other else "c", [hold])
+    return made
+
+
+def entry(made: History) -> History:
+    """Return it as one of a stream's group, whose handlings are of one entry."""
+    for each in made.runs:
+        each.entry = "1-0"
     return made
 
 
@@ -271,18 +285,33 @@ CASES = (
     ),
     Case(
         "starved",  # with ZooKeeper the next owner of a slot waits for what a stop has left to its lease
-        moved(_left(61), (3, "c")),
-        moved(_left(61), (3, "a")),
+        entry(moved(_left(61), (3, "c"))),
+        entry(moved(_left(61), (3, "a"))),
     ),
     Case(
         "starved",  # also if that has ended before its lease
-        moved(_left(67, 34), (3, "c")),
-        moved(_left(67, 34), (3, "a")),
+        entry(moved(_left(67, 34), (3, "c"))),
+        entry(moved(_left(67, 34), (3, "a"))),
     ),
     Case(
         "starved",  # but not for longer than that lease
-        moved(_left(70), (3, "a")),
-        moved(_left(67), (3, "a")),
+        entry(moved(_left(70), (3, "a"))),
+        entry(moved(_left(67), (3, "a"))),
+    ),
+    Case(
+        "starved",  # what stands in prepare is not claimed again before the end of its lease, nor before its retry
+        held(history(sent(0, 5), run(60, 61)), 1, 20),
+        held(history(sent(0, 5), run(60, 61)), 1, 31),
+    ),
+    Case(
+        "starved",  # but what was settled is
+        held(history(sent(0, 5), run(60, 61)), 1, 31, 6),
+        held(history(sent(0, 5), run(60, 61)), 1, 36, 31),
+    ),
+    Case(
+        "starved",  # without ZooKeeper others of its slot do not hold it up
+        held(history(sent(0, 5), run(60, 61)), 1, 36, 31, other=True),
+        held(history(sent(0, 5), run(60, 61, epoch=2)), 1, 36, 31, other=True),
     ),
     Case(
         "starved",  # a send that meets its content in the store is due when that is
@@ -308,6 +337,21 @@ CASES = (
         "held up",
         history(sent(0, 1), run(1.2, 40, start_s=START_S + 32)),
         history(sent(0, 1), run(1.2, 40, start_s=START_S + 32), trouble("pause", 2, 33)),
+    ),
+    Case(
+        "held up",  # what was claimed was neither begun nor given back
+        held(history(sent(0, 1), run(8, 9)), 1.2, 6.2, 7),
+        held(history(sent(0, 1), run(8, 9)), 1.2, 6.2, 4),
+    ),
+    Case(
+        "held up",
+        held(history(sent(0, 1), run(0.5, 0.6)), 1.2, 6.2, 7),
+        held(history(sent(0, 1), run(1.2, 1.3)), 1.2, 6.2, 7),
+    ),
+    Case(
+        "held up",  # the reply to a claim was lost
+        held(history(sent(0, 1), run(8, 9), trouble("lose_hints", 1.1, 1.6)), 1.2, 6.2, 7),
+        held(history(sent(0, 1), run(8, 9), trouble("lose_reply", 1.1, 1.6)), 1.2, 6.2, 7),
     ),
 )  # fmt: skip
 
@@ -408,6 +452,24 @@ def test_an_older_owner_changes_nothing(second: Step, found: list[str]) -> None:
 def test_a_call_that_names_a_slot_twice_counts_as_its_newest_owner() -> None:
     twice = step("claim_many", 1, *"2345678", "P", 2, 5, "e", 2, 4, "e", keys=(STORE, STORE))
     assert twice.epochs() == {STORE: 5}
+
+
+def test_times_in_which_contents_are_claimed_are_noted() -> None:
+    steps = Steps({b"topic": LEASE_S * 1000})
+    first, renewed = (f"{at_ms(at_s)}001".encode() for at_s in (1.0, 2.0))
+    steps.follow(step("claim", "0", at_s=1.0), STORE, SlotState(0, {b"c": first, b"d": first, b"e": first}))
+    steps.follow(step("extend", "0", first, at_s=2.0), STORE, SlotState(0, {b"c": renewed, b"d": first, b"e": first}))
+    steps.follow(step("ack", "0", first, at_s=3.0), STORE, SlotState(0, {b"c": renewed, b"e": first}))
+    steps.follow(step("claim", "0", at_s=6.5), STORE, SlotState(0, {b"c": renewed}))
+    steps.forget()
+    assert steps.holds == {
+        (STORE, b"c"): [Hold(at_ms(1), at_ms(7), at_ms(7))],
+        (STORE, b"d"): [Hold(at_ms(1), at_ms(6), at_ms(3))],
+        (STORE, b"e"): [Hold(at_ms(1), at_ms(6), at_ms(6.5))],
+    }
+    assert [hold.ended for [hold] in steps.holds.values()] == [False, False, True]
+    steps.follow(step("stats", at_s=8.0), STORE, SlotState(0, {b"c": renewed}))
+    assert steps.holds[STORE, b"c"][1:] == [Hold(at_ms(2), at_ms(7))]  # claimed before the server was looked at
 
 
 def test_claims_that_a_server_has_forgotten_are_nobodys() -> None:
