@@ -65,6 +65,7 @@ class Claimer:
         joins: Whether claims from several slots share a call.
         schedule: When each slot is due; read and changed only while `changed` is held.
         troubles: Logs what goes wrong again and again.
+        regained: Slots that came back in a newer epoch; the holder may have something of the one before.
         changed: Guards the schedule; notified when threads in `wait` have to look again.
     """
 
@@ -85,9 +86,11 @@ class Claimer:
         self.schedule = Schedule(slots)
         self.changed = connections.blocking.condition()
         self.on_fenced = on_fenced
+        self.regained: set[int] = set()
         self.troubles = Sparing()
         self._may_claim = may_claim
         self._owners: Mapping[int, Owner] = dict.fromkeys(slots, NO_OWNER)
+        self._owners_before: dict[int, Owner] = {}
         self._takeovers = Takeovers(connections, topic)
         self._poller = DuePoller(connections, self.source)
         self._size = RoundSize()
@@ -101,6 +104,9 @@ class Claimer:
         with self.changed:
             if owners != self._owners:
                 self.schedule.set_slots(owners)
+                before = self._owners_before
+                self.regained |= {slot for slot, owner in owners.items() if before.get(slot, owner) != owner}
+                before.update(owners)
                 self._owners = dict(owners)
                 self.changed.notify_all()
 
@@ -232,6 +238,8 @@ class Claimer:
                 slots += self._settled_too(held, slots)[: most - len(slots)]
             if self._may_claim is not None:
                 slots = [slot for slot in slots if self._is_still_ours(slot, self._may_claim)]
+            if self.regained:
+                slots = self._without_unsettled(slots, held)
             schedule.picked(slots)
             visits = [Visit(slot, self._owners[slot], start=self._resume.get(slot, 0)) for slot in slots]
         # an owner that lost a slot and has it back with its epoch may claim
@@ -313,6 +321,16 @@ class Claimer:
                 self.schedule.postpone(slot, now_s, pause_s)
             slots = self.schedule.due(now_s, most)
         return slots
+
+    def _without_unsettled(self, slots: Sequence[int], held: Iterable[Delivery]) -> list[int]:
+        """Put off slots of which the holder has what it claimed as an owner before: a claim would fence its ack."""
+        holds = {each.slot for each in held if not each.lost and each.owner != self._owners.get(each.slot)}
+        now_s = monotonic_s()
+        for slot in holds.intersection(slots):
+            self.schedule.postpone(slot, now_s, PUT_OFF_S)
+        free = [slot for slot in slots if slot not in holds]
+        self.regained.difference_update(free)
+        return free
 
     def _settled_too(self, held: Iterable[Delivery], picked: Sequence[int]) -> list[int]:
         """Return the slots that are settled in their present owner's name, and are not picked yet."""
