@@ -200,7 +200,7 @@ class History:
         ]
 
 
-def clock_s(ms: int) -> float:
+def clock_s(ms: float) -> float:
     """Return a time of Redis' clock on the monotonic one."""
     return (ms - EPOCH_MS) / 1000 + START_S
 
