@@ -132,6 +132,7 @@ class ClaimExecutor:
         sent_s = monotonic_s()
         visits, unsent = self._visits(plan, settled, held, sent_s)
         if not visits:
+            self._throttle.give_back(plan.tokens)
             return ClaimRound([], unsent)
         try:
             late = self._calls.post(visits, sent_s, CLAIM_BYTES // 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rmq._claiming.claim_round import ClaimPlan, Visit
@@ -209,7 +209,9 @@ class Claimer:
                 self.schedule.hint(slot, due_ms)
             self.changed.notify_all()
 
-    def plan(self, limit: int, held: Iterable[Delivery] = ()) -> ClaimPlan:
+    def plan(
+        self, limit: int, held: Collection[Delivery] = (), all_held: Callable[[], Collection[Delivery]] | None = None
+    ) -> ClaimPlan:
         """Pick the slots to claim from.
 
         Slots due for longest go first, whatever is to be settled: else a slow handler, which claims one at a time,
@@ -219,6 +221,7 @@ class Claimer:
         Args:
             limit: Most messages; 0 plans no claim. A rate limit of the topic may allow fewer.
             held: What the holder has. The outcomes among it go along.
+            all_held: Asked for it and the acks that wait for a claim, where there are such.
 
         Returns:
             The plan, which has to be carried out: no other thread picks its slots until then.
@@ -239,7 +242,7 @@ class Claimer:
             if self._may_claim is not None:
                 slots = [slot for slot in slots if self._is_still_ours(slot, self._may_claim)]
             if self.regained:
-                slots = self._without_unsettled(slots, held)
+                slots = self._without_unsettled(slots, held if all_held is None else all_held())
             schedule.picked(slots)
             visits = [Visit(slot, self._owners[slot], start=self._resume.get(slot, 0)) for slot in slots]
         # an owner that lost a slot and has it back with its epoch may claim
@@ -324,13 +327,15 @@ class Claimer:
 
     def _without_unsettled(self, slots: Sequence[int], held: Iterable[Delivery]) -> list[int]:
         """Put off slots of which the holder has what it claimed as an owner before: a claim would fence its ack."""
-        holds = {each.slot for each in held if not each.lost and each.owner != self._owners.get(each.slot)}
-        now_s = monotonic_s()
-        for slot in holds.intersection(slots):
-            self.schedule.postpone(slot, now_s, PUT_OFF_S)
-        free = [slot for slot in slots if slot not in holds]
-        self.regained.difference_update(free)
-        return free
+        owners, regained = self._owners, self.regained
+        older = [
+            each for each in held if each.slot in regained and not each.lost and each.owner != owners.get(each.slot)
+        ]
+        at_work = {each.slot for each in older if each.outcome is None}
+        regained &= {each.slot for each in older}
+        for slot in regained.intersection(slots):
+            self.schedule.postpone(slot, monotonic_s(), TROUBLE_PAUSE_S if slot in at_work else PUT_OFF_S)
+        return [slot for slot in slots if slot not in regained]
 
     def _settled_too(self, held: Iterable[Delivery], picked: Sequence[int]) -> list[int]:
         """Return the slots that are settled in their present owner's name, and are not picked yet."""

@@ -169,7 +169,7 @@ class ListenerThread(Background):
         held, since_s = self.held, monotonic_s() - PIGGYBACK_S
         if self._topic.slots > 1:
             held.defer_acks(since_s)
-        plan = self.claimer.plan(room, held.all() if self.claimer.regained else held.deliveries)
+        plan = self.claimer.plan(room, held.deliveries, held.all)
         held.take_deferred([visit.slot for visit in plan.visits] if plan.busy else None, since_s)
         return plan
 

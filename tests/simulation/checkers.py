@@ -9,6 +9,7 @@ from itertools import chain, pairwise
 from rmq._model.entries import id_key
 from tests.simulation.history import FOREVER_S, PATIENCE_S, History, Run, Sent, clock_s, ms_of
 from tests.simulation.plan import SUM_WINDOW_MS
+from tests.simulation.steps import Hold
 from tests.simulation.world import START_S
 
 RENEWED = 1 / 3
@@ -197,10 +198,25 @@ def held_up(history: History) -> Iterator[Violation]:
         if waited_s > history.patience_s and not _met(history, run, run.start_s):
             yield Violation("held up", f"{_run(run)} was begun {waited_s:.3f} s after its claim")
     for (topic, content), holds in history.holds.items():
+        lease_s = history.topics[topic].lease_s
+        runs = [run for run in history.runs if (run.topic, run.content) == (topic, content)]
         for hold in holds:
-            if hold.ended and not history.explains(topic, content, hold):
-                at_s = clock_s(hold.from_ms) - START_S
-                yield Violation("held up", f"{topic}/{content}, claimed {at_s:.3f}, was left to its lease")
+            idle_s = _idle_s(runs, hold)
+            if idle_s > (min(RENEWED * lease_s, history.patience_s) if hold.ended else history.patience_s):
+                if not history.met_meanwhile(hold):
+                    at_s = clock_s(hold.from_ms) - START_S
+                    yield Violation("held up", f"{topic}/{content}, claimed {at_s:.3f}, stood still for {idle_s:.3f} s")
+
+
+def _idle_s(runs: list[Run], hold: Hold) -> float:
+    """Return for how long a content was claimed while no handler of it was at work."""
+    from_s, to_s = clock_s(hold.from_ms), clock_s(hold.end_ms)
+    idle_s = 0.0
+    for run in runs:
+        if hold.from_ms <= run.claimed_ms <= hold.to_ms and from_s < run.end_s and run.start_s < to_s:
+            idle_s += max(0.0, run.start_s - from_s)
+            from_s = run.end_s
+    return idle_s + max(0.0, to_s - from_s)
 
 
 def _merged_with(sent: Sent, sends: list[Sent], runs: list[Run]) -> list[Sent]:
@@ -218,14 +234,7 @@ def _retried_ms(history: History, sent: Sent, runs: list[Run]) -> int:
     plan, at_ms = history.topics[sent.topic], sent.executed_ms[-1]
     failed = [run for run in runs if run.claimed_ms < at_ms and run.outcome != "acked"]
     ended_s = (run.end_s if run.end_s < FOREVER_S else clock_s(run.claimed_ms) + plan.lease_s for run in failed[-1:])
-    retried_ms = [ms_of(each_s) + plan.longest_retry_ms for each_s in ended_s]
-    # a lease that ends is an attempt, too
-    ended_ms = [
-        each.lease_ms
-        for each in history.holds.get((sent.topic, sent.content), ())
-        if each.ended and each.from_ms < at_ms
-    ]
-    return max((*retried_ms, *(each + plan.longest_retry_ms for each in ended_ms[-1:])), default=0)
+    return max((ms_of(each_s) + plan.longest_retry_ms for each_s in ended_s), default=0)
 
 
 def _busy_s(history: History, run: Run, from_s: float, to_s: float) -> float:

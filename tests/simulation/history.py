@@ -161,15 +161,12 @@ class History:
         self.holds[topic, content] = holds
         self.held_in.setdefault((topic, slot), []).extend(holds)
 
-    def explains(self, topic: str, content: str, hold: Hold) -> bool:
-        """Return whether a claim that its lease ended was begun, or some process met with a trouble, or stopped."""
+    def met_meanwhile(self, hold: Hold) -> bool:
+        """Return whether some process met with a trouble, or slots may have passed to others, during a claim."""
         from_s, to_s = clock_s(hold.from_ms), clock_s(hold.lease_ms)
-        runs = (run for run in self.runs if (run.topic, run.content) == (topic, content))
-        return (
-            any(hold.from_ms <= run.claimed_ms <= hold.to_ms for run in runs)
-            or any(each.kind != "lose_hints" and each.from_s < to_s and each.to_s > from_s for each in self.troubles)
-            or any(from_s <= at_s <= to_s for at_s, _ in self.moves)
-        )
+        return any(
+            each.kind != "lose_hints" and each.from_s < to_s and each.to_s > from_s for each in self.troubles
+        ) or any(from_s <= at_s <= to_s for at_s, _ in self.moves)
 
     def of_content(self) -> dict[tuple[str, str], tuple[list[Sent], list[Run]]]:
         """Return the sends and runs of each topic, in a stream of each group, and content."""

@@ -142,7 +142,9 @@ class Steps:
         for content, score in after.items():
             if claims.get(content) != score:
                 holds, until_ms = self.holds.setdefault((store, content), []), self._until_ms(store, score)
-                if content not in claims:
+                if content not in claims or step.name in CLAIMS:  # one that is over may be claimed again at once
+                    for over in holds[-1:] if content in claims else ():
+                        over.to_ms = step.now_ms
                     holds.append(Hold(step.now_ms if before else _claimed_ms(score), until_ms))
                 holds[-1].lease_ms = until_ms
 

@@ -299,9 +299,9 @@ CASES = (
         entry(moved(_left(67), (3, "a"))),
     ),
     Case(
-        "starved",  # what stands in prepare is not claimed again before the end of its lease, nor before its retry
-        held(history(sent(0, 5), run(60, 61)), 1, 20),
-        held(history(sent(0, 5), run(60, 61)), 1, 31),
+        "starved",  # what stands in prepare, since the reply to its claim was lost, is claimed again after its lease
+        held(history(sent(0, 40), run(100, 101), trouble("lose_reply", 1, 1.5)), 1, 60),
+        held(history(sent(0, 40), run(100, 101), trouble("lose_reply", 1, 1.5)), 1, 75),
     ),
     Case(
         "starved",  # but what was settled is
@@ -345,8 +345,18 @@ CASES = (
     ),
     Case(
         "held up",
-        held(history(sent(0, 1), run(0.5, 0.6)), 1.2, 6.2, 7),
+        held(history(sent(0, 1), run(0.5, 0.6), run(8, 9)), 1.2, 6.2, 7),
+        held(history(sent(0, 1), run(1.2, 6)), 1.2, 6.2, 7),
+    ),
+    Case(
+        "held up",  # what was handled was not settled
         held(history(sent(0, 1), run(1.2, 1.3)), 1.2, 6.2, 7),
+        held(history(sent(0, 1), run(1.2, 1.3)), 1.2, 6.2, 6),
+    ),
+    Case(
+        "held up",  # it was settled, or given back, late
+        held(history(sent(0, 1), run(1.2, 1.3)), 1.2, 90, 40),
+        held(history(sent(0, 1), run(1.2, 20)), 1.2, 90, 40),
     ),
     Case(
         "held up",  # the reply to a claim was lost
@@ -460,14 +470,15 @@ def test_times_in_which_contents_are_claimed_are_noted() -> None:
     steps.follow(step("claim", "0", at_s=1.0), STORE, SlotState(0, {b"c": first, b"d": first, b"e": first}))
     steps.follow(step("extend", "0", first, at_s=2.0), STORE, SlotState(0, {b"c": renewed, b"d": first, b"e": first}))
     steps.follow(step("ack", "0", first, at_s=3.0), STORE, SlotState(0, {b"c": renewed, b"e": first}))
-    steps.follow(step("claim", "0", at_s=6.5), STORE, SlotState(0, {b"c": renewed}))
+    again = f"{at_ms(6.5)}001".encode()
+    steps.follow(step("claim", "0", at_s=6.5), STORE, SlotState(0, {b"c": renewed, b"e": again}))
     steps.forget()
     assert steps.holds == {
         (STORE, b"c"): [Hold(at_ms(1), at_ms(7), at_ms(7))],
         (STORE, b"d"): [Hold(at_ms(1), at_ms(6), at_ms(3))],
-        (STORE, b"e"): [Hold(at_ms(1), at_ms(6), at_ms(6.5))],
+        (STORE, b"e"): [Hold(at_ms(1), at_ms(6), at_ms(6.5)), Hold(at_ms(6.5), at_ms(11.5), at_ms(11.5))],
     }
-    assert [hold.ended for [hold] in steps.holds.values()] == [False, False, True]
+    assert [hold.ended for holds in steps.holds.values() for hold in holds] == [False, False, True, False]
     steps.follow(step("stats", at_s=8.0), STORE, SlotState(0, {b"c": renewed}))
     assert steps.holds[STORE, b"c"][1:] == [Hold(at_ms(2), at_ms(7))]  # claimed before the server was looked at
 

@@ -66,3 +66,68 @@ def test_what_was_handled_before_is_settled_before_the_new_epoch_fences_the_old_
     assert [(delivery.text, delivery.epoch) for delivery in last] == [("x", NOW.epoch)]
     last[0].mark(ACKED)
     claims.claim(0, last)
+
+
+@pytest.fixture
+def at_work(client: RmqClient, make_topic: MakeTopic, connections: Connections) -> tuple[Claimer, ClaimExecutor]:
+    """An owner of a slot with two messages."""
+    topic = make_topic(TopicType.PRIORITY, slots=1, lease=3_000)
+    client.producer(topic).send_many(PriorityMessage(each, 1_000) for each in ("a", "b"))
+    claimer = Claimer(connections, topic, ())
+    claimer.set_owned({0: BEFORE})
+    return claimer, ClaimExecutor(claimer, HolderStub())
+
+
+def claim_one(claimer: Claimer, claims: ClaimExecutor, held: list[Delivery]) -> Delivery:
+    """Claim until a message comes."""
+    found: list[Delivery] = []
+
+    def has_one() -> bool:
+        claimer.expect(0)
+        found.extend(claims.claim(1, held[:]).deliveries)
+        held.clear()  # it was settled
+        return bool(found)
+
+    wait_until(has_one)
+    return found[0]
+
+
+def test_nothing_is_claimed_beside_what_is_still_being_handled(at_work: tuple[Claimer, ClaimExecutor]) -> None:
+    claimer, claims = at_work
+    first = claim_one(claimer, claims, [])
+    claimer.set_owned({})
+    claimer.set_owned({0: NOW})
+    for _ in range(3):
+        claimer.expect(0)
+        assert not claimer.plan(1, [first]).visits
+        assert not claimer.plan(1, [], lambda: [first]).visits
+    first.mark(ACKED)
+    second = claim_one(claimer, claims, [first])
+    assert (first.lost, second.text != first.text, second.epoch) == (False, True, NOW.epoch)
+    assert not claimer.regained
+    second.mark(ACKED)
+    claims.claim(0, [second])
+
+
+def test_a_lost_delivery_holds_up_nothing(at_work: tuple[Claimer, ClaimExecutor]) -> None:
+    """Another owner had the slot meanwhile, so that the outcome would be refused anyway."""
+    claimer, claims = at_work
+    first = claim_one(claimer, claims, [])
+    first.lost = True
+    claimer.set_owned({0: NOW})
+    claimer.expect(0)
+    assert [visit.owner for visit in claimer.plan(1, [first]).visits] == [NOW]
+    assert not claimer.regained
+
+
+def test_a_slot_that_goes_away_again_is_remembered(at_work: tuple[Claimer, ClaimExecutor]) -> None:
+    claimer, claims = at_work
+    first = claim_one(claimer, claims, [])
+    claimer.set_owned({0: NOW})
+    claimer.set_owned({})
+    assert not claimer.plan(1, [first]).visits
+    claimer.set_owned({0: NOW})
+    claimer.expect(0)
+    assert not claimer.plan(1, [first]).visits
+    first.mark(ACKED)
+    claims.claim(0, [first])
