@@ -19,6 +19,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from rmq import RangeMergeMessage, RmqClient
+from rmq.demo.spark.access import ZooKeeperAccess
 from rmq.demo.spark.audience import AudienceSettings, current_segments, run
 from rmq.demo.spark.audience_rules import DEFAULT_RULES, FIGURES, check_rules, read_rules
 from rmq.demo.spark.evaluating import Evaluator
@@ -138,8 +139,8 @@ def test_segments_are_those_of_plain_python_with_a_rival_on_the_topic(shop: Shop
 def test_spark_and_a_worker_own_slots(shop: Shop) -> None:
     expected, _ = in_plain_python()
     with ZooKeeperEnsemble(tick_ms=500) as servers:
-        owned = {"zookeeper": servers.hosts, "chroot": "/audience"}
-        report = run(shop.spark, shop.settings(lines=slice_path(), slots=4, batch=200, rival=60, **owned))
+        access = ZooKeeperAccess(servers.hosts, "/audience")
+        report = run(shop.spark, shop.settings(lines=slice_path(), slots=4, batch=200, rival=60, zookeeper=access))
     assert shop.segments() == expected
     assert (report.disorder, report.serial) == (Disorder(), True)
     assert report.rival == 60

@@ -24,9 +24,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rmq._admin.adopt import adopt
 from rmq._admin.inspection import Inspection
 from rmq._model.topics import Topic, TopicType
-from rmq._ownership import Coordinator
 from rmq._slots.registry import Registry
 from rmq.client import RmqClient
+from rmq.demo.spark.access import ZooKeeperAccess
 from rmq.demo.spark.audience_rules import DEFAULT_RULES, check_names, check_rules
 from rmq.demo.spark.customers import SOURCES, changes, latest
 from rmq.demo.spark.evaluating import Evaluator
@@ -40,9 +40,6 @@ from rmq.spark.jobs.redrive import connect
 from rmq.spark.options import parse_options
 from rmq.spark.sink.sender import Counts
 from rmq.spark.sink.writer import BatchWriter, write_counted
-
-NODES = "/rmq"
-"""Where RMQ's nodes lie in ZooKeeper by default."""
 
 _LOOK_EVERY_S = 0.2
 _ANSWER_S = 15.0
@@ -66,8 +63,7 @@ class AudienceSettings:
         until_empty: End when the topic is empty; else run on until told to stop.
         rival: How many customers a plain consumer takes from the topic beside Spark. It changes each while it has
             it, so that Spark has to evaluate that customer afterwards.
-        zookeeper: Servers of ZooKeeper: Spark and the rival are workers, and each slot belongs to one of them.
-        chroot: Path below which RMQ's nodes lie there.
+        zookeeper: How to reach ZooKeeper: Spark and the rival are workers, and each slot belongs to one of them.
     """
 
     lines: str
@@ -81,8 +77,7 @@ class AudienceSettings:
     sources: tuple[str, ...] = tuple(SOURCES)
     until_empty: bool = True
     rival: int = 0
-    zookeeper: str | None = None
-    chroot: str = NODES
+    zookeeper: ZooKeeperAccess | None = None
 
     def __post_init__(self) -> None:
         for name in self.sources:
@@ -95,11 +90,6 @@ class AudienceSettings:
             raise InvalidValueError(f"batch is {self.batch}; it must be up to {kinds.MOST_MESSAGES:,}")
         if self.rival < 0:
             raise InvalidValueError(f"rival is {self.rival}; it must be 0 or more")
-        if self.zookeeper is not None:
-            kinds.hosts(self.zookeeper, "zookeeper")
-            kinds.chroot(self.chroot, "chroot")
-        elif self.chroot != NODES:
-            raise InvalidValueError(f"chroot is {self.chroot!r} without zookeeper: give its servers, as zk1:2181")
         check_names(self.rules)
         self.to_topic()
 
@@ -189,9 +179,9 @@ def check(settings: AudienceSettings) -> None:
             "zk1:2181",
             topic=topic.name,
         )
-    if others:
+    if others and settings.zookeeper is not None:
         raise EnsembleMismatchError(
-            f"topic {topic.name} has slots of ensemble {others}, and the ensemble at {settings.zookeeper} "
+            f"topic {topic.name} has slots of ensemble {others}, and the ensemble at {settings.zookeeper.hosts} "
             f"is {ours}: name the one that its workers use",
             topic=topic.name,
         )
@@ -201,7 +191,7 @@ def _ensemble(settings: AudienceSettings) -> str:
     """Return the identity of the ZooKeeper ensemble; empty where none is named."""
     if settings.zookeeper is None:
         return ""
-    coordinator = Coordinator(settings.zookeeper, chroot=settings.chroot)
+    coordinator = settings.zookeeper.coordinator()
     coordinator.start(_ANSWER_S)
     try:
         return coordinator.verified({})
@@ -318,7 +308,7 @@ class _Job:
         settings = self._settings
         if settings.zookeeper is None or not settings.rival:
             return Rival(client, settings.to_topic(), settings.rival, settings.window_ms, others)
-        coordinator = Coordinator(settings.zookeeper, chroot=settings.chroot)
+        coordinator = settings.zookeeper.coordinator()
         return OwningRival(coordinator, client, settings.to_topic(), settings.rival, settings.window_ms, others)
 
     def _send(self, lines: DataFrame) -> dict[str, Counts]:
@@ -365,7 +355,7 @@ class _Job:
         settings = self._settings
         stream = self._spark.readStream.format("rmq").option("url", settings.url).option("topic", settings.topic)
         if settings.zookeeper is not None:
-            stream = stream.option("zookeeper", settings.zookeeper).option("zookeeperChroot", settings.chroot)
+            stream = stream.options(**settings.zookeeper.options())
         changed = stream.option("maxMessagesPerTrigger", settings.batch).load()
         writer = changed.writeStream.foreachBatch(evaluator)
         return writer.option("checkpointLocation", f"{settings.out}/checkpoint").trigger(**trigger).start()

@@ -7,6 +7,7 @@ import logging
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,10 @@ from rmq import PriorityMessage, RmqClient, TopicType
 from rmq._ownership import Coordinator, DigestAuth, Tls
 from rmq._ownership.logins import PASSWORD as PASSWORD_VARIABLE
 from rmq._processes.zookeeper import ZooKeeperServer
-from rmq.errors import CoordinationError, InvalidValueError
+from rmq.demo.spark.access import ZooKeeperAccess
+from rmq.demo.spark.audience import AudienceSettings, check
+from rmq.demo.spark.order_lines import slice_path
+from rmq.errors import CoordinationError, FencedError, InvalidValueError
 from tests.conftest import MakeTopic
 from tests.integration.spark.test_spark_driver import Query
 from tests.support.cli import Cli
@@ -167,3 +171,34 @@ def test_a_query_owns_slots_with_login_and_tls_and_no_password_is_told(
         query.close()
     assert "Sending request(xid=" in caplog.text
     assert "pass word" not in f"{caplog.text} {query._options!r}"
+
+
+def test_an_audience_is_selected_with_login_and_tls(
+    server: str,
+    certificates: Certificates,
+    redis_url: str,
+    make_topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """As far as it goes without Spark: to the workers that own the topic's slots."""
+    topic = make_topic(TopicType.RANGE_MERGE, slots=2)
+    settings = AudienceSettings(str(slice_path()), str(tmp_path), redis_url, topic=topic.name, slots=2)
+    monkeypatch.setenv(PASSWORD_VARIABLE, "pass word")
+    files = [str(file) for file in (certificates.ca, certificates.cert, certificates.key)]
+    owned = replace(settings, zookeeper=ZooKeeperAccess(server, "/audience", "shop", *files))
+    check(owned)
+    assert owned.zookeeper is not None
+    with RmqClient(redis_url, zookeeper=owned.zookeeper.coordinator()) as client:
+        client.listener(topic)(print)
+        client.start()
+        wait_until(lambda: all(slot.epoch for slot in client.inspect(topic).stats().slots))
+        check(owned)
+        with pytest.raises(FencedError, match="zookeeper is not set"):
+            check(settings)
+    rmq = Cli(redis_url)
+    there = ("--zookeeper", server, "--zookeeper-ca", files[0], "--zookeeper-user", "shop")
+    monkeypatch.delenv(PASSWORD_VARIABLE)
+    asked = ("spark", "audience", settings.lines, "--out", settings.out)
+    assert "zookeeper_user needs the password in the variable" in rmq(*asked, *there, code=2).err
+    assert "zookeeper_ca is" in rmq(*asked, *there[2:4], code=2).err

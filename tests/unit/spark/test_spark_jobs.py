@@ -15,6 +15,7 @@ import rmq.spark
 from rmq.cli.commands.spark.audience import show_audience
 from rmq.cli.console import GlobalOptions, Session
 from rmq.demo.spark import audience
+from rmq.demo.spark.access import access_of
 from rmq.demo.spark.audience import AudienceReport, AudienceSettings
 from rmq.demo.spark.serial import Disorder
 from rmq.errors import InvalidValueError, RmqError
@@ -44,14 +45,29 @@ def test_a_batch_of_customers_is_what_the_source_takes() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"zookeeper": "zk1"}, "zookeeper is 'zk1'; it must be servers as host:port"),
-        ({"zookeeper": "zk1:2181", "chroot": "rmq"}, "chroot is 'rmq'; it must be a path like /rmq"),
+        ({"hosts": "zk1"}, "zookeeper is 'zk1'; it must be servers as host:port"),
+        ({"hosts": "zk1:2181", "chroot": "rmq"}, "chroot is 'rmq'; it must be a path like /rmq"),
+        ({"hosts": "zk1:2181", "user": "spark"}, "zookeeper_user needs the password in the variable RMQ_ZOOKEEPER_"),
+        ({"hosts": "zk1:2181", "ca": "/nowhere"}, "zookeeper_ca is '/nowhere', and there is no such file"),
+        ({"hosts": "zk1:2181", "cert": "/nowhere"}, "zookeeper_cert and zookeeper_key go together"),
         ({"chroot": "/other"}, "chroot is '/other' without zookeeper: give its servers, as zk1:2181"),
+        ({"user": "spark"}, "zookeeper_user is 'spark' without zookeeper: give its servers, as zk1:2181"),
+        ({"key": "key.pem"}, "zookeeper_key is 'key.pem' without zookeeper: give its servers, as zk1:2181"),
     ],
 )
 def test_an_audience_with_a_wrong_zookeeper_is_refused_before_anything_is_sent(given: dict[str, str], why: str) -> None:
     with pytest.raises(InvalidValueError, match=f"^{why}"):
-        AudienceSettings("lines", "out", "redis://localhost", **given)  # pyright: ignore[reportArgumentType]
+        access_of(**given)
+    assert access_of() is None
+
+
+def test_an_audience_reaches_zookeeper_as_its_stream_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RMQ_ZOOKEEPER_PASSWORD", "secret")
+    access = access_of("zk1:2181", "/other", "spark", "system")
+    assert access is not None
+    options = {"zookeeper": "zk1:2181", "zookeeperChroot": "/other", "zookeeperUser": "spark", "zookeeperCa": "system"}
+    assert access.options() == options
+    assert parse_options({"url": "redis://localhost", "topic": "t"} | options).zookeeper_user == "spark"
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])

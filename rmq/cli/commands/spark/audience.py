@@ -44,6 +44,17 @@ def audience(
         str | None, typer.Option(metavar="HOST:PORT,...", help="Own slots, as the rival does then.")
     ] = None,
     chroot: Annotated[str, typer.Option(help="Path in ZooKeeper below which RMQ's nodes lie.")] = "/rmq",
+    zookeeper_user: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Login; the password is read from RMQ_ZOOKEEPER_PASSWORD."),
+    ] = None,
+    zookeeper_ca: Annotated[
+        str | None, typer.Option(metavar="FILE", help="TLS: certificates that sign the servers'; `system` for yours.")
+    ] = None,
+    zookeeper_cert: Annotated[str | None, typer.Option(metavar="FILE", help="TLS: our certificate.")] = None,
+    zookeeper_key: Annotated[
+        str | None, typer.Option(metavar="FILE", help="TLS: our key; its password from RMQ_ZOOKEEPER_KEY_PASSWORD.")
+    ] = None,
     master: Master = LOCAL,
 ) -> None:
     """Send changes of customers from order lines, and evaluate rules for the customers that changed."""
@@ -51,13 +62,15 @@ def audience(
         raise InvalidValueError(f"--no-send cannot be combined with --source {sources[0]}")
     window_ms = parse_duration_ms(window, "--window")
     with needs_spark():
+        from rmq.demo.spark.access import access_of
         from rmq.demo.spark.audience import SOURCES, AudienceSettings, check, run
         from rmq.demo.spark.audience_rules import DEFAULT_RULES, read_rules
     chosen = DEFAULT_RULES if rules is None else read_rules(rules)
     sent = () if no_send else tuple(sources or SOURCES)
+    access = access_of(zookeeper, chroot, zookeeper_user, zookeeper_ca, zookeeper_cert, zookeeper_key)
     settings = AudienceSettings(
         lines, out, "", rules=chosen, topic=topic, slots=slots, window_ms=window_ms, batch=batch,
-        sources=sent, until_empty=not run_on, rival=rival, zookeeper=zookeeper, chroot=chroot,
+        sources=sent, until_empty=not run_on, rival=rival, zookeeper=access,
     )  # fmt: skip
     with (
         spark_running(session, "audience", master, lambda url: check(replace(settings, url=url))) as running,
