@@ -197,13 +197,14 @@ def held_up(history: History) -> Iterator[Violation]:
         waited_s = run.start_s - clock_s(run.claimed_ms)
         if waited_s > history.patience_s and not _met(history, run, run.start_s):
             yield Violation("held up", f"{_run(run)} was begun {waited_s:.3f} s after its claim")
+    before_s = HANDED_OVER_S if any(run.epoch for run in history.runs) else 0.0
     for (topic, content), holds in history.holds.items():
         lease_s = history.topics[topic].lease_s
         runs = [run for run in history.runs if (run.topic, run.content) == (topic, content)]
         for hold in holds:
             idle_s = _idle_s(runs, hold)
             if idle_s > (min(RENEWED * lease_s, history.patience_s) if hold.ended else history.patience_s):
-                if not history.met_meanwhile(hold):
+                if not history.met_meanwhile(hold, before_s):
                     at_s = clock_s(hold.from_ms) - START_S
                     yield Violation("held up", f"{topic}/{content}, claimed {at_s:.3f}, stood still for {idle_s:.3f} s")
 

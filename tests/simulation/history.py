@@ -161,12 +161,15 @@ class History:
         self.holds[topic, content] = holds
         self.held_in.setdefault((topic, slot), []).extend(holds)
 
-    def met_meanwhile(self, hold: Hold) -> bool:
-        """Return whether some process met with a trouble, or slots may have passed to others, during a claim."""
+    def met_meanwhile(self, hold: Hold, before_s: float) -> bool:
+        """Return whether some process met with a trouble during a claim, or slots passed to others.
+
+        `before_s`: how long before the claim may have begun what ended in that.
+        """
         from_s, to_s = clock_s(hold.from_ms), clock_s(hold.lease_ms)
         return any(
             each.kind != "lose_hints" and each.from_s < to_s and each.to_s > from_s for each in self.troubles
-        ) or any(from_s <= at_s <= to_s for at_s, _ in self.moves)
+        ) or any(from_s - before_s <= at_s <= to_s for at_s, _ in self.moves)
 
     def of_content(self) -> dict[tuple[str, str], tuple[list[Sent], list[Run]]]:
         """Return the sends and runs of each topic, in a stream of each group, and content."""

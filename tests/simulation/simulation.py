@@ -21,7 +21,7 @@ from tests.simulation.plan import MOST_BITS, NUMBERED, Plan, SendPlan, WorkerPla
 from tests.simulation.server import Server
 from tests.simulation.streams import begin_groups, dead_entries, entries_left, sorted_set_topics, streams
 from tests.simulation.virtual import inhabit
-from tests.simulation.workers import Worker
+from tests.simulation.workers import LONGEST, Worker
 from tests.simulation.world import START_S, HungError, Process, World
 from tests.simulation.zookeeper import SESSION_S, Ensemble, new_coordinator
 from tests.support.slots import check_topic
@@ -196,7 +196,9 @@ class Simulation:
         look_s = LONG_LOOK_AT_END_S if plan.long else LOOK_AT_END_S
         drain_s = DRAIN_S + max(self.history.longest_wait_s(each.name) for each in plan.topics)
         if plan.long:
-            drain_s += max(each.longest_retries_s for each in plan.topics)
+            drain_s += max(
+                each.longest_retries_s + (each.max_retries + 1) * LONGEST * each.lease_s for each in plan.topics
+            )
         end_s = world.elapsed_s + drain_s
         while self._sending or not self._drained():
             if world.elapsed_s >= end_s:

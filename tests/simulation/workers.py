@@ -31,6 +31,9 @@ LONG, LONG_IF_HARD = 0.006, 0.5
 in a stream of few entries: all others need not wait for long."""
 
 
+LONGEST = 1.5
+"""The handling of a content that takes long takes so many leases at most."""
+
 SLOW_HANDLINGS, SLOW_S, OWNED_SLOW_S, FAILS_IF_SLOW = 1 / 80, (10.0, 100.0), (10.0, 20.0), 0.02
 """Of a plan with slow handlers: so many handlings are slow, so long they take, and so many fail. The third one is for
 workers that own slots: there only one thread works on all that a slot has."""
@@ -257,7 +260,7 @@ class Worker:
         hard = run.content.startswith("c0") or (run.entry and int(run.content[1:]) % (8 if plan.harsh else 25) == 0)
         long = LONG_IF_HARD if (plan.harsh or plan.sparse) and hard else LONG
         if draw < long:
-            takes_s = chance.uniform(0.3, 1.5) * delivery.topic.lease_s
+            takes_s = chance.uniform(0.3, LONGEST) * delivery.topic.lease_s
         else:
             takes_s = chance.uniform(0, 1.0) if draw < long + 0.03 else draw * 0.02
         if run.attempt > MOST_PUT_BACK and self._simulation.history.topics[run.topic].kind == "delayed":
