@@ -32,6 +32,9 @@ LIMIT_S = 600
 CASES = ((1, 1), (1, 2), (2, 2))
 """Tasks, and cores for them, for Redis and for Spark together."""
 
+APART = "; Redis apart"
+"""Marks loads during which Redis has a core of its own, and Spark the others."""
+
 Samples = dict[str, list[dict[str, float]]]
 Note = Callable[[str, dict[str, float]], None]
 
@@ -55,6 +58,9 @@ def measure(options: argparse.Namespace) -> Document:
                 say(f"spark_limits: repeat {repeat + 1} of {options.repeats}")
                 servers.flush()
                 _loads(session, servers, beside, number, hold_s)
+                servers.flush()
+                with _apart(session, (servers, idle), (probe, other)):
+                    _loads(session, servers, _Beside(servers, probe, other, note, APART), number, hold_s)
                 servers.flush()
                 note("idle query", {"commands_per_s": _idle(session, servers, idle_s)})
         with cluster(2) as nodes:
@@ -96,8 +102,8 @@ def _with_tasks(session: SparkSession, servers: Servers, number: int, tasks: int
 class _Beside:
     """Measures the PINGs beside a load, and those to a Redis that does nothing meanwhile."""
 
-    def __init__(self, servers: Servers, probe: Probe, idle: Probe, note: Note) -> None:
-        self._servers, self._probe, self._idle, self._note = servers, probe, idle, note
+    def __init__(self, servers: Servers, probe: Probe, idle: Probe, note: Note, mark: str = "") -> None:
+        self._servers, self._probe, self._idle, self._note, self._mark = servers, probe, idle, note, mark
 
     def during(self, case: str, number: int, work: Callable[[], object]) -> None:
         """Do some work, and note how long PINGs took meanwhile."""
@@ -110,7 +116,9 @@ class _Beside:
             found, other = self._probe.take(), self._idle.take()
         row = {f"{name}_ms": value for name, value in found.items()}
         row |= {f"idle_{name}_ms": value for name, value in other.items()}
-        self._note(case, row | {"longest_ms": longest.longest_us / 1_000, "rate_per_s": number / elapsed_s})
+        self._note(
+            case + self._mark, row | {"longest_ms": longest.longest_us / 1_000, "rate_per_s": number / elapsed_s}
+        )
 
 
 def _case(what: str, tasks: int, cores: int) -> str:
@@ -202,8 +210,30 @@ def _rate(number: int, work: Callable[[], object]) -> dict[str, float]:
 def _processes(session: SparkSession, servers: Servers) -> list[int]:
     """Return the processes of Redis and of Spark."""
     jvm = jvm_of(session)
-    redis_servers = [int(client.info("server")["process_id"]) for client in servers.connect_all()]
-    return [os.getpid(), *redis_servers, jvm.pid, *(child.pid for child in jvm.children(recursive=True))]
+    return [
+        os.getpid(),
+        *map(_pid_of, servers.connect_all()),
+        jvm.pid,
+        *(child.pid for child in jvm.children(recursive=True)),
+    ]
+
+
+@contextmanager
+def _apart(session: SparkSession, servers: Iterable[Servers], probes: Iterable[Probe]) -> Iterator[None]:
+    """Give Redis and who PINGs it a core, and Spark the others: as where they are on different machines."""
+    everywhere = os.sched_getaffinity(0)
+    apart = [_pid_of(client) for each in servers for client in each.connect_all()] + [each.pid for each in probes]
+    jvm = jvm_of(session)
+    spark = [os.getpid(), jvm.pid, *(child.pid for child in jvm.children(recursive=True))]
+    with ExitStack() as undo:
+        undo.callback(_pin, [*apart, *spark], everywhere)
+        _pin(apart, {max(everywhere)})
+        _pin(spark, (everywhere - {max(everywhere)}) or everywhere)
+        yield
+
+
+def _pid_of(client: Any) -> int:
+    return int(client.info("server")["process_id"])
 
 
 @contextmanager
@@ -262,7 +292,8 @@ def tables(document: Document) -> str:
         f"{document['spark']} on `local[2]`, Redis {document['redis']}. Another client sends a PING every 2 ms to the "
         "Redis that has the load, and one more to a Redis that does nothing: that shows what the machine takes. The "
         f"source has its default options; the open messages, all in one batch, have leases of {settings['lease_s']} s "
-        f"and are held for {settings['hold_s']:g} s. `longest call`: of any command, by the slow log.\n\n"
+        f"and are held for {settings['hold_s']:g} s. `longest call`: of any command, by the slow log. `Redis apart`: "
+        "both Redis, and who sends the PINGs, have a core, and Spark has the others.\n\n"
         + rendering.table([*columns, "1/s"], pings)
         + f"\n\nA query that finds nothing on a topic with {settings['idle_slots']} slots calls "
         f"{rendering.number(rows['idle query']['commands_per_s'], 1)} commands a second, those in scripts included."
@@ -274,7 +305,7 @@ def tables(document: Document) -> str:
 def plot(document: Document, path: Path) -> None:
     """Draw the PINGs."""
     figure, (axis,) = rendering.figure(1, "PINGs beside Spark")
-    rows = [row for row in document["rows"] if "p999_ms" in row]
+    rows = [row for row in document["rows"] if "p999_ms" in row and APART not in row["case"]]
     series = {
         "p99.9": [row["p999_ms"] for row in rows],
         "longest": [row["max_ms"] for row in rows],

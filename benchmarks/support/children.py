@@ -26,6 +26,11 @@ class Child:
         self._process.start()
         theirs.close()
 
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid or 0
+
     def wait_ready(self) -> None:
         """Wait until it has called `line.ready()`."""
         self._receive(_START_LIMIT_S)

@@ -27,6 +27,11 @@ class Probe:
         self._child.go("start")
         return self
 
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._child.pid
+
     def take(self) -> dict[str, float]:
         """Return the round trips' percentiles since the last call, ms."""
         self._child.go("take")
