@@ -209,13 +209,12 @@ def _rate(number: int, work: Callable[[], object]) -> dict[str, float]:
 
 def _processes(session: SparkSession, servers: Servers) -> list[int]:
     """Return the processes of Redis and of Spark."""
+    return [*map(_pid_of, servers.connect_all()), *_spark_processes(session)]
+
+
+def _spark_processes(session: SparkSession) -> list[int]:
     jvm = jvm_of(session)
-    return [
-        os.getpid(),
-        *map(_pid_of, servers.connect_all()),
-        jvm.pid,
-        *(child.pid for child in jvm.children(recursive=True)),
-    ]
+    return [os.getpid(), jvm.pid, *(child.pid for child in jvm.children(recursive=True))]
 
 
 @contextmanager
@@ -223,8 +222,7 @@ def _apart(session: SparkSession, servers: Iterable[Servers], probes: Iterable[P
     """Give Redis and who PINGs it a core, and Spark the others: as where they are on different machines."""
     everywhere = os.sched_getaffinity(0)
     apart = [_pid_of(client) for each in servers for client in each.connect_all()] + [each.pid for each in probes]
-    jvm = jvm_of(session)
-    spark = [os.getpid(), jvm.pid, *(child.pid for child in jvm.children(recursive=True))]
+    spark = _spark_processes(session)
     with ExitStack() as undo:
         undo.callback(_pin, [*apart, *spark], everywhere)
         _pin(apart, {max(everywhere)})

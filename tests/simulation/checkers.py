@@ -242,7 +242,7 @@ def _busy_s(history: History, run: Run, from_s: float, to_s: float) -> float:
     """Return for how long within a time a message could not be claimed: its process was busy, or there was a claim.
 
     Messages of its topic, in any group, keep its process busy. A claim of its content holds it up for as long as the
-    lease lasts, and with ZooKeeper so does a claim of an owner before of anything in its slot.
+    lease lasts, and with ZooKeeper so does a claim of anything in its slot.
     """
     name = run.topic.partition("@")[0]
     busy = [

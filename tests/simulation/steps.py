@@ -66,7 +66,7 @@ class SlotState:
 
 @dataclass(slots=True)
 class Hold:
-    """A time in which a content stood in prepare. Both times are Redis'.
+    """A time in which a content stood in prepare. All times are Redis', in ms.
 
     Attributes:
         from_ms: When it was claimed.
@@ -140,13 +140,15 @@ class Steps:
         for content in claims.keys() - after.keys():
             self.holds[store, content][-1].to_ms = step.now_ms
         for content, score in after.items():
-            if claims.get(content) != score:
-                holds, until_ms = self.holds.setdefault((store, content), []), self._until_ms(store, score)
-                if content not in claims or step.name in CLAIMS:  # one that is over may be claimed again at once
-                    for over in holds[-1:] if content in claims else ():
-                        over.to_ms = step.now_ms
-                    holds.append(Hold(step.now_ms if before else _claimed_ms(score), until_ms))
-                holds[-1].lease_ms = until_ms
+            if claims.get(content) == score:
+                continue
+            holds, until_ms = self.holds.setdefault((store, content), []), self._until_ms(store, score)
+            if content in claims:
+                if step.name not in CLAIMS:  # a renewal
+                    holds[-1].lease_ms = until_ms
+                    continue
+                holds[-1].to_ms = step.now_ms  # its lease was over
+            holds.append(Hold(step.now_ms if before else _claimed_ms(score), until_ms))
 
     def _strangers(self, step: Step, store: bytes, before: SlotState, after: SlotState) -> list[str]:
         """Find claims that were ended, renewed or replaced by a call that does not name them."""

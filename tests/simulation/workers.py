@@ -30,7 +30,6 @@ LONG, LONG_IF_HARD = 0.006, 0.5
 """So many handlings take about as long as a lease; the second number is that of one content of a harsh or sparse plan,
 in a stream of few entries: all others need not wait for long."""
 
-
 LONGEST = 1.5
 """The handling of a content that takes long takes so many leases at most."""
 
