@@ -35,6 +35,21 @@ Start = Annotated[
     str | None,
     typer.Option("--start", metavar="new|all|ID", help="stream: where a new group begins.  \\[default: new]"),
 ]
+ZooKeeperUser = Annotated[
+    str | None,
+    typer.Option("--zookeeper-user", metavar="NAME", help="Login; the password is read from RMQ_ZOOKEEPER_PASSWORD."),
+]
+ZooKeeperCa = Annotated[
+    str | None,
+    typer.Option(
+        "--zookeeper-ca", metavar="FILE", help="TLS: certificates that sign the servers'; `system` for yours."
+    ),
+]
+ZooKeeperCert = Annotated[str | None, typer.Option("--zookeeper-cert", metavar="FILE", help="TLS: our certificate.")]
+ZooKeeperKey = Annotated[
+    str | None,
+    typer.Option("--zookeeper-key", metavar="FILE", help="TLS: our key; its password from RMQ_ZOOKEEPER_KEY_PASSWORD."),
+]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Most messages.")]
 NewPriority = Annotated[
     int | None, typer.Option("--priority", help="PRIORITY topics: their new priority; the lowest by default.")

@@ -10,7 +10,7 @@ import typer
 from rmq._ownership import Coordinator
 from rmq._ownership.logins import encryption, login
 from rmq.cli.console import DEADLINE_S, Session, new_table
-from rmq.cli.options import TopicName
+from rmq.cli.options import TopicName, ZooKeeperCa, ZooKeeperCert, ZooKeeperKey, ZooKeeperUser
 from rmq.client import RmqClient
 from rmq.errors import InvalidValueError
 
@@ -22,17 +22,10 @@ def adopt(
         str | None, typer.Option(metavar="HOST:PORT,...", help="The ensemble that gets the slots.")
     ] = None,
     chroot: Annotated[str, typer.Option(metavar="PATH", help="Path of RMQ's nodes in the ensemble.")] = "/rmq",
-    zookeeper_user: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Login; the password is read from RMQ_ZOOKEEPER_PASSWORD."),
-    ] = None,
-    zookeeper_ca: Annotated[
-        str | None, typer.Option(metavar="FILE", help="TLS: certificates that sign the servers'; `system` for yours.")
-    ] = None,
-    zookeeper_cert: Annotated[str | None, typer.Option(metavar="FILE", help="TLS: our certificate.")] = None,
-    zookeeper_key: Annotated[
-        str | None, typer.Option(metavar="FILE", help="TLS: our key; its password from RMQ_ZOOKEEPER_KEY_PASSWORD.")
-    ] = None,
+    zookeeper_user: ZooKeeperUser = None,
+    zookeeper_ca: ZooKeeperCa = None,
+    zookeeper_cert: ZooKeeperCert = None,
+    zookeeper_key: ZooKeeperKey = None,
     no_zookeeper: Annotated[bool, typer.Option(help="Consumers without ZooKeeper get the slots.")] = False,
     from_ensemble: Annotated[
         str | None,

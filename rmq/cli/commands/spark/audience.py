@@ -14,6 +14,7 @@ from rmq._model.times import parse_duration_ms
 from rmq._processes.signals import until_signal
 from rmq.cli.commands.spark.session import LOCAL, Master, needs_spark, spark_running
 from rmq.cli.console import FAILED, Session, cut, new_table
+from rmq.cli.options import ZooKeeperCa, ZooKeeperCert, ZooKeeperKey, ZooKeeperUser
 from rmq.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -44,17 +45,10 @@ def audience(
         str | None, typer.Option(metavar="HOST:PORT,...", help="Own slots, as the rival does then.")
     ] = None,
     chroot: Annotated[str, typer.Option(help="Path in ZooKeeper below which RMQ's nodes lie.")] = "/rmq",
-    zookeeper_user: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Login; the password is read from RMQ_ZOOKEEPER_PASSWORD."),
-    ] = None,
-    zookeeper_ca: Annotated[
-        str | None, typer.Option(metavar="FILE", help="TLS: certificates that sign the servers'; `system` for yours.")
-    ] = None,
-    zookeeper_cert: Annotated[str | None, typer.Option(metavar="FILE", help="TLS: our certificate.")] = None,
-    zookeeper_key: Annotated[
-        str | None, typer.Option(metavar="FILE", help="TLS: our key; its password from RMQ_ZOOKEEPER_KEY_PASSWORD.")
-    ] = None,
+    zookeeper_user: ZooKeeperUser = None,
+    zookeeper_ca: ZooKeeperCa = None,
+    zookeeper_cert: ZooKeeperCert = None,
+    zookeeper_key: ZooKeeperKey = None,
     master: Master = LOCAL,
 ) -> None:
     """Send changes of customers from order lines, and evaluate rules for the customers that changed."""
