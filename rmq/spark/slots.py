@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
+from math import ceil
+from threading import Event
 from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeVar
 
 from rmq._model.owner import NO_OWNER, Owner
+from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType
 from rmq._scripts import claiming
 from rmq._slots.registry import Registry
@@ -24,8 +27,8 @@ WINDOW = 64
 """Most calls under way at once: they bound the memory, and keep the servers busy."""
 
 PIECE = 4
-"""Most acks or renewals under way at once. Each takes about a millisecond of Redis, which works off what one client has
-sent without a break: in between others have their turn."""
+"""Most acks or renewals under way at once. Each takes a millisecond or more of Redis, which works off what one client
+has sent without a break: in between others have their turn."""
 
 
 def queue_topic(connections: Connections, name: str, no_stream: str) -> Topic:
@@ -77,17 +80,48 @@ class SettledBatch(NamedTuple):
         )
 
 
+class Pace:
+    """Spreads the renewals of a batch over some time: one after the other, with breaths between, while that is in time.
+
+    Args:
+        renewals: How many there are.
+        time_s: Time for them, in seconds. Half of it is for breaths: a server that is slow may take the rest.
+        stopping: Ends the breaths, and what is left of the batch.
+
+    Attributes:
+        piece: How many renewals are under way at once, 1 to `PIECE`: more where an answer takes long.
+    """
+
+    def __init__(self, renewals: int, time_s: float, stopping: Event) -> None:
+        self._renewals, self._half_s, self._stopping = renewals, time_s / 2, stopping
+        self.piece = 1
+        self._pieces, self._busy_s, self._since_s = 0, 0.0, monotonic_s()
+
+    def breathe(self) -> bool:
+        """Wait behind a piece; return whether the rest is not needed."""
+        self._pieces += 1
+        self._busy_s += monotonic_s() - self._since_s
+        mean_s = self._busy_s / self._pieces
+        self.piece = min(PIECE, max(self.piece, ceil(self._renewals * mean_s / self._half_s)))
+        stopped = self._stopping.wait(self._half_s / (self._renewals / self.piece + 1))
+        self._since_s = monotonic_s()
+        return stopped
+
+
 class QuerySlots:
     """Acks and renews the batches of queries on one topic.
 
     Args:
         connections: Where the slots are.
         topic: The registered definition.
-        pause: Called between two pieces of a batch; whoever returns true ends it there.
+
+    Attributes:
+        pace: Spreads the acks or renewals of the next batch; without it a piece follows the other.
     """
 
-    def __init__(self, connections: Connections, topic: Topic, pause: Callable[[], bool] | None = None) -> None:
-        self._connections, self._topic, self._pause = connections, topic, pause
+    def __init__(self, connections: Connections, topic: Topic) -> None:
+        self._connections, self._topic = connections, topic
+        self.pace: Pace | None = None
 
     def settle(
         self,
@@ -153,8 +187,8 @@ class QuerySlots:
         for calls in (parts, later):
             again = calls is later
             # of a server that is down, all calls at once: each piece would wait for it
-            rest, size = iter(calls), WINDOW if again else window
-            while piece := list(islice(rest, size)):
+            rest, pace = iter(calls), self.pace
+            while piece := list(islice(rest, WINDOW if again else pace.piece if pace else window)):
                 if not again:
                     piece, put_off = self._answered(piece)
                     later += put_off
@@ -170,7 +204,7 @@ class QuerySlots:
                         errors.append(result)
                     else:
                         yield call, result
-                if self._pause is not None and self._pause():
+                if pace is not None and pace.breathe():
                     return
         if errors:
             raise errors[0]

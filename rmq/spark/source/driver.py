@@ -25,7 +25,7 @@ from rmq.errors import (
 )
 from rmq.spark.calls import Driver, enter
 from rmq.spark.options import TRIGGER_DELAY_MS, Options
-from rmq.spark.slots import PIECE, QuerySlots, SettledBatch, queue_topic
+from rmq.spark.slots import Pace, QuerySlots, SettledBatch, queue_topic
 from rmq.spark.source.batches import Batch, share
 from rmq.spark.source.commits import CommitReceiver
 from rmq.spark.source.figures import QueryFigures, Reporter
@@ -74,8 +74,7 @@ class QueryDriver:
         self._slots = QuerySlots(self._connections, self.topic)
         timeout_s = min(5.0, max(1.0, self.topic.lease_s / 6))
         self._renewing = Connections(parse_url(options.url), timeout_s=timeout_s, deadline_s=RENEW_DEADLINE_S)
-        self._renewals = QuerySlots(self._renewing, self.topic, self._between_renewals)
-        self._breath_s = 0.0
+        self._renewals = QuerySlots(self._renewing, self.topic)
         self._waiting = Waiting(self._connections, self.topic)
         self._inspection = Inspection(self._connections, self.topic)
         delay_ms = TRIGGER_DELAY_MS if options.max_delay_ms is None else options.max_delay_ms
@@ -368,19 +367,13 @@ class QueryDriver:
                 log.exception("leases of topic %s were not renewed", self.topic.name)
             wait_s = max(0.0, wait_s)
 
-    def _between_renewals(self) -> bool:
-        """Take a breath, so that the renewals of a batch are spread; return whether the rest is not needed."""
-        return self._stopping.wait(self._breath_s)
-
     def _renew(self) -> bool:
         """Renew the leases of the open batch; return whether all could be asked for."""
         with self._lock:
             batch, driver = self._open, self._driver
         if batch is None or driver is None:
             return True
-        chunks = list(batch.chunks())
-        # half of the time between two rounds: a server that is slow may take the rest
-        self._breath_s = self.topic.lease_s / 6 / (len(chunks) / PIECE + 1)
+        self._renewals.pace = Pace(sum(1 for _ in batch.chunks()), self.topic.lease_s / 3, self._stopping)
         began_s = monotonic_s()
         try:
             lost = self._settle(self._renewals, driver, batch, "renew").lost
