@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import redis
 
 from rmq import PriorityMessage, RmqClient, StreamMessage, TopicType
 from rmq._claiming.claim_executor import ClaimExecutor
 from rmq._claiming.claimer import Claimer
 from rmq._model.deliveries import ACKED, Delivery
 from rmq._model.owner import Owner
+from rmq._scripts.keys import rate_key
 from rmq._slots.stream_slots import join_group
 from rmq._transport.connections import Connections
 from tests.conftest import MakeTopic
@@ -131,3 +133,21 @@ def test_a_slot_that_goes_away_again_is_remembered(at_work: tuple[Claimer, Claim
     assert not claimer.plan(1, [first]).visits
     first.mark(ACKED)
     claims.claim(0, [first])
+
+
+def test_a_claim_sent_ahead_that_is_put_off_gives_its_tokens_back(
+    client: RmqClient, make_topic: MakeTopic, connections: Connections, redis_client: redis.Redis
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=1, max_rate=0.001, max_burst=10)
+    client.producer(topic).send_many(PriorityMessage(each, 1_000) for each in ("a", "b"))
+    claimer = Claimer(connections, topic, ())
+    claimer.set_owned({0: BEFORE})
+    claims = ClaimExecutor(claimer, HolderStub())
+    first = claim_one(claimer, claims, [])
+    claimer.set_owned({})
+    claimer.set_owned({0: NOW})
+    claimer.expect(0)
+    plan = claimer.plan(4, [first])
+    assert (plan.visits, plan.tokens) == ([], 4)
+    assert claims.begin(plan).deliveries == []
+    assert float(redis_client.hget(rate_key(topic.name), "tokens") or 0) == pytest.approx(9, abs=0.1)  # 0.001/s more
