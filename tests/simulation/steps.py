@@ -154,7 +154,7 @@ class Steps:
         """Find claims that were ended, renewed or replaced by a call that does not name them."""
         named = set(step.arguments)
         return [
-            f"stranger: {_slot(store)}: {step.name} changed the claim {score.decode()} of {content.decode()} to"
+            f"stranger: {_slot(store)}: {step.name} changed the claim {score.decode()} of {_text(content)} to"
             f" {after.claims.get(content, b'none').decode()} and did not name it"
             for content, score in before.claims.items()
             if after.claims.get(content) != score and score not in named and not self._is_over(step, store, score)
@@ -189,4 +189,9 @@ def _slot(store: bytes) -> str:
 
 
 def _names(contents: Sequence[bytes] | set[bytes]) -> str:
-    return ", ".join(sorted(content.decode() for content in contents))
+    return ", ".join(sorted(map(_text, contents)))
+
+
+def _text(content: bytes) -> str:
+    """Return a content in words; those of a delayed queue begin with bytes that are no text."""
+    return content.decode(errors="backslashreplace")

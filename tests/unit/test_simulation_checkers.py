@@ -438,6 +438,18 @@ def test_a_claim_belongs_to_who_made_it(second: Step, at_last: SlotState, found:
     assert followed(CLAIM, claimed(c=SCORE), second, at_last) == found
 
 
+def test_a_content_that_is_no_text_is_named_all_the_same() -> None:
+    content, other = b"\xac", b"\xff"
+    steps = Steps({b"topic": LEASE_S * 1000})
+    assert not steps.follow(step("stats"), STORE, SlotState())
+    assert not steps.follow(step("claim", 4, "e", 5000, at_s=1.0), STORE, SlotState(4, {content: SCORE}))
+    both = SlotState(5, {content: SCORE, other: NEXT})
+    (found,) = steps.follow(step("claim", 5, "e", 5000), STORE, both)
+    assert r"claims \xff while an older one has \xac" in found
+    (found,) = steps.follow(step("send_priority", "c"), STORE, SlotState(5, {other: NEXT}))
+    assert r"of \xac to none" in found
+
+
 @pytest.mark.parametrize(
     ("second", "at_last", "found"),
     [
