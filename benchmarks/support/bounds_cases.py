@@ -13,6 +13,7 @@ from rmq._admin import search
 from rmq._admin.history import KEEP_S, MINUTES
 from rmq._admin.notices import AT_ONCE
 from rmq._claiming.claim_round import CLAIM_WEIGHT, MOST_WEIGHT
+from rmq._model.columns import Columns
 from rmq._model.definitions import MAX_DEFINITION_BYTES
 from rmq._model.merging import Merge
 from rmq._model.messages import Encoded, RangeMergeMessage, encode
@@ -24,6 +25,7 @@ from rmq._model.windows import Fixed, Sliding
 from rmq._scripts import claiming, limits, sending, steering, streams, telling, viewing, workers
 from rmq._scripts import dead as dead_
 from rmq._scripts.claiming import MAX_BATCH, Nack, Outcomes
+from rmq._scripts.joined_sends import JoinedSends
 from rmq._scripts.keys import (
     HISTORY_TURN_KEY,
     TOPICS_KEY,
@@ -36,6 +38,8 @@ from rmq._scripts.keys import (
     slot_keys,
 )
 from rmq._scripts.streams import Member
+from rmq._sending.batch import Batch
+from rmq._sending.pipeline import JOINED_MESSAGES, JOINED_SLOTS
 from rmq._slots.registry import READ_AT_ONCE
 from rmq._slots.slots import NACK_BATCH, PIGGYBACKED_NACKS, WHOLE_BATCH
 from rmq._slots.stream_slots import RESUME_BATCH
@@ -265,6 +269,13 @@ def _send(place: Place) -> Call[Any]:
 
 
 case("send_priority", "1,000")(_send)
+
+
+@case("send_many", "as many slots and messages as a call has", sizes=False, slots=1_024, ties="oldest")
+def _send_many(place: Place) -> Call[Any]:
+    slots = range(JOINED_SLOTS)
+    batches = [Batch(slot, Columns.of(place.messages(JOINED_MESSAGES))) for slot in slots]
+    return JoinedSends(place.topic, sending.send_calls(place.topic))(batches, True)
 
 
 @case("send_aged", "1,000 that merge, with another priority", ties="oldest")

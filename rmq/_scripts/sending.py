@@ -84,7 +84,7 @@ class _Sends:
         elif topic.max_priority is not None:
             self._settings |= {**ages_of(topic), "mark": NO_MARK}
         self._single = self._settings if self._limited else {**self._settings, "values": 1}
-        self._ages = _MadeAges(topic) if not self._limited and topic.max_priority is not None else None
+        self._ages = MadeAges(topic) if not self._limited and topic.max_priority is not None else None
         self._script = _LIMITED if self._limited else _DELAYED if delayed else _script_of(topic)
 
     def __call__(
@@ -131,7 +131,7 @@ NO_MARK = -1
 """Stands for the age mark of messages whose priorities are no scores yet."""
 
 
-class _MadeAges:
+class MadeAges:
     """Makes scores of priorities with the age that their call will probably find, so that the script need not.
 
     The script's clock decides: it makes them again where the age is another one by then. How far that clock is ahead

@@ -15,9 +15,16 @@ from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq._transport.dispatch import Dispatch, wait_for_any
 from rmq._transport.urls import Address
+from rmq.errors import RmqError, ScriptFailedError
 
 BATCH_BYTES = 1_048_576
 """A batch is sent before its contents and bodies grow beyond this."""
+
+JOINED_MESSAGES, JOINED_SLOTS = 16, 32
+"""Batches of at most so many messages share a call, so many at most: the server works off one call without a break."""
+
+JOINED_BYTES = 65_536
+"""A call that batches share is sent before their contents and bodies grow beyond this."""
 
 QUEUED, QUEUED_BYTES = 50_000, 67_108_864
 """Most messages, and bytes, in full batches for servers that do not take them, while others take theirs."""
@@ -67,14 +74,14 @@ class Lane(Generic[B]):
     Attributes:
         waiting: The batches of each slot, in the order of their slots' turns.
         number: Number of these batches.
-        round: The batches that are under way.
+        round: The batches that are under way, by the calls that they share.
         held: The batches of a round that is put together, or that was not sent since the round before it failed.
         failed: Whether a batch was not stored: none is sent behind it.
     """
 
     waiting: deque[deque[B]] = field(default_factory=deque["deque[B]"])
     number: int = 0
-    round: list[B] = field(default_factory=list["B"])
+    round: list[list[B]] = field(default_factory=list["list[B]"])
     held: list[B] = field(default_factory=list["B"])
     dispatch: Dispatch | None = None
     failed: bool = False
@@ -129,6 +136,8 @@ class Pipeline(Generic[B]):
         call: Returns the call that sends a batch.
         settle: Gets a batch with its call's result or error; returns whether more may be sent to its server.
         wait: Waits until this number of messages may be sent; all servers then share one lane.
+        join: Returns a call that sends small batches to several slots of a server, and brings the result, or error, of
+            each; `None` where each needs a call of its own.
     """
 
     def __init__(
@@ -139,9 +148,10 @@ class Pipeline(Generic[B]):
         call: Callable[[B], Call[Any]],
         settle: Callable[[B, Any], bool],
         wait: Callable[[int], None] | None = None,
+        join: Callable[[Sequence[B]], Call[list[Any]]] | None = None,
     ) -> None:
         self._connections, self._topic, self._size = connections, topic, size
-        self._call, self._settle, self._wait = call, settle, wait
+        self._call, self._settle, self._wait, self._join = call, settle, wait, join
         self._lanes: dict[Address | None, Lane[B]] = {}
         self._lane_of: dict[int, Lane[B]] = {}  # fixed: none of a slot's batches may overtake another
         self._queued = self._queued_bytes = 0
@@ -211,19 +221,49 @@ class Pipeline(Generic[B]):
         self._queued -= messages
         self._queued_bytes -= sum(batch.size_bytes for batch in round_)
         lane.held = round_
-        calls = [self._call(batch) for batch in round_]
+        join = self._join
+        groups = [[batch] for batch in round_] if join is None else grouped(round_)
+        calls = [self._call(group[0]) if join is None or len(group) == 1 else join(group) for group in groups]
         self._collect(lane)  # only now: Redis worked while these batches were put together, and the order is kept
         if lane.failed:
             return
         if self._wait is not None:
             self._wait(messages)
-        lane.round, lane.dispatch = round_, self._connections.dispatch(calls)
+        lane.round, lane.dispatch = groups, self._connections.dispatch(calls)
         lane.held = []
 
     def _collect(self, lane: Lane[B]) -> None:
         if lane.dispatch is None:
             return
         (round_, results), lane.dispatch = (lane.round, lane.dispatch.results), None
-        for batch, result in zip(round_, results(), strict=True):
-            if not self._settle(batch, result):
-                lane.failed = True
+        for group, result in zip(round_, results(), strict=True):
+            for batch, each in zip(group, self._of_each(group, result), strict=True):
+                if not self._settle(batch, each):
+                    lane.failed = True
+
+    def _of_each(self, group: Sequence[B], result: Any) -> Sequence[Any]:
+        """Return the result, or error, of each batch of a call."""
+        if len(group) == 1:
+            return (result,)
+        if isinstance(result, ScriptFailedError):
+            # refused as a whole, before anything was stored: no right to the keys of one of the slots, for one
+            return self._connections.run_many([self._call(batch) for batch in group])
+        return [result] * len(group) if isinstance(result, RmqError) else result
+
+
+def grouped(batches: Sequence[B]) -> list[list[B]]:
+    """Put batches together that share a call: small ones, as far as one call may carry them; the order stays."""
+    groups: list[list[B]] = []
+    room_bytes = room = 0
+    for batch in batches:
+        small = len(batch.encoded) <= JOINED_MESSAGES and batch.size_bytes <= JOINED_BYTES
+        if not small:
+            groups.append([batch])
+            room = 0
+        elif room and batch.size_bytes <= room_bytes:
+            groups[-1].append(batch)
+            room, room_bytes = room - 1, room_bytes - batch.size_bytes
+        else:
+            groups.append([batch])
+            room, room_bytes = JOINED_SLOTS - 1, JOINED_BYTES - batch.size_bytes
+    return groups

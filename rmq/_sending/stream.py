@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, repeat
 from typing import Any, TypeVar
 
@@ -81,7 +82,8 @@ class Stream:
         self._detailed = outcomes
         self._blocks = blocks
         self._round_size = min(CALLS_IN_FLIGHT, slots.topic.slots)
-        self._pipeline = Pipeline[Batch](connections, slots.topic, ROUND, self._call, self._settle)
+        join = None if slots.send_many_call is None else partial(slots.send_many_call, detailed=outcomes)
+        self._pipeline = Pipeline[Batch](connections, slots.topic, ROUND, self._call, self._settle, join=join)
         self._batch_size = batch_size(slots.topic)
         self._open: dict[int, Batch] = {}
         self._taken = self._new = self._stored = self._dropped = 0

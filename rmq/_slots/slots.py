@@ -18,6 +18,7 @@ from rmq._model.replies import Claimed, ClaimedRows, ClaimReply, ControlResult, 
 from rmq._model.topics import Topic
 from rmq._scripts import claiming, dead, steering
 from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes
+from rmq._scripts.joined_sends import JoinedSends, joins_sends
 from rmq._scripts.sending import send_calls
 from rmq._scripts.steering import Adopted
 from rmq._slots.each import call_each, call_in_parts
@@ -46,11 +47,14 @@ class SlotWriter(Source[Claimed]):
 
     Attributes:
         send_call: Builds a send of up to `MAX_BATCH` messages of one slot, for callers that keep several in flight.
+        send_many_call: Builds a call of small sends to several slots; `None` where they need calls of their own.
     """
 
     def __init__(self, connections: Connections, topic: Topic, *, delayed: bool = False) -> None:
         super().__init__(connections, topic)
         self.send_call = send_calls(topic, delayed=delayed, turns=connections.turns)
+        joins = not (delayed or connections.apart) and joins_sends(topic)
+        self.send_many_call = JoinedSends(topic, self.send_call) if joins else None
         self.acks_whole = topic.merge is None
         self._claims = claiming.Claims(topic)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from rmq._io.wire import pack
 from rmq._model.times import monotonic_s
@@ -230,6 +230,9 @@ class Exchange:
             result = parsed(call, reply)
         except RmqError as error:
             result = error
+        if index in self._unheard and isinstance(result, list):  # of several slots
+            found = cast("list[Any]", result)
+            result = [_refused_again(call, each) if isinstance(each, RmqError) else each for each in found]
         if call.durable and self._confirmation is not None:
             flight.unconfirmed.append((index, result))
         else:
@@ -253,8 +256,8 @@ class Exchange:
         else:
             call = self._calls[index]
             error = error_of(call, message)
-            if index in self._unheard:  # the first sending may have been carried out: a fixed time was still ahead then
-                error = reply_lost(call, f"sent again, it was refused: {error}")
+            if index in self._unheard:
+                error = _refused_again(call, error)
             self.settle(index, error)
 
     def lost(self, flight: Flight, trouble: str) -> None:
@@ -266,7 +269,11 @@ class Exchange:
 
     def _confirm(self, flight: Flight, missing: str) -> None:
         for index, result in flight.unconfirmed:
-            self.settle(index, self._unconfirmed(index, missing) if missing else result)
+            if missing and isinstance(result, list):  # of several slots: what was refused is not stored
+                found, error = cast("list[Any]", result), self._unconfirmed(index, missing)
+                self.settle(index, [each if isinstance(each, RmqError) else error for each in found])
+            else:
+                self.settle(index, self._unconfirmed(index, missing) if missing else result)
         flight.unconfirmed.clear()
 
     def _reopen(self, index: int, message: str, address: Address) -> None:
@@ -309,6 +316,11 @@ class Exchange:
         )
         error.missing = missing
         return error
+
+
+def _refused_again(call: Call[Any], error: RmqError) -> RmqError:
+    """Return what a refusal means of which the first sending may have been carried out: a fixed time was ahead then."""
+    return reply_lost(call, f"sent again, it was refused: {error}")
 
 
 def raise_first(results: Sequence[Any]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
+from rmq._model.columns import Columns
 from rmq._model.merging import Merge
 from rmq._model.messages import Encoded, RangeMergeMessage, encode
 from rmq._model.notices import Turn
@@ -15,6 +16,7 @@ from rmq._model.topics import Topic, TopicType, WhenFull
 from rmq._model.windows import Fixed
 from rmq._scripts import claiming, dead, sending, steering, telling, viewing, workers
 from rmq._scripts.claiming import Nack, Outcomes
+from rmq._scripts.joined_sends import JoinedSends
 from rmq._transport.call import Call
 from rmq._transport.numbering import named_turn
 from tests.support.slots import T0, SlotState
@@ -57,6 +59,16 @@ def _send(topic: Topic) -> Call[Any]:
     return sending.send_calls(topic)(0, messages)
 
 
+class _Part(NamedTuple):
+    slot: int
+    encoded: Sequence[Encoded]
+
+
+def _send_many(topic: Topic) -> Call[Any]:
+    messages = [Encoded(0, b"new", 2**52, b"body"), Encoded(0, b"due", 2**52, None)]
+    return JoinedSends(topic, sending.send_calls(topic))([_Part(0, Columns.of(messages))])
+
+
 def _send_merged(topic: Topic) -> Call[Any]:
     messages = [encode(topic, RangeMergeMessage(name, body=1)) for name in ("new", "due")]
     return sending.send_calls(topic)(0, messages, turn=named_turn("case", 1))
@@ -89,6 +101,7 @@ WRITERS: dict[str, tuple[TopicType, Case]] = {
     "send_range_merge": (TopicType.RANGE_MERGE, _send),
     "send_priority": (TopicType.PRIORITY, _send),
     "send_aged": (TopicType.PRIORITY, _send),
+    "send_many": (TopicType.FIXED_TIME, _send_many),
     "send_fixed_time": (TopicType.FIXED_TIME, _send),
     "send_limited": (TopicType.PRIORITY, _send),
     "send_delayed": (TopicType.FIXED_TIME, _send_delayed),

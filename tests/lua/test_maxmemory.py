@@ -20,6 +20,7 @@ SENDS = (
     "send_range_merge",
     "send_priority",
     "send_aged",
+    "send_many",
     "send_fixed_time",
     "send_limited",
     "send_delayed",

@@ -29,7 +29,7 @@ from rmq.spark.sink.sender import Sending, TaskSender
 from tests.conftest import MakeTopic
 from tests.support.storm import script_storm
 
-SCRIPTS = "send_range_merge send_priority send_fixed_time stream_send spark_send".split()
+SCRIPTS = "send_range_merge send_priority send_fixed_time send_many stream_send spark_send".split()
 CONTENTS = 40
 HOUR_MS = 3_600_000
 

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from rmq import Topic, TopicType
 from rmq._scripts.claiming import MAX_BATCH
 from rmq._sending.batch import Batch
-from rmq._sending.pipeline import BATCH_BYTES, Lane, RoundSize
+from rmq._sending.pipeline import (
+    BATCH_BYTES,
+    JOINED_BYTES,
+    JOINED_MESSAGES,
+    JOINED_SLOTS,
+    Lane,
+    RoundSize,
+    grouped,
+)
 from rmq._sending.stream import BATCH, CALLS_IN_FLIGHT, ROUND, batch_size
 
 batches = st.builds(
@@ -42,6 +50,30 @@ def test_rounds_are_bounded_and_keep_the_order_of_each_slot(ready: list[Batch], 
     assert {slot: [*map(id, found)] for slot, found in sent.items()} == {
         slot: [*map(id, found)] for slot, found in expected.items()
     }
+
+
+small = st.builds(
+    lambda slot, messages, size_bytes: Batch(slot, encoded=[None] * messages, size_bytes=size_bytes),  # pyright: ignore
+    st.integers(0, 999),
+    st.sampled_from([1, 2, JOINED_MESSAGES, JOINED_MESSAGES + 1, BATCH]),
+    st.sampled_from([1, JOINED_BYTES // 30, JOINED_BYTES - 1, JOINED_BYTES, JOINED_BYTES + 1]),
+)
+
+
+@given(st.lists(small, max_size=99))
+def test_small_batches_share_calls_and_large_ones_have_their_own(round_: list[Batch]) -> None:
+    groups = grouped(round_)
+    assert [id(batch) for group in groups for batch in group] == [*map(id, round_)]
+    for group in groups:
+        assert 1 <= len(group) <= JOINED_SLOTS
+        if len(group) > 1:
+            assert all(len(batch.encoded) <= JOINED_MESSAGES for batch in group)
+            assert sum(batch.size_bytes for batch in group) <= JOINED_BYTES
+
+
+def test_one_message_each_for_many_slots_makes_few_calls() -> None:
+    round_ = [Batch(slot, encoded=[None], size_bytes=20) for slot in range(100)]  # pyright: ignore
+    assert [len(group) for group in grouped(round_)] == [32, 32, 32, 4]
 
 
 @pytest.mark.parametrize(

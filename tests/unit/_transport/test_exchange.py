@@ -14,7 +14,14 @@ from rmq._transport.durability import parse_durability
 from rmq._transport.exchange import FREE_HOPS, Confirmation, Exchange, Flight, not_executed
 from rmq._transport.script_library import default_scripts
 from rmq._transport.urls import Address
-from rmq.errors import DurabilityError, FencedError, RedisUnavailableError, ReplyLostError, ScriptFailedError
+from rmq.errors import (
+    BacklogFullError,
+    DurabilityError,
+    FencedError,
+    RedisUnavailableError,
+    ReplyLostError,
+    ScriptFailedError,
+)
 
 HERE, THERE = Address("h", 1), Address("h", 2)
 
@@ -214,3 +221,36 @@ def test_a_confirmation_that_gets_lost_or_refused() -> None:
     state.take_error(flight, "ERR WAIT cannot be used with replica instances.")
     [error] = state.results
     assert isinstance(error, DurabilityError)
+
+
+def joined(*results: Any) -> Call[Any]:
+    """Return a send to several slots that brings these results."""
+    return call(durable=True)._replace(parse=lambda reply: list(results))
+
+
+def test_a_refusal_of_one_slot_after_a_lost_reply_may_have_been_stored_the_first_time() -> None:
+    full = BacklogFullError("full", topic="t", slot=1)
+    state = exchange(joined(full, "stored"))
+    flight, _ = fly(state)
+    state.lost(flight, "cut")
+    flight, _ = fly(state)
+    state.take_reply(flight, [])
+    [[refused, stored]] = state.results
+    assert stored == "stored"
+    assert isinstance(refused, ReplyLostError)
+    assert "sent again, it was refused: full" in str(refused)
+
+
+@pytest.mark.parametrize("reply", [0, 1])
+def test_of_several_slots_only_those_that_stored_something_lack_a_confirmation(reply: int) -> None:
+    full = BacklogFullError("full", topic="t", slot=1)
+    state = exchange(joined("a", full, "b"), durability="replicated")
+    flight, _ = fly(state)
+    state.take_reply(flight, [])
+    state.take_reply(flight, reply)
+    [found] = state.results
+    assert found[1] is full
+    if reply:
+        assert found == ["a", full, "b"]
+    else:
+        assert [type(each) for each in found] == [DurabilityError, BacklogFullError, DurabilityError]
