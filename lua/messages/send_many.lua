@@ -10,15 +10,14 @@
 -- ARGV[7]   mark         see `send_aged`; '-1' with scale 0
 -- ARGV[8..] sends  of each slot how many values follow, and how many messages; of each message priority, time range in
 --   ms or fixed time in epoch ms, and content; then index (from 1) and body of those that have one
--- Returns: { now_ms, per slot the reply of `send_priority`, or the text of its error: RMQ_PAST, RMQ_FULL or WRONGTYPE }
--- Errors: OOM at maxmemory; a server that takes no writes; nothing was written
+-- Returns: { now_ms, per slot the reply of `send_priority`, or the text of the error that it met }
+-- Errors: OOM at maxmemory, and a server that takes no writes: nothing was written; a server that cannot write its AOF
 -- Complexity: O(n log N)
 -- Notes: each slot is sent to as by a call of its own: atomic, and safe to repeat as that is.
 -- @include whole
 -- @include read_clock
 -- @include send_batch
 -- @include age_messages
--- @include reply_of
 
 local publish, max_backlog, detailed, kind = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', ARGV[4]
 local scale, unit_ms = tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -54,6 +53,16 @@ local function send_to(slot, messages, number)
     now_ms)
 end
 
+-- Whether an error is no slot's own: the first write of all was refused, or the AOF fails, which Redis 6.2 may say
+-- between two writes.
+local function is_of_server(text, written)
+  if string.find(text, 'MISCONF Errors writing to the AOF file', 1, true) then
+    return true
+  end
+  return not written and (string.find(text, 'OOM command', 1, true) or string.find(text, 'READONLY ', 1, true)
+    or string.find(text, 'NOREPLICAS ', 1, true) or string.find(text, 'MISCONF ', 1, true))
+end
+
 local replies, at, written = { now_ms }, 8, false
 for base = 0, #KEYS - 5, 5 do
   local slot = {
@@ -61,13 +70,13 @@ for base = 0, #KEYS - 5, 5 do
     wake = KEYS[base + 5],
   }
   local last = at + tonumber(ARGV[at])
-  local reply = reply_of(send_to, slot, { unpack(ARGV, at + 2, last) }, tonumber(ARGV[at + 1]))
-  if type(reply) == 'table' then
-    written = true
-  elseif not (written or string.find(reply, '^RMQ_') or string.find(reply, 'WRONGTYPE', 1, true)) then
-    return redis.error_reply(reply) -- the first write of all was refused
+  local done, reply = pcall(send_to, slot, { unpack(ARGV, at + 2, last) }, tonumber(ARGV[at + 1]))
+  local text = type(reply) == 'table' and reply.err or not done and tostring(reply)
+  if text and not done and is_of_server(text, written) then
+    error(reply, 0)
   end
-  replies[#replies + 1] = reply
+  written = written or not text
+  replies[#replies + 1] = text or reply
   at = last + 1
 end
 return replies

@@ -87,14 +87,15 @@ class Pace:
         renewals: How many there are.
         time_s: Time for them, in seconds. Half of it is for breaths: a server that is slow may take the rest.
         stopping: Ends the breaths, and what is left of the batch.
+        least: Fewest under way at once. In a cluster `PIECE`: one call alone waits long for a master that is down.
 
     Attributes:
-        piece: How many renewals are under way at once, 1 to `PIECE`: more where an answer takes long.
+        piece: How many renewals are under way at once, `least` to `PIECE`: more where an answer takes long.
     """
 
-    def __init__(self, renewals: int, time_s: float, stopping: Event) -> None:
+    def __init__(self, renewals: int, time_s: float, stopping: Event, least: int = 1) -> None:
         self._renewals, self._half_s, self._stopping = renewals, time_s / 2, stopping
-        self.piece = 1
+        self.piece = least
         self._pieces, self._busy_s, self._since_s = 0, 0.0, monotonic_s()
 
     def breathe(self) -> bool:

@@ -16,7 +16,17 @@ from rmq._scripts.joined_sends import JoinedSends, joins_sends
 from rmq._scripts.keys import slot_keys
 from rmq._scripts.sending import send_calls
 from rmq._transport.call import Call
-from rmq.errors import BacklogFullError, FixedTimePassedError, MemoryFullError, RmqError, ScriptFailedError
+from rmq._transport.connections import Connections
+from rmq._transport.exchange import not_executed
+from rmq._transport.urls import parse_url
+from rmq.errors import (
+    BacklogFullError,
+    FixedTimePassedError,
+    MemoryFullError,
+    ReplyLostError,
+    RmqError,
+    ScriptFailedError,
+)
 from tests.conftest import MakeSlot
 from tests.lua.cases import FULL, LIVE
 from tests.support.slots import T0, SlotState, SlotUnderTest, scripts_under_test, with_hints
@@ -166,6 +176,38 @@ def test_a_full_redis_refuses_all_and_stores_nothing(first: str, make_slot: Make
     finally:
         slot.client.config_set("maxmemory", 0)
     assert [slot.dump(), slot.client.keys(f"*{slot.topic.name}_1*")] == before
+
+
+def test_a_server_that_takes_no_writes_has_not_begun(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME, slots=2, checked=False)
+    late, timely = part(slot.topic, 0, (b"a", 0, None)), part(slot.topic, 1, (b"b", 10**12, None))
+    call, text = many(slot, [late, timely]), scripts_under_test()["send_many"]
+    slot.client.script_load(text.text)
+    slot.client.config_set("min-replicas-to-write", 1)
+    try:
+        with pytest.raises(redis.ResponseError, match="NOREPLICAS") as caught:
+            slot.client.evalsha(text.sha, len(call.keys), *call.keys, *call.args)
+    finally:
+        slot.client.config_set("min-replicas-to-write", 0)
+    assert not_executed(str(caught.value))
+
+
+def test_a_right_that_one_slot_lacks_within_the_script_is_its_own_trouble(redis_url: str, make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY, slots=4, checked=False)
+    keys = slot_keys(slot.topic.name, 0)
+    slot.client.zadd(keys.store, {b"a": 5})
+    slot.client.hset(keys.body, b"a", b"its body")  # a send without a body has to delete it
+    slot.client.execute_command("ACL", "SETUSER", "narrow", "reset", "on", ">pw", "~*", "&*", "+@all", "-hdel")
+    url = redis_url.replace("unix://", "unix://narrow:pw@", 1)
+    limited = Connections(parse_url(url), scripts=scripts_under_test())
+    try:
+        parts = [part(slot.topic, number, (b"a", 5_000, None)) for number in range(4)]
+        lost, *stored = limited.run(JoinedSends(slot.topic, send_calls(slot.topic))(parts))
+    finally:
+        limited.close()
+    assert isinstance(lost, ReplyLostError)
+    assert "may be stored" in str(lost)
+    assert stored == [SendResult(1, 0)] * 3
 
 
 def test_it_touches_the_declared_keys_alone(make_slot: MakeSlot) -> None:  # pitfall 18

@@ -201,6 +201,25 @@ MUTANTS = (
     _mutant("a message without an age is a retry", ("with_own_age", "if stored < scale then", "if false then")),
     _mutant("a merge replaces the body", ("store_each", "if added == 1 or not keep_first then", "if true then")),
     _mutant("an old body stays with a fresh send", ("store_each", "redis.call('HDEL', body, content)", "")),
+    _mutant(
+        "joined sends: a full Redis is one slot's trouble",
+        ("send_many", "not written and (", "false and ("),
+    ),
+    _mutant("joined sends: hints go by the last due time", ("send_many", "math.min(lowest", "math.max(lowest")),
+    _mutant(
+        "joined sends: a time that is now is taken", ("send_many", "lowest <= now_ms then", "lowest < now_ms then")
+    ),
+    _mutant("joined sends: time ranges are due times", ("send_many", "due_ms = now_ms + due_ms", "due_ms = due_ms")),
+    _mutant(
+        "joined sends: the last one of a content stands", ("send_many", "kind == 'RANGE_MERGE', whole", "false, whole")
+    ),
+    _mutant("joined sends: made scores are made again", ("send_many", "number, made)", "number, nil)")),
+    _mutant("joined sends: outcomes are not told", ("send_many", "ARGV[3] == '1'", "false")),
+    _mutant("joined sends: no slot has a bound", ("send_many", "tonumber(ARGV[2]), ARGV[3]", "0, ARGV[3]")),
+    _mutant(
+        "joined sends: an error of one slot ends the call",
+        ("send_many", "local done, reply = pcall(send_to, slot,", "local done, reply = true, send_to(slot,"),
+    ),
     _mutant("merged sends are not counted", ("send_batch", "'merged', number - new", "'merged', 0")),
     _mutant("the backlog has no bound", ("check_backlog", "if max_backlog == 0 or", "if true or")),
     _mutant("merging needs room", ("check_backlog", "if fresh > 0 and size", "if size")),

@@ -25,7 +25,7 @@ from rmq.errors import (
 )
 from rmq.spark.calls import Driver, enter
 from rmq.spark.options import TRIGGER_DELAY_MS, Options
-from rmq.spark.slots import Pace, QuerySlots, SettledBatch, queue_topic
+from rmq.spark.slots import PIECE, Pace, QuerySlots, SettledBatch, queue_topic
 from rmq.spark.source.batches import Batch, share
 from rmq.spark.source.commits import CommitReceiver
 from rmq.spark.source.figures import QueryFigures, Reporter
@@ -373,7 +373,8 @@ class QueryDriver:
             batch, driver = self._open, self._driver
         if batch is None or driver is None:
             return True
-        self._renewals.pace = Pace(sum(1 for _ in batch.chunks()), self.topic.lease_s / 3, self._stopping)
+        number, least = sum(1 for _ in batch.chunks()), PIECE if self._renewing.apart else 1
+        self._renewals.pace = Pace(number, self.topic.lease_s / 3, self._stopping, least)
         began_s = monotonic_s()
         try:
             lost = self._settle(self._renewals, driver, batch, "renew").lost

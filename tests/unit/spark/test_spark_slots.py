@@ -110,6 +110,7 @@ def test_renewals_go_one_after_the_other_while_that_is_in_time(
         assert now[0] - 100 <= 10
     breath.set()
     assert pace.breathe()
+    assert Pace(400, 10, breath, 4).piece == 4
 
 
 def test_servers_that_are_down_get_the_whole_deadline_after_all_others() -> None:
