@@ -53,7 +53,7 @@ class ClaimExecutor:
         self._holder = holder
         self._late: deque[LateRound] = deque()
         self._kept: ClaimRound | None = None  # what came late, when the claim after it failed
-        self._next: Callable[[int], object] | None = None
+        self._next: Callable[[int, int], object] | None = None
         self._fenced_logged: dict[int, Owner] = {}
 
     @property
@@ -145,14 +145,14 @@ class ClaimExecutor:
             self._throttle.give_back(plan.tokens - doubtful)
         return ClaimRound([], unsent, doubtful=doubtful)
 
-    def collect(self, begin_next: Callable[[int], object] | None = None) -> ClaimRound:
+    def collect(self, begin_next: Callable[[int, int], object] | None = None) -> ClaimRound:
         """Wait for the claims that `begin` has sent, and return what they and earlier ones bring.
 
         In a cluster, what a server owes after `PATIENCE_S` comes with a later claim.
 
         Args:
-            begin_next: Called with the number of messages that have come, before their deliveries are made: it may
-                `begin` the next claim, so that the server works meanwhile.
+            begin_next: Called with the number of messages that have come, and of slots that have answered, before
+                deliveries are made: it may `begin` the next claim, so that the server works meanwhile.
 
         Raises:
             RedisUnavailableError: Nothing was carried out, since a server did not answer until the deadline.
@@ -277,7 +277,8 @@ class ClaimExecutor:
         begin_next, self._next = self._next, None
         try:
             if begin_next is not None:
-                begin_next(sum(len(visit.reply.messages) for visit in visits if isinstance(visit.reply, ClaimReply)))
+                sizes = [len(visit.reply.messages) for visit in visits if isinstance(visit.reply, ClaimReply)]
+                begin_next(sum(sizes), len(sizes))
         except Exception as error:
             log.warning("topic %s: the next claim did not begin: %s", self._topic.name, error)
 

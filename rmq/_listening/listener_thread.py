@@ -14,7 +14,7 @@ from rmq._claiming.prefetch_size import PREFETCH_S
 from rmq._io.backend import Background
 from rmq._listening.handler_calls import HandlerCalls, ListenerSetup
 from rmq._listening.listener import Listener
-from rmq._model.claim_columns import number_of, spread, take_up_to
+from rmq._model.claim_columns import size_of, spread, take_up_to
 from rmq._model.deliveries import RELEASED, Delivery
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
@@ -155,7 +155,7 @@ class ListenerThread(Background):
                 busy = self._carry_out(self._plan(room))
             if self.claims.is_ahead:  # begun while what has come was made ready for the handler
                 pass
-            elif self.handlers.claims_ahead(number_of(list(self.waiting))):
+            elif self.handlers.claims_ahead(*size_of(list(self.waiting))):
                 self._begin(self._plan(room))
             elif collected:
                 self._carry_out(ClaimPlan([], False))
@@ -245,8 +245,8 @@ class ListenerThread(Background):
         Where that is much, the next claim of up to `room` messages begins first.
         """
 
-        def begin_next(number: int) -> None:
-            if number >= self.claimer.source.many_from and self.handlers.claims_ahead(number):
+        def begin_next(number: int, slots: int) -> None:
+            if self.claimer.source.takes_long(number, slots) and self.handlers.claims_ahead(number, slots):
                 self._begin(self._plan(room))
 
         round_ = self.claims.collect(begin_next)
@@ -327,7 +327,6 @@ class HandlersInTurn:
         self.batch = thread.setup.listener.batch
         self._gate = thread.setup.gate
         self.may_claim_ahead = self._gate is None and not thread.keeps_order
-        self._many_from = thread.claimer.source.many_from
 
     @staticmethod
     def threads_of(listener: Listener) -> int:
@@ -354,13 +353,14 @@ class HandlersInTurn:
             return 1
         return self.batch or self.calls.prefetch.messages(AHEAD_S if self.may_claim_ahead else PREFETCH_S)
 
-    def claims_ahead(self, number: int) -> bool:
-        """Return whether the next claim is sent before so many messages are handled: where that hides some of its time.
+    def claims_ahead(self, number: int, slots: int) -> bool:
+        """Return whether the next claim is sent before messages of so many slots are handled, to hide some of its time.
 
         The owner of a stream's slot claims when all before is settled: what goes back must not come after later ones.
         """
         takes_s = self.calls.prefetch.takes_s(number)
-        return self.may_claim_ahead and takes_s <= AHEAD_S and (takes_s >= LEAST_AHEAD_S or number >= self._many_from)
+        long = takes_s >= LEAST_AHEAD_S or self.thread.claimer.source.takes_long(number, slots)
+        return self.may_claim_ahead and takes_s <= AHEAD_S and long
 
     def run(self) -> None:
         """Handle, or begin with, what waits in the thread."""

@@ -151,5 +151,10 @@ def number_of(deliveries: Sequence[Delivery]) -> int:
     return sum([len(each.rows) if isinstance(each, ClaimColumns) else 1 for each in deliveries])
 
 
+def size_of(deliveries: Sequence[Delivery]) -> tuple[int, int]:
+    """Return how many messages there are, and of how many slots."""
+    return number_of(deliveries), len({delivery.slot for delivery in deliveries})
+
+
 def _has_columns(deliveries: Sequence[Delivery]) -> bool:
     return ClaimColumns in set(map(type, deliveries))  # mostly there are none: nobody looks at each

@@ -16,6 +16,9 @@ from rmq._transport.connections import Connections
 from rmq._transport.dispatch import Dispatch
 from rmq.errors import RmqError
 
+MANY_SLOTS = 16
+"""A claim from so many slots takes the client a while: each has a reply of its own, and an ack of its own."""
+
 
 class Source(ABC, Generic[M]):
     """The slots of a topic, as claims and settlements deal with them: plain ones, or those of a consumer of a group.
@@ -27,7 +30,7 @@ class Source(ABC, Generic[M]):
     Attributes:
         awaits_owners: Whether a claim itself waits until nothing of an earlier owner is in flight.
         in_order: Whether a slot's owner gets messages in their order: it claims none while it has some to give back.
-        many_from: A claim that brings so many messages takes the client long enough to have the next one on its way.
+        many_from: A claim that brings so many messages `takes_long`.
         acks_whole: Whether a claim score names all deliveries of a claim, so that `Outcomes.whole` acks them.
         group: The group, on a stream topic.
     """
@@ -37,6 +40,15 @@ class Source(ABC, Generic[M]):
     many_from = MAX_BATCH + 1
     acks_whole = True
     group: str | None = None
+
+    def takes_long(self, number: int, slots: int) -> bool:
+        """Return whether the client takes long to make a claim's messages ready, and to ack them.
+
+        Args:
+            number: How many messages.
+            slots: From how many slots.
+        """
+        return number >= self.many_from or (number > 0 and slots >= MANY_SLOTS)
 
     def __init__(self, connections: Connections, topic: Topic) -> None:
         self._connections = connections

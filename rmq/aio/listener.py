@@ -128,9 +128,9 @@ class HandlersInTasks(HandlersInTurn):
         self._full = not room
         return room if changed or room or (self._turns and self.thread.waiting) else None
 
-    def claims_ahead(self, number: int) -> bool:
+    def claims_ahead(self, number: int, slots: int) -> bool:
         """Return False: lanes work while it claims."""
-        del number
+        del number, slots
         return False
 
     def run(self) -> None:

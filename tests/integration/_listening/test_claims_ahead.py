@@ -20,6 +20,7 @@ from rmq._listening.runtime import ListenerRuntime
 from rmq._model.deliveries import ACKED, Delivery
 from rmq._model.topics import Topic
 from rmq._scripts.keys import slot_keys
+from rmq._slots.source import MANY_SLOTS
 from rmq._transport.connections import Connections
 from rmq.errors import ScriptFailedError
 from tests.conftest import MakeTopic
@@ -188,6 +189,37 @@ def test_a_connection_that_breaks_below_a_claim_ahead_loses_nothing(
     assert stats_of(client, topic).dead == 0
 
 
+def test_the_next_claim_from_many_slots_begins_while_its_messages_are_made_ready(
+    client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the handler takes no time: each slot has a reply, and an ack, of its own."""
+    monkeypatch.setattr(PrefetchSize, "takes_s", lambda *_: 0.0)
+    topic = make_topic(TopicType.PRIORITY, slots=512)
+    client.producer(topic)
+    seen: list[str] = []
+    ahead: list[int] = []
+    all_sent = threading.Event()
+
+    @client.listener(topic, batch=20)
+    def handle(deliveries: list[Delivery]) -> None:
+        all_sent.wait(30)
+        seen.extend(texts(deliveries))
+        if len({delivery.slot for delivery in deliveries}) >= MANY_SLOTS and len(seen) < 400:
+            wait_until(lambda: stats_of(client, topic).total("delivered") > len(seen))
+            ahead.append(len(seen))
+
+    client.start()
+    claimer = client._listeners.runtimes[0]._claimers[0]  # pyright: ignore[reportPrivateUsage]
+    wait_until(lambda: claimer.wait_s(1.0) > 0)  # it has found all slots empty
+    wanted = send(client, topic, 640)
+    all_sent.set()
+    wait_until(lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
+    client.stop()
+    assert Counter(seen) == Counter(wanted)
+    assert len(ahead) >= 3
+    assert stats_of(client, topic).total("delivered") == stats_of(client, topic).total("acked") == 640
+
+
 @pytest.mark.parametrize("slots", [1, 4])
 def test_the_next_claim_of_many_entries_begins_while_they_are_made_ready(
     client: RmqClient,
@@ -328,21 +360,21 @@ def test_the_next_claim_begins_before_the_deliveries_are_made(
     claims = ClaimExecutor(claimer, HOLDER)
     claims.claim(1)
     claims.begin(claimer.plan(2))
-    come: list[int] = []
+    come: list[tuple[int, int]] = []
 
-    def begin_next(number: int) -> None:
-        come.append(number)
+    def begin_next(number: int, slots: int) -> None:
+        come.append((number, slots))
         claims.begin(claimer.plan(1))
 
     assert texts(claims.collect(begin_next).deliveries) == ["m1", "m2"]
     assert claims.is_ahead
 
-    def fail(number: int) -> None:
-        come.append(number)
+    def fail(number: int, slots: int) -> None:
+        come.append((number, slots))
         raise ScriptFailedError("refused")
 
     assert texts(claims.collect(fail).deliveries) == ["m3"]
-    assert come == [2, 1]
+    assert come == [(2, 1), (1, 1)]
     assert not claims.is_ahead
     assert texts(claims.claim(5).deliveries) == ["m4"]
     assert stats_of(client, topic).in_flight == 5
