@@ -16,7 +16,7 @@ from rmq._scripts.binding import Bound, ages_of
 from rmq._scripts.keys import slot_keys
 from rmq._scripts.sending import NO_MARK, MadeAges, SendCall, message_args
 from rmq._transport.call import Call
-from rmq._transport.refusals import AOF_TROUBLE, error_of, reply_lost
+from rmq._transport.refusals import error_of
 from rmq.errors import RmqError
 
 _ONE, _MANY = Bound("send_priority"), Bound("send_many")
@@ -99,5 +99,4 @@ class JoinedSends:
             new = int(reply[0])
             outcomes = tuple(flag == 49 for flag in reply[1]) if detailed else ()
             return SendResult(new, len(part.encoded) - new, outcomes)
-        call, text = self._one(part.slot, part.encoded, detailed), reply.decode(errors="replace")
-        return reply_lost(call, text) if AOF_TROUBLE in text else error_of(call, text)
+        return error_of(self._one(part.slot, part.encoded, detailed), reply.decode(errors="replace"))
