@@ -151,8 +151,7 @@ class ClaimExecutor:
         In a cluster, what a server owes after `PATIENCE_S` comes with a later claim.
 
         Args:
-            begin_next: Called with the number of messages that have come, and of slots that have answered, before
-                deliveries are made: it may `begin` the next claim, so that the server works meanwhile.
+            begin_next: Called with how many messages have come from how many slots; it may `begin` the next claim.
 
         Raises:
             RedisUnavailableError: Nothing was carried out, since a server did not answer until the deadline.
@@ -276,9 +275,9 @@ class ClaimExecutor:
         """Let the next claim begin. Where that fails, what these visits have brought must not get lost over it."""
         begin_next, self._next = self._next, None
         try:
-            if begin_next is not None:
-                sizes = [len(visit.reply.messages) for visit in visits if isinstance(visit.reply, ClaimReply)]
-                begin_next(sum(sizes), len(sizes))
+            if begin_next:
+                come = [len(visit.reply.messages) for visit in visits if isinstance(visit.reply, ClaimReply)]
+                begin_next(sum(come), len(come))
         except Exception as error:
             log.warning("topic %s: the next claim did not begin: %s", self._topic.name, error)
 
