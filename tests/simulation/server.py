@@ -159,7 +159,7 @@ class Server:
             for what in self._seen(step, stores, replies[-1]) if stores else self._seen_of(step, streams, replies[-1]):
                 world.failed(what)
         if doing is not None and not isinstance(reply, ReplyError):
-            doing.executed(command, name, world)
+            doing.executed(command, name, reply, world)
         hints = [(channel, text) for _, _, channel, text in self._scripted.take_pushed()]
         shown = b"" if name in UNTRACED else b" ".join(command[2:])
         world.trace(name, shown, "" if name in UNTRACED else reply)

@@ -6,6 +6,7 @@ import gc
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, Topic
 from rmq._model.messages import Message
@@ -72,14 +73,26 @@ class Sending:
     def __init__(self, sents: Sequence[Sent]) -> None:
         self._sents = {sent.content.encode(): sent for sent in sents}
 
-    def executed(self, command: list[bytes], name: str, world: World) -> None:
-        """Note that a request of it was carried out."""
+    def executed(self, command: list[bytes], name: str, reply: Any, world: World) -> None:
+        """Note that a request of it was carried out; of several slots, by those that have not refused it."""
         if "send" in name:
-            for argument in command[3:]:
+            for argument in stored_part(command, reply) if name == "send_many" else command[3:]:
                 sent = self._sents.get(argument) or self._sents.get(argument[ID_BYTES:])
                 if sent is not None:
                     sent.executed_ms.append(world.now_ms)
                     sent.executed_s.append(world.now_s)
+
+
+def stored_part(command: Sequence[bytes], reply: Sequence[Any]) -> list[bytes]:
+    """Return the arguments of a `send_many` for the slots that have not refused it."""
+    arguments = command[3 + int(command[2]) :]
+    found, at = list[bytes](), 7
+    for each in reply[1:]:
+        last = at + int(arguments[at])
+        if not isinstance(each, bytes):
+            found += arguments[at + 1 : last + 1]
+        at = last + 1
+    return found
 
 
 def _content_of(message: Message) -> str:

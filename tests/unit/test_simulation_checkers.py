@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 
+from rmq._model.columns import Columns
+from rmq._model.messages import Encoded
+from rmq._model.topics import Topic, TopicType
+from rmq._scripts.joined_sends import JoinedSends
+from rmq._scripts.sending import send_calls
+from rmq._sending.batch import Batch
 from tests.simulation import checkers
 from tests.simulation.history import FOREVER_S, SLOW_PATIENCE_S, History, Run, Sent, Trouble
 from tests.simulation.plan import TopicPlan
+from tests.simulation.simulation import stored_part
 from tests.simulation.steps import Hold, SlotState, Step, Steps
 from tests.simulation.stream_steps import GroupState, Held, StreamSteps
 from tests.simulation.world import EPOCH_MS, START_S, HungError, World
@@ -635,3 +642,13 @@ def test_a_task_that_ends_with_an_error_is_a_crash() -> None:
     world.spawn(world.process("a"), lambda: 1 // 0, "divides")
     world.run(1.0)
     assert [failure.split(":")[0] for failure in world.failures] == ["crash"]
+
+
+def test_what_a_slot_refuses_of_a_joined_send_was_not_carried_out() -> None:
+    topic = Topic("t", TopicType.FIXED_TIME, slots=4)
+    parts = [Batch(slot, Columns.of([Encoded(slot, b"c%d" % slot, 5, b"body")])) for slot in range(3)]
+    call = JoinedSends(topic, send_calls(topic))(parts)
+    arguments = [each if isinstance(each, bytes) else str(each).encode() for each in (*call.keys, *call.args)]
+    command = [b"EVALSHA", b"sha", b"%d" % len(call.keys), *arguments]
+    stored = stored_part(command, [5, [1, b""], b"RMQ_PAST 6 5", [1, b""]])
+    assert [each for each in stored if each.startswith(b"c")] == [b"c0", b"c2"]
