@@ -170,6 +170,7 @@ def test_connections_are_used_again_and_closed(server: RedisServer) -> None:
             for _ in range(20):
                 works_again = client.producer(TOPIC).send(PriorityMessage("a", 100))
                 assert works_again.accepted == 1
+            client.inspect(TOPIC).stats([0])  # the server has the script from here on
             assert proxy.accepted == 1
             proxy.cut_now()  # noticed before it is used: nothing is sent into the void
             commands = proxy.commands("EVALSHA")
