@@ -17,8 +17,8 @@ from rmq._admin.inspection import Inspection, read_workers
 from rmq._admin.stream_topic import StreamTopic
 from rmq._claiming.consumer import Consumer
 from rmq._io.backend import THREADS, Blocking
+from rmq._listening.handlers_in_turn import HandlersInTurn
 from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions, decorator
-from rmq._listening.listener_thread import HandlersInTurn
 from rmq._listening.listeners import Listeners
 from rmq._model.definitions import Definitions
 from rmq._model.deliveries import Delivery

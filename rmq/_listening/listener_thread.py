@@ -5,21 +5,23 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
 
 from rmq._claiming.claim_executor import LATE_S, ClaimExecutor, note_lost
 from rmq._claiming.claim_round import ClaimPlan, ClaimRound
 from rmq._claiming.claimer import IDLE_S, REST_S, Claimer
 from rmq._claiming.leases import HeldDeliveries
-from rmq._claiming.prefetch_size import PREFETCH_S
 from rmq._io.backend import Background
 from rmq._listening.handler_calls import HandlerCalls, ListenerSetup
-from rmq._listening.listener import Listener
 from rmq._model.claim_columns import size_of, spread, take_up_to
 from rmq._model.deliveries import RELEASED, Delivery
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._ownership import Ownership
 from rmq.errors import ClientClosedError, RmqError
+
+if TYPE_CHECKING:
+    from rmq._listening.handlers_in_turn import HandlersInTurn
 
 log = reporter("rmq.worker")
 
@@ -33,13 +35,6 @@ PIGGYBACK_S = 0.25
 """How long an ack may wait for the next claim from its slot, which carries it for little. An ack of a message that was
 claimed longer ago does not wait, and none waits in an idle thread. Beside a handler that runs for longer, the watcher
 sends the acks. What a killed process had handled in this time is delivered again."""
-
-SLOW_S = 0.5
-"""What waits behind a handler that runs longer than this goes back to the others."""
-
-LEAST_AHEAD_S, AHEAD_S = 0.0003, PREFETCH_S / 2
-"""The next claim is on its way while handlers run, if they take so long: at least, since it costs a little more, and at
-most, since an urgent message waits behind what is claimed."""
 
 TROUBLE_PAUSE_S = 0.2
 
@@ -309,92 +304,3 @@ class ListenerThread(Background):
 
     def _is_unfinished(self) -> bool:
         return bool(self.waiting or self.is_unsettled() or self.claims.has_earlier)
-
-
-class HandlersInTurn:
-    """How the handlers of a listener run beside its claims: in the thread that claims, one after the other.
-
-    Args:
-        thread: The thread that claims.
-    """
-
-    survived: type[BaseException] = BaseException
-    """What does not end the thread: nobody would hear of its end."""
-
-    def __init__(self, thread: ListenerThread) -> None:
-        self.thread = thread
-        self.calls = thread.calls
-        self.batch = thread.setup.listener.batch
-        self._gate = thread.setup.gate
-        self.may_claim_ahead = self._gate is None and not thread.keeps_order
-
-    @staticmethod
-    def threads_of(listener: Listener) -> int:
-        """Return how many threads claim for a listener."""
-        return listener.threads
-
-    def round(self) -> bool:
-        """Do a round, in this thread's turn where turns are limited; return whether there was anything to do."""
-        gate = self._gate
-        if gate is None:
-            return self.thread.round()
-        if (began_s := gate.begin(0.0, id(self))) is None:
-            self.thread.settle_only()  # what is done does not wait for a turn
-            if (began_s := gate.begin(LOOK_EVERY_S, id(self))) is None:
-                return True
-        try:
-            return self.thread.round()
-        finally:
-            gate.end(began_s)
-
-    def room(self) -> int | None:
-        """Return how many messages to claim; `None` where a round would bring nothing, not even an outcome."""
-        if self._gate is not None and self._gate.careful:
-            return 1
-        return self.batch or self.calls.prefetch.messages(AHEAD_S if self.may_claim_ahead else PREFETCH_S)
-
-    def claims_ahead(self, number: int, slots: int) -> bool:
-        """Return whether the next claim is sent before messages of so many slots are handled, to hide some of its time.
-
-        The owner of a stream's slot claims when all before is settled: what goes back must not come after later ones.
-        """
-        takes_s = self.calls.prefetch.takes_s(number)
-        long = takes_s >= LEAST_AHEAD_S or self.thread.claimer.source.takes_long(number, slots)
-        return self.may_claim_ahead and takes_s <= AHEAD_S and long
-
-    def run(self) -> None:
-        """Handle, or begin with, what waits in the thread."""
-        thread = self.thread
-        last_settled_s = monotonic_s()
-        while thread.waiting:
-            if thread.setup.stopping.is_set():  # the thread that stops this one may wait for another one's outcomes
-                thread.begin_no_more()
-                return
-            self.calls.handle(thread.take_waiting(self.batch or 1))
-            if self._gate is not None and self._gate.paused:
-                thread.release_waiting()
-            if thread.waiting and monotonic_s() - last_settled_s > SETTLE_AFTER_S:
-                thread.settle_only()
-                last_settled_s = monotonic_s()
-
-    def wait(self) -> None:
-        """Wait until there may be something to do."""
-        self.thread.wait()
-
-    def finish(self) -> None:
-        """Begin no more, wait until no handler runs, and let the thread finish."""
-        self.thread.finish()
-
-    def relieve(self) -> None:
-        """Give back what waits behind slow handlers, and send off what is done; called from the watcher's thread.
-
-        Else what this thread has claimed would wait as long as a handler runs, while others are idle.
-        """
-        thread, began_s = self.thread, self.calls.began_s
-        running_s = 0.0 if began_s is None else monotonic_s() - began_s
-        if running_s > PIGGYBACK_S and thread.held.deferred:
-            thread.settle_only()
-        if running_s < SLOW_S:
-            return
-        if thread.is_unsettled() or thread.waiting or thread.claims.has_earlier:
-            thread.release_waiting()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rmq._listening.handler_gate import HandlerPool
+from rmq._listening.handlers_in_turn import HandlersInTurn
 from rmq._listening.heartbeat import Heartbeat
 from rmq._listening.listener import Listener
-from rmq._listening.listener_thread import HandlersInTurn
 from rmq._listening.ownership import OwnershipFollower
 from rmq._listening.pace import NORMAL, pace_of
 from rmq._listening.runtime import ListenerRuntime

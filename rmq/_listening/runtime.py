@@ -10,8 +10,9 @@ from rmq._claiming.leases import LeaseKeeper, LostCalls
 from rmq._claiming.wake_hints import HintReader
 from rmq._listening.handler_calls import ListenerSetup
 from rmq._listening.handler_gate import HandlerGate, HandlerPool
+from rmq._listening.handlers_in_turn import HandlersInTurn
 from rmq._listening.listener import Listener
-from rmq._listening.listener_thread import TROUBLE_PAUSE_S, HandlersInTurn, ListenerThread
+from rmq._listening.listener_thread import TROUBLE_PAUSE_S, ListenerThread
 from rmq._listening.looking import EconomicalLooking, Looking
 from rmq._listening.pace import NORMAL, Pace
 from rmq._listening.stream_janitor import StreamJanitor

@@ -13,8 +13,9 @@ from rmq._claiming.prefetch_size import MOST_PREFETCHED
 from rmq._listening.adaptive_limit import Adaptive
 from rmq._listening.arguments import with_arguments
 from rmq._listening.handler_gate import Ticket
+from rmq._listening.handlers_in_turn import SLOW_S, HandlersInTurn
 from rmq._listening.listener import Listener
-from rmq._listening.listener_thread import LOOK_EVERY_S, PIGGYBACK_S, SLOW_S, HandlersInTurn, ListenerThread
+from rmq._listening.listener_thread import LOOK_EVERY_S, PIGGYBACK_S, ListenerThread
 from rmq._model.claim_columns import number_of
 from rmq._model.deliveries import Delivery as PlainDelivery
 from rmq._model.handlers import check_async

@@ -16,8 +16,9 @@ from rmq._claiming.claim_round import ClaimPlan, ClaimRound
 from rmq._claiming.claimer import TROUBLE_PAUSE_S, Claimer
 from rmq._claiming.wake_hints import Hints
 from rmq._listening.handler_calls import ListenerSetup
+from rmq._listening.handlers_in_turn import HandlersInTurn
 from rmq._listening.listener import Listener
-from rmq._listening.listener_thread import PIGGYBACK_S, HandlersInTurn, ListenerThread
+from rmq._listening.listener_thread import PIGGYBACK_S, ListenerThread
 from rmq._model.deliveries import ACKED, Delivery
 from rmq._model.observers import Observer, Observers
 from rmq._model.times import monotonic_s

@@ -353,7 +353,8 @@ def test_work_that_an_async_handler_returns_is_nacked(redis_url: str, client: Rm
 def test_no_message_is_begun_after_a_stop_whoever_waits_for_redis(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rmq._listening.listener_thread import HandlersInTurn, ListenerThread
+    from rmq._listening.handlers_in_turn import HandlersInTurn
+    from rmq._listening.listener_thread import ListenerThread
 
     topic, begun = make_topic(TopicType.PRIORITY), list[str]()
     both, go_on, redis_answers = threading.Barrier(3), threading.Event(), threading.Event()
@@ -365,7 +366,7 @@ def test_no_message_is_begun_after_a_stop_whoever_waits_for_redis(
         settle_only(self)
 
     monkeypatch.setattr(ListenerThread, "settle_only", slow)
-    monkeypatch.setattr("rmq._listening.listener_thread.SLOW_S", 60.0)
+    monkeypatch.setattr("rmq._listening.handlers_in_turn.SLOW_S", 60.0)
 
     @client.listener(topic, threads=2, batch=3)
     def handle(deliveries: list[Delivery]) -> None:

@@ -16,7 +16,7 @@ import redis
 
 from rmq import PriorityMessage, RangeMergeMessage, RmqClient, TopicType
 from rmq._claiming.prefetch_size import PrefetchSize
-from rmq._listening import listener_thread
+from rmq._listening import handlers_in_turn
 from rmq._listening.listener import Listener
 from rmq._model.deliveries import Delivery
 from rmq._model.retry import ImmediateRetry
@@ -279,14 +279,14 @@ def test_a_handler_that_takes_longer_than_its_lease_keeps_it(client: RmqClient, 
 def claims_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Listeners claim eight messages at once, and keep them however slow their handler is."""
     monkeypatch.setattr(PrefetchSize, "messages", lambda *_: 8)
-    monkeypatch.setattr(listener_thread, "SLOW_S", 60.0)
+    monkeypatch.setattr(handlers_in_turn, "SLOW_S", 60.0)
 
 
 @pytest.mark.usefixtures("claims_ahead")
 def test_what_waits_behind_a_slow_handler_goes_to_others(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener_thread, "SLOW_S", 0.1)
+    monkeypatch.setattr(handlers_in_turn, "SLOW_S", 0.1)
     topic = make_topic(TopicType.PRIORITY)
     gate = Gate()
     client.listener(topic)(gate)
@@ -462,7 +462,7 @@ def test_a_hint_wakes_an_idle_listener(
 ) -> None:
     """Nobody looks here, neither worker nor watcher: only the hint can have done it."""
     monkeypatch.setattr("rmq._listening.looking.LOOK_EVERY_S", 3600.0)
-    monkeypatch.setattr("rmq._listening.listener_thread.LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr("rmq._listening.handlers_in_turn.LOOK_EVERY_S", 3600.0)
     topic = make_topic(TopicType.RANGE_MERGE, slots=64)
     arrived: list[str] = []
     client.listener(topic, threads=2)(lambda delivery: arrived.append(delivery.text))

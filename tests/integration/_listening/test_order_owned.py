@@ -11,8 +11,9 @@ import pytest
 from rmq import RmqClient, StreamMessage, Topic, TopicType
 from rmq._claiming.claimer import PUT_OFF_S, Claimer
 from rmq._listening.handler_calls import ListenerSetup
+from rmq._listening.handlers_in_turn import HandlersInTurn
 from rmq._listening.listener import Listener
-from rmq._listening.listener_thread import HandlersInTurn, ListenerThread
+from rmq._listening.listener_thread import ListenerThread
 from rmq._model.deliveries import RELEASED, Delivery
 from rmq._model.owner import Owner
 from rmq._ownership import Coordinator, Ownership
