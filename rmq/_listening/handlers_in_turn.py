@@ -12,7 +12,7 @@ SLOW_S = 0.5
 
 LEAST_AHEAD_S, AHEAD_S = 0.0003, PREFETCH_S / 2
 """The next claim is on its way while handlers run, if they take so long: at least, since it costs a little more, and at
-most, since an urgent message waits behind what is claimed."""
+most, since an urgent message waits behind what is claimed. Small batches are claimed together up to that, too."""
 
 
 class HandlersInTurn:
@@ -31,6 +31,8 @@ class HandlersInTurn:
         self.batch = thread.setup.listener.batch
         self._gate = thread.setup.gate
         self.may_claim_ahead = self._gate is None and not thread.keeps_order
+        # a claim in columns is acked as a whole: it is not cut
+        self._may_claim_batches = self.may_claim_ahead and not thread.setup.listener.columns
 
     @staticmethod
     def threads_of(listener: Listener) -> int:
@@ -55,7 +57,10 @@ class HandlersInTurn:
         """Return how many messages to claim; `None` where a round would bring nothing, not even an outcome."""
         if self._gate is not None and self._gate.careful:
             return 1
-        return self.batch or self.calls.prefetch.messages(AHEAD_S if self.may_claim_ahead else PREFETCH_S)
+        ahead = self.calls.prefetch.messages(AHEAD_S if self.may_claim_ahead else PREFETCH_S)
+        if self.batch is None:
+            return ahead
+        return self.batch * max(1, ahead // self.batch) if self._may_claim_batches else self.batch
 
     def claims_ahead(self, number: int, slots: int) -> bool:
         """Return whether the next claim is sent before messages of so many slots are handled, to hide some of its time.

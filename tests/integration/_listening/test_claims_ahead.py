@@ -14,8 +14,9 @@ import redis
 
 from rmq import Adaptive, PriorityMessage, RmqClient, StreamMessage, TopicType
 from rmq._claiming.claim_executor import ClaimExecutor
+from rmq._claiming.claim_round import ClaimPlan
 from rmq._claiming.claimer import Claimer
-from rmq._claiming.prefetch_size import PrefetchSize
+from rmq._claiming.prefetch_size import MOST_PREFETCHED, PrefetchSize
 from rmq._listening.runtime import ListenerRuntime
 from rmq._model.deliveries import ACKED, Delivery
 from rmq._model.topics import Topic
@@ -33,8 +34,10 @@ SECOND = timedelta(seconds=1)
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, client: RmqClient, make_topic: MakeTopic) -> None:
-    """Handlers count as quick, however long they take; and Redis knows the scripts."""
+    """Handlers count as quick, however long they take, and claims are one batch; and Redis knows the scripts."""
     monkeypatch.setattr(PrefetchSize, "takes_s", lambda _, messages: 0.001 if messages else 0.0)
+    messages = PrefetchSize.messages
+    monkeypatch.setattr(PrefetchSize, "messages", lambda self, within_s: min(9, messages(self, within_s)))
     with client.consumer(make_topic(TopicType.PRIORITY, slots=4)) as consumer:
         assert consumer.poll() == []
 
@@ -231,6 +234,7 @@ def test_the_next_claim_of_many_entries_begins_while_they_are_made_ready(
 ) -> None:
     """Also where the handler takes no time: to make deliveries of so many takes the client long enough."""
     monkeypatch.setattr(PrefetchSize, "takes_s", lambda *_: 0.0)  # this one asks Redis, which may take long
+    monkeypatch.setattr(PrefetchSize, "messages", lambda *_: 1)  # a claim is one batch
     topic = make_topic(TopicType.STREAM, checked=False, slots=slots)
     client.producer(topic).send_many(StreamMessage(f"e{i}") for i in range(1_000))
     seen: list[str] = []
@@ -387,3 +391,63 @@ def test_a_reply_that_another_call_takes_is_not_lost(at_work: Callable[[], tuple
     claims.begin(claimer.plan(2))
     assert texts(claims.claim(0).deliveries) == ["m1", "m2"]
     assert not claims.is_ahead
+
+
+def limits_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many messages each claim asks for from now on."""
+    found: list[int] = []
+    plan = Claimer.plan
+
+    def noted(self: Claimer, limit: int, *args: Any) -> ClaimPlan:
+        found.append(limit)
+        return plan(self, limit, *args)
+
+    monkeypatch.setattr(Claimer, "plan", noted)
+    return found
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_quick_handlers_of_small_batches_claim_several_at_a_time(
+    client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, slots: int
+) -> None:
+    limits = limits_of(monkeypatch)
+    topic = make_topic(TopicType.PRIORITY, slots=slots)
+    wanted = send(client, topic, 999)
+    seen: list[list[str]] = []
+
+    @client.listener(topic, batch=7)
+    def handle(deliveries: list[Delivery]) -> None:
+        seen.append(texts(deliveries))
+
+    client.start()
+    wait_until(lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
+    client.stop()
+    assert Counter(text for part in seen for text in part) == Counter(wanted)
+    assert max(map(len, seen)) == 7
+    assert limits[0] == 7  # nothing is known of the handler yet
+    assert 7 < max(limits) <= MOST_PREFETCHED
+    assert all(limit % 7 == 0 for limit in limits)
+
+
+def test_batches_that_take_their_time_are_claimed_one_at_a_time(
+    client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = limits_of(monkeypatch)
+    topic = make_topic(TopicType.PRIORITY)
+    send(client, topic, 50)
+    assert quick_or_slow(client, topic, 0.06) == [0] * 5
+    assert set(limits) <= {0, 10}
+
+
+@pytest.mark.parametrize("options", [{"columns": True}, {"adaptive": Adaptive()}])
+def test_claims_in_columns_and_of_adaptive_handlers_are_one_batch(
+    client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    limits = limits_of(monkeypatch)
+    topic = make_topic(TopicType.PRIORITY)
+    send(client, topic, 500)
+    client.listener(topic, batch=10, **options)(lambda deliveries: None)
+    client.start()
+    wait_until(lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
+    client.stop()
+    assert set(limits) <= {0, 1, 10}
