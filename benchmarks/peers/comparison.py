@@ -14,10 +14,9 @@ from benchmarks.support.harness import Benchmark, Document, Row, say
 from benchmarks.support.meters import rounded
 from benchmarks.support.servers import Servers, standalone
 
-FAST = ("rmq", "streams")
-"""These get ten times as many messages: the others would take long, and these would be over too soon."""
-BROKERS = ("rmq", "streams")
-"""Not task queues: the best of the others in Python is what RMQ's rates are held against."""
+BROKERS = (*run.OURS, "streams")
+"""These get ten times as many messages: the others would take long, and these would be over too soon. They are no task
+queues: the best of the others in Python is what RMQ's rates are held against."""
 
 
 def measure(options: argparse.Namespace) -> Document:
@@ -41,7 +40,7 @@ def measure(options: argparse.Namespace) -> Document:
             for name, peer in peers.items():
                 for variant in peer.variants:
                     say(f"peers: repeat {repeat + 1} of {options.repeats}, {peer.name}, {variant}")
-                    many = number * (10 if name in FAST else 1)
+                    many = number * (10 if name in BROKERS else 1)
                     try:
                         sent, rate = _one(servers, name, peer, variant, many)
                     except (RuntimeError, OSError) as error:
@@ -90,13 +89,17 @@ def _row(name: str, peer: Peer, sent: list[dict[str, float]], processed: dict[tu
     }
 
 
-def _against_best(rows: list[Row]) -> dict[str, float]:
-    ours = next((row for row in rows if row["peer"] == "rmq"), None)
+def _against_best(rows: list[Row]) -> dict[str, dict[str, float]]:
+    """Return for each way to use RMQ how many times the best Python task queue's rates it reaches."""
     queues = [row for row in rows if row["peer"] not in BROKERS and not row["peer"].endswith("_node")]
-    if ours is None or not queues:
+    if not queues:
         return {}
-    keys = ("enqueue_per_s", "process_per_s")
-    return {key: rounded(ours[key] / max(row[key] for row in queues)) for key in keys}
+    best = {key: max(row[key] for row in queues) for key in ("enqueue_per_s", "process_per_s")}
+    return {
+        row["name"]: {key: rounded(row[key] / rate) for key, rate in best.items()}
+        for row in rows
+        if row["peer"] in run.OURS
+    }
 
 
 def tables(document: Document) -> str:
@@ -116,9 +119,9 @@ def tables(document: Document) -> str:
     ]
     columns = ["", "enqueued, 1/s", "RMQ against it", "processed, 1/s", "RMQ against it", "settings"]
     text = rendering.table(columns, lines)
-    if found := document["against_best_task_queue"]:
+    for name, found in document["against_best_task_queue"].items():
         text += (
-            f"\n\nRMQ against the best Python task queue in each direction: enqueue {found['enqueue_per_s']:.1f} ×, "
+            f"\n\n{name} against the best Python task queue in each direction: enqueue {found['enqueue_per_s']:.1f} ×, "
             f"process {found['process_per_s']:.1f} ×."
         )
     for title, problems in (("Not installed", document["not_installed"]), ("Failed", document["failed"])):
@@ -137,7 +140,7 @@ def plot(document: Document, path: Path) -> None:
     rows = sorted(document["rows"], key=lambda row: row["process_per_s"])
     made, axes = rendering.figure(2, "No-op jobs on the same Redis", height=0.8 + 0.38 * len(rows))
     for axis, key, label in zip(axes, ("enqueue_per_s", "process_per_s"), ("enqueued", "processed"), strict=True):
-        colours = [rendering.COLOURS[1 if row["peer"] == "rmq" else 0] for row in rows]
+        colours = [rendering.COLOURS[1 if row["peer"] in run.OURS else 0] for row in rows]
         drawn = axis.barh([row["name"] for row in rows], [row[key] for row in rows], color=colours)
         axis.bar_label(drawn, labels=[f"{row[key]:,.0f}" for row in rows], fontsize=7, padding=2)
         axis.set(xscale="log", xlabel=f"{label} per second, log scale")

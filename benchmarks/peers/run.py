@@ -27,7 +27,8 @@ from benchmarks.support.environments import (
 )
 from benchmarks.support.harness import ROOT, say
 
-NAMES = ("rmq", "streams", "rq", "celery", "dramatiq", "huey", "arq", "saq", "streaq", "bullmq", "bullmq_node")
+OURS = ("rmq", "rmq_columns")
+NAMES = (*OURS, "streams", "rq", "celery", "dramatiq", "huey", "arq", "saq", "streaq", "bullmq", "bullmq_node")
 HERE = Path(__file__).resolve().parent
 ENQUEUE_LIMIT_S = 600
 STALL_LIMIT_S = 20.0
@@ -51,13 +52,13 @@ def install(name: str) -> None:
     """
     if name == "bullmq_node":
         node_environment(name, HERE / "node" / "package.json")
-    elif name != "rmq":
+    elif name not in OURS:
         python_environment(name, load(name).packages, HERE / "constraints" / f"{name}.txt")
 
 
 def version(name: str, peer: Peer) -> str:
     """Return the version that is measured."""
-    if name == "rmq":
+    if name in OURS:
         return "this"
     if name == "bullmq_node":
         package = ENVIRONMENTS / name / "node_modules" / "bullmq" / "package.json"
@@ -118,7 +119,10 @@ def drain(name: str, peer: Peer, client: Any, url: str, variant: str, number: in
 
 def jobs_left(peer: Peer, client: Any) -> int:
     """Count the jobs that are not done."""
-    return sum(int(client.execute_command(*command)) for command in peer.left)
+    with client.pipeline(transaction=False) as pipe:
+        for command in peer.left:
+            pipe.execute_command(*command)
+        return sum(map(int, pipe.execute()))
 
 
 def _command(name: str) -> list[str]:
@@ -128,11 +132,11 @@ def _command(name: str) -> list[str]:
 
 
 def _python(name: str) -> str:
-    return sys.executable if name == "rmq" else str(ENVIRONMENTS / name / "bin" / "python")
+    return sys.executable if name in OURS else str(ENVIRONMENTS / name / "bin" / "python")
 
 
 def _environment(name: str) -> dict[str, str]:
-    ours = [str(ROOT)] if name == "rmq" else []
+    ours = [str(ROOT)] if name in OURS else []
     paths = os.pathsep.join([str(HERE), *ours])
     return {**os.environ, "PYTHONPATH": paths, "PEERS_NODE_MODULES": str(ENVIRONMENTS / name)}
 
