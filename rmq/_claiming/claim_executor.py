@@ -19,12 +19,7 @@ from rmq._model.times import monotonic_s
 from rmq._scripts.claiming import CLAIM_BYTES
 from rmq._slots.slots import PIGGYBACKED_NACKS
 from rmq._transport.dispatch import AWAITED, Awaited
-from rmq.errors import (
-    CoordinationError,
-    FencedError,
-    ReplyLostError,
-    RmqError,
-)
+from rmq.errors import CoordinationError, FencedError, ReplyLostError, RmqError
 
 log = reporter("rmq.claimer")
 
@@ -151,7 +146,7 @@ class ClaimExecutor:
         In a cluster, what a server owes after `PATIENCE_S` comes with a later claim.
 
         Args:
-            begin_next: Called with how many messages have come from how many slots; it may `begin` the next claim.
+            begin_next: Called with how many messages have come, and how many slots answered; may `begin` a claim.
 
         Raises:
             RedisUnavailableError: Nothing was carried out, since a server did not answer until the deadline.
@@ -274,10 +269,11 @@ class ClaimExecutor:
     def _begin_next(self, visits: Iterable[Visit]) -> None:
         """Let the next claim begin. Where that fails, what these visits have brought must not get lost over it."""
         begin_next, self._next = self._next, None
+        if begin_next is None or self._claimer.regained or self._throttle.limited:
+            return  # it has to be known what is held of slots that came back; and tokens may take a while
         try:
-            if begin_next:
-                come = [len(visit.reply.messages) for visit in visits if isinstance(visit.reply, ClaimReply)]
-                begin_next(sum(come), len(come))
+            come = [len(visit.reply.messages) for visit in visits if isinstance(visit.reply, ClaimReply)]
+            begin_next(sum(come), len(come))
         except Exception as error:
             log.warning("topic %s: the next claim did not begin: %s", self._topic.name, error)
 

@@ -34,6 +34,11 @@ class PrefetchSize:
             return min(FIRST_GUESS, self._most)
         return max(1, min(self._most, int(within_s / max(self._per_message_s, 1e-9))))
 
+    @property
+    def is_known(self) -> bool:
+        """Whether anything is known of the handler's speed."""
+        return self._per_message_s is not None
+
     def takes_s(self, messages: int) -> float:
         """Return for how long so many messages are handled, in seconds; 0 while nothing is known."""
         return (self._per_message_s or 0.0) * messages

@@ -32,7 +32,7 @@ class HandlersInTurn:
         self._gate = thread.setup.gate
         self.may_claim_ahead = self._gate is None and not thread.keeps_order
         # a claim in columns is acked as a whole: it is not cut
-        self._may_claim_batches = self.may_claim_ahead and not thread.setup.listener.columns
+        self.may_claim_batches = self.may_claim_ahead and not thread.setup.listener.columns
 
     @staticmethod
     def threads_of(listener: Listener) -> int:
@@ -57,10 +57,10 @@ class HandlersInTurn:
         """Return how many messages to claim; `None` where a round would bring nothing, not even an outcome."""
         if self._gate is not None and self._gate.careful:
             return 1
-        ahead = self.calls.prefetch.messages(AHEAD_S if self.may_claim_ahead else PREFETCH_S)
-        if self.batch is None:
-            return ahead
-        return self.batch * max(1, ahead // self.batch) if self._may_claim_batches else self.batch
+        room = self.calls.prefetch.messages(AHEAD_S if self.may_claim_ahead else PREFETCH_S)
+        if self.batch is not None:
+            room = self.batch * max(1, room // self.batch if self.may_claim_batches else 1)
+        return max(0, room - self.thread.going_back())
 
     def claims_ahead(self, number: int, slots: int) -> bool:
         """Return whether the next claim is sent before messages of so many slots are handled, to hide some of its time.
@@ -68,7 +68,8 @@ class HandlersInTurn:
         The owner of a stream's slot claims when all before is settled: what goes back must not come after later ones.
         """
         takes_s = self.calls.prefetch.takes_s(number)
-        long = takes_s >= LEAST_AHEAD_S or self.thread.claimer.source.takes_long(number, slots)
+        source, is_known = self.thread.claimer.source, self.calls.prefetch.is_known
+        long = takes_s >= LEAST_AHEAD_S or (is_known and source.takes_long(number, slots))
         return self.may_claim_ahead and takes_s <= AHEAD_S and long
 
     def run(self) -> None:
@@ -80,11 +81,15 @@ class HandlersInTurn:
                 thread.begin_no_more()
                 return
             self.calls.handle(thread.take_waiting(self.batch or 1))
-            if self._gate is not None and self._gate.paused:
+            if (self._gate is not None and self._gate.paused) or self.waits_too_long():
                 thread.release_waiting()
             if thread.waiting and monotonic_s() - last_settled_s > SETTLE_AFTER_S:
                 thread.settle_only()
                 last_settled_s = monotonic_s()
+
+    def waits_too_long(self, lanes: int = 1) -> bool:
+        """Return whether handlers have become so slow that what is claimed would wait longer than `SLOW_S`."""
+        return self.calls.prefetch.takes_s(len(self.thread.waiting)) > SLOW_S * lanes
 
     def wait(self) -> None:
         """Wait until there may be something to do."""

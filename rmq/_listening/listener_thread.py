@@ -14,10 +14,11 @@ from rmq._claiming.leases import HeldDeliveries
 from rmq._io.backend import Background
 from rmq._listening.handler_calls import HandlerCalls, ListenerSetup
 from rmq._model.claim_columns import size_of, spread, take_up_to
-from rmq._model.deliveries import RELEASED, Delivery
+from rmq._model.deliveries import ACKED, RELEASED, Delivery
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._ownership import Ownership
+from rmq._slots.slots import PIGGYBACKED_NACKS
 from rmq.errors import ClientClosedError, RmqError
 
 if TYPE_CHECKING:
@@ -251,6 +252,11 @@ class ListenerThread(Background):
         for delivery in round_.lost:
             self.setup.on_lost(delivery)
         return bool(round_.deliveries)
+
+    def going_back(self) -> int:
+        """Return how many messages have still to go back, beyond those that the next call takes along."""
+        back = sum(each.outcome not in (None, ACKED) for each in self.held.deliveries)
+        return max(0, back - PIGGYBACKED_NACKS)
 
     def is_unsettled(self) -> bool:
         """Return whether an outcome is still to be sent, now or once a server has answered."""

@@ -46,7 +46,7 @@ class Source(ABC, Generic[M]):
 
         Args:
             number: How many messages.
-            slots: From how many slots.
+            slots: How many slots it has visited.
         """
         return number >= self.many_from or (number > 0 and slots >= MANY_SLOTS)
 

@@ -103,6 +103,8 @@ class HandlersInTasks(HandlersInTurn):
         self._wish: Ticket | None = None
         """For one more turn, where there was none."""
         self._begun_s = 0.0
+        self._held_up = False
+        """Whether what waited was given back, and no lane has ended its part since."""
         self._full = False
         """Whether there was no room for more at the last look."""
         self._changed = thread.blocking.event()
@@ -127,7 +129,8 @@ class HandlersInTasks(HandlersInTurn):
         self._take_turns()
         room = self._free()
         self._full = not room
-        return room if changed or room or (self._turns and self.thread.waiting) else None
+        worth = changed or room or self.thread.going_back() or (self._turns and self.thread.waiting)
+        return room if worth else None
 
     def claims_ahead(self, number: int, slots: int) -> bool:
         """Return False: lanes work while it claims."""
@@ -165,6 +168,7 @@ class HandlersInTasks(HandlersInTurn):
     def relieve(self) -> None:
         """Give back what waits while all lanes are held up."""
         if self.thread.waiting and monotonic_s() - self._begun_s > SLOW_S:
+            self._held_up = True
             self.thread.release_waiting()
 
     def finish(self) -> None:
@@ -208,11 +212,15 @@ class HandlersInTasks(HandlersInTurn):
         """Return how many messages so many lanes may get; by default those that run or have a turn."""
         if lanes is None:
             lanes = self._most_lanes if self._gate is None else self._lanes + len(self._turns)
-        ahead = lanes * self.calls.prefetch.messages()
-        most = self.batch * lanes if self.batch else max(lanes, min(ahead, MOST_PREFETCHED))
+        batch = self.batch or 1
+        most = lanes * batch
+        if not self._held_up and (self.batch is None or (self.may_claim_batches and not self._owned)):
+            ahead = min(lanes * self.calls.prefetch.messages(), MOST_PREFETCHED)
+            most = max(most, ahead // batch * batch)
         if self._careful:
             most = min(lanes, 1)
-        return max(0, most - number_of([each for each in self.thread.held.deliveries if each.outcome is None]))
+        open_ = number_of([each for each in self.thread.held.deliveries if each.outcome is None])
+        return max(0, most - open_ - self.thread.going_back())
 
     @property
     def _careful(self) -> bool:
@@ -230,6 +238,9 @@ class HandlersInTasks(HandlersInTurn):
                     self.calls.handle(part)
                 finally:
                     self._busy -= slots
+                self._held_up = False
+                if self.waits_too_long(self._most_lanes):
+                    self.thread.begin_no_more()
                 self._note_change()
                 if task is not None and task.cancelling():  # the program ends
                     return

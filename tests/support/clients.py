@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
+
+import pytest
 
 from rmq import RmqClient
+from rmq._claiming.claim_round import ClaimPlan
+from rmq._claiming.claimer import Claimer
 from rmq._claiming.consumer import Consumer
 from rmq._model.deliveries import Delivery
 from rmq._model.figures import TopicStats
@@ -35,3 +40,16 @@ def stats_of(client: RmqClient, topic: Topic) -> TopicStats:
 def left_in(stats: TopicStats) -> tuple[int, int, int, int]:
     """Messages in store, in flight, waiting for a retry, and dead."""
     return stats.backlog, stats.in_flight, stats.waiting, stats.dead
+
+
+def limits_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many messages each claim asks for from now on."""
+    found: list[int] = []
+    plan = Claimer.plan
+
+    def noted(self: Claimer, limit: int, *args: Any) -> ClaimPlan:
+        found.append(limit)
+        return plan(self, limit, *args)
+
+    monkeypatch.setattr(Claimer, "plan", noted)
+    return found

@@ -12,21 +12,23 @@ from typing import Any
 import pytest
 import redis
 
-from rmq import Adaptive, PriorityMessage, RmqClient, StreamMessage, TopicType
+from rmq import Adaptive, ExponentialRetry, PriorityMessage, RmqClient, StreamMessage, TopicType
 from rmq._claiming.claim_executor import ClaimExecutor
-from rmq._claiming.claim_round import ClaimPlan
+from rmq._claiming.claim_round import ClaimPlan, Visit
 from rmq._claiming.claimer import Claimer
 from rmq._claiming.prefetch_size import MOST_PREFETCHED, PrefetchSize
 from rmq._listening.runtime import ListenerRuntime
 from rmq._model.deliveries import ACKED, Delivery
+from rmq._model.owner import NO_OWNER
 from rmq._model.topics import Topic
 from rmq._scripts.keys import slot_keys
+from rmq._slots.slots import PIGGYBACKED_NACKS
 from rmq._slots.source import MANY_SLOTS
 from rmq._transport.connections import Connections
 from rmq.errors import ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.integration._claiming.test_claimer import HOLDER
-from tests.support.clients import left_in, stats_of, texts
+from tests.support.clients import left_in, limits_of, stats_of, texts
 from tests.support.waiting import wait_until
 
 SECOND = timedelta(seconds=1)
@@ -197,6 +199,7 @@ def test_the_next_claim_from_many_slots_begins_while_its_messages_are_made_ready
 ) -> None:
     """Also where the handler takes no time: each slot has a reply, and an ack, of its own."""
     monkeypatch.setattr(PrefetchSize, "takes_s", lambda *_: 0.0)
+    monkeypatch.setattr(PrefetchSize, "messages", lambda *_: 1)  # a claim is one batch
     topic = make_topic(TopicType.PRIORITY, slots=512)
     client.producer(topic)
     seen: list[str] = []
@@ -206,8 +209,9 @@ def test_the_next_claim_from_many_slots_begins_while_its_messages_are_made_ready
     @client.listener(topic, batch=20)
     def handle(deliveries: list[Delivery]) -> None:
         all_sent.wait(30)
+        is_first = not seen  # of a handler of which nothing is known
         seen.extend(texts(deliveries))
-        if len({delivery.slot for delivery in deliveries}) >= MANY_SLOTS and len(seen) < 400:
+        if len({delivery.slot for delivery in deliveries}) >= MANY_SLOTS and len(seen) < 400 and not is_first:
             wait_until(lambda: stats_of(client, topic).total("delivered") > len(seen))
             ahead.append(len(seen))
 
@@ -384,6 +388,20 @@ def test_the_next_claim_begins_before_the_deliveries_are_made(
     assert stats_of(client, topic).in_flight == 5
 
 
+def test_no_claim_begins_from_there_while_slots_have_come_back_in_a_newer_epoch(
+    at_work: Callable[[], tuple[Topic, Claimer]],
+) -> None:
+    """It would be planned before what has come is held, and might fence it."""
+    _, claimer = at_work()
+    claims, begun = ClaimExecutor(claimer, HOLDER), list[int]()
+    claims.claim(1)
+    for regained in ({0}, set[int]()):
+        claimer.regained = regained
+        claims.begin(ClaimPlan([Visit(0, NO_OWNER, 1)], True))
+        assert len(claims.collect(lambda number, _: begun.append(number)).deliveries) == 1
+    assert begun == [1]
+
+
 def test_a_reply_that_another_call_takes_is_not_lost(at_work: Callable[[], tuple[Topic, Claimer]]) -> None:
     _, claimer = at_work()
     claims = ClaimExecutor(claimer, HOLDER)
@@ -391,19 +409,6 @@ def test_a_reply_that_another_call_takes_is_not_lost(at_work: Callable[[], tuple
     claims.begin(claimer.plan(2))
     assert texts(claims.claim(0).deliveries) == ["m1", "m2"]
     assert not claims.is_ahead
-
-
-def limits_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many messages each claim asks for from now on."""
-    found: list[int] = []
-    plan = Claimer.plan
-
-    def noted(self: Claimer, limit: int, *args: Any) -> ClaimPlan:
-        found.append(limit)
-        return plan(self, limit, *args)
-
-    monkeypatch.setattr(Claimer, "plan", noted)
-    return found
 
 
 @pytest.mark.parametrize("slots", [1, 4])
@@ -451,3 +456,86 @@ def test_claims_in_columns_and_of_adaptive_handlers_are_one_batch(
     wait_until(lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
     client.stop()
     assert set(limits) <= {0, 1, 10}
+
+
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each claim asks for as many messages as one may, once the handler is known not to be slow."""
+
+    def messages(self: PrefetchSize, within_s: float = 0.0) -> int:
+        del within_s
+        return MOST_PREFETCHED if self.is_known and self.takes_s(1) < 0.01 else 1
+
+    monkeypatch.setattr(PrefetchSize, "messages", messages)
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("batch", [None, 10])
+def test_what_waits_goes_back_once_a_handler_has_become_slow(
+    client: RmqClient, make_topic: MakeTopic, batch: int | None
+) -> None:
+    """Also where no call takes as long as the watcher would wait: else it waited for all of them together."""
+    topic = make_topic(TopicType.PRIORITY)
+    send(client, topic, 999)
+    held: list[int] = []
+    quick = 100
+
+    def handle(got: Any) -> None:
+        nonlocal quick
+        quick -= batch or 1
+        if quick <= 0:
+            time.sleep(0.3)
+            held.append(in_flight(client, topic))
+
+    client.listener(topic, batch=batch)(handle)
+    client.start()
+    wait_until(lambda: len(held) >= 4)
+    client.stop()
+    assert held[0] > 100  # claimed while it was quick
+    assert min(held[1:4]) < 100
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("batch", [None, 10])
+def test_a_handler_that_fails_at_once_does_not_hold_the_whole_backlog(
+    client: RmqClient, make_topic: MakeTopic, batch: int | None
+) -> None:
+    """A call takes along so many nacks of a slot, and a claim may bring far more messages."""
+    topic = make_topic(TopicType.PRIORITY, retry=ExponentialRetry(base=timedelta(hours=1), cap=timedelta(hours=2)))
+    client.producer(topic).send_many(PriorityMessage(f"m{i}", 100) for i in range(3_000))
+    held: list[int] = []
+
+    def handle(got: Any) -> None:
+        held.append(in_flight(client, topic))
+        raise ValueError("no")
+
+    client.listener(topic, batch=batch)(handle)
+    client.start()
+    wait_until(lambda: stats_of(client, topic).waiting >= 1_500)
+    client.stop()
+    # what is handled, what is claimed ahead, and what goes back with the calls after
+    assert max(held) <= 2 * MOST_PREFETCHED + 3 * PIGGYBACKED_NACKS
+
+
+def test_nothing_is_claimed_ahead_of_a_handler_of_which_nothing_is_known(
+    client: RmqClient, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=2 * MANY_SLOTS)
+    send(client, topic, 900)
+    begun, go_on = threading.Event(), threading.Event()
+    held: list[int] = []
+
+    @client.listener(topic, batch=300)
+    def handle(deliveries: list[Delivery]) -> None:
+        if not held:
+            held.append(len(deliveries))
+            begun.set()
+            assert go_on.wait(60)
+
+    client.start()
+    assert begun.wait(60)
+    time.sleep(0.2)
+    assert in_flight(client, topic) == held[0]
+    go_on.set()
+    wait_until(lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
+    client.stop()

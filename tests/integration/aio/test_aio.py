@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from rmq import ImmediateRetry, PriorityMessage, RangeMergeMessage, SendResult, StreamMessage, Topic, TopicType
+from rmq._claiming.prefetch_size import MOST_PREFETCHED, PrefetchSize
 from rmq._io.wire import Wire
 from rmq._model.figures import TopicStats
 from rmq.aio import DelayedQueue, Delivery, DeliveryColumns, RmqClient
@@ -23,6 +24,7 @@ from rmq.aio.greenlets import Tasks
 from rmq.aio.wire import async_wire_factory
 from rmq.errors import ClientClosedError, InvalidValueError, RmqError, TopicMismatchError
 from tests.conftest import MakeTopic
+from tests.support.clients import limits_of
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
 
@@ -447,6 +449,59 @@ async def test_an_ack_does_not_wait_for_handlers_that_keep_all_lanes_busy(
                 await asyncio.sleep(0.01)
         let_go.set()
         await until_settled(client, topic)
+
+
+@in_a_loop
+async def test_small_batches_of_a_quick_handler_are_claimed_together(
+    redis_url: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = limits_of(monkeypatch)
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    async with RmqClient(redis_url) as client:
+        sizes: list[int] = []
+
+        @client.listener(topic, batch=5, concurrency=2)
+        async def handle(deliveries: list[Delivery]) -> None:
+            sizes.append(len(deliveries))
+
+        await (await client.producer(topic)).send_many(PriorityMessage(f"m{i}", 100) for i in range(800))
+        await client.start()
+        await until(lambda: sum(sizes) == 800, 60)
+        await until_settled(client, topic)
+    assert max(sizes) == 5
+    assert limits[0] == 10  # one for each lane: nothing is known of the handler yet
+    assert 50 <= max(limits) <= MOST_PREFETCHED
+
+
+@in_a_loop
+async def test_what_waits_behind_handlers_that_hang_goes_back_and_is_not_claimed_again(
+    redis_url: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PrefetchSize, "messages", lambda self, _=0.0: MOST_PREFETCHED if self.is_known else 1)
+    topic = make_topic(TopicType.PRIORITY)
+    async with RmqClient(redis_url) as client:
+        let_go = asyncio.Event()
+        handled = 0
+
+        @client.listener(topic, batch=10, concurrency=2)
+        async def handle(deliveries: list[Delivery]) -> None:
+            nonlocal handled
+            if handled >= 100:
+                await let_go.wait()
+            handled += len(deliveries)
+
+        await (await client.producer(topic)).send_many(PriorityMessage(f"m{i}", 100) for i in range(3_000))
+        await client.start()
+        view = await client.inspect(topic)
+        async with asyncio.timeout(60):
+            while handled < 100 or (await view.stats()).in_flight > 20:
+                await asyncio.sleep(0.05)
+        for _ in range(5):
+            await asyncio.sleep(0.5)
+            assert (await view.stats()).in_flight <= 20
+        let_go.set()
+        await until_settled(client, topic)
+    assert handled == 3_000
 
 
 @in_a_loop
