@@ -27,6 +27,9 @@ FEWEST_SLOTS, FIRST_SLOTS, MOST_SLOTS = 4, 16, 128
 """Slots claimed from in one round trip. Where claims come back full, fewer slots give more each, which costs Redis less
 a message; where they do not, more slots are served sooner."""
 
+HEADROOM = 4
+"""A slot may bring so many times what slots bring on average: what has to stay is always the lowest of priorities."""
+
 TROUBLE_PAUSE_S = 0.2
 """How long a slot is left alone after a failed claim: it neither holds up the others nor strands more messages by
 claims whose replies get lost."""
@@ -372,15 +375,14 @@ class RoundSize:
             return wanted
         return max(1, int(self._most_bytes / self._bytes_each))
 
-    def note(self, asked: int, replies: Iterable[ClaimReply[Any]]) -> bool:
+    def note(self, asked: int, replies: Sequence[ClaimReply[Any]]) -> bool:
         """Learn from a round; return whether slots got nothing because others filled the call.
 
         Args:
             asked: Messages asked for.
             replies: The replies. Large messages count at once, small ones bit by bit.
         """
-        got = size_bytes = 0
-        filled = False
+        got, size_bytes, filled = 0, 0, False
         for reply in replies:
             if messages := reply.messages:
                 got += len(messages)
@@ -390,7 +392,8 @@ class RoundSize:
                 size_bytes += sum(map(len, filter(None, bodies)))
             elif 0 < reply.next_due_ms <= reply.now_ms:
                 filled = True
-        self.slots = max(FEWEST_SLOTS, self.slots // 2) if got >= 0.9 * asked else min(MOST_SLOTS, self.slots * 2)
+        wanted = asked * len(replies) // (HEADROOM * got) if got else MOST_SLOTS
+        self.slots = max(FEWEST_SLOTS, min(MOST_SLOTS, 2 * self.slots, max(wanted, self.slots // 2)))
         if got:
             mean = size_bytes / got
             self._bytes_each = max(mean, self._bytes_each + WEIGHT * (mean - self._bytes_each))

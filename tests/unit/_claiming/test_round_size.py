@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmq._claiming.claimer import FEWEST_SLOTS, FIRST_SLOTS, MOST_SLOTS, RoundSize
+from rmq._claiming.claimer import FEWEST_SLOTS, FIRST_SLOTS, HEADROOM, MOST_SLOTS, RoundSize
 from rmq._model.replies import Claimed, ClaimReply
 
 
@@ -15,7 +15,7 @@ def test_full_claims_make_a_round_narrower_and_others_make_it_wider() -> None:
     size = RoundSize()
     size.note(500, [reply(500)])
     assert size.slots == FIRST_SLOTS // 2
-    size.note(500, [reply(100)])
+    size.note(500, [reply(1)] * (FIRST_SLOTS // 2))
     assert size.slots == FIRST_SLOTS
     for _ in range(9):
         size.note(10, [reply(10)])
@@ -23,6 +23,20 @@ def test_full_claims_make_a_round_narrower_and_others_make_it_wider() -> None:
     for _ in range(9):
         size.note(10, [reply(0)])
     assert size.slots == MOST_SLOTS
+
+
+def test_slots_may_bring_several_times_what_they_bring_on_average() -> None:
+    """Else those with more than the average keep some back, of priorities always the lowest."""
+    size = RoundSize()
+    for _ in range(9):
+        size.note(500, [reply(3)] * size.slots)
+    assert 500 // size.slots == HEADROOM * 3
+    for _ in range(9):
+        size.note(500, [reply(1)] * size.slots)
+    assert 500 // size.slots == HEADROOM
+    for _ in range(9):
+        size.note(500, [reply(500 // size.slots)] * size.slots)
+    assert size.slots == FEWEST_SLOTS
 
 
 def test_large_messages_are_asked_for_by_their_bytes() -> None:
