@@ -22,6 +22,7 @@ from benchmarks.support.meters import Meter, medians, rounded
 from benchmarks.support.servers import Servers, clusters_supported, some
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
 from rmq._model.messages import Message
+from rmq._model.scores import ages_for
 
 SLOTS = 64
 SAMPLE = 50_000
@@ -113,8 +114,9 @@ def _native(servers: Servers, topic: Topic) -> dict[str, float]:
     native = _native_client(servers)
     first = next(_sample_starts)
     sample: dict[int, dict[bytes, float]] = {slot: {} for slot in range(topic.slots)}
-    for number in range(first, first + SAMPLE):
-        sample[number % topic.slots][b"nativ:%014d" % number] = _priority(number)
+    numbers = range(first, first + SAMPLE)
+    for number, score in zip(numbers, _scores(topic, numbers), strict=True):
+        sample[number % topic.slots][b"nativ:%014d" % number] = score
     taken: list[tuple[str, dict[bytes, float]]] = []
     with Meter(servers) as sending:
         for slot, batch in _batches(sample):
@@ -141,14 +143,19 @@ def _native_bytes(servers: Servers, topic: Topic, number: int) -> float:
     """Return the bytes that a native ZADD of the smallest backlog takes per message; leave nothing."""
     native, before = _native_client(servers), _memory(servers)
     filled: dict[int, dict[bytes, float]] = {slot: {} for slot in range(topic.slots)}
-    for index, content in enumerate(loads.stream(0, number)):
-        filled[index % topic.slots][content] = _priority(index)
+    for index, (content, score) in enumerate(zip(loads.stream(0, number), _scores(topic, range(number)), strict=True)):
+        filled[index % topic.slots][content] = score
     for slot, batch in _batches(filled):
         native.zadd(f"{topic.name}_{slot}", batch)
     used = _memory(servers) - before
     native.close()
     servers.flush()
     return used / number
+
+
+def _scores(topic: Topic, numbers: range) -> list[int]:
+    """Return scores with ages, as RMQ stores them: others would all stand at one end of its sets, which costs less."""
+    return ages_for(topic.max_priority).aged([_priority(number) for number in numbers], 2**29)
 
 
 def _batches(slots: dict[int, dict[bytes, float]]) -> Iterator[tuple[int, dict[bytes, float]]]:
