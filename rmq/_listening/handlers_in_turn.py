@@ -60,7 +60,7 @@ class HandlersInTurn:
         room = self.calls.prefetch.messages(AHEAD_S if self.may_claim_ahead else PREFETCH_S)
         if self.batch is not None:
             room = self.batch * max(1, room // self.batch if self.may_claim_batches else 1)
-        return max(0, room - self.thread.going_back())
+        return self.thread.room_beside(room)
 
     def claims_ahead(self, number: int, slots: int) -> bool:
         """Return whether the next claim is sent before messages of so many slots are handled, to hide some of its time.
@@ -75,21 +75,27 @@ class HandlersInTurn:
     def run(self) -> None:
         """Handle, or begin with, what waits in the thread."""
         thread = self.thread
-        last_settled_s = monotonic_s()
+        began_s = last_settled_s = monotonic_s()
         while thread.waiting:
             if thread.setup.stopping.is_set():  # the thread that stops this one may wait for another one's outcomes
                 thread.begin_no_more()
                 return
             self.calls.handle(thread.take_waiting(self.batch or 1))
-            if (self._gate is not None and self._gate.paused) or self.waits_too_long():
+            if (self._gate is not None and self._gate.paused) or (thread.waiting and self.waits_too_long(began_s)):
                 thread.release_waiting()
             if thread.waiting and monotonic_s() - last_settled_s > SETTLE_AFTER_S:
                 thread.settle_only()
                 last_settled_s = monotonic_s()
 
-    def waits_too_long(self, lanes: int = 1) -> bool:
-        """Return whether handlers have become so slow that what is claimed would wait longer than `SLOW_S`."""
-        return self.calls.prefetch.takes_s(len(self.thread.waiting)) > SLOW_S * lanes
+    def waits_too_long(self, since_s: float, lanes: int = 1) -> bool:
+        """Return whether handlers have become so slow that what is claimed would wait longer than `SLOW_S`.
+
+        Args:
+            since_s: When it was claimed, on the clock of `monotonic_s`. One slow call proves nothing.
+            lanes: How many handlers work on it.
+        """
+        late = monotonic_s() - since_s > 2 * PREFETCH_S
+        return late and self.calls.prefetch.takes_s(len(self.thread.waiting)) > SLOW_S * lanes
 
     def wait(self) -> None:
         """Wait until there may be something to do."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,11 @@ PIGGYBACK_S = 0.25
 """How long an ack may wait for the next claim from its slot, which carries it for little. An ack of a message that was
 claimed longer ago does not wait, and none waits in an idle thread. Beside a handler that runs for longer, the watcher
 sends the acks. What a killed process had handled in this time is delivered again."""
+
+LEAST_ROOM = PIGGYBACKED_NACKS // 2
+"""Most messages that are claimed at once while many have to go back: fewer than go back with a call."""
+
+_STAYING = (None, ACKED)
 
 TROUBLE_PAUSE_S = 0.2
 
@@ -113,8 +118,8 @@ class ListenerThread(Background):
         try:
             while True:
                 self.begin_no_more()
-                self.settle_only()
-                if not self.waiting:  # else it was on its way
+                went = self.settle_only()
+                if not (self.waiting or (went and self._going_back_later())):  # else it was on its way, or too much
                     return
         except Exception as error:
             log.warning("topic %s: messages not begun come back with their leases: %s", self._topic.name, error)
@@ -253,10 +258,19 @@ class ListenerThread(Background):
             self.setup.on_lost(delivery)
         return bool(round_.deliveries)
 
-    def going_back(self) -> int:
-        """Return how many messages have still to go back, beyond those that the next call takes along."""
-        back = sum(each.outcome not in (None, ACKED) for each in self.held.deliveries)
-        return max(0, back - PIGGYBACKED_NACKS)
+    def room_beside(self, room: int) -> int:
+        """Return for how many of `room` messages there is room beside those that have still to go back.
+
+        That is some room at least: a server that takes none back must not keep others from being claimed from.
+        """
+        return max(min(room, LEAST_ROOM), room - self._going_back_later())
+
+    def _going_back_later(self) -> int:
+        """Return how many messages have to go back beyond those that the next calls to their slots take along."""
+        back = Counter(
+            [each.slot for each in self.held.deliveries if each.outcome not in _STAYING and not each.under_way]
+        )
+        return sum([max(0, number - PIGGYBACKED_NACKS) for number in back.values()])
 
     def is_unsettled(self) -> bool:
         """Return whether an outcome is still to be sent, now or once a server has answered."""

@@ -103,6 +103,8 @@ class HandlersInTasks(HandlersInTurn):
         self._wish: Ticket | None = None
         """For one more turn, where there was none."""
         self._begun_s = 0.0
+        self._filled_s, self._waited = 0.0, 0
+        """When something was claimed last, and how many messages waited after the last look."""
         self._held_up = False
         """Whether what waited was given back, and no lane has ended its part since."""
         self._full = False
@@ -129,8 +131,7 @@ class HandlersInTasks(HandlersInTurn):
         self._take_turns()
         room = self._free()
         self._full = not room
-        worth = changed or room or self.thread.going_back() or (self._turns and self.thread.waiting)
-        return room if worth else None
+        return room if changed or room or (self._turns and self.thread.waiting) else None
 
     def claims_ahead(self, number: int, slots: int) -> bool:
         """Return False: lanes work while it claims."""
@@ -143,6 +144,8 @@ class HandlersInTasks(HandlersInTurn):
         if self._stopping.is_set():
             thread.begin_no_more()
         self._begun_s = monotonic_s()
+        if len(thread.waiting) > self._waited:
+            self._filled_s = self._begun_s
         free = self._most_lanes - self._lanes if self._gate is None else len(self._turns)
         for _ in range(min(self._may_begin(), free)):
             self._lanes += 1
@@ -220,7 +223,7 @@ class HandlersInTasks(HandlersInTurn):
         if self._careful:
             most = min(lanes, 1)
         open_ = number_of([each for each in self.thread.held.deliveries if each.outcome is None])
-        return max(0, most - open_ - self.thread.going_back())
+        return self.thread.room_beside(max(0, most - open_))
 
     @property
     def _careful(self) -> bool:
@@ -239,7 +242,7 @@ class HandlersInTasks(HandlersInTurn):
                 finally:
                     self._busy -= slots
                 self._held_up = False
-                if self.waits_too_long(self._most_lanes):
+                if self.thread.waiting and self.waits_too_long(self._filled_s, self._most_lanes):
                     self.thread.begin_no_more()
                 self._note_change()
                 if task is not None and task.cancelling():  # the program ends
@@ -263,7 +266,9 @@ class HandlersInTasks(HandlersInTurn):
         """Take what a lane may begin now."""
         most = 1 if self._careful else self.batch or 1
         if not self._owned:
-            return self.thread.take_waiting(most)
+            ready = self.thread.take_waiting(most)
+            self._waited = len(self.thread.waiting)
+            return ready
         taken: list[PlainDelivery] = []
         left: deque[PlainDelivery] = deque()
         waiting = self.thread.waiting
@@ -271,6 +276,7 @@ class HandlersInTasks(HandlersInTurn):
             delivery = waiting.popleft()
             (left if delivery.slot in self._busy else taken).append(delivery)
         waiting.extendleft(reversed(left))
+        self._waited = len(waiting)
         return taken
 
     def _note_change(self) -> None:

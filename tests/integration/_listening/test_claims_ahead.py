@@ -415,6 +415,7 @@ def test_a_reply_that_another_call_takes_is_not_lost(at_work: Callable[[], tuple
 def test_quick_handlers_of_small_batches_claim_several_at_a_time(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, slots: int
 ) -> None:
+    monkeypatch.setattr("rmq._listening.handlers_in_turn.SLOW_S", 60.0)  # a machine that stands still for a moment
     limits = limits_of(monkeypatch)
     topic = make_topic(TopicType.PRIORITY, slots=slots)
     wanted = send(client, topic, 999)
@@ -498,9 +499,10 @@ def test_what_waits_goes_back_once_a_handler_has_become_slow(
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("batch", [None, 10])
 def test_a_handler_that_fails_at_once_does_not_hold_the_whole_backlog(
-    client: RmqClient, make_topic: MakeTopic, batch: int | None
+    client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, batch: int | None
 ) -> None:
     """A call takes along so many nacks of a slot, and a claim may bring far more messages."""
+    monkeypatch.setattr("rmq._listening.handlers_in_turn.SLOW_S", 60.0)  # the handler asks Redis, which may take long
     topic = make_topic(TopicType.PRIORITY, retry=ExponentialRetry(base=timedelta(hours=1), cap=timedelta(hours=2)))
     client.producer(topic).send_many(PriorityMessage(f"m{i}", 100) for i in range(3_000))
     held: list[int] = []

@@ -15,6 +15,7 @@ import pytest
 
 from rmq import DelayedQueue, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
 from rmq._claiming.consumer import Consumer
+from rmq._claiming.prefetch_size import PrefetchSize
 from rmq._model.deliveries import Delivery
 from rmq._model.messages import Message
 from rmq._model.replies import ClaimReply
@@ -23,7 +24,7 @@ from rmq._scripts.keys import slot_keys
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
 from rmq.errors import DurabilityError, RedisUnavailableError, ReplyLostError, RmqError, SendError
-from tests.support.clients import stats_of
+from tests.support.clients import limits_of, stats_of
 from tests.support.servers import RedisServer
 from tests.support.sides import SIDES, Side
 from tests.support.topologies import RedisClusterServers
@@ -118,6 +119,44 @@ def test_handlers_of_the_healthy_node_go_on(cluster: RedisClusterServers, side: 
             wait_until(lambda: handled["h"] >= before + 150, message="work on the healthy node")
             frozen = handled["f"]
         wait_until(lambda: handled["f"] > frozen, message="work on the node that is back")
+        client.stop(10.0)
+
+
+@pytest.mark.parametrize("side", SIDES, indirect=True)
+def test_what_a_frozen_node_does_not_take_back_keeps_nobody_from_the_healthy_one(
+    cluster: RedisClusterServers, side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room for claims is counted beside what has still to go back: that must not use all of it up."""
+    halves = Halves(cluster, lease_s=60.0)
+    handled = {"h": 0, "f": 0}
+    stuck, go_on = threading.Event(), threading.Event()
+
+    def messages(self: PrefetchSize, within_s: float = 0.0) -> int:
+        del within_s
+        return 1 if not self.is_known else 100 if stuck.is_set() else 2_000
+
+    monkeypatch.setattr(PrefetchSize, "messages", messages)
+    with side.client(cluster.url, timeout_s=3_600.0) as client:
+        producer = client.producer(halves.topic)
+        producer.send_many(halves.messages(halves.healthy, 2_000))
+        producer.send_many(halves.messages(halves.frozen, 2_000))
+
+        @client.listener(halves.topic)
+        def handle(delivery: Delivery) -> None:
+            if sum(handled.values()) == 200:
+                stuck.set()
+                go_on.wait(60)
+            handled[delivery.text[0]] += 1
+
+        client.start()
+        assert stuck.wait(60)
+        with halves.freeze():
+            limits = limits_of(monkeypatch)
+            time.sleep(1.5)  # what waits is given back meanwhile, and one half cannot go
+            go_on.set()
+            wait_until(lambda: handled["h"] == 2_000, message="all of the healthy node")
+            assert len(limits) < 2_000
+        wait_until(lambda: handled["f"] >= 2_000, message="all of the node that is back")
         client.stop(10.0)
 
 
