@@ -191,15 +191,17 @@ def tables(document: Document) -> str:
     """Render growth and drain; a result from before the native commands ran beside it goes without them."""
     rows = document["rows"]
     measured_natively = "native_bytes_per_message" in document
-    columns = ["backlog", "filled, 1/s", "send, µs", "claim + ack, µs", "life against the smallest"]
+    columns = ["backlog", "filled, 1/s", "send, µs", "claim + ack, µs", "life, µs", "life against the smallest"]
     columns += ["native life against the smallest", "life against native"] if measured_natively else []
-    columns += ["life CPU, µs", "send, 1/s", "claim + ack, 1/s", "bytes a message"]
+    columns += ["send, 1/s", "claim + ack, 1/s", "bytes a message"]
     lines = [_line(row, rows[0], measured_natively) for row in rows]
     drain, settings = document["drain"], document["settings"]
     text = (
         f"{settings['type']}, {settings['content_bytes']}-byte contents and priorities in random order, "
         f"{settings['slots']} slots, {settings['nodes']} Redis, allocator {document['allocator']}; samples of "
-        f"{settings['sample']:,} messages at each size, by pull.\n\n{rendering.table(columns, lines)}\n\n"
+        f"{settings['sample']:,} messages at each size, by pull. µs are the CPU time of Redis, of all nodes together: "
+        f"where these share cores, a command's own time has the waits for a core in it.\n\n"
+        f"{rendering.table(columns, lines)}\n\n"
         f"Draining all {rows[-1]['backlog']:,} by one process took "
         f"{drain['took_s']:,} s ({drain['claim_ack_rate_per_s']:,.0f}/s); left: {drain['left']}."
     )
@@ -216,28 +218,28 @@ def _line(row: Row, least: Row, measured_natively: bool) -> tuple[str, ...]:
     if measured_natively:
         native = (
             rendering.ratio(_native_life(row) / _native_life(least)),
-            rendering.ratio(_life(row, "server_us") / _native_life(row)),
+            rendering.ratio(_life(row) / _native_life(row)),
         )
     return (
         f"{row['backlog']:,}",
         rendering.number(row["fill_rate_per_s"]),
-        rendering.number(row["send_server_us"], 2),
-        rendering.number(row["claim_ack_server_us"], 2),
-        rendering.ratio(_life(row, "server_us") / _life(least, "server_us")),
+        rendering.number(row["send_server_cpu_us"], 2),
+        rendering.number(row["claim_ack_server_cpu_us"], 2),
+        rendering.number(_life(row), 2),
+        rendering.ratio(_life(row) / _life(least)),
         *native,
-        rendering.number(_life(row, "server_cpu_us"), 2),
         rendering.number(row["send_rate_per_s"]),
         rendering.number(row["claim_ack_rate_per_s"]),
         rendering.number(row["bytes_per_message"], 1),
     )
 
 
-def _life(row: Row, figure: str) -> float:
-    return float(row[f"send_{figure}"] + row[f"claim_ack_{figure}"])
+def _life(row: Row) -> float:
+    return float(row["send_server_cpu_us"] + row["claim_ack_server_cpu_us"])
 
 
 def _native_life(row: Row) -> float:
-    return float(row["native_send_server_us"] + row["native_claim_ack_server_us"])
+    return float(row["native_send_server_cpu_us"] + row["native_claim_ack_server_cpu_us"])
 
 
 def plot(document: Document, path: Path) -> None:
@@ -245,12 +247,12 @@ def plot(document: Document, path: Path) -> None:
     made, (left, right) = rendering.figure(2, "Growth with the backlog")
     rows = document["rows"]
     sizes = [row["backlog"] for row in rows]
-    for index, (key, label) in enumerate((("send_server_us", "send"), ("claim_ack_server_us", "claim + ack"))):
+    for index, (key, label) in enumerate((("send_server_cpu_us", "send"), ("claim_ack_server_cpu_us", "claim + ack"))):
         left.plot(sizes, [row[key] for row in rows], "o-", color=rendering.COLOURS[index], label=label)
-    left.plot(sizes, [_life(row, "server_us") for row in rows], "o-", color=rendering.COLOURS[2], label="life")
+    left.plot(sizes, [_life(row) for row in rows], "o-", color=rendering.COLOURS[2], label="life")
     native = [_native_life(row) for row in rows]
     left.plot(sizes, native, "s--", color=rendering.COLOURS[3], label="life in native commands")
-    left.set(xscale="log", xlabel="messages in the backlog", ylabel="server µs per message", ylim=(0, None))
+    left.set(xscale="log", xlabel="messages in the backlog", ylabel="Redis' CPU, µs per message", ylim=(0, None))
     left.legend(fontsize=8, frameon=False)
     names = [f"$10^{round(math.log10(size))}$" for size in sizes]
     rendering.bars(right, names, {"bytes": [row["bytes_per_message"] for row in rows]}, "bytes per message", 0)

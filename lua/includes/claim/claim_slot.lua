@@ -29,6 +29,7 @@
 -- @include whole
 -- @include fields_of
 -- @include sweep
+-- @include claim_brief
 local function share_of_work(budget, limit)
   return budget.bytes > 0 and math.min(limit, math.max(1, budget.work)) or 0
 end
@@ -40,20 +41,32 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
   if refusal then
     return refusal
   end
-  local clock = read_slot_clock(stored[4], stored[5], now_ms, rules.lease_ms)
   local settle_only = limit < 0 and ARGV[turn.at] == '0'
   limit = math.max(0, limit)
   local sizes = measure(slot, true)
+  local command = highest_first and 'ZREVRANGE' or 'ZRANGE'
+  local peek, first_due = nil, 0
+  if sizes.quiet and not (settle_only or newer or paused or slot.any or slot.born or slot.held) then
+    local number, score, name = brief_settlement(turn)
+    if number then
+      peek = redis.call(command, slot.store, 0, math.max(1, math.min(limit, BRIEF)), 'WITHSCORES')
+      local reply = claim_brief(slot, rules, turn, now_ms, stored, peek, number, score, name)
+      if reply then
+        return reply
+      end
+    end
+  end
+
+  local clock = read_slot_clock(stored[4], stored[5], now_ms, rules.lease_ms)
   if slot.born then
     redis.call('ZCARD', slot.born)
   end
   slot.quiet = sizes.quiet and ARGV[turn.at] == '0'
-  local peek, first_due = nil, 0
   if settle_only and slot.quiet then
     slot.oldest = false -- leases are left to the next claim
     first_due = next_due(slot, highest_first, paused and 'none' or 'all', now_ms, clock)
-  elseif sizes.quiet then -- whatever becomes of it, store has been found to be what it should be
-    peek = redis.call(highest_first and 'ZREVRANGE' or 'ZRANGE', slot.store, 0, 1, 'WITHSCORES')
+  elseif sizes.quiet and not peek then -- whatever becomes of it, store has been found to be what it should be
+    peek = redis.call(command, slot.store, 0, 1, 'WITHSCORES')
   end
 
   begin_room(slot, rules.room, sizes.body + (sizes.held or 0), stored[8])

@@ -1,0 +1,117 @@
+-- The claim that is asked for most, without the tables and the questions of all others: up to `BRIEF` messages of a
+-- quiet slot, none of them in flight or ever rolled back, and before that at most one ack by name, or that of a whole
+-- claim of as many. The slot's clock is as it mostly is, and no lease has run out. All is read before anything is
+-- written. Returns the reply, or nil, with nothing written, where the case is another.
+-- @include whole
+-- @include begin_write
+local BRIEF = 8
+
+-- What such a claim settles: how many deliveries, their claim score, and the content where it is named. Nil if it
+-- settles more, or if messages of the topic expire.
+local function brief_settlement(turn)
+  local at, values = turn.at, turn.last - turn.at
+  if ARGV[at] ~= '0' then
+    return nil
+  elseif values == 2 then
+    return 0
+  elseif values == 5 and ARGV[at + 1] == '1' and ARGV[at + 3] == '1' then
+    return 1, ARGV[at + 2], ARGV[at + 4]
+  elseif values == 4 and ARGV[at + 1] == '0' and ARGV[at + 2] == '1' then
+    local number = tonumber(ARGV[at + 4])
+    if number <= BRIEF then
+      return number, ARGV[at + 3]
+    end
+  end
+  return nil
+end
+
+-- How many of the first entries of store are due, at most `most`; nil where some were rolled back.
+local function brief_size(peek, most, highest_first, now_ms, max_retries)
+  local size = math.min(#peek / 2, most)
+  if not highest_first then
+    local due = 0
+    while due < size and tonumber(peek[2 * due + 2]) <= now_ms do
+      due = due + 1
+    end
+    size = due
+  end
+  if size > 0 and tonumber(peek[highest_first and 2 * size or 2]) <= max_retries then
+    return nil
+  end
+  return size
+end
+
+-- `stored`: what check_fence has read. `peek`: the first entries of store, one more than are taken. `number`, `score`
+-- and `name`: see brief_settlement.
+local function claim_brief(slot, rules, turn, now_ms, stored, peek, number, score, name)
+  local last, delivered, acked = tonumber(stored[4]), tonumber(stored[6] or 0), tonumber(stored[7] or 0)
+  local lease_ms, highest_first = rules.lease_ms, rules.highest_first
+  if turn.start ~= 0 or not (last and last < now_ms and stored[5] == whole(lease_ms) and stored[8] and delivered
+    and acked) then
+    return nil
+  end
+  local size = brief_size(peek, math.min(turn.limit, BRIEF), highest_first, now_ms, rules.max_retries)
+  local upcoming = size and peek[2 * size + 2]
+  if not size or (size == BRIEF and turn.limit > BRIEF and upcoming) then
+    return nil
+  end
+
+  local held = redis.call('ZRANGE', slot.prepare, 0, number, 'WITHSCORES')
+  for i = 2, 2 * number, 2 do
+    if held[i] ~= score then
+      return nil
+    end
+  end
+  local oldest = held[2 * number + 2]
+  if name and held[1] ~= name or number > 0 and not name and oldest == score then
+    return nil
+  end
+  oldest = tonumber(oldest)
+  if oldest and (oldest < (now_ms - lease_ms) * 1000 or oldest > (now_ms + 86400000) * 1000
+    or math.floor(last / 60000) ~= math.floor(now_ms / 60000)) then
+    return nil -- see find_expired
+  end
+  local bytes, names, claims, fresh = 0, {}, {}, whole(now_ms * 1000 + rules.max_retries)
+  for i = 1, size do
+    names[i] = peek[2 * i - 1]
+    claims[2 * i - 1], claims[2 * i] = fresh, names[i]
+    bytes = bytes + #names[i]
+  end
+  if size > 0 then
+    if bytes > rules.room.left then
+      return nil
+    end
+    local in_flight = oldest and redis.call('ZMSCORE', slot.prepare, unpack(names)) or {}
+    for i = 1, #in_flight do
+      if in_flight[i] then
+        return nil
+      end
+    end
+  end
+
+  if number > 0 then
+    redis.call('ZREMRANGEBYRANK', slot.prepare, 0, number - 1)
+  elseif not rules.joined then
+    begin_write(slot)
+  end
+  local now = whole(now_ms)
+  if size > 0 then
+    rules.room.left, rules.room.first = rules.room.left - bytes, false
+    redis.call('ZADD', slot.prepare, unpack(claims))
+    redis.call('ZREMRANGEBYRANK', slot.store, highest_first and -size or 0, highest_first and -1 or size - 1)
+    redis.call('HSET', slot.meta, 'stamp', now, 'delivered', whole(delivered + size), 'acked', whole(acked + number))
+  elseif number > 0 then
+    redis.call('HINCRBY', slot.meta, 'acked', number)
+  end
+
+  local due = highest_first and upcoming and now_ms or tonumber(upcoming)
+  if not (due and due <= now_ms) and (oldest or size > 0) then
+    local ends = math.floor((oldest or now_ms * 1000) / 1000) + lease_ms + 1
+    due = math.min(ends, due or ends)
+  end
+  due = due and whole(math.max(1, math.min(due, 9007199254740991))) or '0'
+  for i = #peek, 2 * size + 1, -1 do
+    peek[i] = nil
+  end
+  return { now, due, '0', '0', {}, peek, {}, {}, now, '' }
+end
