@@ -115,7 +115,7 @@ class _Pair:
             call = claiming.claim(slot.topic, 0, limit, outcomes)
             if not joined:
                 return slot.run(call)
-            [reply] = slot.run(claiming.claim_many([call]))
+            [reply] = slot.run(claiming.claim_many([call], [limit == 0]))
             assert isinstance(reply, ClaimReply)
             return reply
 
@@ -324,6 +324,10 @@ def test_a_claim_before_is_acked_briefly(brief: MakeBrief, kind: TopicType, numb
     assert named(second) == NAMES[number : number + 1]
     assert slot.state().prepare == dict(tokens(second))
     assert slot.state().totals["acked"] == number
+    slot.advance(LEASE_MS * 2)  # leases are left to the next claim
+    call = claiming.claim(slot.topic, 0, 0, Outcomes(tokens(second)))
+    assert slot.run(claiming.claim_many([call], [True])) == [ClaimReply(slot.now_ms, 0, 0, 0, (), ())]
+    assert slot.state().prepare == {}
 
 
 @all_kinds

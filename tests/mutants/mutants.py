@@ -42,7 +42,7 @@ MUTANTS = (
     _mutant("brief: a paused slot is claimed from", ("claim_slot", "newer or paused or slot.any", "newer or slot.any")),
     _mutant(
         "brief: a newer epoch is not written down",
-        ("claim_slot", "settle_only or newer or paused", "settle_only or paused"),
+        ("claim_slot", "not (newer or paused", "not (paused"),
     ),
     _mutant(
         "brief: ties are in order of contents", ("claim_slot", "paused or slot.any or slot.born", "paused or slot.born")

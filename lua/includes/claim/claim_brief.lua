@@ -1,7 +1,8 @@
 -- The claim that is asked for most, without the tables and the questions of all others: up to `BRIEF` messages of a
 -- quiet slot, none of them in flight or ever rolled back, and before that at most one ack by name, or that of a whole
--- claim of as many. The slot's clock is as it mostly is, and no lease has run out. All is read before anything is
--- written. Returns the reply, or nil, with nothing written, where the case is another.
+-- claim of as many. The slot's clock is as it mostly is, and no lease has run out; where the slot is settled only (limit
+-- -1), nobody asks for these. All is read before anything is written. Returns the reply, or nil, with nothing written,
+-- where the case is another.
 -- @include whole
 -- @include begin_write
 local BRIEF = 8
@@ -45,12 +46,12 @@ end
 -- and `name`: see brief_settlement.
 local function claim_brief(slot, rules, turn, now_ms, stored, peek, number, score, name)
   local last, delivered, acked = tonumber(stored[4]), tonumber(stored[6] or 0), tonumber(stored[7] or 0)
-  local lease_ms, highest_first = rules.lease_ms, rules.highest_first
-  if turn.start ~= 0 or not (last and last < now_ms and stored[5] == whole(lease_ms) and stored[8] and delivered
-    and acked) then
+  local lease_ms, highest_first, settle_only = rules.lease_ms, rules.highest_first, turn.limit < 0
+  if not settle_only and (turn.start ~= 0 or not (last and last < now_ms and stored[5] == whole(lease_ms) and stored[8]
+    and delivered and acked)) then
     return nil
   end
-  local size = brief_size(peek, math.min(turn.limit, BRIEF), highest_first, now_ms, rules.max_retries)
+  local size = brief_size(peek, math.max(0, math.min(turn.limit, BRIEF)), highest_first, now_ms, rules.max_retries)
   local upcoming = size and peek[2 * size + 2]
   if not size or (size == BRIEF and turn.limit > BRIEF and upcoming) then
     return nil
@@ -66,7 +67,7 @@ local function claim_brief(slot, rules, turn, now_ms, stored, peek, number, scor
   if name and held[1] ~= name or number > 0 and not name and oldest == score then
     return nil
   end
-  oldest = tonumber(oldest)
+  oldest = not settle_only and tonumber(oldest)
   if oldest and (oldest < (now_ms - lease_ms) * 1000 or oldest > (now_ms + 86400000) * 1000
     or math.floor(last / 60000) ~= math.floor(now_ms / 60000)) then
     return nil -- see find_expired
@@ -113,5 +114,5 @@ local function claim_brief(slot, rules, turn, now_ms, stored, peek, number, scor
   for i = #peek, 2 * size + 1, -1 do
     peek[i] = nil
   end
-  return { now, due, '0', '0', {}, peek, {}, {}, now, '' }
+  return { now, due, '0', '0', {}, peek, {}, {}, settle_only and '0' or now, '' }
 end

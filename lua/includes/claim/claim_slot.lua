@@ -46,10 +46,11 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
   local sizes = measure(slot, true)
   local command = highest_first and 'ZREVRANGE' or 'ZRANGE'
   local peek, first_due = nil, 0
-  if sizes.quiet and not (settle_only or newer or paused or slot.any or slot.born or slot.held) then
+  if sizes.quiet and not (newer or paused or slot.any or slot.born or slot.held) then
     local number, score, name = brief_settlement(turn)
     if number then
-      peek = redis.call(command, slot.store, 0, math.max(1, math.min(limit, BRIEF)), 'WITHSCORES')
+      peek = redis.call(command, slot.store, 0, settle_only and 0 or math.max(1, math.min(limit, BRIEF)),
+        'WITHSCORES')
       local reply = claim_brief(slot, rules, turn, now_ms, stored, peek, number, score, name)
       if reply then
         return reply
