@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import attrgetter
 
 from rmq._claiming.portions import bytes_of
@@ -21,7 +20,6 @@ SlotOwner = tuple[int, Owner]
 """A slot, and the owner in whose name it is called."""
 
 
-@dataclass(slots=True)
 class Settlements:
     """What is to be settled in one slot.
 
@@ -32,10 +30,13 @@ class Settlements:
         named: Claim scores whose acks have to name the deliveries: some of the claim is open, or its lease has ended.
     """
 
-    deliveries: list[Delivery] = field(default_factory=list[Delivery])
-    nacks: list[Nack] = field(default_factory=list[Nack])
-    acked: dict[int, list[Delivery]] = field(default_factory=dict[int, list[Delivery]])
-    named: set[int] = field(default_factory=set[int])
+    __slots__ = ("acked", "deliveries", "nacks", "named")
+
+    def __init__(self) -> None:
+        self.deliveries: list[Delivery] = []
+        self.nacks: list[Nack] = []
+        self.acked: dict[int, list[Delivery]] = {}
+        self.named: set[int] = set()
 
     def outcomes(self, is_whole: Callable[[int, int], bool]) -> Outcomes:
         """Return what a claim takes: the acks to be named stand side by side where they are of one claim.

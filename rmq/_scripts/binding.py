@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from rmq._io.wire import Argument
@@ -16,6 +17,8 @@ from rmq._transport.contract import Names
 from rmq._transport.script_library import default_scripts
 
 T = TypeVar("T")
+
+NONE_KNOWN: Mapping[str, Argument] = MappingProxyType({})
 
 FILLED_IN = {"publish": PUBLISH}
 """Arguments that no call names: `Connections` fills them in."""
@@ -43,6 +46,16 @@ class Bound:
         Raises `TypeError` for a name that is missing, and for one that the header does not have.
         """
         return _binder(self.name, default_scripts()[self.name].args, "[{}]")
+
+    def args_with(self, **known: Argument) -> Callable[..., list[Argument]]:
+        """Return `args` without those names whose values are known already: the function takes the others."""
+        return _binder(self.name, default_scripts()[self.name].args, "[{}]", known)
+
+    def places(self, names: Sequence[str]) -> list[int]:
+        """Return where arguments stand; a name of the tail stands for its first value."""
+        all_ = default_scripts()[self.name].args
+        order = (*all_.required, all_.tail)
+        return [order.index(name) for name in names]
 
     @cached_property
     def names(self) -> Callable[..., tuple[str, ...]]:
@@ -81,14 +94,6 @@ class Bound:
             raise TypeError(f"script {self.name} has no keys {', '.join(sorted(unknown))}")
         return tuple(others.get(name) or getattr(keys, name) for name in names)
 
-    def values(self, args: Sequence[Argument]) -> dict[str, Any]:
-        """Return what the arguments of a call are, by name; what a tail holds as a sequence."""
-        names = default_scripts()[self.name].args
-        found: dict[str, Any] = dict(zip(names.required, args, strict=False))
-        if names.tail is not None:
-            found[names.tail] = args[len(names.required) :]
-        return found
-
     def call(
         self,
         topic: Topic,
@@ -124,10 +129,24 @@ def ages_of(topic: Topic) -> dict[str, Argument]:
     return {"scale": ages.scale, "unit_ms": ages.unit_ms}
 
 
-def _binder(script: str, names: Names, brackets: str) -> Callable[..., Any]:
-    """Return a function that takes each name as a keyword and returns the values in order."""
-    parameters = [name for name in names.required + names.optional if name not in FILLED_IN]
-    values = [repr(FILLED_IN[name]) if name in FILLED_IN else name for name in names.required + names.optional]
+def _binder(script: str, names: Names, brackets: str, known: Mapping[str, Argument] = NONE_KNOWN) -> Callable[..., Any]:
+    """Return a function that takes each name as a keyword and returns the values in order.
+
+    Args:
+        script: Name of the script.
+        names: What it takes.
+        brackets: What the values stand in.
+        known: Values that are known already: the function does not take them.
+
+    Raises:
+        TypeError: It has no name that is known.
+    """
+    all_ = names.required + names.optional
+    filled: Mapping[str, Argument] = {**known, **{name: FILLED_IN[name] for name in all_ if name in FILLED_IN}}
+    if unknown := filled.keys() - set(all_):
+        raise TypeError(f"script {script} has no arguments {', '.join(sorted(unknown))}")
+    parameters = [name for name in all_ if name not in filled]
+    values = [repr(filled[name]) if name in filled else name for name in all_]
     if names.tail is not None:
         parameters.append(names.tail)
         values.append(f"*{names.tail}")

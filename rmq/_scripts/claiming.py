@@ -111,18 +111,18 @@ class Claims:
 
     def __init__(self, topic: Topic, sweep_limit: int = SWEEP_LIMIT) -> None:
         self._topic = topic.name
-        plain = topic.ttl is None and topic.merge is None
-        self._keys_of = None if plain else partial(_CLAIM.keys_of, topic)
+        self._keys_of = partial(_CLAIM.keys_of, topic)
+        self._keys: dict[int, tuple[str, ...]] = {}
         self._ttl_ms = topic.ttl_ms
         self._parse = partial(_parse_claim, topic.max_retries)
-        self._common: dict[str, Any] = {
-            "lease_ms": topic.lease_ms,
-            "max_retries": topic.max_retries,
-            "order": claim_order_of(topic),
-            "sweep_limit": sweep_limit,
-            "max_dead_age_ms": topic.max_dead_age_ms,
-            "max_dead": topic.max_dead_per_slot,
-        }
+        self._args = _CLAIM.args_with(
+            lease_ms=topic.lease_ms,
+            max_retries=topic.max_retries,
+            order=claim_order_of(topic),
+            sweep_limit=sweep_limit,
+            max_dead_age_ms=topic.max_dead_age_ms,
+            max_dead=topic.max_dead_per_slot,
+        )
 
     def __call__(
         self,
@@ -149,16 +149,17 @@ class Claims:
             settlements += each
         if self._ttl_ms is not None:
             settlements.append(self._ttl_ms)
-        args = _CLAIM.args(
+        args = self._args(
             epoch=owner.epoch,
             ensemble=owner.ensemble,
             limit=limit,
             start=start,
             most_bytes=most_bytes,
             settlements=settlements,
-            **self._common,
         )
-        keys = _CLAIM.keys(slot_keys(self._topic, slot)) if self._keys_of is None else self._keys_of(slot)
+        keys = self._keys.get(slot)
+        if keys is None:
+            keys = self._keys[slot] = self._keys_of(slot)
         return Call(_CLAIM.name, keys, args, self._parse, False, self._topic, slot)
 
 
@@ -287,5 +288,5 @@ def _parse_claim(max_retries: int, reply: list[Any]) -> ClaimReply[Claimed]:
                 for score in scores
             ]
         messages = ClaimedRows(items[::2], scores, claim_scores, bodies, alike)
-    whole = tuple(map(int, unmatched))
+    whole = tuple(map(int, unmatched)) if unmatched else ()
     return ClaimReply(int(now_ms), int(next_due_ms), int(resume), int(swept), tuple(stale), messages, whole)

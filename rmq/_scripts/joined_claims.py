@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import repeat
+from operator import itemgetter
 from typing import Any, Generic
 
 from rmq._io.wire import Argument
@@ -30,6 +31,12 @@ class JoinedClaims(Generic[M]):
         self._one, self._many = one, many
         self._shared, self._own = shared, own
 
+    @cached_property
+    def _places(self) -> tuple[list[int], list[int], int, int]:
+        """Where the shared and the own arguments stand in a claim, the settlements, and the limit among the own."""
+        [tail] = self._one.places(["settlements"])
+        return self._one.places(self._shared), self._one.places(self._own), tail, self._own.index("limit") + 1
+
     def __call__(
         self, claims: Sequence[Call[ClaimReply[M]]], most_bytes: int, limits: Sequence[int | None] | None = None
     ) -> Call[list[ClaimReply[M] | RmqError]]:
@@ -41,19 +48,19 @@ class JoinedClaims(Generic[M]):
             limits: Other limits than those of the claims, where not `None`.
         """
         first = claims[0]
-        values: dict[str, Any] = {}
+        shared_at, own_at, tail, limit_at = self._places
+        own_of = itemgetter(*own_at)
         names: list[str] = []
         slots: list[Argument] = []
         for call, limit in zip(claims, limits or repeat(None), strict=False):
-            values = self._one.values(call.args)
-            if limit is not None:
-                values["limit"] = limit
-            settlements = values["settlements"]
+            args, at = call.args, len(slots)
             names += call.keys
-            slots.append(len(self._own) + len(settlements))
-            slots += [values[name] for name in self._own]
-            slots += settlements
-        shared = {name: values[name] for name in self._shared}
+            slots.append(len(own_at) + len(args) - tail)
+            slots += own_of(args)
+            slots += args[tail:]
+            if limit is not None:
+                slots[at + limit_at] = limit
+        shared = {name: first.args[at] for name, at in zip(self._shared, shared_at, strict=True)}
         args = self._many.args(width=len(first.keys), most_bytes=most_bytes, claims=slots, **shared)
         parse = partial(_parse, claims)
         return Call(self._many.name, tuple(names), args, parse, self._many.repeatable, first.topic, first.slot)

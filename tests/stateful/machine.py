@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from itertools import permutations, product
 from typing import Any, TypeVar
@@ -174,7 +173,7 @@ class SlotMachine(RuleBasedStateMachine):
         call = claiming.claim(self.topic, 0, limit, outcomes, owner=owner, sweep_limit=sweep_limit)
         reply = self._run_claim(call, consumer)
         expected = self.model.claim(limit, owner, acks=acks, nacks=nacks, whole=whole, sweep_limit=sweep_limit)
-        assert replace(reply, next_due_ms=expected.next_due_ms) == expected
+        assert reply._replace(next_due_ms=expected.next_due_ms) == expected
         at_once = 0 < reply.next_due_ms <= reply.now_ms
         if 0 < expected.next_due_ms <= reply.now_ms:
             assert at_once
