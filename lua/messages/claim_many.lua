@@ -40,12 +40,14 @@ end
 local now_ms, now_s = read_clock()
 local replies, at = {}, 10
 for base = 0, #KEYS - width, width do
-  local slot = with_keys({
+  local slot = {
     store = KEYS[base + 1], prepare = KEYS[base + 2], retry = KEYS[base + 3], dead = KEYS[base + 4],
     body = KEYS[base + 5], meta = KEYS[base + 6], error = KEYS[base + 7], reason = KEYS[base + 8],
-    dead_body = KEYS[base + 9],
-  }, { unpack(KEYS, base + 10, base + width) })
-  slot.any = order == 'any'
+    dead_body = KEYS[base + 9], any = order == 'any',
+  }
+  if width > 9 then
+    with_keys(slot, { unpack(KEYS, base + 10, base + width) })
+  end
   local last = at + tonumber(ARGV[at])
   local turn = {
     epoch = ARGV[at + 1], ensemble = ARGV[at + 2], limit = tonumber(ARGV[at + 3]), start = tonumber(ARGV[at + 4]),

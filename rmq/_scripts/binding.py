@@ -52,9 +52,9 @@ class Bound:
         return _binder(self.name, default_scripts()[self.name].args, "[{}]", known)
 
     def places(self, names: Sequence[str]) -> list[int]:
-        """Return where arguments stand; a name of the tail stands for its first value."""
+        """Return where arguments stand that every call has; the name of the tail stands for its first value."""
         all_ = default_scripts()[self.name].args
-        order = (*all_.required, all_.tail)
+        order = all_.required if all_.optional else (*all_.required, all_.tail)
         return [order.index(name) for name in names]
 
     @cached_property
@@ -142,7 +142,7 @@ def _binder(script: str, names: Names, brackets: str, known: Mapping[str, Argume
         TypeError: It has no name that is known.
     """
     all_ = names.required + names.optional
-    filled: Mapping[str, Argument] = {**known, **{name: FILLED_IN[name] for name in all_ if name in FILLED_IN}}
+    filled: Mapping[str, Argument] = {**{name: FILLED_IN[name] for name in all_ if name in FILLED_IN}, **known}
     if unknown := filled.keys() - set(all_):
         raise TypeError(f"script {script} has no arguments {', '.join(sorted(unknown))}")
     parameters = [name for name in all_ if name not in filled]

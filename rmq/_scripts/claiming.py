@@ -177,14 +177,14 @@ def claim(
 
 
 def claim_many(
-    claims: Sequence[Call[ClaimReply[Claimed]]], brief: Sequence[bool] | None = None, most_bytes: int = CLAIM_BYTES
+    claims: Sequence[Call[ClaimReply[Claimed]]], settle_only: Sequence[bool] = (), most_bytes: int = CLAIM_BYTES
 ) -> Call[list[ClaimReply[Claimed] | RmqError]]:
     """Build one call of several claims of a topic, where a script may touch several slots; it answers each by itself.
 
-    `brief`: which of them, with limit 0, shall settle only, where that saves something, and not sweep. `most_bytes` is
-    for all of them together.
+    `settle_only`: which of them, with limit 0, need not sweep, where that saves something; by default none.
+    `most_bytes` is for all of them together.
     """
-    limits = None if brief is None else [-1 if settle_only else None for settle_only in brief]
+    limits = [-1 if each else None for each in settle_only] or None
     return _JOINED(claims, most_bytes, limits)
 
 

@@ -171,7 +171,8 @@ class QuerySlots:
         """
         swept = dict.fromkeys(range(self._topic.slots), NO_OWNER) if owners is None else owners
         fenced = None if owners is None else dict[int, int]()
-        parts = (claiming.claim(self._topic, slot, 0, owner=owner) for slot, owner in swept.items())
+        claim = claiming.Claims(self._topic)
+        parts = (claim(slot, 0, owner=owner) for slot, owner in swept.items())
         for _ in self._each(parts, WINDOW, fenced):
             pass
         return fenced or {}

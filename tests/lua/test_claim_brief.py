@@ -96,18 +96,24 @@ class _Pair:
     def both(self, do: Callable[[SlotUnderTest], Any]) -> Any:
         first, second = (do(slot) for slot in self.slots)
         assert first == second
-        states = [slot.state() for slot in self.slots]
-        plain, long = (replace(state, totals={k: v for k, v in state.totals.items() if v}) for state in states)
-        assert plain == long
-        assert plain.clock == long.clock
+        plain, long = (slot.state() for slot in self.slots)
+        assert (plain, plain.clock) == (long, long.clock)
+        bounds = [slot.client.hget(slot.keys.meta, "body_bound") for slot in self.slots]
+        assert bounds[0] == bounds[1]
         return first
 
     def advance(self, ms: int) -> None:
         self.now_ms += ms
         self.slots[0].client.set(CLOCK_KEY, self.now_ms)
 
-    def send(self, values: dict[bytes, int]) -> None:
-        encoded = [Encoded(0, name, self.now_ms + 1 + 7 * v if self.timed else v, None) for name, v in values.items()]
+    def send(self, values: dict[bytes, int], bodies: bool = False) -> None:
+        """Send contents with values from 1 to 3; with bodies, the third value has none."""
+        encoded = [
+            Encoded(
+                0, name, self.now_ms + 7 * v if self.timed else v, b"%d" % self.now_ms if bodies and v < 3 else None
+            )
+            for name, v in values.items()
+        ]
         self.both(lambda slot: slot.run(with_hints(sending.send_calls(slot.topic)(0, encoded, False))))
 
     def claim(self, limit: int, outcomes: Outcomes, joined: bool) -> None:
@@ -148,12 +154,13 @@ def test_brief_claims_do_what_long_ones_do(make_pair: MakePair, kind: TopicType,
     pair = _Pair(make_pair(kind))
     sends = st.dictionaries(st.sampled_from(NAMES), st.integers(1, 3), max_size=12)
     pauses = st.sampled_from([1, 1, 1, 1, 2, 5, 5, 8, 8, 30, 0, 200, LEASE_MS, LEASE_MS + 1, 61_000, -3, -1_500])
-    pair.send({NAMES[0]: 1})
+    bodies = data.draw(st.booleans())
+    pair.send({NAMES[0]: 1}, bodies)
     pair.advance(10)
     pair.claim(1, Outcomes(), False)  # what the first claim of a slot notes is there
     for _ in range(data.draw(st.integers(1, 20))):
         if sent := data.draw(sends):
-            pair.send(sent)
+            pair.send(sent, bodies)
         pair.advance(data.draw(pauses))
         if pair.held and data.draw(st.integers(0, 9)) == 0:
             index = data.draw(st.integers(0, len(pair.held) - 1))
@@ -164,6 +171,7 @@ def test_brief_claims_do_what_long_ones_do(make_pair: MakePair, kind: TopicType,
         pair.claim(limit, pair.outcomes(data), data.draw(st.booleans()))
 
 
+FAILURE = {"first_ms": "1", "last_ms": "2", "type": "ValueError", "message": "no"}
 NOW = T0 * 1000
 """A claim score of now, without the retries left."""
 
@@ -187,7 +195,23 @@ STRANGE: dict[str, tuple[SlotState, dict[str, Any]]] = {
     "paused": (SlotState({b"a": T0}, owner={"paused": "1"}), {}),
     "a newer epoch": (SlotState({b"a": T0}, owner={"epoch": "5", "ensemble": "zk"}), {"owner": Owner(6, "zk")}),
     "an older epoch": (SlotState({b"a": T0}, owner={"epoch": "7", "ensemble": "zk"}), {"owner": Owner(6, "zk")}),
+    "an empty content": (SlotState({b"": T0 - 1, b"b": T0, b"c": T0}), {}),
     "bodies": (SlotState({b"a": T0, b"b": T0}, body={b"a": b"1"}), {}),
+    "a body that is too large": (SlotState({b"a": T0, b"b": T0}, body={b"b": b"1" * 4_097}), {}),
+    "a fresh copy with a body": (
+        SlotState({b"a": T0, b"b": T0}, {b"b": NOW - 1_000}, body={b"b": b"1"}),
+        {"acks": [(b"b", NOW - 1_000)]},
+    ),
+    "the last body": (SlotState({b"a": T0}, {b"b": NOW - 1_000}, body={b"b": b"1"}), {"acks": [(b"b", NOW - 1_000)]}),
+    "bodies of a whole claim": (
+        SlotState({b"a": T0}, {b"b": NOW - 1_000}, body={b"b": b"1"}),
+        {"whole": [(NOW - 1_000, 1)]},
+    ),
+    "bodies and two retries": (
+        SlotState({b"a": T0}, retry={b"b": T0 + 9_000, b"c": T0 + 9_000}, body={b"a": b"1"}),
+        {},
+    ),
+    "a retry and a failure": (SlotState({b"a": T0}, retry={b"b": T0 + 9_000}, error={b"b": FAILURE}), {}),
     "a retry": (SlotState({b"a": T0}, retry={b"b": T0 // 1000 * 1000 + 1}), {}),
 }
 """What a slot holds that was claimed from a millisecond ago, and what its next claim says besides."""
@@ -213,8 +237,9 @@ def _answer(slot: SlotUnderTest, limit: int, said: dict[str, Any]) -> object:
         return type(error)
 
 
-@pytest.mark.parametrize("most_bytes", [1, 2, 3, 4, 5, 8])
-def test_slots_of_a_call_share_its_bytes(make_pair: MakePair, most_bytes: int) -> None:
+@pytest.mark.parametrize("bodies", [False, True])
+@pytest.mark.parametrize("most_bytes", [1, 2, 3, 4, 5, 8, 12, 16])
+def test_slots_of_a_call_share_its_bytes(make_pair: MakePair, most_bytes: int, bodies: bool) -> None:
     pair = _Pair(make_pair(TopicType.FIXED_TIME))
 
     def claimed(slot: SlotUnderTest, most_bytes: int) -> list[object]:
@@ -223,11 +248,29 @@ def test_slots_of_a_call_share_its_bytes(make_pair: MakePair, most_bytes: int) -
 
     for contents in ([b"w"], [b"xx", b"yy", b"zz"]):
         for slot, number in product(pair.slots, range(SLOTS)):
-            encoded = [Encoded(number, content, pair.now_ms + 1 + n, None) for n, content in enumerate(contents)]
+            body = b"1234" if bodies else None
+            encoded = [Encoded(number, content, pair.now_ms + 1 + n, body) for n, content in enumerate(contents)]
             slot.run(sending.send_calls(slot.topic)(number, encoded, False))
         pair.advance(10)
         most = 1_000 if contents == [b"w"] else most_bytes
         pair.both(lambda slot, most=most: claimed(slot, most))
+
+
+def test_where_bytes_are_used_up_few_contents_are_read(redis_url: str, make_topic: MakeTopic) -> None:
+    slot = SlotUnderTest(redis_url, make_topic(TopicType.FIXED_TIME, slots=8))
+    for number in range(8):
+        encoded = [Encoded(number, b"%d" % n * 2_048, T0 + 1, None) for n in range(10, 40)]
+        slot.run(sending.send_calls(slot.topic)(number, encoded))
+    slot.advance(5)
+    calls = [claiming.claim(slot.topic, each, 100) for each in range(8)]
+    with slot.client.monitor() as monitor:
+        replies = slot.run(claiming.claim_many(calls, most_bytes=100_000))
+        slot.client.echo("that is all")
+        commands = list(iter(lambda: (monitor.next_command() or {})["command"], "ECHO that is all"))
+    slot.close()
+    peeks = [each.split()[3] for each in commands if each.startswith(f"ZRANGE {slot.topic.name}_")]
+    assert [len(reply.messages) for reply in replies if isinstance(reply, ClaimReply)] == [24, *[0] * 7]
+    assert peeks == ["8", *["1"] * 7]
 
 
 def test_ties_stand_in_no_order_of_contents(make_topic: MakeTopic, redis_url: str) -> None:
@@ -306,17 +349,24 @@ def tokens(reply: ClaimReply[Any]) -> list[Ack]:
 
 @all_kinds
 @pytest.mark.parametrize(("there", "limit"), [(0, 4), (1, 1), (1, 4), (3, 1), (4, 4), (8, 8), (5, 500), (8, 500)])
-def test_few_messages_are_claimed_briefly(brief: MakeBrief, kind: TopicType, there: int, limit: int) -> None:
+@pytest.mark.parametrize("bodies", [False, True])
+def test_few_messages_are_claimed_briefly(
+    brief: MakeBrief, kind: TopicType, there: int, limit: int, bodies: bool
+) -> None:
     slot = brief(kind)
-    slot.seed(SlotState(store={name: score_of(slot, number) for number, name in enumerate(NAMES[:there])}))
-    assert named(slot.claim(limit)) == NAMES[: min(there, limit)]
+    store = {name: score_of(slot, number) for number, name in enumerate(NAMES[:there])}
+    slot.seed(SlotState(store=store, body={name: b"of " + name for name in store} if bodies else {}))
+    reply = slot.claim(limit)
+    assert named(reply) == NAMES[: min(there, limit)]
+    assert [each.body for each in reply.messages] == [b"of " + name if bodies else None for name in named(reply)]
 
 
 @all_kinds
-@pytest.mark.parametrize("number", [1, 2, 8])
-def test_a_claim_before_is_acked_briefly(brief: MakeBrief, kind: TopicType, number: int) -> None:
+@pytest.mark.parametrize(("number", "bodies"), [(1, False), (1, True), (2, False), (8, False)])
+def test_a_claim_before_is_acked_briefly(brief: MakeBrief, kind: TopicType, number: int, bodies: bool) -> None:
     slot = brief(kind)
-    slot.seed(SlotState(store={name: score_of(slot, n) for n, name in enumerate(NAMES[: number + 1])}))
+    store = {name: score_of(slot, n) for n, name in enumerate(NAMES[: number + 1])}
+    slot.seed(SlotState(store=store, body={name: b"of " + name for name in store} if bodies else {}))
     first = slot.claim(number)
     slot.advance(1)
     outcomes: dict[str, Any] = {"acks": tokens(first)} if number == 1 else {"whole": [(tokens(first)[0][1], number)]}

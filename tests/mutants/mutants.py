@@ -2,51 +2,12 @@
 
 from __future__ import annotations
 
+from tests.mutants.brief import BRIEF
 from tests.mutants.merging import MERGING
 from tests.mutants.mutant import mutant as _mutant
 from tests.mutants.ties import TIES
 
 MUTANTS = (
-    # brief claims
-    _mutant("brief: what is in flight is claimed", ("claim_brief", "if in_flight[i] then", "if false then")),
-    _mutant("brief: a rollback gets fresh retries", ("claim_brief", " <= max_retries then", " < 0 then")),
-    _mutant("brief: the ack of another delivery counts", ("claim_brief", "if held[i] ~= score then", "if false then")),
-    _mutant("brief: the ack of another content counts", ("claim_brief", "name and held[1] ~= name or", "")),
-    _mutant(
-        "brief: a part of a claim is taken for all of it", ("claim_brief", "and oldest == score then", "and false then")
-    ),
-    _mutant("brief: leases that ended stay", ("claim_brief", "(now_ms - lease_ms) * 1000", "0")),
-    _mutant("brief: a score above all stamps stays", ("claim_brief", "oldest > (now_ms + 86400000) * 1000", "false")),
-    _mutant(
-        "brief: a score above all stamps stays behind another",
-        ("claim_brief", "math.floor(last / 60000) ~= math.floor(now_ms / 60000)", "false"),
-    ),
-    _mutant("brief: two claims have one stamp", ("claim_brief", "last < now_ms and", "")),
-    _mutant("brief: the lease in force goes unseen", ("claim_brief", "stored[5] == whole(lease_ms)", "true")),
-    _mutant("brief: what is not due yet is claimed", ("claim_brief", "<= now_ms do", "<= now_ms + 1 do")),
-    _mutant("brief: the next due time is not told", ("claim_brief", "or tonumber(upcoming)", "or nil")),
-    _mutant("brief: there is more, and nobody hears of it", ("claim_brief", "and upcoming and now_ms", "and false")),
-    _mutant("brief: the end of a lease is not told", ("claim_brief", "(oldest or size > 0) then", "false then")),
-    _mutant(
-        "brief: any number of bytes is handed over", ("claim_brief", "if bytes > rules.room.left then", "if false then")
-    ),
-    _mutant("brief: room is not used up", ("claim_brief", "rules.room.left - bytes, false", "rules.room.left, false")),
-    _mutant("brief: a search begins anew", ("claim_brief", "turn.start ~= 0 or ", "")),
-    _mutant("brief: prepare is not written", ("claim_brief", "redis.call('ZADD', slot.prepare, unpack(claims))", "")),
-    _mutant(
-        "brief: store is not trimmed", ("claim_brief", "redis.call('ZREMRANGEBYRANK', slot.store", "local _ = ('ZREM'")
-    ),
-    _mutant("brief: acks are not counted", ("claim_brief", "redis.call('HINCRBY', slot.meta, 'acked', number)", "")),
-    _mutant("brief: messages expire at no time", ("claim_brief", "elseif values == 2 then", "elseif values < 4 then")),
-    _mutant("brief: a full Redis is not drained", ("claim_brief", "elseif not rules.joined then", "elseif false then")),
-    _mutant("brief: a paused slot is claimed from", ("claim_slot", "newer or paused or slot.any", "newer or slot.any")),
-    _mutant(
-        "brief: a newer epoch is not written down",
-        ("claim_slot", "not (newer or paused", "not (paused"),
-    ),
-    _mutant(
-        "brief: ties are in order of contents", ("claim_slot", "paused or slot.any or slot.born", "paused or slot.born")
-    ),
     # claiming
     _mutant("in-flight contents are not skipped", ("take", "if held and held[i] then", "if false then")),
     _mutant(
@@ -288,7 +249,7 @@ MUTANTS = (
     _mutant("reschedule leaves the waiting behind", ("reschedule", "redis.call('ZREM', retry, content)", "")),
     # numbers and memory
     _mutant("numbers keep 14 digits", ("whole", "string.format('%.0f', number)", "tostring(number)")),
-    _mutant("a full Redis can't be drained", ("begin_write", "redis.call('ZREM', slot.store, '')", "")),
+    _mutant("a full Redis can't be drained", ("begin_write", "redis.call('ZREMRANGEBYRANK', slot.store, 1, 0)", "")),
     _mutant("types are not checked first", ("measure", "redis.call('HLEN', slot.dead_body)", "0")),
     # limits
     _mutant("the wrong end is dropped", ("drop_excess", "if highest_first then", "if not highest_first then")),
@@ -400,6 +361,7 @@ MUTANTS = (
         "a renewal forgets under which stamp a chunk has lost some",
         ("spark_settle", "lost = still < held and lost .. ' ' .. whole(stamp) or lost", ""),
     ),
+    *BRIEF,
     *MERGING,
     *TIES,
 )

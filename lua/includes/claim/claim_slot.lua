@@ -1,16 +1,15 @@
 -- A claim from one slot: settles the previous ones, sweeps, and takes what is due. `rules` are the topic's; `turn` says
 -- who claims how much from where, and that what it settles stands in ARGV from `at` to `last`. Returns the reply.
 -- A slot without retries, dead, bodies and failures is `quiet`: what could only be found there is not looked for. Its
--- first two messages tell whether more than one is due, and when the next one will be; so `peek` mostly is all of store
--- that has to be read. `oldest` is the claim score whose lease ends first, false without claims. `rules.joined`: the
--- caller has written. Limit -1: a quiet slot is settled, no more; the reply says when its first message is due, since
--- that one may have been passed over by others as long as its twin was in flight. Where `rules.room` is used up, what
--- is
--- due stays, and the reply says that it is due at once. Who settles only, and gives something back that is due, tells
--- the others: the channel's name is that of the slot's. `rules.budget` is what a call may do beside: `work`, messages
--- that are swept, expired or nacked, and `bytes` of bodies that are moved. Where it is used up, each slot sweeps one
--- more,
--- as long as there are bytes; who does much of that takes few new ones. What is left is due at once.
+-- first messages, two at least, tell whether more than one is due, and when the next one will be; so `peek` mostly is
+-- all of store that has to be read. `oldest` is the claim score whose lease ends first, false without claims. `rules.joined`: the
+-- caller has written. Limit -1: a slot that is quiet, or has bodies and no more, is only settled; the reply says when
+-- its first message is due, since that one may have been passed over by others as long as its twin was in flight. Where
+-- `rules.room` is used up, what is due stays, and the reply says that it is due at once. Who settles only, and gives
+-- something back that is due, tells the others: the channel's name is that of the slot's. `rules.budget` is what a call
+-- may do beside: `work`, messages that are swept, expired or nacked, and `bytes` of bodies that are moved. Where it is
+-- used up, each slot sweeps one more, as long as there are bytes; who does much of that takes few new ones. What is
+-- left is due at once. Most claims of few messages are brief: see claim_brief.
 -- @include settle_nacks
 -- @include settle_whole
 -- @include settle_acks
@@ -46,24 +45,30 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
   local sizes = measure(slot, true)
   local command = highest_first and 'ZREVRANGE' or 'ZRANGE'
   local peek, first_due = nil, 0
-  if sizes.quiet and not (newer or paused or slot.any or slot.born or slot.held) then
+  if (sizes.quiet or sizes.bodied) and not (newer or paused or slot.any or slot.born or slot.held) then
     local number, score, name = brief_settlement(turn)
     if number then
-      peek = redis.call(command, slot.store, 0, settle_only and 0 or math.max(1, math.min(limit, BRIEF)),
-        'WITHSCORES')
-      local reply = claim_brief(slot, rules, turn, now_ms, stored, peek, number, score, name)
+      local most = rules.room.left > 0 and math.min(limit, BRIEF) or 0
+      peek = redis.call(command, slot.store, 0, settle_only and 0 or math.max(1, most), 'WITHSCORES')
+      local reply = claim_brief(slot, rules, turn, now_ms, sizes.bodied, stored, peek, number, score, name)
       if reply then
         return reply
       end
     end
   end
 
+  if sizes.bodied then
+    peek = nil
+    redis.call('ZCARD', slot.store)
+    redis.call('ZCARD', slot.prepare)
+  end
   local clock = read_slot_clock(stored[4], stored[5], now_ms, rules.lease_ms)
   if slot.born then
     redis.call('ZCARD', slot.born)
   end
   slot.quiet = sizes.quiet and ARGV[turn.at] == '0'
-  if settle_only and slot.quiet then
+  settle_only = settle_only and (sizes.quiet or sizes.bodied)
+  if settle_only then
     slot.oldest = false -- leases are left to the next claim
     first_due = next_due(slot, highest_first, paused and 'none' or 'all', now_ms, clock)
   elseif sizes.quiet and not peek then -- whatever becomes of it, store has been found to be what it should be
@@ -90,7 +95,7 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
     end
   end
   at = at + 2 * tonumber(ARGV[at]) + 1
-  if settle_only and slot.quiet then
+  if settle_only then
     write_totals(slot.meta, totals)
     return { whole(now_ms), whole(first_due), '0', '0', stale, {}, {}, unmatched, '0', '' }
   end
