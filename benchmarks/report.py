@@ -26,6 +26,7 @@ MODULES = {
     "cost": "benchmarks.cost",
     "parts": "benchmarks.parts",
     "batches": "benchmarks.batches",
+    "visits": "benchmarks.visits",
     "throughput": "benchmarks.throughput",
     "real": "benchmarks.real",
     "servers": "benchmarks.servers",

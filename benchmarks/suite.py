@@ -18,6 +18,7 @@ NAMES = (
     "cost",
     "parts",
     "batches",
+    "visits",
     "throughput",
     "real",
     "servers",

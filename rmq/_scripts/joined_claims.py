@@ -60,7 +60,7 @@ class JoinedClaims(Generic[M]):
             slots += args[tail:]
             if limit is not None:
                 slots[at + limit_at] = limit
-        shared = {name: first.args[at] for name, at in zip(self._shared, shared_at, strict=True)}
+        shared = {name: claims[-1].args[at] for name, at in zip(self._shared, shared_at, strict=True)}
         args = self._many.args(width=len(first.keys), most_bytes=most_bytes, claims=slots, **shared)
         parse = partial(_parse, claims)
         return Call(self._many.name, tuple(names), args, parse, self._many.repeatable, first.topic, first.slot)

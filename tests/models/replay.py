@@ -73,5 +73,5 @@ def adapted(played: Played, answer: Any) -> Any:
         return expected
     soon, said = expected.next_due_ms, answer.next_due_ms
     if 0 < said <= answer.now_ms and (0 < soon <= answer.now_ms or len(answer.messages) == played.limit):
-        return replace(expected, next_due_ms=said)
+        return expected._replace(next_due_ms=said)
     return expected
