@@ -9,9 +9,7 @@ BRIEF = (
     mutant("brief: a rollback gets fresh retries", ("claim_brief", " <= max_retries then", " < 0 then")),
     mutant("brief: the ack of another delivery counts", ("claim_brief", "if held[i] ~= score then", "if false then")),
     mutant("brief: the ack of another content counts", ("claim_brief", "name and held[1] ~= name or", "")),
-    mutant(
-        "brief: a part of a claim is taken for all of it", ("claim_brief", "and oldest == score then", "and false then")
-    ),
+    mutant("brief: a part of a claim is taken for all of it", ("claim_brief", "not name and behind == score", "false")),
     mutant("brief: leases that ended stay", ("claim_brief", "(now_ms - lease_ms) * 1000", "0")),
     mutant("brief: a score above all stamps stays", ("claim_brief", "oldest > (now_ms + 86400000) * 1000", "false")),
     mutant(

@@ -12,7 +12,7 @@ from rmq._model.topics import Topic
 from tests.conftest import MakeTopic
 
 
-@pytest.mark.parametrize("denied", ["zrem", "time"])
+@pytest.mark.parametrize("denied", ["zremrangebyrank", "time"])
 def test_a_lack_of_rights_is_logged_once_for_many_tries(
     denied: str,
     make_topic: MakeTopic,
