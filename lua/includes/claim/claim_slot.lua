@@ -1,15 +1,15 @@
 -- A claim from one slot: settles the previous ones, sweeps, and takes what is due. `rules` are the topic's; `turn` says
--- who claims how much from where, and that what it settles stands in ARGV from `at` to `last`. Returns the reply.
--- A slot without retries, dead, bodies and failures is `quiet`: what could only be found there is not looked for. Its
+-- who claims how much from where, and that what it settles stands in ARGV from `at` to `last`. Returns the reply. A
+-- slot without retries, dead, bodies and failures is `quiet`: what could only be found there is not looked for. Its
 -- first messages, two at least, tell whether more than one is due, and when the next one will be; so `peek` mostly is
--- all of store that has to be read. `oldest` is the claim score whose lease ends first, false without claims. `rules.joined`: the
--- caller has written. Limit -1: a slot that is quiet, or has bodies and no more, is only settled; the reply says when
--- its first message is due, since that one may have been passed over by others as long as its twin was in flight. Where
--- `rules.room` is used up, what is due stays, and the reply says that it is due at once. Who settles only, and gives
--- something back that is due, tells the others: the channel's name is that of the slot's. `rules.budget` is what a call
--- may do beside: `work`, messages that are swept, expired or nacked, and `bytes` of bodies that are moved. Where it is
--- used up, each slot sweeps one more, as long as there are bytes; who does much of that takes few new ones. What is
--- left is due at once. Most claims of few messages are brief: see claim_brief.
+-- all of store that has to be read. `oldest` is the claim score whose lease ends first, false without claims.
+-- `rules.joined`: the caller has written. Limit -1: a slot that is quiet, or has bodies and no more, is only settled;
+-- the reply says when its first message is due, since that one may have been passed over by others as long as its twin
+-- was in flight. Where `rules.room` is used up, what is due stays, and the reply says that it is due at once. Who
+-- settles only, and gives something back that is due, tells the others: the channel's name is that of the slot's.
+-- `rules.budget` is what a call may do beside: `work`, messages that are swept, expired or nacked, and `bytes` of
+-- bodies that are moved. Where it is used up, each slot sweeps one more, as long as there are bytes; who does much of
+-- that takes few new ones. What is left is due at once. Most claims of few messages are brief: see claim_brief.
 -- @include settle_nacks
 -- @include settle_whole
 -- @include settle_acks
