@@ -19,6 +19,7 @@ from rmq._transport.script_library import default_scripts
 T = TypeVar("T")
 
 NONE_KNOWN: Mapping[str, Argument] = MappingProxyType({})
+"""No arguments whose values are known before the call."""
 
 FILLED_IN = {"publish": PUBLISH}
 """Arguments that no call names: `Connections` fills them in."""
@@ -48,11 +49,17 @@ class Bound:
         return _binder(self.name, default_scripts()[self.name].args, "[{}]")
 
     def args_with(self, **known: Argument) -> Callable[..., list[Argument]]:
-        """Return `args` without those names whose values are known already: the function takes the others."""
+        """Return `args` without those names whose values are known already: the function takes the others.
+
+        It is compiled: to be made once, and not for each call. Raises `TypeError` for a name that the header lacks.
+        """
         return _binder(self.name, default_scripts()[self.name].args, "[{}]", known)
 
     def places(self, names: Sequence[str]) -> list[int]:
-        """Return where arguments stand that every call has; the name of the tail stands for its first value."""
+        """Return where arguments stand that every call has; the name of the tail stands for its first value.
+
+        Raises `ValueError` for another name.
+        """
         all_ = default_scripts()[self.name].args
         order = all_.required if all_.optional else (*all_.required, all_.tail)
         return [order.index(name) for name in names]

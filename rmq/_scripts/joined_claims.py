@@ -46,6 +46,8 @@ class JoinedClaims(Generic[M]):
             claims: What `one` would do.
             most_bytes: Most bytes that all of them together hand over.
             limits: Other limits than those of the claims, where not `None`.
+
+        What claims share is taken from the last one.
         """
         first = claims[0]
         shared_at, own_at, tail, limit_at = self._places
