@@ -23,8 +23,8 @@ from rmq.demo.play import Pace, Player, redis_clock
 from rmq.demo.summary import Account, Run
 from rmq.errors import InvalidValueError, RmqError
 
-DRAIN_LIMIT_S = 20.0
-"""After the last order and its windows: long enough for all retries, even on a slow machine."""
+STUCK_AFTER_S = 20.0
+"""The demo gives up after so long without a send or a delivery, and the windows. Longer than any wait for a retry."""
 
 _LOOK_EVERY_S = 0.25
 _LINE_EVERY_S = 2.0
@@ -97,11 +97,11 @@ def _play(url: str | None, seconds: float, console: Console, gallery: Gallery | 
             console.print(report.opening(orders, seconds, client.shown_url), soft_wrap=True)
             crew.wait_ready()
             player = Player(client, day, pace, gallery and gallery.prices)
-            windows_s = pace.seconds_of(max(MERGE_WINDOW_MIN, CLOSE_AFTER_MIN))
+            patience_s = STUCK_AFTER_S + pace.seconds_of(max(MERGE_WINDOW_MIN, CLOSE_AFTER_MIN))
             started_s = time.monotonic()
             try:
                 player.start()
-                _watch(console, orders, player, crew, accounts, started_s + seconds + windows_s + DRAIN_LIMIT_S)
+                _watch(console, orders, player, crew, accounts, patience_s)
             finally:
                 player.stop()
             elapsed_s = time.monotonic() - started_s
@@ -119,11 +119,11 @@ def _watch(
     player: Player,
     crew: Crew,
     accounts: Callable[[], tuple[Account, ...]],
-    give_up_s: float,
+    patience_s: float,
 ) -> None:
-    """Show how it goes until nothing is left, or until it takes too long."""
+    """Show how it goes until nothing is left, or until nothing has moved for `patience_s`."""
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-    next_line_s = 0.0
+    next_line_s, moved_s, seen = 0.0, time.monotonic(), (0, 0)
     with live or nullcontext():
         while True:
             ended = not player.is_alive()  # before the reading: what it sends after that is not in it
@@ -137,6 +137,11 @@ def _watch(
             if player.error is not None:
                 raise RmqError(f"the demo could not send: {player.error}") from player.error
             crew.check()
-            if time.monotonic() > give_up_s or (ended and not any(account.left for account in now)):
+            if ended and not any(account.left for account in now):
+                return
+            moves = (player.lines, sum(account.delivered for account in now))
+            if moves != seen:
+                moved_s, seen = time.monotonic(), moves
+            elif time.monotonic() > moved_s + patience_s:
                 return
             time.sleep(_LOOK_EVERY_S)

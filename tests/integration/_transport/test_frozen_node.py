@@ -284,7 +284,11 @@ def test_what_a_consumer_settles_reaches_the_healthy_node_at_once(
 def test_a_consumer_does_not_wait_again_for_a_node_that_is_known_to_be_silent(
     cluster: RedisClusterServers, side: Side
 ) -> None:
-    """What cannot be sent there may be settled later; what is for the other node is settled."""
+    """What cannot be sent there may be settled later; what is for the other node is settled.
+
+    The node, once it is back, extends a lease before it is asked to ack, or after: nobody learns the new claim score.
+    Its lease settles that message.
+    """
     halves = Halves(cluster, lease_s=60.0)
     with side.client(cluster.url, timeout_s=3.0, deadline_s=40.0) as client:
         producer = client.producer(halves.topic)
@@ -295,6 +299,7 @@ def test_a_consumer_does_not_wait_again_for_a_node_that_is_known_to_be_silent(
             wait_until(lambda: held.extend(consumer.poll(100, timeout=1.0)) or len(held) == 40)
             good = [each for each in held if each.text.startswith("h")]
             bad = [each for each in held if each.text.startswith("f")]
+            assert consumer.extend(bad[:1]) == []  # the node knows the script from here on
             with halves.freeze():
                 with pytest.raises(ReplyLostError):
                     consumer.extend(bad[:1])
@@ -303,15 +308,16 @@ def test_a_consumer_does_not_wait_again_for_a_node_that_is_known_to_be_silent(
                         consumer.ack([*good[2 * turn : 2 * turn + 2], *bad])
             assert all(each.outcome is not None for each in good)
             assert all(each.outcome is None for each in bad)
-            wait_until(lambda: _acked(consumer, bad))
-        assert stats_of(client, halves.topic).total("acked") == 40
+            wait_until(lambda: _settled(consumer, bad))
+        assert not any(each.lost for each in bad[1:])
+        stats, lost = stats_of(client, halves.topic), int(bad[0].lost)
+        assert (stats.total("acked"), stats.in_flight) == (40 - lost, lost)
 
 
-def _acked(consumer: Consumer, deliveries: list[Delivery]) -> bool:
-    try:
-        return consumer.ack(each for each in deliveries if each.outcome is None) == []
-    except RedisUnavailableError:  # of some of their slots
-        return False
+def _settled(consumer: Consumer, deliveries: list[Delivery]) -> bool:
+    with contextlib.suppress(RedisUnavailableError):  # of some of their slots
+        consumer.ack(each for each in deliveries if each.outcome is None)
+    return all(each.outcome is not None for each in deliveries)
 
 
 @pytest.mark.parametrize("side", SIDES, indirect=True)
@@ -385,7 +391,8 @@ def test_a_claim_that_a_slow_node_answers_late_is_no_lost_one(cluster: RedisClus
         client.stop(10.0)
         assert len(set(handled)) == len(handled) == 1_000
         stats = stats_of(client, halves.topic)
-        assert (stats.total("delivered"), stats.total("acked"), stats.in_flight) == (1_000, 1_000, 0)
+        in_time = stats.total("delivered") - stats.total("released")  # a slow machine gives back what waits too long
+        assert (in_time, stats.total("retried"), stats.total("acked"), stats.in_flight) == (1_000, 0, 1_000, 0)
 
 
 def test_a_node_that_refuses_us_costs_no_reply_of_another_node(cluster: RedisClusterServers) -> None:
