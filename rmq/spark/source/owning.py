@@ -6,6 +6,7 @@ meanwhile. Then it is handed over after the ack, or when the drain time is over.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import signal
 import sys
@@ -99,6 +100,7 @@ class OwnedSlots:
             TopicMismatchError: The topic is registered there with another type or number of slots.
         """
         self._follower.start()
+        atexit.register(self.close)  # SIGTERM may come while the process ends, and interrupt the call of `close`
         try:
             _end_in_order()
             self._wait()
@@ -120,8 +122,9 @@ class OwnedSlots:
             self._connections.blocking.sleep(LOOK_S)
 
     def close(self) -> None:
-        """Give all slots back at once, and leave the cluster."""
+        """Give all slots back at once, and leave the cluster. May be called again."""
         self._follower.stop()
+        atexit.unregister(self.close)
 
     def owned(self) -> dict[int, Owner]:
         """Return the slots that may be read from now."""
@@ -362,11 +365,15 @@ def unnamed(topic: Topic, error: FencedError) -> FencedError:
 
 
 def _end_in_order() -> None:
-    """Have SIGTERM, with which Spark ends the process of a source, end it in order: its slots go back at once."""
+    """Have SIGTERM, with which Spark ends the process of a source, end it in order: its slots go back at once.
+
+    Spark closes the pipe of the process at the same time, so that it may be about to end already.
+    """
     main = threading.current_thread() is threading.main_thread()
     if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _exit)
 
 
 def _exit(number: int, _frame: object) -> None:
+    signal.signal(number, signal.SIG_IGN)  # once is enough: another one would interrupt the end
     sys.exit(128 + number)
