@@ -18,7 +18,7 @@ local name, info, forget_ms, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumbe
 
 local now_ms = read_clock()
 redis.call('HLEN', infos)
-redis.call('ZREM', beats, '') -- a removal first: it also works on a full Redis
+redis.call('ZREMRANGEBYRANK', beats, 1, 0) -- a removal first: it also works on a full Redis
 local silent = redis.call('ZRANGEBYSCORE', beats, '-inf', whole(now_ms - forget_ms), 'LIMIT', 0, 100)
 for _, early in ipairs(redis.call('ZRANGEBYSCORE', beats, '(' .. whole(now_ms), '+inf', 'LIMIT', 0, 100)) do
   redis.call('ZADD', beats, whole(now_ms), early) -- the clock was ahead then: who is gone shall not look alive

@@ -40,7 +40,7 @@ check_types({ store, prepare, retry, born }, { meta, slot.held, slot.body })
 redis.call('XLEN', audit)
 
 local totals, answers = {}, {}
-redis.call('ZREM', store, '')
+redis.call('ZREMRANGEBYRANK', store, 1, 0)
 for i = 6, #ARGV do
   local content = ARGV[i]
   local stored, waiting = redis.call('ZSCORE', store, content), redis.call('ZSCORE', retry, content)

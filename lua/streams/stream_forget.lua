@@ -38,7 +38,7 @@ for _, row in ipairs(found) do
     seen_ms = math.min(seen_ms, row[6])
   end
 end
-redis.call('ZREM', slot.retry, '')
+redis.call('ZREMRANGEBYRANK', slot.retry, 1, 0)
 for i = #found, 1, -1 do -- the names of its claims come before its own
   local name, pending, idle = found[i][2], found[i][4], found[i][6]
   local meant = not named and name ~= '(waiting)' or named and belongs(name, consumer) and seen_ms >= idle_ms

@@ -56,7 +56,7 @@ for _, each in ipairs(found.err and {} or found) do
 end
 
 local totals, lost, met, left = {}, {}, 0, 4194304
-redis.call('ZREM', slot.retry, '')
+redis.call('ZREMRANGEBYRANK', slot.retry, 1, 0)
 for _, row in ipairs(rows) do
   if left <= 0 then
     break

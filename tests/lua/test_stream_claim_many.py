@@ -420,7 +420,9 @@ def test_a_server_that_takes_no_writes_refuses_all_of_it(
         fill(connections, topic, slot, 1)
     call = streams.claim_many([streams.claim(topic, slot, ME, 10) for slot in (0, 1)])
     connections.run(streams.claim_many([streams.claim(topic, slot, ME, 0) for slot in (0, 1)]))  # loads it
-    redis_client.execute_command("ACL", "SETUSER", "narrow", "reset", "on", "nopass", "~*", "&*", "+@all", "-zrem")
+    redis_client.execute_command(
+        "ACL", "SETUSER", "narrow", "reset", "on", "nopass", "~*", "&*", "+@all", "-zremrangebyrank"
+    )
     client = redis.Redis.from_url(redis_url, protocol=2, single_connection_client=True)
     try:
         client.execute_command("AUTH", "narrow", "none")

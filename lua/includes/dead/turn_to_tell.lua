@@ -13,7 +13,7 @@ local function turn_to_tell(slot, turn, now_ms)
   end
   local ripe = now_ms - 1000
   local since = math.min(math.max(turn.since, tonumber(told or ripe)), ripe)
-  redis.call('ZREM', slot.dead, '') -- no content is empty: a no-op, allowed at maxmemory, after which writes pass
+  redis.call('ZREMRANGEBYRANK', slot.dead, 1, 0) -- removes nothing: allowed at maxmemory, after which writes pass
   redis.call('HSET', state, field, whole(since) .. ' ' .. whole(now_ms + turn.hold_ms) .. ' ' .. turn.holder)
   local start = redis.call('ZCOUNT', slot.dead, '-inf', '(' .. whole(since))
   if turn.after ~= '' and tonumber(redis.call('ZSCORE', slot.dead, turn.after) or -1) == since then
