@@ -141,8 +141,8 @@ bench-rivals: $(BENCH)  ## See what other merging queues lose, each with its own
 	$(call record,bench-rivals) $(BIN)/python -m benchmarks.merging_rivals $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.report
 
-mutants: $(DEV)  ## Plant bugs in the scripts and see that the tests catch each
-	$(call record,mutants) $(BIN)/python tests/mutants/run.py
+mutants: $(DEV)  ## Plant bugs in the scripts and see that the tests catch each; MUTANT_FLAGS="--first --edits claim"
+	$(call record,mutants) $(BIN)/python tests/mutants/run.py $(MUTANT_FLAGS)
 
 dashboard-pictures: $(DEV)  ## Take the pictures of the dashboard in docs/guide/dashboard, with chromium
 	$(BIN)/python -m benchmarks.dashboard_pictures

@@ -1,10 +1,14 @@
 """Plants bugs in copies of the scripts and requires that the tests notice each.
 
-Usage: python tests/mutants/run.py [WORD...]      only the mutants with one of these words in their names
+Usage: python tests/mutants/run.py [--first] [--edits SCRIPT]... [WORD...]
+
+WORD: only the mutants with one of these words in their names. SCRIPT: only those that change a script with this in its
+name. With --first a mutant is done when one of the suites has noticed it, the scripts' own one first.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -12,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,9 +61,17 @@ def plant(mutant: Mutant, folder: Path) -> Path:
     return lua
 
 
-def judge(lua: Path | None, suite: str) -> Verdict:
-    """Run a suite on these scripts (None: the repository's), up to its first failure."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider", suite]
+def nearest_first(mutant: Mutant, suite: str) -> list[str]:
+    """Return a suite's test files that have a word of a changed script or its folder in their names; then the suite."""
+    paths = [path for name, _, _ in mutant.edits for path in (ROOT / "lua").rglob(f"{name}.lua")]
+    words = {word for path in paths for word in (path.parent.name, *path.stem.split("_"))}
+    files = sorted(path.name for path in (ROOT / suite).glob("test_*.py"))
+    return [*(f"{suite}/{name}" for name in files if words & set(name[:-3].split("_"))), suite]
+
+
+def judge(lua: Path | None, *tests: str) -> Verdict:
+    """Run tests on these scripts (None: the repository's), up to the first failure."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, "RMQ_HYPOTHESIS_PROFILE": "mutants"}
     if lua is not None:
         environment["RMQ_TEST_LUA"] = str(lua)
@@ -69,30 +82,65 @@ def judge(lua: Path | None, suite: str) -> Verdict:
         return Verdict(None, seconds)
     failed = re.search(r"^(?:FAILED|ERROR) (\S+)", run.stdout, re.MULTILINE)
     if run.returncode != 1 or failed is None:
-        raise SystemExit(f"pytest could not run {suite} ({run.returncode}):\n{run.stdout[-3000:]}{run.stderr[-3000:]}")
+        raise SystemExit(
+            f"pytest could not run {tests[-1]} ({run.returncode}):\n{run.stdout[-3000:]}{run.stderr[-3000:]}"
+        )
     return Verdict(failed[1].split("/")[-1], seconds)
 
 
-def main(words: list[str]) -> int:
-    """Run all mutants, print a table, and return 1 if one survived."""
-    chosen = [mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)]
-    survivors = 0
+def judge_in_turn(mutant: Mutant, lua: Path) -> tuple[Verdict, Verdict]:
+    """Return what the scripts' own suite says, and only where that notices nothing, the stateful one."""
+    by_script = judge(lua, *nearest_first(mutant, SUITES[0]))
+    return by_script, Verdict(None, 0.0) if by_script.caught_by else judge(lua, SUITES[1])
+
+
+def judge_by_both(mutant: Mutant, lua: Path) -> tuple[Verdict, Verdict]:
+    """Return what each suite says."""
+    return judge(lua, *nearest_first(mutant, SUITES[0])), judge(lua, SUITES[1])
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Plant bugs in the scripts and see that the tests notice each.")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="only mutants with this in their names")
+    parser.add_argument("--edits", action="append", default=[], metavar="SCRIPT", help="only mutants that change it")
+    parser.add_argument("--first", action="store_true", help="be content with the first suite that notices a mutant")
+    return parser.parse_args()
+
+
+def is_chosen(mutant: Mutant, words: Sequence[str], scripts: Sequence[str]) -> bool:
+    """Return whether a mutant is among those that are asked for."""
+    changed = [name for name, _, _ in mutant.edits]
+    return (not words or any(word in mutant.name for word in words)) and (
+        not scripts or any(script in name for script in scripts for name in changed)
+    )
+
+
+def main() -> int:
+    """Run the mutants, print a table, and return 1 if one survived."""
+    asked = arguments()
+    chosen = [mutant for mutant in MUTANTS if is_chosen(mutant, asked.words, asked.edits)]
+    judge_mutant = judge_in_turn if asked.first else judge_by_both
+    survivors: list[str] = []
     print(f"{'planted bug':52} {'tests/stateful':>14}   tests/lua", flush=True)
     with tempfile.TemporaryDirectory(prefix="rmq-mutants-") as name, ThreadPoolExecutor(AT_ONCE) as pool:
         planted = [plant(mutant, Path(name)) for mutant in chosen]  # all of them fit, or nothing runs
         healthy = [pool.submit(judge, None, suite) for suite in SUITES]
-        jobs = [[pool.submit(judge, lua, suite) for suite in SUITES] for lua in planted]
+        jobs = [pool.submit(judge_mutant, mutant, lua) for mutant, lua in zip(chosen, planted, strict=True)]
         if any(future.result().caught_by for future in healthy):
             pool.shutdown(cancel_futures=True)
             raise SystemExit("the tests fail without any planted bug")
-        for mutant, (scripts, stateful) in zip(chosen, jobs, strict=True):
-            by_script, by_history = scripts.result(), stateful.result()
-            survivors += by_script.caught_by is None and by_history.caught_by is None
+        for mutant, job in zip(chosen, jobs, strict=True):
+            by_script, by_history = job.result()
+            if by_script.caught_by is None and by_history.caught_by is None:
+                survivors.append(mutant.name)
             seen = f"{by_history.seconds:.1f} s" if by_history.caught_by else "-"
             print(f"{mutant.name:52} {seen:>14}   {by_script.caught_by or '-'}", flush=True)
-    print(f"{len(chosen) - survivors} of {len(chosen)} planted bugs caught")
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} planted bugs caught")
+    for name in survivors:
+        print(f"not caught: {name}")
     return 1 if survivors else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
