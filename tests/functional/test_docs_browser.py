@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from docs_site.__main__ import build
 from tests.support.browser import LIMIT_MS, MARKS, Watched, violations
+from tests.support.unmeasured import unmeasured
 
 pytestmark = MARKS
 
@@ -32,7 +33,8 @@ class _Quiet(SimpleHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built strictly from the repository as it stands."""
-    return build(tmp_path_factory.mktemp("docs"))
+    with unmeasured():
+        return build(tmp_path_factory.mktemp("docs"))
 
 
 @pytest.fixture(scope="module")

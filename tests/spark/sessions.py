@@ -10,12 +10,13 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from rmq.spark import register
+from tests.support.unmeasured import unmeasured
 
 
 def make_session(master: str = "local[2,3]") -> SparkSession:
     """Return a session with little memory; unless told, with two cores and three tries for a task."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = (
+    builder = (
         SparkSession.builder.master(master)
         .appName("rmq-tests")
         .config("spark.driver.memory", "700m")
@@ -25,8 +26,9 @@ def make_session(master: str = "local[2,3]") -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .getOrCreate()
     )
+    with unmeasured():  # the JVM starts here, and later the Python workers in its environment
+        spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
     return spark
