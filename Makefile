@@ -1,5 +1,8 @@
 # `make demo` and `make test` work in a fresh clone: each builds what it needs in .venv first.
 
+# Tests and jobs of Spark start thousands of short processes: without bytecode each compiles RMQ anew, half a second.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
