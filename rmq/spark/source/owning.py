@@ -22,6 +22,7 @@ from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
 from rmq._ownership import Coordinator
 from rmq._ownership.values import Ownership, SlotKey
+from rmq._processes.signals import ignore
 from rmq._scripts import viewing
 from rmq._transport.connections import Connections
 from rmq.errors import FencedError, RedisUnavailableError, ReplyLostError, RmqError
@@ -375,5 +376,5 @@ def _end_in_order() -> None:
 
 
 def _exit(number: int, _frame: object) -> None:
-    signal.signal(number, signal.SIG_IGN)  # once is enough: another one would interrupt the end
+    signal.signal(number, ignore)  # once is enough: another one would interrupt the end
     sys.exit(128 + number)
