@@ -311,7 +311,7 @@ class ClaimExecutor:
         if not logged:  # in every round else: a slot stays fenced until ZooKeeper gives it away
             log.warning("%s (%d outcomes refused)", error, len(settled))
         if isinstance(error, FencedError) and self._claimer.on_fenced is not None:
-            self._claimer.on_fenced(error.epoch)
+            self._claimer.on_fenced(error.epoch, owner.ensemble)
 
     def _take_stale(self, visit: Visit, stale: Sequence[bytes], round_: ClaimRound) -> None:
         note_lost(stale_among(visit.settled, stale), round_)

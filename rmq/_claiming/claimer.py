@@ -62,7 +62,7 @@ class Claimer:
         slots: The slots to claim from.
         may_claim: Asked right before each claim whether the slot still is this owner's; yes by default.
         source: The slots themselves; those of the topic's own type by default.
-        on_fenced: Called with the epoch of a newer owner that has touched one of these slots.
+        on_fenced: Called with the epoch of a newer owner that has touched one of these slots, and its ensemble.
 
     Attributes:
         joins: Whether claims from several slots share a call.
@@ -79,7 +79,7 @@ class Claimer:
         slots: Sequence[int],
         may_claim: Callable[[int, Owner], bool] | None = None,
         source: Source[Any] | None = None,
-        on_fenced: Callable[[int], object] | None = None,
+        on_fenced: Callable[[int, str], object] | None = None,
     ) -> None:
         self.topic = topic
         self.connections = connections

@@ -329,10 +329,15 @@ class Coordinator:
         with self._telling() as member:
             member.counting.give(connection, marks)
 
-    def fenced(self, epoch: int) -> None:
-        """Say that Redis has a higher epoch of this ensemble: a ZooKeeper that has counted less was restored."""
+    def fenced(self, epoch: int, ensemble: str) -> None:
+        """Say that Redis has a higher epoch of an ensemble: a ZooKeeper that has counted less was restored.
+
+        Args:
+            epoch: What Redis has.
+            ensemble: In whose name Redis was called: this ZooKeeper may have a new identity since.
+        """
         with self._telling() as member:
-            member.counting.note(member.ensemble or "", epoch)
+            member.counting.note(ensemble, epoch)
 
     def verified(self, marks: Mapping[str, int], timeout_s: float = 15.0) -> str:
         """Return the ensemble's identity once it is certain that it has counted as far as `marks` say.

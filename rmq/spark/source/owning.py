@@ -215,7 +215,7 @@ class OwnedSlots:
     def _note_fenced(self, fenced: Mapping[int, int], owners: Mapping[int, Owner]) -> None:
         """Tell the coordinator of newer epochs in Redis: this worker has not learned of their owners yet."""
         for slot, epoch in fenced.items():
-            self._coordinator.fenced(epoch)
+            self._coordinator.fenced(epoch, owners[slot].ensemble)
             if self._fenced.get(slot) != owners[slot]:
                 self._fenced[slot] = owners[slot]
                 text = "slot %d of topic %s has a newer owner, of epoch %d; this query had it in epoch %d"

@@ -516,6 +516,28 @@ def test_a_wiped_zookeeper_is_another_ensemble_and_workers_start_over_in_it() ->
         assert not any(worker.still_owner(ownership) for ownership in before.values())
 
 
+def test_zookeeper_has_gone_back_where_its_present_identity_has_a_higher_epoch(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Replies to claims in the name of the identity before may come late: they gave up the new one, too."""
+    worker = cluster.add("w0", 4)
+    cluster.settle(4)
+    first = worker.ensemble
+    assert first
+    worker.fenced(10**12, "one-before")
+    cluster.add("w1", 4)
+    cluster.settle(4)
+    assert worker.ensemble == first
+    worker.fenced(10**12, first)
+    wait_until(lambda: worker.ensemble not in (None, "", first))
+    second = worker.ensemble
+    worker.fenced(10**12, first)
+    cluster.add("w2", 4)
+    wait_until(lambda: len(cluster.owners()) == 4 and cluster.owners("w2"))
+    assert worker.ensemble == second
+    assert caplog.text.count("has gone back") == 1
+
+
 @pytest.mark.parametrize("lost", ["/topics/t", "/owners/t", "/topics", "/owners", "/assignment", "/ensemble"])
 def test_live_workers_make_deleted_nodes_anew(cluster: Cluster, lost: str) -> None:
     first, second = cluster.add("w0", 8), cluster.add("w1", 8)

@@ -60,7 +60,8 @@ def view(monkeypatch: pytest.MonkeyPatch) -> View:
         def awaited(self, _topic: str) -> frozenset[int]:
             return frozenset()
 
-        def fenced(self, epoch: int) -> None:
+        def fenced(self, epoch: int, ensemble: str) -> None:
+            assert ensemble == ENSEMBLE
             shown.fenced.append(epoch)
 
     class Following:
