@@ -78,22 +78,22 @@ def check_pictures(summary: dict[str, Any], folder: Path) -> None:
         assert sheet.height > 900
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(90)
 def test_the_accounts_are_right_with_an_embedded_redis() -> None:
     demo = start()
-    out, err = demo.communicate(timeout=200)
+    out, err = demo.communicate(timeout=80)
     assert demo.returncode == 0, err
     summary = json.loads(out)
     check(summary)
     assert any("MissingPhotoError" in message["error"] for message in summary["dead"])
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(90)
 def test_the_command_line_passes_its_options_and_the_exit_code_on(tmp_path: Path) -> None:
     with RedisServer() as server:
         command = [sys.executable, "-c", "from rmq.cli import main; main()"]
         options = ["demo", "--seconds", "2", "--json", "--url", server.url, "--pictures", str(tmp_path)]
-        done = subprocess.run([*command, *options], capture_output=True, encoding="utf-8", timeout=200)
+        done = subprocess.run([*command, *options], capture_output=True, encoding="utf-8", timeout=80)
         assert done.returncode == 0, done.stderr
         summary = json.loads(done.stdout)
         check(summary)

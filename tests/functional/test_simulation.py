@@ -27,12 +27,12 @@ def simulate(*arguments: str, program: str = "tests.simulation") -> str:
 @pytest.mark.timeout(300)
 def test_simulated_histories_keep_all_promises(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
-    printed = simulate("--seeds", "6", "--out", str(out))
-    assert "6 seeds, 0 with violations" in printed
+    printed = simulate("--seeds", "12", "--out", str(out))
+    assert "12 seeds, 0 with violations" in printed
     told = json.loads(out.read_text("utf-8"))
-    assert (told["seeds"], told["violations"]) == (6, [])
-    assert told["simulated_hours"] > 0.05
-    assert told["handlings"] > 250
+    assert (told["seeds"], told["violations"]) == (12, [])
+    assert told["simulated_hours"] > 0.1
+    assert told["handlings"] > 500
     assert told["digest"] in printed
 
 
@@ -46,18 +46,18 @@ def test_simulations_end_when_their_time_is_over(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_long_histories_keep_all_promises(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
-    assert "1 seeds, 0 with violations" in simulate("--long", "--seed", "4", "--seeds", "1", "--out", str(out))
+    assert "2 seeds, 0 with violations" in simulate("--long", "--seed", "4", "--seeds", "2", "--out", str(out))
     [(kind, told)] = json.loads(out.read_text("utf-8"))["kinds"].items()
-    assert (kind, told["seeds"]) == ("long", 1)
-    assert told["simulated_hours"] > 6
-    assert told["handlings"] > 50
+    assert (kind, told["seeds"]) == ("long", 2)
+    assert told["simulated_hours"] > 12
+    assert told["handlings"] > 100
 
 
 @pytest.mark.timeout(300)
 def test_a_seed_replays_exactly() -> None:
     """In another process, too."""
     first, second = (
-        re.findall(r"(?m)^\d+\.\d{6} .*|digest \w+", simulate("--seeds", "2", "--lines", "--jobs", jobs))
+        re.findall(r"(?m)^\d+\.\d{6} .*|digest \w+", simulate("--seeds", "3", "--lines", "--jobs", jobs))
         for jobs in ("1", "2")
     )
     assert len(first) > 1_000

@@ -112,7 +112,7 @@ def test_a_query_shares_slots_with_a_worker_that_joins_and_leaves_and_gives_them
         began_s = time.monotonic()
         place.turns.note("spark", [bytes(row.content).decode() for row in frame.collect()], began_s)
 
-    stream = stream_of(spark, spark_client.url, topic.name, maxMessagesPerTrigger=200, minPartitions=8, **place.options)
+    stream = stream_of(spark, spark_client.url, topic.name, maxMessagesPerTrigger=100, minPartitions=8, **place.options)
     query = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path)).start()
     try:
         wait_until(lambda: place.drained() or not query.isActive, LIMIT_S)

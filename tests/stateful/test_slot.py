@@ -16,7 +16,7 @@ from rmq._transport.urls import parse_url
 from tests.stateful.machine import CONTENTS, SlotMachine
 from tests.support.slots import scripts_with_fake_clock
 
-EXAMPLES = {"default": 75, "ci": 150, "mutants": 120, "long": 10_000}
+EXAMPLES = {"default": 150, "ci": 150, "mutants": 120, "long": 10_000}
 """Histories of each topic and number of contents; with those of `mutants` each planted bug is found."""
 
 STEPS = 30
