@@ -62,7 +62,7 @@ class Claimer:
         slots: The slots to claim from.
         may_claim: Asked right before each claim whether the slot still is this owner's; yes by default.
         source: The slots themselves; those of the topic's own type by default.
-        on_fenced: Called with the epoch of a newer owner that has touched one of these slots, and its ensemble.
+        on_fenced: Called with the epoch of a newer owner of one of these slots, and the ensemble that gave it.
 
     Attributes:
         joins: Whether claims from several slots share a call.

@@ -333,8 +333,8 @@ class Coordinator:
         """Say that Redis has a higher epoch of an ensemble: a ZooKeeper that has counted less was restored.
 
         Args:
-            epoch: What Redis has.
-            ensemble: In whose name Redis was called: this ZooKeeper may have a new identity since.
+            epoch: The epoch that Redis has.
+            ensemble: Identity of the ensemble that gave it. This ZooKeeper may have a new identity since.
         """
         with self._telling() as member:
             member.counting.note(ensemble, epoch)

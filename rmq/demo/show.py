@@ -24,7 +24,7 @@ from rmq.demo.summary import Account, Run
 from rmq.errors import InvalidValueError, RmqError
 
 STUCK_AFTER_S = 20.0
-"""The demo gives up after so long without a send or a delivery, and the windows. Longer than any wait for a retry."""
+"""Seconds without a send or a delivery, beside the windows of the topics, after which the demo gives up."""
 
 _LOOK_EVERY_S = 0.25
 _LINE_EVERY_S = 2.0

@@ -134,7 +134,7 @@ def main() -> int:
             by_script, by_history = job.result()
             if by_script.caught_by is None and by_history.caught_by is None:
                 survivors.append(mutant.name)
-            seen = f"{by_history.seconds:.1f} s" if by_history.caught_by else "-"
+            seen = f"{by_history.seconds:.1f} s" if by_history.caught_by else "-" if by_history.seconds else "not run"
             print(f"{mutant.name:52} {seen:>14}   {by_script.caught_by or '-'}", flush=True)
     print(f"{len(chosen) - len(survivors)} of {len(chosen)} planted bugs caught")
     for name in survivors:
