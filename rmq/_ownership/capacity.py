@@ -71,6 +71,15 @@ class SessionBudget:
         needed = sum(self.topic_bytes(topic, slots) * slots for topic, slots in topics.items())
         return -(-needed // max(1, self.room))
 
+    def shortage(self, topics: Mapping[str, int]) -> str | None:
+        """Return in words that one worker can't own all slots of these topics; None if it can."""
+        if (needed := self.workers_needed(topics)) <= 1:
+            return None
+        return (
+            f"the {sum(topics.values())} slots of {len(topics)} topics take {needed} workers at least: the paths of one"
+            f" session's nodes may take session_bytes={self.limit}"
+        )
+
 
 NO_LIMIT = SessionBudget(1 << 62, "")
 

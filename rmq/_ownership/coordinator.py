@@ -280,12 +280,8 @@ class Coordinator:
             if self._stopping.is_set() or topics == member.document.topics:
                 return
             member.document = replace(member.document, topics=topics)
-            budget = member.machine.budget
-            if (needed := budget.workers_needed(topics)) > 1:
-                member.troubles.tell(
-                    f"the {sum(topics.values())} slots of {len(topics)} topics take {needed} workers at least: the"
-                    f" paths of one session's nodes may take session_bytes={budget.limit}"
-                )
+            if shortage := member.machine.budget.shortage(topics):
+                member.troubles.tell(shortage)
 
     def others(self) -> dict[str, WorkerDocument]:
         """Return what the other live workers say of themselves; those whose nodes can't be read are left out.
