@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 # Arguments of pytest in `make test`; many tests wait, so four workers keep two cores busy. Each begins with a run of
 # neighbours, so that few start a Spark or a ZooKeeper of their own, and takes from the others when it is done.
 PYTEST_FLAGS ?= -n 4 --dist worksteal
+# What `make test` leaves to `make test-slow`, so that it takes ten minutes. `pytest` itself runs both, as it does in CI.
+QUICK := -m "not slow and not spark_long and not docker and not long"
+SLOW := -m "slow and not spark_long and not docker and not long"
 # What `make test-redis` runs: the tests that depend on the server. Ownership does not, and a local cluster finds its own.
 REDIS_TESTS ?= tests/lua tests/integration --ignore=tests/integration/_ownership \
 	--ignore=tests/integration/_processes/test_compose.py
@@ -32,7 +35,7 @@ SPARK := $(VENV)/.installed-spark
 CLASSES := $(VENV)/.archived-classes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test coverage test-failed test-redis test-servers test-thrice test-stalls test-long test-spark-long spark-kills spark-rivals test-docker chaos campaign histories simulation simulation-planted bench bench-peers bench-rivals mutants docs dashboard-pictures newcomer check lint lint-lua types layers headers format constraints clean
+.PHONY: help demo demo-spark test test-slow coverage test-failed test-redis test-servers test-thrice test-stalls test-long test-spark-long spark-kills spark-rivals test-docker chaos campaign histories simulation simulation-planted bench bench-peers bench-rivals mutants docs dashboard-pictures newcomer check lint lint-lua types layers headers format constraints clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -73,14 +76,17 @@ demo: $(DEMO)  ## Draw real pictures of a day of real orders, about 25 seconds; 
 demo-spark: $(SPARK)  ## Run two of Spark's jobs on a year of real orders, about a minute once installed
 	$(BIN)/rmq spark demo
 
-test: $(CLASSES)  ## Run all tests; COVERAGE=1 demands branch coverage, and takes longer
+test: $(CLASSES)  ## Run the tests, about ten minutes; COVERAGE=1 demands branch coverage, and takes longer
 ifdef COVERAGE
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest $(PYTEST_FLAGS)
+	$(BIN)/coverage run -m pytest $(QUICK) $(PYTEST_FLAGS)
 	$(MAKE) --no-print-directory coverage
 else
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest $(QUICK) $(PYTEST_FLAGS)
 endif
+
+test-slow: $(CLASSES)  ## Run the rest of the tests, as long again: streams of Spark, long histories, the site in a browser
+	$(BIN)/python -m pytest $(SLOW) $(PYTEST_FLAGS)
 
 coverage: $(DEV)  ## Demand branch coverage of what the last `make test COVERAGE=1` ran
 	$(BIN)/coverage combine --quiet

@@ -248,7 +248,7 @@ class ClaimExecutor:
             if visit.reply is None and not isinstance(reply, Awaited):
                 visit.reply = reply
                 answered.append(visit)
-        self._claimer.learn(answered, sent_s)
+        self._claimer.learn(answered, sent_s, len([visit for visit in visits if visit.limit]))
         if self._next is not None and answered:
             self._begin_next(answered)
         round_, lease_until_s = ClaimRound([], []), sent_s + self._lease_s

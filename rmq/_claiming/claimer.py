@@ -264,12 +264,13 @@ class Claimer:
                 self.schedule.postpone(slot, monotonic_s(), PUT_OFF_S)
             self._wake_for_due()
 
-    def learn(self, visits: Sequence[Visit], sent_s: float) -> None:
+    def learn(self, visits: Sequence[Visit], sent_s: float, slots: int) -> None:
         """Learn from replies when slots are due, what Redis' time is, and how large messages are.
 
         Args:
             visits: Those whose replies have come.
             sent_s: When their calls were sent, on the clock of `monotonic_s`.
+            slots: From how many slots their round claims; a server may still owe the replies of some.
         """
         now_ms, asked, received_s = 0, 0, monotonic_s()
         times: list[tuple[int, int]] = []
@@ -292,7 +293,7 @@ class Claimer:
                         self._resume[visit.slot] = reply.resume
             if served:
                 self._brought_s = received_s
-            if replies and self._size.note(asked, replies):  # the slots that got nothing go first next time
+            if replies and self._size.note(asked, replies, slots):  # the slots that got nothing go first next time
                 self.schedule.served(served)
             if self.schedule.learn(times, now_ms, received_s, sent_s):  # there is something for the others
                 self.changed.notify_all()
@@ -375,12 +376,13 @@ class RoundSize:
             return wanted
         return max(1, int(self._most_bytes / self._bytes_each))
 
-    def note(self, asked: int, replies: Sequence[ClaimReply[Any]]) -> bool:
-        """Learn from a round; return whether slots got nothing because others filled the call.
+    def note(self, asked: int, replies: Sequence[ClaimReply[Any]], slots: int) -> bool:
+        """Learn from a round, or a part of it; return whether slots got nothing because others filled the call.
 
         Args:
-            asked: Messages asked for.
-            replies: The replies. Large messages count at once, small ones bit by bit.
+            asked: Messages asked for in this part.
+            replies: Its replies. Large messages count at once, small ones bit by bit.
+            slots: From how many slots the whole round claims.
         """
         got, size_bytes, filled = 0, 0, False
         for reply in replies:
@@ -392,7 +394,7 @@ class RoundSize:
                 size_bytes += sum(map(len, filter(None, bodies)))
             elif 0 < reply.next_due_ms <= reply.now_ms:
                 filled = True
-        wanted = asked * len(replies) // (HEADROOM * got) if got else MOST_SLOTS
+        wanted = asked * slots // (HEADROOM * got) if got else MOST_SLOTS
         self.slots = max(FEWEST_SLOTS, min(MOST_SLOTS, 2 * self.slots, max(wanted, self.slots // 2)))
         if got:
             mean = size_bytes / got
