@@ -28,9 +28,10 @@ from rmq._model.times import Duration, duration_ms, monotonic_s, seconds
 from rmq._model.topics import Topic, TopicType
 from rmq._scripts.claiming import MAX_BATCH
 from rmq._sending.producer import Producer, send_from
+from rmq._sending.stream import Calls
 from rmq._slots.slots import SlotWriter
 from rmq.client import RmqClient
-from rmq.errors import RmqError
+from rmq.errors import InvalidBatchError, InvalidMessageError, InvalidValueError, RmqError
 
 log = reporter("rmq.delayed")
 
@@ -43,6 +44,8 @@ ID_BYTES = 12
 """Bytes that tell equal values apart, the last four by a number in `offer_many`. Else they are random: of a billion
 values in a queue two are the same once in 10^11 queues."""
 
+
+_OFFERS = Calls(method=("offer_many", "value"))
 
 Source = Callable[[Callable[[], None]], Iterable[tuple[Payload, Duration]]]
 """Returns values and their delays; gets what waits for the calls under way."""
@@ -117,18 +120,32 @@ class DelayedQueue:
             How many were new, and how many merged.
 
         Raises:
-            InvalidValueError: A delay breaks its rule; some of the values before it may be stored.
-            InvalidMessageError: A value does; the same.
+            InvalidBatchError: A value or a delay breaks its rule; the error names it, and says how many were stored.
+                `not_stored` has those pairs up to there that were not. Of a list or tuple, nothing was sent.
             SendError: Values were refused, or their reply was lost (`unknown`); it says how many were stored.
+                `not_stored` and `unknown` are pairs. To offer unknown ones again may double them, unless with `merge`.
 
         Guarantee: as `offer`; atomic per call of up to 1,000 values of one slot. Without `merge`, values of a slot that
             are due at the same time come in the order of these pairs.
         """
+        if isinstance(values, list | tuple):
+            self._check_all(values)
         return self._offer_from(lambda _: values)
+
+    def _check_all(self, values: Sequence[tuple[Payload, Duration]]) -> None:
+        """Refuse pairs of which one breaks a rule, before any is sent."""
+        for number, value in enumerate(values, 1):
+            if _is_usual(value):
+                continue
+            try:
+                _message(value, b"")
+            except InvalidMessageError as error:
+                text = f"value {number} of offer_many: {error}"
+                raise InvalidBatchError(text, topic=self.topic.name, not_stored=tuple(values)) from error
 
     def _offer_from(self, source: Source) -> SendResult:
         ids: Iterator[bytes] = repeat(b"") if self._merge else _ids_in_order()
-        return send_from(self._producer, lambda collect: map(_message, source(collect), ids), False, False, None)
+        return send_from(self._producer, source, False, _OFFERS, lambda value: _message(value, next(ids)))
 
     def take(self, timeout: float | timedelta | None = None) -> bytes:
         """Wait for a value, take it out of the queue for good, and return it.
@@ -319,12 +336,27 @@ def _until(timeout: float | timedelta | None) -> float | None:
     return None if timeout is None else monotonic_s() + seconds(timeout, "timeout")
 
 
+def _is_usual(value: tuple[Payload, Duration]) -> bool:
+    """Return whether this certainly is a pair that `_message` takes."""
+    if type(value) is not tuple or len(value) != 2:
+        return False
+    content, delay = value
+    usual = type(content) is bytes or (type(content) is str and content.isascii())
+    return usual and type(delay) is int and 0 <= delay < YEAR_MS
+
+
 def _message(value: tuple[Payload, Duration], own_id: bytes) -> RangeMergeMessage:
     """Return what is sent for a value and its delay; `own_id` tells it from others."""
-    content, delay = value
+    try:
+        content, delay = value
+    except (TypeError, ValueError):
+        raise InvalidMessageError(f"{value!r} is no pair of a value and its delay") from None
     payload = payload_bytes(content, "value")
     if type(delay) is not int or not 0 < delay < YEAR_MS:
-        delay = max(1, duration_ms(delay, "delay"))
+        try:
+            delay = max(1, duration_ms(delay, "delay"))
+        except InvalidValueError as error:
+            raise InvalidMessageError(str(error)) from error
     return RangeMergeMessage(own_id + payload if payload else b"", delay)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rmq._claiming.leaving import Caretaker
 from rmq._io.backend import Blocking
+from rmq._model.claim_columns import spread
 from rmq._model.deliveries import Delivery
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
@@ -45,11 +46,14 @@ class Leftovers:
         return [delivery for delivery in left if now_s < delivery.lease_until_s]
 
     def keep(self, deliveries: Sequence[Delivery]) -> None:
-        """Keep deliveries for the next `take`; give them back where it is closed."""
+        """Keep deliveries for the next `take`, which may be that of another method, each for itself.
+
+        Gives them back where it is closed.
+        """
         if not deliveries:
             return
         with self._care.lock:
-            self._left += deliveries
+            self._left += spread(deliveries)
             self._kept_s = monotonic_s()
         if self._care.ending.is_set():
             self._tidy(True)

@@ -13,6 +13,7 @@ from typing import cast
 
 from rmq._claiming.consumer import LOOK_EVERY_S, POLL_BYTES, Consumer, checked_poll
 from rmq._claiming.wake_hints import HintReader
+from rmq._model.claim_columns import spread
 from rmq._model.deliveries import Delivery
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s, seconds
@@ -113,7 +114,7 @@ def _claim(consumers: Sequence[Consumer], most: int) -> list[Delivery]:
             _begin(due, most - number)
             for each in due:
                 try:
-                    brought = each._claims.collect().deliveries
+                    brought = spread(each._claims.collect().deliveries)
                 except Exception as error:
                     trouble = trouble or error
                     continue

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
 
 from rmq._model.encoding import Row, encoder_of
 from rmq._model.envelope import unwrap, wrap
@@ -27,8 +29,8 @@ from rmq.errors import (
 MAX_ONCE = 200
 """Most characters in the name of a call."""
 
-Source = Callable[[Callable[[], None]], Iterable[Message]]
-"""Returns messages; gets what waits for the calls under way, for messages that take their time."""
+Source = Callable[[Callable[[], None]], Iterable[Any]]
+"""Returns messages, or what they are made of; gets what waits for the calls under way, for those that take time."""
 
 
 class Producer:
@@ -140,7 +142,7 @@ class Producer:
         Guarantee: atomic per call of up to 1,000 messages of one slot. The order within a slot is kept, also where
             calls are refused and repeated; nothing is stored behind a call of its slot that failed.
         """
-        return self._send_from(lambda _: messages, outcomes, fold, once)
+        return self._send_from(lambda _: messages, outcomes, Calls(once, fold))
 
     def send_columns(
         self,
@@ -189,16 +191,19 @@ class Producer:
                 rows = Rows(encoded=[self._traced(Encoded(*row), trace) for row in rows.each(self.topic.slots)])
             return _sent(stream, lambda: stream.take_rows(rows))
 
-    def _send_from(self, source: Source, outcomes: bool, fold: bool, once: str | None) -> SendResult:
-        if fold and (outcomes or self.topic.merge is None):
+    def _send_from(
+        self, source: Source, outcomes: bool, calls: Calls, make: Callable[[Any], Message] | None = None
+    ) -> SendResult:
+        if calls.fold and (outcomes or self.topic.merge is None):
             why = "outcomes are told message by message" if outcomes else f"topic {self.topic.name} has no merge"
-            raise InvalidValueError(f"fold is {fold!r}, and {why}")
-        name = None if once is None else self._checked(once)
-        stream = Stream(self._connections, self._slots, outcomes, self._blocks, Calls(name, fold))
+            raise InvalidValueError(f"fold is {calls.fold!r}, and {why}")
+        if calls.once is not None:
+            calls = replace(calls, once=self._checked(calls.once))
+        stream = Stream(self._connections, self._slots, outcomes, self._blocks, calls)
         if not self._observers.all:
-            return self._send_stream(stream, source(stream.collect))
+            return self._send_stream(stream, source(stream.collect), make)
         with self._observers.sending(self.topic, 0) as trace:
-            return self._send_stream(stream, source(stream.collect), trace)
+            return self._send_stream(stream, source(stream.collect), make, trace)
 
     def _traced(self, encoded: Encoded, trace: str) -> Encoded:
         """Return a message with the trace context before its body; an entry of a stream has none."""
@@ -208,16 +213,21 @@ class Producer:
             return encoded._replace(body=traced(encoded.body, trace))
         return encoded._replace(body=wrap(unwrap(encoded.body)[0], trace))
 
-    def _send_stream(self, stream: Stream, messages: Iterable[Message], trace: str = "") -> SendResult:
-        encode_row: Callable[[Message], Row] = encoder_of(self.topic)
+    def _send_stream(
+        self, stream: Stream, values: Iterable[Any], make: Callable[[Any], Message] | None, trace: str = ""
+    ) -> SendResult:
+        encode_row: Callable[[Any], Row] = encoder_of(self.topic)
         if trace:
             encode_row = lambda message: self._traced(encode(self.topic, message), trace)  # noqa: E731
-        return _sent(stream, lambda: stream.take(messages, encode_row))
+        row_of = encode_row if make is None else lambda value: encode_row(make(value))
+        return _sent(stream, lambda: stream.take(values, row_of))
 
 
-def send_from(producer: Producer, source: Source, outcomes: bool, fold: bool, once: str | None) -> SendResult:
-    """Send what a source returns, as `send_many`."""
-    return producer._send_from(source, outcomes, fold, once)  # pyright: ignore[reportPrivateUsage]
+def send_from(
+    producer: Producer, source: Source, outcomes: bool, calls: Calls, make: Callable[[Any], Message] | None = None
+) -> SendResult:
+    """Send what a source returns, as `send_many`; `make` turns each of that into a message, or raises its error."""
+    return producer._send_from(source, outcomes, calls, make)  # pyright: ignore[reportPrivateUsage]
 
 
 def _sent(stream: Stream, take: Callable[[], None]) -> SendResult:

@@ -60,22 +60,24 @@ ROUND = RoundSize(CALLS_IN_FLIGHT * BATCH, CALLS_IN_FLIGHT * BATCH_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """How the messages of a topic that merges go into calls.
+    """How messages go into calls.
 
     Attributes:
         once: Name of all the calls together, for repeats in other processes.
         fold: Whether messages of one content are folded before.
+        method: Who sends, and what it calls a message, for errors.
     """
 
     once: str | None = None
     fold: bool = False
+    method: tuple[str, str] = ("send_many", "message")
 
 
 class Stream:
     """The state of one `send_many`."""
 
     def __init__(self, connections: Connections, slots: SlotWriter, outcomes: bool, blocks: bool, calls: Calls) -> None:
-        self._once, self._fold = calls.once, calls.fold
+        self._once, self._fold, self._method = calls.once, calls.fold, calls.method
         self._numbers: dict[int, int] = {}
         self._connections = connections
         self._slots = slots
@@ -205,8 +207,9 @@ class Stream:
     def _abandoned(self, error: InvalidMessageError, message: object, number: int) -> InvalidBatchError:
         """Stop before an invalid message and say what was stored."""
         self.collect()
+        method, what = self._method
         return InvalidBatchError(
-            f"message {number + 1} of send_many: {error}",
+            f"{what} {number + 1} of {method}: {error}",
             topic=self._slots.topic.name,
             stored=self._stored,
             not_stored=(*self._not_stored, *self._left(), message),

@@ -26,6 +26,7 @@ from rmq._model.typed import PayloadT
 from rmq._model.whereabouts import DeadMessage
 from rmq._sending import producer as plain_producer
 from rmq._sending.producer import send_from
+from rmq._sending.stream import Calls
 from rmq.aio.backend import Place
 from rmq.aio.delivery import Delivery, DeliveryColumns, faced_all, plain_all
 from rmq.aio.greenlets import Tasks, wait
@@ -88,7 +89,7 @@ class Producer(TopicMirror[plain_producer.Producer]):
     ) -> SendResult:
         with Place(self._bulk_gate) as place:
             if isinstance(messages, AsyncIterable):
-                return send_from(self._plain, partial(gone_through, messages, place), outcomes, fold, once)
+                return send_from(self._plain, partial(gone_through, messages, place), outcomes, Calls(once, fold))
             return self._plain.send_many(messages, outcomes=outcomes, fold=fold, once=once)
 
 

@@ -8,11 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from rmq import DelayedQueue, RmqClient, TopicType
-from rmq.errors import InvalidMessageError, InvalidValueError, LeaseLostError, TopicMismatchError
+from rmq.errors import InvalidBatchError, InvalidMessageError, InvalidValueError, LeaseLostError, TopicMismatchError
 from tests.conftest import MakeTopic
 from tests.support.delayed import play
 from tests.support.proxy import Proxy
@@ -275,6 +276,37 @@ def test_an_offer_is_one_call_and_many_are_few(side: Side, redis_server: RedisSe
                 assert proxy.commands("EVALSHA") - before <= 4
                 assert (queue.offer_many([]).accepted, queue.size()) == (0, 1_002)
                 assert next(iter(queue)) == b"first"
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "delay": (("late", -1), "delay is -1"),
+    "value": ((7, 60_000), "value is 7; it must be str or bytes"),
+    "surrogate": (("\ud800", 60_000), "cannot be written as UTF-8"),
+    "pair": ("ab c", "'ab c' is no pair of a value and its delay"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_of_a_list_with_a_wrong_value_nothing_is_offered(make_queue: MakeQueue, wrong: str) -> None:
+    queue, (value, says) = make_queue(), WRONG[wrong]
+    values = [*((f"{number}", 60_000) for number in range(5_000)), value]
+    with pytest.raises(InvalidBatchError, match=f"^value 5001 of offer_many: .*{says}") as refused:
+        queue.offer_many(values)
+    assert (refused.value.stored, refused.value.not_stored, queue.size()) == (0, tuple(values), 0)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_of_a_stream_with_a_wrong_value_the_error_says_what_was_offered(make_queue: MakeQueue, wrong: str) -> None:
+    queue, (value, says) = make_queue(), WRONG[wrong]
+    good = [(f"{number}", 60_000) for number in range(5_000)]
+    with pytest.raises(InvalidBatchError, match=f"^value 5001 of offer_many: .*{says}") as refused:
+        queue.offer_many(iter([*good, value, ("behind", 60_000)]))
+    stored, not_stored = refused.value.stored, refused.value.not_stored
+    assert stored == queue.size()
+    assert not_stored[-1] == value
+    assert sorted([*(each.decode() for each in queue), *(each for each, _ in not_stored[:-1])], key=int) == [
+        each for each, _ in good
+    ]
 
 
 def test_many_values_are_taken_at_once(make_queue: MakeQueue, client: RmqClient) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rmq import Delivery, ImmediateRetry, Merge, Observer, RmqClient, Sum, Topic, TopicType
+from rmq import Delivery, ImmediateRetry, Merge, Observer, RmqClient, Sum, Topic, TopicType, poll_all
+from rmq._claiming.claim_executor import ClaimExecutor
+from rmq._claiming.consumer import Consumer
 from rmq._model.claim_columns import ClaimColumns
 from rmq._model.delivery_columns import DeliveryColumns
 from rmq.errors import AlreadySettledError, InvalidValueError
@@ -248,6 +251,54 @@ def test_leases_of_columns_are_renewed_while_a_handler_runs(client: RmqClient, m
     client.stop()
     stats = stats_of(client, topic)
     assert (stats.total("expired"), stats.total("retried"), stats.total("delivered")) == (0, 1, 61)
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+    """Have Ctrl-C come once, right after a method of a consumer has brought something."""
+    bring: Callable[..., Any] = getattr(owner, name)
+
+    def interrupted(self: Any, *args: Any) -> None:
+        brought = bring(self, *args)
+        monkeypatch.setattr(owner, name, bring)
+        if owner is ClaimExecutor:
+            self._kept = brought  # as where it comes between the reply and the return
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, name, interrupted)
+
+
+@pytest.mark.parametrize("reads", ["poll_all", "poll", "poll_columns"])
+@pytest.mark.parametrize(("owner", "name"), [(ClaimExecutor, "claim"), (Consumer, "_claim_up_to")])
+def test_what_an_interrupted_poll_of_columns_has_claimed_comes_with_the_next_read(
+    client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, reads: str, owner: type, name: str
+) -> None:
+    topic, contents = make_topic(TopicType.PRIORITY), [b"%d" % index for index in range(20)]
+    send(client, topic, 20)
+    with client.consumer(topic) as consumer:
+        interrupt(monkeypatch, owner, name)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll_columns(timeout=5)
+        if reads == "poll_columns":
+            assert sorted(consumer.poll_columns(timeout=5).contents) == sorted(contents)
+            return
+        found = poll_all([consumer], timeout=5) if reads == "poll_all" else consumer.poll(timeout=5)
+        assert sorted(delivery.content for delivery in found) == sorted(contents)
+        assert all(delivery.ack() for delivery in found[1:])
+        assert stats_of(client, topic).in_flight == 1
+
+
+@pytest.mark.parametrize("kept", [5, 20])
+def test_a_consumer_that_closes_gives_back_the_columns_that_no_poll_returned(
+    client: RmqClient, make_topic: MakeTopic, kept: int
+) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    send(client, topic, 20)
+    consumer = client.consumer(topic)
+    columns = consumer.poll_columns(kept, timeout=5)
+    consumer._left.keep(columns._parts)  # pyright: ignore[reportPrivateUsage]
+    consumer.close()
+    stats = stats_of(client, topic)
+    assert (stats.backlog, stats.in_flight, stats.total("released"), stats.total("retried")) == (20, 0, kept, 0)
 
 
 def test_columns_of_a_topic_that_merges(client: RmqClient, make_topic: MakeTopic) -> None:
