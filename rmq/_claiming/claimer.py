@@ -8,27 +8,21 @@ from typing import Any
 from rmq._claiming.claim_round import ClaimPlan, Visit
 from rmq._claiming.due_poller import DuePoller
 from rmq._claiming.rate_limit import Throttle
+from rmq._claiming.round_size import RoundSize
 from rmq._claiming.schedule import Schedule
 from rmq._claiming.takeovers import Takeovers
 from rmq._claiming.wake_hints import Hints
 from rmq._model.deliveries import Delivery
 from rmq._model.owner import NO_OWNER, Owner
-from rmq._model.replies import ClaimedRows, ClaimReply
+from rmq._model.replies import ClaimReply
 from rmq._model.reports import Sparing
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
-from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH
+from rmq._scripts.claiming import MAX_BATCH
 from rmq._scripts.keys import slot_keys
 from rmq._slots.slots import SlotWriter
 from rmq._slots.source import Source
 from rmq._transport.connections import Connections
-
-FEWEST_SLOTS, FIRST_SLOTS, MOST_SLOTS = 4, 16, 128
-"""Slots claimed from in one round trip. Where claims come back full, fewer slots give more each, which costs Redis less
-a message; where they do not, more slots are served sooner."""
-
-HEADROOM = 4
-"""A slot may bring so many times what slots bring on average: what has to stay is always the lowest of priorities."""
 
 TROUBLE_PAUSE_S = 0.2
 """How long a slot is left alone after a failed claim: it neither holds up the others nor strands more messages by
@@ -36,9 +30,6 @@ claims whose replies get lost."""
 
 PUT_OFF_S = 0.05
 """How long a slot is left alone from which the holder may not claim yet."""
-
-WEIGHT = 0.3
-"""Share of the last round in what is known of the size of messages."""
 
 SILENT_SLOTS_PER_S = 10_000
 """Most slots of servers that do not answer that are tried again in a second."""
@@ -270,7 +261,7 @@ class Claimer:
         Args:
             visits: Those whose replies have come.
             sent_s: When their calls were sent, on the clock of `monotonic_s`.
-            slots: From how many slots their round claims; a server may still owe the replies of some.
+            slots: From how many slots their round claims; some replies may still be owed.
         """
         now_ms, asked, received_s = 0, 0, monotonic_s()
         times: list[tuple[int, int]] = []
@@ -353,50 +344,3 @@ class Claimer:
             return True
         self.schedule.postpone(slot, monotonic_s(), TROUBLE_PAUSE_S)  # until we are told whose it is
         return False
-
-
-class RoundSize:
-    """From how many slots a round claims, and how many messages: no more than one round may return.
-
-    Args:
-        most_bytes: Most contents and bodies in one round.
-
-    Attributes:
-        slots: Most slots to claim from.
-    """
-
-    def __init__(self, most_bytes: int = CLAIM_BYTES) -> None:
-        self.slots = FIRST_SLOTS
-        self._most_bytes = most_bytes
-        self._bytes_each = 0.0
-
-    def messages(self, wanted: int) -> int:
-        """Return how many messages to ask for, at most `wanted`, at least 1 of them."""
-        if wanted * self._bytes_each <= self._most_bytes:
-            return wanted
-        return max(1, int(self._most_bytes / self._bytes_each))
-
-    def note(self, asked: int, replies: Sequence[ClaimReply[Any]], slots: int) -> bool:
-        """Learn from a round, or a part of it; return whether slots got nothing because others filled the call.
-
-        Args:
-            asked: Messages asked for in this part.
-            replies: Its replies. Large messages count at once, small ones bit by bit.
-            slots: From how many slots the whole round claims.
-        """
-        got, size_bytes, filled = 0, 0, False
-        for reply in replies:
-            if messages := reply.messages:
-                got += len(messages)
-                size_bytes += len(messages[0].content) * len(messages)
-                rows = isinstance(messages, ClaimedRows)
-                bodies = messages.bodies if rows else [message.body for message in messages]
-                size_bytes += sum(map(len, filter(None, bodies)))
-            elif 0 < reply.next_due_ms <= reply.now_ms:
-                filled = True
-        wanted = asked * slots // (HEADROOM * got) if got else MOST_SLOTS
-        self.slots = max(FEWEST_SLOTS, min(MOST_SLOTS, 2 * self.slots, max(wanted, self.slots // 2)))
-        if got:
-            mean = size_bytes / got
-            self._bytes_each = max(mean, self._bytes_each + WEIGHT * (mean - self._bytes_each))
-        return filled and got > 0

@@ -219,8 +219,9 @@ class Producer:
         encode_row: Callable[[Any], Row] = encoder_of(self.topic)
         if trace:
             encode_row = lambda message: self._traced(encode(self.topic, message), trace)  # noqa: E731
-        row_of = encode_row if make is None else lambda value: encode_row(make(value))
-        return _sent(stream, lambda: stream.take(values, row_of))
+        if make is None:
+            return _sent(stream, lambda: stream.take(values, encode_row))
+        return _sent(stream, lambda: stream.take(values, lambda value: encode_row(make(value))))
 
 
 def send_from(

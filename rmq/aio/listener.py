@@ -9,11 +9,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, overload
 
-from rmq._claiming.prefetch_size import MOST_PREFETCHED
+from rmq._claiming.prefetch_size import MOST_PREFETCHED, PREFETCH_S
 from rmq._listening.adaptive_limit import Adaptive
 from rmq._listening.arguments import with_arguments
 from rmq._listening.handler_gate import Ticket
-from rmq._listening.handlers_in_turn import SLOW_S, HandlersInTurn
+from rmq._listening.handlers_in_turn import BATCHES_S, SLOW_S, HandlersInTurn
 from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import LOOK_EVERY_S, PIGGYBACK_S, ListenerThread
 from rmq._model.claim_columns import number_of
@@ -218,7 +218,8 @@ class HandlersInTasks(HandlersInTurn):
         batch = self.batch or 1
         most = lanes * batch
         if not self._held_up and (self.batch is None or (self.may_claim_batches and not self._owned)):
-            ahead = min(lanes * self.calls.prefetch.messages(), MOST_PREFETCHED)
+            within_s = PREFETCH_S if self.batch is None else BATCHES_S
+            ahead = min(lanes * self.calls.prefetch.messages(within_s), MOST_PREFETCHED)
             most = max(most, ahead // batch * batch)
         if self._careful:
             most = min(lanes, 1)

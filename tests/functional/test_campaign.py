@@ -12,11 +12,12 @@ import pytest
 from tests.campaign.topics import topics
 from tests.support.unmeasured import unmeasured
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 MESSAGES, FAULTS = 4_000, 12
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_small_campaign_breaks_no_promise(tmp_path: Path):
     result = tmp_path / "campaign.json"

@@ -164,8 +164,9 @@ def test_consume_as_json_lines(cli: Cli, merging: Topic) -> None:
 
 
 def test_consume_waits_for_what_becomes_due(cli: Cli, merging: Topic) -> None:
-    cli("send", merging.name, "a", "--time-range", "400ms")
+    cli("send", merging.name, "later", "--time-range", "1h")
     assert cli("consume", merging.name, "--timeout", "0").out == ""
+    cli("send", merging.name, "a", "--time-range", "400ms")
     assert " late" in cli("consume", merging.name, "--timeout", "20", "--max", "1").out
 
 

@@ -36,6 +36,7 @@ def pages_of(shop: dict[str, Topic]) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [*zip(WIDTHS, SCHEMES, strict=True)])  # a width has no colours
 def test_every_page(open_page: Open, client: RmqClient, shop: dict[str, Topic], width: int, scheme: str) -> None:
     client.control(shop["priority"]).pause([1])
@@ -88,6 +89,7 @@ def test_pause_and_resume(open_page: Open, client: RmqClient, shop: dict[str, To
     said(page, "resumed 1 slot")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 def test_steering_one_message(open_page: Open, client: RmqClient, shop: dict[str, Topic], width: int) -> None:
     topic, timed = shop["priority"], shop["timed"]
@@ -130,6 +132,7 @@ def test_steering_one_message(open_page: Open, client: RmqClient, shop: dict[str
     expect(page.get_by_text("somebody@dashboard").first).to_be_visible()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 def test_dead_letters(open_page: Open, client: RmqClient, shop: dict[str, Topic], width: int) -> None:
     topic = shop["priority"]
@@ -248,6 +251,7 @@ def test_axis_labels_stand_beside_the_lines(open_page: Open, shop: dict[str, Top
     expect(page.locator(".axis").first.locator("span").last).to_have_text("0")
 
 
+@pytest.mark.slow
 def test_workers_and_how_long_their_handlers_take(open_page: Open, client: RmqClient, shop: dict[str, Topic]) -> None:
     topic, held, goes_on = shop["priority"], "job:7", threading.Event()
 
@@ -288,6 +292,7 @@ def test_workers_and_how_long_their_handlers_take(open_page: Open, client: RmqCl
         client.stop()
 
 
+@pytest.mark.slow
 def test_a_group_of_a_stream(open_page: Open, client: RmqClient, shop: dict[str, Topic]) -> None:
     topic = shop["stream"]
     page = open_page(f"/topic/{topic.name}")
@@ -314,6 +319,7 @@ def test_a_group_of_a_stream(open_page: Open, client: RmqClient, shop: dict[str,
     assert page.request.get(f"/topic/{topic.name}/group/nobody").status == 404
 
 
+@pytest.mark.slow
 def test_the_figures_live_on(open_page: Open, client: RmqClient, shop: dict[str, Topic]) -> None:
     topic = shop["merged"]
     page = open_page(f"/topic/{topic.name}")
@@ -361,6 +367,7 @@ def test_it_works_without_script(open_page: Open, client: RmqClient, shop: dict[
     client.control(shop["merged"]).resume()
 
 
+@pytest.mark.slow
 def test_a_redis_that_is_gone_is_said_and_comes_back(browser: Browser, tmp_path: Path) -> None:
     del tmp_path
     with RedisServer() as server, RmqClient(f"redis://127.0.0.1:{server.port}", deadline_s=1.0) as client:

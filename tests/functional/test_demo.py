@@ -78,6 +78,7 @@ def check_pictures(summary: dict[str, Any], folder: Path) -> None:
         assert sheet.height > 900
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(90)
 def test_the_accounts_are_right_with_an_embedded_redis() -> None:
     demo = start()
@@ -88,6 +89,7 @@ def test_the_accounts_are_right_with_an_embedded_redis() -> None:
     assert any("MissingPhotoError" in message["error"] for message in summary["dead"])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(90)
 def test_the_command_line_passes_its_options_and_the_exit_code_on(tmp_path: Path) -> None:
     with RedisServer() as server:

@@ -16,7 +16,7 @@ from docs_site.__main__ import build
 from tests.support.browser import LIMIT_MS, MARKS, Watched, violations
 from tests.support.unmeasured import unmeasured
 
-pytestmark = MARKS
+pytestmark = [*MARKS, pytest.mark.slow]
 
 PAGES = (
     "index", "tutorial/2-merge", "tutorial/6-workers", "topics/index", "guide/merging", "guide/comparison",

@@ -90,6 +90,7 @@ def reduce(request: pytest.FixtureRequest) -> Reducer:
     return request.param
 
 
+@pytest.mark.slow
 def test_replies_that_are_cut_at_random_count_nothing_twice(proxy: Proxy, server: RedisServer, reduce: Reducer) -> None:
     topic, draw, done = topic_of(reduce), random.Random(7), threading.Event()
 
@@ -129,6 +130,7 @@ with RmqClient(url) as client:
 """
 
 
+@pytest.mark.slow
 def test_a_sender_that_is_killed_and_begins_again_counts_nothing_twice(
     proxy: Proxy, server: RedisServer, reduce: Reducer
 ) -> None:
@@ -158,6 +160,7 @@ with RmqClient(sys.argv[1]) as client, client.consumer(client.topic("exact")) as
 """
 
 
+@pytest.mark.slow
 def test_what_a_killed_worker_held_folds_into_what_was_sent_since(
     proxy: Proxy, server: RedisServer, reduce: Reducer
 ) -> None:
@@ -228,6 +231,7 @@ def test_redis_is_killed_and_restarted_between(proxy: Proxy, server: RedisServer
         assert drained(client, topic) == every_send_once(1_500, reduce)
 
 
+@pytest.mark.slow
 def test_a_failover_with_replicated_sends(reduce: Reducer) -> None:
     topic = topic_of(reduce)
     with SentinelServers() as servers:

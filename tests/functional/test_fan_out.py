@@ -50,10 +50,12 @@ def test_each_group_gets_exactly_all_under_kills(redis_url: str, make_topic: Mak
     check(fan_out(redis_url, topic.name, tmp_path, MESSAGES, consumers=CONSUMERS, kills=KILLS))
 
 
+@pytest.mark.slow
 def test_the_same_on_a_cluster(cluster: RedisClusterServers, tmp_path: Path) -> None:
     check(fan_out(cluster.url, f"fan-out{os.getpid()}", tmp_path, MESSAGES, consumers=CONSUMERS, kills=KILLS))
 
 
+@pytest.mark.slow
 def test_with_owners_the_order_is_kept_too(
     redis_url: str, make_topic: MakeTopic, zookeeper: ZooKeeperEnsemble, tmp_path: Path
 ) -> None:
@@ -82,6 +84,7 @@ with RmqClient(url) as client, client.consumer(client.topic(topic), group="g") a
 """
 
 
+@pytest.mark.slow
 def test_a_group_that_is_killed_at_every_step_loses_nothing(
     redis_url: str, client: RmqClient, make_topic: MakeTopic, redis_client: object, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ def not_installed(names: list[str]) -> None:
         assert found is None or set((found[1] or "embedded").split(",")) <= extras.keys(), name
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_a_task_works_as_its_page_says(task: Task, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.unmeasured import unmeasured
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -104,18 +104,21 @@ def pytest_in(project: Path, python: str, *arguments: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_example_projects_tests_pass(python: str, project: Path) -> None:
     assert {path.relative_to(SHOP).as_posix() for path in SHOP.rglob("*.py")} == set(FILES)
     said = pytest_in(project, python)
     assert re.search(r"^=+ 7 passed in ", said, re.MULTILINE), said
 
 
+@pytest.mark.slow
 def test_they_pass_beside_each_other(python: str, project: Path) -> None:
     said = pytest_in(project, python, "-n", "2")
     assert "2 workers" in said
     assert "7 passed" in said, said
 
 
+@pytest.mark.slow
 def test_each_test_begins_with_an_empty_server(python: str, tmp_path: Path) -> None:
     (tmp_path / "test_one.py").write_text(ONE_TEST)
     said = pytest_in(tmp_path, python, "-s")
@@ -124,6 +127,7 @@ def test_each_test_begins_with_an_empty_server(python: str, tmp_path: Path) -> N
     assert re.search(rf"from {folder}/\S+/rmq/__init__\.py {folder}/\S+/pytest_rmq\.py", said), said
 
 
+@pytest.mark.slow
 def test_an_asyncio_client_left_open_is_an_error(python: str, tmp_path: Path) -> None:
     (tmp_path / "test_one.py").write_text(LEFT_OPEN)
     said = pytest_in(tmp_path, python)

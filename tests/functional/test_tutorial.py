@@ -48,6 +48,7 @@ def run(*command: str, url: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [name for name in STEPS if name != "worker"])
 def test_a_step_prints_what_its_page_says(step: str) -> None:
     with RedisServer() as server:

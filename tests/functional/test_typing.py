@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 HEAD = """
@@ -172,7 +174,6 @@ def marked(program: str, mark: str) -> dict[int, str]:
     return {number: line.rpartition("  # ")[2] for number, line in lines if mark in line}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_the_payload_is_seen_from_send_to_handler(checker: str, tmp_path: Path) -> None:
     path = tmp_path / "program.py"
@@ -187,7 +188,6 @@ def test_the_payload_is_seen_from_send_to_handler(checker: str, tmp_path: Path) 
     assert revealed == marked(GOOD, "reveal_type(")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_another_class_is_an_error(checker: str, tmp_path: Path) -> None:
     path = tmp_path / "program.py"

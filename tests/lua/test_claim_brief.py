@@ -148,6 +148,7 @@ class _Pair:
         return Outcomes(acks=self.held[:3] if kind == "acks" else [(content, score)])
 
 
+@pytest.mark.slow
 @all_kinds
 @given(data=st.data())
 def test_brief_claims_do_what_long_ones_do(make_pair: MakePair, kind: TopicType, data: st.DataObject) -> None:

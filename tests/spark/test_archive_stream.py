@@ -22,6 +22,8 @@ from rmq.spark.options import parse_options
 from rmq.spark.source.log_driver import LogDriver
 from tests.support.cli import Cli
 
+pytestmark = pytest.mark.slow
+
 numbers = count(1)
 DAY_MS = 86_400_000
 FIRST_MS = int(datetime(2026, 3, 28, 12, tzinfo=UTC).timestamp() * 1_000)

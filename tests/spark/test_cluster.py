@@ -29,6 +29,8 @@ from tests.support.servers import RedisServer
 from tests.support.topologies import RedisClusterServers
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 150
 NUMBER = 3_000
 numbers = count(1)

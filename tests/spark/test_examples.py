@@ -16,6 +16,8 @@ from rmq.demo.spark.order_lines import slice_path
 from rmq.spark.session import open_session
 from tests.spark.dead_letters import kill
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 numbers = count(1)
 

@@ -15,6 +15,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
 from tests.spark.sessions import stream_of
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 150
 numbers = count(1)
 

@@ -29,6 +29,8 @@ from rmq.errors import InvalidValueError, RmqError
 from tests.support.cli import Cli
 from tests.support.zookeeper import ZooKeeperEnsemble
 
+pytestmark = pytest.mark.slow
+
 numbers = count(1)
 
 

@@ -21,6 +21,8 @@ from rmq.spark.sink.sender import Counts
 from tests.spark.dead_letters import accounts, kill
 from tests.spark.frames import stored
 
+pytestmark = pytest.mark.slow
+
 numbers = count(1)
 PNG = b"\x89PNG\r\n\x1a\n"
 

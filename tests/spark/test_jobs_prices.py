@@ -26,6 +26,8 @@ from rmq.errors import InvalidValueError, RmqError, TopicMismatchError
 from tests.spark.frames import stored
 from tests.support.cli import Cli
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 MINUTES = tuple(datetime(2011, 12, 8, 9, minute) for minute in range(60))
 COLUMNS = (

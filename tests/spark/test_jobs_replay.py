@@ -21,6 +21,8 @@ from tests.spark.dead_letters import accounts, kill
 from tests.spark.frames import stored
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 numbers = count(1)
 DAY = date(2026, 11, 20)
 DAY_MS = int(datetime(2026, 11, 20, tzinfo=UTC).timestamp() * 1_000)

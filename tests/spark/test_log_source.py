@@ -6,11 +6,14 @@ import json
 from itertools import count
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from rmq import Retention, RmqClient, StreamMessage, Topic, TopicType
 from tests.spark.sessions import stream_of
 from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
 
 LIMIT_S = 120
 numbers = count(1)

@@ -13,6 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from rmq import FixedTimeMessage, PriorityMessage, RmqClient, Topic, TopicType
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 120
 
 

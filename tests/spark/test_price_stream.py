@@ -16,6 +16,8 @@ from tests.spark.frames import stored
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 150
 
 

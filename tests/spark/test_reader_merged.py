@@ -41,6 +41,8 @@ from tests.spark.merging import Value, read_of, stored
 from tests.spark.sessions import stream_of
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 120
 numbers = count(1)
 

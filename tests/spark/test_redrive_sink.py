@@ -19,6 +19,8 @@ from rmq.spark.sink.writer import write_counted
 from tests.spark.dead_letters import accounts, kill
 from tests.spark.frames import stored
 
+pytestmark = pytest.mark.slow
+
 numbers = count(1)
 
 

@@ -14,6 +14,8 @@ from rmq.errors import InvalidValueError
 from rmq.spark import Refused, refuse, refuse_rows
 from tests.spark.sessions import stream_of
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 120
 
 

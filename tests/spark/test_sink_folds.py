@@ -30,6 +30,8 @@ from rmq.spark.sink.sender import cut
 from tests.support.servers import RedisServer
 from tests.support.slots import T0, SlotState, SlotUnderTest, read_state
 
+pytestmark = pytest.mark.slow
+
 WIDE = Collect(max_items=100_000, max_bytes=1_048_576)
 DROPS = [Collect(max_items=3, when_full=full) for full in (Overflow.DROP_OLDEST, Overflow.DROP_NEWEST)]
 BODIES = (Keep, Replace, Newest)

@@ -32,6 +32,8 @@ from rmq.errors import InvalidValueError
 from rmq.spark import merged
 from tests.spark.merging import Value, read_of, sink_of, stored
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 120
 ALL = Collect(max_items=100_000, max_bytes=1_048_576)
 numbers = count(1)

@@ -116,6 +116,7 @@ def test_available_now_takes_what_is_there_and_no_more(queries: Queries) -> None
     queries.drain(topic, lambda frame, _: pytest.fail(f"redelivered {contents(frame)}"), checkpoint=checkpoint)
 
 
+@pytest.mark.slow
 def test_a_bound_in_bytes_cuts_batches_and_available_now_takes_all(queries: Queries) -> None:
     topic = queries.topic()
     sent = [PriorityMessage(f"m{number}", 1_000, body=bytes(100_000)) for number in range(60)]
@@ -127,6 +128,7 @@ def test_a_bound_in_bytes_cuts_batches_and_available_now_takes_all(queries: Quer
     queries.check(topic, 60)
 
 
+@pytest.mark.slow
 def test_an_idle_query_acks_and_a_restart_redelivers_nothing(queries: Queries, tmp_path: Path) -> None:
     topic = queries.topic()
     sent = queries.fill(topic, 20)
@@ -142,6 +144,7 @@ def test_an_idle_query_acks_and_a_restart_redelivers_nothing(queries: Queries, t
     queries.check(topic, 21)
 
 
+@pytest.mark.slow
 def test_a_batch_is_acked_long_before_the_next_trigger(
     queries: Queries, spark: SparkSession, spark_client: RmqClient, tmp_path: Path
 ) -> None:
@@ -159,6 +162,7 @@ def test_a_batch_is_acked_long_before_the_next_trigger(
     queries.check(topic, 20)
 
 
+@pytest.mark.slow
 def test_an_idle_query_with_64_slots_hardly_asks_redis(queries: Queries, spark_client: RmqClient) -> None:
     topic = queries.topic(slots=64)
     seen: list[str] = []
@@ -180,6 +184,7 @@ def test_an_idle_query_with_64_slots_hardly_asks_redis(queries: Queries, spark_c
     wait_until(lambda: seen[1:] == more, LIMIT_S)
 
 
+@pytest.mark.slow
 def test_two_actions_a_self_union_and_a_task_retry_see_the_same_rows(queries: Queries, tmp_path: Path) -> None:
     topic = queries.topic(TopicType.FIXED_TIME, slots=4)
     now_ms = int(time.time() * 1000)
@@ -217,6 +222,7 @@ def test_two_actions_a_self_union_and_a_task_retry_see_the_same_rows(queries: Qu
     assert (stats.total("acked"), stats.backlog) == (3_000, 1)
 
 
+@pytest.mark.slow
 def test_a_read_after_the_ack_fails_loudly(queries: Queries) -> None:
     topic = queries.topic()
     queries.fill(topic, 20)
@@ -236,6 +242,7 @@ def test_a_read_after_the_ack_fails_loudly(queries: Queries) -> None:
     queries.check(topic, 20)
 
 
+@pytest.mark.slow
 def test_a_batch_longer_than_three_leases_is_not_redelivered(queries: Queries, background: threading.Event) -> None:
     topic = queries.topic(lease=timedelta(seconds=5))
     sent = queries.fill(topic, 500)
@@ -267,6 +274,7 @@ def test_a_batch_longer_than_three_leases_is_not_redelivered(queries: Queries, b
     assert queries.client.inspect(topic).stats().total("expired") == 0
 
 
+@pytest.mark.slow
 def test_a_poisonous_row_dies_and_the_query_goes_on(queries: Queries, tmp_path: Path) -> None:
     topic = queries.topic(slots=1)
     queries.client.producer(topic).send(PriorityMessage("poison", 9_000))
@@ -295,6 +303,7 @@ def test_a_poisonous_row_dies_and_the_query_goes_on(queries: Queries, tmp_path: 
     queries.check(topic, 5)
 
 
+@pytest.mark.slow
 def test_of_a_batch_with_a_poisonous_row_only_that_dies(queries: Queries, tmp_path: Path) -> None:
     topic = queries.topic()
     sent = queries.fill(topic, 12)

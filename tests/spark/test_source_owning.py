@@ -24,7 +24,7 @@ from tests.spark.test_source_kill import Killed
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble
 
-pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:No chroot path exists")]
 
 LIMIT_S = 150
 NUMBER = 400

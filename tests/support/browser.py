@@ -22,7 +22,6 @@ LIMIT_MS = 30_000
 MARKS = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH"),
     pytest.mark.timeout(400),
-    pytest.mark.slow,
 ]
 """Of each module with tests in a browser."""
 

@@ -49,6 +49,7 @@ def take_rest(queue: DelayedQueue, taken: list[bytes], values: set[bytes]) -> No
 # --- cancelled, interrupted
 
 
+@pytest.mark.slow
 def test_a_cancelled_take_loses_nothing_though_redis_is_full_and_lines_break() -> None:
     chosen = random.Random(3)
     with RedisServer() as server, RmqClient(server.url) as client, Proxy(server.port) as proxy:
@@ -115,6 +116,7 @@ def interrupt() -> Iterator[Callable[[float], None]]:
     signal.signal(signal.SIGUSR1, before)
 
 
+@pytest.mark.slow
 def test_an_interrupted_take_loses_nothing(
     client: RmqClient, make_topic: MakeTopic, interrupt: Callable[[float], None]
 ) -> None:

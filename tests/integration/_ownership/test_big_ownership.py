@@ -10,6 +10,7 @@ SMALL = 8_192
 """The servers read transactions up to twice as long."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_ensemble_lives_when_the_only_worker_is_killed_and_others_own_all_slots_again() -> None:
     setting = Setting(SMALL, 7_000, topics=2, slots=300, session_s=3.0)

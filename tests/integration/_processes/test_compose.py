@@ -186,6 +186,7 @@ def test_down_and_status_without_a_cluster(tmp_path: Path) -> None:
     assert (tmp_path / "mine").exists()
 
 
+@pytest.mark.slow
 def test_a_local_cluster_works_survives_its_command_and_ends(folder: Path) -> None:
     rmq_up = local_cluster.up(folder, workers=2)
     assert rmq_up.phase == "ready"
@@ -224,6 +225,7 @@ def test_a_local_cluster_works_survives_its_command_and_ends(folder: Path) -> No
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_a_start_that_was_killed_is_completed_by_the_next(folder: Path) -> None:
     folder.mkdir()
     command = [sys.executable, "-c", "import sys; from rmq.cli import main; main()", "cluster", "up"]
@@ -235,6 +237,7 @@ def test_a_start_that_was_killed_is_completed_by_the_next(folder: Path) -> None:
     _assert_whole(local_cluster.up(folder, workers=0, producer=False))
 
 
+@pytest.mark.slow
 def test_a_cluster_moves_to_other_ports_with_its_data(folder: Path) -> None:
     before = local_cluster.up(folder, workers=0, producer=False)
     with RmqClient(before.environment["RMQ_URL"], durability="replicated") as client:

@@ -54,6 +54,7 @@ def test_the_last_priority_and_fixed_time_decide(client: RmqClient, make_topic: 
     assert peeked.body == b"new"
 
 
+@pytest.mark.slow
 def test_one_content_sent_a_thousand_times_in_its_window_is_delivered_once(
     client: RmqClient, make_topic: MakeTopic
 ) -> None:
@@ -101,6 +102,7 @@ def test_send_many_of_nothing(client: RmqClient, make_topic: MakeTopic) -> None:
     assert client.producer(topic).send_many([], outcomes=True) == SendResult(0, 0, ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [1, 64])
 def test_send_many_stores_each_message_in_its_slot(client: RmqClient, make_topic: MakeTopic, slots: int) -> None:
     """More than fits the buffer, so that part-filled batches are flushed, too."""

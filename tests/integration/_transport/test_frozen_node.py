@@ -122,6 +122,7 @@ def test_handlers_of_the_healthy_node_go_on(cluster: RedisClusterServers, side: 
         client.stop(10.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", SIDES, indirect=True)
 def test_what_a_frozen_node_does_not_take_back_keeps_nobody_from_the_healthy_one(
     cluster: RedisClusterServers, side: Side, monkeypatch: pytest.MonkeyPatch
@@ -160,6 +161,7 @@ def test_what_a_frozen_node_does_not_take_back_keeps_nobody_from_the_healthy_one
         client.stop(10.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("type_", [TopicType.PRIORITY, TopicType.STREAM])
 @pytest.mark.parametrize(("side", "half"), [("threads", 8), ("asyncio", 2)], indirect=["side"])
 def test_no_lease_on_the_healthy_node_is_lost(
@@ -338,6 +340,7 @@ def test_a_new_client_gets_on_with_the_healthy_node(cluster: RedisClusterServers
                 client.stop(10.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("home", ["healthy", "frozen"])
 @pytest.mark.parametrize("side", SIDES, indirect=True)
 def test_a_delayed_queue_beside_a_frozen_node(cluster: RedisClusterServers, side: Side, home: str) -> None:
@@ -413,6 +416,7 @@ def test_a_node_that_refuses_us_costs_no_reply_of_another_node(cluster: RedisClu
     assert "WRONGPASS" in str(refused)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", SIDES, indirect=True)
 def test_send_many_stores_what_is_for_the_healthy_node(cluster: RedisClusterServers, side: Side) -> None:
     """All of it, while the frozen node takes nothing; the error names what is not stored."""
@@ -452,6 +456,7 @@ def test_send_many_stores_what_is_for_the_healthy_node(cluster: RedisClusterServ
         assert all(str(content).startswith("f") for content in told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", SIDES, indirect=True)
 def test_a_shard_that_cannot_confirm_slows_nobody_but_itself(side: Side) -> None:
     """Finding S7: its sends are told apart, the others' are confirmed, and it is not waited for again and again."""

@@ -62,6 +62,7 @@ def zookeeper() -> Iterator[ZooKeeperEnsemble]:
         yield servers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["never", "while it waits", "before", "within"])
 def test_its_slots_go_back_at_once(
     make_topic: MakeTopic, redis_server: RedisServer, zookeeper: ZooKeeperEnsemble, moment: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmq._claiming.claimer import FEWEST_SLOTS, FIRST_SLOTS, HEADROOM, MOST_SLOTS, RoundSize
+from rmq._claiming.round_size import FEWEST_SLOTS, FIRST_SLOTS, HEADROOM, MOST_SLOTS, RoundSize
 from rmq._model.replies import Claimed, ClaimReply
 
 

@@ -316,10 +316,12 @@ def run_histories(seeds: range) -> None:
             raise
 
 
+@pytest.mark.slow
 def test_random_histories() -> None:
     run_histories(range(200))
 
 
+@pytest.mark.slow
 @pytest.mark.hypothesis
 @pytest.mark.timeout(900)  # ten seconds by itself; `make test-long` runs more than three times as many
 def test_thousands_of_random_histories() -> None:

@@ -1,0 +1,66 @@
+"""From how many slots a round claims, and how many messages: learned from what rounds bring. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rmq._model.replies import ClaimedRows, ClaimReply
+from rmq._scripts.claiming import CLAIM_BYTES
+
+FEWEST_SLOTS, FIRST_SLOTS, MOST_SLOTS = 4, 16, 128
+"""Slots claimed from in one round trip. Where claims come back full, fewer slots give more each, which costs Redis less
+a message; where they do not, more slots are served sooner."""
+
+HEADROOM = 4
+"""A slot may bring so many times what slots bring on average: what has to stay is always the lowest of priorities."""
+
+WEIGHT = 0.3
+"""Share of the last round in what is known of the size of messages."""
+
+
+class RoundSize:
+    """From how many slots a round claims, and how many messages: no more than one round may return.
+
+    Args:
+        most_bytes: Most contents and bodies in one round.
+
+    Attributes:
+        slots: Most slots to claim from.
+    """
+
+    def __init__(self, most_bytes: int = CLAIM_BYTES) -> None:
+        self.slots = FIRST_SLOTS
+        self._most_bytes = most_bytes
+        self._bytes_each = 0.0
+
+    def messages(self, wanted: int) -> int:
+        """Return how many messages to ask for, at most `wanted`, at least 1 of them."""
+        if wanted * self._bytes_each <= self._most_bytes:
+            return wanted
+        return max(1, int(self._most_bytes / self._bytes_each))
+
+    def note(self, asked: int, replies: Sequence[ClaimReply[Any]], slots: int) -> bool:
+        """Learn from a round, or a part of it; return whether slots got nothing because others filled the call.
+
+        Args:
+            asked: Messages asked for by these calls.
+            replies: Their replies. Large messages count at once, small ones bit by bit.
+            slots: From how many slots the whole round claims.
+        """
+        got, size_bytes, filled = 0, 0, False
+        for reply in replies:
+            if messages := reply.messages:
+                got += len(messages)
+                size_bytes += len(messages[0].content) * len(messages)
+                rows = isinstance(messages, ClaimedRows)
+                bodies = messages.bodies if rows else [message.body for message in messages]
+                size_bytes += sum(map(len, filter(None, bodies)))
+            elif 0 < reply.next_due_ms <= reply.now_ms:
+                filled = True
+        wanted = asked * slots // (HEADROOM * got) if got else MOST_SLOTS
+        self.slots = max(FEWEST_SLOTS, min(MOST_SLOTS, 2 * self.slots, max(wanted, self.slots // 2)))
+        if got:
+            mean = size_bytes / got
+            self._bytes_each = max(mean, self._bytes_each + WEIGHT * (mean - self._bytes_each))
+        return filled and got > 0
