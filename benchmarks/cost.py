@@ -81,8 +81,8 @@ def tables(document: Document) -> str:
         f"{settings['messages']:,} messages of {settings['content_bytes']} bytes, batches of {settings['batch']}, "
         f"Redis {document['redis']}. `µs`: execution time by `INFO commandstats`; `CPU`: all of the server's CPU time, "
         "with reading, parsing and writing. The floor works on as many sets as there are slots; it has neither leases, "
-        "retries, fencing, compare-and-set nor counts. It ran with `zset-max-listpack-entries 0`, as RMQ makes lists "
-        "of no batch, and once more with 128, the default (`with lists`).\n\n"
+        "retries, fencing, compare-and-set nor counts. It ran with `zset-max-listpack-entries 0`, as sends "
+        "and claims of batches make no lists, and once more with 128, the default (`with lists`).\n\n"
         + rendering.table(columns, [_line(row) for row in document["rows"]])
     )
 
