@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -142,7 +142,7 @@ def _value_of(topic: Topic, values: Mapping[str, Any], number: int) -> Any:
         return None
     if value is None:
         raise InvalidValueError(f"{wanted} is None; topic {topic.name} is {topic.type.name} and needs it")
-    return list_of(wanted, value, number) if _is_column(value) or isinstance(value, ArrowArray) else value
+    return list_of(wanted, value, number) if _is_several(value) else value
 
 
 def _plain(
@@ -202,6 +202,11 @@ def _scores(topic: Topic, value: Any) -> list[int] | tuple[int, ...] | None:
     if scores and (set(map(type, scores)) != {int} or not lowest <= min(scores) <= max(scores) <= highest):
         return None
     return scores
+
+
+def _is_several(value: object) -> bool:
+    """Return whether this is meant to be a column, and may be none."""
+    return isinstance(value, Iterable | ArrowArray) and not isinstance(value, str | bytes)
 
 
 def _is_column(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:

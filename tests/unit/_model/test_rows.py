@@ -121,6 +121,7 @@ def test_columns_of_a_topic_that_merges_are_what_its_reducer_takes() -> None:
         (PRIORITY, {"bodies": ["x"]}, "bodies has 1 value and contents 2"),
         (PRIORITY, {"slot_bases": ["x"] * 3}, "slot_bases has 3 values and contents 2"),
         (PRIORITY, {"bodies": {"a": 1}}, "bodies is {'a': 1}; it must be a list"),
+        (PRIORITY, {"values": {"priorities": {5}}}, "priorities is {5}; it must be a list, a tuple or an Arrow array"),
         (FIXED, {}, "priorities is 5; topic t is FIXED_TIME and takes fixed_times"),
         (STREAM, {}, "priorities is 5; topic t is STREAM and takes none of them"),
         (
