@@ -18,6 +18,7 @@ from rmq._claiming.claim_executor import ClaimExecutor
 from rmq._claiming.claim_round import ClaimPlan, Visit
 from rmq._claiming.claimer import Claimer
 from rmq._claiming.prefetch_size import MOST_PREFETCHED, PrefetchSize
+from rmq._listening.handlers_in_turn import BATCHES_S
 from rmq._listening.runtime import ListenerRuntime
 from rmq._model.deliveries import ACKED, Delivery
 from rmq._model.owner import NO_OWNER
@@ -447,6 +448,20 @@ def test_batches_that_take_their_time_are_claimed_one_at_a_time(
     topic = make_topic(TopicType.PRIORITY)
     send(client, topic, 50)
     assert quick_or_slow(client, topic, 0.06) == [0] * 5
+    assert set(limits) <= {0, 10}
+
+
+def test_batches_of_a_few_milliseconds_are_claimed_one_at_a_time(
+    client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a process that is killed would repeat more than one of them."""
+    limits = limits_of(monkeypatch)
+    topic = make_topic(TopicType.PRIORITY)
+    send(client, topic, 200)
+    client.listener(topic, batch=10)(lambda deliveries: time.sleep(BATCHES_S))
+    client.start()
+    wait_until(lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
+    client.stop()
     assert set(limits) <= {0, 10}
 
 
