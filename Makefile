@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 # Arguments of pytest in `make test`; many tests wait, so four workers keep two cores busy. Each begins with a run of
 # neighbours, so that few start a Spark or a ZooKeeper of their own, and takes from the others when it is done.
 PYTEST_FLAGS ?= -n 4 --dist worksteal
+# The same in `make test-slow`: each worker has a Spark of its own, which gives a Python worker ten seconds to start.
+SLOW_FLAGS ?= -n 3 --dist worksteal
 # What `make test` leaves to `make test-slow`, so that it takes ten minutes. `pytest` itself runs both, as it does in CI.
 QUICK := -m "not slow and not spark_long and not docker and not long"
 SLOW := -m "slow and not spark_long and not docker and not long"
@@ -86,7 +88,7 @@ else
 endif
 
 test-slow: $(CLASSES)  ## Run the rest of the tests, as long again: streams of Spark, long histories, the site in a browser
-	$(BIN)/python -m pytest $(SLOW) $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest $(SLOW) $(SLOW_FLAGS)
 
 coverage: $(DEV)  ## Demand branch coverage of what the last `make test COVERAGE=1` ran
 	$(BIN)/coverage combine --quiet
