@@ -38,6 +38,7 @@ def test_the_first_example_runs_as_it_stands(tmp_path: Path) -> None:
     assert ended.stdout == "draw item:42, attempt 1\n"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_example_for_spark_runs_as_it_stands(tmp_path: Path) -> None:
     page = (ROOT / "docs/guide/spark.md").read_text("utf-8")

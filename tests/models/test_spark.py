@@ -47,12 +47,14 @@ def test_alone_each_row_is_committed_once(limit: int, deaths: int, make_slot: Ma
     assert space.backwards(finished, lambda word: word != "the driver dies") == space.states.keys()
 
 
+@pytest.mark.slow
 def test_beside_a_worker_each_row_is_committed_once_while_leases_hold(make_slot: MakeSlot) -> None:
     """A driver that dies is followed by another one before a lease ends."""
     space = search(make_slot, (b"a",), others=True, rests=False)
     assert any(world.done for world in space.states.values())
 
 
+@pytest.mark.slow
 def test_beside_a_worker_spark_commits_each_row_once_however_long_it_rests(make_slot: MakeSlot) -> None:
     """The worker may claim what Spark has committed, lose it again, or finish it."""
     search(make_slot, (b"a",), others=True, rests=True, to_others=False)

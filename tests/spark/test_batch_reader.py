@@ -44,6 +44,7 @@ def frame_of(spark: SparkSession, client: RmqClient, topic: Topic, **options: ob
     return reader.load()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("snapshot", ["scan", "atomic"])
 def test_counts_are_those_of_redis_and_rows_those_that_were_sent(
     spark: SparkSession, spark_client: RmqClient, topic: Topic, snapshot: str
@@ -109,6 +110,7 @@ def test_pushdown_without_sparks_setting_says_which(spark: SparkSession, spark_c
         frame_of(spark, spark_client, topic, pushdown=True).where("slot = 3").count()
 
 
+@pytest.mark.slow
 def test_what_was_read_can_be_written(spark: SparkSession, spark_client: RmqClient, topic: Topic) -> None:
     other = Topic(f"read-{next(numbers)}", TopicType.PRIORITY, slots=8)
     writer = frame_of(spark, spark_client, topic, queue="dead").write.format("rmq").mode("append")
@@ -137,6 +139,7 @@ def test_slots_share_partitions(spark_client: RmqClient, topic: Topic) -> None:
     assert sorted(len(getattr(part, "slots")) for part in reader.partitions()) == [2, 3, 3]  # noqa: B009
 
 
+@pytest.mark.slow
 def test_a_stream_is_read_with_what_a_group_has_done(spark: SparkSession, spark_client: RmqClient) -> None:
     log = Topic(f"read-{next(numbers)}", TopicType.STREAM, slots=2)
     spark_client.producer(log).send_many(StreamMessage(f"e{n}", body=b"b") for n in range(100))

@@ -25,6 +25,7 @@ def topic(spark_client: RmqClient) -> Topic:
     return topic
 
 
+@pytest.mark.slow
 def test_dead_counts_shows_and_redrives(
     spark: SparkSession, spark_client: RmqClient, topic: Topic, tmp_path: Path
 ) -> None:

@@ -79,6 +79,7 @@ def test_a_topic_that_merges_counts_what_was_folded_and_keeps_no_marks_for_long(
     assert spark_client.inspect(topic).spark_queries() == [], "a write without a name reports to its program alone"
 
 
+@pytest.mark.slow
 def test_a_streaming_sink_reports_each_batch_once(
     spark: SparkSession, spark_client: RmqClient, make: Make, frame: DataFrame, tmp_path: Path
 ) -> None:

@@ -508,6 +508,7 @@ def test_a_group_that_crashes_at_every_step_loses_nothing(client: RmqClient, mak
     assert sum(handled.values()) - 300 <= group.total("expired")
 
 
+@pytest.mark.slow
 def test_10_000_of_a_dead_consumer_are_taken_over_once_each_oldest_first(
     client: RmqClient, make_stream: MakeStream
 ) -> None:

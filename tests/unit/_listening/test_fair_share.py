@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,6 +53,7 @@ def test_three_to_one() -> None:
     assert 2.7 < work.used_s[0] / work.used_s[1] < 3.3
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.01, 5)), min_size=2, max_size=5),
     st.integers(5, 12),

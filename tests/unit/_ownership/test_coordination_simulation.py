@@ -338,6 +338,7 @@ def test_thousands_of_random_histories() -> None:
         assert process.returncode == 0, errors
 
 
+@pytest.mark.slow
 def test_the_histories_have_it_all() -> None:
     """The simulation is worth its time: late writes are fenced, slots change hands, processes come back."""
     worlds = [World(seed) for seed in range(200)]
