@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rmq import RmqClient
-from rmq.delayed import ID_BYTES, DelayedQueue
+from rmq.delayed import DelayedQueue
 from rmq.errors import RmqError, SendError
 from tests.campaign.clocks import sleep_by_select
 from tests.campaign.links import use_links
@@ -103,9 +103,8 @@ def _id_of(sent: Any) -> str:
     return sent_of(body if isinstance(body, bytes) else str(body).encode()).sent_id
 
 
-def _value_of(sent: Any) -> str:
-    content: bytes = sent.content
-    return content[ID_BYTES:].decode()
+def _value_of(offered: tuple[str, int]) -> str:
+    return offered[0]
 
 
 def main() -> None:

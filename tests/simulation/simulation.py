@@ -95,10 +95,9 @@ def stored_part(command: Sequence[bytes], reply: Sequence[Any]) -> list[bytes]:
     return found
 
 
-def _content_of(message: Message) -> str:
-    """Return the content of a message that an error names; of a delayed queue's, the value."""
-    content = message.content
-    return content[ID_BYTES:].decode() if isinstance(content, bytes) else str(content)
+def _content_of(message: Message | tuple[str, int]) -> str:
+    """Return the content of a message that an error names; of what was offered to a delayed queue, the value."""
+    return message[0] if isinstance(message, tuple) else str(message.content)
 
 
 class Simulation:
