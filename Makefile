@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PYTEST_FLAGS ?= -n 4 --dist worksteal
 # The same in `make test-slow`: each worker has a Spark of its own, which gives a Python worker ten seconds to start.
 SLOW_FLAGS ?= -n 3 --dist worksteal
-# What `make test` leaves to `make test-slow`, so that it takes ten minutes. `pytest` itself runs both, as it does in CI.
+# What `make test` leaves to `make test-slow`, so that it takes half of the time. `pytest` itself runs both, as it does in CI.
 QUICK := -m "not slow and not spark_long and not docker and not long"
 SLOW := -m "slow and not spark_long and not docker and not long"
 # What `make test-redis` runs: the tests that depend on the server. Ownership does not, and a local cluster finds its own.
@@ -78,7 +78,7 @@ demo: $(DEMO)  ## Draw real pictures of a day of real orders, about 25 seconds; 
 demo-spark: $(SPARK)  ## Run two of Spark's jobs on a year of real orders, about a minute once installed
 	$(BIN)/rmq spark demo
 
-test: $(CLASSES)  ## Run the tests, about ten minutes; COVERAGE=1 demands branch coverage, and takes longer
+test: $(CLASSES)  ## Run the tests, 10 to 20 minutes; COVERAGE=1 demands branch coverage, and takes longer
 ifdef COVERAGE
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest $(QUICK) $(PYTEST_FLAGS)
