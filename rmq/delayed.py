@@ -21,6 +21,7 @@ from rmq._admin.inspection import Inspection
 from rmq._claiming.consumer import Consumer, checked_poll
 from rmq._claiming.prefetch import Prefetch
 from rmq._model.deliveries import Delivery
+from rmq._model.encoding import encoder_of
 from rmq._model.messages import Payload, RangeMergeMessage, payload_bytes
 from rmq._model.replies import ControlResult, SendResult
 from rmq._model.reports import reporter
@@ -44,6 +45,9 @@ ID_BYTES = 12
 """Bytes that tell equal values apart, the last four by a number in `offer_many`. Else they are random: of a billion
 values in a queue two are the same once in 10^11 queues."""
 
+
+USUAL_BYTES = 1_000
+"""Values of so many bytes are no longer than a content may be, with an id before them."""
 
 _OFFERS = Calls(method=("offer_many", "value"))
 
@@ -134,11 +138,12 @@ class DelayedQueue:
 
     def _check_all(self, values: Sequence[tuple[Payload, Duration]]) -> None:
         """Refuse pairs of which one breaks a rule, before any is sent."""
+        check, any_id = encoder_of(self._producer.topic), b"" if self._merge else bytes(ID_BYTES)
         for number, value in enumerate(values, 1):
             if _is_usual(value):
                 continue
             try:
-                _message(value, b"")
+                check(_message(value, any_id))
             except InvalidMessageError as error:
                 text = f"value {number} of offer_many: {error}"
                 raise InvalidBatchError(text, topic=self.topic.name, not_stored=tuple(values)) from error
@@ -337,12 +342,12 @@ def _until(timeout: float | timedelta | None) -> float | None:
 
 
 def _is_usual(value: tuple[Payload, Duration]) -> bool:
-    """Return whether this certainly is a pair that `_message` takes."""
+    """Return whether this certainly is a pair that the queue takes, which is cheaper to say than to check."""
     if type(value) is not tuple or len(value) != 2:
         return False
     content, delay = value
     usual = type(content) is bytes or (type(content) is str and content.isascii())
-    return usual and type(delay) is int and 0 <= delay < YEAR_MS
+    return usual and 0 < len(content) <= USUAL_BYTES and type(delay) is int and 0 <= delay < YEAR_MS
 
 
 def _message(value: tuple[Payload, Duration], own_id: bytes) -> RangeMergeMessage:
@@ -350,7 +355,7 @@ def _message(value: tuple[Payload, Duration], own_id: bytes) -> RangeMergeMessag
     try:
         content, delay = value
     except (TypeError, ValueError):
-        raise InvalidMessageError(f"{value!r} is no pair of a value and its delay") from None
+        raise InvalidMessageError(f"{value!r:.80} is not a pair of a value and its delay") from None
     payload = payload_bytes(content, "value")
     if type(delay) is not int or not 0 < delay < YEAR_MS:
         try:

@@ -282,7 +282,9 @@ WRONG: dict[str, tuple[Any, str]] = {
     "delay": (("late", -1), "delay is -1"),
     "value": ((7, 60_000), "value is 7; it must be str or bytes"),
     "surrogate": (("\ud800", 60_000), "cannot be written as UTF-8"),
-    "pair": ("ab c", "'ab c' is no pair of a value and its delay"),
+    "pair": ("ab c", "'ab c' is not a pair of a value and its delay"),
+    "empty": (("", 60_000), "has 0 bytes"),
+    "long": (("x" * 70_000, 60_000), "has 70012 bytes"),
 }
 
 
