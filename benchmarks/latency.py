@@ -30,11 +30,16 @@ CHUNK_S = 1.0
 """Time topics are sent so much load at a time, in bulk: a script call of 500 sends holds up claims for some 1 ms."""
 TICK_S = 0.001
 """Priority messages are sent as they come, every millisecond."""
+ALONE, IDLE, BUSY = BESIDE = ("alone", "idle", "busy")
+"""What goes on beside the deliveries: nothing, since all was sent before the first is due (time topics only); sends; or
+sends, and another topic's messages in the same consumer."""
 OTHER_PER_S = 2_000
 """Messages of the other topic that keep a busy consumer busy."""
 PERCENTILES = (("p50", "p50"), ("p99", "p99"), ("p99.9", "p999"), ("max", "max"))
 FLOOR_ROUNDS = 2_000
 LIMIT_S = 120.0
+LEAST_SENT_PER_S = 20_000
+"""So many messages a second, at least, can be sent in bulk: tells how long before the first due time to begin."""
 
 
 def measure(options: argparse.Namespace) -> Document:
@@ -45,14 +50,16 @@ def measure(options: argparse.Namespace) -> Document:
     with standalone() as servers:
         offset_us = clock_offset_us(servers)
         floor = medians([round_trips(servers) for _ in range(options.repeats)])
-        for kind, rate, slots, busy in product([each.value for each in TYPES], RATES_PER_S, SLOTS, (False, True)):
-            say(f"latency: {kind}, {rate}/s, {slots} slots, {'busy' if busy else 'idle'}")
+        for kind, rate, slots, beside in product([each.value for each in TYPES], RATES_PER_S, SLOTS, BESIDE):
+            if beside == ALONE and not TopicType(kind).timed:
+                continue
+            say(f"latency: {kind}, {rate}/s, {slots} slots, {beside}")
             try:
-                found = lateness(servers, kind, rate, slots, busy, seconds, options.repeats, chunk_s)
+                found = lateness(servers, kind, rate, slots, beside, seconds, options.repeats, chunk_s)
             except (RuntimeError, TimeoutError) as error:
                 say(f"latency: this case failed: {str(error).strip().splitlines()[-1]}")
             else:
-                rows.append({"type": kind, "rate_per_s": rate, "slots": slots, "busy": busy, **found})
+                rows.append({"type": kind, "rate_per_s": rate, "slots": slots, "beside": beside, **found})
     return {
         "redis": servers.version,
         "settings": {
@@ -73,7 +80,7 @@ def lateness(
     kind: str,
     rate: int,
     slots: int,
-    busy: bool,
+    beside: str,
     seconds: float,
     windows: int,
     chunk_s: float = CHUNK_S,
@@ -81,8 +88,11 @@ def lateness(
     """Send at a steady rate for some seconds; return medians, over windows of that time, of the lateness in ms."""
     servers.flush()
     number = int(rate * seconds)
-    args = (servers.url, kind, slots, number, busy)
-    consumer, sender = Child(_consume, *args), Child(_send, *args, rate, chunk_s)
+    args = (servers.url, kind, slots, number, beside == BUSY)
+    ahead_s = AHEAD_S
+    if beside == ALONE:
+        ahead_s, chunk_s = AHEAD_S + number / LEAST_SENT_PER_S, seconds
+    consumer, sender = Child(_consume, *args), Child(_send, *args, rate, ahead_s, chunk_s)
     consumer.wait_ready()
     consumer.go()
     sender.wait_ready()
@@ -97,8 +107,9 @@ def lateness(
         "delivered": len(late_ms),
         "early": sum(late < 0 for late in late_ms),
         "sent_per_s": rounded(number / sent["took_s"]),
-        "consumer_cpu_share": rounded(found["cpu_s"] / meter.cost.elapsed_s),
-        "server_cpu_share": rounded(meter.cost.server_cpu_s / meter.cost.elapsed_s),
+        "sender_cpu_us": rounded(sent["cpu_s"] * 1e6 / number),
+        "consumer_cpu_us": rounded(found["cpu_s"] * 1e6 / number),
+        "server_cpu_us": rounded(meter.cost.server_cpu_s * 1e6 / number),
     }
 
 
@@ -175,7 +186,7 @@ def _consume(line: Line, url: str, kind: str, slots: int, number: int, busy: boo
 
 
 def _send(
-    line: Line, url: str, kind: str, slots: int, number: int, busy: bool, rate: int, chunk_s: float
+    line: Line, url: str, kind: str, slots: int, number: int, busy: bool, rate: int, ahead_s: float, chunk_s: float
 ) -> dict[str, float]:
     topic_type = TopicType(kind)
     sent = others = 0
@@ -183,7 +194,7 @@ def _send(
         producer = client.producer(_topic(topic_type, slots))
         other = client.producer(_OTHER) if busy else None
         line.ready()
-        started_s, from_s = time.perf_counter(), time.time()
+        started_s, from_s, used_s = time.perf_counter(), time.time(), cpu_s()
         while sent < number:
             elapsed_s = time.perf_counter() - started_s
             if topic_type is TopicType.PRIORITY:
@@ -192,14 +203,14 @@ def _send(
                 sent = until
             elif elapsed_s * rate >= sent:
                 until = min(number, sent + int(rate * chunk_s))
-                producer.send_many(_timed(topic_type, sent, until, from_s + AHEAD_S, rate))
+                producer.send_many(_timed(topic_type, sent, until, from_s + ahead_s, rate))
                 sent = until
             if other is not None:
                 until = int(elapsed_s * OTHER_PER_S)
                 other.send_many([PriorityMessage(b"other:%d" % index, 1_000) for index in range(others, until)])
                 others = until
             time.sleep(TICK_S)
-        return {"took_s": time.perf_counter() - started_s}
+        return {"took_s": time.perf_counter() - started_s, "cpu_s": cpu_s() - used_s}
 
 
 def _at_once(index: int) -> Message:
@@ -240,22 +251,24 @@ def tables(document: Document) -> str:
     settings = document["settings"]
     rows = [
         (
-            f"{row['type']}, {row['rate_per_s']:,}/s, {row['slots']:,} slots, {'busy' if row['busy'] else 'idle'}",
+            f"{row['type']}, {row['rate_per_s']:,}/s, {row['slots']:,} slots, {row['beside']}",
             *(rendering.number(row[key], 2) for key in ("p50", "p99", "p999", "max")),
-            f"{row['consumer_cpu_share']:.0%}",
-            f"{row['server_cpu_share']:.0%}",
+            *(rendering.number(row[f"{name}_cpu_us"], 0) for name in ("sender", "consumer", "server")),
             f"{row['delivered'] / (row['rate_per_s'] * settings['seconds']):.1%}",
         )
         for row in document["rows"]
     ]
-    columns = ["late by, ms", "p50", "p99", "p99.9", "max", "consumer's CPU", "server's CPU", "delivered"]
+    columns = ["late by, ms", "p50", "p99", "p99.9", "max", "sender CPU, µs", "consumer CPU, µs", "server CPU, µs"]
+    columns.append("delivered")
     floor = document["floor"]
     early = sum(row["early"] for row in document["rows"])
     return (
         "Time topics: from the due time, by Redis' clock, to the first line of the handler. PRIORITY: from before the "
         f"send to there. {settings['seconds']:g} s each, PRIORITY sent every {settings['tick_ms']:g} ms, the others "
         f"{settings.get('chunk_s', 1):g} s of load in bulk, {settings['ahead_s']:g} s ahead; one listener thread. "
-        f"`busy`: the same process also handles {settings['other_per_s']:,}/s of another topic. Redis' clock and the "
+        "`alone`: all was sent before the first is due, so that nothing is sent beside. `busy`: the same process also "
+        f"handles {settings['other_per_s']:,}/s of another topic. CPU is that of the whole case, for each message: at "
+        "10,000/s, 100 µs is a core. Redis' clock and the "
         f"handler's are the same one; read apart they differ by {document['clock_offset_us']:g} µs. "
         f"Delivered early: {early:g}. Medians are over "
         f"{document['repeats']} equal windows of each case's time; the maximum is over all. The floor, from before "
@@ -271,9 +284,7 @@ def plot(document: Document, path: Path) -> None:
     made, axes = rendering.figure(len(TYPES), "Lateness of deliveries", height=4.6)
     for axis, topic_type in zip(axes, TYPES, strict=True):
         rows = [row for row in document["rows"] if row["type"] == topic_type.value]
-        names = [
-            f"{row['rate_per_s'] // 1000}k/s\n{row['slots']:,} sl.\n{'busy' if row['busy'] else 'idle'}" for row in rows
-        ]
+        names = [f"{row['rate_per_s'] // 1000}k/s\n{row['slots']:,} sl.\n{row['beside']}" for row in rows]
         series: dict[str, Sequence[float]] = {
             name: [row[key] for row in rows] for name, key in (("p50", "p50"), ("p99", "p99"), ("p99.9", "p999"))
         }

@@ -47,7 +47,7 @@ values in a queue two are the same once in 10^11 queues."""
 
 
 USUAL_BYTES = 1_000
-"""Values of so many bytes are no longer than a content may be, with an id before them."""
+"""Values of up to so many bytes are not measured one by one, where a content may be as long with an id before it."""
 
 _OFFERS = Calls(method=("offer_many", "value"))
 
@@ -106,7 +106,7 @@ class DelayedQueue:
             delay: Due after so long by Redis' clock: `timedelta` or ms, 0 for at once.
 
         Raises:
-            InvalidMessageError: The value is too long, empty, or neither `str` nor `bytes`.
+            InvalidMessageError: The value is too long, empty, or neither `str` nor `bytes`; or the delay is none.
             SendError: It was refused and not stored: `BacklogFullError`, `MemoryFullError`.
             RedisUnavailableError: No answer until the deadline: stored or not.
 
@@ -139,8 +139,9 @@ class DelayedQueue:
     def _check_all(self, values: Sequence[tuple[Payload, Duration]]) -> None:
         """Refuse pairs of which one breaks a rule, before any is sent."""
         check, any_id = encoder_of(self._producer.topic), b"" if self._merge else bytes(ID_BYTES)
+        most_bytes = min(USUAL_BYTES, self.topic.max_content_bytes - len(any_id))
         for number, value in enumerate(values, 1):
-            if _is_usual(value):
+            if _is_usual(value, most_bytes):
                 continue
             try:
                 check(_message(value, any_id))
@@ -341,13 +342,13 @@ def _until(timeout: float | timedelta | None) -> float | None:
     return None if timeout is None else monotonic_s() + seconds(timeout, "timeout")
 
 
-def _is_usual(value: tuple[Payload, Duration]) -> bool:
+def _is_usual(value: tuple[Payload, Duration], most_bytes: int) -> bool:
     """Return whether this certainly is a pair that the queue takes, which is cheaper to say than to check."""
     if type(value) is not tuple or len(value) != 2:
         return False
     content, delay = value
     usual = type(content) is bytes or (type(content) is str and content.isascii())
-    return usual and 0 < len(content) <= USUAL_BYTES and type(delay) is int and 0 <= delay < YEAR_MS
+    return usual and 0 < len(content) <= most_bytes and type(delay) is int and 0 <= delay < YEAR_MS
 
 
 def _message(value: tuple[Payload, Duration], own_id: bytes) -> RangeMergeMessage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rmq._claiming.prefetch_size import PREFETCH_S
 from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import LOOK_EVERY_S, PIGGYBACK_S, SETTLE_AFTER_S, ListenerThread
+from rmq._model.claim_columns import number_of
 from rmq._model.times import monotonic_s
 
 SLOW_S = 0.5
@@ -101,7 +102,7 @@ class HandlersInTurn:
             lanes: How many handlers work on it.
         """
         late = monotonic_s() - since_s > 2 * PREFETCH_S
-        return late and self.calls.prefetch.takes_s(len(self.thread.waiting)) > SLOW_S * lanes
+        return late and self.calls.prefetch.takes_s(number_of(list(self.thread.waiting))) > SLOW_S * lanes
 
     def wait(self) -> None:
         """Wait until there may be something to do."""
@@ -123,4 +124,4 @@ class HandlersInTurn:
         if running_s < SLOW_S:
             return
         if thread.is_unsettled() or thread.waiting or thread.claims.has_earlier:
-            thread.release_waiting()
+            thread.release_waiting(lambda: self.calls.began_s == began_s)

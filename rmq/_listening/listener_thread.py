@@ -13,7 +13,7 @@ from rmq._claiming.claimer import IDLE_S, REST_S, Claimer
 from rmq._claiming.leases import HeldDeliveries
 from rmq._io.backend import Background
 from rmq._listening.handler_calls import HandlerCalls, ListenerSetup
-from rmq._model.claim_columns import size_of, spread, take_up_to
+from rmq._model.claim_columns import number_of, size_of, spread, take_up_to
 from rmq._model.deliveries import ACKED, RELEASED, Delivery
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
@@ -113,14 +113,23 @@ class ListenerThread(Background):
         for delivery in self.take_waiting(sys.maxsize):
             delivery.outcome = RELEASED
 
-    def release_waiting(self) -> None:
-        """Give back what was claimed and not begun; called from the thread that stops the runtime, too."""
+    def release_waiting(self, go_on: Callable[[], bool] = lambda: True) -> None:
+        """Give back what was claimed and not begun; called from the thread that stops the runtime, too.
+
+        Args:
+            go_on: Asked after each call whether there still is a reason to. Without one, what is left waits for others.
+        """
+        before = sys.maxsize
         try:
             while True:
+                if self.waiting:  # more than before may have to go
+                    before = sys.maxsize
                 self.begin_no_more()
-                went = self.settle_only()
-                if not (self.waiting or (went and self._going_back_later())):  # else it was on its way, or too much
+                went, left = self.settle_only(), self.going_back()
+                # else it was on its way, or too much; what a silent server does not take is no reason to go on
+                if not (self.waiting or (went and 0 < left < before)) or not go_on():
                     return
+                before = left
         except Exception as error:
             log.warning("topic %s: messages not begun come back with their leases: %s", self._topic.name, error)
 
@@ -265,12 +274,19 @@ class ListenerThread(Background):
         """
         return max(min(room, LEAST_ROOM), room - self._going_back_later())
 
+    def going_back(self) -> int:
+        """Return how many messages have to go back with later calls."""
+        return sum(self._back_by_slot().values())
+
     def _going_back_later(self) -> int:
         """Return how many messages have to go back beyond those that the next calls to their slots take along."""
-        back = Counter(
-            [each.slot for each in self.held.deliveries if each.outcome not in _STAYING and not each.under_way]
-        )
-        return sum([max(0, number - PIGGYBACKED_NACKS) for number in back.values()])
+        return sum([max(0, number - PIGGYBACKED_NACKS) for number in self._back_by_slot().values()])
+
+    def _back_by_slot(self) -> Counter[int]:
+        back = Counter[int]()
+        for each in [each for each in self.held.deliveries if each.outcome not in _STAYING and not each.under_way]:
+            back[each.slot] += number_of((each,))
+        return back
 
     def is_unsettled(self) -> bool:
         """Return whether an outcome is still to be sent, now or once a server has answered."""

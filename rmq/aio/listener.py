@@ -120,9 +120,12 @@ class HandlersInTasks(HandlersInTurn):
     def round(self) -> bool:
         """Do a round with as many turns as there are."""
         try:
-            return self.thread.round()
+            busy = self.thread.round()
         finally:
             self._return_turns()
+        if busy and self.thread.going_back():
+            self._changed.set()  # a call takes so many at most, and nobody tells that it has
+        return busy
 
     def room(self) -> int | None:
         """Return how many messages to claim; `None` where nothing has changed and all lanes have enough."""
@@ -172,7 +175,7 @@ class HandlersInTasks(HandlersInTurn):
         """Give back what waits while all lanes are held up."""
         if self.thread.waiting and monotonic_s() - self._begun_s > SLOW_S:
             self._held_up = True
-            self.thread.release_waiting()
+            self.thread.release_waiting(lambda: self._held_up)
 
     def finish(self) -> None:
         """Begin no more, wait for the lanes while their outcomes go to Redis, and let the thread finish."""

@@ -297,6 +297,23 @@ def test_of_a_list_with_a_wrong_value_nothing_is_offered(make_queue: MakeQueue, 
     assert (refused.value.stored, refused.value.not_stored, queue.size()) == (0, tuple(values), 0)
 
 
+@pytest.mark.parametrize("merge", [False, True])
+def test_of_a_list_with_a_value_that_is_too_long_for_its_topic_nothing_is_offered(
+    client: RmqClient, make_topic: MakeTopic, side: Side, merge: bool
+) -> None:
+    topic = make_topic(TopicType.FIXED_TIME, max_content_bytes=100)
+    client.producer(topic)  # registers it: the queue takes what is there
+    with side.queue(client, topic.name, merge=merge) as queue:
+        longest = ("x" * (100 if merge else 88), 60_000)
+        values = [*((f"{number}", 60_000) for number in range(5_000)), longest]
+        assert queue.offer_many(values).new == 5_001
+        with pytest.raises(InvalidBatchError, match=r"^value 5002 of offer_many: .*takes 1 to 100") as refused:
+            queue.offer_many([*values, ("x" * 101, 60_000)])
+        assert (refused.value.stored, queue.size()) == (0, 5_001)
+        with pytest.raises(InvalidMessageError, match="delay is -1"):
+            queue.offer("late", -1)
+
+
 @pytest.mark.parametrize("wrong", WRONG)
 def test_of_a_stream_with_a_wrong_value_the_error_says_what_was_offered(make_queue: MakeQueue, wrong: str) -> None:
     queue, (value, says) = make_queue(), WRONG[wrong]

@@ -440,6 +440,49 @@ def test_a_worker_ends_after_acks_that_another_thread_just_sends(
     stop.join(60)
 
 
+def test_to_give_back_does_not_go_on_for_what_a_server_does_not_take(
+    connections: Connections, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other outcomes may go with each call, as long as handlers are at work."""
+    worker = a_worker(connections, topic)
+    left, calls = iter([100, 40, 40, 40]), list[None]()
+
+    def settle_only() -> bool:
+        calls.append(None)
+        return True
+
+    monkeypatch.setattr(worker, "settle_only", settle_only)
+    monkeypatch.setattr(worker, "going_back", lambda: next(left))
+    worker.release_waiting()
+    assert len(calls) == 3
+
+
+def test_to_give_back_ends_once_the_handler_that_was_slow_has_ended(
+    connections: Connections, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread claims again by then: that must not go back."""
+    worker = a_worker(connections, topic)
+    worker.held.deliveries = worker.claims.claim(4).deliveries
+    worker.waiting.extend(worker.held.deliveries)
+    settle_only, calls = worker.settle_only, list[bool]()
+
+    def settle() -> bool:
+        calls.append(settle_only())
+        worker.calls.began_s = monotonic_s()  # the next handler
+        found = worker.claims.claim(1).deliveries
+        worker.held.deliveries += found
+        worker.waiting.extend(found)
+        return calls[-1]
+
+    monkeypatch.setattr(worker, "settle_only", settle)
+    worker.calls.began_s = monotonic_s() - 60
+    worker.handlers.relieve()
+    assert calls == [True]
+    assert [delivery.outcome for delivery in worker.waiting] == [None]
+    monkeypatch.undo()
+    worker.release_waiting()
+
+
 def test_many_whole_claims_are_acked_in_several_calls(
     make_topic: MakeTopic, redis_client: redis.Redis, proxy: Proxy
 ) -> None:

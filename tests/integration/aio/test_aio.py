@@ -505,6 +505,43 @@ async def test_what_waits_behind_handlers_that_hang_goes_back_and_is_not_claimed
 
 
 @in_a_loop
+async def test_all_that_waits_behind_a_handler_that_has_become_slow_goes_back_at_once(
+    redis_url: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call takes 64 of them back at most: the next call must not wait for the next look."""
+
+    def messages(self: PrefetchSize, within_s: float = 0.0) -> int:
+        del within_s
+        return MOST_PREFETCHED if self.is_known and self.takes_s(1) < 0.05 else 1
+
+    monkeypatch.setattr(PrefetchSize, "messages", messages)
+    monkeypatch.setattr("rmq.aio.listener.LOOK_EVERY_S", 600.0)
+    topic = make_topic(TopicType.PRIORITY)
+    async with RmqClient(redis_url) as client:
+        let_go, begun = asyncio.Event(), 0
+
+        @client.listener(topic)
+        async def handle(delivery: Delivery) -> None:
+            nonlocal begun
+            del delivery
+            begun += 1
+            if begun == 100:
+                await asyncio.sleep(0.3)  # less than what lets the watcher give back
+            elif begun > 100:
+                await let_go.wait()
+
+        await (await client.producer(topic)).send_many(PriorityMessage(f"m{i}", 100) for i in range(1_000))
+        await client.start()
+        view = await client.inspect(topic)
+        async with asyncio.timeout(60):
+            while begun <= 100 or (await view.stats()).in_flight > 1:
+                await asyncio.sleep(0.05)
+        let_go.set()
+        await until_settled(client, topic)
+    assert begun == 1_000
+
+
+@in_a_loop
 async def test_batches_failures_and_outcomes_of_their_own(redis_url: str, make_topic: MakeTopic) -> None:
     topic, single = make_topic(TopicType.PRIORITY, slots=2, max_retries=1), make_topic(TopicType.PRIORITY)
     async with RmqClient(redis_url) as client:
