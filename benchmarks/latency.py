@@ -219,12 +219,13 @@ def _at_once(index: int) -> Message:
 
 def _timed(topic_type: TopicType, first: int, last: int, from_s: float, rate: int) -> Iterator[Message]:
     """Yield messages whose due times are spread evenly: so many of them each millisecond."""
+    now_ms = int(time.time() * 1000)  # once: ranges that shrink while the messages are made would be due too densely
     for index in range(first, last):
         due_ms = int((from_s + index / rate) * 1000)
         if topic_type is TopicType.FIXED_TIME:
             yield FixedTimeMessage(b"m:%d" % index, due_ms)
         else:
-            yield RangeMergeMessage(b"m:%d" % index, due_ms - int(time.time() * 1000))
+            yield RangeMergeMessage(b"m:%d" % index, due_ms - now_ms)
 
 
 def _nothing(delivery: Delivery) -> None:
