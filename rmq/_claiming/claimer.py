@@ -263,7 +263,7 @@ class Claimer:
             sent_s: When their calls were sent, on the clock of `monotonic_s`.
             slots: From how many slots their round claims; some replies may still be owed.
         """
-        now_ms, asked, full, received_s = 0, 0, False, monotonic_s()
+        now_ms, asked, received_s = 0, 0, monotonic_s()
         times: list[tuple[int, int]] = []
         replies: list[ClaimReply[Any]] = []
         served: list[int] = []
@@ -280,13 +280,12 @@ class Claimer:
                     replies.append(reply)
                     if reply.messages:
                         served.append(visit.slot)
-                        full = full or len(reply.messages) >= visit.limit
                     if reply.resume or visit.start:
                         self._resume[visit.slot] = reply.resume
             if served:
                 self._brought_s = received_s
-            if replies and self._size.note(asked, replies, slots, full=full):
-                self.schedule.served(served)  # the slots that got nothing go first next time
+            if replies and self._size.note(asked, replies, slots):  # the slots that got nothing go first next time
+                self.schedule.served(served)
             if self.schedule.learn(times, now_ms, received_s, sent_s):  # there is something for the others
                 self.changed.notify_all()
             else:

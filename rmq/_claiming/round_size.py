@@ -12,9 +12,8 @@ FEWEST_SLOTS, FIRST_SLOTS, MOST_SLOTS = 4, 16, 128
 """Slots claimed from in one round trip. Where claims come back full, fewer slots give more each, which costs Redis less
 a message; where they do not, more slots are served sooner."""
 
-HEADROOM, LEAST_HEADROOM = 4, 2
-"""A slot may bring so many times what slots bring on average: what has to stay is always the lowest of priorities. The
-second one is for rounds in which none brought all that it might: then nothing has stayed, and rounds are fuller."""
+HEADROOM = 4
+"""A slot may bring so many times what slots bring on average: what has to stay is always the lowest of priorities."""
 
 WEIGHT = 0.3
 """Share of the last round in what is known of the size of messages."""
@@ -41,14 +40,13 @@ class RoundSize:
             return wanted
         return max(1, int(self._most_bytes / self._bytes_each))
 
-    def note(self, asked: int, replies: Sequence[ClaimReply[Any]], slots: int, *, full: bool) -> bool:
+    def note(self, asked: int, replies: Sequence[ClaimReply[Any]], slots: int) -> bool:
         """Learn from a round, or a part of it; return whether slots got nothing because others filled the call.
 
         Args:
             asked: Messages asked for by these calls.
             replies: Their replies. Large messages count at once, small ones bit by bit.
             slots: From how many slots the whole round claims.
-            full: Whether a slot brought all that it might, so that more may be there.
         """
         got, size_bytes, filled = 0, 0, False
         for reply in replies:
@@ -60,7 +58,7 @@ class RoundSize:
                 size_bytes += sum(map(len, filter(None, bodies)))
             elif 0 < reply.next_due_ms <= reply.now_ms:
                 filled = True
-        wanted = asked * slots // ((HEADROOM if full else LEAST_HEADROOM) * got) if got else MOST_SLOTS
+        wanted = asked * slots // (HEADROOM * got) if got else MOST_SLOTS
         self.slots = max(FEWEST_SLOTS, min(MOST_SLOTS, 2 * self.slots, max(wanted, self.slots // 2)))
         if got:
             mean = size_bytes / got

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmq._claiming.round_size import FEWEST_SLOTS, FIRST_SLOTS, HEADROOM, LEAST_HEADROOM, MOST_SLOTS, RoundSize
+from rmq._claiming.round_size import FEWEST_SLOTS, FIRST_SLOTS, HEADROOM, MOST_SLOTS, RoundSize
 from rmq._model.replies import Claimed, ClaimReply
 
 
@@ -15,8 +15,7 @@ def reply(messages: int, size_bytes: int = 1, next_due_ms: int = 0) -> ClaimRepl
 
 def note(size: RoundSize, asked: int, replies: Sequence[ClaimReply[Claimed]]) -> bool:
     """Let it learn from a round of which all replies have come."""
-    full = any(len(each.messages) >= asked // len(replies) for each in replies)
-    return size.note(asked, replies, len(replies), full=full)
+    return size.note(asked, replies, len(replies))
 
 
 def test_full_claims_make_a_round_narrower_and_others_make_it_wider() -> None:
@@ -37,22 +36,14 @@ def test_slots_may_bring_several_times_what_they_bring_on_average() -> None:
     """Else those with more than the average keep some back, of priorities always the lowest."""
     size = RoundSize()
     for _ in range(9):
-        limit = 500 // size.slots
-        note(size, 500, [reply(limit), *[reply(3)] * (size.slots - 1)])
-    assert HEADROOM * 3 <= 500 // size.slots <= HEADROOM * 3 + HEADROOM
+        note(size, 500, [reply(3)] * size.slots)
+    assert 500 // size.slots == HEADROOM * 3
+    for _ in range(9):
+        note(size, 500, [reply(1)] * size.slots)
+    assert 500 // size.slots == HEADROOM
     for _ in range(9):
         note(size, 500, [reply(500 // size.slots)] * size.slots)
     assert size.slots == FEWEST_SLOTS
-
-
-def test_rounds_are_fuller_where_no_slot_kept_any_back() -> None:
-    size = RoundSize()
-    for _ in range(9):
-        note(size, 500, [reply(24)] * size.slots)
-    assert 500 // size.slots == LEAST_HEADROOM * 25
-    for _ in range(9):
-        note(size, 500, [reply(1)] * size.slots)
-    assert size.slots == MOST_SLOTS
 
 
 def test_large_messages_are_asked_for_by_their_bytes() -> None:
@@ -81,5 +72,5 @@ def test_replies_of_several_servers_tell_as_much_as_those_of_one() -> None:
     for _ in range(9):
         note(whole, 480, [reply(20)] * 12)
         for _ in range(3):
-            parts.note(160, [reply(20)] * 4, 12, full=False)
-    assert whole.slots == parts.slots == 12 * 480 // (LEAST_HEADROOM * 240)
+            parts.note(160, [reply(20)] * 4, 12)
+    assert whole.slots == parts.slots == 12 * 480 // (HEADROOM * 240)
