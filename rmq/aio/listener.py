@@ -172,10 +172,11 @@ class HandlersInTasks(HandlersInTurn):
             self._changed.set()  # look now and then even if nothing has ended
 
     def relieve(self) -> None:
-        """Give back what waits while all lanes are held up."""
+        """Give back what waits while all lanes are held up; rounds do the rest, beside which more may be claimed."""
         if self.thread.waiting and monotonic_s() - self._begun_s > SLOW_S:
             self._held_up = True
-            self.thread.release_waiting(lambda: self._held_up)
+            self.thread.release_waiting(lambda: False)
+            self._note_change()
 
     def finish(self) -> None:
         """Begin no more, wait for the lanes while their outcomes go to Redis, and let the thread finish."""

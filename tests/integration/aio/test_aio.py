@@ -542,6 +542,31 @@ async def test_all_that_waits_behind_a_handler_that_has_become_slow_goes_back_at
 
 
 @in_a_loop
+async def test_what_is_claimed_while_others_go_back_is_handled(
+    redis_url: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With bounds so low that something goes back all the time: else workers claim and give back until leases end."""
+    monkeypatch.setattr("rmq.aio.listener.SLOW_S", 0.01)
+    monkeypatch.setattr("rmq._listening.handlers_in_turn.SLOW_S", 0.01)
+    monkeypatch.setattr("rmq._listening.handlers_in_turn.PREFETCH_S", 0.005)
+    topic, handled, draw = make_topic(TopicType.STREAM, slots=4, checked=False), Counter[str](), random.Random(1)
+
+    async with contextlib.AsyncExitStack() as clients:
+        for group in ("a", "b", "c") * 4:
+            client = await clients.enter_async_context(RmqClient(redis_url))
+
+            @client.listener(topic, group=group, start="all", batch=100)
+            async def handle(deliveries: list[Delivery], group: str = group) -> None:
+                handled[group] += len(deliveries)
+                if draw.random() < 0.25:
+                    await asyncio.sleep(0.4 * draw.random())
+
+            await client.start()
+        await (await client.producer(topic)).send_many(StreamMessage(f"m{i}") for i in range(12_000))
+        await until(lambda: min(handled[group] for group in ("a", "b", "c")) >= 12_000, 50)
+
+
+@in_a_loop
 async def test_batches_failures_and_outcomes_of_their_own(redis_url: str, make_topic: MakeTopic) -> None:
     topic, single = make_topic(TopicType.PRIORITY, slots=2, max_retries=1), make_topic(TopicType.PRIORITY)
     async with RmqClient(redis_url) as client:
