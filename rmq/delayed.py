@@ -106,7 +106,7 @@ class DelayedQueue:
             delay: Due after so long by Redis' clock: `timedelta` or ms, 0 for at once.
 
         Raises:
-            InvalidMessageError: The value is too long, empty, or neither `str` nor `bytes`; or the delay is no duration.
+            InvalidMessageError: The value is too long, empty, or neither `str` nor `bytes`; the delay is no duration.
             SendError: It was refused and not stored: `BacklogFullError`, `MemoryFullError`.
             RedisUnavailableError: No answer until the deadline: stored or not.
 
