@@ -117,7 +117,7 @@ class ListenerThread(Background):
         """Give back what was claimed and not begun; called from the thread that stops the runtime, too.
 
         Args:
-            go_on: Asked after each call whether there still is a reason to. Without one, what is left waits for others.
+            go_on: Asked after each call whether to make another one. What is left then goes back with later calls.
         """
         before = sys.maxsize
         try:

@@ -52,6 +52,14 @@ async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> Non
             await asyncio.sleep(0.005)
 
 
+async def until_in_flight(client: RmqClient, topic: Topic, most: int, begun: Callable[[], object]) -> None:
+    """Wait until no more than `most` messages of a topic are in flight, from when `begun` holds."""
+    view = await client.inspect(topic)
+    async with asyncio.timeout(60):
+        while not begun() or (await view.stats()).in_flight > most:
+            await asyncio.sleep(0.05)
+
+
 async def stats_of(client: RmqClient, topic: Topic) -> TopicStats:
     stats = await (await client.inspect(topic)).stats()
     assert stats.unaccounted == 0, stats
@@ -492,10 +500,8 @@ async def test_what_waits_behind_handlers_that_hang_goes_back_and_is_not_claimed
 
         await (await client.producer(topic)).send_many(PriorityMessage(f"m{i}", 100) for i in range(3_000))
         await client.start()
+        await until_in_flight(client, topic, 20, lambda: handled >= 100)
         view = await client.inspect(topic)
-        async with asyncio.timeout(60):
-            while handled < 100 or (await view.stats()).in_flight > 20:
-                await asyncio.sleep(0.05)
         for _ in range(5):
             await asyncio.sleep(0.5)
             assert (await view.stats()).in_flight <= 20
@@ -532,10 +538,7 @@ async def test_all_that_waits_behind_a_handler_that_has_become_slow_goes_back_at
 
         await (await client.producer(topic)).send_many(PriorityMessage(f"m{i}", 100) for i in range(1_000))
         await client.start()
-        view = await client.inspect(topic)
-        async with asyncio.timeout(60):
-            while begun <= 100 or (await view.stats()).in_flight > 1:
-                await asyncio.sleep(0.05)
+        await until_in_flight(client, topic, 1, lambda: begun > 100)
         let_go.set()
         await until_settled(client, topic)
     assert begun == 1_000
