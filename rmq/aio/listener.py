@@ -172,7 +172,7 @@ class HandlersInTasks(HandlersInTurn):
             self._changed.set()  # look now and then even if nothing has ended
 
     def relieve(self) -> None:
-        """Give back what waits while all lanes are held up. What one call does not take goes back with the next rounds."""
+        """Give back what waits while all lanes are held up. What one call does not take goes with the next rounds."""
         if self.thread.waiting and monotonic_s() - self._begun_s > SLOW_S:
             self._held_up = True
             self.thread.release_waiting(lambda: False)
