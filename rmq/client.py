@@ -31,6 +31,7 @@ from rmq._model.typed import PayloadT
 from rmq._model.workers import WorkerInfo
 from rmq._ownership import DRAIN_S, Coordinator
 from rmq._processes.embedded import EmbeddedServer
+from rmq._processes.heap import spare_collector
 from rmq._processes.signals import require_main_thread, until_signal
 from rmq._sending.producer import Producer
 from rmq._slots.known_topics import KnownTopics
@@ -241,12 +242,14 @@ class RmqClient:
     ) -> list[Delivery]:
         """Run all listeners until SIGTERM or SIGINT, then stop them and close. A second signal ends at once.
 
-        Takes what `start` takes, returns what `stop` returns, and raises what `start` raises.
+        Takes what `start` takes, returns what `stop` returns, and raises what `start` raises. What the program has
+        loaded so far is left out of Python's garbage collections from now on, by `gc.freeze`: see `gc.unfreeze`.
 
         Raises:
             RmqError: Not called in the main thread.
         """
         require_main_thread("run()")
+        spare_collector()
         with self, until_signal(signal.SIG_DFL) as ended:
             self.start(threads, handlers, drain_s, idle)
             while not ended.wait(1.0):

@@ -97,18 +97,25 @@ class HeldDeliveries:
                 stay.append(delivery)
         self.deliveries = stay
 
-    def take_deferred(self, slots: Iterable[int] | None = None, before_s: float = 0.0) -> list[Delivery]:
-        """Move the deferred acks of some slots, by default of all, and old ones to `deliveries`; return them.
+    def take_deferred(
+        self, slots: Iterable[int] | None = None, before_s: float = 0.0, most: int | None = None
+    ) -> list[Delivery]:
+        """Move deferred acks to `deliveries`; return them.
 
-        Old are those that were claimed before `before_s`.
+        Args:
+            slots: Those of these slots; by default of all.
+            before_s: Also those that were claimed before this moment of `monotonic_s`, the oldest first.
+            most: Of these old ones, those of so many slots at most; by default all.
         """
         wanted = list(self.deferred) if slots is None else [slot for slot in slots if slot in self.deferred]
         taken = [delivery for slot in wanted for delivery in self.deferred.pop(slot)]
-        while self.deferred:
+        left = len(self.deferred) if most is None else most
+        while self.deferred and left > 0:
             slot, part = next(iter(self.deferred.items()))  # the first one has waited longest
             if part[0].lease_until_s > before_s + self._lease_s:
                 break
             taken += self.deferred.pop(slot)
+            left -= 1
         self.deliveries += taken
         return taken
 

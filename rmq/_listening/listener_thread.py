@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from rmq._claiming.claim_executor import LATE_S, ClaimExecutor, note_lost
@@ -36,6 +37,10 @@ PIGGYBACK_S = 0.25
 """How long an ack may wait for the next claim from its slot, which carries it for little. An ack of a message that was
 claimed longer ago does not wait, and none waits in an idle thread. Beside a handler that runs for longer, the watcher
 sends the acks. What a killed process had handled in this time is delivered again."""
+
+MOST_SETTLED = 64
+"""From so many slots, at most, a round only settles what has waited: a message that becomes due meanwhile waits for
+it."""
 
 LEAST_ROOM = PIGGYBACKED_NACKS // 2
 """Most messages that are claimed at once while many have to go back: fewer than go back with a call."""
@@ -180,7 +185,8 @@ class ListenerThread(Background):
         if self._topic.slots > 1:
             held.defer_acks(since_s)
         plan = self.claimer.plan(room, held.deliveries, held.all)
-        held.take_deferred([visit.slot for visit in plan.visits] if plan.busy else None, since_s)
+        before_s = since_s if plan.busy else inf
+        held.take_deferred([visit.slot for visit in plan.visits], before_s, MOST_SETTLED)
         return plan
 
     def settle_only(self) -> bool:

@@ -45,7 +45,7 @@ end
 -- Whether what is settled stands first in prepare, and is all that has its score where it is not named; and the claim
 -- score behind it as text, nil for none.
 local function brief_acks(slot, number, score, name)
-  local held = redis.call('ZRANGE', slot.prepare, 0, number, 'WITHSCORES')
+  local held = redis.call('ZRANGE', slot.prepare, '0', whole(number), 'WITHSCORES')
   for i = 2, 2 * number, 2 do
     if held[i] ~= score then
       return false
@@ -85,7 +85,7 @@ end
 local function write_brief_acks(slot, rules, bodied, number, name)
   if number > 0 then
     local stays = not bodied or redis.call('ZSCORE', slot.store, name)
-    redis.call('ZREMRANGEBYRANK', slot.prepare, 0, number - 1)
+    redis.call('ZREMRANGEBYRANK', slot.prepare, '0', whole(number - 1))
     if not stays then
       redis.call('HDEL', slot.body, name)
     end
@@ -101,7 +101,11 @@ local function write_brief_claim(slot, names, size, score, highest_first)
     claims[2 * i - 1], claims[2 * i] = score, names[i]
   end
   redis.call('ZADD', slot.prepare, unpack(claims))
-  redis.call('ZREMRANGEBYRANK', slot.store, highest_first and -size or 0, highest_first and -1 or size - 1)
+  if highest_first then
+    redis.call('ZREMRANGEBYRANK', slot.store, whole(-size), '-1')
+  else
+    redis.call('ZREMRANGEBYRANK', slot.store, '0', whole(size - 1))
+  end
 end
 
 -- `bodied`: whether the slot has bodies. `stored`: what check_fence has read. `peek`: the first entries of store, one
@@ -148,7 +152,7 @@ local function claim_brief(slot, rules, turn, now_ms, bodied, stored, peek, numb
     write_brief_claim(slot, names, size, whole(now_ms * 1000 + rules.max_retries), highest_first)
     redis.call('HSET', slot.meta, 'stamp', now, 'delivered', whole(delivered + size), unpack(fields))
   elseif number > 0 then
-    redis.call('HINCRBY', slot.meta, 'acked', number)
+    redis.call('HINCRBY', slot.meta, 'acked', whole(number))
   end
 
   local due = highest_first and upcoming and now_ms or tonumber(upcoming)

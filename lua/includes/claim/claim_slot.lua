@@ -49,7 +49,7 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
     local number, score, name = brief_settlement(turn)
     if number then
       local most = rules.room.left > 0 and math.min(limit, BRIEF) or 0
-      peek = redis.call(command, slot.store, 0, settle_only and 0 or math.max(1, most), 'WITHSCORES')
+      peek = redis.call(command, slot.store, '0', settle_only and '0' or whole(math.max(1, most)), 'WITHSCORES')
       local reply = claim_brief(slot, rules, turn, now_ms, sizes.bodied, stored, peek, number, score, name)
       if reply then
         return reply

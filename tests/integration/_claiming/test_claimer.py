@@ -244,6 +244,27 @@ def test_outcomes_ride_on_claims_from_their_slot_and_all_go_where_nothing_is_due
     assert (len(plans[0].visits), plans[-1].busy) == (1, False)
 
 
+def test_an_idle_worker_settles_a_few_slots_at_a_time(
+    client: RmqClient, connections: Connections, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To settle 900 of 1,024 slots in one round kept messages waiting for 30 to 60 ms that became due meanwhile."""
+    monkeypatch.setattr("rmq._listening.listener_thread.MOST_SETTLED", 2)
+    topic = make_topic(TopicType.PRIORITY, slots=8)
+    bases = {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(1_000)}
+    client.producer(topic).send_many(PriorityMessage(f"{slot}", 1, slot_basis=bases[slot]) for slot in range(5))
+    worker = a_worker(connections, topic)
+    while worker.claimer.wait_s(1.0) == 0:  # each slot is due until a claim says otherwise
+        worker.round()
+    assert worker.calls.handled == 5
+    acked = [stats_of(client, topic).total("acked")]
+    rounds: list[bool] = []
+    for _ in range(4):
+        rounds.append(worker.round())
+        acked.append(stats_of(client, topic).total("acked"))
+    assert (acked, rounds) == ([0, 2, 4, 5, 5], [True, True, True, False])
+    assert worker.held.all() == []
+
+
 def test_a_message_that_waited_for_its_twin_is_due_once_that_one_is_acked(
     client: RmqClient, connections: Connections, make_topic: MakeTopic
 ) -> None:

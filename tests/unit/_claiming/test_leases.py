@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
+from math import inf
 from typing import Any, cast
 
 import pytest
@@ -224,8 +225,17 @@ def test_a_ride_ends_with_a_claim_from_the_slot_after_a_while_or_for_all() -> No
     assert [each.slot for each in held.take_deferred([3, 7])] == [3]
     assert [each.slot for each in held.take_deferred([], before_s=11.0)] == [0, 1]  # those claimed by then
     assert [each.slot for each in held.deliveries] == [3, 0, 1]
-    assert [each.slot for each in held.take_deferred()] == [2, 4]
+    assert [each.slot for each in held.take_deferred([4], before_s=inf, most=0)] == [4]
+    assert [each.slot for each in held.take_deferred()] == [2]
     assert (held.deferred, held.take_deferred()) == ({}, [])
+
+
+def test_of_what_has_waited_long_the_oldest_goes_first_and_only_so_much_at_a_time() -> None:
+    held = HeldDeliveries(1.0)
+    held.deliveries = [delivered(slot, b"%d" % slot, 10.0 + slot) for slot in (3, 1, 4, 0)]
+    held.defer_acks(0.0)
+    assert [each.slot for each in held.take_deferred([4], before_s=inf, most=2)] == [4, 3, 1]
+    assert [each.slot for each in held.take_deferred([], before_s=inf, most=2)] == [0]
 
 
 def test_the_lease_of_what_waits_for_a_ride_is_renewed() -> None:
