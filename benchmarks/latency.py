@@ -21,7 +21,6 @@ from benchmarks.support.servers import Servers, standalone
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
 from rmq._model.deliveries import Delivery
 from rmq._model.messages import Message
-from rmq._processes.heap import spare_collector
 
 RATES_PER_S = (1_000, 10_000)
 SLOTS = (1, 1_024)
@@ -176,7 +175,6 @@ def _consume(line: Line, url: str, kind: str, slots: int, number: int, busy: boo
         if len(late_ms) == number:
             finished.set()
 
-    spare_collector()  # as `client.run` does
     with RmqClient(url) as client:
         client.listener(_topic(topic_type, slots))(handle_timed if topic_type.timed else handle_priority)
         if busy:
@@ -195,7 +193,6 @@ def _send(
 ) -> dict[str, float]:
     topic_type = TopicType(kind)
     sent = others = 0
-    spare_collector()  # the rate is to be steady
     with RmqClient(url) as client:
         producer = client.producer(_topic(topic_type, slots))
         other = client.producer(_OTHER) if busy else None
@@ -276,8 +273,7 @@ def tables(document: Document) -> str:
         f"send to there. {settings['seconds']:g} s each, PRIORITY sent every {settings['tick_ms']:g} ms, the others "
         f"{settings.get('chunk_s', 1):g} s of load in bulk, {settings['ahead_s']:g} s ahead; one listener thread. "
         "`alone`: all was sent before the first is due, so that nothing is sent beside. `busy`: the same process also "
-        f"handles {settings['other_per_s']:,}/s of another topic. Both processes leave what they have loaded out of "
-        "garbage collections, as `client.run` does. CPU is that of the whole case, for each message: at "
+        f"handles {settings['other_per_s']:,}/s of another topic. CPU is that of the whole case, for each message: at "
         "10,000/s, 100 µs is a core. Redis' clock and the "
         f"handler's are the same one; read apart they differ by {document['clock_offset_us']:g} µs. "
         f"Delivered early: {early:g}. Medians are over "

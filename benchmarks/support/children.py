@@ -8,6 +8,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from rmq._processes.heap import spare_collector
+
 _START_LIMIT_S = 60.0
 
 
@@ -102,6 +104,7 @@ class Line:
 
 def _run(pipe: Connection, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     try:
+        spare_collector()  # as `client.run` does; what RMQ is held against gets the same
         pipe.send(("result", function(Line(pipe), *args)))
     except BaseException:
         pipe.send(("error", traceback.format_exc()))
