@@ -242,11 +242,8 @@ class RmqClient:
     ) -> list[Delivery]:
         """Run all listeners until SIGTERM or SIGINT, then stop them and close. A second signal ends at once.
 
-        Takes what `start` takes, returns what `stop` returns, and raises what `start` raises. What the program has
-        loaded so far is left out of Python's garbage collections from now on, by `gc.freeze`: see `gc.unfreeze`.
-
-        Raises:
-            RmqError: Not called in the main thread.
+        Takes what `start` takes, returns what `stop` returns, and raises what `start` raises; an `RmqError` outside of
+        the main thread. What is loaded by now is left out of Python's garbage collections: see `gc.freeze`.
         """
         require_main_thread("run()")
         spare_collector()

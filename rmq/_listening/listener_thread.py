@@ -221,7 +221,8 @@ class ListenerThread(Background):
             held.settling = ()
         for delivery in round_.lost:
             self.setup.on_lost(delivery)
-        return bool(round_.deliveries) or len(settled) > len(round_.unsent)
+        # what is unsent may be of an earlier round, whose reply has come with this one's
+        return bool(round_.deliveries) or not set(settled).issubset(round_.unsent)
 
     def _in_turn(self, round_: ClaimRound, settled: Sequence[Delivery]) -> list[Delivery]:
         """Return what may be begun of what has come.

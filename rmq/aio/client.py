@@ -232,7 +232,8 @@ class RmqClient(Closing):
     ) -> list[Delivery]:
         """Run all listeners until SIGTERM or SIGINT, or until cancelled, then stop them and close.
 
-        A second signal ends at once. Returns and raises as `rmq.RmqClient.run`; needs the main thread's event loop.
+        A second signal ends at once. Returns, raises and freezes what is loaded as `rmq.RmqClient.run`; needs the main
+        thread's event loop.
         """
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         signals = (signal.SIGTERM, signal.SIGINT)

@@ -478,6 +478,27 @@ def test_to_give_back_does_not_go_on_for_what_a_server_does_not_take(
     assert len(calls) == 3
 
 
+def test_to_give_back_goes_on_beside_what_an_earlier_claim_could_not_settle(
+    client: RmqClient, connections: Connections, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its acks were asked for by name, and counted as if this call's outcomes had not been sent."""
+    monkeypatch.setattr("rmq._claiming.claim_executor.PIGGYBACKED_NACKS", 1)
+    worker = a_worker(connections, topic)
+    earlier, left, *others = sorted(worker.claims.claim(4).deliveries, key=lambda each: each.slot)
+    left.mark(ACKED)
+    worker.claims.claim(0, [left])
+    worker.held.deliveries = [earlier, *others]
+    worker.waiting.extend(others)
+    earlier.mark(ACKED)
+    earlier.under_way = True
+    late = [ClaimRound([], [earlier])]
+    monkeypatch.setattr(worker.claims, "_take_earlier", lambda: (late.pop() if late else None, None))
+    monkeypatch.setattr(worker.claims, "_kept", late[0])
+    worker.release_waiting()
+    assert (len(others), worker.going_back()) == (2, 0)
+    assert stats_of(client, topic).total("acked") == 1
+
+
 def test_to_give_back_ends_once_the_handler_that_was_slow_has_ended(
     connections: Connections, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
