@@ -31,7 +31,9 @@ BRIEF = (
     mutant(
         "brief: store is not trimmed", ("claim_brief", "redis.call('ZREMRANGEBYRANK', slot.store", "local _ = ('ZREM'")
     ),
-    mutant("brief: acks are not counted", ("claim_brief", "redis.call('HINCRBY', slot.meta, 'acked', number)", "")),
+    mutant(
+        "brief: acks are not counted", ("claim_brief", "redis.call('HINCRBY', slot.meta, 'acked', whole(number))", "")
+    ),
     mutant("brief: messages expire at no time", ("claim_brief", "elseif values == 2 then", "elseif values < 4 then")),
     mutant("brief: a full Redis is not drained", ("claim_brief", "elseif not rules.joined then", "elseif false then")),
     mutant("brief: a paused slot is claimed from", ("claim_slot", "newer or paused or slot.any", "newer or slot.any")),

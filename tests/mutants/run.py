@@ -1,14 +1,16 @@
 """Plants bugs in copies of the scripts and requires that the tests notice each.
 
-Usage: python tests/mutants/run.py [--first] [--edits SCRIPT]... [WORD...]
+Usage: python tests/mutants/run.py [--first] [--note] [--edits SCRIPT]... [WORD...]
 
 WORD: only the mutants with one of these words in their names. SCRIPT: only those that change a script with this in its
-name. With --first a mutant is done when one of the suites has noticed it, the scripts' own one first.
+name. With --first a mutant is done when one of the suites has noticed it, the scripts' own one first; and the test that
+noticed it last, as `caught_by.json` says, before them. With --note that file is brought up to date.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -29,6 +31,11 @@ from tests.mutants.mutants import MUTANTS  # noqa: E402
 
 SUITES = ("tests/lua", "tests/stateful")
 AT_ONCE = 2
+CAUGHT_BY = Path(__file__).parent / "caught_by.json"
+"""JSON: mutant -> the test that noticed it last. All tests of the scripts take a minute, that one a second or two."""
+
+NOT_FOUND = 4
+"""Exit code of pytest where a test does not exist: it has another name by now."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +43,15 @@ class Verdict:
     """What one suite says of one mutant.
 
     Attributes:
-        caught_by: The test that failed; None where the mutant survived.
+        caught_by: The test that failed, from its file's path on; None where the mutant survived.
         seconds: How long that took.
     """
 
     caught_by: str | None
     seconds: float
+
+    def __str__(self) -> str:
+        return "-" if self.caught_by is None else self.caught_by.split("/")[-1]
 
 
 def plant(mutant: Mutant, folder: Path) -> Path:
@@ -78,18 +88,20 @@ def judge(lua: Path | None, *tests: str) -> Verdict:
     start = time.monotonic()
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     seconds = time.monotonic() - start
-    if run.returncode == 0:
+    if run.returncode == 0 or (run.returncode == NOT_FOUND and "::" in tests[0]):
         return Verdict(None, seconds)
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", run.stdout, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", run.stdout, re.MULTILINE)
     if run.returncode != 1 or failed is None:
         raise SystemExit(
             f"pytest could not run {tests[-1]} ({run.returncode}):\n{run.stdout[-3000:]}{run.stderr[-3000:]}"
         )
-    return Verdict(failed[1].split("/")[-1], seconds)
+    return Verdict(failed[1], seconds)
 
 
 def judge_in_turn(mutant: Mutant, lua: Path) -> tuple[Verdict, Verdict]:
     """Return what the scripts' own suite says, and only where that notices nothing, the stateful one."""
+    if (last := caught_by().get(mutant.name)) and (verdict := judge(lua, last)).caught_by:
+        return verdict, Verdict(None, 0.0)
     by_script = judge(lua, *nearest_first(mutant, SUITES[0]))
     return by_script, Verdict(None, 0.0) if by_script.caught_by else judge(lua, SUITES[1])
 
@@ -99,12 +111,26 @@ def judge_by_both(mutant: Mutant, lua: Path) -> tuple[Verdict, Verdict]:
     return judge(lua, *nearest_first(mutant, SUITES[0])), judge(lua, SUITES[1])
 
 
+def caught_by() -> dict[str, str]:
+    """Return which test noticed which mutant last."""
+    found: dict[str, str] = json.loads(CAUGHT_BY.read_text("utf-8"))
+    return found
+
+
+def note(caught: dict[str, str]) -> None:
+    """Keep which test noticed which mutant; forget the mutants that are gone."""
+    known = {**caught_by(), **caught}
+    kept = {mutant.name: known[mutant.name] for mutant in MUTANTS if mutant.name in known}
+    CAUGHT_BY.write_text(json.dumps(kept, indent=0, ensure_ascii=False) + "\n", "utf-8")
+
+
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Plant bugs in the scripts and see that the tests notice each.")
     parser.add_argument("words", nargs="*", metavar="WORD", help="only mutants with this in their names")
     parser.add_argument("--edits", action="append", default=[], metavar="SCRIPT", help="only mutants that change it")
     parser.add_argument("--first", action="store_true", help="be content with the first suite that notices a mutant")
+    parser.add_argument("--note", action="store_true", help=f"keep in {CAUGHT_BY.name} which test notices which mutant")
     return parser.parse_args()
 
 
@@ -134,8 +160,10 @@ def main() -> int:
             by_script, by_history = job.result()
             if by_script.caught_by is None and by_history.caught_by is None:
                 survivors.append(mutant.name)
+            elif asked.note:
+                note({mutant.name: by_script.caught_by or str(by_history.caught_by)})
             seen = f"{by_history.seconds:.1f} s" if by_history.caught_by else "-" if by_history.seconds else "not run"
-            print(f"{mutant.name:52} {seen:>14}   {by_script.caught_by or '-'}", flush=True)
+            print(f"{mutant.name:52} {seen:>14}   {by_script}", flush=True)
     print(f"{len(chosen) - len(survivors)} of {len(chosen)} planted bugs caught")
     for name in survivors:
         print(f"not caught: {name}")
