@@ -39,8 +39,7 @@ claimed longer ago does not wait, and none waits in an idle thread. Beside a han
 sends the acks. What a killed process had handled in this time is delivered again."""
 
 MOST_SETTLED = 64
-"""From so many slots, at most, a round only settles what has waited: a message that becomes due meanwhile waits for
-it."""
+"""So many slots, at most, an idle thread settles in a round: a message that becomes due meanwhile waits for its end."""
 
 LEAST_ROOM = PIGGYBACKED_NACKS // 2
 """Most messages that are claimed at once while many have to go back: fewer than go back with a call."""
@@ -185,8 +184,12 @@ class ListenerThread(Background):
         if self._topic.slots > 1:
             held.defer_acks(since_s)
         plan = self.claimer.plan(room, held.deliveries, held.all)
-        before_s = since_s if plan.busy else inf
-        held.take_deferred([visit.slot for visit in plan.visits], before_s, MOST_SETTLED)
+        if plan.busy:
+            held.take_deferred([visit.slot for visit in plan.visits], since_s)
+        else:
+            held.take_deferred(
+                (), inf, MOST_SETTLED if room else None
+            )  # without room there may be no round for a while
         return plan
 
     def settle_only(self) -> bool:

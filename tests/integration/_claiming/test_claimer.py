@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -244,8 +245,14 @@ def test_outcomes_ride_on_claims_from_their_slot_and_all_go_where_nothing_is_due
     assert (len(plans[0].visits), plans[-1].busy) == (1, False)
 
 
-def test_an_idle_worker_settles_a_few_slots_at_a_time(
-    client: RmqClient, connections: Connections, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("room", "acks"), [(1, [0, 2, 4, 5, 5]), (0, [0, 5, 5, 5, 5])])
+def test_an_idle_worker_settles_a_few_slots_at_a_time_but_all_where_it_has_no_room(
+    room: int,
+    acks: list[int],
+    client: RmqClient,
+    connections: Connections,
+    make_topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """To settle 900 of 1,024 slots in one round kept messages waiting for 30 to 60 ms that became due meanwhile."""
     monkeypatch.setattr("rmq._listening.listener_thread.MOST_SETTLED", 2)
@@ -256,12 +263,14 @@ def test_an_idle_worker_settles_a_few_slots_at_a_time(
     while worker.claimer.wait_s(1.0) == 0:  # each slot is due until a claim says otherwise
         worker.round()
     assert worker.calls.handled == 5
+    monkeypatch.setattr(worker.handlers, "room", lambda: room)
     acked = [stats_of(client, topic).total("acked")]
     rounds: list[bool] = []
     for _ in range(4):
         rounds.append(worker.round())
         acked.append(stats_of(client, topic).total("acked"))
-    assert (acked, rounds) == ([0, 2, 4, 5, 5], [True, True, True, False])
+    assert acked == acks
+    assert rounds == [before < after for before, after in pairwise(acks)]
     assert worker.held.all() == []
 
 
