@@ -187,9 +187,8 @@ class ListenerThread(Background):
         if plan.busy:
             held.take_deferred([visit.slot for visit in plan.visits], since_s)
         else:
-            held.take_deferred(
-                (), inf, MOST_SETTLED if room else None
-            )  # without room there may be no round for a while
+            most = MOST_SETTLED if room else None  # without room it may be a while until the next round
+            held.take_deferred((), inf, most)
         return plan
 
     def settle_only(self) -> bool:
