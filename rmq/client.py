@@ -31,7 +31,7 @@ from rmq._model.typed import PayloadT
 from rmq._model.workers import WorkerInfo
 from rmq._ownership import DRAIN_S, Coordinator
 from rmq._processes.embedded import EmbeddedServer
-from rmq._processes.heap import spare_collector
+from rmq._processes.heap import spared_collector
 from rmq._processes.signals import require_main_thread, until_signal
 from rmq._sending.producer import Producer
 from rmq._slots.known_topics import KnownTopics
@@ -243,11 +243,10 @@ class RmqClient:
         """Run all listeners until SIGTERM or SIGINT, then stop them and close. A second signal ends at once.
 
         Takes what `start` takes, returns what `stop` returns, and raises what `start` raises; an `RmqError` outside of
-        the main thread. What is loaded by now is left out of Python's garbage collections: see `gc.freeze`.
+        the main thread. What is loaded by now is left out of garbage collections until it ends: see `gc.freeze`.
         """
         require_main_thread("run()")
-        spare_collector()
-        with self, until_signal(signal.SIG_DFL) as ended:
+        with spared_collector(), self, until_signal(signal.SIG_DFL) as ended:
             self.start(threads, handlers, drain_s, idle)
             while not ended.wait(1.0):
                 pass

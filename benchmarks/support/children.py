@@ -104,7 +104,7 @@ class Line:
 
 def _run(pipe: Connection, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     try:
-        spare_collector()  # as `client.run` does; what RMQ is held against gets the same
+        spare_collector()  # as `client.run` does, whatever is measured
         pipe.send(("result", function(Line(pipe), *args)))
     except BaseException:
         pipe.send(("error", traceback.format_exc()))

@@ -72,7 +72,7 @@ class Benchmark:
         options = parser.parse_args(argv)
         options.repeats = options.repeats or (min(3, self.repeats) if options.quick else self.repeats)
         _end_in_order()
-        spare_collector()  # as `client.run` does; what RMQ is held against gets the same
+        spare_collector()  # as `client.run` does
         started_s = time.monotonic()
         document: Document = {"benchmark": self.name, "quick": options.quick, "machine": machine()}
         document["repeats"] = options.repeats

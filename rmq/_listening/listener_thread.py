@@ -35,11 +35,11 @@ SETTLE_AFTER_S = 0.1
 
 PIGGYBACK_S = 0.25
 """How long an ack may wait for the next claim from its slot, which carries it for little. An ack of a message that was
-claimed longer ago does not wait, and none waits in an idle thread. Beside a handler that runs for longer, the watcher
-sends the acks. What a killed process had handled in this time is delivered again."""
+claimed longer ago does not wait, and an idle thread sends all, `MOST_SETTLED` slots a round. Beside a handler that runs
+for longer, the watcher sends the acks. What a killed process had handled in this time is delivered again."""
 
 MOST_SETTLED = 64
-"""So many slots, at most, an idle thread settles in a round: a message that becomes due meanwhile waits for its end."""
+"""So many slots, or a sixteenth of them, an idle thread settles in a round: what becomes due meanwhile waits for it."""
 
 LEAST_ROOM = PIGGYBACKED_NACKS // 2
 """Most messages that are claimed at once while many have to go back: fewer than go back with a call."""
@@ -187,7 +187,8 @@ class ListenerThread(Background):
         if plan.busy:
             held.take_deferred([visit.slot for visit in plan.visits], since_s)
         else:
-            most = MOST_SETTLED if room else None  # without room it may be a while until the next round
+            # without room it may be a while until the next round; and many slots must not take many rounds
+            most = max(MOST_SETTLED, len(held.deferred) // 16) if room else None
             held.take_deferred((), inf, most)
         return plan
 

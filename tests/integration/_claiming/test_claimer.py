@@ -256,6 +256,8 @@ def test_an_idle_worker_settles_a_few_slots_at_a_time_but_all_where_it_has_no_ro
 ) -> None:
     """To settle 900 of 1,024 slots in one round kept messages waiting for 30 to 60 ms that became due meanwhile."""
     monkeypatch.setattr("rmq._listening.listener_thread.MOST_SETTLED", 2)
+    monkeypatch.setattr("rmq._listening.listener_thread.PIGGYBACK_S", 60.0)
+    monkeypatch.setattr(HandlersInTurn, "claims_ahead", lambda *args: False)
     topic = make_topic(TopicType.PRIORITY, slots=8)
     bases = {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(1_000)}
     client.producer(topic).send_many(PriorityMessage(f"{slot}", 1, slot_basis=bases[slot]) for slot in range(5))
