@@ -121,9 +121,9 @@ def note(caught: dict[str, str]) -> None:
     """Keep which test noticed which mutant; forget the mutants that are gone."""
     known = {**caught_by(), **caught}
     kept = {mutant.name: known[mutant.name] for mutant in MUTANTS if mutant.name in known}
-    whole = CAUGHT_BY.with_suffix(".new")  # others read it meanwhile
-    whole.write_text(json.dumps(kept, indent=0, ensure_ascii=False) + "\n", "utf-8")
-    whole.replace(CAUGHT_BY)
+    fresh = CAUGHT_BY.with_suffix(".new")  # others read it meanwhile
+    fresh.write_text(json.dumps(kept, indent=0, ensure_ascii=False) + "\n", "utf-8")
+    fresh.replace(CAUGHT_BY)
 
 
 def arguments() -> argparse.Namespace:

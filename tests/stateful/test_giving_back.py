@@ -31,7 +31,8 @@ from rmq._model.times import monotonic_s
 from rmq._scripts.keys import slot_keys
 from rmq._slots.slots import SlotWriter
 from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
+from tests.stateful.databases import on_database
+from tests.support.holders import HolderStub
 from tests.support.slots import scripts_under_test
 
 EXAMPLES = {"default": 100, "ci": 100, "mutants": 100, "long": 3_000}
@@ -42,15 +43,6 @@ AGES = 1_000_000_000.0
 """For so long, in seconds, a handler that hangs seems to have run."""
 
 RETURNS, FAILS, HANGS, FAILS_AFTER = BEHAVIOURS = ("returns", "fails", "hangs", "hangs and fails")
-
-
-class HolderStub:
-    """Leaves outcomes noted, as a listener's thread does."""
-
-    settle = None
-
-    def still_owner(self, delivery: Delivery) -> bool:
-        return True
 
 
 class HoldingMachine(RuleBasedStateMachine):
@@ -186,12 +178,8 @@ class HoldingMachine(RuleBasedStateMachine):
 
 @pytest.fixture(scope="module")
 def machine(redis_url: str) -> Iterator[type[HoldingMachine]]:
-    """The machine, on a database of its own: it flushes it between examples."""
-    url = f"{redis_url}?db=2"
-    connections = Connections(parse_url(url), scripts=scripts_under_test())
-    with redis.Redis.from_url(url) as client:
-        yield type("Machine", (HoldingMachine,), {"connections": connections, "client": client})
-    connections.close()
+    with on_database(redis_url, 3, HoldingMachine, scripts_under_test()) as machine:
+        yield machine
 
 
 @pytest.mark.hypothesis

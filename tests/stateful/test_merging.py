@@ -6,13 +6,11 @@ import os
 from collections.abc import Iterator
 
 import pytest
-import redis
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from rmq._model.topics import TopicType
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
+from tests.stateful.databases import on_database
 from tests.stateful.machine import CONTENTS
 from tests.stateful.merging_machine import MergingMachine
 from tests.support.slots import scripts_with_fake_clock
@@ -25,12 +23,8 @@ STEPS = {"default": 30, "ci": 30, "mutants": 30, "long": 50}
 
 @pytest.fixture(scope="module")
 def machine(redis_url: str) -> Iterator[type[MergingMachine]]:
-    """The machine, on a database of its own: it flushes it between examples."""
-    url = f"{redis_url}?db=2"
-    connections = Connections(parse_url(url), scripts=scripts_with_fake_clock())
-    with redis.Redis.from_url(url) as client:
-        yield type("Machine", (MergingMachine,), {"connections": connections, "client": client})
-    connections.close()
+    with on_database(redis_url, 2, MergingMachine, scripts_with_fake_clock()) as machine:
+        yield machine
 
 
 @pytest.mark.hypothesis

@@ -32,19 +32,10 @@ from rmq._transport.urls import parse_url
 from rmq.errors import ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of, texts
+from tests.support.holders import HolderStub
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
 from tests.support.waiting import LIMIT_S, wait_until
-
-
-class HolderStub:
-    """Leaves outcomes noted, as a listener's thread does."""
-
-    settle = None
-
-    def still_owner(self, delivery: Delivery) -> bool:
-        return True
-
 
 HOLDER = HolderStub()
 

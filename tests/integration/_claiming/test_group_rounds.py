@@ -18,17 +18,9 @@ from rmq._slots.stream_slots import GroupSlots, join_group
 from rmq._transport.connections import Connections
 from tests.conftest import MakeTopic
 from tests.support.clients import texts
+from tests.support.holders import HolderStub
 
 SLOTS = 4
-
-
-class HolderStub:
-    """Leaves outcomes noted, as a listener's thread does."""
-
-    settle = None
-
-    def still_owner(self, delivery: Delivery) -> bool:
-        return True
 
 
 @pytest.fixture

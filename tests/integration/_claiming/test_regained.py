@@ -14,18 +14,10 @@ from rmq._scripts.keys import rate_key
 from rmq._slots.stream_slots import join_group
 from rmq._transport.connections import Connections
 from tests.conftest import MakeTopic
+from tests.support.holders import HolderStub
 from tests.support.waiting import wait_until
 
 BEFORE, NOW = Owner(1, "zk"), Owner(2, "zk")
-
-
-class HolderStub:
-    """Leaves outcomes noted, as a listener's thread does."""
-
-    settle = None
-
-    def still_owner(self, delivery: Delivery) -> bool:
-        return True
 
 
 @pytest.mark.parametrize("kind", [TopicType.PRIORITY, TopicType.STREAM])

@@ -19,6 +19,7 @@ from rmq._scripts.claiming import Renewal
 from rmq._slots.slots import SlotWriter
 from rmq._transport.dispatch import AWAITED
 from rmq.errors import FencedError, RedisUnavailableError, RmqError
+from tests.support.holders import HolderStub
 from tests.support.waiting import wait_until
 
 LEASE_S = 9.0
@@ -62,13 +63,6 @@ class RepliesStub:
         del patience_s
         assert leave
         return self.replies
-
-
-class HolderStub:
-    settle = None
-
-    def still_owner(self, delivery: Delivery) -> bool:
-        return True
 
 
 def held_for(share: float) -> HeldDeliveries:

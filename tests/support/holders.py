@@ -1,0 +1,14 @@
+"""What deliveries turn to in tests that have no consumer and no listener."""
+
+from __future__ import annotations
+
+from rmq._model.deliveries import Delivery
+
+
+class HolderStub:
+    """Leaves outcomes noted, as a listener's thread does."""
+
+    settle = None
+
+    def still_owner(self, delivery: Delivery) -> bool:
+        return True
