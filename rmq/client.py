@@ -31,7 +31,7 @@ from rmq._model.typed import PayloadT
 from rmq._model.workers import WorkerInfo
 from rmq._ownership import DRAIN_S, Coordinator
 from rmq._processes.embedded import EmbeddedServer
-from rmq._processes.heap import spared_collector
+from rmq._processes.frozen_objects import frozen_objects
 from rmq._processes.signals import require_main_thread, until_signal
 from rmq._sending.producer import Producer
 from rmq._slots.known_topics import KnownTopics
@@ -246,7 +246,7 @@ class RmqClient:
         the main thread. What is loaded by now is left out of garbage collections until it ends: see `gc.freeze`.
         """
         require_main_thread("run()")
-        with spared_collector(), self, until_signal(signal.SIG_DFL) as ended:
+        with frozen_objects(), self, until_signal(signal.SIG_DFL) as ended:
             self.start(threads, handlers, drain_s, idle)
             while not ended.wait(1.0):
                 pass

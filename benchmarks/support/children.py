@@ -8,7 +8,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rmq._processes.heap import spare_collector
+from rmq._processes.frozen_objects import freeze_objects
 
 _START_LIMIT_S = 60.0
 
@@ -104,7 +104,7 @@ class Line:
 
 def _run(pipe: Connection, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     try:
-        spare_collector()  # as `client.run` does, whatever is measured
+        freeze_objects()  # as `client.run` does, whatever is measured
         pipe.send(("result", function(Line(pipe), *args)))
     except BaseException:
         pipe.send(("error", traceback.format_exc()))

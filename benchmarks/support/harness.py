@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.support.samples import cases, joined
-from rmq._processes.heap import spare_collector
+from rmq._processes.frozen_objects import freeze_objects
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -72,7 +72,7 @@ class Benchmark:
         options = parser.parse_args(argv)
         options.repeats = options.repeats or (min(3, self.repeats) if options.quick else self.repeats)
         _end_in_order()
-        spare_collector()  # as `client.run` does
+        freeze_objects()  # as `client.run` does
         started_s = time.monotonic()
         document: Document = {"benchmark": self.name, "quick": options.quick, "machine": machine()}
         document["repeats"] = options.repeats

@@ -14,7 +14,7 @@ from rmq._model.handlers import check_async
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT
 from rmq._ownership import Coordinator
-from rmq._processes.heap import spared_collector
+from rmq._processes.frozen_objects import frozen_objects
 from rmq.aio.backend import EventLoop, gate
 from rmq.aio.delivery import Delivery, faced_all
 from rmq.aio.facades import Consumer, Control, DeadLetters, History, Inspection, Producer, StreamTopic
@@ -251,7 +251,7 @@ class RmqClient(Closing):
                 "run() handles signals and so needs the main thread; use start() and stop() elsewhere"
             ) from None
         try:
-            with spared_collector():
+            with frozen_objects():
                 await self.start(concurrency, drain_s, idle, handlers=handlers)
                 await ended.wait()
                 return await self.stop(drain_s)

@@ -1,4 +1,4 @@
-"""`run` leaves what the program has loaded out of garbage collections: see `rmq._processes.heap`."""
+"""`run` leaves what the program has loaded out of garbage collections: see `rmq._processes.frozen_objects`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from textwrap import dedent
 import pytest
 
 from rmq import TopicType
-from rmq._processes.heap import spared_collector
+from rmq._processes.frozen_objects import frozen_objects
 from tests.conftest import MakeTopic
 
 PLAIN = """
@@ -69,6 +69,6 @@ def test_python_3_12_begins_with_objects_frozen_and_that_counts_for_nothing(monk
     monkeypatch.setattr(gc, "get_freeze_count", lambda: 375)
     for name in ("collect", "freeze", "unfreeze"):
         monkeypatch.setattr(gc, name, lambda name=name: calls.append(name))
-    with spared_collector():
+    with frozen_objects():
         assert calls == ["collect", "freeze"]
     assert calls == ["collect", "freeze", "unfreeze"]

@@ -1,4 +1,4 @@
-"""What a worker process spares Python's garbage collector."""
+"""What Python's garbage collector leaves out in a worker process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FROZEN_BY_PYTHON = 1_000
 """More objects than Python 3.12 itself begins with frozen: 375."""
 
 
-def spare_collector() -> bool:
+def freeze_objects() -> bool:
     """Leave out of all later collections what the program has loaded so far; return whether that was done.
 
     A full collection looks at each object while all threads stand still: with the 50,000 of a small program 20 to
@@ -25,9 +25,9 @@ def spare_collector() -> bool:
 
 
 @contextmanager
-def spared_collector() -> Generator[None]:
+def frozen_objects() -> Generator[None]:
     """Do so within a block, and undo it at its end."""
-    done = spare_collector()
+    done = freeze_objects()
     try:
         yield
     finally:
