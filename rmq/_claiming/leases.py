@@ -6,6 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import inf
 from typing import Any, Protocol
 
 from rmq._claiming.portions import portions
@@ -96,6 +97,11 @@ class HeldDeliveries:
             else:
                 stay.append(delivery)
         self.deliveries = stay
+
+    def deferred_since_s(self) -> float:
+        """Return when that was claimed, on the clock of `monotonic_s`, whose ack is deferred longest; else infinity."""
+        first = next(iter(self.deferred.values()), None)
+        return inf if first is None else first[0].lease_until_s - self._lease_s
 
     def take_deferred(
         self, slots: Iterable[int] | None = None, before_s: float = 0.0, most: int | None = None

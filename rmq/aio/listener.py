@@ -167,8 +167,9 @@ class HandlersInTasks(HandlersInTurn):
         if self._wish is None and not self._full and self._free(self._most_lanes):
             self.thread.wait(self._changed.is_set)
         else:
-            soon = self.thread.held.deferred or self.thread.claims.has_earlier
-            self._changed.wait(PIGGYBACK_S if soon else LOOK_EVERY_S)
+            ack_s = self.thread.held.deferred_since_s() + PIGGYBACK_S - monotonic_s()
+            look_s = PIGGYBACK_S if self.thread.claims.has_earlier else LOOK_EVERY_S
+            self._changed.wait(max(0.0, min(ack_s, look_s)))
             self._changed.set()  # look now and then even if nothing has ended
 
     def relieve(self) -> None:
@@ -219,16 +220,17 @@ class HandlersInTasks(HandlersInTurn):
         """Return how many messages so many lanes may get; by default those that run or have a turn."""
         if lanes is None:
             lanes = self._most_lanes if self._gate is None else self._lanes + len(self._turns)
-        batch = self.batch or 1
+        batch, open_ = self.batch or 1, [each for each in self.thread.held.deliveries if each.outcome is None]
         most = lanes * batch
-        if not self._held_up and (self.batch is None or (self.may_claim_batches and not self._owned)):
+        if self._careful:
+            most = min(lanes, 1)
+        elif self._held_up:  # what would wait behind a batch that is not full would only go back again
+            most, open_ = (lanes - self._lanes) * batch, list(self.thread.waiting)
+        elif self.batch is None or (self.may_claim_batches and not self._owned):
             within_s = PREFETCH_S if self.batch is None else BATCHES_S
             ahead = min(lanes * self.calls.prefetch.messages(within_s), MOST_PREFETCHED)
             most = max(most, ahead // batch * batch)
-        if self._careful:
-            most = min(lanes, 1)
-        open_ = number_of([each for each in self.thread.held.deliveries if each.outcome is None])
-        return self.thread.room_beside(max(0, most - open_))
+        return self.thread.room_beside(max(0, most - number_of(open_)))
 
     @property
     def _careful(self) -> bool:

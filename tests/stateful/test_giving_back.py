@@ -1,71 +1,42 @@
-"""Random histories of one listener's thread, another consumer and real Redis: what is claimed is held, handled or back.
+"""Random histories of a listener's thread that handles in turn, another consumer and real Redis.
 
-The thread is driven step by step. Its handlers return, fail, or hang until the watcher has come by; few nacks go along
-with a call, so that giving back takes several.
+The thread's handlers return, fail, or hang until the watcher has come by.
 """
 
 from __future__ import annotations
 
-import os
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-import redis
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, rule
 
-from rmq import Topic, TopicType
-from rmq._claiming.claim_executor import ClaimExecutor
 from rmq._claiming.claimer import Claimer
 from rmq._listening.handler_calls import ListenerSetup
 from rmq._listening.handlers_in_turn import HandlersInTurn
 from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import ListenerThread
-from rmq._model.deliveries import ACKED, RELEASED, Delivery
-from rmq._model.messages import Encoded
+from rmq._model.deliveries import ACKED, Delivery
 from rmq._model.times import monotonic_s
-from rmq._scripts.keys import slot_keys
-from rmq._slots.slots import SlotWriter
-from rmq._transport.connections import Connections
 from tests.stateful.databases import on_database
-from tests.support.holders import HolderStub
+from tests.stateful.holding_machine import AGES, HoldingMachine, play
 from tests.support.slots import scripts_under_test
-
-EXAMPLES = {"default": 100, "ci": 100, "mutants": 100, "long": 3_000}
-STEPS = 25
-GO_ALONG = 2
-"""Nacks that go along with a call."""
-AGES = 1_000_000_000.0
-"""For so long, in seconds, a handler that hangs seems to have run."""
 
 RETURNS, FAILS, HANGS, FAILS_AFTER = BEHAVIOURS = ("returns", "fails", "hangs", "hangs and fails")
 
 
-class HoldingMachine(RuleBasedStateMachine):
-    """What is sent is in one place: in the backlog, in flight with one of the two, waiting for a retry, or done."""
-
-    connections: Connections
-    client: redis.Redis
+class InTurnMachine(HoldingMachine):
+    """A handler runs within the round."""
 
     @initialize(slots=st.sampled_from([1, 2, 4]), batch=st.sampled_from([None, None, 1, 3]))
-    def begin(self, slots: int, batch: int | None) -> None:
-        self.client.flushdb()
-        self.topic = topic = Topic("held", TopicType.PRIORITY, slots=slots)
-        self.writer = SlotWriter(self.connections, topic)
+    def begin_in_turn(self, slots: int, batch: int | None) -> None:
+        self.begin(slots)
         handler = self.handle if batch is None else self.handle_batch
-        setup = ListenerSetup(Listener(topic, handler, batch=batch), threading.Event())
-        self.worker = ListenerThread(
-            setup, Claimer(self.connections, topic, range(slots), source=self.writer), 0, HandlersInTurn
-        )
-        self.other = ClaimExecutor(Claimer(self.connections, topic, range(slots), source=self.writer), HolderStub())
-        self.others: list[Delivery] = []
-        self.sent: set[bytes] = set()
-        self.returned, self.failed = Counter[bytes](), Counter[bytes]()
-        self.acked_by_other: set[bytes] = set()
+        setup = ListenerSetup(Listener(self.topic, handler, batch=batch), threading.Event())
+        claimer = Claimer(self.connections, self.topic, range(slots), source=self.writer)
+        self.worker = ListenerThread(setup, claimer, 0, HandlersInTurn)
         self.behaviours: deque[str] = deque()
         self.kept_back: list[object] = []
         """What had not been given back when the watcher had come by."""
@@ -88,109 +59,38 @@ class HoldingMachine(RuleBasedStateMachine):
             raise RuntimeError(behaviour)
         self.returned.update(contents)
 
-    @rule(number=st.integers(1, 6), slot=st.integers(0, 3))
-    def send(self, number: int, slot: int) -> None:
-        slot %= self.topic.slots
-        contents = [b"%d" % (len(self.sent) + index) for index in range(number)]
-        self.writer.send(slot, [Encoded(slot, content, 100, None) for content in contents])
-        self.sent.update(contents)
-        self.worker.claimer.expect(slot)
-
     @rule(behaviours=st.lists(st.sampled_from(BEHAVIOURS), max_size=4))
     def do_a_round(self, behaviours: list[str]) -> None:
         self.behaviours = deque(behaviours)
-        for slot in range(self.topic.slots):  # as after a look
-            self.worker.claimer.expect(slot)
+        self.look()
         self.worker.round()
-
-    @rule()
-    def settle(self) -> None:
-        self.worker.settle_only()
-        assert not self.worker.held.deferred
-
-    @rule()
-    def give_back(self) -> None:
-        self.worker.release_waiting()
-        assert (list(self.worker.waiting), self.worker.going_back()) == ([], 0)
 
     @rule()
     def do_a_quiet_round(self) -> None:
         """One that may find nothing due, and settles a slot then."""
         self.worker.round()
 
-    @rule(limit=st.integers(1, 4))
-    def another_claims(self, limit: int) -> None:
-        for slot in range(self.topic.slots):
-            self.other._claimer.expect(slot)  # pyright: ignore[reportPrivateUsage]
-        self.others += self.other.claim(limit).deliveries
-
-    @rule(number=st.integers(1, 3), outcome=st.sampled_from([ACKED, RELEASED]))
-    def another_settles(self, number: int, outcome: object) -> None:
-        settled, self.others = self.others[:number], self.others[number:]
-        for delivery in settled:
-            delivery.outcome = outcome  # pyright: ignore[reportAttributeAccessIssue]
-            if outcome is ACKED:
-                self.acked_by_other.add(delivery.content)
-        while settled:  # what did not go along, or has to be acked by name, goes with the next call
-            settled = self.other.claim(0, settled, [*settled, *self.others]).unsent
-
-    def places(self) -> tuple[Counter[bytes], Counter[bytes], Counter[bytes]]:
-        """What is in store, in prepare and in retry, in all slots."""
-        found = Counter[bytes](), Counter[bytes](), Counter[bytes]()
-        for slot in range(self.topic.slots):
-            keys = slot_keys(self.topic.name, slot)
-            for counted, key in zip(found, (keys.store, keys.prepare, keys.retry), strict=True):
-                members: Any = self.client.zrange(key, 0, -1)
-                counted.update(members)
-        return found
-
     @invariant()
-    def each_is_in_one_place(self) -> None:
+    def the_watcher_leaves_nothing(self) -> None:
         assert self.kept_back == []
-        store, prepare, retry = self.places()
-        done = set(self.returned) | self.acked_by_other
-        assert set(store + prepare + retry) | done == self.sent
-        assert not (store + prepare + retry) - Counter(self.sent), "in two places"
-        held = {each.content for each in self.worker.held.all()}
-        theirs = {each.content for each in self.others}
-        unknown = set(prepare) - held - theirs
-        assert not unknown or self.worker.claims.has_earlier
-        on_the_way = {each.content for each in self.worker.held.all() if each.under_way}
-        assert (held - on_the_way) | theirs <= set(prepare)
-        assert not held & theirs
-        assert {each.content for each in self.worker.waiting} <= held
-        assert all(each.outcome is None for each in self.worker.waiting)
-        assert not set(self.returned) & set(store + retry), "what was handled came back"
-        assert not self.returned or self.returned.most_common(1)[0][1] == 1, "handled twice"
-        assert not set(self.returned) & self.acked_by_other
 
     def teardown(self) -> None:
         if not hasattr(self, "worker"):
             return
         self.worker.setup.stopping.set()
         self.worker.finish()
-        store, prepare, retry = self.places()
-        assert (self.worker.held.all(), self.worker.claims.has_earlier) == ([], False)
-        assert set(prepare) == {each.content for each in self.others}
-        assert set(retry) <= set(self.failed)
-        assert set(store + prepare + retry) == self.sent - set(self.returned) - self.acked_by_other
+        self.check_the_end()
 
 
 @pytest.fixture(scope="module")
-def machine(redis_url: str) -> Iterator[type[HoldingMachine]]:
-    with on_database(redis_url, 3, HoldingMachine, scripts_under_test()) as machine:
+def machine(redis_url: str) -> Iterator[type[InTurnMachine]]:
+    with on_database(redis_url, 3, InTurnMachine, scripts_under_test()) as machine:
         yield machine
 
 
 @pytest.mark.hypothesis
 @pytest.mark.timeout(0)
 def test_what_a_thread_has_claimed_is_held_handled_or_back(
-    machine: type[HoldingMachine], monkeypatch: pytest.MonkeyPatch
+    machine: type[InTurnMachine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq._claiming.claim_executor.PIGGYBACKED_NACKS", GO_ALONG)
-    monkeypatch.setattr("rmq._listening.listener_thread.PIGGYBACKED_NACKS", GO_ALONG)
-    monkeypatch.setattr("rmq._listening.listener_thread.LEAST_ROOM", 1)
-    monkeypatch.setattr("rmq._listening.listener_thread.MOST_SETTLED", 1)
-    profile = os.environ.get("RMQ_HYPOTHESIS_PROFILE") or "default"
-    bounds = settings(max_examples=EXAMPLES[profile], stateful_step_count=STEPS)
-    run_state_machine_as_test(machine, settings=bounds)
+    play(machine, monkeypatch)
