@@ -18,6 +18,7 @@ from benchmarks.support.harness import Benchmark, Document, Row
 from benchmarks.support.servers import standalone
 from rmq import Adaptive, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
 from rmq._model.deliveries import Delivery
+from rmq._processes.frozen_objects import freeze_objects
 
 THREADS = 32
 CAPACITY = 8
@@ -61,7 +62,8 @@ class Downstream:
 def measure(options: argparse.Namespace) -> Document:
     """Run each case with flow control and without, on the same Redis at the same time."""
     phases = (4.0, 8.0, 8.0) if options.quick else (15.0, 30.0, 25.0)
-    with standalone() as servers, ProcessPoolExecutor(6, multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with standalone() as servers, ProcessPoolExecutor(6, spawn, freeze_objects) as pool:
         cases: list[tuple[str, Callable[..., Any]]] = [("slow", trouble), ("failing", trouble), ("unequal", unequal)]
         futures = {
             (name, controlled): pool.submit(run, servers.url, name, controlled, phases)

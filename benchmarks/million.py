@@ -23,6 +23,7 @@ from typing import Any
 from benchmarks.support.harness import results_folder
 from rmq import RangeMergeMessage, RmqClient, Topic, TopicType
 from rmq._model.deliveries import Delivery
+from rmq._processes.frozen_objects import freeze_objects
 
 LIMIT_MB = 150
 _LONGEST_S = 600.0
@@ -181,6 +182,7 @@ def main() -> int:
 
 def _report(pipe: Any, function: Callable[..., dict[str, Any]], *args: Any) -> None:
     """The main function of both processes."""
+    freeze_objects()  # as `client.run` does
     pipe.send(function(*args))
     pipe.close()
 

@@ -22,6 +22,7 @@ from benchmarks.support.servers import Servers, standalone
 from rmq import Retention, RmqClient, StreamMessage, Topic, TopicType
 from rmq._claiming.consumer import Consumer
 from rmq._model.deliveries import Delivery
+from rmq._processes.frozen_objects import freeze_objects
 from tests.support.fan_out import FanOut
 from tests.support.fan_out import fan_out as fan_out_to
 from tests.support.zookeeper import ZooKeeperEnsemble
@@ -110,9 +111,14 @@ def latency_plain(server: Servers, messages: int, per_second: int) -> list[float
 
 def in_process(work: Callable[..., None], *args: object) -> None:
     """Do some work in a process of its own, and wait for its end."""
-    process = multiprocessing.get_context("spawn").Process(target=work, args=args)
+    process = multiprocessing.get_context("spawn").Process(target=_work_frozen, args=(work, *args))
     process.start()
     process.join()
+
+
+def _work_frozen(work: Callable[..., None], *args: object) -> None:
+    freeze_objects()  # as `client.run` does
+    work(*args)
 
 
 def spread(who: str, late_ms: list[float]) -> dict[str, float]:
