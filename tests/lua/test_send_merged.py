@@ -220,6 +220,17 @@ def test_what_is_due_is_not_pushed_back(make_slot: MakeSlot) -> None:
     assert slot.state().store == {b"x": T0 + 600}, "due, though max_wait is not over"
 
 
+@pytest.mark.parametrize("score", [2, T0 - 100], ids=["rolled back", "due"])
+@pytest.mark.parametrize("window", [Fixed(500), Sliding(500, max_wait=900), Leading(500)])
+def test_a_message_that_is_due_keeps_its_place_when_it_becomes_complete(
+    window: Fixed | Sliding | Leading, score: int, make_slot: MakeSlot
+) -> None:
+    slot = make_slot(merge=Merge(Keep(), window, max_count=2))
+    slot.seed(SlotState(store={b"x": score}, body={b"x": record("K", at_ms=T0 - 900)}))
+    slot.send((b"x", 500, record("K")))
+    assert slot.state().store == {b"x": score}
+
+
 def versioned(number: int) -> bytes:
     return write_record(Record(1, 0, 0, number, "N", b"=%d" % number))
 

@@ -173,11 +173,7 @@ MERGING = (
         ("plan_sends", "if cool and cool - value == before then", "if false then"),
         ("merged_score", "return now_ms, nil --", "return now_ms, cool + value --"),
     ),
-    mutant("merging: a claim does not weigh what waits for a retry", ("fits", "if slot.retried and", "if false and")),
-    mutant(
-        "merging: a claim weighs what stays in flight",
-        ("fits", "if slot.retried and redis.call('ZSCORE', slot.retry, content) then", "if slot.retried then"),
-    ),
+    mutant("merging: a claim does not weigh what waits for a retry", ("fits", "if slot.retried then", "if false then")),
     mutant(
         "merging: what a flight has filled takes all that a call brings",
         ("plan_sends", "record.number <= 3 * max_items and bytes <= 3 * rules.max_bytes", "true"),

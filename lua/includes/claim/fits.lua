@@ -2,7 +2,8 @@
 -- contents and bodies, and `first`, true until something is handed over, since one message may have any size. One that
 -- does not fit uses all of it up: to look for smaller ones elsewhere would be to read large ones in vain.
 -- `slot.bodied`: the slot has bodies. `slot.body_bound`: none of them is larger, in bytes; nil where that is not known.
--- `slot.retried`: the topic merges, and has messages that wait for a retry, with values that are handed over, too.
+-- `slot.retried`: the topic merges, and has messages that wait for a retry, with values that are handed over, too. What
+-- is in flight is not asked about, so a value in `held` is such a one.
 -- To ask for the size of each body would cost a command a message. So a body counts as large as the bound while there
 -- is room for that, and its content stands in `slot.assumed` until the body is read.
 
@@ -51,7 +52,7 @@ local function fits(slot, content)
       bytes = bytes + body_bytes(slot, content)
     end
   end
-  if slot.retried and redis.call('ZSCORE', slot.retry, content) then
+  if slot.retried then
     bytes = bytes + redis.call('HSTRLEN', slot.held, content)
   end
   if bytes > room.left and not room.first then
