@@ -59,11 +59,16 @@ class Downstream:
                 self.open -= 1
 
 
+def _freeze() -> None:
+    """Begin a process of the pool: as a function of this module, it loads the module first."""
+    freeze_objects()  # as `client.run` does
+
+
 def measure(options: argparse.Namespace) -> Document:
     """Run each case with flow control and without, on the same Redis at the same time."""
     phases = (4.0, 8.0, 8.0) if options.quick else (15.0, 30.0, 25.0)
     spawn = multiprocessing.get_context("spawn")
-    with standalone() as servers, ProcessPoolExecutor(6, spawn, freeze_objects) as pool:
+    with standalone() as servers, ProcessPoolExecutor(6, spawn, _freeze) as pool:
         cases: list[tuple[str, Callable[..., Any]]] = [("slow", trouble), ("failing", trouble), ("unequal", unequal)]
         futures = {
             (name, controlled): pool.submit(run, servers.url, name, controlled, phases)

@@ -99,7 +99,7 @@ class HeldDeliveries:
         self.deliveries = stay
 
     def deferred_since_s(self) -> float:
-        """Return when that was claimed, on the clock of `monotonic_s`, whose ack is deferred longest; else infinity."""
+        """Return when the lease began, on the clock of `monotonic_s`, of the first deferred ack; else infinity."""
         first = next(iter(self.deferred.values()), None)
         return inf if first is None else first[0].lease_until_s - self._lease_s
 

@@ -225,12 +225,13 @@ class HandlersInTasks(HandlersInTurn):
         if self._careful:
             most = min(lanes, 1)
         elif self._held_up:  # what would wait behind a batch that is not full would only go back again
-            most, open_ = (lanes - self._lanes) * batch, list(self.thread.waiting)
+            most, open_ = (lanes - len(self.calls.running)) * batch, list(self.thread.waiting)
         elif self.batch is None or (self.may_claim_batches and not self._owned):
             within_s = PREFETCH_S if self.batch is None else BATCHES_S
             ahead = min(lanes * self.calls.prefetch.messages(within_s), MOST_PREFETCHED)
             most = max(most, ahead // batch * batch)
-        return self.thread.room_beside(max(0, most - number_of(open_)))
+        room = self.thread.room_beside(max(0, most - number_of(open_)))
+        return min(room, batch) if self.thread.setup.listener.columns else room  # a claim in columns is not cut
 
     @property
     def _careful(self) -> bool:

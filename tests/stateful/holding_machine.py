@@ -32,7 +32,7 @@ STEPS = 25
 GO_ALONG = 2
 """Nacks that go along with a call."""
 AGES = 1_000_000_000.0
-"""For so long, in seconds, a handler that hangs seems to have run."""
+"""How long a handler that hangs seems to have run, in seconds."""
 
 
 class HoldingMachine(RuleBasedStateMachine):
@@ -51,6 +51,7 @@ class HoldingMachine(RuleBasedStateMachine):
         self.other = ClaimExecutor(Claimer(self.connections, topic, range(slots), source=self.writer), HolderStub())
         self.others: list[Delivery] = []
         self.sent: set[bytes] = set()
+        self.slot_of: dict[bytes, int] = {}
         self.returned, self.failed = Counter[bytes](), Counter[bytes]()
         self.acked_by_other: set[bytes] = set()
 
@@ -69,6 +70,7 @@ class HoldingMachine(RuleBasedStateMachine):
         contents = [b"%d" % (len(self.sent) + index) for index in range(number)]
         self.writer.send(slot, [Encoded(slot, content, 100, None) for content in contents])
         self.sent.update(contents)
+        self.slot_of.update(dict.fromkeys(contents, slot))
         self.worker.claimer.expect(slot)
 
     @rule()
