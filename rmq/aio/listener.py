@@ -97,7 +97,8 @@ class HandlersInTasks(HandlersInTurn):
         self._stopping = thread.setup.stopping
         self._most_lanes = thread.setup.listener.threads
         self._lanes = 0
-        self._busy = set[int]()
+        self._busy: dict[int, float] = {}
+        """Where each slot may be in one lane only: those that are, and when their messages began."""
         self._turns: list[float] = []
         """Those of lanes that are to start."""
         self._wish: Ticket | None = None
@@ -131,6 +132,8 @@ class HandlersInTasks(HandlersInTurn):
         """Return how many messages to claim; `None` where nothing has changed and all lanes have enough."""
         changed = self._changed.is_set()
         self._changed.clear()  # before looking: what ends from now on sets it anew
+        if self._busy:
+            self._leave_slow_slots()
         self._take_turns()
         room = self._free()
         self._full = not room
@@ -158,7 +161,7 @@ class HandlersInTasks(HandlersInTurn):
     def _may_begin(self) -> int:
         """Return in how many lanes there may be something to begin: none for what waits behind its slot's message."""
         waiting = self.thread.waiting
-        return len({delivery.slot for delivery in waiting} - self._busy) if self._owned else len(waiting)
+        return len({delivery.slot for delivery in waiting} - self._busy.keys()) if self._owned else len(waiting)
 
     def wait(self) -> None:
         """Wait until a lane has ended its part, or until something may be claimed if there is room for it."""
@@ -189,6 +192,16 @@ class HandlersInTasks(HandlersInTurn):
             if self._lanes:
                 self.thread.try_to_settle()
         self.thread.finish()
+
+    def _leave_slow_slots(self) -> None:
+        """Claim nothing that would wait behind a slow message of its slot, and give back what does.
+
+        It can begin in no other lane, and would take the place of what can.
+        """
+        since_s = monotonic_s() - SLOW_S
+        if slow := [slot for slot, began_s in self._busy.items() if began_s < since_s]:
+            self.thread.give_back(slow)
+            self.thread.claimer.put_off(slow)
 
     def _take_turns(self) -> None:
         """Take a turn for each lane that may start; leave a wish where there are fewer."""
@@ -243,12 +256,13 @@ class HandlersInTasks(HandlersInTurn):
         try:
             while not self._stopping.is_set() and (part := self._take_ready()):
                 slots = {delivery.slot for delivery in part} if self._owned else set[int]()
-                self._busy |= slots
                 self._begun_s = monotonic_s()
+                self._busy.update(dict.fromkeys(slots, self._begun_s))
                 try:
                     self.calls.handle(part)
                 finally:
-                    self._busy -= slots
+                    for slot in slots:
+                        del self._busy[slot]
                 self._held_up = False
                 if self.thread.waiting and self.waits_too_long(self._filled_s, self._most_lanes):
                     self.thread.begin_no_more()

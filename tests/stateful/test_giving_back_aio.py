@@ -20,6 +20,7 @@ from rmq._listening.handler_calls import ListenerSetup
 from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import PIGGYBACK_S, ListenerThread
 from rmq._model.deliveries import Delivery
+from rmq._model.times import monotonic_s
 from rmq._slots.slots import SlotWriter
 from rmq._transport.connections import Connections
 from rmq._transport.script_library import ScriptLibrary
@@ -142,7 +143,7 @@ class LanesMachine(HoldingMachine):
 
     def waits_behind_others(self) -> bool:
         """Return whether no lane may begin what waits: an owner has one lane for a slot."""
-        busy = self.in_tasks._busy if self.owned else set[int]()
+        busy = self.in_tasks._busy.keys() if self.owned else set[int]()
         return len(self.running) == self.lanes or {each.slot for each in self.worker.waiting} <= busy
 
     def relieve(self) -> None:
@@ -198,9 +199,19 @@ class LanesMachine(HoldingMachine):
         self.tell(place, end)
         self.do(self.relieve, self.look_now)
 
+    @precondition(lambda self: self.running and self.owned)
+    @rule()
+    def messages_take_long(self) -> None:
+        slow = self.in_tasks._busy
+        for slot in slow:
+            slow[slot] -= AGES
+        self.do(self.look_now)
+        assert not {each.slot for each in self.worker.waiting} & slow.keys()
+
     @rule()
     def all_is_handled(self) -> None:
         """With handlers that return, nothing stays behind, though nobody looks again."""
+        self.in_tasks._busy.update(dict.fromkeys(self.in_tasks._busy, monotonic_s()))
         self.look()
         self.in_tasks._note_change()
         self.work()
@@ -285,6 +296,34 @@ def test_a_lane_that_has_not_begun_takes_the_place_of_one_message(machine: type[
     history.do(history.rounds)
     assert [len(history.running), history.running[1][0]] == [2, [b"2"]]
     assert not history.in_tasks._full, "nothing wakes it then before a handler ends"
+    history.teardown()
+
+
+def test_a_slot_whose_handler_hangs_takes_no_place_of_others(machine: type[LanesMachine]) -> None:
+    """Where a worker owns its slots, nothing of that slot can begin in another lane."""
+    history = machine()
+    history.begin_lanes(slots=2, batch=None, lanes=3, known=False, owned=True)
+    history.work()
+    history.send(number=8, slot=0)
+    history.send(number=8, slot=1)
+    history.work()
+
+    def running_in(slot: int) -> list[int]:
+        running = [contents for contents, _ in history.running]
+        return [place for place, [content] in enumerate(running) if history.slot_of[content] == slot]
+
+    assert running_in(0)
+    history.in_tasks._busy[0] -= AGES
+    while places := running_in(1):
+        history.tell(places[0], SLOWLY)
+        history.do()
+        history.work()
+    assert [history.slot_of[content] for content in history.returned] == [1] * 8
+    assert not history.worker.waiting
+    history.tell(0, RETURNS)
+    history.do()
+    history.all_is_handled()
+    assert len(history.returned) == 16
     history.teardown()
 
 
