@@ -202,11 +202,11 @@ class LanesMachine(HoldingMachine):
     @precondition(lambda self: self.running and self.owned)
     @rule()
     def messages_take_long(self) -> None:
-        slow = self.in_tasks._busy
+        slow = set(self.in_tasks._busy)
         for slot in slow:
-            slow[slot] -= AGES
+            self.in_tasks._busy[slot] -= AGES
         self.do(self.look_now)
-        assert not {each.slot for each in self.worker.waiting} & slow.keys()
+        assert not {each.slot for each in self.worker.waiting} & slow
 
     @rule()
     def all_is_handled(self) -> None:
