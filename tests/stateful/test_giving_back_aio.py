@@ -299,8 +299,11 @@ def test_a_lane_that_has_not_begun_takes_the_place_of_one_message(machine: type[
     history.teardown()
 
 
-def test_a_slot_whose_handler_hangs_takes_no_place_of_others(machine: type[LanesMachine]) -> None:
+def test_a_slot_whose_handler_hangs_takes_no_place_of_others(
+    machine: type[LanesMachine], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where a worker owns its slots, nothing of that slot can begin in another lane."""
+    monkeypatch.setattr("rmq._claiming.claimer.PUT_OFF_S", 60.0)
     history = machine()
     history.begin_lanes(slots=2, batch=None, lanes=3, known=False, owned=True)
     history.work()
@@ -322,6 +325,8 @@ def test_a_slot_whose_handler_hangs_takes_no_place_of_others(machine: type[Lanes
     assert not history.worker.waiting
     history.tell(0, RETURNS)
     history.do()
+    history.work()
+    assert running_in(0), "the slot is claimed from at once"
     history.all_is_handled()
     assert len(history.returned) == 16
     history.teardown()
