@@ -58,7 +58,7 @@ from datetime import UTC, datetime, timedelta
 
 from rmq import *
 
-client = RmqClient()
+client = RmqClient("embedded://")
 ```
 """
 

@@ -1,7 +1,7 @@
 """A web service that sends and consumes: the listeners run in its event loop, from its start to its end.
 
 Run: `pip install 'rmq[aio]' fastapi uvicorn`, then `uvicorn examples.fastapi_lifespan:app`, and
-`curl -X POST localhost:8000/items/mug`. Without RMQ_URL it brings a temporary Redis of its own.
+`curl -X POST localhost:8000/items/mug`. RMQ_URL names Redis; `embedded://` is a temporary one of its own.
 """
 
 from __future__ import annotations

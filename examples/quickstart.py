@@ -4,7 +4,7 @@ from rmq import RangeMergeMessage, RmqClient, Topic, TopicType
 
 price = Topic("price-image", TopicType.RANGE_MERGE, slots=8)
 
-with RmqClient() as client:
+with RmqClient("embedded://") as client:
     producer = client.producer(price)
     for item in ("mug", "mug", "cup"):
         result = producer.send(RangeMergeMessage(f"item:{item}", time_range=500))

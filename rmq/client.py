@@ -25,6 +25,7 @@ from rmq._model.deliveries import Delivery
 from rmq._model.entries import check_group
 from rmq._model.figures import ServerMemory
 from rmq._model.observers import Observers
+from rmq._model.reports import reporter
 from rmq._model.times import check_day, seconds
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT
@@ -38,8 +39,10 @@ from rmq._slots.known_topics import KnownTopics
 from rmq._slots.stream_slots import join_group
 from rmq._transport.connections import Connections
 from rmq._transport.durability import DurabilityLevel, parse_durability
-from rmq._transport.urls import Topology, parse_url
+from rmq._transport.urls import URL_VARIABLE, WAYS, Topology, parse_url
 from rmq.errors import CoordinationError
+
+log = reporter("rmq.client")
 
 
 class RmqClient:
@@ -47,8 +50,10 @@ class RmqClient:
 
     Args:
         url: `redis://`, `rediss://`, `unix://`, `redis+sentinel://host1,host2/service`,
-            `redis+cluster://host1,host2`, `embedded://` (a temporary Redis of our own) or
-            `embedded:///folder` (kept there). By default `RMQ_URL` from the environment, else `embedded://`.
+            `redis+cluster://host1,host2`, `embedded:///folder` (a Redis of our own that keeps its data there, and
+            that all processes with this URL share) or `embedded://` (a temporary one, for this client alone: it ends
+            with it, and all messages are gone). By default `RMQ_URL` from the environment; without that
+            `embedded://`, and a warning in the log.
         zookeeper: `host:port,host:port`, or a `Coordinator` with options, which serves one start. Listeners then own
             slots: each slot belongs to one thread of one worker in the whole cluster. Without, all processes share
             all slots.
@@ -60,13 +65,13 @@ class RmqClient:
         deadline_s: How long to repeat what may be repeated before giving up with `RedisUnavailableError`; up to a day.
 
     Raises:
-        InvalidUrlError: The URL cannot be used.
+        InvalidUrlError: The URL cannot be used, or it or `RMQ_URL` is empty.
         EmbeddedServerError: The embedded Redis does not start.
         InvalidValueError: `durability` and `replicas` do not go together, or a time is out of range.
         UnsafeRedisError: Redis can't do what `durability` promises.
 
     Examples:
-        >>> with RmqClient("embedded://") as rmq:  # or redis://..., or nothing: RMQ_URL
+        >>> with RmqClient("embedded://") as rmq:  # a first try; else redis://..., or RMQ_URL
         ...     rmq.producer(Topic("jobs", TopicType.PRIORITY)).send(PriorityMessage("job:1", 5)).new
         1
     """
@@ -85,11 +90,19 @@ class RmqClient:
         timeout_s: float = 5.0,
         deadline_s: float = 15.0,
     ) -> None:
-        parsed = parse_url(url)
+        self._named = parsed = parse_url(url)
         level = parse_durability(durability, replicas)
         check_day("timeout_s", timeout_s, 0.001)
         check_day("deadline_s", deadline_s, 0.0)
         self._server: EmbeddedServer | None = None
+        if not parsed.chosen:
+            log.warning(
+                "no Redis is named: this client starts a temporary one of its own. No other process can reach it, and "
+                "all its messages are gone once this client is closed or its process ends. Set %s, or pass a URL: %s, "
+                "without this warning",
+                URL_VARIABLE,
+                WAYS,
+            )
         if parsed.topology is Topology.EMBEDDED:
             self._server = self._blocking.call(EmbeddedServer.start, parsed.folder)
             parsed = parse_url(self._server.url)

@@ -23,7 +23,7 @@ def apply(delivery: Delivery) -> None:
         )
 
 
-with RmqClient() as client:
+with RmqClient("embedded://") as client:
     producer, consumer = client.producer(STOCK), client.consumer(STOCK)
     for pieces, crash in ((-4, True), (10, False)):
         producer.send(RangeMergeMessage("item:mug", body=pieces))

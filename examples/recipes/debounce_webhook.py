@@ -7,7 +7,7 @@ from rmq import Merge, RangeMergeMessage, Replace, RmqClient, Sliding, Topic, To
 CALM = Sliding(quiet=timedelta(seconds=1), max_wait=timedelta(seconds=10))
 PUSHES = Topic("pushes", TopicType.RANGE_MERGE, slots=8, merge=Merge(Replace(), window=CALM))
 
-with RmqClient() as client:
+with RmqClient("embedded://") as client:
     producer, consumer = client.producer(PUSHES), client.consumer(PUSHES)
     for commit in ("a1f", "b2e", "c3d"):  # each is a call of the webhook
         producer.send(RangeMergeMessage("repo:shop", body=commit))

@@ -8,7 +8,7 @@ from rmq import Collect, Fixed, Merge, RangeMergeMessage, RmqClient, Topic, Topi
 DAILY = Merge(Collect(max_items=500, max_bytes=65_536), window=Fixed(timedelta(days=1)), max_count=3)
 NEWS = Topic("news", TopicType.RANGE_MERGE, slots=8, merge=DAILY)
 
-with RmqClient() as client:
+with RmqClient("embedded://") as client:
     producer, consumer = client.producer(NEWS), client.consumer(NEWS)
     for writer, words in (("ben", "likes your photo"), ("cyd", "follows you"), ("dan", "wrote: hi")):
         producer.send(RangeMergeMessage("reader:ann", body=json.dumps({"from": writer, "words": words})))

@@ -4,7 +4,7 @@ from rmq import Merge, PriorityMessage, RmqClient, Topic, TopicType
 
 THUMBNAILS = Topic("thumbnails", TopicType.PRIORITY, merge=Merge(priority="sum"))
 
-with RmqClient() as client:
+with RmqClient("embedded://") as client:
     producer, consumer = client.producer(THUMBNAILS), client.consumer(THUMBNAILS)
     for photo in ("cat", "dog", "cat", "owl", "dog", "cat"):
         producer.send(PriorityMessage(f"photo:{photo}", priority=1))

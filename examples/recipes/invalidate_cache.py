@@ -7,7 +7,7 @@ from rmq import Leading, Merge, RangeMergeMessage, RmqClient, Topic, TopicType
 AT_ONCE = Leading(timedelta(seconds=1), trailing=True)
 CHANGES = Topic("changed-pages", TopicType.RANGE_MERGE, slots=8, merge=Merge(window=AT_ONCE))
 
-with RmqClient() as client:
+with RmqClient("embedded://") as client:
     producer, consumer = client.producer(CHANGES), client.consumer(CHANGES)
     for edits in (1, 3):  # three more within the window of the first one
         producer.send_many(RangeMergeMessage("page:home") for _ in range(edits))

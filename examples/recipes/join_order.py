@@ -7,7 +7,7 @@ from rmq import PER_MESSAGE, Collect, JoinMessage, Merge, RmqClient, Sliding, To
 PARTS = Merge(Collect(unique=True), window=Sliding(max_wait=timedelta(seconds=2)), max_count=PER_MESSAGE)
 ORDERS = Topic("orders", TopicType.RANGE_MERGE, slots=8, merge=PARTS)
 
-with RmqClient() as client:
+with RmqClient("embedded://") as client:
     producer, consumer = client.producer(ORDERS), client.consumer(ORDERS)
     done = [(7, "invoice"), (8, "invoice"), (7, "label"), (7, "label"), (7, "packed")]  # by services of their own
     producer.send_many(JoinMessage(f"order:{order}", part, of=3) for order, part in done)

@@ -6,7 +6,7 @@ from rmq import Fixed, Merge, Newest, RangeMergeMessage, RmqClient, Topic, Topic
 
 PRICES = Topic("prices", TopicType.RANGE_MERGE, slots=8, merge=Merge(Newest(), window=Fixed(timedelta(seconds=1))))
 
-with RmqClient() as client:
+with RmqClient("embedded://") as client:
     producer, consumer = client.producer(PRICES), client.consumer(PRICES)
     arrived = ((7, "4.99"), (9, "5.49"), (8, "5.19"))  # as the network brings them
     producer.send_many(RangeMergeMessage("item:mug", body=price, version=version) for version, price in arrived)

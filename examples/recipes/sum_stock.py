@@ -6,7 +6,7 @@ from rmq import Fixed, Merge, RangeMergeMessage, RmqClient, Sum, Topic, TopicTyp
 
 STOCK = Topic("stock", TopicType.RANGE_MERGE, slots=8, merge=Merge(Sum(), window=Fixed(timedelta(seconds=1))))
 
-with RmqClient() as client:
+with RmqClient("embedded://") as client:
     producer, consumer = client.producer(STOCK), client.consumer(STOCK)
     producer.send(RangeMergeMessage("item:mug", body=100), once="delivery-note:77")
     for _ in range(2):  # the customer's browser sends the order again

@@ -12,7 +12,7 @@ lines = [line for line in read_orders() if line.is_order]
 orders = {line.invoice for line in lines}
 paid = {line.invoice for line in lines if line.customer}  # guests forget to pay
 
-with RmqClient() as client:
+with RmqClient("embedded://") as client:
     closing = datetime.now(UTC) + PATIENCE
     client.producer(CLOSING).send_many(FixedTimeMessage(f"order:{order}", closing) for order in orders)
     for order in paid:

@@ -7,7 +7,7 @@ ORDERS = Topic("orders", TopicType.PRIORITY)
 
 line = read_orders()[0]
 
-with RmqClient() as client:
+with RmqClient("embedded://") as client:
     message = PriorityMessage(f"order:{line.invoice}", priority=1, body=f"{line.quantity} of item {line.item}")
     client.producer(ORDERS).send(message)
 

@@ -10,7 +10,7 @@ WINDOW = timedelta(seconds=2)
 
 items = [line.item for line, changed in price_changes(read_orders()) if changed]
 
-with RmqClient() as client:
+with RmqClient("embedded://") as client:
     sent = client.producer(PICTURES).send_many(RangeMergeMessage(f"item:{item}", WINDOW) for item in items)
     print(f"{len(items)} changes: {sent.new} new, {sent.merged} merged")
 

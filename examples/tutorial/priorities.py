@@ -12,7 +12,7 @@ for line in read_orders():
     if line.is_order and line.customer:
         pounds[line.customer] += round(line.price * line.quantity)
 
-with RmqClient() as client:
+with RmqClient("embedded://") as client:
     producer, consumer = client.producer(LETTERS), client.consumer(LETTERS)
     producer.send_many(PriorityMessage(f"customer:{customer}", max(1, spent)) for customer, spent in pounds.items())
 

@@ -20,7 +20,7 @@ def draw_all(consumer: Consumer) -> None:
                 delivery.nack(error=f"no photo of {item}, attempt {delivery.attempt}")
 
 
-with RmqClient() as client:
+with RmqClient("embedded://") as client:
     consumer = client.consumer(PICTURES)
     client.producer(PICTURES).send_many(PriorityMessage(f"item:{item}", 1) for item in ("23084", "22086"))
     draw_all(consumer)

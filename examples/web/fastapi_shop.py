@@ -1,7 +1,7 @@
 """A FastAPI service that sends, and handles in its own event loop.
 
 Run: `pip install 'rmq[fastapi]' uvicorn`, then `uvicorn fastapi_shop:app` in this folder, and
-`curl -X POST localhost:8000/items/mug`. Without RMQ_URL it brings a temporary Redis of its own.
+`curl -X POST localhost:8000/items/mug`. RMQ_URL names Redis; `embedded://` is a temporary one of its own.
 """
 
 from datetime import timedelta

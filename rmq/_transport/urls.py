@@ -14,6 +14,12 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 from rmq.errors import InvalidUrlError
 
 DEFAULT_URL = "embedded://"
+URL_VARIABLE = "RMQ_URL"
+WAYS = (
+    "redis://host:6379; or embedded:///folder, a Redis that RMQ starts and whose data stay in the folder; or "
+    "embedded://, a temporary one for this process alone"
+)
+"""What a URL can name, for errors."""
 REDIS_PORT, SENTINEL_PORT = 6379, 26379
 
 
@@ -82,6 +88,7 @@ class RedisUrl:
         folder: Folder of a kept embedded Redis; `None` for a temporary one and for the others.
         hosts: The Sentinels, or some nodes of the cluster; empty for the others.
         service: Name of the master that the Sentinels watch; empty for the others.
+        chosen: Whether somebody named it; `False` where neither an argument nor `RMQ_URL` did.
     """
 
     url: str
@@ -89,6 +96,12 @@ class RedisUrl:
     folder: Path | None = None
     hosts: tuple[Address, ...] = ()
     service: str = ""
+    chosen: bool = True
+
+    @property
+    def temporary(self) -> bool:
+        """Whether it is an embedded Redis that ends, with all that it holds, when its last client is closed."""
+        return self.topology is Topology.EMBEDDED and self.folder is None
 
     @property
     def shown(self) -> str:
@@ -125,12 +138,20 @@ def _split(url: str) -> SplitResult:
 
 
 def parse_url(url: str | None) -> RedisUrl:
-    """Understand a URL; without one, `RMQ_URL` from the environment, else `embedded://`.
+    """Understand a URL; without one, `RMQ_URL` from the environment, else `embedded://`, which is not `chosen` then.
 
     Raises:
-        InvalidUrlError: An unknown scheme, or a part that the scheme does not take.
+        InvalidUrlError: An empty text, an unknown scheme, or a part that the scheme does not take.
     """
-    url = url or os.environ.get("RMQ_URL") or DEFAULT_URL
+    if url is None and (url := os.environ.get(URL_VARIABLE)) is None:
+        return RedisUrl(DEFAULT_URL, Topology.EMBEDDED, chosen=False)
+    if not url.strip():  # such as ${REDIS_URL} of a Compose file, of a variable that is not set
+        named = "url is" if os.environ.get(URL_VARIABLE) != url else f"{URL_VARIABLE} is set, but"
+        raise InvalidUrlError(f"{named} empty; it must name a Redis: {WAYS}")
+    return _understood(url)
+
+
+def _understood(url: str) -> RedisUrl:
     shown = _without_password(url)
     try:
         parts = _split(url)
@@ -155,6 +176,18 @@ def parse_url(url: str | None) -> RedisUrl:
     if parts.netloc or parts.query:
         raise InvalidUrlError(f"URL {shown!r} must be embedded:// (temporary) or embedded:///folder (kept)")
     return RedisUrl(url, topology, Path(unquote(parts.path)) if parts.path else None)
+
+
+def chosen_url(url: str | None) -> RedisUrl:
+    """Understand a URL, for what runs on its own and would work for nobody on a Redis that nobody else knows.
+
+    Raises:
+        InvalidUrlError: Neither `url` nor `RMQ_URL` names a Redis; else as `parse_url`.
+    """
+    parsed = parse_url(url)
+    if not parsed.chosen:
+        raise InvalidUrlError(f"no Redis is named; set {URL_VARIABLE}: {WAYS}")
+    return parsed
 
 
 def _standalone(url: str, parts: SplitResult) -> RedisUrl:

@@ -12,6 +12,7 @@ from rmq._listening.listener import Listener, decorator
 from rmq._model.handlers import check_async
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT
+from rmq._transport.urls import chosen_url
 from rmq.aio import HandlerDecorator, Producer, RmqClient
 from rmq.aio.listener import ListenerOptions, plain_options
 from rmq.client import DRAIN_S
@@ -26,7 +27,8 @@ class Rmq:
     Each run of the lifespan makes a client of its own, so that tests may start the application several times.
 
     Args:
-        url: As for `rmq.RmqClient`; by default `RMQ_URL` from the environment.
+        url: As for `rmq.RmqClient`; by default `RMQ_URL` from the environment. One of them must name a Redis, if only
+            `embedded://`.
         listen: Whether the handlers run in the service; without, it only sends, and `run` handles elsewhere.
         concurrency: How many handlers of each listener run at the same time; `None` for as many as it says itself.
         handlers: How many run at the same time over all listeners; `None` for no such bound.
@@ -78,6 +80,7 @@ class Rmq:
 
         Raises:
             RmqError: The lifespan of this object runs already.
+            InvalidUrlError: Neither `url` nor `RMQ_URL` names a Redis.
         """
         del app
         if self._client is not None:
@@ -127,7 +130,7 @@ class Rmq:
             await client.run(self._drain_s, self._concurrency, self._idle, handlers=self._handlers)
 
     def _new_client(self) -> RmqClient:
-        client = RmqClient(self._url, **self._options)
+        client = RmqClient(chosen_url(self._url).url, **self._options)
         client.add(*self._listeners)
         return client
 

@@ -17,6 +17,7 @@ from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions,
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT
 from rmq._sending.producer import Producer
+from rmq._transport.urls import chosen_url
 from rmq.adapters._process import ProcessClient
 from rmq.client import DRAIN_S, RmqClient
 from rmq.errors import InvalidValueError, RmqError
@@ -27,8 +28,8 @@ __all__ = ["Rmq"]
 class Rmq:
     """The extension; one object may serve several applications.
 
-    The application's setting `RMQ_URL` names Redis, by default the environment's does; `RMQ_OPTIONS` is a dict of
-    further options of `rmq.RmqClient`.
+    The application's setting `RMQ_URL` names Redis, by default the environment's does; one of them must. `RMQ_OPTIONS`
+    is a dict of further options of `rmq.RmqClient`.
 
     Args:
         app: The application; without it, call `init_app`.
@@ -73,6 +74,7 @@ class Rmq:
 
         Raises:
             RmqError: `init_app` was not called for it.
+            InvalidUrlError: Neither the setting `RMQ_URL` nor the environment names a Redis.
         """
         return _of(_current()).get()
 
@@ -115,7 +117,7 @@ def _new_client(app: flask.Flask) -> RmqClient:
     config = cast("dict[str, Any]", app.config)
     options = config["RMQ_OPTIONS"]
     try:
-        return RmqClient(config["RMQ_URL"], **options)
+        return RmqClient(chosen_url(config["RMQ_URL"]).url, **options)
     except TypeError as error:
         raise InvalidValueError(f"RMQ_OPTIONS is {options!r}: {error}") from None
 

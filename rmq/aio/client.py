@@ -103,7 +103,7 @@ class RmqClient(Closing):
         >>> import asyncio
         >>> from rmq import aio
         >>> async def first() -> None:
-        ...     async with aio.RmqClient() as client:
+        ...     async with aio.RmqClient("embedded://") as client:
         ...         jobs = Topic("jobs", TopicType.PRIORITY)
         ...         producer, consumer = await client.producer(jobs), await client.consumer(jobs)
         ...         await producer.send(PriorityMessage("job:1", 5))

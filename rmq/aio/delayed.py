@@ -40,7 +40,7 @@ class DelayedQueue(Closing):
         >>> import asyncio
         >>> from rmq import aio
         >>> async def remind() -> None:
-        ...     async with aio.RmqClient() as client, aio.DelayedQueue(client, "reminders") as reminders:
+        ...     async with aio.RmqClient("embedded://") as client, aio.DelayedQueue(client, "reminders") as reminders:
         ...         await reminders.offer("call ann", timedelta(milliseconds=50))
         ...         print(await reminders.take(timeout=5))
         >>> asyncio.run(remind())

@@ -25,7 +25,7 @@ from typer.models import OptionInfo
 from rmq._model.display import safe_lines, shown
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import DeadMessage, FoundMessage
-from rmq._transport.urls import Topology, parse_url
+from rmq._transport.urls import chosen_url
 from rmq.cli.numbers import with_own_parser
 from rmq.client import RmqClient
 from rmq.errors import EnsembleMismatchError, FencedError, InvalidValueError, RmqError
@@ -41,9 +41,7 @@ _MOST_ERROR_CHARACTERS = 2_000
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Url = Annotated[
-    str | None, typer.Option("--url", metavar="URL", help="Where Redis is.  \\[default: RMQ_URL, else embedded://]")
-]
+Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="Where Redis is.  \\[default: RMQ_URL]")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON: one document, or one line per message.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log to stderr, and show tracebacks.")]
 
@@ -68,9 +66,12 @@ class Session:
         self.err = Console(stderr=True, **plain)
 
     def client(self, deadline_s: float = DEADLINE_S) -> RmqClient:
-        """Return a client; a note says when its Redis ends with this command."""
-        url = parse_url(self.options.url)
-        if url.topology is Topology.EMBEDDED and url.folder is None:
+        """Return a client; a note says when its Redis ends with this command.
+
+        Raises:
+            InvalidUrlError: Neither --url nor RMQ_URL names a Redis.
+        """
+        if chosen_url(self.options.url).temporary:
             how = "RMQ_URL or --url" if self.options.url is None else "--url"
             self.note(f"this is a temporary Redis, gone when this command ends: name another by {how}")
         return RmqClient(self.options.url, deadline_s=deadline_s)
@@ -215,7 +216,7 @@ def command(app: typer.Typer, name: str | None, function: Callable[Concatenate[S
 
     def call(ctx: typer.Context, url: Url = None, json: Json = False, verbose: Verbose = False, **own: Any) -> None:
         before = cast("GlobalOptions", ctx.find_root().obj)
-        options = GlobalOptions(url or before.url, json or before.json, verbose or before.verbose)
+        options = GlobalOptions(before.url if url is None else url, json or before.json, verbose or before.verbose)
         if options.verbose:
             log_to_stderr("DEBUG")
         if ctx.invoked_subcommand is not None:  # the options of a group are meant for its command

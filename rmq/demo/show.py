@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -43,7 +44,7 @@ def run(
     """Play a day of orders, show what the queue does with it, and check that nothing was lost.
 
     Args:
-        url: Where to play it; as for `RmqClient`. It leaves topics named `demo.…` there.
+        url: Where to play it; by default `RMQ_URL`, else on a temporary Redis. It leaves topics named `demo.…` there.
         seconds: In how many seconds the day passes, 1 to 3,600.
         json_output: Show nothing but the summary, as one JSON document.
         console: Where to show it; standard output by default.
@@ -58,6 +59,7 @@ def run(
     """
     if not 1 <= seconds <= 3_600:
         raise InvalidValueError(f"seconds is {seconds!r}; it must lie between 1 and 3,600")
+    url = os.environ.get("RMQ_URL", "embedded://") if url is None else url
     gallery = None if pictures is None else Gallery(pictures)
     console = console or Console(highlight=False)
     try:

@@ -334,9 +334,11 @@ def _check_order(what: str, first: str, last: str) -> None:
 
 
 def _url(given: str | None) -> str:
-    url = given or os.environ.get("RMQ_URL", "")
+    url = os.environ.get("RMQ_URL") if given is None else given
     if not url:
-        raise InvalidValueError('option `url` is missing, and RMQ_URL is not set: .option("url", "redis://host:6379")')
+        found = "option `url` is missing, and RMQ_URL is " + ("not set" if url is None else "empty")
+        found = found if given is None else "option `url` is empty"
+        raise InvalidValueError(f'{found}: .option("url", "redis://host:6379")')
     parsed = parse_url(url)
     if parsed.topology is Topology.EMBEDDED:
         raise InvalidUrlError(

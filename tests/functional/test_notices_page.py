@@ -11,8 +11,6 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-from tests.support.servers import RedisServer
-
 PAGE = (Path(__file__).parents[2] / "docs/operate/notices.md").read_text("utf-8")
 BLOCKS: list[tuple[str, str]] = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 (PROGRAM,), (SHOWN,), (POSTED,) = ([text for kind, text in BLOCKS if kind == each] for each in ("python", "", "json"))
@@ -32,15 +30,13 @@ def test_the_program_prints_and_posts_what_the_page_shows() -> None:
 
     receiver = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=receiver.serve_forever, daemon=True).start()
-    with RedisServer() as server:
-        alerts = f"http://127.0.0.1:{receiver.server_port}/"
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", PROGRAM],
-            capture_output=True,
-            encoding="utf-8",
-            env=os.environ | {"RMQ_URL": server.url, "ALERTS": alerts},
-            timeout=60,
-        )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM],
+        capture_output=True,
+        encoding="utf-8",
+        env=os.environ | {"ALERTS": f"http://127.0.0.1:{receiver.server_port}/"},
+        timeout=60,
+    )
     receiver.shutdown()
     receiver.server_close()
     assert done.returncode == 0, done.stderr

@@ -39,11 +39,11 @@ def shown(text: str) -> str:
     return found[1]
 
 
-def run(*command: str, url: str) -> str:
+def run(program: str, url: str) -> str:
+    """Run a program on a Redis of the test, so that its accounts can be looked at."""
     environment = os.environ | {"RMQ_URL": url, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, *command], capture_output=True, encoding="utf-8", env=environment, timeout=90, check=False
-    )
+    command = [sys.executable, "-c", program.replace('"embedded://"', repr(url))]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, timeout=90, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -52,7 +52,8 @@ def run(*command: str, url: str) -> str:
 @pytest.mark.parametrize("step", [name for name in STEPS if name != "worker"])
 def test_a_step_prints_what_its_page_says(step: str) -> None:
     with RedisServer() as server:
-        assert run(str(ROOT / f"examples/tutorial/{step}.py"), url=server.url) == shown(page(f"tutorial/{STEPS[step]}"))
+        program = (ROOT / f"examples/tutorial/{step}.py").read_text("utf-8")
+        assert run(program, server.url) == shown(page(f"tutorial/{STEPS[step]}"))
         with RmqClient(server.url) as client:
             assert all(client.inspect(topic).stats().unaccounted == 0 for topic in client.topics())
 
@@ -74,7 +75,7 @@ def test_the_last_step_with_processes_that_share_a_folder(tmp_path: Path) -> Non
     command = [sys.executable, "-c", "from rmq.cli import main; main()", "worker", "worker:client", "--processes", "2"]
     worker = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, encoding="utf-8")
     try:
-        assert run(str(folder / "worker.py"), url=url) == "743 pictures to draw\n"
+        assert run((folder / "worker.py").read_text("utf-8"), url) == "743 pictures to draw\n"
         with RmqClient(url) as client:
             wait_until(lambda: client.inspect("price-pictures").stats().total("acked") == 743, 60)
         worker.send_signal(signal.SIGTERM)
@@ -92,4 +93,4 @@ def test_the_program_of_a_topic_type_prints_what_its_page_says(name: str, tmp_pa
     code = re.search(r"```python\n(.*?)```", text, re.DOTALL)
     assert code is not None
     with RedisServer() as server:
-        assert run("-c", code[1], url=server.url) == shown(text)
+        assert run(code[1], server.url) == shown(text)

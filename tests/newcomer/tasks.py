@@ -78,6 +78,7 @@ def fastapi(shop: Workshop, pages: Callable[[str], Page]) -> None:
     page = pages("guide/fastapi")
     shop.type(page.command("pip install 'rmq[fastapi,embedded]'"))
     shop.save("fastapi_shop.py", page.linked("examples/web/fastapi_shop.py"))
+    shop.type(page.command("export RMQ_URL"))
     port = free_port()
     with shop.running(page.command("uvicorn"), f" --port {port}"):
         assert page.command("curl -X POST") == "curl -X POST localhost:8000/items/mug"

@@ -247,7 +247,7 @@ def test_without_a_java_on_the_path_that_of_the_wheel_runs_the_job(tmp_path: Pat
             if entry.name != "java" and not link.is_symlink():
                 link.symlink_to(entry.path)
     kept = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "RMQ_URL", "SPARK_HOME")}
-    environment = {**kept, "PATH": str(programs), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment = {**kept, "PATH": str(programs), "RMQ_URL": "embedded://", "XDG_CACHE_HOME": str(tmp_path / "cache")}
     ran = subprocess.run(
         [sys.executable, "-c", "from rmq.cli import main; main()", "spark", "prices", "--json", "--master", "local[1]"],
         cwd=ROOT,

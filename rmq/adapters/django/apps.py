@@ -6,7 +6,9 @@ from django.apps import AppConfig
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 
+from rmq._transport.urls import chosen_url
 from rmq.adapters.django.settings import client_options
+from rmq.errors import InvalidUrlError
 
 
 class RmqConfig(AppConfig):
@@ -22,10 +24,14 @@ class RmqConfig(AppConfig):
 
 
 def check_setting(**options: object) -> list[checks.CheckMessage]:
-    """Report a wrong setting `RMQ`."""
+    """Report a wrong setting `RMQ`, and one that names no Redis."""
     del options
     try:
-        client_options()
+        url = client_options().get("url")
     except ImproperlyConfigured as error:
         return [checks.Error(str(error), id="rmq.E001")]
+    try:
+        chosen_url(url)
+    except InvalidUrlError as error:  # no error: a build, or a migration, needs no Redis
+        return [checks.Warning(str(error), id="rmq.W001")]
     return []

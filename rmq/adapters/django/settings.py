@@ -7,6 +7,7 @@ from typing import Any, cast
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
+from rmq._transport.urls import chosen_url
 from rmq.client import RmqClient
 
 OPTIONS = ("URL", "ZOOKEEPER", "DURABILITY", "REPLICAS", "TIMEOUT_S", "DEADLINE_S")
@@ -28,5 +29,11 @@ def client_options() -> dict[str, Any]:
 
 
 def new_client() -> RmqClient:
-    """Return a new client as the setting says."""
-    return RmqClient(**client_options())
+    """Return a new client as the setting says.
+
+    Raises:
+        InvalidUrlError: Neither the setting nor `RMQ_URL` names a Redis.
+    """
+    options = client_options()
+    options["url"] = chosen_url(options.get("url")).url
+    return RmqClient(**options)

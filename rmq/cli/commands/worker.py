@@ -18,10 +18,11 @@ import typer
 from rmq._model.display import counted
 from rmq._processes.reloading import run_reloading
 from rmq._processes.supervisor import Supervisor, end_with_parent
+from rmq._transport.urls import URL_VARIABLE, WAYS
 from rmq.cli.commands.metrics import load_metrics
 from rmq.cli.console import Session, log_to_stderr
 from rmq.client import DRAIN_S, RmqClient
-from rmq.errors import InvalidValueError, RmqError
+from rmq.errors import InvalidUrlError, InvalidValueError, RmqError
 from rmq.logs import LogContext
 
 log = logging.getLogger("rmq.worker")
@@ -109,7 +110,7 @@ def worker(
         raise typer.Exit(Supervisor(_command(target, settings), processes, settings.drain_s).run())
     if supervised:
         end_with_parent()
-    run_one(target, settings)
+    run_one(target, settings, supervised)
 
 
 def _command(target: str, settings: Settings) -> list[str]:
@@ -121,14 +122,15 @@ def _command(target: str, settings: Settings) -> list[str]:
     return [sys.executable, "-c", "from rmq.cli import main; main()", "worker", *options, "--", target]
 
 
-def run_one(target: str, settings: Settings) -> None:
+def run_one(target: str, settings: Settings, supervised: bool = False) -> None:
     """Run a target's listeners in this process until a signal; what a supervisor starts in each of its processes.
 
     Raises:
-        InvalidValueError: The target leads to no client.
+        InvalidValueError: The target leads to no client, or to one with a Redis that nobody else can reach.
         RmqError: The client has no listener, a topic does not fit its registration, or handlers did not end in time.
     """
     client = load_client(target)
+    _check_url(client, target, supervised)
     log.info("%s runs on %s, process %d", target, client.shown_url, os.getpid())
     if settings.log_format == "json":
         client.observers.all.append(LogContext())
@@ -142,6 +144,20 @@ def run_one(target: str, settings: Settings) -> None:
         late = counted(len(unfinished), "message was", "messages were")
         raise RmqError(
             f"{late} still being handled after {settings.drain_s:g} s, to be delivered again after the lease"
+        )
+
+
+def _check_url(client: RmqClient, target: str, supervised: bool) -> None:
+    """Refuse a Redis in which no producer can put a message, or of which each of several processes has its own."""
+    named = client._named  # pyright: ignore[reportPrivateUsage]
+    if not named.chosen:
+        client.close()
+        raise InvalidUrlError(f"{target} names no Redis; set {URL_VARIABLE} or --url: {WAYS}")
+    if supervised and named.temporary:
+        client.close()
+        raise InvalidUrlError(
+            f"{target} runs on {named.shown}, of which each of the --processes would start its own; they share "
+            "embedded:///folder"
         )
 
 

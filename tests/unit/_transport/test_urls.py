@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq._transport.urls import Address, Topology, parse_url
+from rmq._transport.urls import Address, Topology, chosen_url, parse_url
 from rmq.errors import InvalidUrlError
 
 
@@ -40,9 +40,26 @@ def test_sentinels_and_clusters() -> None:
 
 def test_without_a_url_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RMQ_URL", raising=False)
-    assert parse_url(None).url == parse_url("").url == "embedded://"
+    fallen_back = parse_url(None)
+    assert (fallen_back.url, fallen_back.chosen, fallen_back.temporary) == ("embedded://", False, True)
+    with pytest.raises(InvalidUrlError, match=r"no Redis is named; set RMQ_URL: redis://host:6379; or embedded://"):
+        chosen_url(None)
     monkeypatch.setenv("RMQ_URL", "redis://elsewhere")
-    assert parse_url(None).url == "redis://elsewhere"
+    for parse in (parse_url, chosen_url):
+        assert (parse(None).url, parse(None).chosen) == ("redis://elsewhere", True)
+        assert parse("redis://here").url == "redis://here"
+    assert (chosen_url("embedded://").temporary, chosen_url("embedded:///a").temporary) == (True, False)
+
+
+@pytest.mark.parametrize("empty", ["", " "])
+def test_an_empty_url_is_no_choice(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Compose makes it of `${REDIS_URL}` where that is not set."""
+    monkeypatch.delenv("RMQ_URL", raising=False)
+    with pytest.raises(InvalidUrlError, match="url is empty; it must name a Redis"):
+        parse_url(empty)
+    monkeypatch.setenv("RMQ_URL", empty)
+    with pytest.raises(InvalidUrlError, match="RMQ_URL is set, but empty; it must name a Redis"):
+        parse_url(None)
     assert parse_url("redis://here").url == "redis://here"
 
 

@@ -34,7 +34,8 @@ def demo(
     It takes a Redis of its own, or the one that --url names, and there topics named demo.spark-...
     """
     # not RMQ_URL: it may name a live queue
-    session = Session(replace(session.options, url=session.options.url or "embedded://"))
+    if session.options.url is None:
+        session = Session(replace(session.options, url="embedded://"))
     with needs_spark():
         from rmq.demo.spark import audience, prices
         from rmq.demo.spark.order_lines import slice_path, whole_path

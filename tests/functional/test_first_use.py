@@ -1,0 +1,150 @@
+"""The traps of a first use: each is told in words that say what to do, and nothing is lost in silence."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rmq import InvalidUrlError, PriorityMessage, RmqClient, Topic, TopicType, aio
+from rmq.adapters.fastapi import Rmq as FastApiRmq
+from rmq.adapters.flask import Rmq as FlaskRmq
+from tests.support.cli import Cli
+
+ROOT = Path(__file__).parents[2]
+JOBS = Topic("jobs", TopicType.PRIORITY)
+UNSET = "no Redis is named; set RMQ_URL: redis://host:6379; or embedded:///folder"
+SEND = """
+from rmq import PriorityMessage, RmqClient, Topic, TopicType
+
+with RmqClient() as client:
+    print(client.producer(Topic("jobs", TopicType.PRIORITY)).send(PriorityMessage("job:1", 5)).new)
+"""
+WORKER = """
+from rmq import RmqClient, Topic, TopicType
+
+client = RmqClient({url})
+
+@client.listener(Topic("jobs", TopicType.PRIORITY))
+def work(delivery): ...
+"""
+
+
+def run(*command: str, folder: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run Python without RMQ_URL, but for what the variables say."""
+    environment = {name: value for name, value in os.environ.items() if name != "RMQ_URL"}
+    environment |= {"PYTHONPATH": str(ROOT), "COLUMNS": "80", **variables}
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, encoding="utf-8", timeout=90
+    )
+
+
+def rmq(*words: str, folder: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
+    return run("-c", "from rmq.cli import main; main()", *words, folder=folder, **variables)
+
+
+# --- which Redis it is
+
+
+def test_who_names_no_redis_is_warned_though_no_logging_is_set_up() -> None:
+    ran = run("-c", SEND)
+    assert (ran.returncode, ran.stdout) == (0, "1\n")
+    assert ran.stderr.startswith("no Redis is named: this client starts a temporary one of its own.")
+    assert "all its messages are gone once this client is closed or its process ends. Set RMQ_URL" in ran.stderr
+
+
+def test_who_names_one_is_not_warned(tmp_path: Path) -> None:
+    for url in ("embedded://", f"embedded://{tmp_path}/shop"):
+        ran = run("-c", SEND, RMQ_URL=url)
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, "1\n", "")
+
+
+def test_asyncio_warns_as_well(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.delenv("RMQ_URL", raising=False)
+
+    async def use() -> None:
+        async with aio.RmqClient() as client:
+            await (await client.producer(JOBS)).send(PriorityMessage("job:1", 5))
+
+    with caplog.at_level(logging.WARNING, "rmq"):
+        asyncio.run(use())
+    assert [record.name for record in caplog.records if "no Redis is named" in record.message] == ["rmq.client"]
+
+
+def test_an_empty_url_is_an_error_and_no_private_redis() -> None:
+    ran = run("-c", SEND, RMQ_URL="")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert "InvalidUrlError: RMQ_URL is set, but empty; it must name a Redis: redis://host:6379" in ran.stderr
+    for words in (("stats",), ("--url", "", "stats"), ("stats", "--url", "")):
+        ran = rmq(*words, RMQ_URL="" if words == ("stats",) else "embedded://")
+        assert (ran.returncode, ran.stdout) == (2, ""), ran
+        assert "empty; it must name a Redis" in " ".join(ran.stderr.split())
+
+
+@pytest.mark.parametrize("words", ["consume jobs", "dashboard", "metrics --once", "send jobs a", "stats"])
+def test_a_command_wants_to_know_which_redis(words: str) -> None:
+    ran = rmq(*words.split())
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert UNSET in " ".join(ran.stderr.split())
+
+
+def test_a_worker_wants_to_know_which_redis(tmp_path: Path) -> None:
+    (tmp_path / "unset.py").write_text(WORKER.format(url=""))
+    (tmp_path / "own.py").write_text(WORKER.format(url="'embedded://'"))
+    for options in ([], ["--processes", "2"]):
+        ran = rmq("worker", "unset:client", *options, folder=tmp_path)
+        assert ran.returncode == 2
+        assert "unset:client names no Redis; set RMQ_URL or --url: redis://host:6379" in " ".join(ran.stderr.split())
+    ran = rmq("worker", "own:client", "--processes", "2", folder=tmp_path)
+    assert ran.returncode == 2
+    assert "each of the --processes would start its own; they share embedded:///folder" in " ".join(ran.stderr.split())
+
+
+def test_programs_that_name_one_folder_share_one_redis(tmp_path: Path) -> None:
+    url = f"embedded://{tmp_path}/shop"
+    with RmqClient(url) as client:
+        producer = client.producer(JOBS)
+        assert run("-c", SEND, RMQ_URL=url).stdout == "1\n"
+        assert client.inspect(JOBS).stats().backlog == 1
+        assert producer.send(PriorityMessage("job:1", 5)).merged == 1
+        assert Cli(url)("stats", "jobs", "--json").json["topics"][0]["backlog"] == 1
+
+
+def test_the_adapters_want_to_know_which_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    import flask
+
+    monkeypatch.delenv("RMQ_URL", raising=False)
+
+    async def serve() -> None:
+        async with FastApiRmq().lifespan():
+            pass
+
+    with pytest.raises(InvalidUrlError, match=UNSET):
+        asyncio.run(serve())
+    app = flask.Flask("shop")
+    flask_rmq = FlaskRmq(app)
+    with app.app_context(), pytest.raises(InvalidUrlError, match=UNSET):
+        flask_rmq.client()
+
+
+def test_django_wants_to_know_which_redis() -> None:
+    program = """
+from django.conf import settings
+settings.configure(INSTALLED_APPS=["rmq.adapters.django"], RMQ={"URL": None})
+import django
+django.setup()
+from django.core.management import call_command
+call_command("check")
+from rmq.adapters.django import client
+client()
+"""
+    ran = run("-c", program)
+    assert "WARNINGS:\n?: (rmq.W001) no Redis is named; set RMQ_URL" in ran.stderr
+    assert f"InvalidUrlError: {UNSET}" in ran.stderr
+    ran = run("-c", program, RMQ_URL="embedded://")
+    assert (ran.returncode, ran.stderr) == (0, "")
