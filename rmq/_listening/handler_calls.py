@@ -22,6 +22,7 @@ from rmq._model.reports import reporter, traced
 from rmq._model.times import monotonic_s
 from rmq._model.typed import Typed
 from rmq._ownership import Coordinator
+from rmq._processes import signals
 from rmq.errors import PayloadError
 from rmq.logs import about
 
@@ -83,6 +84,7 @@ class HandlerCalls:
         self._gate = setup.gate
         self._observers = setup.observers
         self._give_back = give_back
+        self._forks = signals.forks
 
     def handle(self, part: Sequence[Delivery]) -> None:
         """Call the handler. Whatever happens here, each delivery of the part has an outcome in the end."""
@@ -99,8 +101,7 @@ class HandlerCalls:
             try:
                 given = self._given(ready)
                 with self._observers.handling(spread(ready)) if self._observers.all else UNWATCHED:
-                    if (result := self._handler(given)) is not None:
-                        refuse_unfinished(result)
+                    self._call(given)
                 outcome = ACKED
             except BaseException as caught:  # SystemExit, too: it would end this thread without a line in the log
                 outcome, error = Outcome(Verb.NACK, None, *describe(caught)), caught
@@ -120,6 +121,19 @@ class HandlerCalls:
         if self._typed is not None:  # a payload that lives on until its claim is settled costs the garbage collector
             for delivery in ready:
                 delivery.forget_payload()
+
+    def _call(self, given: Any) -> None:
+        """Call the handler. A process that it has forked ends where it leaves the handler."""
+        try:
+            result = self._handler(given)
+        except BaseException as error:
+            if signals.forks != self._forks:
+                signals.end_fork(error)
+            raise
+        if signals.forks != self._forks:
+            signals.end_fork(None)
+        if result is not None:
+            refuse_unfinished(result)
 
     def _ready(self, part: Sequence[Delivery], now_s: float) -> Sequence[Delivery]:
         """Return what may begin, with payloads. What has lost its lease or its slot goes back: somebody else has it."""

@@ -1,14 +1,22 @@
-"""The orderly end of a program: the first SIGTERM or SIGINT sets an event."""
+"""The orderly end of a program: the first SIGTERM or SIGINT sets an event.
+
+A process that is forked meanwhile, such as a `multiprocessing.Process` that a handler starts, has no part in that. It
+gets back the handlers of before, and no wake-up descriptor: that one is a socket which it shares with its parent, whose
+event loop would take the child's signals for its own.
+"""
 
 from __future__ import annotations
 
 import _thread
+import os
 import signal
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from rmq.errors import RmqError
 
@@ -38,8 +46,6 @@ def until_signal(further: Handler = None) -> Generator[threading.Event]:
         ValueError: Not called in the main thread.
     """
     ended = threading.Event()
-    # None: a handler that C has installed, which Python cannot put back
-    before = {each: signal.getsignal(each) or signal.SIG_DFL for each in (signal.SIGTERM, signal.SIGINT)}
 
     def note(number: int, frame: FrameType | None) -> None:
         del number, frame
@@ -47,10 +53,87 @@ def until_signal(further: Handler = None) -> Generator[threading.Event]:
             signal.signal(each, handler if further is None else further)
         _thread.start_new_thread(ended.set, ())  # this thread may hold the event's lock at the moment
 
-    try:
+    with handlers_put_back() as before:
         for each in before:
             signal.signal(each, note)
         yield ended
+
+
+@contextmanager
+def handlers_put_back() -> Generator[dict[int, Handler]]:
+    """Put back the present handlers of SIGTERM and SIGINT behind the block, and in every process forked within it.
+
+    Yields:
+        The present handlers.
+    """
+    before: dict[int, Handler] = {number: _present(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    _put_back_in_forks.append(before)
+    try:
+        yield before
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        if before in _put_back_in_forks:  # not in a forked process
+            _put_back_in_forks.remove(before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _present(number: int) -> Handler:
+    handler = signal.getsignal(number)
+    # None: a handler that C has installed. Neither it nor the half of one of an event loop can be put back
+    if handler is None or getattr(handler, "__module__", "") == "asyncio.unix_events":
+        return signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    return handler
+
+
+_put_back_in_forks: list[dict[int, Handler]] = []
+_mask_before_fork = threading.local()
+forks: int = 0
+"""How many forks lie between the process that imported this module and the present one."""
+
+
+def _before_fork() -> None:
+    """Hold signals off until the child has its own handlers: until then they would end the parent's event loop."""
+    if _put_back_in_forks:
+        _mask_before_fork.mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+
+
+def _after_fork() -> None:
+    mask, _mask_before_fork.mask = getattr(_mask_before_fork, "mask", None), None
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _after_fork_in_child() -> None:
+    global forks
+    forks += 1
+    try:
+        if _put_back_in_forks:
+            signal.set_wakeup_fd(-1)
+        while _put_back_in_forks:
+            for number, handler in _put_back_in_forks.pop().items():
+                signal.signal(number, handler)
+    finally:
+        _after_fork()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
+
+
+def end_fork(error: BaseException | None) -> NoReturn:
+    """End a forked process as Python ends: what it was forked from, a thread or an event loop, is not there.
+
+    Args:
+        error: What it has raised, if anything: `SystemExit` says the exit code, others are printed and end with 1.
+    """
+    code: object = 0
+    if isinstance(error, SystemExit):
+        code = error.code
+        if code is not None and not isinstance(code, int):
+            print(code, file=sys.stderr)
+    elif error is not None:
+        code = 1
+        traceback.print_exception(error)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # None, or closed
+            stream.flush()
+    os._exit((code & 0xFF) if isinstance(code, int) else 0 if code is None else 1)

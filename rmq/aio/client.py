@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
@@ -15,6 +14,7 @@ from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT
 from rmq._ownership import Coordinator
 from rmq._processes.frozen_objects import frozen_objects
+from rmq._processes.signals import handlers_put_back, require_main_thread
 from rmq.aio.backend import EventLoop, gate
 from rmq.aio.delivery import Delivery, faced_all
 from rmq.aio.facades import Consumer, Control, DeadLetters, History, Inspection, Producer, StreamTopic
@@ -235,29 +235,26 @@ class RmqClient(Closing):
         A second signal ends at once. Returns, raises and freezes what is loaded as `rmq.RmqClient.run`; needs the main
         thread's event loop.
         """
+        require_main_thread("run()")
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        signals = (signal.SIGTERM, signal.SIGINT)
 
         def end() -> None:
-            for number in signals:
+            for number in before:
                 loop.remove_signal_handler(number)
             ended.set()
 
         try:
-            for number in signals:
-                loop.add_signal_handler(number, end)
-        except (ValueError, RuntimeError, NotImplementedError):
-            raise RmqError(
-                "run() handles signals and so needs the main thread; use start() and stop() elsewhere"
-            ) from None
-        try:
-            with frozen_objects():
-                await self.start(concurrency, drain_s, idle, handlers=handlers)
-                await ended.wait()
-                return await self.stop(drain_s)
+            with handlers_put_back() as before, frozen_objects():
+                try:
+                    for number in before:
+                        loop.add_signal_handler(number, end)
+                    await self.start(concurrency, drain_s, idle, handlers=handlers)
+                    await ended.wait()
+                    return await self.stop(drain_s)
+                finally:
+                    for number in before:
+                        loop.remove_signal_handler(number)
         finally:
-            for number in signals:
-                loop.remove_signal_handler(number)
             await self.close()
 
     inspect = awaited(PlainClient.inspect, Inspection)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-from rmq._processes.signals import ignore, until_signal
+from rmq._processes.signals import handlers_put_back, ignore, until_signal
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
@@ -71,3 +74,44 @@ def test_what_is_started_after_the_first_signal_can_be_ended_by_one() -> None:
         with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
             child.terminate()
             assert child.wait(30) == -signal.SIGTERM
+
+
+def test_a_forked_process_has_the_earlier_handlers_and_no_wake_up_descriptor(heard: list[int]) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, until_signal() as ended, until_signal(ignore):
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        signal.set_wakeup_fd(ours.fileno())
+        try:
+            child = os.fork()
+            if not child:
+                try:
+                    signal.raise_signal(signal.SIGTERM)
+                    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+                    os._exit(0 if heard == [signal.SIGTERM] and not blocked else 3)
+                finally:
+                    os._exit(4)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert signal.set_wakeup_fd(-1) == ours.fileno()
+        finally:
+            signal.set_wakeup_fd(-1)
+        with pytest.raises(BlockingIOError):
+            theirs.recv(1)
+        assert not ended.is_set()
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+    signal.raise_signal(signal.SIGTERM)
+    assert heard == [signal.SIGTERM]
+
+
+async def _run_after(loop_handler: bool) -> object:
+    if loop_handler:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, int)
+    with handlers_put_back() as before:
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+    return before[signal.SIGTERM]
+
+
+@pytest.mark.parametrize("loop_handler", [False, True])
+def test_half_a_handler_of_an_event_loop_is_not_put_back(loop_handler: bool) -> None:
+    assert asyncio.run(_run_after(loop_handler)) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
