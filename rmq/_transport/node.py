@@ -36,8 +36,8 @@ class Node:
         address: Where it is; for a unix socket anything.
         shown: Its name in messages.
         new_wire: Makes an unconnected wire to it.
-        check: Looks at the server once, over the first connection.
-        greet: Looks at every new connection.
+        check: Looks at the server over every new connection: it may be another one by now, or have other settings.
+        greet: Looks at every new connection before that.
         blocking: How to wait.
         others: Those of the servers beside it that do not answer; `None` where there are no others, so that all have to
             wait for it.
@@ -69,7 +69,6 @@ class Node:
         self._check = check
         self._greet = greet
         self._idle: deque[Wire] = deque()
-        self._checked = False
         self._closed = False
 
     def checkout(self, patience_s: float | None = None) -> Wire:
@@ -84,18 +83,24 @@ class Node:
             RedisUnavailableError: It refuses us: wrong password, no such database.
             UnsafeRedisError: It would lose messages.
         """
+        wire = self.idle_wire()
+        if wire is not None:
+            return wire
+        return self._fit_wire() if patience_s is None or self._others is None else self._wire_soon(patience_s)
+
+    def idle_wire(self) -> Wire | None:
+        """Return an idle connection that was not cut, to be treated as `checkout` says; `None` where there is none."""
         while True:
             try:
                 wire = self._idle.pop()
             except IndexError:
-                break
+                return None
             try:
                 if not wire.can_read():  # an idle connection has nothing to say, unless it was cut
                     return wire
             except WireBrokenError:
                 pass
             wire.close()
-        return self._fit_wire() if patience_s is None or self._others is None else self._wire_soon(patience_s)
 
     def ask(self, *args: Argument) -> Any:
         """Carry out one command and return its reply.
@@ -147,9 +152,7 @@ class Node:
         try:
             wire = self._connected()
             try:
-                if not self._checked:
-                    self.commands = self._guarded(self._check, wire)
-                    self._checked = True
+                self.commands = self._guarded(self._check, wire)
             except BaseException:
                 wire.close()
                 raise
@@ -250,19 +253,22 @@ class NodeFactory:
 
     Attributes:
         silent: Those of the servers of a cluster that do not answer at the moment.
+        shown: The URL in messages, without its passwords.
     """
 
     def __init__(self, url: RedisUrl, timeout_s: float, durability: Durability, blocking: Blocking) -> None:
         self.blocking = blocking
         self.silent: set[Node] = set()
+        self.shown = url.shown
         self._url = url
         self._timeout_s = timeout_s
         self._durability = durability
+        self._warned: dict[str, set[str]] = {}
 
     def only(self) -> Node:
         """Return the only server of a standalone URL."""
         new_wire = self.blocking.wire_factory(self._url.url, self._timeout_s)
-        return Node(Address("", 0), self._url.shown, new_wire, self._check(self._url.shown), _welcome, self.blocking)
+        return Node(Address("", 0), self.shown, new_wire, self._check(self.shown), _welcome, self.blocking)
 
     def server(self, address: Address, greet: Check) -> Node:
         """Return a data server of a Sentinel URL."""
@@ -291,7 +297,8 @@ class NodeFactory:
         return self.blocking.wire_factory(self._url.server_url(address), self._timeout_s, connect_s)
 
     def _check(self, shown: str) -> Callable[[Wire], Commands]:
-        return lambda wire: check_server(wire, shown, self._durability)
+        warned = self._warned.setdefault(shown, set())
+        return lambda wire: check_server(wire, shown, self._durability, warned)
 
 
 def _welcome(wire: Wire) -> None:

@@ -89,4 +89,4 @@ def make_router(url: RedisUrl, timeout_s: float, durability: Durability, blockin
     nodes = NodeFactory(url, timeout_s, durability, blocking)
     if url.topology is Topology.CLUSTER:
         return ClusterRouter(url, nodes)
-    return SentinelRouter(url, nodes) if url.topology is Topology.SENTINEL else StandaloneRouter(nodes.only())
+    return SentinelRouter(url, nodes) if url.topology is Topology.SENTINEL else StandaloneRouter(nodes)

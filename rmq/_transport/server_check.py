@@ -24,13 +24,14 @@ Commands = frozenset[str]
 """Names of commands that a server has, of those that it was asked for."""
 
 
-def check_server(wire: Wire, shown: str, durability: Durability) -> Commands:
+def check_server(wire: Wire, shown: str, durability: Durability, warned: set[str]) -> Commands:
     """Look at a server, in one round trip, and return which commands it has.
 
     Args:
         wire: A connection to it.
         shown: Its name in messages.
         durability: What it must be able to do.
+        warned: What the last look has warned of, and is not logged again; becomes what holds now.
 
     Raises:
         UnsafeRedisError: It would lose messages, or can't do what was promised.
@@ -53,8 +54,12 @@ def check_server(wire: Wire, shown: str, durability: Durability) -> Commands:
     refuse_unsafe(info, shown)
     if refusal:
         refuse_weak(refusal, f"{shown}{software}", durability)
-    for warning in warnings_about(info, _save_points(wire, info), durability):
-        log.warning("Redis at %s %s", shown, warning)
+    warnings = warnings_about(info, _save_points(wire, info), durability) if info else [_NOT_CHECKED]
+    for warning in warnings:
+        if warning not in warned:
+            log.warning("Redis at %s %s", shown, warning)
+    warned.intersection_update(warnings)
+    warned.update(warnings)
     return found
 
 
@@ -93,6 +98,8 @@ def refuse_weak(refusal: str, shown: str, durability: Durability) -> None:
         raise ReplyError(refusal)
     # a replica refuses it, too; it is not sent there
 
+
+_NOT_CHECKED = "does not let this user call INFO: its maxmemory-policy was not checked"
 
 _INSTEAD_OF_FSYNC = (
     "use Redis 7.2 or newer, or Valkey, or durability replicated, or durability memory with appendfsync always"
@@ -134,7 +141,6 @@ def _info(wire: Wire) -> dict[str, str]:
     except ReplyError as error:
         if not str(error).startswith("NOPERM"):
             raise
-        log.warning("this Redis user may not call INFO: the eviction policy was not checked")
         return {}
     return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 

@@ -1,13 +1,28 @@
-"""One server: nothing to find out."""
+"""One server at a time, behind one name."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
+from rmq._io.wire import NOTHING, ReplyError, WireBrokenError
+from rmq._model.reports import reporter
+from rmq._model.times import monotonic_s
 from rmq._transport.cluster_map import Redirect
-from rmq._transport.node import Node
+from rmq._transport.node import Node, NodeFactory
 from rmq._transport.urls import Address
+
+log = reporter("rmq.connections")
+
+LOOK_S = 2.0
+"""How often a server is asked for its role while all is well: a client that only reads is never refused."""
+
+DOUBT_S = 0.1
+"""Shortest time between two such questions when something is wrong."""
+
+ANSWER_S = 0.5
+"""How long the answer is waited for."""
 
 
 class OneMaster(ABC):
@@ -32,12 +47,31 @@ class OneMaster(ABC):
 
 
 class StandaloneRouter(OneMaster):
-    """A `Router` to one server, always the same."""
+    """A `Router` to the server that a name leads to.
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    The name may move to another server while the old one lives on as a replica, and the connections to it with it. So
+    the server is asked for its role now and then, and a replica's connections are replaced by new ones. If the name
+    still leads to a replica, it is used as it is: it answers reads and refuses writes.
 
-    def refresh(self) -> None: ...
+    Args:
+        nodes: Makes nodes.
+    """
+
+    def __init__(self, nodes: NodeFactory) -> None:
+        self._nodes = nodes
+        self._node = nodes.only()
+        self._lock = nodes.blocking.lock()
+        self._doubted = self._replica = self._closed = False
+        self._looked_s = monotonic_s()
+
+    def refresh(self) -> None:
+        if not self._look_now() or not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._look_now():
+                self._look()
+        finally:
+            self._lock.release()
 
     def node_for(self, key: str | bytes) -> Node:
         del key
@@ -46,7 +80,54 @@ class StandaloneRouter(OneMaster):
     def masters(self) -> Sequence[Node]:
         return (self._node,)
 
-    def doubt(self) -> None: ...
+    def doubt(self) -> None:
+        self._doubted = True
 
     def close(self) -> None:
+        self._closed = True
         self._node.close()
+
+    def _look_now(self) -> bool:
+        return monotonic_s() - self._looked_s > (DOUBT_S if self._doubted else LOOK_S)
+
+    def _look(self) -> None:
+        doubted, self._doubted = self._doubted, False
+        replica = self._is_replica()
+        self._looked_s = monotonic_s()
+        if replica and not self._replica:
+            log.warning("Redis at %s is a replica now; connecting anew", self._nodes.shown)
+        if replica or (replica is None and doubted):
+            old, self._node = self._node, self._nodes.only()
+            self.layout += 1
+            old.close()
+            if self._closed:
+                self.close()
+        if replica is not None:
+            self._replica = replica
+
+    def _is_replica(self) -> bool | None:
+        """Ask for the role over an idle connection; `None` where there is none, or no answer soon.
+
+        The call that follows finds out by itself whether the server answers.
+        """
+        wire = self._node.idle_wire()
+        if wire is None:
+            return None
+        role: bool | None = None
+        answered = False
+        try:
+            wire.send_command("INFO", "replication")
+            self._nodes.blocking.wait_readable([wire], ANSWER_S)
+            info: Any = wire.read(wait=False)
+            answered = info is not NOTHING
+            role = b"\nrole:slave" in info if answered else None
+        except ReplyError:  # this user may not ask
+            answered = True
+        except WireBrokenError:
+            pass
+        finally:
+            if answered:
+                self._node.give_back(wire)
+            else:  # its reply would be read by the next caller
+                wire.close()
+        return role

@@ -72,6 +72,10 @@ class Proxy:
         """Cut the connection when exactly `count` more bytes of replies have been passed on; once."""
         self._faults.cut_after_bytes(count)
 
+    def lead_to(self, port: int) -> None:
+        """Lead new connections to another port, as a name that has moved; those that exist go on."""
+        self._target = (self._target[0], port)
+
     def cut_now(self) -> None:
         """Cut all connections that exist; new ones work. Returns when they are cut."""
         self._call(self._cut_all())

@@ -48,7 +48,7 @@ def test_the_version_that_a_server_tells_is_not_asked_for(caplog: pytest.LogCapt
     caplog.set_level(logging.WARNING, "rmq")
     with RedisServer() as server, RmqClient(as_user(server, "-info")) as client:
         assert client.producer(TOPIC).send(PriorityMessage("a", 100)).new == 1
-        assert "may not call INFO: the eviction policy was not checked" in caplog.text
+        assert "does not let this user call INFO: its maxmemory-policy was not checked" in caplog.text
 
 
 @pytest.mark.parametrize("command", ["EVALSHA", "SCRIPT"])
