@@ -96,7 +96,7 @@ PLANTS = (
             "        (node.give_back if isinstance(error, WireSilentError) else type(wire).close)(wire)\n"
             "        if not isinstance(error, WireBrokenError):",
         ),
-        ("rmq._transport.node:Node.checkout", "if not wire.can_read():", "if True:"),
+        ("rmq._transport.node:Node.idle_wire", "if not wire.can_read():", "if True:"),
     ),
     _python(
         "a send whose reply is lost counts as accepted",
