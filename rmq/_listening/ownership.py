@@ -12,6 +12,7 @@ from rmq._listening.pace import NORMAL, Pace
 from rmq._listening.runtime import OWNED_LOOK_S, log
 from rmq._model.topics import Topic
 from rmq._ownership import Coordinator
+from rmq._ownership.requests import RefusedError
 from rmq._ownership.values import Ownership, SlotKey
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, TopicMismatchError
@@ -152,7 +153,13 @@ class OwnershipFollower(Background):
         self._blocking.call(self._coordinator.stop, drain=False)
 
     def _enter(self, place: str, topic: Topic) -> None:
-        registered = Topic.from_json(self._blocking.call(self._coordinator.register_topic, place, topic.to_json()))
+        try:
+            known = self._blocking.call(self._coordinator.register_topic, place, topic.to_json())
+        except RefusedError as error:  # of this topic alone: the others shall not wait for it
+            log.error("topic %s: %s", topic.name, error)
+            self._coordinator.consume(place, topic.slots)
+            return
+        registered = Topic.from_json(known)
         if (registered.type, registered.slots) != (topic.type, topic.slots):
             raise TopicMismatchError(
                 f"topic {topic.name} is registered in ZooKeeper as {registered.type.name} with {registered.slots} "

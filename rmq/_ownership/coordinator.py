@@ -20,7 +20,7 @@ from rmq._ownership.counting import ConnectionKey
 from rmq._ownership.documents import WORKERS, WorkerDocument, owners_path, topic_path, worker_path
 from rmq._ownership.machine import WorkerMachine
 from rmq._ownership.member import Member
-from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Reply, Request
+from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Refused, RefusedError, Reply, Request
 from rmq._ownership.rounds import Rounds
 from rmq._ownership.values import DigestAuth, Ownership, SaslAuth, SlotKey, Tls, check, is_chroot, is_worker_name
 from rmq.errors import CoordinationError, ForkedClientError, UnreadableDocumentError
@@ -258,8 +258,10 @@ class Coordinator:
         self._check_process()
         nodes = {topic_path(name): definition_json.encode(), owners_path(name): b""}
         creates = (Create(path, data, ephemeral=False) for path, data in nodes.items())
-        *_, node = self._ask(*creates, Get(topic_path(name)))
+        *made, node = self._ask(*creates, Get(topic_path(name)))
         if not isinstance(node, tuple):
+            if refused := [reply for reply in (node, *made) if isinstance(reply, Refused)]:
+                raise RefusedError(refused[0].text(self._member.machine.budget.chroot), topic=name)
             raise CoordinationError("ZooKeeper lost the topic's definition while it was registered", topic=name)
         with self._rounds.lock:
             self._member.definitions[name] = node[0]
@@ -290,11 +292,13 @@ class Coordinator:
             CoordinationError: ZooKeeper does not answer.
         """
         (listed,) = self._ask(Children(WORKERS))
+        if isinstance(listed, Refused):
+            raise RefusedError(listed.text(self._member.machine.budget.chroot))
         names = [name for name in cast("list[str] | None", listed) or () if name != self.worker_id]
         found: dict[str, WorkerDocument] = {}
         for name, node in zip(names, self._ask(*(Get(worker_path(name)) for name in names)), strict=True):
             with contextlib.suppress(UnreadableDocumentError):
-                if isinstance(node, tuple):
+                if isinstance(node, tuple) and node[1].session:
                     found[name] = WorkerDocument.from_json(node[0])
         return found
 
@@ -379,7 +383,7 @@ class Coordinator:
         ):
             try:
                 if self._rounds.step():
-                    self._failure = None
+                    self._failure = self._member.shut_out
                     self._first_round.set()
             except Exception as error:  # nothing may end this thread: it would stop the worker for good
                 self._failure = error

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from uuid import uuid4
 
 from rmq._ownership.documents import ENSEMBLE
-from rmq._ownership.requests import BrokenOffError, Get, Put, Steps, read
+from rmq._ownership.requests import BrokenOffError, Get, Put, Refused, Steps, read
 from rmq._ownership.troubles import Troubles
 
 ConnectionKey = tuple[int, int]
@@ -60,20 +60,28 @@ class Counting:
             self._connection, self._reached = connection, 0
         if not self.reached(ensemble):
             (node,) = yield from read(Get(path))
+            if isinstance(node, Refused):
+                return False
             if not isinstance(node, tuple):
                 raise BrokenOffError
             written, node = yield from read(Put(path, node[0], node[1].version), Get(path))
+            if isinstance(written, Refused) or isinstance(node, Refused):
+                return False
             if not written or not isinstance(node, tuple):
                 raise BrokenOffError
             self._reached = node[1].mzxid
         if not self.reached(ensemble):
-            yield from self._begin_anew(ensemble)
+            return (yield from self._begin_anew(ensemble))
         return self.awaits is None
 
-    def _begin_anew(self, ensemble: str) -> Steps[None]:
+    def _begin_anew(self, ensemble: str) -> Steps[bool]:
         (node,) = yield from read(Get(ENSEMBLE))
+        if isinstance(node, Refused):
+            return False
         if isinstance(node, tuple) and node[0].decode(errors="replace") == ensemble:
-            yield from read(Put(ENSEMBLE, str(uuid4()).encode(), node[1].version))
+            (written,) = yield from read(Put(ENSEMBLE, str(uuid4()).encode(), node[1].version))
+            if isinstance(written, Refused):
+                return False
             self._troubles.tell(
                 f"ZooKeeper has gone back: it counts {self._reached}, and Redis has seen epoch"
                 f" {self._marks[ensemble]} of ensemble {ensemble}. It was restored from an older state, whose numbers"

@@ -20,7 +20,7 @@ from rmq._ownership.documents import (
     topic_path,
     worker_path,
 )
-from rmq._ownership.requests import Children, Create, Get, Node, Put, Steps, read
+from rmq._ownership.requests import Children, Create, Get, Node, Put, Refused, Reply, Steps, read
 from rmq._ownership.troubles import Troubles
 from rmq.errors import UnreadableDocumentError
 
@@ -75,12 +75,15 @@ class Leader:
         self._wanted: list[str] = []
         self._decided: object = None  # on what the assignment that stands was found to stand
 
-    def lead(self, current: Assignment | None, version: int | None, *, readable: bool) -> Steps[None]:
-        """Write the assignment if another one is due.
+    def lead(self, current: Assignment | None, version: int | None, *, readable: bool) -> Steps[bool]:
+        """Write the assignment if another one is due; tell whether ZooKeeper allows what that takes.
 
         `current` is the last one that could be read; `version` and `readable` are the node's, None without a node.
         """
         live = yield from self._live()
+        if live is None:
+            return False
+        written: Reply = None
         slots, unreadable = yield from self._registered(live)
         for topic, names in strangers(live, current).items():
             text = (
@@ -97,21 +100,32 @@ class Leader:
                 self._decided = basis  # not where it is written: whether it was is seen in the next round
                 due = current
             elif version is None:
-                yield from read(Create(ASSIGNMENT, data, ephemeral=False))
+                (written,) = yield from read(Create(ASSIGNMENT, data, ephemeral=False))
             else:
-                yield from read(Put(ASSIGNMENT, data, version))
+                (written,) = yield from read(Put(ASSIGNMENT, data, version))
             current = due
         if current is not None:
             self._tell(current)
+        return not isinstance(written, Refused)
 
-    def _live(self) -> Steps[dict[str, WorkerDocument]]:
+    def _live(self) -> Steps[dict[str, WorkerDocument] | None]:
+        """Return the live workers whose nodes can be read; None where they can't be listed."""
         (listed,) = yield from read(Children(WORKERS, watch=True))
+        if isinstance(listed, Refused):
+            return None
         workers = sorted(cast("list[str] | None", listed) or ())
         nodes = yield from read(*(Get(worker_path(name), watch=True) for name in workers))
         live: dict[str, WorkerDocument] = {}
         for name, node in zip(workers, cast("list[Node]", nodes), strict=True):
             try:
-                if node is not None:
+                if isinstance(node, Refused):
+                    text = f"worker {name} gets no slots: this worker, which leads, may not read its node"
+                    self._troubles.note(f"worker {name}", f"{text}; do their logins differ?")
+                elif node is not None and node[1].session == 0:
+                    path = self._budget.chroot + worker_path(name)
+                    text = f"worker {name} gets no slots: {path} belongs to no session, as in a copied tree; delete it"
+                    self._troubles.note(f"worker {name}", text)
+                elif node is not None:
                     live[name] = WorkerDocument.from_json(node[0])
             except UnreadableDocumentError as error:
                 self._troubles.note(f"worker {name}", f"worker {name} gets no slots: {error}")
@@ -120,14 +134,17 @@ class Leader:
     def _registered(self, live: Mapping[str, WorkerDocument]) -> Steps[tuple[dict[str, int], frozenset[str]]]:
         """Read the definitions of consumed topics, each time: a topic may be deleted and made anew in between."""
         (listed,) = yield from read(Children(TOPICS, watch=True))
-        known = {topic_name(node) for node in cast("list[str] | None", listed) or ()}
-        topics = sorted(known & {topic for worker in live.values() for topic in worker.topics})
+        consumed = {topic for worker in live.values() for topic in worker.topics}
+        known = {topic_name(node) for node in listed} if isinstance(listed, list) else consumed
+        topics = sorted(consumed & known)
         nodes = yield from read(*(Get(topic_path(topic)) for topic in topics))
         slots: dict[str, int] = {}
         unreadable: set[str] = set()
         for topic, node in zip(topics, cast("list[Node]", nodes), strict=True):
             try:
-                if node is not None:
+                if isinstance(node, Refused):
+                    unreadable.add(topic)
+                elif node is not None:
                     slots[topic] = slots_from_definition(node[0])
             except UnreadableDocumentError as error:
                 unreadable.add(topic)

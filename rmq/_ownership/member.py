@@ -4,10 +4,14 @@ A round goes through ZooKeeper's leader first (which proves contact and makes th
 what is missing, tells the machine, carries out its plan, and leads if this worker leads. Rounds run every few seconds
 and whenever a watch fires; each starts from what it reads, so that no lost watch, no lost reply and no lost node can
 stick (pitfall 40).
+
+What ZooKeeper refuses (an ACL, a quota) is refused to that one request: it is told with its path, what depends on it
+waits, and all else goes on. A node that ought to be ephemeral and is not, as in a copied tree, is nobody's.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 from uuid import uuid4
@@ -39,7 +43,10 @@ from rmq._ownership.requests import (
     Look,
     Node,
     Put,
+    Refused,
+    RefusedError,
     Release,
+    Reply,
     Steps,
     Sync,
     read,
@@ -53,6 +60,9 @@ FULL_S = 10.0
 
 OWNERLESS_S = 60.0
 """How long slots of ours may have no owner before that is told: hand-overs and the end of a session take time."""
+
+REST_S = 60.0
+"""How long a leader to whom ZooKeeper refuses a leader's part leaves that to others, whose rights may be better."""
 
 CHUNK = 1_024
 """The most nodes that are looked at, or made, between two proofs that the session lives."""
@@ -78,16 +88,61 @@ class Member:
         self._assignment: Assignment | None = None  # the last one that could be read
         self._readable = False
         self._assigned: tuple[Assignment, WorkerDocument, frozenset[SlotKey]] | None = None
+        self.shut_out: RefusedError | None = None  # why this worker can't take part at all, seen in the last round
+        self._refused: dict[tuple[str, str, type], list[Refused]] = {}  # in this round, by what is in the way
+        self._closed: frozenset[str] = frozenset()  # topics whose owners can't be listed
+        self._stands_again_s = 0.0
 
     def round(self, session: int, breaks: int = 0) -> Steps[bool]:
         """Work one round within `session`, whose connection broke `breaks` times; tell whether it came to its end."""
         self.troubles.begin()
+        self._refused.clear()
+        self.shut_out = None
         try:
-            yield from self._work(session, breaks)
+            yield from self._heeding(self._work(session, breaks))
         except BrokenOffError:
             return False
         self.troubles.end()
         return True
+
+    def _heeding(self, steps: Steps[None]) -> Steps[None]:
+        """Pass on requests and replies, and note what is refused."""
+        replies: Sequence[Reply] | None = None
+        while True:
+            try:
+                requests = next(steps) if replies is None else steps.send(replies)
+            except StopIteration:
+                return
+            replies = yield requests
+            for reply in replies:
+                if isinstance(reply, Refused):
+                    alike = self._refused.setdefault((reply.place, reply.reason, type(reply.request)), [])
+                    alike.append(reply)
+                    text = alike[0].text(self._chroot, len({each.request for each in alike}) - 1)
+                    self.troubles.note(f"refused {alike[0].place} {type(reply.request).__name__}", text)
+
+    @property
+    def _chroot(self) -> str:
+        return self.machine.budget.chroot
+
+    def _is_shut_out(self, reply: object) -> bool:
+        """Tell whether a request that membership depends on was refused; `shut_out` then says so."""
+        if isinstance(reply, Refused):
+            self.shut_out = RefusedError(reply.text(self._chroot))
+        return isinstance(reply, Refused)
+
+    def _clear(self, path: str, stat: Stat) -> Steps[None]:
+        """Delete a node that ought to be ephemeral and belongs to no session: it would stand for ever.
+
+        An ephemeral node may take its place meanwhile. An owner's and a leader's data are never set: its
+        version is 0. So this one is given a higher version first, and deleted in that version only.
+        """
+        text = f"{self._chroot}{path} belongs to no session, as in a copied tree: it is nobody's, and gets deleted"
+        self.troubles.note(f"nobody's {path}", text)
+        (data,) = yield from read(Get(path))
+        if isinstance(data, tuple) and data[1].session == 0 and data[1].czxid == stat.czxid:
+            yield from read(Put(path, data[0], data[1].version))
+            yield from read(Release(path, worker_path(self.worker), data[1].version + 1))
 
     def _prepare(self, session: int) -> Steps[None]:
         """Create the fixed nodes where they are missing, and learn the ensemble's identity."""
@@ -97,12 +152,14 @@ class Member:
         # within a session nobody has set ZooKeeper up anew: only the node was deleted
         known = self.ensemble if self._prepared == session else None
         fixed[ENSEMBLE] = (known or str(uuid4())).encode()
-        yield from read(*(Create(path, data, ephemeral=False) for path, data in fixed.items()))
-        (node,) = yield from read(Get(ENSEMBLE))
-        if node is None:  # deleted meanwhile
-            raise BrokenOffError
-        self._meet(cast("tuple[bytes, Stat]", node)[0])
-        self._prepared = session
+        there = yield from read(*map(Look, fixed))  # who may create nothing shall not be told of what is there already
+        missing = [path for path, stat in zip(fixed, there, strict=True) if not isinstance(stat, Stat)]
+        *made, node = yield from read(*(Create(path, fixed[path], ephemeral=False) for path in missing), Get(ENSEMBLE))
+        if isinstance(node, tuple):
+            self._meet(node[0])
+            self._prepared = session
+        elif not any([self._is_shut_out(reply) for reply in (*made, node)]):
+            raise BrokenOffError  # deleted meanwhile
 
     def _meet(self, identity: bytes) -> None:
         """Note the ensemble's identity."""
@@ -127,26 +184,30 @@ class Member:
             *(Get(topic_path(topic)) for topic in consumed),
         )
         self.machine.contacted(session, sent_s)
-        listed = dict(zip(topics, cast("list[list[str] | None]", rest), strict=False))
+        listed = dict(zip(topics, cast("list[list[str] | Refused | None]", rest), strict=False))
         registered = dict(zip(consumed, cast("list[Node]", rest[len(topics) :]), strict=True))
         gone = ensemble is None or any(
             listed[topic] is None or (node is None and topic in self.definitions) for topic, node in registered.items()
         )
         if gone or self._prepared != session:
             yield from self._prepare(session)
-        else:
-            self._meet(cast("tuple[bytes, Stat]", ensemble)[0])
-        present = {(topic, int(name)) for topic, names in listed.items() for name in names or () if _is_slot(name)}
+        elif isinstance(ensemble, tuple):
+            self._meet(ensemble[0])
+        self._closed = frozenset(topic for topic, names in listed.items() if isinstance(names, Refused))
+        present = {key for key in self.machine.held | self.machine.suspects if key[0] in self._closed}
+        for topic, names in listed.items():
+            present.update((topic, int(name)) for name in _names(names) if _is_slot(name))
         announced = yield from self._announce(session, cast("Node", me))
         version = self._take(cast("Node", assignment))
         yield from self._observe(session, present)
         if announced:
             self._look_for_owners(consumed, registered, present)
-            may_acquire = yield from self.counting.check(
-                (session, breaks), self.ensemble or "", worker_path(self.worker)
+            may_acquire = self._prepared == session and (
+                yield from self.counting.check((session, breaks), self.ensemble or "", worker_path(self.worker))
             )
             yield from self._carry_out(may_acquire=may_acquire)
-            yield from self._lead(session, cast("Stat | None", leader), version)
+            yield from self._look_for_neglect(consumed)
+            yield from self._lead(session, leader, version, able=not isinstance(assignment, Refused))
 
     def _announce(self, session: int, me: Node) -> Steps[bool]:
         """Bring our own node up to date; tell whether it is there and ours."""
@@ -156,7 +217,12 @@ class Member:
             (created,) = yield from read(Create(path, data, ephemeral=True))
             if created is None:  # taken meanwhile, or the fixed nodes were deleted
                 self._prepared = None
-            return created is not None
+            return not self._is_shut_out(created) and created is not None
+        if isinstance(me, Refused):
+            return not self._is_shut_out(me)
+        if me[1].session == 0:
+            yield from self._clear(path, me[1])
+            return False
         if me[1].session != session:
             text = f"the worker node of {self.worker} belongs to session {me[1].session:#x}; waiting until it ends."
             self.troubles.note("blocked", f"{text} If it never does, two live workers have this id")
@@ -168,7 +234,7 @@ class Member:
     def _take(self, node: Node) -> int | None:
         """Take over the assignment and return its version, None if there is none. An unreadable one changes nothing."""
         self._readable = False
-        if node is None:
+        if not isinstance(node, tuple):
             return None
         try:
             self._assignment = Assignment.from_json(node[0])
@@ -181,6 +247,9 @@ class Member:
 
     def _observe(self, session: int, present: set[SlotKey]) -> Steps[None]:
         assigned = self._my_slots()
+        if self._closed:
+            held = self.machine.held
+            assigned = frozenset(key for key in assigned if key[0] not in self._closed or key in held)
         doubtful = sorted(self.machine.doubtful(assigned, present))
         nodes: dict[SlotKey, Stat | None] = {}
         for start in range(0, len(doubtful), CHUNK):
@@ -188,8 +257,12 @@ class Member:
             sent_s = self._clock()
             _, *stats = yield from read(Sync(), *(Look(owner_path(key)) for key in part))
             self.machine.contacted(session, sent_s)  # thousands of reads may take longer than the watchdog waits
-            nodes.update(zip(part, cast("list[Stat | None]", stats), strict=True))
+            found = zip(part, stats, strict=True)
+            nodes.update((key, stat) for key, stat in found if stat is None or isinstance(stat, Stat))
         self.machine.observed(session, assigned, present, nodes, self._clock())
+        for key in sorted(assigned & nodes.keys()):
+            if (stat := nodes[key]) is not None and stat.session == 0:
+                yield from self._clear(owner_path(key), stat)
 
     def _my_slots(self) -> frozenset[SlotKey]:
         assignment, document = self._assignment, self.document
@@ -209,6 +282,8 @@ class Member:
         """Say which of our topics can't be served, and why."""
         for topic, mine in consumed.items():
             node = registered[topic]
+            if isinstance(node, Refused) or topic in self._closed:
+                continue  # noted as a refusal, with its path
             if node is None and topic not in self.definitions:
                 self.troubles.note(f"topic {topic}", f"topic {topic} is not registered in ZooKeeper", OWNERLESS_S)
                 continue
@@ -239,6 +314,25 @@ class Member:
             return f"the sessions of the live workers have no room for {unassigned} of them; start more workers"
         return "the workers that they are assigned to have not taken them"
 
+    def _look_for_neglect(self, consumed: Mapping[str, int]) -> Steps[None]:
+        """Say that this worker gets nothing where it is owed something: the leader's log knows why, and is far away."""
+        assignment = self._assignment
+        if not self._readable or assignment is None or self._my_slots():
+            return
+        for topic, slots in consumed.items():
+            owners = Counter(owner for owner in assignment.topics.get(topic, ()) if owner is not None)
+            if owners.total() > slots or max(owners.values(), default=0) < 2:  # there may be more workers than slots
+                continue
+            nodes = yield from read(*(Get(worker_path(name)) for name in owners))
+            weights = [_weight(node) for node in nodes]
+            if slots * self.document.weight >= sum(weights) + self.document.weight:
+                text = (
+                    f"the worker that leads gives worker {self.worker} none of the {slots} slots of topic {topic}; its"
+                    " log says why. It passes over workers of another Redis, and those whose nodes it may not read:"
+                    f" where logins differ, {self._chroot}{worker_path(self.worker)}"
+                )
+                self.troubles.note(f"neglected {topic}", text, FULL_S)
+
     def _carry_out(self, *, may_acquire: bool) -> Steps[None]:
         plan = self.machine.plan(self._clock(), may_acquire=may_acquire)
         if self.machine.left_out:
@@ -256,19 +350,39 @@ class Member:
             for (key, _), reply in zip(part, replies, strict=True):
                 if reply is True:
                     self.machine.released(key)
-                elif reply is not UNKNOWN and not isinstance(reply, bool):
-                    self.machine.acquired(key, cast("Stat | None", reply))
+                elif reply is None or isinstance(reply, Stat):
+                    self.machine.acquired(key, reply)
             if UNKNOWN in replies:
                 raise BrokenOffError
 
-    def _lead(self, session: int, leader: Stat | None, version: int | None) -> Steps[None]:
-        """Stand for leader if there is none; as leader write the assignment if another one is due."""
-        if leader is None:
-            (created,) = yield from read(Create(LEADER, self.worker.encode(), ephemeral=True))
-            leader = cast("Stat | None", created)
-        self.leads = leader is not None and leader.session == session
+    def _lead(self, session: int, leader: Reply, version: int | None, *, able: bool) -> Steps[None]:
+        """Stand for leader if there is none; as leader write the assignment if another one is due.
+
+        Who may not read or write what a leader must (`able`: the assignment) gives way to others for a while.
+        """
+        if isinstance(leader, Stat) and leader.session == 0:
+            yield from self._clear(LEADER, leader)
+            leader = None
+        if leader is None and self._clock() >= self._stands_again_s:
+            (leader,) = yield from read(Create(LEADER, self.worker.encode(), ephemeral=True))
+        self.leads = isinstance(leader, Stat) and leader.session == session
         if self.leads:
-            yield from self.leader.lead(self._assignment, version, readable=self._readable)
+            done = able and (yield from self.leader.lead(self._assignment, version, readable=self._readable))
+            if not done:
+                self._stands_again_s = self._clock() + REST_S
+                (gone,) = yield from read(Release(LEADER, worker_path(self.worker)))
+                self.leads = gone is not True
+
+
+def _names(listed: list[str] | Refused | None) -> list[str]:
+    return listed if isinstance(listed, list) else []
+
+
+def _weight(node: Reply) -> int:
+    try:
+        return WorkerDocument.from_json(node[0]).weight if isinstance(node, tuple) else 1
+    except UnreadableDocumentError:
+        return 1
 
 
 def _is_slot(name: str) -> bool:

@@ -2,7 +2,8 @@
 
 A round (`member.py`) yields batches of them and gets one reply for each; `zookeeper.py` carries them out with kazoo,
 the simulation in the tests with a few dictionaries. A reply of `UNKNOWN` means that the connection broke: a read has to
-be repeated, a change was carried out or not.
+be repeated, a change was carried out or not. A reply of `Refused` is ZooKeeper's no to this one request: nothing was
+carried out, and the other requests of the round go on.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from enum import Enum
 from typing import TypeVar
 
 from rmq._ownership.values import Stat
+from rmq.errors import CoordinationError
 
 Unknown = Enum("Unknown", "UNKNOWN")
 UNKNOWN = Unknown.UNKNOWN
@@ -76,12 +78,52 @@ class Release:
 
     path: str
     guard: str
+    version: int = -1  # the node's; -1 for any
 
 
 Request = Sync | Look | Get | Children | Create | Put | Release
-Reply = bool | Stat | tuple[bytes, Stat] | list[str] | Unknown | None
 
-Node = tuple[bytes, Stat] | None
+_VERBS = {
+    **{Sync: "sync", Look: "look at", Get: "read", Children: "list"},
+    **{Create: "create", Put: "write", Release: "delete"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The reply to a request that ZooKeeper refuses: an ACL, a quota, or another error of this request alone."""
+
+    request: Request
+    reason: str  # the name of ZooKeeper's error: NoAuth, QuotaExceeded, ...
+
+    @property
+    def place(self) -> str:
+        """The node whose ACL or quota is in the way: that of a new or deleted node is its parent's."""
+        path = "/" if isinstance(self.request, Sync) else self.request.path
+        return path.rpartition("/")[0] or "/" if isinstance(self.request, Create | Release) else path
+
+    def text(self, chroot: str = "", more: int = 0) -> str:
+        """Return the error in words; `more` requests below the same node were refused beside this one."""
+        path = "/" if isinstance(self.request, Sync) else self.request.path
+        place, path = ((chroot + each).rstrip("/") or "/" for each in (self.place, path))
+        what = f"{_VERBS[type(self.request)]} {path}" + (f" and {more} more" if more else "")
+        if self.reason == "NoAuth":
+            return (
+                f"ZooKeeper denies access: the ACL of {place} does not let this worker {what}; log in as the other"
+                " workers do, correct the ACL, or use another chroot"
+            )
+        if self.reason == "QuotaExceeded":
+            return f"ZooKeeper refuses to {what}: a quota of {place}, or of a node above it, is used up; raise it"
+        return f"ZooKeeper refuses to {what}: {self.reason}"
+
+
+class RefusedError(CoordinationError):
+    """ZooKeeper refuses a request without which a call makes no sense."""
+
+
+Reply = bool | Stat | tuple[bytes, Stat] | list[str] | Unknown | Refused | None
+
+Node = tuple[bytes, Stat] | Refused | None
 """The reply to `Get`."""
 
 T = TypeVar("T")
@@ -94,7 +136,7 @@ class BrokenOffError(Exception):
 
 
 def read(*requests: Request) -> Steps[Sequence[Reply]]:
-    """Carry out requests without which the round makes no sense.
+    """Carry out requests; without a reply to each, the round makes no sense. A refusal is a reply.
 
     Raises:
         BrokenOffError: One got no reply.

@@ -17,7 +17,7 @@ from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._ownership.counting import ConnectionKey
 from rmq._ownership.member import Member
-from rmq._ownership.requests import Create, Put, Release, Reply
+from rmq._ownership.requests import Reply
 from rmq._ownership.values import Ownership, SlotKey
 from rmq.errors import CoordinationError
 
@@ -95,7 +95,7 @@ class Rounds:
         """Run the watchdog, and a round if there is a connection; tell whether the round came to its end.
 
         Raises:
-            CoordinationError: The login is refused, or the rights do not suffice.
+            CoordinationError: The login is refused, or the chroot can't be made.
         """
         breaks = self._breaks
         with self.lock:
@@ -143,9 +143,7 @@ class Rounds:
                     finished = bool(end.value)
                     break
             self._publish(breaks)
-            # reads alone do not pass through the leader: they are no proof that ZooKeeper knew the session
-            writes = any(isinstance(request, Create | Put | Release) for request in requests)
-            replies = self._client.carry_out(session, requests, partial(self._heard, session) if writes else None)
+            replies = self._client.carry_out(session, requests, partial(self._heard, session))
         self._publish(breaks)
         return finished
 

@@ -25,7 +25,20 @@ from kazoo.protocol.states import KeeperState  # pyright: ignore[reportMissingTy
 from kazoo.security import CREATOR_ALL_ACL  # pyright: ignore[reportMissingTypeStubs]
 
 from rmq._model.times import monotonic_s
-from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Look, Put, Release, Reply, Request, Sync
+from rmq._ownership.requests import (
+    UNKNOWN,
+    Children,
+    Create,
+    Get,
+    Look,
+    Put,
+    Refused,
+    RefusedError,
+    Release,
+    Reply,
+    Request,
+    Sync,
+)
 from rmq._ownership.values import DigestAuth, SaslAuth, Stat, Tls
 from rmq.errors import CoordinationError
 
@@ -37,8 +50,12 @@ _LOG = logging.getLogger("rmq.zookeeper")
 _BROKEN = (
     *(refusals.ConnectionLoss, refusals.ConnectionClosedError),
     *(refusals.SessionExpiredError, refusals.SessionMovedError, refusals.AuthFailedError),
+    *(refusals.OperationTimeoutError, refusals.RequestTimeoutError),  # carried out or not
 )
 _DEFINITE = (refusals.NoNodeError, refusals.NodeExistsError, refusals.BadVersionError)
+_UNDONE = (refusals.RolledBackError, refusals.RuntimeInconsistency)
+"""Results of a transaction's parts that were well, while another part was not."""
+_THROUGH_LEADER = (Sync, Create, Put, Release)
 
 
 def _no_login(record: logging.LogRecord) -> bool:
@@ -177,18 +194,23 @@ class ZooKeeperClient:
             CoordinationError: Not allowed, or no answer.
         """
         with contextlib.suppress(refusals.NodeExistsError):
-            self._result(self._client.ensure_path_async("/"))
+            try:
+                self._result(self._client.ensure_path_async("/"))
+            except refusals.ZookeeperError as error:
+                if isinstance(error, _BROKEN):
+                    raise
+                refused = Refused(Create(self._client.chroot, b"", ephemeral=False), _name_of(error))
+                raise RefusedError(refused.text()) from error
 
     def carry_out(
         self, session: int, requests: Sequence[Request], heard: Callable[[float], None] | None = None
     ) -> list[Reply]:
         """Carry out requests of a session, many at once, in their order.
 
-        Each gets a reply: UNKNOWN where the connection broke or another session has begun. `heard` is called with the
-        time at which a window of requests was sent, once it was answered completely.
-
-        Raises:
-            CoordinationError: The rights do not suffice, or ZooKeeper refuses for another reason.
+        Each gets a reply: UNKNOWN where the connection broke or another session has begun, `Refused` where ZooKeeper
+        does not carry it out. `heard` is called with the time at which a window of requests was sent, once it was
+        answered completely: ZooKeeper's leader then knew the session. Reads alone do not pass through the leader, so a
+        window of reads takes a Sync with it: no round trip more, and with slow ones no contact is missed.
         """
         replies: list[Reply] = []
         for start in range(0, len(requests), WINDOW):
@@ -197,7 +219,11 @@ class ZooKeeperClient:
                 replies += [UNKNOWN] * len(window)
                 continue
             sent_s = monotonic_s()
-            replies += [self._reply(*begun) for begun in [self._begin(request) for request in window]]
+            proof: list[Request] = (
+                [] if not heard or any(isinstance(each, _THROUGH_LEADER) for each in window) else [Sync()]
+            )
+            sent = [(request, self._begin(request)) for request in [*proof, *window]]
+            replies += [self._reply(request, *begun) for request, begun in sent][len(proof) :]
             if heard and self.session == session and UNKNOWN not in replies[start:]:
                 heard(sent_s)
         return replies if self.session == session else [UNKNOWN] * len(requests)
@@ -220,26 +246,28 @@ class ZooKeeperClient:
                 return created, lambda node: _stat(node[1]), None
             case Put(path, data, version):
                 return client.set_async(path, data, version=version), _done, False
-            case Release(path, guard):
+            case Release(path, guard, version):
                 transaction = client.transaction()
                 transaction.check(guard, -1)
-                transaction.delete(path)
+                transaction.delete(path, version)
                 return transaction.commit_async(), _released, False
 
-    def _reply(self, result: Any, read: Callable[[Any], Reply], refused: Reply) -> Reply:
+    def _reply(self, request: Request, result: Any, read: Callable[[Any], Reply], no: Reply) -> Reply:
         try:
             return read(self._result(result))
         except _BROKEN:
             return UNKNOWN
         except _DEFINITE:
-            return refused
+            return no
+        except refusals.ZookeeperError as error:
+            return Refused(request, _name_of(error))
 
     def _result(self, result: Any) -> Any:
         """Wait for a result; hang up on a server that keeps silent.
 
         Raises:
-            CoordinationError: No right, or another refusal that is not part of the protocol.
-            KazooException: The connection broke, or the plain answer is no.
+            ZookeeperError: The connection broke, or ZooKeeper refuses.
+            CoordinationError: Kazoo does not carry it out.
         """
         try:
             try:
@@ -249,15 +277,10 @@ class ZooKeeperClient:
                 return result.get(timeout=2 * self.session_timeout_s)
         except handlers.KazooTimeoutError as error:
             raise refusals.ConnectionLoss from error
-        except (*_BROKEN, *_DEFINITE):
+        except refusals.ZookeeperError:
             raise
-        except refusals.NoAuthError as error:
-            raise CoordinationError(
-                "ZooKeeper denies access: the nodes below the chroot belong to another login; log in as the"
-                " other workers do, or use another chroot"
-            ) from error
         except refusals.KazooException as error:
-            raise CoordinationError(f"ZooKeeper refuses: {error!r}") from error
+            raise CoordinationError(f"the ZooKeeper client gave up: {error!r:.300}") from error
 
 
 def _done(_value: Any) -> bool:
@@ -269,12 +292,22 @@ def _stat(stat: Any) -> Stat:
 
 
 def _released(results: Iterable[Any]) -> bool:
-    """Read the results of check and delete: gone if both went through, or if the guard stood and the node did not."""
+    """Read the results of check and delete: gone if both went through, or if the guard stood and the node did not.
+
+    Raises:
+        ZookeeperError: One of them was refused.
+    """
     guard, deleted = results
     if not isinstance(deleted, Exception):
         return True
-    stood = isinstance(guard, refusals.RolledBackError | refusals.RuntimeInconsistency)
-    return stood and isinstance(deleted, refusals.NoNodeError)
+    for result in (guard, deleted):
+        if isinstance(result, refusals.ZookeeperError) and not isinstance(result, (*_DEFINITE, *_UNDONE)):
+            raise result
+    return isinstance(guard, _UNDONE) and isinstance(deleted, refusals.NoNodeError)
+
+
+def _name_of(error: Exception) -> str:
+    return type(error).__name__.removesuffix("Error")
 
 
 def _login(auth: DigestAuth | SaslAuth | None) -> dict[str, Any]:

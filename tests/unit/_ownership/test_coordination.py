@@ -16,7 +16,19 @@ from rmq._ownership.documents import WorkerDocument, node_name, owner_path, slot
 from rmq._ownership.leading import decide, strangers
 from rmq._ownership.machine import Plan, WorkerMachine
 from rmq._ownership.member import Member
-from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Look, Put, Reply, Request, Sync
+from rmq._ownership.requests import (
+    UNKNOWN,
+    Children,
+    Create,
+    Get,
+    Look,
+    Put,
+    Refused,
+    Release,
+    Reply,
+    Request,
+    Sync,
+)
 from rmq._ownership.values import SlotKey, Stat
 from rmq.errors import UnreadableDocumentError
 
@@ -212,18 +224,26 @@ def answer(requests: list[Request], nodes: dict[str, tuple[bytes, Stat]]) -> lis
         elif isinstance(request, Create) and request.path not in nodes:
             nodes[request.path] = (request.data, Stat(len(nodes), 0, SESSION if request.ephemeral else 0))
             replies.append(nodes[request.path][1])
+        elif isinstance(request, Release):
+            replies.append(nodes.pop(request.path, None) is not None or request.guard in nodes)
         else:
             replies.append(None)
     return replies
 
 
-def play(member: Member, nodes: dict[str, tuple[bytes, Stat]], breaks: int = 0) -> tuple[bool, list[Request]]:
+def play(
+    member: Member, nodes: dict[str, tuple[bytes, Stat]], breaks: int = 0, denied: tuple[type, str] | None = None
+) -> tuple[bool, list[Request]]:
     steps, seen = member.round(SESSION, breaks), list[Request]()
     try:
         requests = next(steps)
         while True:
             seen += requests
-            requests = steps.send(answer(list(requests), nodes))
+            replies = answer(list(requests), nodes)
+            for at, request in enumerate(requests):
+                if denied and isinstance(request, denied[0]) and getattr(request, "path", "").startswith(denied[1]):
+                    replies[at] = Refused(request, "NoAuth")
+            requests = steps.send(replies)
     except StopIteration as end:
         return end.value, seen
 
@@ -283,6 +303,62 @@ def settled_member(**topics: int) -> tuple[Member, dict[str, tuple[bytes, Stat]]
     assert len(member.machine.owned(clock())) == sum(topics.values())
     assert member.troubles.news() == []
     return member, nodes, clock
+
+
+REFUSALS = [
+    *((kind, path) for path in ("/leader", "/owners/u/1") for kind in (Look, Create)),
+    *((Get, path) for path in ("/ensemble", "/workers/", "/topics/u", "/assignment")),
+    *((Children, path) for path in ("/workers", "/topics", "/owners/u")),
+    *((Put, path) for path in ("/workers/", "/assignment", "/ensemble")),
+    *((Create, path) for path in ("/workers/w", "/topics/u", "/owners/u", "/ensemble")),
+]
+
+
+@pytest.mark.parametrize(("kind", "path"), REFUSALS)
+@pytest.mark.parametrize("gone_back", [False, True])
+def test_a_refused_request_ends_no_round_and_is_told(kind: type[Request], path: str, gone_back: bool) -> None:
+    member, nodes, clock = settled_member(t=2, u=2)
+    if kind is Create:
+        for node in [node for node in nodes if node.startswith(path)]:
+            del nodes[node]
+    if gone_back:
+        member.counting.note(member.ensemble or "", 10**9)
+    member.document = replace(member.document, weight=2)
+    for _ in range(3):
+        finished, seen = play(member, nodes, denied=(kind, path))
+        assert finished or gone_back
+        assert {("t", 0), ("t", 1)} <= member.machine.owned(clock()).keys(), "what it has it keeps"
+        refused = any(isinstance(each, kind) and getattr(each, "path", "").startswith(path) for each in seen)
+        assert any("denies access" in text for text in member.troubles.current()) or not refused
+
+
+@pytest.mark.parametrize(("kind", "path"), [(Get, "/assignment"), (Put, "/assignment"), (Children, "/workers")])
+def test_who_may_not_do_a_leaders_part_gives_way_for_a_minute(kind: type[Request], path: str) -> None:
+    member, nodes, clock = settled_member(t=2)
+    nodes["/assignment"] = (b'{"topics":{}}', nodes["/assignment"][1])  # so that another one is due
+    seen = play(member, nodes, denied=(kind, path))[1]
+    assert Release("/leader", "/workers/w") in seen
+    assert not member.leads
+    for now_s, leads in ((59.0, False), (60.0, True)):
+        clock.now_s = now_s
+        member.machine.contacted(SESSION, now_s)
+        play(member, nodes)
+        assert member.leads is leads
+
+
+def test_who_gets_nothing_though_it_is_owed_a_share_says_so() -> None:
+    member, nodes, clock = settled_member(t=4)
+    nodes["/leader"] = (b"a", Stat(90, 0, OTHER))
+    nodes["/workers/a"] = (b'{"host":"h","pid":1,"weight":1,"topics":{"t":4}}', Stat(91, 0, OTHER))
+    nodes["/assignment"] = (Assignment({"t": ("a",) * 4}).to_json(), nodes["/assignment"][1])
+    for now_s in (0.0, 10.0):
+        clock.now_s = now_s
+        play(member, nodes)
+    assert "none of the 4 slots of topic t" in " ".join(member.troubles.current())
+    for document in (NEWER, b'{"host":"h","pid":1,"weight":4,"topics":{"t":4}}'):
+        nodes["/workers/a"] = (document, nodes["/workers/a"][1])
+        play(member, nodes)
+        assert ("none of the 4" in " ".join(member.troubles.current())) is (document == NEWER)
 
 
 @pytest.mark.parametrize("lost", ["/topics/t", "/topics", "/owners/t", "/owners", "/ensemble", "/assignment", ""])
