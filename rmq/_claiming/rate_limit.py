@@ -39,6 +39,8 @@ class Throttle:
         self._topic = topic
         self.limited = topic.max_rate is not None
         """Whether claims need tokens."""
+        self.held_back_s = float("-inf")
+        """When there were fewer tokens than messages wanted, the last time; on the clock of `monotonic_s`."""
         self._dry_until_s = 0.0
         self._next_look_s = monotonic_s() if topic.max_rate is None else float("inf")
 
@@ -58,6 +60,8 @@ class Throttle:
             return 0
         granted, wait_s, rate, _ = tokens
         self._learn(rate)
+        if granted < wanted:
+            self.held_back_s = monotonic_s()
         if wait_s:
             self._dry_until_s = monotonic_s() + min(wait_s, LONGEST_WAIT_S)
         return granted

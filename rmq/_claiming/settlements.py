@@ -16,6 +16,9 @@ from rmq._scripts.claiming import CLAIM_BYTES, Ack, Nack, Outcomes, WholeClaim
 NAMED_ACKS = 2_000
 """Most acks by name that go along with a round of claims: 1,000 cost the server about 1 ms."""
 
+SPARE = "spare"
+"""The scripts' word for a release with a delay."""
+
 SlotOwner = tuple[int, Owner]
 """A slot, and the owner in whose name it is called."""
 
@@ -152,12 +155,12 @@ def _cut_named(parts: Iterable[Settlements]) -> list[Delivery]:
 
 def nack_of(delivery: Delivery, outcome: Outcome) -> Nack:
     """Return what the script needs to know of a nack, a burial or a release."""
-    number = 0
-    if outcome.verb is Verb.RELEASE:
+    number, verb = 0, outcome.verb.value
+    if outcome.verb is Verb.RELEASE and outcome.delay_ms is not None:
+        number, verb = outcome.delay_ms, SPARE
+    elif outcome.verb is Verb.RELEASE:
         number = delivery.store_score
     elif outcome.verb is Verb.NACK:
         delay_ms = outcome.delay_ms
         number = delivery.topic.retry.delay_ms(delivery.attempt, draw_jitter()) if delay_ms is None else delay_ms
-    return Nack(
-        delivery.name, delivery.claim_score, outcome.verb.value, number, outcome.error_type, outcome.error_message
-    )
+    return Nack(delivery.name, delivery.claim_score, verb, number, outcome.error_type, outcome.error_message)

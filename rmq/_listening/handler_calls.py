@@ -12,7 +12,7 @@ from rmq._io.backend import Event
 from rmq._listening.arguments import with_arguments
 from rmq._listening.handler_gate import HandlerGate
 from rmq._listening.listener import Listener
-from rmq._model.claim_columns import number_of, spread
+from rmq._model.claim_columns import ClaimColumns, number_of, spread
 from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome, Verb, describe
 from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.handler_times import TimesCounter
@@ -89,6 +89,7 @@ class HandlerCalls:
     def handle(self, part: Sequence[Delivery]) -> None:
         """Call the handler. Whatever happens here, each delivery of the part has an outcome in the end."""
         started_s, outcome, error = monotonic_s(), RELEASED, None
+        ready: Sequence[Delivery] = ()
         try:
             ready = self._ready(part, started_s)
             if not ready:
@@ -106,18 +107,24 @@ class HandlerCalls:
             except BaseException as caught:  # SystemExit, too: it would end this thread without a line in the log
                 outcome, error = Outcome(Verb.NACK, None, *describe(caught)), caught
         finally:
+            if self._gate is not None:
+                self._tell_gate(self._gate, id(part), ready, outcome)
             self.began_s = None
             self.running.pop(id(part), None)
             for delivery in part:
                 if delivery.outcome is None:
                     delivery.outcome = outcome
+        self._count(ready, started_s, error)
+
+    def _count(self, ready: Sequence[Delivery], started_s: float, error: BaseException | None) -> None:
+        """Count what was handled, and learn how long it took; log what has failed."""
         number = number_of(ready) if self._listener.columns else len(ready)
         self.handled += number
         elapsed_s = monotonic_s() - started_s
         self.prefetch.note(number, elapsed_s)
         self.times.note(elapsed_s)
-        if error is not None or self._gate is not None:
-            self._note(id(part), ready, error)
+        if error is not None:
+            self._note(ready, error)
         if self._typed is not None:  # a payload that lives on until its claim is settled costs the garbage collector
             for delivery in ready:
                 delivery.forget_payload()
@@ -196,18 +203,39 @@ class HandlerCalls:
             log.warning("topic %s: %d messages were not begun in time", self._listener.topic.name, number_of(late))
         return ready
 
-    def _note(self, call: int, ready: Sequence[Delivery], error: BaseException | None) -> None:
-        """Log a failure, and tell the gate. What fails here changes no outcome."""
+    def _tell_gate(self, gate: HandlerGate, call: int, ready: Sequence[Delivery], outcome: Outcome) -> None:
+        """Tell the gate how a call has ended; let what failed since its downstream is down use up no retry.
+
+        What goes wrong here changes no outcome.
+        """
+        if outcome is RELEASED:  # it did not begin
+            return
+        try:
+            own = ready if outcome is not ACKED else [each for each in ready if _is_marked(each)]
+            failed = [each for each in spread(own) if (each.outcome or outcome).verb is Verb.NACK]
+            tried = [(each.name, each.attempt, each.retries_left) for each in failed]
+            delays_ms = gate.handled(call, number_of(ready), tried)
+            for delivery, delay_ms in zip(failed, delays_ms, strict=True):
+                if delay_ms is not None:
+                    nack = delivery.outcome or outcome
+                    delay_ms = max(delay_ms, nack.delay_ms or 0)
+                    delivery.outcome = Outcome(Verb.RELEASE, delay_ms, nack.error_type, nack.error_message)
+        except BaseException:
+            log.exception("topic %s: a handler's end was not noted", self._listener.topic.name)
+
+    def _note(self, ready: Sequence[Delivery], error: BaseException) -> None:
+        """Log a failure. What fails here changes no outcome."""
         name = self._listener.topic.name
         ready = spread(ready)
-        self.failed += 0 if error is None else len(ready)
+        self.failed += len(ready)
         try:
-            if self._gate is not None:
-                failed = any(each.outcome is not None and each.outcome.verb is Verb.NACK for each in ready)
-                self._gate.handled(call, len(ready), failed)
-            if error is not None:
-                kind, said = describe(error)
-                seen = traced(error)
-                log.warning("handler of topic %s failed: %s(%r)", name, kind, said, exc_info=seen, extra=about(ready))
+            kind, said = describe(error)
+            seen = traced(error)
+            log.warning("handler of topic %s failed: %s(%r)", name, kind, said, exc_info=seen, extra=about(ready))
         except BaseException:  # SystemExit, too: a method of the error may raise it while the error is logged
             log.exception("topic %s: a handler's end was not noted", name)
+
+
+def _is_marked(delivery: Delivery) -> bool:
+    """Return whether a handler has settled it, or a part of it, by itself."""
+    return delivery.outcome is not None or (isinstance(delivery, ClaimColumns) and delivery.is_spread)

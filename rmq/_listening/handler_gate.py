@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rmq._io.backend import Blocking
 from rmq._listening.adaptive_limit import Adaptive, AdaptiveLimit
@@ -79,6 +80,13 @@ class Ticket:
     tell: Callable[[], object] | None = None
 
 
+class LimitState(NamedTuple):
+    """How many handlers of a listener may run in parallel, and how long none may begin, in seconds."""
+
+    handlers: int
+    pause_s: float
+
+
 class HandlerGate:
     """Where the threads of one listener wait for their turns.
 
@@ -107,9 +115,16 @@ class HandlerGate:
         return self._limit is not None and self._limit.careful
 
     @property
-    def paused(self) -> bool:
-        """Whether nothing may be begun now."""
-        return self._limit is not None and not self._limit.allowed(monotonic_s())
+    def overfull(self) -> bool:
+        """Whether more threads work than may now: who has ended a call begins no other one."""
+        return self._limit is not None and self.share.running > self._limit.allowed(monotonic_s())
+
+    def state(self) -> LimitState | None:
+        """Return what its limit has come to; `None` without one."""
+        if self._limit is None:
+            return None
+        with self._pool.changed:
+            return LimitState(self._limit.limit, self._limit.pause_s(monotonic_s()))
 
     def begin(self, longest_s: float, thread: int) -> float | None:
         """Wait for a turn; return when it began, to be handed to `end`, or `None` where there was none in time.
@@ -191,14 +206,26 @@ class HandlerGate:
                 self._limit.began(len(self._handling) + 1)
                 self._handling[call] = monotonic_s()
 
-    def handled(self, call: int, messages: int, failed: bool) -> None:
-        """Note that it has ended."""
-        if self._limit is not None:
-            with self._pool.changed:
-                elapsed_s = monotonic_s() - self._handling.pop(call)
-                self._limit.ended(elapsed_s / messages, failed)
-                if self._limit.careful:
-                    self._limit.decide(monotonic_s())
+    def handled(self, call: int, messages: int, failed: Sequence[tuple[bytes, int, int]]) -> Sequence[int | None]:
+        """Note that it has ended.
+
+        Args:
+            call: As for `handling`.
+            messages: How many it got.
+            failed: Of those that failed the name, the number of the attempt, and how many retries are left.
+
+        Returns:
+            For each of these after how many ms it comes again without a retry used up, since the downstream is down;
+            `None` where it uses one up.
+        """
+        if self._limit is None:
+            return [None] * len(failed)
+        with self._pool.changed:
+            limit, now_s, began_s = self._limit, monotonic_s(), self._handling.pop(call)
+            names = [name for name, _, _ in failed]
+            limit.ended((now_s - began_s) / messages, bool(failed), now_s, began_s, names)
+            spared = [limit.spares_s(attempt, left, now_s) for _, attempt, left in failed]
+        return [None if delay_s is None else int(delay_s * 1000) for delay_s in spared]
 
     def decide(self) -> None:
         """Look whether the number of handlers has to change; to be called several times a second."""

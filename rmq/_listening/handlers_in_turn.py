@@ -88,7 +88,7 @@ class HandlersInTurn:
                 thread.begin_no_more()
                 return
             self.calls.handle(thread.take_waiting(self.batch or 1))
-            if (self._gate is not None and self._gate.paused) or (thread.waiting and self.waits_too_long(began_s)):
+            if (self._gate is not None and self._gate.overfull) or (thread.waiting and self.waits_too_long(began_s)):
                 thread.release_waiting()
             if thread.waiting and monotonic_s() - last_settled_s > SETTLE_AFTER_S:
                 thread.settle_only()

@@ -132,6 +132,9 @@ class Heartbeat(Background):
             round((seen.failed - failed) / seconds, 3),
             self._times(number, now_s, seen.times),
             seen.running,
+            None if seen.limit is None else seen.limit.handlers,
+            0 if seen.limit is None else int(seen.limit.pause_s * 1000),
+            seen.held_back_s >= before_s,
         )
 
     def _times(self, number: int, now_s: float, counts: Sequence[int]) -> HandlerTimes:

@@ -9,7 +9,7 @@ from rmq._claiming.claimer import REST_S, Claimer
 from rmq._claiming.leases import LeaseKeeper, LostCalls
 from rmq._claiming.wake_hints import HintReader
 from rmq._listening.handler_calls import ListenerSetup
-from rmq._listening.handler_gate import HandlerGate, HandlerPool
+from rmq._listening.handler_gate import HandlerGate, HandlerPool, LimitState
 from rmq._listening.handlers_in_turn import HandlersInTurn
 from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import TROUBLE_PAUSE_S, ListenerThread
@@ -53,6 +53,9 @@ class ListenerCounts(NamedTuple):
     failed: int
     times: Sequence[int]
     running: tuple[RunningHandler, ...]
+    limit: LimitState | None
+    held_back_s: float
+    """When the topic's rate limit has kept a claim back, the last time; on the clock of `monotonic_s`."""
 
 
 class ListenerRuntime:
@@ -165,6 +168,8 @@ class ListenerRuntime:
             sum(thread.calls.failed for thread in self._threads),
             [sum(counts) for counts in zip(*(thread.calls.times.counts for thread in self._threads), strict=True)],
             self._running(),
+            None if self._gate is None else self._gate.state(),
+            max(claimer.throttle.held_back_s for claimer in self._claimers),
         )
 
     def _running(self) -> tuple[RunningHandler, ...]:

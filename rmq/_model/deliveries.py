@@ -44,7 +44,8 @@ class Outcome:
 
     Attributes:
         verb: What to do with it.
-        delay_ms: For a nack: wait before the retry; `None` for the topic's retry policy.
+        delay_ms: For a nack: wait before the retry; `None` for the topic's retry policy. For a release: it has failed,
+            uses up no retry, and comes again after this time; `None`: it was not begun, and goes back as it was.
         error_type: Why, e.g. `ValueError`.
         error_message: Why, in words, at most 1,000 characters.
 

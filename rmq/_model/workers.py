@@ -53,6 +53,9 @@ class ListenerInfo:
         failed_per_s: Since the heartbeat before.
         times: How long calls of its handler took, those of the last five minutes.
         running: The calls that run, the longest first, at most 50.
+        limit: With `Adaptive`: how many handlers may run in parallel now. Else `None`.
+        paused_ms: With `Adaptive`: how long it still claims nothing, since all that it tries fails, ms.
+        throttled: Whether the topic's rate limit has kept claims back since the heartbeat before.
 
     Examples:
         >>> @client.listener(Topic("jobs", TopicType.PRIORITY))
@@ -75,6 +78,14 @@ class ListenerInfo:
     failed_per_s: float
     times: HandlerTimes = NO_TIMES
     running: tuple[RunningHandler, ...] = ()
+    limit: int | None = None
+    paused_ms: int = 0
+    throttled: bool = False
+
+    @property
+    def allowed(self) -> int:
+        """How many handlers may run in parallel now: `threads`, or as many as `Adaptive` lets."""
+        return self.threads if self.limit is None else 0 if self.paused_ms else self.limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +191,9 @@ def _listener(value: dict[str, Any]) -> ListenerInfo:
         *(_rate(value[name]) for name in ("handled_per_s", "failed_per_s")),
         times=HandlerTimes.from_json(value.get("times", {})),
         running=tuple(map(_running, value.get("running", [])[:MOST_RUNNING])),
+        limit=None if (limit := value.get("limit")) is None else int(limit),
+        paused_ms=int(value.get("paused_ms", 0)),
+        throttled=bool(value.get("throttled", False)),
     )
 
 

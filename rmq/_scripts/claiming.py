@@ -54,7 +54,7 @@ class Nack:
     Attributes:
         content: The content.
         claim_score: Token of the claim.
-        verb: `retry`, `bury` or `release`.
+        verb: `retry`, `spare`, `bury` or `release`.
         number: `retry`: delay in ms, 0 for at once; `release`: the store score it had; else 0.
         error_type: Why, e.g. `ValueError`.
         error_message: Why, in words.

@@ -270,7 +270,7 @@ class HandlersInTasks(HandlersInTurn):
                 if task is not None and task.cancelling():  # the program ends
                     return
                 if gate is not None and turn_s is not None:
-                    if gate.paused:
+                    if gate.overfull:
                         self.thread.begin_no_more()
                     turn_s = gate.go_on(turn_s)
                     if turn_s is None:

@@ -166,6 +166,7 @@ def group(stats: GroupStats) -> Document:
 def worker(info: WorkerInfo) -> Document:
     """Return what a worker process last reported."""
     names = "topic group threads slots owned=slots busy=busy_slots in_flight handled failed handled_per_s failed_per_s"
+    names += " limit paused_ms throttled"
     return picked(info, "name host pid started_ms seen_ms silent_ms stale zookeeper") | {
         "listeners": [
             picked(each, names)

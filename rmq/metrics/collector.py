@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +15,7 @@ from rmq._model.figures import TOTALS, TopicStats
 from rmq._model.spark_queries import SparkQuery
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType
-from rmq._model.workers import WorkerInfo
+from rmq._model.workers import ListenerInfo, WorkerInfo
 from rmq.client import RmqClient
 from rmq.errors import RedisUnavailableError, RmqError
 
@@ -69,6 +70,7 @@ class TopicsCollector(Collector):
                 self._read_topic(figures, topic, workers)
             if workers is not None:
                 figures.workers.add_metric([], len(workers))
+                take_listeners(figures, [each for worker in workers for each in worker.listeners])
             self._read_memory(figures)
         except RmqError as error:
             log.warning("metrics are not complete: %s", error)
@@ -151,6 +153,10 @@ class Figures:
         self.unowned = _gauge("slots_unowned", unowned, "topic")
         self.unaccounted = _gauge("unaccounted", "Messages that vanished or were invented: 0.", "topic")
         self.workers = _gauge("workers", "Processes with running listeners that report.")
+        allowed = "Handlers that all workers together may run in parallel now; with Adaptive fewer, and 0 in a pause."
+        self.allowed = _gauge("handlers_allowed", allowed, "topic")
+        throttled = "Workers whose claims the topic's rate limit has kept back lately."
+        self.throttled = _gauge("workers_throttled", throttled, "topic")
         self.length = _gauge("stream_length", "Entries of a stream topic.", "topic")
         self.lag = _gauge("group_lag", "Entries that a group has not had yet.", "topic", "group")
         self.group_in_flight = _gauge("group_in_flight", "Entries in handlers' hands.", "topic", "group")
@@ -205,6 +211,16 @@ def take_queries(figures: Figures, topic: str, queries: Iterable[SparkQuery]) ->
             figures.spark_behind.add_metric(labels, query.behind)
         if query.lease_left_now_s is not None:
             figures.spark_lease.add_metric(labels, query.lease_left_now_s)
+
+
+def take_listeners(figures: Figures, listeners: Iterable[ListenerInfo]) -> None:
+    """Add what all workers report of their listeners, by topic."""
+    by_topic: defaultdict[str, list[ListenerInfo]] = defaultdict(list)
+    for each in listeners:
+        by_topic[each.topic].append(each)
+    for topic, own in by_topic.items():
+        figures.allowed.add_metric([topic], sum(each.allowed for each in own))
+        figures.throttled.add_metric([topic], sum(each.throttled for each in own))
 
 
 def count_unowned(figures: Figures, stats: TopicStats, workers: Iterable[WorkerInfo]) -> None:

@@ -62,6 +62,22 @@ def test_to_retry_never_early(delay_ms: int, due_s: int, make_slot: MakeSlot) ->
     )
 
 
+@pytest.mark.parametrize(("left", "after"), [(0, 1), (3, 4), (15, 16), (16, 16)])
+def test_one_that_is_spared_comes_later_with_its_retries_and_never_dies(
+    left: int, after: int, make_slot: MakeSlot
+) -> None:
+    slot = make_slot()
+    before = slot.seed(SlotState(prepare={b"a": held(left)}, body={b"a": b"1"}))
+    slot.nack(nack(b"a", left, "spare", 10_000))
+    assert slot.state() == replace(
+        before,
+        prepare={},
+        retry={b"a": (NOW_S + 11) * 1000 + after},
+        error={b"a": failed()},
+        totals={"accepted": 1, "retried": 1},
+    )
+
+
 @pytest.mark.parametrize(("left", "verb", "attempts"), [(0, "retry", 17), (0, "bury", 17), (16, "bury", 1)])
 def test_to_the_dead(left: int, verb: str, attempts: int, make_slot: MakeSlot) -> None:
     slot = make_slot()
@@ -93,7 +109,7 @@ def test_dying_again_replaces_the_earlier_death(make_slot: MakeSlot) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in TopicType if kind is not TopicType.STREAM])
 @pytest.mark.parametrize(
-    ("left", "verb", "number"), [(3, "retry", 0), (3, "retry", 900), (0, "retry", 0), (3, "bury", 0)]
+    ("left", "verb", "number"), [(3, "retry", 0), (3, "retry", 900), (0, "retry", 0), (0, "spare", 900), (3, "bury", 0)]
 )
 def test_a_fresh_copy_stands(kind: TopicType, left: int, verb: str, number: int, make_slot: MakeSlot) -> None:
     slot = make_slot(kind)
@@ -101,7 +117,7 @@ def test_a_fresh_copy_stands(kind: TopicType, left: int, verb: str, number: int,
         SlotState(store={b"a": T0 + 9}, prepare={b"a": held(left)}, body={b"a": b"new"}, error={b"a": OLD})
     )
     slot.nack(nack(b"a", left, verb, number))
-    exhausted = {"exhausted": 1} if left == 0 or verb == "bury" else {}
+    exhausted = {"exhausted": 1} if (left, verb) == (0, "retry") or verb == "bury" else {}
     state = slot.state()
     assert replace(state, hints=[]) == replace(
         before, prepare={}, error={}, totals={"accepted": 2, "merged": 1, **exhausted}
@@ -128,7 +144,7 @@ def test_a_release_onto_a_fresh_copy(make_slot: MakeSlot) -> None:
     )
 
 
-@pytest.mark.parametrize("verb", ["retry", "bury", "release"])
+@pytest.mark.parametrize("verb", ["retry", "spare", "bury", "release"])
 def test_a_stale_nack_changes_nothing_and_is_told(verb: str, make_slot: MakeSlot) -> None:
     # pitfall 31
     slot = make_slot()

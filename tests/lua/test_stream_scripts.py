@@ -23,7 +23,7 @@ from rmq._transport.script_library import default_scripts
 from rmq._transport.urls import parse_url
 from rmq.errors import FencedError, MemoryFullError, ScriptFailedError
 from tests.conftest import MakeTopic
-from tests.lua.stream_cases import JOINED, ME, OWNER, READERS, WRITERS, Seeded, all_keys, seed
+from tests.lua.stream_cases import JOINED, ME, OWNER, READERS, WRITERS, Seeded, all_keys, padded, seed
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
@@ -166,7 +166,21 @@ def test_an_older_owner_is_refused_and_changes_nothing(
     assert dump(redis_client, topic) == before
 
 
-@pytest.mark.parametrize("verb", ["ack", "retry", "release", "bury", "extend"])
+def test_an_entry_that_is_spared_comes_later_and_never_dies(
+    topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    names = seed(redis_client, topic)
+    entry_id, last = names.held.encode(), topic.max_retries + 1
+    redis_client.xclaim(f"{topic.name}_0", "g", ME.consumer, 0, [names.held], retrycount=last, justid=True)
+    nacks = [Nack(entry_id, last, "spare", 30_000, "E", "m")]
+    reply = connections.run(streams.claim(topic, 0, ME, 0, owner=OWNER, outcomes=Outcomes(nacks=nacks)))
+    assert reply.stale == ()
+    row = redis_client.xpending_range(f"{topic.name}_0", "g", names.held, names.held, 1)[0]
+    assert (row["consumer"], row["times_delivered"]) == (b"(waiting)", last - 1)
+    assert redis_client.zscore(f"retry:g{{{topic.name}_0}}", padded(names.held)) >= reply.now_ms + 30_000
+
+
+@pytest.mark.parametrize("verb", ["ack", "retry", "spare", "release", "bury", "extend"])
 def test_only_the_holder_of_this_delivery_settles_it(
     verb: str, topic: Topic, redis_client: Any, connections: Connections
 ) -> None:

@@ -133,7 +133,20 @@ MUTANTS = (
         "a release uses up a retry",
         ("settle_nacks", "'NX', ARGV[i + 3]", "'NX', math.max(1, tonumber(claim_score) % 1000)"),
     ),
-    _mutant("an exhausted one never dies", ("settle_nacks", "verb == 'bury' or left == 0", "verb == 'bury'")),
+    _mutant(
+        "an exhausted one never dies",
+        ("settle_nacks", "verb == 'bury' or (verb == 'retry' and left == 0)", "verb == 'bury'"),
+    ),
+    _mutant("one that is spared uses up a retry", ("settle_nacks", "math.min(left + 1, max_retries)", "left")),
+    _mutant("one that is spared dies", ("settle_nacks", "(verb == 'retry' and left == 0)", "left == 0")),
+    _mutant(
+        "an entry that is spared uses up a retry",
+        ("settle_entries", "verb == 'spare' and deliveries - 1 or deliveries", "deliveries"),
+    ),
+    _mutant(
+        "an entry that is spared dies",
+        ("settle_entries", "(verb == 'retry' and deliveries > max_retries)", "deliveries > max_retries"),
+    ),
     _mutant(
         "prepare is trimmed before store is written",
         (

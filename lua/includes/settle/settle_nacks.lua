@@ -1,6 +1,7 @@
 -- Nacks: ARGV[at] messages, each six values: content, claim score, verb, number, error type, error message. Verbs:
--- `retry` (number = delay in ms, 0 for at once), `bury`, `release` (never begun: back as it was, number = its store
--- score, no retry used up; a time to live that `slot.born` keeps begins anew). Compare-and-set on the claim score.
+-- `retry` (number = delay in ms, 0 for at once), `spare` (as `retry`, but a retry uses up no retry, and the last one
+-- does not die), `bury`, `release` (never begun: back as it was, number = its store score, no retry used up; a time to
+-- live that `slot.born` keeps begins anew). Compare-and-set on the claim score.
 -- The bodies that move along are taken off `slot.budget`; the caller bounds them. Returns the position after the last
 -- one and how many are due by it.
 -- @include count
@@ -40,11 +41,14 @@ local function settle_nacks(slot, at, now_ms, max_retries, totals, stale)
     else
       local left = left_of(tonumber(claim_score), max_retries)
       local failure = failure_of(slot, content, left == max_retries, now_ms, ARGV[i + 4], ARGV[i + 5])
-      if verb == 'bury' or left == 0 then
+      if verb == 'bury' or (verb == 'retry' and left == 0) then
         local bytes = bury(slot, content, failure, max_retries - left + 1, now_ms, totals)
         slot.budget.bytes = slot.budget.bytes - bytes
       else
         record_failure(slot, content, failure)
+        if verb == 'spare' then
+          left = math.max(1, math.min(left + 1, max_retries))
+        end
         local due_ms = number > 0 and now_ms + number or 0
         local bytes, sooner = roll_back(slot, content, left, due_ms, now_ms, totals)
         slot.budget.bytes = slot.budget.bytes - bytes

@@ -25,11 +25,11 @@ local function settle_entries(slot, at, now_ms, max_retries, totals, stale, lost
       back = back + 1
     else
       local failure = failure_of(slot, id, deliveries == 1, now_ms, ARGV[i + 4], ARGV[i + 5])
-      if verb == 'bury' or deliveries > max_retries then
+      if verb == 'bury' or (verb == 'retry' and deliveries > max_retries) then
         bury_entry(slot, id, failure, deliveries, now_ms, totals, lost)
       else
         record_failure(slot, id, failure)
-        park(slot, id, deliveries, number > 0 and now_ms + number or 0, totals, lost)
+        park(slot, id, verb == 'spare' and deliveries - 1 or deliveries, number > 0 and now_ms + number or 0, totals, lost)
         count(totals, 'retried', 1)
         back = back + (number > 0 and 0 or 1)
       end

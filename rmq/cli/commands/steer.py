@@ -10,6 +10,7 @@ import typer
 
 from rmq._model.display import counted, from_now, milliseconds, shown, span, when
 from rmq._model.topics import TopicType
+from rmq._model.workers import ListenerInfo
 from rmq.cli import documents
 from rmq.cli.commands.messages import steer
 from rmq.cli.console import Session, cut, new_table
@@ -113,14 +114,18 @@ def audit(
 def workers(session: Session) -> None:
     """Show the processes that run listeners, as they last reported (every 5 s).
 
-    p99: 99 % of the handler calls of the last 5 minutes took no longer.
+    handlers: how many may run in parallel. With Adaptive() as many as the downstream bears; "pauses" while all of them
+    fail; "rate" where the topic's rate limit keeps messages back. p99: 99 % of the handler calls of the last 5 minutes
+    took no longer.
     """
     with session.client() as client:
         found = client.workers()
-    table = new_table("~worker, topics", ">slots", ">in flight", ">handled/s", ">failed/s", ">p99", ">seen")
+    table = new_table(
+        "~worker, topics", ">slots", ">handlers", ">in flight", ">handled/s", ">failed/s", ">p99", ">seen"
+    )
     for worker in found:
         style = "yellow" if worker.stale else None
-        table.add_row(cut(worker.name), "", "", "", "", "", from_now(worker.seen_ms, worker.now_ms), style=style)
+        table.add_row(cut(worker.name), *[""] * 6, from_now(worker.seen_ms, worker.now_ms), style=style)
         for each in worker.listeners:
             name = each.topic if each.group is None else f"{each.topic}@{each.group}"
             rates = (
@@ -128,10 +133,18 @@ def workers(session: Session) -> None:
                 f"{each.failed_per_s:,.1f}",
                 milliseconds(each.times.quantile_ms(0.99)),
             )
-            table.add_row(cut(f"  {name}"), f"{len(each.slots):,}", f"{each.in_flight:,}", *rates, "", style=style)
+            table.add_row(
+                cut(f"  {name}"), f"{len(each.slots):,}", _allowed(each), f"{each.in_flight:,}", *rates, "", style=style
+            )
     document = {"workers": [documents.worker(each) for each in found]}
     session.overview(document, table if found else None, "no process with running listeners has reported")
     stale = [worker for worker in found if worker.stale]
     if stale and not session.json:
         longest = span(max(worker.silent_ms for worker in stale))
         session.warn(f"{len(stale):,} were silent for up to {longest}: they may have stopped")
+
+
+def _allowed(listener: ListenerInfo) -> str:
+    """Return how many handlers may run, and what else keeps messages back."""
+    number = f"{listener.threads}" if listener.limit is None else f"{listener.limit} of {listener.threads}"
+    return number + (", pauses" if listener.paused_ms else "") + (", rate" if listener.throttled else "")

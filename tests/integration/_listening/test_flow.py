@@ -8,10 +8,12 @@ from collections import Counter
 
 import pytest
 
-from rmq import Adaptive, PriorityMessage, RmqClient, Topic, TopicType
+from rmq import Adaptive, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
 from rmq._model.deliveries import Delivery
 from rmq._model.retry import ImmediateRetry
+from rmq._model.workers import ListenerInfo
 from rmq.errors import InvalidValueError
+from rmq.metrics.collector import TopicsCollector
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until
 
@@ -66,28 +68,128 @@ def test_a_slow_downstream_is_relieved_and_gets_full_speed_back(redis_url: str, 
         assert (stats.in_flight, stats.total("acked")) == (0, busy.done["it"])
 
 
-def test_a_failing_downstream_gets_few_tries_and_retries_are_not_burnt(redis_url: str, make_topic: MakeTopic) -> None:
-    topic = make_topic(TopicType.PRIORITY, slots=2, retry=ImmediateRetry(), max_retries=999)
-    tries, broken = [0], [True]
+class Downstream:
+    """Does its work until it is down, and then fails at once; counts its calls from then on."""
+
+    def __init__(self, down: bool) -> None:
+        self.lock = threading.Lock()
+        self.down = down
+        self.done = self.refused = self.running = 0
+        self.most_later = 0
+        """Most calls at a time after twenty that were refused."""
+
+    def call(self) -> None:
+        with self.lock:
+            self.running += 1
+            if self.down and self.refused >= 20:
+                self.most_later = max(self.most_later, self.running)
+        try:
+            if self.down:
+                raise ConnectionError("down")
+            time.sleep(0.001)
+        finally:
+            with self.lock:
+                self.running -= 1
+                self.done += not self.down
+                self.refused += self.down
+
+
+@pytest.mark.parametrize("healthy", [0, 500])
+@pytest.mark.parametrize("kind", [TopicType.PRIORITY, TopicType.RANGE_MERGE])
+def test_no_message_dies_of_a_downstream_that_fails_at_once(
+    healthy: int, kind: TopicType, redis_url: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(kind, slots=2, retry=ImmediateRetry(), max_retries=3)
+    downstream = Downstream(down=not healthy)
+    with RmqClient(redis_url) as client:
+
+        @client.listener(topic, threads=16, adaptive=Adaptive(window_s=0.02, longest_pause_s=0.1))
+        def handle(delivery: Delivery) -> None:
+            downstream.call()
+
+        send = client.producer(topic).send_many
+        if kind is TopicType.PRIORITY:
+            send(PriorityMessage(f"m{number}", 2_000) for number in range(2_000))
+        else:
+            send(RangeMergeMessage(f"m{number}", 1) for number in range(2_000))
+        client.start()
+        wait_until(lambda: downstream.done >= healthy, 120, "healthy")
+        downstream.down = True
+        wait_until(lambda: downstream.refused >= 35, 120, "refused")
+        assert downstream.most_later <= 1
+        downstream.down = False
+        wait_until(lambda: client.inspect(topic).stats().total("acked") == 2_000, 180)
+        stats = client.inspect(topic).stats()
+        assert (stats.dead, stats.total("buried"), stats.unaccounted) == (0, 0, 0)
+        assert downstream.refused < 150
+
+
+def test_a_message_that_always_fails_dies_while_the_others_are_handled(redis_url: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.RANGE_MERGE, retry=ImmediateRetry(), max_retries=3)
     with RmqClient(redis_url) as client:
 
         @client.listener(topic, threads=4, adaptive=QUICK)
         def handle(delivery: Delivery) -> None:
-            tries[0] += 1
-            if broken[0]:
-                raise ConnectionError("down")
+            if delivery.content.startswith(b"bad"):
+                raise ValueError(delivery.content)
 
-        fill(client, topic, 300)
+        client.producer(topic).send_many(RangeMergeMessage(f"bad{number}", 1) for number in range(8))
+        client.producer(topic).send_many(RangeMergeMessage(f"good{number}", 1) for number in range(50))
         client.start()
-        gate = client._listeners.runtimes[0]._gate
-        assert gate is not None
-        wait_until(lambda: gate.careful, 60, "a pause")
-        before, began_s = tries[0], time.monotonic()
-        wait_until(lambda: time.monotonic() - began_s > 2, 10)
-        assert tries[0] - before < 40 * (time.monotonic() - began_s)  # without it thousands a second
-        broken[0] = False
-        wait_until(lambda: client.inspect(topic).stats().total("acked") == 300, 60)
-        assert client.inspect(topic).stats().dead == 0
+        wait_until(lambda: client.inspect(topic).stats().total("acked") == 50, 120)
+        client.producer(topic).send_many(RangeMergeMessage(f"more{number}", 1) for number in range(50))
+        wait_until(lambda: client.inspect(topic).stats().total("acked") == 100, 120)
+
+
+def test_a_message_that_is_all_there_is_dies_when_it_always_fails(redis_url: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, retry=ImmediateRetry(), max_retries=3)
+    with RmqClient(redis_url) as client:
+
+        @client.listener(topic, threads=4, adaptive=QUICK)
+        def handle(delivery: Delivery) -> None:
+            raise ValueError(delivery.content)
+
+        fill(client, topic, 1)
+        client.start()
+        wait_until(lambda: client.inspect(topic).stats().dead == 1, 120)
+
+
+def test_what_keeps_messages_back_is_seen(redis_url: str, make_topic: MakeTopic) -> None:
+    failing = make_topic(TopicType.PRIORITY)
+    slow = make_topic(TopicType.PRIORITY, max_rate=1, max_burst=1)
+    with RmqClient(redis_url) as client:
+
+        @client.listener(failing, threads=8, adaptive=Adaptive(longest_pause_s=600, window_s=300))
+        def fail(delivery: Delivery) -> None:
+            raise ConnectionError("down")
+
+        @client.listener(slow)
+        def handle(delivery: Delivery) -> None: ...
+
+        fill(client, failing, 20)
+        fill(client, slow, 100)
+        client.start()
+
+        def seen(topic: Topic) -> ListenerInfo | None:
+            infos = [each for worker in client.workers() for each in worker.listeners]
+            return next((each for each in infos if each.topic == topic.name), None)
+
+        wait_until(lambda: (each := seen(failing)) is not None and each.paused_ms > 0, 60)
+        wait_until(lambda: (each := seen(slow)) is not None and each.throttled, 60)
+        info, other = seen(failing), seen(slow)
+        assert info is not None
+        assert (info.limit, info.allowed, info.throttled) == (1, 0, False)
+        assert other is not None
+        assert (other.limit, other.allowed, other.paused_ms) == (None, 1, 0)
+        samples = {
+            (sample.name, sample.labels.get("topic")): sample.value
+            for family in TopicsCollector(client, keep_s=0).collect()
+            for sample in family.samples
+        }
+        assert samples["rmq_handlers_allowed", failing.name] == 0
+        assert samples["rmq_handlers_allowed", slow.name] == 1
+        assert samples["rmq_workers_throttled", slow.name] == 1
+        client.stop(drain_s=5)
 
 
 def test_a_topic_that_hangs_does_not_starve_its_neighbour(redis_url: str, make_topic: MakeTopic) -> None:

@@ -67,32 +67,41 @@ async def test_a_slow_downstream_is_relieved_and_gets_full_speed_back(redis_url:
         assert stats.total("acked") == busy.done["it"]
 
 
+@pytest.mark.parametrize("healthy", [0, 500])
 @in_a_loop
-async def test_a_failing_downstream_gets_few_tries_and_retries_are_not_burnt(
-    redis_url: str, make_topic: MakeTopic
+async def test_no_message_dies_of_a_downstream_that_fails_at_once(
+    healthy: int, redis_url: str, make_topic: MakeTopic
 ) -> None:
-    topic = make_topic(TopicType.PRIORITY, slots=2, retry=ImmediateRetry(), max_retries=999)
-    tries, broken = [0], [True]
+    topic = make_topic(TopicType.PRIORITY, slots=2, retry=ImmediateRetry(), max_retries=3)
+    running = done = refused = most_later = 0
+    down = not healthy
     async with RmqClient(redis_url) as client:
 
-        @client.listener(topic, concurrency=4, adaptive=QUICK)
+        @client.listener(topic, concurrency=16, adaptive=Adaptive(window_s=0.02, longest_pause_s=0.1))
         async def handle(delivery: Delivery) -> None:
-            tries[0] += 1
-            if broken[0]:
-                raise ConnectionError("down")
+            nonlocal running, done, refused, most_later
+            running += 1
+            try:
+                if down:
+                    most_later = max(most_later, running) if refused >= 20 else 0
+                    refused += 1
+                    raise ConnectionError("down")
+                await asyncio.sleep(0.001)
+                done += 1
+            finally:
+                running -= 1
 
-        await fill(client, topic, 300)
+        await fill(client, topic, 2_000)
         await client.start()
-        assert client._opened is not None
-        gate = client._opened.plain._listeners.runtimes[0]._gate
-        assert gate is not None
-        await until(lambda: gate.careful, 60)
-        before, began_s = tries[0], time.monotonic()
-        await until(lambda: time.monotonic() - began_s > 2)
-        assert tries[0] - before < 40 * (time.monotonic() - began_s)  # without it thousands a second
-        broken[0] = False
-        await until_acked(client, topic, 300)
-        assert (await stats_of(client, topic)).dead == 0
+        await until(lambda: done >= healthy, 120)
+        down = True
+        await until(lambda: refused >= 35, 120)
+        down = False
+        assert most_later <= 1
+        await until_acked(client, topic, 2_000)
+        stats = await stats_of(client, topic)
+        assert (stats.dead, stats.total("buried"), stats.unaccounted) == (0, 0, 0)
+        assert refused < 150
 
 
 @in_a_loop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -20,14 +21,18 @@ class Run:
         self.now_s = 100.0
         self.most = most
         self.limit = AdaptiveLimit(self.settings, most, self.now_s)
+        self.names = itertools.count()
 
     def window(self, elapsed_s: float, failed: float = 0.0, samples: int = 20, busy: int | None = None) -> int:
         self.now_s += self.settings.window_s
         self.limit.began(self.limit.allowed(self.now_s) if busy is None else busy)
-        for number in range(samples):
-            self.limit.ended(elapsed_s, number < failed * samples)
+        for number in range(samples):  # failures and others by turns
+            self.ended(elapsed_s, int((number + 1) * failed) > int(number * failed))
         self.limit.decide(self.now_s)
         return self.limit.allowed(self.now_s + self.settings.longest_pause_s)
+
+    def ended(self, elapsed_s: float, failed: bool, name: bytes = b"") -> None:
+        self.limit.ended(elapsed_s, failed, self.now_s, self.now_s, [name or b"%d" % next(self.names)])
 
     def warm(self) -> Run:
         for _ in range(2 * STEPS):
@@ -100,21 +105,81 @@ def test_a_few_failures_are_no_sign() -> None:
     assert run.window(0.01, failed=0.1) == 32
 
 
+@pytest.mark.parametrize(("failures", "calls"), [(0, 5), (0.1, 5), (0.5, 17)])
+def test_calls_that_all_fail_are_told_within_few_and_not_after_a_window(failures: float, calls: int) -> None:
+    run = Run(settings=Adaptive(least=2, failures=failures)).warm()
+    for _ in range(200):
+        run.ended(0.01, False)
+    for _ in range(calls - 1):
+        run.ended(0.0001, True)
+    assert run.limit.limit == 32
+    run.ended(0.0001, True)
+    assert run.limit.limit == 2
+    assert run.limit.allowed(run.now_s) == 0
+    for _ in range(40):  # they had begun before
+        run.ended(0.0001, True)
+    assert run.limit.pause_s(run.now_s) == 0.5
+    assert run.limit.allowed(run.now_s + 0.5) == 2
+
+
 def test_where_even_one_fails_there_are_pauses_until_it_works() -> None:
     run = Run(settings=Adaptive(longest_pause_s=3)).warm()
-    for _ in range(5):
-        run.window(0.01, failed=1)
     pauses: list[float] = []
     for _ in range(5):
-        run.window(0.01, failed=1)
-        pause_s = next(step / 100 for step in range(1_000) if run.limit.allowed(run.now_s + step / 100))
-        pauses.append(pause_s)
+        for _ in range(5):
+            run.ended(0.01, True)
+        pauses.append(run.limit.pause_s(run.now_s))
         assert run.limit.careful
+        run.now_s += pauses[-1]
     assert pauses == [0.5, 1.0, 2.0, 3.0, 3.0]
-    run.now_s += 3
-    run.window(0.01)
+    run.ended(0.01, False)
     assert not run.limit.careful
-    assert run.limit.allowed(run.now_s) > 1
+    assert run.limit.allowed(run.now_s) == 1
+
+
+def test_what_began_before_a_pause_does_not_end_it() -> None:
+    run = Run().warm()
+    for _ in range(5):
+        run.ended(0.01, True)
+    run.limit.ended(0.01, False, run.now_s + 0.6, run.now_s - 3)
+    assert run.limit.careful
+
+
+def spared_s(run: Run, name: bytes, left: int) -> float | None:
+    run.ended(0.01, True, name)
+    return run.limit.spares_s(4 - left, left, run.now_s)
+
+
+def test_no_message_dies_of_a_downstream_that_is_down() -> None:
+    run = Run(settings=Adaptive(window_s=0.5, longest_pause_s=5)).warm()
+    assert [spared_s(run, b"%d" % number, 3) for number in range(4)] == [None] * 4
+    assert spared_s(run, b"4", 3) == 0.5
+    for number, after_s in enumerate([0.5, 1, 2, 4, 60, 600]):
+        run.now_s += after_s
+        delay_s = spared_s(run, b"%d" % number, 0)
+        assert delay_s is not None
+        assert 0.5 <= delay_s <= 600
+        assert delay_s >= min(600, run.limit.pause_s(run.now_s))
+    run.now_s += 5
+    run.ended(0.01, False)
+    assert spared_s(run, b"1", 0) is None  # the others work: now it is its own fault
+    assert spared_s(run, b"2", 0) == 0.5  # or not
+
+
+def test_a_message_that_fails_alone_dies_as_ever() -> None:
+    run = Run()
+    spared: list[float | None] = []
+    for left in (3, 2, 1, 0, 0):
+        spared.append(spared_s(run, b"bad", left))
+        run.now_s += 10
+    assert spared == [None, None, None, 30, None]  # it is compared once with others, of which there are none
+
+
+def test_a_message_that_failed_while_others_worked_dies_at_once() -> None:
+    run = Run()
+    assert spared_s(run, b"bad", 3) is None
+    run.ended(0.01, False)
+    assert [spared_s(run, b"bad", left) for left in (2, 1, 0)] == [None] * 3
 
 
 def test_handlers_that_hang_are_a_sign_before_they_end() -> None:
