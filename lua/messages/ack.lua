@@ -17,8 +17,11 @@
 -- @include check_fence
 -- @include begin_write
 -- @include settle_acks
+-- @include with_keys
 
-local slot = { store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], error = KEYS[5], held = KEYS[6] }
+local slot = with_keys({
+  store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], error = KEYS[5],
+}, { KEYS[6] })
 local epoch, ensemble = ARGV[1], ARGV[2]
 
 local refusal, newer = check_fence(slot.meta, epoch, ensemble)

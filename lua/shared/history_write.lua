@@ -20,6 +20,7 @@ local function minute_at(index)
   return found and tonumber(string.match(found, '^%d+') or 0) or 0
 end
 
+local none = false
 if minute_at(-1) > math.max(newest, minute) then
   local first, after = 0, redis.call('LLEN', ring) -- minutes rise: the first that lies ahead is found by halving
   while first < after do
@@ -30,16 +31,15 @@ if minute_at(-1) > math.max(newest, minute) then
       first = middle + 1
     end
   end
-  if first == 0 then
-    redis.call('DEL', ring)
-  else
+  none = first == 0 -- they go once the new one is there: in a hash slot that moves, an emptied key is out of reach
+  if not none then
     redis.call('LTRIM', ring, 0, first - 1)
   end
 end
-if minute_at(-1) >= minute then
+if not none and minute_at(-1) >= minute then
   return '0'
 end
 redis.call('RPUSH', ring, record)
-redis.call('LTRIM', ring, -most, -1)
+redis.call('LTRIM', ring, none and -1 or -most, -1)
 redis.call('EXPIRE', ring, keep_s)
 return '1'

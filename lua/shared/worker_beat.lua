@@ -19,6 +19,10 @@ local name, info, forget_ms, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumbe
 local now_ms = read_clock()
 redis.call('HLEN', infos)
 redis.call('ZREMRANGEBYRANK', beats, 1, 0) -- a removal first: it also works on a full Redis
+if info ~= '' then -- before others go: in a hash slot that moves, a key that was emptied is out of reach
+  redis.call('HSET', infos, name, info)
+  redis.call('ZADD', beats, whole(now_ms), name)
+end
 local silent = redis.call('ZRANGEBYSCORE', beats, '-inf', whole(now_ms - forget_ms), 'LIMIT', 0, 100)
 for _, early in ipairs(redis.call('ZRANGEBYSCORE', beats, '(' .. whole(now_ms), '+inf', 'LIMIT', 0, 100)) do
   redis.call('ZADD', beats, whole(now_ms), early) -- the clock was ahead then: who is gone shall not look alive
@@ -31,9 +35,5 @@ silent[#silent + 1] = info == '' and name or nil
 if #silent > 0 then
   redis.call('ZREM', beats, unpack(silent))
   redis.call('HDEL', infos, unpack(silent))
-end
-if info ~= '' then
-  redis.call('HSET', infos, name, info)
-  redis.call('ZADD', beats, whole(now_ms), name)
 end
 return whole(now_ms)

@@ -61,6 +61,7 @@
 -- @include refused_field
 -- @include forget_chunk
 -- @include note_owner
+-- @include with_keys
 
 -- How many of flat items have a copy of their body, and these copies.
 local function copies_of(slot, items)
@@ -74,11 +75,10 @@ local function copies_of(slot, items)
   return number, bodies
 end
 
-local slot = {
+local slot = with_keys({
   store = KEYS[1], prepare = KEYS[2], retry = KEYS[3], dead = KEYS[4], body = KEYS[5], meta = KEYS[6],
   error = KEYS[7], reason = KEYS[8], dead_body = KEYS[9], query = KEYS[10], query_body = KEYS[11],
-  held = KEYS[12],
-}
+}, { KEYS[12] })
 local generation, seq, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4])
 local field = ARGV[2] .. ':' .. ARGV[3]
 local before, size = tonumber(ARGV[5]), tonumber(ARGV[6])

@@ -51,11 +51,12 @@
 -- @include read_refused
 -- @include settle_refused
 -- @include note_owner
+-- @include with_keys
 
-local slot = {
+local slot = with_keys({
   store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], error = KEYS[5], query = KEYS[6],
-  query_body = KEYS[7], retry = KEYS[8], dead = KEYS[9], reason = KEYS[10], dead_body = KEYS[11], held = KEYS[12],
-}
+  query_body = KEYS[7], retry = KEYS[8], dead = KEYS[9], reason = KEYS[10], dead_body = KEYS[11],
+}, { KEYS[12] })
 local generation, seq, field = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[2] .. ':' .. ARGV[3]
 local acking, keep_s, lease_ms, keep_first = ARGV[4] == 'ack', ARGV[5], tonumber(ARGV[6]), ARGV[7] == '1'
 

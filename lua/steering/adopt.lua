@@ -20,11 +20,11 @@ end
 if ensemble ~= from then
   return redis.error_reply('RMQ_ENSEMBLE ' .. ensemble)
 end
+redis.call('HDEL', meta, 'clear') -- the epoch for which a group's slot was clear was the old ensemble's
+redis.call('HINCRBY', meta, 'adopted', 1) -- first: in a hash slot that moves, a key that was emptied is out of reach
 if to == '' then
-  redis.call('HDEL', meta, 'epoch', 'ensemble', 'clear')
+  redis.call('HDEL', meta, 'epoch', 'ensemble')
 else
-  redis.call('HDEL', meta, 'clear') -- the epoch for which a group's slot was clear was the old ensemble's
   redis.call('HSET', meta, 'epoch', '1', 'ensemble', to)
 end
-redis.call('HINCRBY', meta, 'adopted', 1)
 return { ensemble, epoch, '1' }

@@ -13,7 +13,7 @@ from rmq._model.reports import reporter
 from rmq._model.topics import Topic
 from rmq._scripts import steering
 from rmq._transport.connections import Connections
-from rmq.errors import InvalidValueError
+from rmq.errors import InvalidValueError, RmqError
 
 log = reporter("rmq.audit")
 
@@ -64,7 +64,8 @@ class Audit:
     def step(self, action: str, detail: str) -> Generator[Callable[[str], None]]:
         """Put a line before a step of many calls and one behind it; the function given takes its outcome so far.
 
-        Even a step that is killed has left its first line.
+        Even a step that is killed has left its first line. A last line that cannot be written changes nothing of what
+        was done: that is logged.
         """
         outcome = "nothing done"
 
@@ -79,7 +80,10 @@ class Audit:
             outcome += f"; broke off: {type(error).__name__}"
             raise
         finally:
-            self._write(action, detail, outcome)
+            try:
+                self._write(action, detail, outcome)
+            except RmqError as error:
+                log.warning("topic %s: the audit has no line for the end of this step: %s", self._topic.name, error)
 
     def _write(self, action: str, detail: str, outcome: str) -> None:
         self.report(action, outcome, detail=detail)

@@ -20,13 +20,28 @@ HASH_SLOTS = 16_384
 @lru_cache(maxsize=65_536)
 def hash_slot(key: str | bytes) -> int:
     """Return the hash slot of a key: CRC-16/XMODEM of its hash tag, if it has one, else of all of it."""
-    name = key.encode() if isinstance(key, str) else key
+    return crc_hqx(hash_tag(key.encode() if isinstance(key, str) else key), 0) % HASH_SLOTS
+
+
+@lru_cache(maxsize=65_536)
+def absent_key(key: str) -> str:
+    """Return a key of the same hash slot that never exists: the channel of its wake hints.
+
+    While a hash slot moves from node to node, a server takes a script whose keys are all there, and refuses it half-way
+    once the script touches a key that it has emptied. A key that is missing is refused at the entry (TRYAGAIN).
+    Source: Redis' `getNodeByQuery`, which also decides on each command within a script.
+    """
+    return f"wake{{{hash_tag(key.encode()).decode()}}}"
+
+
+def hash_tag(name: bytes) -> bytes:
+    """Return what of a key decides on its hash slot."""
     start = name.find(b"{")
     if start >= 0:
         end = name.find(b"}", start + 1)
         if end > start + 1:
-            name = name[start + 1 : end]
-    return crc_hqx(name, 0) % HASH_SLOTS
+            return name[start + 1 : end]
+    return name
 
 
 @dataclass(frozen=True, slots=True)

@@ -341,7 +341,7 @@ class Connections:
             exchange.not_sent((), str(error))
             return exchange
         try:
-            wire.send(self._scripts.request(call, sharded=self._router.sharded_hints))
+            wire.send(self._scripts.request(call, sharded=self._router.sharded_hints, cluster=self.apart))
             reply = wire.read()
         except ReplyError as error:
             node.give_back(wire)

@@ -232,7 +232,7 @@ class Dispatch:
             for index in indices:
                 exchange.settle(index, error)
             return
-        flight = exchange.flight(indices, node.address, sharded=self._router.sharded_hints)
+        flight = exchange.flight(indices, node.address, sharded=self._router.sharded_hints, cluster=self._apart)
         try:
             if self._apart:
                 wire.post(flight.request)

@@ -14,7 +14,7 @@ from typing import Any, cast
 from rmq._io.wire import pack
 from rmq._model.times import monotonic_s
 from rmq._transport.call import Call
-from rmq._transport.cluster_map import Redirect, parse_redirect
+from rmq._transport.cluster_map import Redirect, hash_slot, parse_redirect
 from rmq._transport.refusals import AOF_TROUBLE, error_of, parsed, reply_lost
 from rmq._transport.script_library import ScriptLibrary
 from rmq._transport.urls import Address
@@ -134,6 +134,7 @@ class Exchange:
         self._unheard: set[int] = set()  # sent, the reply lost, to be sent again: carried out or not
         self._asked: dict[int, Address] = {}
         self._asking: set[int] = set()  # sent with ASKING
+        self._moving: dict[int, Address] = {}  # refused by this server, since their hash slot moves
         self._hops_left = FREE_HOPS
         self._redirected = False
         self._moved: list[Redirect] = []
@@ -185,12 +186,16 @@ class Exchange:
         trouble = f"no answer from {server} within {deadline_s:g} s ({self.last_trouble})"
         for index in self._open:
             call = self._calls[index]
+            moving = self._moving.get(index)
+            text = trouble if moving is None else _still_moving(call, moving, deadline_s)
             lost = index in self._unheard
-            self.settle(index, reply_lost(call, trouble) if lost else call.error(RedisUnavailableError, trouble))
+            self.settle(index, reply_lost(call, text) if lost else call.error(RedisUnavailableError, text))
         self._open = []
 
-    def flight(self, indices: Sequence[int], address: Address, *, sharded: bool = False) -> Flight:
-        """Put taken calls together for one node; `sharded`: hints go by sharded pub/sub."""
+    def flight(
+        self, indices: Sequence[int], address: Address, *, sharded: bool = False, cluster: bool = False
+    ) -> Flight:
+        """Put taken calls together for one node; `sharded`, `cluster`: see `ScriptLibrary.request`."""
         parts: list[bytes] = []
         awaited: deque[int] = deque()
         loaded: set[str] = set()
@@ -207,7 +212,7 @@ class Exchange:
                 self._asking.add(index)
                 parts.append(pack("ASKING"))
                 awaited.append(_ASKING)
-            parts.append(self._scripts.request(self._calls[index], sharded=sharded))
+            parts.append(self._scripts.request(self._calls[index], sharded=sharded, cluster=cluster))
             awaited.append(index)
         if self._confirmation is not None and any(self._calls[index].durable for index in indices):
             parts.append(pack(*self._confirmation.command(address)))
@@ -280,6 +285,10 @@ class Exchange:
         """Note that a call was refused without having begun."""
         self._open.append(index)
         self.last_trouble = message
+        if message.startswith("TRYAGAIN"):
+            self._moving[index] = address
+        elif not message.startswith(("ASK ", "NOSCRIPT")):
+            self._moving.pop(index, None)
         if message.startswith("NOSCRIPT"):
             self._unloaded.add(index)
             if index in self._asking:  # the script is missing there, not where the hash slot comes from
@@ -316,6 +325,15 @@ class Exchange:
         )
         error.missing = missing
         return error
+
+
+def _still_moving(call: Call[Any], address: Address, waited_s: float) -> str:
+    number = hash_slot(call.keys[0])
+    return (
+        f"{call.place} is in hash slot {number}, which is moving to another server of the cluster, and that did not "
+        f"end within {waited_s:g} s (TRYAGAIN); {call.what} was not carried out. If the move was broken off, end it: "
+        f"redis-cli --cluster fix {address}"
+    )
 
 
 def _refused_again(call: Call[Any], error: RmqError) -> RmqError:

@@ -20,9 +20,13 @@ from typing import Any
 
 from rmq._io.wire import packed
 from rmq._transport.call import PUBLISH, SHARDED_PUBLISH, Call
+from rmq._transport.cluster_map import absent_key
 from rmq._transport.contract import Names, contract_of
 
 _INCLUDE = re.compile(r"^( *)-- @include (\w+)\n", re.MULTILINE)
+_READS_ONLY = re.compile(r"^-- Notes: reads only", re.MULTILINE)
+_SHARED = "shared"
+"""Folder of the scripts on keys that are no slot's. None of these touches a key that it may have emptied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,8 @@ class Script:
         sha: SHA-1 of the text in hexadecimal digits, as EVALSHA takes it.
         keys: What its header calls its keys.
         args: What its header calls its arguments.
+        may_break_off: Whether a hash slot that moves could end it half-way: it writes to several keys of a slot of a
+            topic, and each of them may exist. In a cluster it gets one more that never does: see `absent_key`.
     """
 
     name: str
@@ -42,6 +48,7 @@ class Script:
     sha: str
     keys: Names
     args: Names
+    may_break_off: bool
 
 
 class ScriptLibrary:
@@ -59,8 +66,9 @@ class ScriptLibrary:
         root = _lua_folder()
         self._includes = _texts(root / "includes") | dict(overrides or {})
         folders = [folder for folder in root.iterdir() if folder.is_dir() and folder.name != "includes"]
-        texts = {name: text for folder in folders for name, text in _texts(folder).items()}
-        self._scripts = {name: self._build(name, text) for name, text in texts.items()}
+        texts = {folder.name: _texts(folder) for folder in folders}
+        self._shared = texts.get(_SHARED, {}).keys()
+        self._scripts = {name: self._build(name, text) for found in texts.values() for name, text in found.items()}
         if not self._scripts:
             raise FileNotFoundError(f"no Lua scripts in {root}")
 
@@ -75,19 +83,21 @@ class ScriptLibrary:
     def __getitem__(self, name: str) -> Script:
         return self._scripts[name]
 
-    def request(self, call: Call[Any], *, sharded: bool) -> bytes:
+    def request(self, call: Call[Any], *, sharded: bool, cluster: bool) -> bytes:
         """Return a call in the protocol's form.
 
         Args:
             call: The call.
             sharded: Whether wake hints go by sharded pub/sub.
+            cluster: Whether the keys of a slot may move to another server.
         """
         if not call.script:
             return packed(tuple(call.args))
         script = self._scripts[call.script]
-        parts = ["EVALSHA", script.sha, len(call.keys), *call.keys, *call.args]
+        keys = (*call.keys, absent_key(call.keys[0])) if cluster and script.may_break_off else call.keys
+        parts = ["EVALSHA", script.sha, len(keys), *keys, *call.args]
         if sharded and "publish" in script.args.required:
-            at = 3 + len(call.keys) + script.args.required.index("publish")
+            at = 3 + len(keys) + script.args.required.index("publish")
             if parts[at] == PUBLISH:
                 parts[at] = SHARDED_PUBLISH
         return packed(tuple(parts))
@@ -97,7 +107,11 @@ class ScriptLibrary:
             full = with_includes(text, self._includes)
         except KeyError as error:
             raise FileNotFoundError(f"script {name} includes {error.args[0]}, which is not in lua/includes") from None
-        return Script(name, full, sha1(full.encode(), usedforsecurity=False).hexdigest(), *contract_of(name, text))
+        keys, args = contract_of(name, text)
+        several = len(keys.required) + len(keys.optional) > 1 and "wake" not in keys.required
+        may_break_off = several and name not in self._shared and not _READS_ONLY.search(text)
+        sha = sha1(full.encode(), usedforsecurity=False).hexdigest()
+        return Script(name, full, sha, keys, args, may_break_off)
 
 
 def with_includes(text: str, includes: Mapping[str, str]) -> str:

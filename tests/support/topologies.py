@@ -127,6 +127,15 @@ class RedisClusterServers:
             with suppress(redis.RedisError):  # replicas refuse, dead ones do not answer
                 self.ask(server, "CLUSTER", "SETSLOT", number, "NODE", target_id)
 
+    def begin_to_move(self, key: str, target: RedisServer) -> bool:
+        """Begin to move a key's hash slot as a whole; return False where the servers can't (before Valkey 9)."""
+        number = hash_slot(key)
+        with suppress(redis.ResponseError):
+            command = ("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", number, number, "NODE", self.node_id(target))
+            self.ask(self.owner(key), *command)
+            return True
+        return False
+
     def wait_whole(self, timeout: float = LIMIT_S) -> None:
         """Wait until all servers that run agree that all hash slots are served."""
 

@@ -7,10 +7,12 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+import redis
 
 from rmq import FixedTimeMessage, PriorityMessage, RmqClient, StreamMessage, TopicType
 from rmq._model.replies import ControlResult, Redriven
 from rmq._model.retry import ImmediateRetry
+from rmq._scripts.keys import slot_keys
 from rmq.errors import InvalidValueError, UnknownTopicError
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until
@@ -179,6 +181,24 @@ def test_every_step_leaves_a_line_in_redis_and_in_the_log(
     assert next(line.detail for line in lines if line.action == "redrive") == "all the dead limit=7"
     assert len(caplog.records) == len(lines)
     assert all(record.getMessage().isprintable() for record in caplog.records), "nothing in a log acts on a terminal"
+
+
+def test_what_was_done_stays_done_where_the_audit_takes_no_last_line(
+    client: RmqClient, make_topic: MakeTopic, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=1, max_retries=0, retry=ImmediateRetry())
+    client.producer(topic).send(PriorityMessage("a", 100))
+    with client.consumer(topic) as consumer:
+        assert consumer.poll(1, timeout=50)[0].nack(error=ValueError("no"))
+    audit = slot_keys(topic.name, 0).audit
+
+    def break_it(_: int) -> None:
+        redis_client.delete(audit)
+        redis_client.set(audit, "foreign")
+
+    assert client.dead(topic).purge(progress=break_it) == 1
+    assert f"topic {topic.name}: the audit has no line for the end of this step" in caplog.text
+    redis_client.delete(audit)
 
 
 def test_the_audit_is_bounded(client: RmqClient, make_topic: MakeTopic) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from rmq._io.wire import packed
 from rmq._model.topics import Topic, TopicType
-from rmq._scripts import claiming
+from rmq._scripts import claiming, steering, viewing
+from rmq._scripts.workers import worker_beat
+from rmq._transport.cluster_map import absent_key, hash_slot
 from rmq._transport.contract import Names, contract_of
 from rmq._transport.script_library import default_scripts
 
@@ -54,7 +57,26 @@ def test_the_command_for_hints_is_filled_in_when_a_call_is_sent(sharded: bool) -
     topic = Topic("t", TopicType.PRIORITY, slots=1)
     call = claiming.claim(topic, 0, 10)
     for each in (call, claiming.claim_many([call])):
-        request = default_scripts().request(each, sharded=sharded)
+        request = default_scripts().request(each, sharded=sharded, cluster=False)
         assert (b"$8\r\nSPUBLISH\r\n" in request, b"$7\r\nPUBLISH\r\n" in request) == (sharded, not sharded)
     content = claiming.ack(topic, 0, [(b"PUBLISH", 5)])
-    assert b"SPUBLISH" not in default_scripts().request(content, sharded=True)
+    assert b"SPUBLISH" not in default_scripts().request(content, sharded=True, cluster=True)
+
+
+def test_in_a_cluster_a_script_that_writes_to_several_keys_names_one_that_never_exists() -> None:
+    topic, scripts = Topic("t", TopicType.PRIORITY, slots=1), default_scripts()
+    for call, more in (
+        (claiming.claim(topic, 0, 10), 1),
+        (claiming.ack(topic, 0, [(b"a", 5)]), 1),
+        (claiming.nack(topic, 0, []), 0),  # the channel is one of its keys
+        (steering.adopt(topic, 0, "zk", ""), 0),  # a single key
+        (viewing.find(topic, 0, b"a"), 0),
+        (worker_beat("w", "{}", 1_000), 0),
+    ):
+        alone, moving = (scripts.request(call, sharded=False, cluster=cluster) for cluster in (False, True))
+        names = [packed((len(call.keys) + number,)).partition(b"\r\n")[2] for number in (0, more)]
+        keys = b"".join(b"$%d\r\n%s\r\n" % (len(key), key.encode()) for key in call.keys)
+        absent = b"$9\r\nwake{t_0}\r\n" * more
+        assert names[0] + keys in alone
+        assert names[1] + keys + absent in moving
+        assert len({hash_slot(key) for key in (*call.keys, absent_key(call.keys[0]))}) == 1

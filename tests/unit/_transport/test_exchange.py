@@ -113,6 +113,18 @@ def test_ask_goes_once_to_the_other_node_after_asking() -> None:
     assert state.results == ["a", "b"]
 
 
+def test_what_waits_for_a_hash_slot_that_moves_says_so_in_the_end() -> None:
+    state = exchange(call(), call())
+    flight, _ = fly(state)
+    state.take_error(flight, "TRYAGAIN Multiple keys")
+    state.take_error(flight, "TRYAGAIN Multiple keys")
+    flight, _ = fly(state)
+    state.take_error(flight, "TRYAGAIN Multiple keys")
+    state.take_error(flight, "LOADING")  # it moves no more
+    state.give_up(0.5)
+    assert ["redis-cli --cluster fix h:1" in str(result) for result in state.results] == [True, False]
+
+
 def test_a_script_that_is_missing_where_asked_to_is_loaded_there() -> None:
     state = exchange(call())
     flight, _ = fly(state)
