@@ -154,7 +154,7 @@ class _Pair:
 def test_brief_claims_do_what_long_ones_do(make_pair: MakePair, kind: TopicType, data: st.DataObject) -> None:
     pair = _Pair(make_pair(kind))
     sends = st.dictionaries(st.sampled_from(NAMES), st.integers(1, 3), max_size=12)
-    pauses = st.sampled_from([1, 1, 1, 1, 2, 5, 5, 8, 8, 30, 0, 200, LEASE_MS, LEASE_MS + 1, 61_000, -3, -1_500])
+    pauses = st.sampled_from([1, 1, 1, 1, 2, 5, 5, 8, 8, 30, 0, 0, 0, 200, LEASE_MS, LEASE_MS + 1, 61_000, -3, -1_500])
     bodies = data.draw(st.booleans())
     pair.send({NAMES[0]: 1}, bodies)
     pair.advance(10)
@@ -194,6 +194,17 @@ STRANGE: dict[str, tuple[SlotState, dict[str, Any]]] = {
     "a longer lease that runs": (SlotState({b"a": T0}, {b"b": NOW - 1_000}, clock={"lease": "5000"}), {}),
     "a shorter lease": (SlotState({b"a": T0}, {b"b": NOW - 2_500_000}, clock={"lease": "2000"}), {}),
     "another lease, and nothing in flight": (SlotState({b"a": T0, b"b": T0}, clock={"lease": "5000"}), {}),
+    "stamps ahead of the clock": (SlotState({b"a": T0, b"b": T0}, clock={"stamp": f"{T0 + 5} {T0}"}), {}),
+    "stamps ahead by a second": (SlotState({b"a": T0, b"b": T0}, clock={"stamp": f"{T0 + 999} {T0}"}), {}),
+    "stamps ahead by more": (SlotState({b"a": T0, b"b": T0}, clock={"stamp": f"{T0 + 1_000} {T0}"}), {}),
+    "stamps ahead of a clock that was set back": (
+        SlotState({b"a": T0}, {b"b": NOW - 1_000}, clock={"stamp": f"{T0 + 905} {T0 + 900}"}),
+        {},
+    ),
+    "stamps ahead, and a score above all of them": (
+        SlotState({b"a": T0}, {b"b": NOW - 1_000, b"c": NOW + 10**12}, clock={"stamp": f"{T0 + 5} {T0 - 60_000}"}),
+        {},
+    ),
     "an odd clock": (SlotState({b"a": T0}, clock={"stamp": f"{T0 - 5} {T0 - 5} 1000"}), {}),
     "a search that goes on": (SlotState({b"a": T0, b"b": T0, b"c": T0}), {"start": 1}),
     "paused": (SlotState({b"a": T0}, owner={"paused": "1"}), {}),
@@ -382,6 +393,23 @@ def test_a_claim_before_is_acked_briefly(brief: MakeBrief, kind: TopicType, numb
     call = claiming.claim(slot.topic, 0, 0, Outcomes(tokens(second)))
     assert slot.run(claiming.claim_many([call], [True])) == [ClaimReply(slot.now_ms, 0, 0, 0, (), ())]
     assert slot.state().prepare == {}
+
+
+@all_kinds
+@pytest.mark.parametrize("bodies", [False, True])
+def test_claims_of_one_millisecond_are_brief(brief: MakeBrief, kind: TopicType, bodies: bool) -> None:
+    slot = brief(kind)
+    store = {name: score_of(slot, number) for number, name in enumerate(NAMES)}
+    slot.seed(SlotState(store=store, body={name: b"of " + name for name in store} if bodies else {}))
+    before: list[Ack] = []
+    for number, name in enumerate(NAMES):
+        reply = slot.claim(1, acks=before)
+        before = tokens(reply)
+        assert before == [(name, (T0 + number) * 1000 + MAX_RETRIES)]
+    assert slot.state().clock["stamp"] == f"{T0 + len(NAMES) - 1} {T0}"
+    slot.advance(60)
+    assert named(slot.claim(1, acks=before)) == []
+    assert slot.state().totals["acked"] == len(NAMES)
 
 
 @all_kinds

@@ -1,8 +1,9 @@
 -- The claim that is asked for most, without the tables and the questions of all others: up to `BRIEF` messages of a
 -- slot that is quiet, or has bodies and no more, none of them in flight or ever rolled back; and before that at most
--- one ack by name, or, without bodies, that of a whole claim of as many. The slot's clock is as it mostly is, and no
--- lease has run out; where the slot is settled only (limit -1), nobody asks for these. All is read before anything is
--- written. Returns the reply, or nil, with nothing written, where the case is another.
+-- one ack by name, or, without bodies, that of a whole claim of as many. The slot's clock is as it mostly is, but that
+-- claims of one millisecond may have let its stamps run ahead; and no lease has run out. Where the slot is settled only
+-- (limit -1), nobody asks for these. All is read before anything is written. Returns the reply, or nil, with nothing
+-- written, where the case is another.
 -- @include whole
 -- @include begin_write
 local BRIEF = 8
@@ -112,9 +113,14 @@ end
 -- more than are taken. `number`, `score` and `name`: see brief_settlement.
 local function claim_brief(slot, rules, turn, now_ms, bodied, stored, peek, number, score, name)
   local last, delivered, acked = tonumber(stored[4]), tonumber(stored[6] or 0), tonumber(stored[7] or 0)
+  local seen = last
+  if stored[4] and not last then -- claims of one millisecond have let the stamps run ahead
+    last, seen = string.match(stored[4], '^(%d+) (%d+)$')
+    last, seen = tonumber(last), tonumber(seen)
+  end
   local lease_ms, highest_first, settle_only = rules.lease_ms, rules.highest_first, turn.limit < 0
-  if not settle_only and (turn.start ~= 0 or not (last and last < now_ms and stored[5] == whole(lease_ms) and stored[8]
-    and delivered and acked)) then
+  if not settle_only and (turn.start ~= 0 or not (last and seen <= now_ms and last < now_ms + 1000
+    and stored[5] == whole(lease_ms) and stored[8] and delivered and acked)) then
     return nil
   end
   local most = math.max(0, math.min(turn.limit, BRIEF))
@@ -130,7 +136,7 @@ local function claim_brief(slot, rules, turn, now_ms, bodied, stored, peek, numb
   end
   oldest = not settle_only and tonumber(oldest)
   if not fine or oldest and (oldest < (now_ms - lease_ms) * 1000 or oldest > (now_ms + 86400000) * 1000
-    or math.floor(last / 60000) ~= math.floor(now_ms / 60000)) then
+    or math.floor(seen / 60000) ~= math.floor(now_ms / 60000)) then
     return nil -- see find_expired
   end
   local bodies, bytes, names = {}, 0, {}
@@ -145,24 +151,25 @@ local function claim_brief(slot, rules, turn, now_ms, bodied, stored, peek, numb
   end
 
   write_brief_acks(slot, rules, bodied, number, name)
-  local now = whole(now_ms)
+  local now, stamp = whole(now_ms), last and math.max(now_ms, last + 1) or now_ms
+  local stamp_text = stamp == now_ms and now or whole(stamp) .. ' ' .. now
   if size > 0 then
     local fields = number > 0 and { 'acked', whole(acked + number) } or {}
     rules.room.left, rules.room.first = rules.room.left - bytes, false
-    write_brief_claim(slot, names, size, whole(now_ms * 1000 + rules.max_retries), highest_first)
-    redis.call('HSET', slot.meta, 'stamp', now, 'delivered', whole(delivered + size), unpack(fields))
+    write_brief_claim(slot, names, size, whole(stamp * 1000 + rules.max_retries), highest_first)
+    redis.call('HSET', slot.meta, 'stamp', stamp_text, 'delivered', whole(delivered + size), unpack(fields))
   elseif number > 0 then
     redis.call('HINCRBY', slot.meta, 'acked', whole(number))
   end
 
   local due = highest_first and upcoming and now_ms or tonumber(upcoming)
   if not (due and due <= now_ms) and (oldest or size > 0) then
-    local ends = math.floor((oldest or now_ms * 1000) / 1000) + lease_ms + 1
+    local ends = math.floor((oldest or stamp * 1000) / 1000) + lease_ms + 1
     due = math.min(ends, due or ends)
   end
   due = due and whole(math.max(1, math.min(due, 9007199254740991))) or '0'
   for i = #peek, 2 * size + 1, -1 do
     peek[i] = nil
   end
-  return { now, due, '0', '0', {}, peek, bodies, {}, settle_only and '0' or now, '' }
+  return { now, due, '0', '0', {}, peek, bodies, {}, settle_only and '0' or whole(stamp), '' }
 end
