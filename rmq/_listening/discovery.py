@@ -54,7 +54,7 @@ def scan(package: str | ModuleType) -> list[Listener]:
         >>> client.add(*scan(rmq.demo))  # it marks none
     """
     found: dict[int, Listener] = {}
-    for module in _modules(package if isinstance(package, ModuleType) else _imported(package)):
+    for module in modules(package):
         for member in list(vars(module).values()):
             found |= {id(each): each for each in _marked(member)}
     return list(found.values())
@@ -67,11 +67,13 @@ def _mark(made: Listener) -> None:
         raise InvalidValueError(f"{made.handler!r} cannot be marked as a listener; wrap it in a function") from None
 
 
-def _modules(module: ModuleType) -> Iterator[ModuleType]:
+def modules(package: str | ModuleType) -> Iterator[ModuleType]:
+    """Import a module, or a package with all its modules but those called `__main__`; raises as `scan`."""
+    module = package if isinstance(package, ModuleType) else _imported(package)
     yield module
     for entry in pkgutil.iter_modules(getattr(module, "__path__", ()), f"{module.__name__}."):
         if not entry.name.endswith(".__main__"):
-            yield from _modules(_imported(entry.name))
+            yield from modules(entry.name)
 
 
 def _imported(name: str) -> ModuleType:

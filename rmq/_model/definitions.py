@@ -1,10 +1,14 @@
-"""Registered definitions as they are read: those that this version can read, and why it can't read the others."""
+"""Registered definitions as they are read, why this version can't read some, and how two of a topic differ. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from enum import Enum
+from typing import Any, NamedTuple
 
-from rmq._model.display import shown
+from rmq._model.display import shown, span
+from rmq._model.merging import same_merging
 from rmq._model.schema import Document, read_document
 from rmq._model.topics import Topic, is_name
 from rmq.errors import UnreadableDocumentError, UnreadableTopicError
@@ -79,3 +83,34 @@ def read_definition(name: str | bytes, found: bytes | int) -> Stored:
         text = str(error).replace("the registered definition", what, 1)
         raise UnreadableTopicError(text, topic=told, version=error.version, min_reader=error.min_reader) from None
     return Stored(found, document, topic)
+
+
+class Difference(NamedTuple):
+    """A setting of a topic that has two values."""
+
+    setting: str
+    registered: Any
+    other: Any
+    fixed: bool  # part of the topic's identity, or of its scores: no change of the definition changes it
+
+    def worded(self, between: str = "not") -> str:
+        """Return both values in words: `max_retries 16, not 3`."""
+        return f"{self.setting} {_value(self.registered)}, {between} {_value(self.other)}"
+
+
+def differences(registered: Topic, other: Topic) -> list[Difference]:
+    """Return how the registered definition and another one of the same topic differ; payload and codec do not count."""
+    found: list[Difference] = []
+    for each in fields(Topic):
+        one, two = getattr(registered, each.name), getattr(other, each.name)
+        if each.compare and one != two:
+            fixed = each.name in ("name", "type", "slots", "ties", "max_priority")
+            fixed = fixed or (each.name == "merge" and not same_merging(one, two))
+            found.append(Difference(each.name, one, two, fixed))
+    return found
+
+
+def _value(value: object) -> str:
+    if isinstance(value, timedelta):
+        return span(value / timedelta(milliseconds=1))
+    return str(value.value) if isinstance(value, Enum) else "none" if value is None else repr(value)

@@ -250,13 +250,13 @@ class Registry:
     def _add(self, topic: Topic, text: bytes) -> None:
         """Write a definition where none is; a plain command, so that registering needs no right to scripts."""
         _check_length(topic.name, text)
-        with _refusals_named(topic.name):
+        with refusals_named(topic.name):
             self._connections.command("HSETNX", TOPICS_KEY, topic.name, text)
 
     def _define(self, topic: Topic, expected: bytes, text: bytes, durable: bool = False) -> bool:
         """Write a definition if the expected one is there; return whether it was."""
         _check_length(topic.name, text)
-        with _refusals_named(topic.name):
+        with refusals_named(topic.name):
             return self._connections.run(definitions.define(topic.name, expected, text, durable=durable))
 
 
@@ -292,7 +292,8 @@ def _check_length(name: str, text: bytes) -> None:
 
 
 @contextmanager
-def _refusals_named(name: str) -> Generator[None]:
+def refusals_named(name: str) -> Generator[None]:
+    """Let a refused write tell that it was the definition of this topic, and why."""
     try:
         yield
     except DurabilityError as error:
@@ -306,7 +307,7 @@ def _refusals_named(name: str) -> Generator[None]:
             raise MemoryFullError(
                 f"Redis is at its maxmemory and did not register topic {name}; consume, or raise maxmemory", topic=name
             ) from error
-        if not any(words in str(error) for words in NO_RIGHT):
+        if str(error).startswith("NOPERM: the definition") or not any(words in str(error) for words in NO_RIGHT):
             raise
         raise ScriptFailedError(
             f"NOPERM: the definition of topic {name} was not written, since this user of Redis may not write the key "

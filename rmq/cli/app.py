@@ -24,6 +24,7 @@ from rmq.cli.commands import (
     stats,
     steer,
     streams,
+    topic_changes,
     topics,
     worker,
 )
@@ -33,11 +34,13 @@ from rmq.cli.console import GlobalOptions, Json, Session, Url, Verbose, command,
 
 app = make_group(
     "RMQ: a message queue on Redis that merges duplicates, orders by priority and delivers at a time.",
-    epilog="Exit codes: 0 done, 1 it did not work, 2 wrong usage or input, 130 ended by Ctrl-C.",
+    epilog="Exit codes: 0 done, 1 it did not work, 2 wrong usage or input, 3 topics differ, 130 ended by Ctrl-C.",
 )
 dead_app = make_group("List, redrive and purge dead messages.")
 stream_app = make_group("Stream topics: groups, consumers, and entries without a group.")
-topics_app = make_group("List (by default), create, show and change topics.", no_args_is_help=False)
+topics_app = make_group(
+    "List (by default), create, show and change topics; compare them with a program's.", no_args_is_help=False
+)
 
 
 def _print_version(wanted: bool) -> None:
@@ -89,7 +92,7 @@ register(stream_app, entries.tail, entries.delete, entries.trim)
 command(topics_app, None, topics.list_topics)
 register(topics_app, list=topics.list_topics, create=topics.create_topic, show=topics.show_topic)
 register(topics_app, change=topics.change_topic)
-register(topics_app, topics.order_oldest_first)
+register(topics_app, topics.order_oldest_first, topic_changes.diff, topic_changes.apply)
 app.add_typer(dead_app, name="dead")
 app.add_typer(stream_app, name="stream")
 app.add_typer(cluster_app, name="cluster")

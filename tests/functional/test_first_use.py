@@ -148,3 +148,26 @@ client()
     assert f"InvalidUrlError: {UNSET}" in ran.stderr
     ran = run("-c", program, RMQ_URL="embedded://")
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+# --- which settings hold
+
+
+def test_settings_in_code_that_do_not_count_are_told(tmp_path: Path) -> None:
+    url = f"embedded://{tmp_path}/shop"
+    program = """
+from rmq import PriorityMessage, RmqClient, Topic, TopicType
+
+with RmqClient() as client:
+    for _ in range(2):
+        client.producer(Topic("jobs", TopicType.PRIORITY, max_retries=3)).send(PriorityMessage("job:1", 5))
+"""
+    with RmqClient(url) as client:
+        client.producer(JOBS)
+        ran = run("-c", program, RMQ_URL=url)
+        assert ran.returncode == 0
+        assert ran.stderr.count("\n") == 1
+        assert (
+            "topic jobs: the registered settings hold, and this program has others: max_retries 16, not 3" in ran.stderr
+        )
+        assert client.inspect(JOBS).stats().backlog == 1

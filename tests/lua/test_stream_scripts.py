@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 
+from rmq._model.messages import Encoded
 from rmq._model.owner import Owner
 from rmq._model.replies import ClaimReply, Redriven, StreamClaimed
 from rmq._model.retention import Retention
@@ -436,3 +437,16 @@ def test_a_full_redis_can_be_drained_and_takes_no_more(
         assert dump(client, topic) == before
     else:
         connections.run(CASES[script](topic, names))
+
+
+def test_large_entries_are_read_few_at_a_time_though_the_bound_was_lowered_since(
+    topic: Topic, connections: Connections
+) -> None:
+    """The page that is read first is made of the definition's bounds, and these entries were sent under larger ones."""
+    for _ in range(6):
+        body = b"x" * (5 * 1_048_576)
+        encoded = Encoded(0, b"a", 0, body)
+        connections.run(streams.send(topic, 0, [encoded], detailed=False))
+    lowered = topic.changed(max_body_bytes=1_000)
+    for _ in range(6):
+        assert len(messages(connections.run(streams.claim(lowered, 0, ME, 100)))) == 1

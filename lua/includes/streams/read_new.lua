@@ -21,7 +21,9 @@ local function read_new(slot, reader, most, piece, bound, largest, out, totals)
         guess = math.max(1, math.min(guess, math.floor(out.left / out.largest)))
       end
       if largest > 0 then
-        guess = math.min(guess, math.max(4, math.floor(out.left / largest)))
+        -- the definition that `piece` is made of may have had a larger bound when the largest entry was sent
+        local few = math.max(1, math.min(4, math.floor(9437184 / largest)))
+        guess = math.min(guess, math.max(few, math.floor(out.left / largest)))
       end
       wanted = math.min(wanted, math.max(certain, guess))
     end

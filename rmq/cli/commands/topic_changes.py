@@ -1,0 +1,158 @@
+"""`rmq topics diff` and `rmq topics apply`: the definitions in a program's modules beside the registered ones.
+
+A definition is registered by its first use, and holds from then on: what a later release says differs without effect,
+but for a warning. These two commands are the step of a deployment that makes it hold.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+import typer
+
+from rmq._listening.discovery import MARK, modules
+from rmq._listening.listener import Listener
+from rmq._model.definitions import Difference, differences
+from rmq._model.display import counted
+from rmq._model.topics import Topic
+from rmq.cli.console import Session
+from rmq.client import RmqClient
+from rmq.errors import InvalidValueError, TopicMismatchError, UnknownTopicError
+
+DIFFERS = 3
+"""Exit code of `diff` where something differs."""
+
+Module = Annotated[
+    str, typer.Argument(metavar="MODULE", help="A module or package of yours, such as shop.jobs; it is imported.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A topic of a program, and how it is registered."""
+
+    topic: Topic
+    registered: Topic | None
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def differs(self) -> bool:
+        """Whether there is something to apply."""
+        return self.registered is None or bool(self.differences)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "topic": self.topic.name,
+            "settings": [each.setting for each in self.differences],
+            "fixed": [each.setting for each in self.differences if each.fixed],
+            "registered": None if self.registered is None else self.registered.to_fields(),
+            "program": self.topic.to_fields(),
+        }
+
+
+def diff(session: Session, module: Module) -> None:
+    """Show where the topics of MODULE and the registered ones differ. Exit code 3: some do."""
+    found = _topics_in(session, module)
+    with session.client() as client:
+        compared = [_compared(client, topic) for topic in found]
+    differing = [each for each in compared if each.differs]
+    if session.json:
+        session.document({"topics": len(found), "differing": [each.to_json() for each in differing]})
+    for each in [] if session.json else differing:
+        session.line((each.topic.name, "bold"), "" if each.registered else "  is not registered")
+        for one in each.differences:
+            session.line(f"  registered: {one.worded()}{' (cannot be changed)' if one.fixed else ''}")
+    session.note(f"{len(differing)} of {counted(len(found), 'topic')} of {module} differ")
+    if differing:
+        raise typer.Exit(DIFFERS)
+
+
+def apply(session: Session, module: Module) -> None:
+    """Register the topics of MODULE, and give those that are registered the settings that it says.
+
+    Nothing is changed where a type, a number of slots, a merge or an order of equal priorities differs.
+    """
+    found = _topics_in(session, module)
+    with session.client() as client:
+        compared = [_compared(client, topic) for topic in found]
+        for each in compared:
+            if fixed := [one.worded() for one in each.differences if one.fixed]:
+                raise TopicMismatchError(
+                    f"topic {each.topic.name} is registered with {'; '.join(fixed)}, which no change of its definition "
+                    "can change; nothing was applied",
+                    topic=each.topic.name,
+                )
+        applied = [each for each in compared if each.differs]
+        for each in applied:
+            if each.registered is None:
+                client.producer(each.topic)
+            client.update_topic(each.topic.name, lambda _, wanted=each.topic: wanted)
+    if session.json:
+        session.document({"topics": len(found), "applied": [each.to_json() for each in applied]})
+        return
+    for each in applied:
+        words = [one.worded("now") for one in each.differences]
+        session.line((each.topic.name, "bold"), f"  {'; '.join(words) or 'registered'}")
+    session.note(f"{len(applied)} of {counted(len(found), 'topic')} of {module} changed")
+    if any(each.registered for each in applied):
+        session.note("processes that run keep the old settings until they restart")
+
+
+def _compared(client: RmqClient, topic: Topic) -> Compared:
+    try:
+        registered = client.topic(topic.name)
+    except UnknownTopicError:
+        return Compared(topic, None)
+    return Compared(topic, registered, tuple(differences(registered, topic)))
+
+
+def _topics_in(session: Session, name: str) -> list[Topic]:
+    """Return the topics that a module, or the modules of a package, define at their top level, by name.
+
+    These are objects, those in lists and dicts, and the topics of listeners, of which a client may have them.
+
+    Raises:
+        InvalidValueError: The module cannot be imported, has no topic, or defines one twice in different ways.
+    """
+    if session.options.url is not None:
+        os.environ["RMQ_URL"] = session.options.url  # for a client that names no URL of its own
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    found: dict[str, Topic] = {}
+    for module in modules(name):
+        for topic in _topics_of(list(vars(module).values())):
+            known = found.setdefault(topic.name, topic)
+            if known != topic:
+                words = "; ".join(each.worded() for each in differences(known, topic))
+                raise InvalidValueError(f"{name} defines topic {topic.name} twice, and differently: {words}")
+    if not found:
+        raise InvalidValueError(f"{name} defines no topic at the top level of a module, and has no listener there")
+    return [found[each] for each in sorted(found)]
+
+
+def _topics_of(values: Any) -> Iterator[Topic]:
+    for value in values:
+        if isinstance(value, Topic):
+            yield value
+        elif type(value) in (list, tuple, set, frozenset, dict):
+            inner = cast("Iterable[object]", value.values() if isinstance(value, dict) else value)
+            yield from (each for each in inner if isinstance(each, Topic))
+        else:
+            yield from (each.topic for each in _listeners_of(value))
+
+
+def _listeners_of(value: Any) -> list[Listener]:
+    """Return the listeners of a function that is marked, or of a client or an extension of RMQ."""
+    own = getattr(value, "__dict__", {})
+    found = own.get(MARK, ())
+    if type(value).__module__.partition(".")[0] == "rmq":
+        found = own.get("_listeners", ())
+        found = getattr(found, "added", found)
+    if not isinstance(found, list | tuple):
+        return []
+    return [each for each in cast("Iterable[object]", found) if isinstance(each, Listener)]
