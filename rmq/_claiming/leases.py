@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
@@ -323,7 +324,7 @@ class LostCalls(Background):
             self._news.clear()
             while self._waiting:
                 try:
-                    refuse_unfinished(self._call(self._waiting.popleft()))
+                    refuse_unfinished(copy_context().run(self._call, self._waiting.popleft()))
                 except BaseException as error:  # else the other deliveries would get no call
                     if not passes_over(error):
                         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,9 @@ from rmq.logs import about
 log = reporter("rmq.worker")
 
 UNWATCHED = nullcontext()
+
+_handled: ContextVar[Sequence[Delivery]] = ContextVar("rmq_handled_here", default=())
+"""What the caller's handler got, also in the tasks that it has made."""
 
 NOT_NOTED = Outcome(Verb.NACK, None, "", "what came of the handler could not be noted")
 
@@ -100,9 +104,7 @@ class HandlerCalls:
                 self._gate.handling(id(part))
             outcome = NOT_NOTED
             try:
-                given = self._given(ready)
-                with self._observers.handling(spread(ready)) if self._observers.all else UNWATCHED:
-                    self._call(given)
+                copy_context().run(self._call, part, ready)
                 outcome = ACKED
             except BaseException as caught:  # SystemExit, too: it would end this thread without a line in the log
                 outcome, error = Outcome(Verb.NACK, None, *describe(caught)), caught
@@ -115,6 +117,7 @@ class HandlerCalls:
                 if delivery.outcome is None:
                     delivery.outcome = outcome
         self._count(ready, started_s, error)
+        error = None  # this frame is in its traceback: they would keep each other, and all that the handler held
 
     def _count(self, ready: Sequence[Delivery], started_s: float, error: BaseException | None) -> None:
         """Count what was handled, and learn how long it took; log what has failed."""
@@ -129,18 +132,29 @@ class HandlerCalls:
             for delivery in ready:
                 delivery.forget_payload()
 
-    def _call(self, given: Any) -> None:
-        """Call the handler. A process that it has forked ends where it leaves the handler."""
-        try:
-            result = self._handler(given)
-        except BaseException as error:
+    @property
+    def runs_here(self) -> bool:
+        """Whether a handler that runs is the caller, or a task that it has made."""
+        return id(_handled.get()) in self.running
+
+    def _call(self, part: Sequence[Delivery], ready: Sequence[Delivery]) -> None:
+        """Call the handler while observers watch; both may set context variables, which end with the call.
+
+        A process that the handler has forked ends where it leaves the handler.
+        """
+        _handled.set(part)
+        given = self._given(ready)
+        with self._observers.handling(spread(ready)) if self._observers.all else UNWATCHED:
+            try:
+                result = self._handler(given)
+            except BaseException as error:
+                if signals.forks != self._forks:
+                    signals.end_fork(error)
+                raise
             if signals.forks != self._forks:
-                signals.end_fork(error)
-            raise
-        if signals.forks != self._forks:
-            signals.end_fork(None)
-        if result is not None:
-            refuse_unfinished(result)
+                signals.end_fork(None)
+            if result is not None:
+                refuse_unfinished(result)
 
     def _ready(self, part: Sequence[Delivery], now_s: float) -> Sequence[Delivery]:
         """Return what may begin, with payloads. What has lost its lease or its slot goes back: somebody else has it."""

@@ -94,6 +94,13 @@ class ListenerThread(Background):
                 stopping.wait(TROUBLE_PAUSE_S)
         self.handlers.finish()
 
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end; where a handler of its own asks for that, which has to end first, for the other ones."""
+        if self.calls.runs_here:
+            self.handlers.join_others(0.0 if timeout is None else timeout)
+        else:
+            super().join(timeout)
+
     def wait(self, unless: Callable[[], bool] = lambda: False) -> None:
         """Wait until something may be claimed, or outcomes have to go; as `Claimer.wait`."""
         longest_s = LATE_S if self.claims.has_earlier else SETTLE_AFTER_S if self.is_unsettled() else REST_S

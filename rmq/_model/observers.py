@@ -102,6 +102,8 @@ def _harmless(watching: Callable[[], AbstractContextManager[T]], otherwise: T) -
         except BaseException as other:
             if other is not failure:
                 _report(other)
+        finally:
+            failure = None  # this frame is in its traceback: they would keep each other
 
 
 def _report(error: BaseException) -> None:

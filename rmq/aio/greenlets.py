@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import suppress
+from contextvars import copy_context
 from typing import Any, ParamSpec, TypeVar, cast
 
 from rmq._io.backend import Lock
@@ -99,9 +101,11 @@ class Driver:
                     logic.throw(GreenletExit)
                     raise
                 self._breakable = False
+                logic.parent = getcurrent()
                 step = logic.throw(error)
             else:
                 self._breakable = False
+                logic.parent = getcurrent()  # a task that was begun eagerly has begun in another one
                 step = logic.switch(value)
         return step
 
@@ -111,8 +115,8 @@ class Driver:
         return task is not None and task is self._driven_in
 
     def start(self, name: str) -> asyncio.Task[Any]:
-        """Run it in a task of its own."""
-        self._task = asyncio.create_task(self.drive(), name=name)
+        """Run it in a task of its own, which begins when the caller waits, whatever the loop's task factory does."""
+        self._task = asyncio.Task(self.drive(), name=name)
         return self._task
 
     def break_off(self) -> None:
@@ -120,6 +124,39 @@ class Driver:
         self._broken = True
         if self._breakable and self._task is not None:
             self._task.cancel()
+
+
+class Apart:
+    """An awaitable whose steps run in a context of their own: a copy of the present one.
+
+    Args:
+        awaitable: What to wait for.
+        given_up: Tells whether to end it where it waits although it goes on after a cancellation.
+    """
+
+    def __init__(self, awaitable: Awaitable[Any], given_up: Callable[[], bool]) -> None:
+        self._steps: Any = awaitable.__await__()
+        self._run = copy_context().run
+        self._given_up = given_up
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        run, steps = self._run, self._steps
+        try:
+            step = run(steps.send, None)
+            while True:
+                try:
+                    value = yield step
+                except BaseException as error:
+                    if isinstance(error, asyncio.CancelledError) and self._given_up():
+                        log.warning("a handler went on after it was cancelled, and is ended where it waits: %s", steps)
+                        with suppress(RuntimeError):  # it goes on even now
+                            run(steps.close)
+                        raise
+                    step = run(steps.throw, error)
+                else:
+                    step = run(steps.send, value)
+        except StopIteration as end:
+            return end.value
 
 
 class Tasks:
@@ -133,13 +170,14 @@ class Tasks:
         client_gate: Held while a call of the client itself is under way, such as the making of a producer.
         send_gates: By topic, held while a single message is sent.
         bulk_gates: By topic, held while many messages are sent.
+        given_up: Whether handlers that go on after their cancellation end where they wait.
     """
 
     def __init__(self, new_gate: Callable[[], Lock]) -> None:
         self.gate, self.client_gate = new_gate(), new_gate()
         self.send_gates, self.bulk_gates = defaultdict[str, Lock](new_gate), defaultdict[str, Lock](new_gate)
         self._finishing: dict[asyncio.Task[Any], Driver] = {}
-        self._ending = False
+        self._ending = self.given_up = False
 
     async def run(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run plain logic. Cancelled, it ends where it waits, and drops the connection that a reply may come on."""
@@ -166,6 +204,10 @@ class Tasks:
             driver.break_off()
             task.add_done_callback(functools.partial(self._take_unclaimed, unclaimed))
             raise
+
+    def give_up(self) -> None:
+        """From now on end handlers where they wait that go on after their cancellation."""
+        self.given_up = True
 
     async def settled(self) -> None:
         """End all breakable waits, now and from now on, and wait until all tasks have finished."""

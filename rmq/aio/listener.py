@@ -22,7 +22,7 @@ from rmq._model.handlers import check_async
 from rmq._model.times import monotonic_s
 from rmq._model.typed import PayloadT
 from rmq.aio.delivery import Delivery, DeliveryColumns, faced, faced_all
-from rmq.aio.greenlets import Tasks, wait
+from rmq.aio.greenlets import Apart, Tasks, wait
 
 AsyncHandler = Callable[..., Coroutine[Any, Any, Any]]
 """Takes a `Delivery`, or with `batch=N` a list of up to N of them, or what its annotations ask for."""
@@ -111,6 +111,8 @@ class HandlersInTasks(HandlersInTurn):
         self._full = False
         """Whether there was no room for more at the last look."""
         self._changed = thread.blocking.event()
+        self._ended = thread.blocking.event()
+        """Set whenever a handler has ended."""
 
     @staticmethod
     def threads_of(listener: Listener) -> int:
@@ -193,6 +195,14 @@ class HandlersInTasks(HandlersInTurn):
                 self.thread.try_to_settle()
         self.thread.finish()
 
+    def join_others(self, timeout_s: float) -> None:
+        """Wait for the handlers beside the one that asks for it."""
+        until_s = monotonic_s() + timeout_s
+        while len(self.calls.running) > 1 and (left_s := until_s - monotonic_s()) > 0:
+            self._ended.clear()
+            self._ended.wait(left_s)
+        self.thread.try_to_settle()
+
     def _leave_slow_slots(self) -> None:
         """Claim nothing that would wait behind a slow message of its slot, and give back what does.
 
@@ -261,6 +271,7 @@ class HandlersInTasks(HandlersInTurn):
                 try:
                     self.calls.handle(part)
                 finally:
+                    self._ended.set()
                     for slot in slots:
                         del self._busy[slot]
                 self._held_up = False
@@ -318,7 +329,7 @@ def plain_listener(listener: Listener, tasks: Tasks) -> Listener:
     handler = with_arguments(listener.topic, listener.handler, listener.batch is not None, listener.columns)
 
     def handle(given: Any) -> object:
-        return wait(handler(face(given, tasks)))
+        return wait(Apart(handler(face(given, tasks)), lambda: tasks.given_up))
 
     def tell_lost(delivery: PlainDelivery) -> object:
         return None if on_lost is None else on_lost(faced(delivery, tasks))  # pyright: ignore[reportArgumentType]

@@ -135,7 +135,10 @@ class AsyncWire(Wire):
         except hiredis.ProtocolError as error:
             raise WireBrokenError(str(error)) from error
         if isinstance(reply, ReplyError):
-            raise reply
+            try:
+                raise reply
+            finally:
+                del reply  # else this frame and the error keep each other, and all that the callers hold
         return reply
 
     @property
@@ -175,9 +178,9 @@ class AsyncWire(Wire):
     def close(self) -> None:
         """Close it; what is still on its way is dropped."""
         if self._transport is not None:
-            self._transport.abort()
+            _abort(self._transport)
         elif self._connection._writer is not None:  # interrupted while it logged in
-            self._connection._writer.transport.abort()
+            _abort(self._connection._writer.transport)
             self._connection._reader = self._connection._writer = None
 
     def _buffered(self) -> int:
@@ -207,6 +210,19 @@ def async_wire_factory(url: str, timeout_s: float, connect_s: float | None = Non
     return lambda: AsyncWire(make(), timeout_s)
 
 
+def _abort(transport: Any) -> None:
+    """Close a connection at once, also when its event loop is closed, which does so otherwise."""
+    try:
+        transport.abort()
+    except RuntimeError:  # "Event loop is closed"
+        under = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None) or transport
+        under_socket, under._sock = getattr(under, "_sock", None), None
+        if under_socket is not None:
+            under_socket.close()
+        with contextlib.suppress(AttributeError):  # another kind of loop
+            transport._closed = True
+
+
 async def _cancellable(connecting: Coroutine[Any, Any, object]) -> None:
     """Connect; raise a cancellation even where `asyncio.wait_for`, which redis-py calls, drops it.
 
@@ -223,4 +239,7 @@ async def _cancellable(connecting: Coroutine[Any, Any, object]) -> None:
     if task is not None and task.cancelling() > before:
         raise asyncio.CancelledError
     if failed is not None:
-        raise failed
+        try:
+            raise failed
+        finally:
+            del failed  # as in `read`
