@@ -185,6 +185,10 @@ class Recording:
             self._recorder.stop()
             self._recorder = None
 
+    def forget(self) -> None:
+        """Take part no more; the recorder's event loop is closed."""
+        self._recorder = None
+
 
 class Recorder(Background):
     """Records a minute whenever it gets the turn, until it is stopped.

@@ -296,6 +296,10 @@ class Connections:
             self._closed = True
             self._router.close()
 
+    def forget_users(self) -> None:
+        """Let `close` close nothing that was built on these: nobody can wait for it any more."""
+        self._closed_with_us.clear()
+
     def refuse_misuse(self) -> None:
         """Raise `ClientClosedError` after the close, and `ForkedClientError` in a fork."""
         if self._closed:

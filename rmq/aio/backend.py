@@ -11,12 +11,19 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from rmq._io.backend import Condition, Event, Job, Lock
 from rmq._io.wire import Wire
+from rmq._model.display import counted
+from rmq._model.reports import reporter
 from rmq.aio.greenlets import Driver, resolve, wait, wait_until
 from rmq.aio.wire import AsyncWire, async_wire_factory
+
+log = reporter("rmq.aio")
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+
+CANCELLED_S, GIVEN_UP_S = 5.0, 1.0
+"""How long a close waits for handlers that were cancelled, and how long when it has cancelled them once more."""
 
 MOST_CALLS = 64
 """Sends of one producer, and acks or nacks of single deliveries, that are under way at once; others wait their turn."""
@@ -31,13 +38,22 @@ class EventLoop:
     def __init__(self) -> None:
         self._jobs: set[asyncio.Task[Any]] = set()
 
-    async def cancel_jobs(self) -> None:
-        """End the jobs that still run."""
-        jobs = set(self._jobs)
-        for job in jobs:
-            job.cancel()
+    async def cancel_jobs(self, give_up: Callable[[], object], spare: asyncio.Task[Any] | None = None) -> None:
+        """End the jobs that still run.
+
+        Args:
+            give_up: Called before those that go on after a cancellation, for `CANCELLED_S`, are cancelled once more.
+            spare: A job that asks for this itself, and ends later.
+        """
+        jobs = self._jobs - {spare}
+        for patience_s in (CANCELLED_S, GIVEN_UP_S):
+            for job in jobs:
+                job.cancel()
+            if jobs:
+                _, jobs = await asyncio.wait(jobs, timeout=patience_s)
+            give_up()
         if jobs:
-            await asyncio.wait(jobs)
+            log.warning("%s after being cancelled twice", counted(len(jobs), "task goes on", "tasks go on"))
 
     def sleep(self, seconds: float) -> None:
         """Do nothing for so long."""

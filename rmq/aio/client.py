@@ -38,6 +38,13 @@ class PlainClient(plain.RmqClient):
         self._blocking = loop
         super().__init__(*args, **options)
 
+    def drop(self) -> None:
+        """Close the connections of an event loop that is closed, and the temporary Redis; nothing can be settled."""
+        self._listeners.runtimes = []
+        self._recording.forget()
+        self._connections.forget_users()
+        self.close()
+
 
 class Opened:
     """What belongs to one event loop.
@@ -51,6 +58,11 @@ class Opened:
     def __init__(self, plain_client: PlainClient, tasks: Tasks, blocking: EventLoop) -> None:
         self.plain, self.tasks, self._blocking = plain_client, tasks, blocking
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether its event loop is closed."""
+        return self._loop.is_closed()
 
     async def run(self, method: Callable[Concatenate[PlainClient, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a method of the plain client."""
@@ -73,14 +85,17 @@ class Opened:
             raise RmqError("this client belongs to another event loop; make one in the loop that uses it")
         return self
 
-    async def close(self) -> None:
-        """End all that runs."""
+    async def close(self, caller: asyncio.Task[Any] | None) -> None:
+        """End all that runs, but the caller, which may be a handler. Where its event loop is closed nothing runs."""
+        if self.is_abandoned:
+            await self.run(PlainClient.drop)
+            return
         try:
             await self.run(PlainClient.stop)
             await self.tasks.settled()
         finally:
             await self.run(PlainClient.close)
-            await self._blocking.cancel_jobs()
+            await self._blocking.cancel_jobs(self.tasks.give_up, caller)
 
 
 class RmqClient(Closing):
@@ -274,12 +289,20 @@ class RmqClient(Closing):
     adopt = awaited(PlainClient.adopt)
 
     async def close(self) -> None:
-        """Stop listeners that still run, wait for what was begun, close all connections, end a temporary Redis."""
-        self._closed = True
-        opened, self._opened = self._opened, None
-        if opened is None:
-            return
-        await asyncio.shield(asyncio.ensure_future(opened.close()))
+        """Stop listeners that still run, wait for what was begun, close all connections, end a temporary Redis.
+
+        Handlers that still run after that are cancelled. One that goes on all the same is ended where it waits, 5 s
+        later. In another event loop than the client's, this only closes its connections, once that loop is closed.
+
+        Raises:
+            RmqError: The client belongs to another event loop, which is not closed.
+        """
+        opened = self._opened
+        if opened is not None and not opened.is_abandoned:
+            opened.checked()
+        self._closed, self._opened = True, None
+        if opened is not None:
+            await asyncio.shield(asyncio.ensure_future(opened.close(asyncio.current_task())))
 
     async def _run(self, method: Callable[Concatenate[PlainClient, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await (await self._open()).run_in_turn(method, *args, **kwargs)

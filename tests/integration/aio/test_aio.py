@@ -10,11 +10,22 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
-from rmq import ImmediateRetry, PriorityMessage, RangeMergeMessage, SendResult, StreamMessage, Topic, TopicType
+from rmq import (
+    ImmediateRetry,
+    Observer,
+    PriorityMessage,
+    RangeMergeMessage,
+    SendResult,
+    StreamMessage,
+    Topic,
+    TopicType,
+)
 from rmq._claiming.prefetch_size import MOST_PREFETCHED, PrefetchSize
 from rmq._io.wire import Wire
 from rmq._model.figures import TopicStats
@@ -27,6 +38,7 @@ from tests.conftest import MakeTopic
 from tests.support.clients import limits_of
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
 
 Test = Callable[..., Coroutine[Any, Any, None]]
 
@@ -798,3 +810,188 @@ async def test_columns(redis_server: RedisServer, make_topic: MakeTopic) -> None
         await asyncio.wait_for(done.wait(), 30)
         assert await client.stop() == []
         assert sorted(got) == sorted(set(contents) - acked)
+
+
+# --- ends: of a handler that goes on, from within a handler, in another event loop
+
+
+@pytest.mark.parametrize("swallowed", [asyncio.CancelledError, BaseException])
+@in_a_loop
+async def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_a_close(
+    swallowed: type[BaseException],
+    redis_server: RedisServer,
+    make_topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    monkeypatch.setattr("rmq.aio.backend.CANCELLED_S", 0.1)
+    monkeypatch.setattr("rmq.aio.client.DRAIN_S", 0.1)
+    swallows, begun, cleaned_up = [True], asyncio.Event(), []
+    client = RmqClient(redis_server.url)
+
+    @client.listener(topic)
+    async def handle(delivery: Delivery) -> None:
+        begun.set()
+        try:
+            while swallows:
+                try:
+                    await asyncio.sleep(3600)
+                except swallowed:
+                    pass
+        finally:
+            cleaned_up.append(delivery.text)
+
+    await (await client.producer(topic)).send(PriorityMessage("x", 1))
+    await client.start()
+    await begun.wait()
+    await client.stop(drain_s=0)
+    async with asyncio.timeout(30):
+        await client.close()
+    swallows.clear()
+    assert "is ended where it waits" in caplog.text
+    assert cleaned_up == (["x"] if swallowed is asyncio.CancelledError else [])
+
+
+@pytest.mark.parametrize("way", ["awaited", "task", "closed"])
+@in_a_loop
+async def test_a_handler_may_stop_its_client(way: str, redis_server: RedisServer, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, checked=way != "closed")
+    ended: list[str] = []
+    both, others_end = asyncio.Event(), asyncio.Event()
+    client = RmqClient(redis_server.url)
+
+    @client.listener(topic, concurrency=2)
+    async def handle(delivery: Delivery) -> None:
+        if delivery.text == "other":
+            both.set()
+            await others_end.wait()
+            await asyncio.sleep(0.01)
+            ended.append("other")
+            return
+        await both.wait()
+        others_end.set()
+        async with asyncio.timeout(25):
+            if way == "closed":
+                await client.close()
+            elif way == "task":
+                await asyncio.create_task(client.stop())
+            else:
+                assert [each.text for each in await client.stop()] == ["stops"]
+        ended.append("stops")
+
+    await (await client.producer(topic)).send_many([PriorityMessage("stops", 1), PriorityMessage("other", 1)])
+    await client.start()
+    await until(lambda: len(ended) == 2)
+    assert ended == ["other", "stops"]  # it waits for the others
+    if way != "closed":
+        await until_settled(client, topic)
+    await client.close()
+    await until(lambda: len(asyncio.all_tasks()) == 1)
+
+
+def test_a_close_in_another_event_loop(
+    redis_server: RedisServer, redis_client: Redis, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    client, embedded = RmqClient(redis_server.url + "?client_name=elsewhere"), RmqClient(f"embedded://{tmp_path}")
+
+    def connections() -> int:
+        return sum(each["name"] == "elsewhere" for each in redis_client.client_list())
+
+    @client.listener(topic)
+    async def handle(delivery: Delivery) -> None:
+        del delivery
+
+    async def use() -> None:
+        await (await client.producer(topic)).send(PriorityMessage("x", 1))
+        await client.start()
+        await (await embedded.producer(topic)).send(PriorityMessage("x", 1))
+        assert connections() > 0
+        with pytest.raises(RmqError, match="another event loop"):
+            await asyncio.to_thread(asyncio.run, client.close())
+        assert await client.topics()
+
+    async def close() -> None:
+        await client.close()
+        await client.close()
+        await embedded.close()
+        with pytest.raises(ClientClosedError):
+            await client.topics()
+
+    asyncio.run(use())
+    pid = int((tmp_path / "redis.pid").read_text()) if (tmp_path / "redis.pid").exists() else 0
+    asyncio.run(close())
+    wait_until(lambda: not connections())
+    assert not pid or not Path(f"/proc/{pid}").exists()
+
+
+def eagerly(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
+    """Make a task whose first step runs at once, as `asyncio.eager_task_factory` of Python 3.12 does."""
+    begun: list[Any] = []
+    loop.call_soon = lambda step, *_args, **_options: begun.append(step)  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        task = asyncio.tasks._PyTask(coro, loop=loop, **options)  # pyright: ignore[reportAttributeAccessIssue]
+    finally:
+        del loop.call_soon
+    outer = asyncio.current_task(loop)
+    if outer is not None:
+        asyncio.tasks._leave_task(loop, outer)
+    try:
+        begun[0]()
+    finally:
+        if outer is not None:
+            asyncio.tasks._enter_task(loop, outer)
+    return task
+
+
+@in_a_loop
+async def test_a_task_factory_that_begins_at_once(redis_server: RedisServer, make_topic: MakeTopic) -> None:
+    asyncio.get_running_loop().set_task_factory(getattr(asyncio, "eager_task_factory", eagerly))
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    handled: list[str] = []
+    async with RmqClient(redis_server.url) as client:
+        producer = await client.producer(topic)
+
+        @client.listener(topic, concurrency=5)
+        async def handle(delivery: Delivery) -> None:
+            await asyncio.create_task(asyncio.sleep(0.001))
+            handled.append(delivery.text)
+            if len(handled) <= 50:
+                await asyncio.gather(
+                    producer.send(PriorityMessage(f"{delivery.text}-", 1)), client.topics(), client.workers()
+                )
+
+        await client.start()
+        await asyncio.gather(*(producer.send(PriorityMessage(f"m{number}", 1)) for number in range(50)))
+        await until(lambda: len(handled) == 100)
+        assert (await until_settled(client, topic)).total("acked") == 100
+
+
+@in_a_loop
+async def test_a_task_that_plain_logic_begins_at_once(redis_server: RedisServer, make_topic: MakeTopic) -> None:
+    asyncio.get_running_loop().set_task_factory(getattr(asyncio, "eager_task_factory", eagerly))
+    topic = make_topic(TopicType.PRIORITY)
+    sent: list[asyncio.Task[Any]] = []
+    async with RmqClient(redis_server.url) as client:
+        producer = await client.producer(topic)
+
+        class Sending(Observer):
+            def settled(self, deliveries: Any) -> None:
+                if deliveries[0].text == "first":
+                    sent.append(asyncio.create_task(producer.send(PriorityMessage("second", 1))))
+
+        (await client._open()).plain.observers.all.append(Sending())
+
+        @client.listener(topic)
+        async def handle(delivery: Delivery) -> None:
+            del delivery
+
+        await client.start()
+        await producer.send(PriorityMessage("first", 1))
+        await until(lambda: sent)
+        assert (await sent[0]).new == 1
+        view = await client.inspect(topic)
+        async with asyncio.timeout(30):
+            while (await view.stats()).total("acked") < 2:
+                await asyncio.sleep(0.01)
