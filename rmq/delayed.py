@@ -30,6 +30,7 @@ from rmq._model.topics import Topic, TopicType
 from rmq._scripts.claiming import MAX_BATCH
 from rmq._sending.producer import Producer, send_from
 from rmq._sending.stream import Calls
+from rmq._slots.each import confirm_all
 from rmq._slots.slots import SlotWriter
 from rmq.client import RmqClient
 from rmq.errors import InvalidBatchError, InvalidMessageError, InvalidValueError, RmqError
@@ -281,6 +282,7 @@ class DelayedQueue:
         for content in self._contents():
             if self._value(content) == wanted and self._control.cancel(content) is ControlResult.DONE:
                 return True
+        confirm_all(self._connections, self.topic)
         return False
 
     def size(self) -> int:

@@ -13,6 +13,7 @@
 -- Notes: atomic; safe to repeat.
 -- @include write_totals
 -- @include note
+-- @include replicate
 
 local dead, meta, reason, dead_body = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local audit, actor = KEYS[5], ARGV[1]
@@ -25,6 +26,9 @@ local contents = { unpack(ARGV, 2) }
 local dropped = redis.call('ZREM', dead, unpack(contents))
 redis.call('HDEL', reason, unpack(contents))
 redis.call('HDEL', dead_body, unpack(contents))
+if dropped == 0 then
+  replicate(meta)
+end
 write_totals(meta, { purged = dropped })
 if actor ~= '' then
   local named = #contents == 1 and contents[1] or ''

@@ -34,6 +34,7 @@
 -- @include note
 -- @include hint
 -- @include with_keys
+-- @include replicate
 
 local store, dead, body, meta, reason, dead_body, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local audit = KEYS[8]
@@ -103,5 +104,7 @@ end
 write_totals(meta, totals)
 if totals.redriven or totals.merged then
   hint(publish, wake, (sooner or kind == 'priority') and '0' or whole(score))
+else
+  replicate(meta)
 end
 return answers

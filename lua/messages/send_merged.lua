@@ -41,7 +41,8 @@
 --   RMQ_REPEATED number floor; RMQ_OTHER lane (a call of this name had other messages); OOM at maxmemory; nothing was
 --   written
 -- Complexity: O(n log N), and the size of the records
--- Notes: atomic. Safe to repeat: a call that was carried out answers as it did then, and changes nothing.
+-- Notes: atomic. Safe to repeat: a call that was carried out answers as it did then, and changes nothing but when
+--   `marks` expires.
 -- @include read_clock
 -- @include merge_rules
 -- @include send_folded

@@ -7,13 +7,16 @@
 -- Returns: '1' if it is there now, '0' if another one was there than was expected, and nothing was written
 -- Errors: none of its own
 -- Complexity: O(1)
--- Notes: atomic; repeated, it answers '0', and the caller reads its own definition. With the same text twice it writes,
---   too, so that a WAIT behind it covers a definition that somebody else has put there.
+-- Notes: atomic; repeated, it answers '0', and the caller reads its own definition. With the same text twice it changes
+--   nothing, also at maxmemory; a WAIT behind it covers a definition that somebody else has put there.
+-- @include replicate
 
 local topics, name, expected, text = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 
-if redis.call('HGET', topics, name) ~= expected then
-  return '0'
+local there = redis.call('HGET', topics, name) == expected
+if there and text ~= expected then
+  redis.call('HSET', topics, name, text)
+else
+  replicate(topics)
 end
-redis.call('HSET', topics, name, text)
-return '1'
+return there and '1' or '0'

@@ -9,12 +9,16 @@
 -- Notes: atomic. Safe to repeat: what has moved stays. Every epoch of a live ensemble is above the 1 that is written;
 --   it shuts out the old ensemble's workers at once, where 0 would let anybody in. A slot that nobody has owned yet is
 --   left as it is. Begins with a removal, so that it works at maxmemory.
+-- @include replicate
 
 local meta, from, to = KEYS[1], ARGV[1], ARGV[2]
 
 local stored = redis.call('HMGET', meta, 'epoch', 'ensemble')
 local epoch, ensemble = stored[1] or '0', stored[2] or ''
-if from == '' or ensemble == '' or ensemble == to then
+if from == '' then
+  return { ensemble, epoch, '0' }
+elseif ensemble == '' or ensemble == to then
+  replicate(meta)
   return { ensemble, epoch, '0' }
 end
 if ensemble ~= from then

@@ -20,6 +20,7 @@
 -- @include write_totals
 -- @include note
 -- @include with_keys
+-- @include replicate
 
 local slot = with_keys({
   store = KEYS[1], prepare = KEYS[2], retry = KEYS[3], body = KEYS[4], meta = KEYS[5], error = KEYS[6],
@@ -29,6 +30,7 @@ local born = slot.born
 
 check_types({ slot.store, slot.prepare, slot.retry, born }, { slot.body, slot.meta, slot.error, slot.held })
 redis.call('XLEN', audit)
+replicate(slot.meta)
 
 local totals, answers = {}, {}
 for i = 1, #ARGV - 1 do

@@ -13,12 +13,14 @@
 -- Notes: atomic; safe to repeat. What is in flight goes on, and so do leases, acks and sends.
 -- @include note
 -- @include hint
+-- @include replicate
 
 local meta, wake, audit = KEYS[1], KEYS[2], KEYS[3]
 local pause, publish, actor, detail = ARGV[1] == '1', ARGV[2], ARGV[3], ARGV[4]
 
 redis.call('XLEN', audit)
 local was_paused = redis.call('HGET', meta, 'paused') == '1'
+replicate(meta)
 redis.call('HDEL', meta, 'paused')
 if pause then
   redis.call('HSET', meta, 'paused', '1')

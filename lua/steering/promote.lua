@@ -28,6 +28,7 @@
 -- @include note
 -- @include hint
 -- @include with_keys
+-- @include replicate
 
 local store, prepare, retry, meta, wake, audit = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local slot = with_keys({ meta = meta }, { KEYS[7], KEYS[8], KEYS[9] })
@@ -40,7 +41,7 @@ check_types({ store, prepare, retry, born }, { meta, slot.held, slot.body })
 redis.call('XLEN', audit)
 
 local totals, answers = {}, {}
-redis.call('ZREMRANGEBYRANK', store, 1, 0)
+replicate(meta)
 for i = 6, #ARGV do
   local content = ARGV[i]
   local stored, waiting = redis.call('ZSCORE', store, content), redis.call('ZSCORE', retry, content)

@@ -18,6 +18,7 @@
 -- @include write_totals
 -- @include forget_unused
 -- @include with_keys
+-- @include replicate
 
 local from, store = KEYS[1], KEYS[2]
 local slot = with_keys({
@@ -32,6 +33,7 @@ if redis.call('EXISTS', slot.body, slot.held or slot.body) > 0 then
 end
 local contents = limit > 0 and redis.call('ZRANGE', from, 0, limit - 1) or {}
 if #contents == 0 then
+  replicate(slot.meta)
   return 0
 end
 redis.call('ZREM', from, unpack(contents))

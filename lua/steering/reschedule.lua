@@ -32,6 +32,7 @@
 -- @include note
 -- @include hint
 -- @include with_keys
+-- @include replicate
 
 local store, prepare, retry, meta, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local audit, slot = KEYS[6], with_keys({ meta = KEYS[4] }, { KEYS[7], KEYS[8], KEYS[9] })
@@ -48,7 +49,7 @@ check_types({ store, prepare, retry, born }, { meta, slot.held, slot.body })
 redis.call('XLEN', audit)
 
 local totals, answers = {}, {}
-redis.call('ZREMRANGEBYRANK', store, 1, 0)
+replicate(meta)
 for i = 8, #ARGV do
   local content = ARGV[i]
   local stored, waiting = redis.call('ZSCORE', store, content), redis.call('ZSCORE', retry, content)

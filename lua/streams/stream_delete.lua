@@ -8,10 +8,14 @@
 -- Complexity: O(n log N)
 -- Notes: atomic; safe to repeat. A group that has one of them pending finds out, acks it and counts it as lost.
 -- @include write_totals
+-- @include replicate
 
 local store, meta = KEYS[1], KEYS[2]
 
 redis.call('HLEN', meta)
 local deleted = redis.call('XDEL', store, unpack(ARGV))
+if deleted == 0 then
+  replicate(meta)
+end
 write_totals(meta, { deleted = deleted })
 return deleted

@@ -12,6 +12,7 @@
 -- Errors: none of its own
 -- Complexity: O(pending)
 -- Notes: safe to repeat. The entries stay in the stream.
+-- @include replicate
 
 local store = KEYS[1]
 local group_key, retry, dead, error_key, reason, dead_body = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
@@ -20,4 +21,7 @@ local name = ARGV[1]
 redis.call('XLEN', store)
 redis.call('UNLINK', group_key, retry, dead, error_key, reason, dead_body)
 local gone = redis.pcall('XGROUP', 'DESTROY', store, name)
+if gone ~= 1 then
+  replicate(group_key)
+end
 return gone == 1 and '1' or '0'

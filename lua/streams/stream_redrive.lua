@@ -22,6 +22,7 @@
 -- @include write_totals
 -- @include padded_id
 -- @include hint
+-- @include replicate
 
 local store, meta, group, retry, dead, reason, dead_body = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local wake = KEYS[8]
@@ -62,6 +63,9 @@ for i = 3, #ARGV do
     redis.call('HDEL', dead_body, id)
   end
   answers[#answers + 1] = answer
+end
+if not next(sent) and not next(totals) then
+  replicate(meta)
 end
 write_totals(meta, sent)
 write_totals(group, totals)

@@ -17,6 +17,7 @@
 -- @include append_entries
 -- @include check_ids
 -- @include hint
+-- @include replicate
 
 local store, meta, wake = KEYS[1], KEYS[2], KEYS[3]
 local publish, max_backlog, detailed, number = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
@@ -41,5 +42,7 @@ if there < number then
     ids[#ids + 1] = id
   end
   hint(publish, wake, '0')
+else
+  replicate(meta)
 end
 return ids

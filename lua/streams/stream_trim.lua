@@ -19,6 +19,7 @@
 -- @include id_after
 -- @include trim_below
 -- @include whole
+-- @include replicate
 
 local store, meta, sizes = KEYS[1], KEYS[2], KEYS[3]
 local every_ms, max_length, max_age_ms = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -52,6 +53,7 @@ local function drop(number, bound)
   more = more or late or (gone > 0 and wanted < number)
 end
 
+replicate(meta) -- a full Redis takes the time of the clean-up, too, where nothing is to be dropped
 if shrink and earlier[1] then
   drop(tonumber(earlier[1]), id_after(earlier[2]))
 end

@@ -16,7 +16,7 @@ from rmq._model.topics import Topic, TopicType
 from rmq._ownership import Coordinator
 from rmq._scripts import steering
 from rmq._scripts.steering import Adopted
-from rmq._slots.each import call_each
+from rmq._slots.each import call_each, confirm_all
 from rmq._slots.slots import SlotWriter
 from rmq._transport.connections import Connections
 from rmq.errors import EnsembleMismatchError
@@ -61,6 +61,7 @@ def adopt(connections: Connections, topic: Topic, from_ensemble: str | None, to_
     writer = SlotWriter(connections, topic)
     theirs = [part for part, owner in owned if owner.ensemble == from_ensemble]
     moved = sum(writer.adopt(slot, from_ensemble, to_ensemble, group).moved for slot, group in theirs)
+    confirm_all(connections, topic)
     return replace(before, moved=moved)
 
 

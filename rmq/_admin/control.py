@@ -13,7 +13,7 @@ from rmq._model.times import MAX_SCORE, Duration, Instant
 from rmq._model.topics import Topic
 from rmq._scripts import viewing
 from rmq._slots.audit import Audit
-from rmq._slots.each import checked_slots
+from rmq._slots.each import checked_slots, confirm_all
 from rmq._slots.slots import SlotWriter
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError
@@ -179,6 +179,7 @@ class Control:
                     note(f"dropped {dropped}")
                     if progress is not None:
                         progress(dropped)
+            confirm_all(self._connections, self.topic)
         return dropped
 
     def _pause(self, slots: Sequence[int] | None, paused: bool) -> int:

@@ -22,7 +22,7 @@ from rmq._model.topics import Topic
 from rmq._model.whereabouts import DeadMessage
 from rmq._scripts import dead, streams, telling, viewing
 from rmq._slots.audit import Audit
-from rmq._slots.each import call_each
+from rmq._slots.each import call_each, confirm_all
 from rmq._slots.slots import NACK_BATCH, SlotWriter
 from rmq._slots.stream_slots import StreamWriter
 from rmq._transport.call import Call
@@ -152,6 +152,7 @@ class Dead(ABC, Generic[D]):
                 note(f"dropped {dropped}")
                 if progress is not None:
                     progress(dropped)
+            confirm_all(self._connections, self.topic)
         return dropped
 
     def on_dead(
@@ -202,6 +203,7 @@ class Dead(ABC, Generic[D]):
                 note(", ".join(f"{number} {answer.value}" for answer, number in counts.items() if number))
                 if progress is not None:
                     progress(done)
+            confirm_all(self._connections, self.topic)
         return RedriveResult(counts[Redriven.DONE], counts[Redriven.MERGED], counts[Redriven.ABSENT])
 
     def _chosen(self, where: DeadFilter, left: int, size: int) -> Iterator[tuple[int, Sequence[D]]]:

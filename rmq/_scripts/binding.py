@@ -18,6 +18,9 @@ from rmq._transport.script_library import default_scripts
 
 T = TypeVar("T")
 
+SAFE_AGAIN = "Repeating it is safe"
+"""What is durable and may be repeated by whoever has called it."""
+
 NONE_KNOWN: Mapping[str, Argument] = MappingProxyType({})
 """No arguments whose values are known before the call."""
 
@@ -32,13 +35,17 @@ class Bound:
         name: Name of the script.
         refusals: Code of an error reply -> what makes the caller's error of it, for codes of this script's own.
         repeatable: Whether a call may be sent again when its reply was lost.
+        durable: See `Call`. All paths of a durable script write something: see docs/internals/contract.md.
     """
 
-    def __init__(self, name: str, refusals: Refusals = NO_REFUSALS, *, repeatable: bool = True) -> None:
+    def __init__(
+        self, name: str, refusals: Refusals = NO_REFUSALS, *, repeatable: bool = True, durable: str = ""
+    ) -> None:
         self.name = name
         self._refusals = refusals
         self._getters: dict[tuple[bool, bool], Callable[[Any], tuple[str, ...]]] = {}
         self.repeatable = repeatable
+        self.durable = durable
 
     @cached_property
     def args(self) -> Callable[..., list[Argument]]:
@@ -109,7 +116,7 @@ class Bound:
         args: Sequence[Argument],
         *,
         group: str | None = None,
-        durable: bool = False,
+        durable: bool = True,
         **others: str,
     ) -> Call[T]:
         """Build a call on a slot of a topic.
@@ -120,14 +127,15 @@ class Bound:
             parse: Turns the reply into a value.
             args: What `args` has returned.
             group: Take the keys of this group of a stream topic, and not those of the slot.
-            durable: Whether it counts only once it is as safe as the client's durability level asks.
+            durable: False where nobody relies on this call of a durable script.
             others: Keys of the script, by name, that are not those of the slot that have these names.
         """
         if group is not None:
             keys = self.keys(group_keys(topic.name, slot, group))
         else:
             keys = self.keys_with(topic, slot, **others) if others else self.keys_of(topic, slot)
-        return Call(self.name, keys, args, parse, self.repeatable, topic.name, slot, durable, self._refusals)
+        confirmed = self.durable if durable else ""
+        return Call(self.name, keys, args, parse, self.repeatable, topic.name, slot, confirmed, self._refusals)
 
 
 def ages_of(topic: Topic) -> dict[str, Argument]:

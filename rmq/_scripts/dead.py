@@ -14,12 +14,12 @@ from rmq._model.scores import score_of
 from rmq._model.sends import told
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import DeadMessage
-from rmq._scripts.binding import Bound, ages_of
+from rmq._scripts.binding import SAFE_AGAIN, Bound, ages_of
 from rmq._scripts.claiming import NewScore
 from rmq._transport.call import Call
 
-_REDRIVE, _PURGE_DEAD, _LIST_DEAD = Bound("redrive"), Bound("purge_dead"), Bound("list_dead")
-_DEAD_REASONS = Bound("dead_reasons")
+_REDRIVE, _PURGE_DEAD = (Bound(name, durable=SAFE_AGAIN) for name in ("redrive", "purge_dead"))
+_LIST_DEAD, _DEAD_REASONS = Bound("list_dead"), Bound("dead_reasons")
 
 
 def redrive(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rmq._model.definitions import MAX_DEFINITION_BYTES
-from rmq._scripts.binding import Bound
+from rmq._scripts.binding import SAFE_AGAIN, Bound
 from rmq._scripts.keys import TOPICS_KEY
 from rmq._transport.call import Call, is_one
 
-_READ, _DEFINE = Bound("registry_read"), Bound("registry_define")
+_READ, _DEFINE = Bound("registry_read"), Bound("registry_define", durable=SAFE_AGAIN)
 
 
 def read(names: Sequence[bytes]) -> Call[list[bytes | int | None]]:
@@ -24,4 +24,5 @@ def read(names: Sequence[bytes]) -> Call[list[bytes | int | None]]:
 def define(topic: str, expected: bytes, text: bytes, *, durable: bool) -> Call[bool]:
     """Build the writing of a definition where the expected one is; answers whether it was."""
     args = _DEFINE.args(name=topic, expected=expected, text=text)
-    return Call(_DEFINE.name, _DEFINE.names(topics=TOPICS_KEY), args, is_one, True, topic, 0, durable)
+    confirmed = _DEFINE.durable if durable else ""
+    return Call(_DEFINE.name, _DEFINE.names(topics=TOPICS_KEY), args, is_one, True, topic, 0, confirmed)

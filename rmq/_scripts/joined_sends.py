@@ -14,12 +14,12 @@ from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType
 from rmq._scripts.binding import Bound, ages_of
 from rmq._scripts.keys import slot_keys
-from rmq._scripts.sending import NO_MARK, MadeAges, SendCall, message_args
+from rmq._scripts.sending import MERGES_AGAIN, NO_MARK, MadeAges, SendCall, message_args
 from rmq._transport.call import Call
 from rmq._transport.refusals import error_of
 from rmq.errors import RmqError
 
-_ONE, _MANY = Bound("send_priority"), Bound("send_many")
+_ONE, _MANY = Bound("send_priority"), Bound("send_many", durable=MERGES_AGAIN)
 
 
 class Part(Protocol):
@@ -85,7 +85,7 @@ class JoinedSends:
                 sends[place] = score
         args = _MANY.args(detailed=int(detailed), mark=mark, sends=sends, **self._settings)
         parse = partial(self._parse, parts, detailed, built_ms)
-        return Call(_MANY.name, tuple(keys), args, parse, True, topic, parts[0].slot, True)
+        return Call(_MANY.name, tuple(keys), args, parse, True, topic, parts[0].slot, _MANY.durable)
 
     def _parse(
         self, parts: Sequence[Part], detailed: bool, built_ms: float, reply: list[Any]

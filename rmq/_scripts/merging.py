@@ -19,7 +19,7 @@ from rmq._scripts.keys import slot_keys
 from rmq._transport.call import Call
 from rmq._transport.numbering import Turn, Turns
 
-_MERGED = Bound("send_merged")
+_MERGED = Bound("send_merged", durable="Sent again, each counts once more, unless both calls have the same `once=`")
 
 
 class MergedSends:
@@ -67,7 +67,7 @@ class MergedSends:
             return SendResult(new, number - new, outcomes, dropped=int(reply[2]))
 
         keys = _MERGED.keys(slot_keys(topic.name, slot))
-        return Call(_MERGED.name, keys, args, parse, True, topic.name, slot, True)
+        return Call(_MERGED.name, keys, args, parse, True, topic.name, slot, _MERGED.durable)
 
 
 def _digest_of(messages: Sequence[Encoded]) -> str:

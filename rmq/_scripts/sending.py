@@ -20,8 +20,15 @@ from rmq._scripts.merging import MergedSends
 from rmq._transport.call import Call
 from rmq._transport.numbering import Turn, Turns
 
-_PRIORITY, _RANGE_MERGE, _FIXED_TIME = Bound("send_priority"), Bound("send_range_merge"), Bound("send_fixed_time")
-_DELAYED, _LIMITED, _AGED = Bound("send_delayed"), Bound("send_limited"), Bound("send_aged")
+MERGES_AGAIN = (
+    "Sending it again is safe: it merges with what is in the backlog; what was handled meanwhile is delivered once more"
+)
+"""What is durable and sent to topics without `merge=`, where the content is the message."""
+
+_PRIORITY, _RANGE_MERGE, _FIXED_TIME, _DELAYED, _LIMITED, _AGED = (
+    Bound(f"send_{kind}", durable=MERGES_AGAIN)
+    for kind in "priority range_merge fixed_time delayed limited aged".split()
+)
 
 
 class SendCall(Protocol):
@@ -124,7 +131,7 @@ class _Sends:
             return SendResult(new, number - new, outcomes, dropped=int(reply[2]) if limited else 0)
 
         keys = script.keys(slot_keys(self._topic, slot))
-        return Call(script.name, keys, args, parse, True, self._topic, slot, True)
+        return Call(script.name, keys, args, parse, True, self._topic, slot, script.durable)
 
 
 NO_MARK = -1

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from rmq._model.replies import ControlResult
 from rmq._model.scores import ages_for
 from rmq._model.topics import Topic
-from rmq._scripts.binding import Bound, ages_of
+from rmq._scripts.binding import SAFE_AGAIN, Bound, ages_of
 from rmq._scripts.claiming import NewScore, order_of
 from rmq._scripts.keys import group_keys, slot_keys
 from rmq._transport.call import Call, is_one, nothing
 
-_CANCEL, _RESCHEDULE, _PROMOTE, _PAUSE = Bound("cancel"), Bound("reschedule"), Bound("promote"), Bound("pause")
-_PURGE_BACKLOG, _AUDIT, _ADOPT = Bound("purge_backlog", repeatable=False), Bound("audit"), Bound("adopt")
-_ADD_AGES = Bound("add_ages")
+_CANCEL, _RESCHEDULE, _PROMOTE, _PAUSE, _ADOPT, _ADD_AGES, _CONFIRM = (
+    Bound(name, durable=SAFE_AGAIN) for name in "cancel reschedule promote pause adopt add_ages confirm".split()
+)
+_PURGE_BACKLOG = Bound("purge_backlog", repeatable=False, durable="Repeated, it drops what has been sent since, too")
+_AUDIT = Bound("audit")
 
 
 def promote(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "") -> Call[list[ControlResult]]:
@@ -49,6 +51,11 @@ def purge_backlog(topic: Topic, slot: int, place: str, limit: int) -> Call[int]:
     keys = slot_keys(topic.name, slot)
     source = {"store": keys.store, "retry": keys.retry}[place]
     return _PURGE_BACKLOG.call(topic, slot, int, _PURGE_BACKLOG.args(limit=limit), source=source)
+
+
+def confirm(topic: Topic, slot: int) -> Call[None]:
+    """Build a durable call that changes nothing in a slot."""
+    return _CONFIRM.call(topic, slot, nothing, _CONFIRM.args())
 
 
 def audit(topic: Topic, slot: int, actor: str, action: str, detail: str, outcome: str) -> Call[None]:
@@ -93,7 +100,8 @@ def adopt(topic: Topic, slot: int, from_ensemble: str, to_ensemble: str, group: 
         return Adopted(reply[0].decode(), int(reply[1]), is_one(reply[2]))
 
     args = _ADOPT.args(from_ensemble=from_ensemble, to_ensemble=to_ensemble)
-    return _ADOPT.call(topic, slot, parse, args, meta=_meta_key(topic, slot, group))
+    meta = _meta_key(topic, slot, group)
+    return _ADOPT.call(topic, slot, parse, args, durable=bool(from_ensemble), meta=meta)
 
 
 def control_results(reply: list[bytes]) -> list[ControlResult]:

@@ -27,7 +27,7 @@ from rmq._model.replies import ClaimReply, ExtendReply, Redriven, SendResult, St
 from rmq._model.retention import Retention
 from rmq._model.stream_messages import BODY, CONTENT
 from rmq._model.topics import Topic
-from rmq._scripts.binding import Bound
+from rmq._scripts.binding import SAFE_AGAIN, Bound
 from rmq._scripts.claiming import (
     CLAIM_BYTES,
     NO_OUTCOMES,
@@ -56,7 +56,11 @@ def _only_some_ids(call: Call[Any], detail: Sequence[str]) -> RmqError:
     return call.error(EntryIdError, text)
 
 
-_SEND = Bound("stream_send", {"RMQ_ID": _id_does_not_rise, "RMQ_IDS": _only_some_ids})
+_SEND = Bound(
+    "stream_send",
+    {"RMQ_ID": _id_does_not_rise, "RMQ_IDS": _only_some_ids},
+    durable="Sent again, entries without ids of their own are appended twice; those with `id=` are not",
+)
 _LOOK = Bound("stream_look")
 _CLAIM, _CLAIM_MANY, _EXTEND = (Bound(f"stream_{verb}", repeatable=False) for verb in "claim claim_many extend".split())
 _JOINED: JoinedClaims[StreamClaimed] = JoinedClaims(
@@ -66,10 +70,13 @@ _JOINED: JoinedClaims[StreamClaimed] = JoinedClaims(
     own="epoch ensemble limit own".split(),
 )
 _ACK_WHOLE = Bound("stream_ack_whole", repeatable=False)
-_RESUME, _FORGET, _DROP_GROUP = (Bound(f"stream_{verb}") for verb in "resume forget drop_group".split())
-_TRIM, _DELETE, _RANGE, _PENDING = (Bound(f"stream_{verb}") for verb in "trim delete range pending".split())
+_DROP_GROUP, _TRIM, _DELETE, _REDRIVE, _PURGE_DEAD = (
+    Bound(name, durable=SAFE_AGAIN)
+    for name in "stream_drop_group stream_trim stream_delete stream_redrive purge_dead".split()
+)
+_RESUME, _FORGET, _RANGE, _PENDING = (Bound(f"stream_{verb}") for verb in "resume forget range pending".split())
 _STATS, _GROUP, _CONSUMERS = (Bound(f"stream_{verb}") for verb in "stats group consumers".split())
-_LIST_DEAD, _REDRIVE, _PURGE_DEAD = Bound("stream_list_dead"), Bound("stream_redrive"), Bound("purge_dead")
+_LIST_DEAD = Bound("stream_list_dead")
 
 
 def _too_many_groups(call: Call[Any], detail: Sequence[str]) -> RmqError:
@@ -118,7 +125,7 @@ def send(topic: Topic, slot: int, messages: Sequence[Encoded], detailed: bool = 
         ids = tuple(entry_id.decode() for entry_id in reply) if detailed else ()
         return SendResult(number, 0, (True,) * len(ids), ids)
 
-    return _SEND.call(topic, slot, parse, args, durable=True)
+    return _SEND.call(topic, slot, parse, args)
 
 
 def entry_args(messages: Iterable[Encoded]) -> list[Argument]:
@@ -239,7 +246,7 @@ def trim(topic: Topic, slot: int, retention: Retention, *, now: bool = False) ->
     def parse(reply: list[bytes]) -> Trimmed:
         return Trimmed(slot, is_one(reply[0]), int(reply[1]), is_one(reply[2]), int(reply[3]))
 
-    return _TRIM.call(topic, slot, parse, args)
+    return _TRIM.call(topic, slot, parse, args, durable=now)
 
 
 def delete(topic: Topic, slot: int, ids: Sequence[str]) -> Call[int]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from rmq._model.topics import Topic
+from rmq._scripts import steering
 from rmq._transport.call import Call, T
 from rmq._transport.connections import Connections
 from rmq._transport.exchange import raise_first
@@ -52,6 +53,18 @@ def call_each(
         found += replies
     raise_first(found)
     return found
+
+
+def confirm_all(connections: Connections, topic: Topic) -> None:
+    """Have confirmed, where the client asks for it, what all slots hold: for steps that look before they change.
+
+    What they do not find, another client may have taken out a moment ago.
+
+    Raises:
+        DurabilityError: Too few replicas, or no disk, confirmed it in time.
+    """
+    if connections.confirms:
+        call_each(connections, range(topic.slots), lambda slot: steering.confirm(topic, slot))
 
 
 def call_in_parts(connections: Connections, build: Callable[[int], Call[list[T]]], number: int) -> list[T]:

@@ -34,7 +34,8 @@ class Call(NamedTuple, Generic[T]):
         repeatable: Whether it may be sent again when its reply was lost.
         topic: Topic name, for errors.
         slot: Slot number, for errors.
-        durable: Whether it counts only once it is as safe as the client's durability level asks.
+        durable: Whether it counts only once it is as safe as the client's durability level asks: then what a caller who
+            repeats it has to know, a sentence for `DurabilityError`; else empty.
         refusals: Code of an error reply -> what makes the caller's error of it, for codes of this script's own.
     """
 
@@ -45,7 +46,7 @@ class Call(NamedTuple, Generic[T]):
     repeatable: bool
     topic: str
     slot: int
-    durable: bool = False
+    durable: str = ""
     refusals: Refusals = NO_REFUSALS
 
     @property

@@ -274,8 +274,9 @@ class Exchange:
 
     def _confirm(self, flight: Flight, missing: str) -> None:
         for index, result in flight.unconfirmed:
-            if missing and isinstance(result, list):  # of several slots: what was refused is not stored
-                found, error = cast("list[Any]", result), self._unconfirmed(index, missing)
+            found = cast("list[Any]", result) if isinstance(result, list) else []
+            if missing and any(isinstance(each, RmqError) for each in found):  # of several slots: these stored nothing
+                error = self._unconfirmed(index, missing)
                 self.settle(index, [each if isinstance(each, RmqError) else error for each in found])
             else:
                 self.settle(index, self._unconfirmed(index, missing) if missing else result)
@@ -320,8 +321,8 @@ class Exchange:
         call = self._calls[index]
         error = call.error(
             DurabilityError,
-            f"messages in slot {call.slot} of topic {call.topic} are stored on the master, but not confirmed: "
-            f"{missing}; they may get lost if it fails now. Sending them again is safe",
+            f"{call.place}: stored on the master, but not confirmed: {missing}; it may get lost if the master fails "
+            f"now. {call.durable}",
         )
         error.missing = missing
         return error

@@ -38,7 +38,9 @@ def _changed(call: Call[Any], words: Sequence[str]) -> BatchChangedError:
     )
 
 
-_SEND, _SEND_MERGED = Bound("spark_send"), Bound("spark_send_merged", {"RMQ_CHANGED": _changed})
+_AGAIN = "Where Spark repeats the task, they count once"
+_SEND = Bound("spark_send", durable=_AGAIN)
+_SEND_MERGED = Bound("spark_send_merged", {"RMQ_CHANGED": _changed}, durable=_AGAIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ def send_once(topic: Topic, slot: int, messages: Sequence[Encoded], mark: Mark) 
     )
 
     sent = sent_key(topic.name, slot, mark.query)
-    return _SEND.call(topic, slot, partial(_once, number), args, durable=True, sent=sent)
+    return _SEND.call(topic, slot, partial(_once, number), args, sent=sent)
 
 
 def _once(number: int, reply: list[bytes]) -> Once:
@@ -164,4 +166,4 @@ def _send_merged(topic: Topic, slot: int, messages: Sequence[Encoded], mark: Mar
         **merging.merge_args(topic),
     )
     sent = sent_key(topic.name, slot, mark.query)
-    return _SEND_MERGED.call(topic, slot, partial(_once, len(messages)), args, durable=True, sent=sent)
+    return _SEND_MERGED.call(topic, slot, partial(_once, len(messages)), args, sent=sent)

@@ -133,6 +133,7 @@ WRITERS: dict[str, tuple[TopicType, Case]] = {
     ),
     "pause": (TopicType.FIXED_TIME, lambda topic: steering.pause(topic, 0, True, "me")),
     "purge_backlog": (TopicType.FIXED_TIME, lambda topic: steering.purge_backlog(topic, 0, "store", 10)),
+    "confirm": (TopicType.FIXED_TIME, lambda topic: steering.confirm(topic, 0)),
     "audit": (TopicType.FIXED_TIME, lambda topic: steering.audit(topic, 0, "me", "purge", "all", "begun")),
     "worker_beat": (TopicType.FIXED_TIME, lambda topic: workers.worker_beat("w", "{}", 60_000)),
     "redrive": (TopicType.FIXED_TIME, _redrive),

@@ -81,7 +81,7 @@ def padded(entry_id: str) -> str:
     return f"{ms}-{int(sequence):020}"
 
 
-Case = Callable[[Topic, Seeded], Call[object]]
+Case = Callable[[Topic, Seeded], Call[Any]]
 
 
 def _claim(topic: Topic, names: Seeded) -> Call[object]:

@@ -55,7 +55,9 @@ def test_a_key_of_a_foreign_type_stays_as_it_is(server: redis.Redis, script: str
     assert server.get(KEY) == b"foreign"
 
 
-@pytest.mark.parametrize(("script", "commands"), [("registry_read", "hstrlen hget"), ("registry_define", "hget hset")])
+@pytest.mark.parametrize(
+    ("script", "commands"), [("registry_read", "hstrlen hget"), ("registry_define", "hget hset hdel")]
+)
 def test_only_the_declared_key_is_touched(server: redis.Redis, script: str, commands: str) -> None:
     # pitfall 18
     rights = ["-@all", "+eval", *(f"+{name}" for name in commands.split())]

@@ -374,6 +374,13 @@ MUTANTS = (
         "a renewal forgets under which stamp a chunk has lost some",
         ("spark_settle", "lost = still < held and lost .. ' ' .. whole(stamp) or lost", ""),
     ),
+    # what a durable answer relies on
+    _mutant(
+        "a repeat that is answered writes nothing", ("repeats", "redis.call('PEXPIRE', slot.marks, 7200000) --", "--")
+    ),
+    _mutant("entries that are there already write nothing", ("stream_send", "  replicate(meta)\n", "")),
+    _mutant("what changes nothing is no write", ("replicate", "redis.call('HSET', hash, 'written', '1')", "")),
+    _mutant("what was not found is no write", ("cancel", "replicate(slot.meta)", "")),
     *BRIEF,
     *MERGING,
     *TIES,

@@ -19,6 +19,7 @@ local function repeated(slot, lane, number, floor, digest, now_ms)
     if done == number and known ~= digest then
       return redis.error_reply('RMQ_OTHER ' .. lane)
     elseif done == number then
+      redis.call('PEXPIRE', slot.marks, 7200000) -- a write: who waits for replicas, waits for the call before, too
       return { tonumber(new), outcomes, dropped }
     end
     if tonumber(done) >= floor then

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from itertools import count
 
 import pytest
@@ -16,6 +13,7 @@ from rmq import PriorityMessage, RmqClient, Topic, TopicType
 from rmq._scripts.keys import TOPICS_KEY
 from rmq.errors import DurabilityError
 from tests.support.clients import stats_of
+from tests.support.link import LaggingLink
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
@@ -132,54 +130,6 @@ def test_replicas_without_persistence_are_warned_of(caplog: pytest.LogCaptureFix
             with RmqClient(master.url) as client:
                 client.topics()
             assert caplog.text == ""
-
-
-class LaggingLink:
-    """A way to the master over which nothing reaches the replica any more after `hold`."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._held = threading.Event()
-        self._sockets: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self._start(self._accept)
-
-    def hold(self) -> None:
-        """Pass nothing on to the replica from now on."""
-        self._held.set()
-
-    def close(self) -> None:
-        """End the link; the threads end with their sockets."""
-        for each in (self._listener, *self._sockets):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(5)
-        for each in (self._listener, *self._sockets):
-            each.close()
-
-    def _start(self, target: Callable[..., None], *arguments: object) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
-                self._sockets += (client, server)
-                self._start(self._pump, server, client, True)
-                self._start(self._pump, client, server, False)
-
-    def _pump(self, source: socket.socket, target: socket.socket, hold: bool) -> None:
-        with suppress(OSError):
-            while data := source.recv(65_536):
-                if hold and self._held.is_set():
-                    return
-                target.sendall(data)
 
 
 @pytest.mark.parametrize(("durability", "loses"), [("memory", True), ("replicated", False)])

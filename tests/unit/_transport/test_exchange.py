@@ -27,7 +27,9 @@ HERE, THERE = Address("h", 1), Address("h", 2)
 
 
 def call(script: str = "stats", *, repeatable: bool = True, durable: bool = False) -> Call[Any]:
-    return Call(script, ("key",), (), lambda reply: reply, repeatable, "t", 0, durable)
+    return Call(
+        script, ("key",), (), lambda reply: reply, repeatable, "t", 0, "Repeating it is safe" if durable else ""
+    )
 
 
 def exchange(*calls: Call[Any], durability: str = "memory") -> Exchange:

@@ -1,0 +1,85 @@
+"""Calls of every durable script, found by `Call.durable`, on an empty slot and on one with something in every key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rmq._model.messages import StreamMessage, encode
+from rmq._model.retention import Retention
+from rmq._model.topics import Topic, TopicType
+from rmq._scripts import definitions, streams
+from rmq._scripts.keys import TOPICS_KEY
+from rmq._transport.call import Call
+from rmq._transport.script_library import default_scripts
+from tests.lua import cases, stream_cases
+from tests.lua.test_refused_hints import CASES as SPARK
+from tests.support.bindings import MODULES, bound_in
+from tests.support.slots import SlotUnderTest
+
+NAMES = stream_cases.Seeded(*(f"{number}-1" for number in range(1, 10)))
+
+Make = Callable[[SlotUnderTest, bool], Call[Any]]
+
+
+def _of_slot(script: str) -> Make:
+    return lambda slot, full: (SPARK | cases.WRITERS)[script][1](slot.topic)
+
+
+def _of_stream(case: stream_cases.Case) -> Make:
+    return lambda slot, full: case(slot.topic, stream_cases.seed(slot.client, slot.topic) if full else NAMES)
+
+
+def _define(expected: bytes, text: bytes) -> Make:
+    def make(slot: SlotUnderTest, full: bool) -> Call[Any]:
+        if full:
+            slot.client.hset(TOPICS_KEY, "t", "there")
+        return definitions.define("t", expected, text, durable=True)
+
+    return make
+
+
+DURABLE = {bound.name for module in MODULES for bound in bound_in(module).values() if bound.durable}
+"""The scripts whose calls are durable."""
+
+
+CASES: dict[str, Make] = {
+    **{name: _of_slot(name) for name in sorted((SPARK | cases.WRITERS).keys() & DURABLE)},
+    **{name: _of_stream(case) for name, case in stream_cases.WRITERS.items() if name in DURABLE},
+    "adopt of one that has moved": lambda slot, full: SPARK["adopt"][1](slot.topic)._replace(args=("old", "zk")),
+    "pause: resume": lambda slot, full: SPARK["pause"][1](slot.topic),
+    "pause: pause": lambda slot, full: cases.WRITERS["pause"][1](slot.topic),
+    "registry_define": _define(b"there", b"new"),
+    "registry_define of the same": _define(b"there", b"there"),
+    "stream_send with ids": _of_stream(
+        lambda topic, names: streams.send(topic, 0, [encode(topic, StreamMessage("a", id="99999999999999-1"))], True)
+    ),
+    "stream_trim of nothing": _of_stream(
+        lambda topic, names: streams.trim(topic, 0, Retention(max_length=10**6, shrink=False), now=True)
+    ),
+}
+"""Name of a script, with what is done where it has several -> its call in an empty or a full slot."""
+
+
+def script_of(case: str) -> str:
+    """Return the script that a case calls."""
+    return case.split()[0].rstrip(":")
+
+
+def topic_of(case: str, name: str) -> Topic:
+    """Return a topic that a case fits, with a name."""
+    script = script_of(case)
+    kind = TopicType.STREAM if script.startswith("stream_") else TopicType.PRIORITY
+    kind = SPARK[script][0] if script in SPARK else kind
+    return Topic(name, kind, **cases.LIMITS.get(script.replace("spark_", ""), {}))
+
+
+def made(slot: SlotUnderTest, case: str, full: bool) -> Call[Any]:
+    """Return a durable call of nobody, whose line in the audit would be a write, on a full slot or on an empty one."""
+    if full and slot.topic.type is not TopicType.STREAM:
+        slot.seed(cases.apart(cases.FULL) if slot.topic.merge else cases.FULL)
+    call = CASES[case](slot, full)
+    assert call.durable
+    names = default_scripts()[call.script].args.required
+    args = ["" if name == "actor" else arg for name, arg in zip(names, call.args, strict=False)]
+    return call._replace(args=[*args, *call.args[len(names) :]])

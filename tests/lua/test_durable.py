@@ -1,0 +1,80 @@
+"""Every durable script writes on each of its paths.
+
+From Redis 7.2 on WAIT and WAITAOF wait for the writes of their own connection only. An answer that relies on what
+another call has written has to write, too, or it is confirmed while only the master has that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rmq._transport.script_library import ScriptLibrary
+from tests.lua.durable_cases import CASES, DURABLE, made, script_of, topic_of
+from tests.support.servers import RedisServer
+from tests.support.slots import SlotUnderTest, scripts_under_test
+
+ADDS = ("send_", "stream_send", "spark_send", "redrive", "stream_redrive", "registry_define")
+"""Scripts that add something: at maxmemory they are refused, but for a repeat that adds nothing."""
+
+ADDS_AGAIN = {name for name in CASES if name.startswith("send_")} - {"send_merged"} | {"stream_send"}
+"""Those that add something with each repeat, or count it."""
+
+
+def test_every_durable_script_has_a_case() -> None:
+    assert set(map(script_of, CASES)) == DURABLE
+    assert len(DURABLE) > 20
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def library() -> ScriptLibrary:
+    return scripts_under_test()
+
+
+@pytest.fixture
+def slot(server: RedisServer, library: ScriptLibrary, case: str) -> Iterator[SlotUnderTest]:
+    slot = SlotUnderTest(server.url, topic_of(case, "t"), library)
+    slot.client.flushall()
+    slot.client.script_load(library.text(script_of(case)))
+    yield slot
+    server.config_set("maxmemory", 0)
+    slot.close()
+
+
+def writes(slot: SlotUnderTest) -> int:
+    """Return how many changes the server has made, each of which replicas would get."""
+    found: Any = slot.client.info("persistence")
+    return found["rdb_changes_since_last_save"]
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["empty", "full"])
+@pytest.mark.parametrize("case", CASES)
+def test_each_answer_writes(case: str, full: bool, slot: SlotUnderTest) -> None:
+    call = made(slot, case, full)
+    for number in range(3):
+        dump, before = slot.dump(), writes(slot)
+        slot.run(call)
+        assert writes(slot) > before, f"call {number} wrote nothing"
+    changes = case in ADDS_AGAIN or case.startswith("stream_trim")  # which notes its time
+    assert changes or slot.dump() == dump
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["empty", "full"])
+@pytest.mark.parametrize("case", [case for case in CASES if case not in ADDS_AGAIN])
+def test_what_adds_nothing_is_answered_by_a_full_redis(
+    case: str, full: bool, slot: SlotUnderTest, server: RedisServer
+) -> None:
+    call = made(slot, case, full)
+    if case.startswith(ADDS):
+        slot.run(call)
+    server.config_set("maxmemory", 1)
+    for _ in range(2):
+        slot.run(call)
