@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import json
 import re
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from rmq._model.times import check_day
 from rmq._model.whereabouts import DeadMessage
 from rmq.errors import InvalidValueError, WebhookError
 
-SIGNATURE = "X-RMQ-Signature"
+SIGNATURE, SIGNED_AT = "X-RMQ-Signature", "X-RMQ-Timestamp"
 
 _ADDRESS = re.compile(r"[!-~]+")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -31,7 +32,9 @@ class Webhook:
 
     Args:
         url: `http://` or `https://`, without a user and a password; redirects are not followed.
-        secret: Signs each post: the header `X-RMQ-Signature` is `sha256=` and the HMAC-SHA256 of the post's bytes.
+        secret: Signs each post. The header `X-RMQ-Timestamp` is the time of the post in seconds since 1970;
+            `X-RMQ-Signature` is `sha256=` and the HMAC-SHA256 of that number, a dot, and the post's bytes. Refuse old
+            times: whoever has recorded a post could send it again.
         headers: Further headers, such as `Authorization`.
         timeout_s: How long to wait for the connection, and for each part of the answer; from 1 ms.
 
@@ -87,7 +90,9 @@ class Webhook:
         content = json.dumps({"topic": dead[0].topic, "dead": [document(each) for each in dead]}).encode()
         headers = {"Content-Type": "application/json", "User-Agent": "rmq", **self._headers}
         if self._secret is not None:
-            headers[SIGNATURE] = "sha256=" + hmac.new(self._secret, content, hashlib.sha256).hexdigest()
+            headers[SIGNED_AT] = str(int(time.time()))
+            signed = f"{headers[SIGNED_AT]}.".encode() + content
+            headers[SIGNATURE] = "sha256=" + hmac.new(self._secret, signed, hashlib.sha256).hexdigest()
         request = urllib.request.Request(self._url, content, headers, method="POST")  # noqa: S310 - checked above
         try:
             with self._opener.open(request, timeout=self._timeout_s):

@@ -10,6 +10,7 @@ import fcntl
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -79,7 +80,7 @@ class EmbeddedServer:
             Two processes (or threads) that start on one folder share one server, also while an earlier one shuts down.
         """
         if folder is not None:
-            return cls._start(_usable_folder(folder), KEPT, timeout_s)
+            return cls._start(own_folder(folder, "an embedded server"), KEPT, timeout_s)
         folder = _temporary_folder()
         try:
             return cls._start(folder, TEMPORARY, timeout_s)
@@ -139,21 +140,45 @@ def _leave(connection: socket.socket, owner_pid: int) -> None:
 
 
 def _temporary_folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="rmq-"))
-    if _fits(folder):
-        return folder
-    folder.rmdir()
-    return Path(tempfile.mkdtemp(prefix="rmq-", dir="/tmp"))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="rmq-"))
+        if _fits(folder):
+            return folder
+        folder.rmdir()
+        return Path(tempfile.mkdtemp(prefix="rmq-", dir="/tmp"))
+    except OSError as error:
+        raise EmbeddedServerError(
+            f"no temporary folder for an embedded server ({error.strerror}): let TMPDIR name a folder that can be "
+            "written to, or name one for good, embedded:///FOLDER"
+        ) from error
 
 
-def _usable_folder(folder: Path) -> Path:
+def own_folder(folder: Path, purpose: str) -> Path:
+    """Return the absolute path of a folder that nobody else can change; it is made if missing, for the owner alone.
+
+    Whoever can write to the folder of a server could put a socket or data of their own there.
+
+    Args:
+        folder: The folder.
+        purpose: What it is for, in messages.
+
+    Raises:
+        EmbeddedServerError: It cannot be made or used, belongs to another user, or others can write to it.
+    """
     folder = folder.expanduser().absolute()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
     except OSError as error:
-        raise EmbeddedServerError(f"cannot use {folder} for an embedded server: {error.strerror}") from error
+        raise EmbeddedServerError(f"cannot use {folder} for {purpose}: {error.strerror}") from error
+    if found.st_uid != os.geteuid():
+        raise EmbeddedServerError(f"cannot use {folder} for {purpose}: it belongs to another user (id {found.st_uid})")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise EmbeddedServerError(
+            f"cannot use {folder} for {purpose}: other users can write to it; run `chmod go-w {folder}`"
+        )
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise EmbeddedServerError(f"cannot use {folder} for an embedded server: no right to read and write in it")
+        raise EmbeddedServerError(f"cannot use {folder} for {purpose}: no right to read and write in it")
     return folder
 
 

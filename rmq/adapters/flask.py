@@ -8,9 +8,12 @@ from functools import partial, wraps
 from types import ModuleType
 from typing import Any, Unpack, cast
 
-import click
-import flask
-from flask.cli import with_appcontext
+try:
+    import click
+    import flask
+    from flask.cli import with_appcontext
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("rmq.adapters.flask needs the package flask: pip install 'rmq[flask]'") from error
 
 from rmq._listening.discovery import scan
 from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions, decorator

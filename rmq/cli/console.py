@@ -41,7 +41,14 @@ _MOST_ERROR_CHARACTERS = 2_000
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="Where Redis is.  \\[default: RMQ_URL]")]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="Where Redis is. The list of processes shows it: put a password into RMQ_URL.  \\[default: RMQ_URL]",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON: one document, or one line per message.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log to stderr, and show tracebacks.")]
 

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rmq._model.hosts import is_loopback, network_of
 from rmq._model.times import monotonic_s
 from rmq.dashboard.settings import Credentials, Settings
 
@@ -25,7 +26,7 @@ MOST_DROPPED_BYTES = 4_194_304
 """Of a form that is too large, this much is read before the answer; then the connection is cut."""
 
 TOKEN_AGE_S = 12 * 3_600
-MOST_WRONG, WRONG_S, MOST_ADDRESSES = 20, 60.0, 10_000
+MOST_WRONG, WRONG_S, MOST_NETWORKS = 20, 60.0, 10_000
 SESSION_COOKIE, NOTE_COOKIE = "rmq_session", "rmq_note"
 
 HEADERS = {
@@ -75,9 +76,12 @@ class Gate:
         if len(hosts) != 1 or not self._settings.allows(hosts[0]):
             return PlainTextResponse("This host name is not served here; see --allow-host.\n", 421)
         expected = self._settings.credentials
+        address: str = (scope.get("client") or ("",))[0]  # nothing over a unix socket
         scope["rmq_user"] = None
+        if expected is None and address and not is_loopback(address):
+            return PlainTextResponse("Without a login the dashboard answers this machine only.\n", 403)
         if expected is not None:
-            given, address = headers.get("authorization", ""), (scope.get("client") or ("",))[0]
+            given = headers.get("authorization", "")
             if self._attempts.exhausted(address, monotonic_s()):
                 return PlainTextResponse("Too many wrong logins; try again in a minute.\n", 429, {"retry-after": "60"})
             user = logged_in(given, expected)
@@ -96,28 +100,33 @@ class Gate:
 
 
 class Attempts:
-    """Wrong logins by address, in bounded memory: an address with too many is refused for a while."""
+    """Wrong logins by network, in bounded memory: one with too many is refused for a while.
+
+    A network is an IPv4 address, or the 64 bits of an IPv6 address that its user cannot choose.
+    """
 
     def __init__(self) -> None:
         self._wrong: dict[str, tuple[float, int]] = {}
 
     def exhausted(self, address: str, now_s: float) -> bool:
         """Return whether no login from there counts now, not even one that is right."""
-        began_s, number = self._wrong.get(address, (now_s, 0))
+        began_s, number = self._wrong.get(network_of(address), (now_s, 0))
         return number >= MOST_WRONG and now_s - began_s < WRONG_S
 
     def wrong(self, address: str, now_s: float) -> None:
         """Note a wrong login."""
-        if address not in self._wrong and len(self._wrong) >= MOST_ADDRESSES:
+        network = network_of(address)
+        if network not in self._wrong and len(self._wrong) >= MOST_NETWORKS:
             self._wrong = {each: found for each, found in self._wrong.items() if now_s - found[0] < WRONG_S}
-            if len(self._wrong) >= MOST_ADDRESSES:
-                self._wrong.clear()
-        began_s, number = self._wrong.get(address, (now_s, 0))
+            if len(self._wrong) >= MOST_NETWORKS:  # those that are refused stay so, while others can go
+                others = (each for each, (_, number) in self._wrong.items() if number < MOST_WRONG)
+                del self._wrong[next(others, next(iter(self._wrong)))]
+        began_s, number = self._wrong.get(network, (now_s, 0))
         if now_s - began_s >= WRONG_S:
             began_s, number = now_s, 0
-        self._wrong[address] = began_s, number + 1
+        self._wrong[network] = began_s, number + 1
         if number + 1 == MOST_WRONG:
-            log.warning("%d wrong logins from %s within %.0f s: refused for a while", MOST_WRONG, address, WRONG_S)
+            log.warning("%d wrong logins from %s within %.0f s: refused for a while", MOST_WRONG, network, WRONG_S)
 
 
 def _bounded(receive: Receive) -> Receive:

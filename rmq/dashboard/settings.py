@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass, field
 
+from rmq._model.hosts import is_local_name, is_loopback, named_host
 from rmq.errors import InvalidValueError
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8642
@@ -34,7 +34,7 @@ class Settings:
     Attributes:
         host: Address to listen on. Any but a loopback address needs credentials.
         port: Port to listen on; 0 for any that is free.
-        credentials: Who may see the pages; `None` for everybody on this machine.
+        credentials: Who may see the pages; `None` for everybody on this machine, and nobody elsewhere.
         read_only: Show everything, change nothing.
         names: Host names under which the pages may be asked for, beside `localhost` and addresses.
 
@@ -57,26 +57,6 @@ class Settings:
             )
 
     def allows(self, host_header: str) -> bool:
-        """Return whether a request that names this host is meant for us.
-
-        A page elsewhere can lead its own name to our address (DNS rebinding); it can't do so with an address.
-        """
-        name = host_header.lower()
-        if name.startswith("["):
-            name = name[1:].partition("]")[0]
-        else:
-            name = name.partition(":")[0].rstrip(".")
-        return name == "localhost" or name in self.names or _is_address(name)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach an address."""
-    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+        """Return whether a request that names this host is meant for us; see `rmq._model.hosts`."""
+        name = named_host(host_header)
+        return name in self.names or is_local_name(name)

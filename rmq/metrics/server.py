@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from socketserver import ThreadingMixIn
 from typing import Any, cast
@@ -12,6 +12,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, exposition
 
+from rmq._model.hosts import is_local_name, is_loopback, named_host
 from rmq.client import RmqClient
 from rmq.errors import InvalidValueError
 from rmq.metrics.collector import TopicsCollector
@@ -72,6 +73,10 @@ class Server:
         scales = None if client is None else ScalePages(client)
 
         def answer(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
+            refusal = _refusal(environ, host)
+            if refusal is not None:
+                start_response(refusal, [("Content-Type", "text/plain"), ("Allow", "GET")])
+                return [f"{refusal}\n".encode()]
             if scales is not None and str(environ.get("PATH_INFO", "")).startswith(PATH):
                 return scales(environ, start_response)
             return metrics(environ, start_response)
@@ -92,6 +97,15 @@ class Server:
     def wait(self) -> None:
         """Answer until the process is told to end."""
         threading.Event().wait()
+
+
+def _refusal(environ: Mapping[str, Any], host: str) -> str | None:
+    """Return the status with which a request is refused, or `None`; a server that others can reach has any name."""
+    if environ.get("REQUEST_METHOD") != "GET":
+        return "405 Method Not Allowed"
+    if is_loopback(host) and not is_local_name(named_host(environ.get("HTTP_HOST") or "localhost")):
+        return "421 Misdirected Request"
+    return None
 
 
 def serve(client: RmqClient, host: str = "127.0.0.1", port: int = PORT) -> Server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
 import subprocess
@@ -15,7 +16,8 @@ import httpx
 import pytest
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq.dashboard.security import MOST_ADDRESSES, MOST_BODY_BYTES, MOST_WRONG, Attempts, logged_in
+from rmq.dashboard.app import make_app
+from rmq.dashboard.security import MOST_BODY_BYTES, MOST_NETWORKS, MOST_WRONG, Attempts, logged_in
 from rmq.dashboard.settings import Credentials, Settings
 from rmq.errors import InvalidValueError
 from tests.conftest import MakeTopic
@@ -85,6 +87,22 @@ def test_another_address_needs_credentials() -> None:
         assert Settings(host).credentials is None
 
 
+@pytest.mark.parametrize(
+    ("peer", "status"),
+    [("127.0.0.1", 200), ("::1", 200), ("::ffff:127.0.0.1", 200), ("192.0.2.7", 403), ("::ffff:192.0.2.7", 403)],
+)
+def test_without_a_login_only_this_machine_is_answered(client: RmqClient, peer: str, status: int) -> None:
+    """The application may be served by a program that listens anywhere."""
+
+    async def ask(settings: Settings | None) -> int:
+        transport = httpx.ASGITransport(make_app(client, settings), client=(peer, 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as browser:
+            return (await browser.get("/", auth=(LOGIN.user, LOGIN.password))).status_code
+
+    assert asyncio.run(ask(None)) == status
+    assert asyncio.run(ask(Settings(credentials=LOGIN))) == 200
+
+
 @pytest.mark.parametrize(("user", "password"), [("", "x"), ("a:b", "x"), ("a", "")])
 def test_credentials_that_are_none(user: str, password: str) -> None:
     with pytest.raises(InvalidValueError):
@@ -137,9 +155,25 @@ def test_guesses_are_forgotten_and_bounded() -> None:
     assert attempts.exhausted("192.0.2.7", 159.0)
     assert not attempts.exhausted("192.0.2.8", 159.0)
     assert not attempts.exhausted("192.0.2.7", 160.0)
-    for number in range(2 * MOST_ADDRESSES):
+    for number in range(2 * MOST_NETWORKS):
         attempts.wrong(str(number), 161.0)
-    assert len(attempts._wrong) <= MOST_ADDRESSES
+    assert len(attempts._wrong) <= MOST_NETWORKS
+
+
+def test_many_addresses_free_no_refused_one() -> None:
+    attempts = Attempts()
+    for number in range(MOST_WRONG):
+        attempts.wrong(f"2001:db8::{number:x}", 100.0)
+    assert attempts.exhausted("2001:db8::ffff", 101.0), "a user has a whole /64"
+    assert not attempts.exhausted("2001:db8:0:1::1", 101.0)
+    for number in range(2 * MOST_NETWORKS):
+        attempts.wrong(f"2001:db8:{number:x}::1", 102.0)
+    assert attempts.exhausted("2001:db8::1", 103.0)
+    for network in list(attempts._wrong):  # all of them refused: the oldest goes
+        attempts._wrong[network] = 102.0, MOST_WRONG
+    attempts.wrong("192.0.2.7", 104.0)
+    assert len(attempts._wrong) == MOST_NETWORKS
+    assert not attempts.exhausted("2001:db8::1", 104.0)
 
 
 # --- what may be done

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +26,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
+from rmq._processes import local_cluster
 from rmq._processes.embedded import LOCK_FILE, EmbeddedServer
 from rmq._processes.server_programs import SERVER_WHEELS, find_redis_server, in_wheel, look_at
 from rmq.errors import EmbeddedServerError
@@ -338,6 +341,31 @@ def test_a_folder_without_the_right_to_write(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(EmbeddedServerError, match="no right to read and write"):
         EmbeddedServer.start(tmp_path)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
+def test_a_folder_that_others_can_write_to(tmp_path: Path, mode: int) -> None:
+    """They could put a socket or data of their own there, where ours are expected."""
+    tmp_path.chmod(mode)
+    advice = f"other users can write to it; run `chmod go-w {re.escape(str(tmp_path))}`"
+    with pytest.raises(EmbeddedServerError, match=advice):
+        EmbeddedServer.start(tmp_path)
+    with pytest.raises(EmbeddedServerError, match="for a cluster: other users can write to it"):
+        local_cluster.up(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give folders away")
+def test_a_folder_of_another_user(tmp_path: Path) -> None:
+    os.chown(tmp_path, 1, 1)
+    with pytest.raises(EmbeddedServerError, match=r"it belongs to another user \(id 1\)"):
+        EmbeddedServer.start(tmp_path)
+
+
+def test_without_a_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(EmbeddedServerError, match=r"no temporary folder .*let TMPDIR name a folder"):
+        EmbeddedServer.start()
 
 
 def test_a_corrupt_aof_is_reported_with_the_log(tmp_path: Path) -> None:

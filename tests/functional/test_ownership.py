@@ -518,3 +518,5 @@ def test_adopting_from_the_command_line(
     assert rmq("adopt", topic.name, *there, "--from", "old").out == f"1 of 4 slots moved to {new}\n"
     moved = rmq("adopt", topic.name, "--no-zookeeper", "--from", new, "--json").json
     assert (moved["stored"], moved["moved"]) == ({"": 3, new: 1}, 1)
+    connections.run(claiming.claim(topic, 2, 0, owner=Owner(7, "\x1b[2J")))
+    assert "\\x1b[2J" in rmq("adopt", topic.name).out

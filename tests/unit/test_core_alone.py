@@ -73,6 +73,12 @@ def test_without_the_extra_the_command_names_it(package: str) -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", said)
 
 
+@pytest.mark.parametrize("package", ["django", "flask"])
+def test_without_the_extra_the_adapter_names_it(package: str) -> None:
+    ran = run(IMPORT, package, f"rmq.adapters.{package}")
+    assert f"rmq.adapters.{package} needs the package {package}: pip install 'rmq[{package}]'" in ran.stderr
+
+
 def test_another_package_that_is_missing_is_not_taken_for_the_extra() -> None:
     ran = run(COMMAND, "redis", "stats")
     assert ran.returncode == 1

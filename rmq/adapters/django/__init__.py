@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from django.db import transaction
+try:
+    from django.db import transaction
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("rmq.adapters.django needs the package django: pip install 'rmq[django]'") from error
 
 from rmq._model.messages import Message
 from rmq._model.topics import Topic

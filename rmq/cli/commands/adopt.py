@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rmq._model.display import shown
 from rmq._ownership import Coordinator
 from rmq._ownership.logins import encryption, login
 from rmq.cli.console import DEADLINE_S, Session, new_table
@@ -42,13 +43,13 @@ def adopt(
     with RmqClient(session.options.url, zookeeper=coordinator, deadline_s=DEADLINE_S) as client:
         adoption = client.adopt(topic, from_ensemble)
     if from_ensemble is not None:
-        there = adoption.ensemble or "consumers without ZooKeeper"
+        there = shown(adoption.ensemble) or "consumers without ZooKeeper"
         moved = f"{adoption.moved:,} of {sum(adoption.stored.values()):,} slots moved to {there}"
         session.result(asdict(adoption), moved)
         return
     table = new_table("ensemble", ">slots")
     for ensemble, slots in sorted(adoption.stored.items()):
-        table.add_row(ensemble or "none", f"{slots:,}")
+        table.add_row(shown(ensemble) or "none", f"{slots:,}")
     session.overview(asdict(adoption), table, "")
     if zookeeper is None or session.json:
         return

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rmq._model.display import safe_lines
 from rmq.cli.console import Session
 from rmq.errors import InvalidValueError
 
@@ -21,7 +22,7 @@ def metrics(
     exporter = load_metrics()
     with session.client() as client:
         if once:
-            typer.echo(exporter.render(client), nl=False)
+            typer.echo(safe_lines(exporter.render(client)), nl=False)
             return
         server = exporter.serve(client, host, port)
         session.note(f"metrics on http://{host}:{server.port}/metrics")

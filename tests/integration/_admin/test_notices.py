@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import json
 import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from email.message import Message
@@ -204,7 +205,9 @@ def test_a_webhook_posts_signed_json(client: RmqClient, jobs: Topic, receiver: R
         let_die(client, jobs, "job:1")
         wait_until(lambda: len(receiver.posts) == 1)
     headers, content = receiver.posts[0]
-    assert headers["X-RMQ-Signature"] == "sha256=" + hmac.new(b"s", content, hashlib.sha256).hexdigest()
+    signed = headers["X-RMQ-Timestamp"].encode() + b"." + content
+    assert headers["X-RMQ-Signature"] == "sha256=" + hmac.new(b"s", signed, hashlib.sha256).hexdigest()
+    assert abs(int(headers["X-RMQ-Timestamp"]) - time.time()) < 600
     assert headers["Authorization"] == "Bearer t"
     posted = json.loads(content)
     [dead] = posted["dead"]

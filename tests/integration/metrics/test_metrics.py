@@ -9,6 +9,7 @@ import subprocess
 import threading
 import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,45 @@ def test_without_redis_it_answers_that_it_is_down() -> None:
         server.stop()
         values = {family.name: family.samples for family in collector.collect()}
         assert values["rmq_up"][0].value == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "host", "status"),
+    [
+        ("GET", "evil.example", 421),
+        ("GET", "127.0.0.1.evil.example:9460", 421),
+        ("GET", "localhost:1", 200),
+        ("GET", "127.0.0.1", 200),
+        ("GET", "[::1]:9460", 200),
+        ("POST", "localhost", 405),
+        ("DELETE", "localhost", 405),
+    ],
+)
+def test_who_may_ask_for_metrics(client: RmqClient, method: str, host: str, status: int) -> None:
+    """A page elsewhere can lead its own name to a loopback address, and post whatever it likes."""
+    server = serve(client, port=0)
+    try:
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
+        for path in ("/metrics", "/scale/none"):
+            connection.request(method, path, headers={"Host": host})
+            answer = connection.getresponse()
+            answer.read()
+            assert answer.status == (404 if (path, status) == ("/scale/none", 200) else status)
+            connection.close()
+    finally:
+        server.close()
+
+
+def test_a_server_that_others_can_reach_has_any_name(client: RmqClient) -> None:
+    server = serve(client, "0.0.0.0", 0)
+    try:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{server.port}/metrics", headers={"Host": "rmq.shop.svc:9460"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            assert answer.status == 200
+    finally:
+        server.close()
 
 
 def test_many_who_ask_at_once_cost_one_reading(client: RmqClient) -> None:
