@@ -1,10 +1,11 @@
--- Take tokens from a topic's bucket, one for each message to be claimed, or give back what was not used.
+-- Take tokens from a bucket, one for each message to be claimed, or give back what was not used.
 --
--- KEYS[1]  bucket  HASH  rate, burst, tokens, at_ms
+-- KEYS[1]  limit   HASH  rate, burst
+-- KEYS[2]  bucket  HASH  tokens, at_ms; the same key but where several have a bucket each under one limit
 -- ARGV[1]  wanted  how many to take at most; below 0: how many to give back
--- ARGV[2]  rate    messages a second where the bucket says nothing, 0 for no limit
+-- ARGV[2]  rate    messages a second where the limit says nothing, 0 for no limit
 -- ARGV[3]  burst   most tokens, likewise
--- Returns: { granted, ms until it is worth asking again, rate, '1' where the bucket was not there }; rate 0: no limit,
+-- Returns: { granted, ms until it is worth asking again, rate, '1' where the limit was not there }; rate 0: no limit,
 --   and all that was wanted is granted
 -- Errors: none of its own
 -- Complexity: O(1)
@@ -13,7 +14,7 @@
 -- @include read_clock
 -- @include whole
 
-local bucket = KEYS[1]
+local limit, bucket = KEYS[1], KEYS[2]
 local wanted, rate, burst = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 
 local LONGEST_WAIT_MS = 86400000
@@ -25,18 +26,18 @@ local function number_of(text)
 end
 
 local now_ms = read_clock()
-local known = redis.call('HMGET', bucket, 'rate', 'burst', 'tokens', 'at_ms')
+local known, stored = redis.call('HMGET', limit, 'rate', 'burst'), redis.call('HMGET', bucket, 'tokens', 'at_ms')
 redis.call('HDEL', bucket, '') -- a removal first: at maxmemory a script that begins with a write is refused
 local per_second, most = number_of(known[1]), number_of(known[2])
 local made = '0'
 if not per_second or not most then
-  redis.call('HSET', bucket, 'rate', rate, 'burst', burst)
+  redis.call('HSET', limit, 'rate', rate, 'burst', burst)
   per_second, most, made = tonumber(rate), tonumber(burst), '1'
 end
 if per_second == 0 then
   return { whole(math.max(wanted, 0)), '0', '0', made }
 end
-local tokens, at_ms = number_of(known[3]), number_of(known[4])
+local tokens, at_ms = number_of(stored[1]), number_of(stored[2])
 if tokens and at_ms then
   tokens = math.min(most, tokens + math.max(0, now_ms - at_ms) * per_second / 1000)
 else

@@ -76,7 +76,7 @@ class Claimer:
         self.connections = connections
         self.source: Source[Any] = source or SlotWriter(connections, topic)
         self.joins = not connections.apart
-        self.throttle = Throttle(connections, topic)
+        self.throttle = Throttle(connections, topic, self.source.group)
         self.schedule = Schedule(slots)
         self.changed = connections.blocking.condition()
         self.on_fenced = on_fenced

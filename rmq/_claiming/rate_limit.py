@@ -29,14 +29,16 @@ class Throttle:
 
     Args:
         connections: Where the topic is.
-        topic: The registered definition; what the bucket itself says goes before it.
+        topic: The registered definition; what the limit in Redis says goes before it.
+        group: The group, on a stream topic: each has the topic's rate for itself.
 
     Guarantee: without an answer from Redis nothing is granted, so that the limit holds.
     """
 
-    def __init__(self, connections: Connections, topic: Topic) -> None:
+    def __init__(self, connections: Connections, topic: Topic, group: str | None = None) -> None:
         self._connections = connections
         self._topic = topic
+        self._group = group
         self.limited = topic.max_rate is not None
         """Whether claims need tokens."""
         self.held_back_s = float("-inf")
@@ -91,10 +93,10 @@ class Throttle:
 
     def _ask(self, wanted: int) -> Tokens | None:
         try:
-            tokens = self._connections.run(take_tokens(self._topic, wanted))
+            tokens = self._connections.run(take_tokens(self._topic, wanted, self._group))
             # A bucket can get lost, by hand or in a failover, and this process may know an old definition only.
             if tokens[3] and Registry(self._connections).mend_bucket(self._topic):
-                tokens = self._connections.run(take_tokens(self._topic, wanted))
+                tokens = self._connections.run(take_tokens(self._topic, wanted, self._group))
             return tokens
         except RmqError as error:
             log.warning("topic %s: no tokens of its rate limit: %s", self._topic.name, error)

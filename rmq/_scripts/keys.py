@@ -163,6 +163,11 @@ def rate_key(topic: str) -> str:
     return f"rate:{topic}"
 
 
+def group_rate_key(topic: str, group: str) -> str:
+    """Return the HASH of what a group of a stream topic has left of the topic's rate; it lies beside `rate_key`."""
+    return f"{{{rate_key(topic)}}}@{group}"
+
+
 def write_rate_key(topic: str, name: str) -> str:
     """Return the HASH of the rate limit of one Spark write: as `rate_key`, and how many it has sent; it expires."""
     return f"{rate_key(topic)}:{name}"

@@ -13,6 +13,7 @@ from rmq._model.topics import Topic
 from rmq._model.workers import process_name
 from rmq._scripts import steering, streams
 from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, WholeClaim
+from rmq._scripts.keys import group_rate_key
 from rmq._scripts.streams import Member
 from rmq._slots.each import call_each, call_in_parts, checked_slots
 from rmq._slots.newest_deliveries import NewestDeliveries
@@ -80,7 +81,9 @@ class StreamWriter:
     def drop_group(self, group: str) -> bool:
         """Remove a group with all that it has; return whether it was there."""
         slots = range(self.topic.slots)
-        return any(call_each(self._connections, slots, lambda slot: streams.drop_group(self.topic, slot, group)))
+        there = any(call_each(self._connections, slots, lambda slot: streams.drop_group(self.topic, slot, group)))
+        self._connections.command("UNLINK", group_rate_key(self.topic.name, group))
+        return there
 
     def pause(self, group: str, paused: bool, actor: str, detail: str) -> int:
         """Pause or resume a group on all slots; return on how many that changed it. Atomic per slot; safe to repeat."""

@@ -26,7 +26,7 @@ def server(redis_client: redis.Redis) -> Iterator[redis.Redis]:
 def take(server: redis.Redis, now_ms: int, wanted: int, rate: float = 10, burst: int = 10) -> tuple[int, int, float]:
     server.set(CLOCK_KEY, now_ms)
     script = scripts_with_fake_clock()["take_tokens"]
-    granted, wait_ms, known, _ = server.eval(script.text, 1, BUCKET, str(wanted), repr(rate), str(burst))  # pyright: ignore[reportGeneralTypeIssues]
+    granted, wait_ms, known, _ = server.eval(script.text, 2, BUCKET, BUCKET, str(wanted), repr(rate), str(burst))  # pyright: ignore[reportGeneralTypeIssues]
     return int(granted), int(wait_ms), float(known)
 
 
@@ -68,7 +68,7 @@ def test_a_bucket_that_was_not_there_is_told(server: redis.Redis) -> None:
     server.delete(BUCKET)
     server.set(CLOCK_KEY, T0)
     script = scripts_with_fake_clock()["take_tokens"]
-    told = [server.eval(script.text, 1, BUCKET, "1", rate, "5")[3] for rate in ("0", "5")]  # pyright: ignore[reportIndexIssue]
+    told = [server.eval(script.text, 2, BUCKET, BUCKET, "1", rate, "5")[3] for rate in ("0", "5")]  # pyright: ignore[reportIndexIssue]
     assert told == [b"1", b"0"]
 
 
@@ -81,6 +81,23 @@ def test_a_slow_rate_adds_up_however_often_it_is_asked_for(server: redis.Redis) 
     kept = server.hget(BUCKET, "tokens")
     assert kept is not None
     assert float(kept) == pytest.approx(0.3 * rate)  # pyright: ignore[reportArgumentType, reportUnknownMemberType]
+
+
+def test_each_bucket_of_one_limit_has_the_whole_rate(server: redis.Redis) -> None:
+    buckets = [f"{{{BUCKET}}}@{group}" for group in "ab"]
+    server.delete(BUCKET, *buckets)
+    server.set(CLOCK_KEY, T0)
+    script = scripts_with_fake_clock()["take_tokens"]
+    for _ in range(2):
+        granted = [server.eval(script.text, 2, BUCKET, bucket, "8", "10", "10")[0] for bucket in buckets]  # pyright: ignore[reportIndexIssue]
+        server.set(CLOCK_KEY, T0 + 600)
+        assert granted == [b"8", b"8"]
+    server.hset(BUCKET, mapping={"rate": "1", "burst": "1"})
+    server.set(CLOCK_KEY, T0 + 60_000)
+    granted = [server.eval(script.text, 2, BUCKET, bucket, "8", "10", "10")[0] for bucket in buckets]  # pyright: ignore[reportIndexIssue]
+    assert granted == [b"1", b"1"]
+    assert server.hgetall(BUCKET) == {b"rate": b"1", b"burst": b"1"}
+    server.delete(BUCKET, *buckets)
 
 
 CALLS = st.lists(st.tuples(st.integers(0, 700), st.integers(1, 60)), min_size=1, max_size=60)
@@ -119,7 +136,7 @@ def test_a_full_redis_still_hands_out_tokens() -> None:
         assert take(server, T0, 4)[0] == 4
         small.config_set("maxmemory", 1)
         script = scripts_with_fake_clock()["take_tokens"]
-        assert server.eval(script.text, 1, BUCKET, "2", "10", "10")[0] == b"2"  # pyright: ignore[reportIndexIssue]
+        assert server.eval(script.text, 2, BUCKET, BUCKET, "2", "10", "10")[0] == b"2"  # pyright: ignore[reportIndexIssue]
 
 
 def test_a_key_of_another_type_changes_nothing(server: redis.Redis) -> None:

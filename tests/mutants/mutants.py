@@ -324,10 +324,14 @@ MUTANTS = (
         "a clock that jumps back takes tokens away",
         ("take_tokens", "math.max(0, now_ms - at_ms)", "(now_ms - at_ms)"),
     ),
-    _mutant("time counts twice", ("take_tokens", "'at_ms', whole(now_ms))", "'at_ms', known[4] or whole(now_ms))")),
+    _mutant("time counts twice", ("take_tokens", "'at_ms', whole(now_ms))", "'at_ms', stored[2] or whole(now_ms))")),
     _mutant(
         "a changed rate is not taken",
         ("take_tokens", "number_of(known[1]), number_of(known[2])", "number_of(rate), number_of(burst)"),
+    ),
+    _mutant(
+        "groups share a bucket",
+        ("take_tokens", "'HMGET', bucket, 'tokens', 'at_ms'", "'HMGET', limit, 'tokens', 'at_ms'"),
     ),
     _mutant("slow rates are rounded away", ("take_tokens", "%.17g", "%.6f")),
     _mutant("a full Redis grants nothing", ("take_tokens", "redis.call('HDEL', bucket, '')", "")),

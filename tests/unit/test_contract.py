@@ -28,8 +28,13 @@ def key_names() -> set[str]:
         *astuple(keys.group_keys(*parts)),
         *astuple(keys.query_keys("T", 7, "Q")),
     }
-    names |= {keys.sent_key("T", 7, "Q"), keys.rate_key("T"), keys.write_rate_key("T", "W")}
-    names |= {keys.spark_queries_key("T")}
+    names |= {
+        keys.sent_key("T", 7, "Q"),
+        keys.rate_key("T"),
+        keys.group_rate_key("T", "G"),
+        keys.write_rate_key("T", "W"),
+    }
+    names |= {keys.group_rate_key("T", "G"), keys.spark_queries_key("T")}
     names |= {keys.history_key(None), keys.history_key("T")}
     names |= {value for name, value in vars(keys).items() if name.endswith("_KEY")}
     return {name.replace("T_7", "T_n") for name in names}

@@ -70,7 +70,7 @@ class TaskPace:
 
     def _take(self, wanted: int) -> tuple[int, float]:
         limit = self._limit
-        call = take_from(self._key, self._topic, wanted, limit.per_second, limit.burst)
+        call = take_from(self._key, self._key, self._topic, wanted, limit.per_second, limit.burst)
         try:
             granted, wait_s, _, made = self._connections.run(call)
         except ReplyLostError:  # the tokens may be lost, so that it is slower for a moment, never faster

@@ -13,7 +13,7 @@ import pytest
 
 from rmq import ImmediateRetry, Retention, RmqClient, StreamMessage, Topic, TopicType
 from rmq._model.deliveries import Delivery
-from rmq._scripts.keys import group_keys
+from rmq._scripts.keys import group_keys, group_rate_key, rate_key
 from rmq._transport.connections import Connections
 from rmq.errors import (
     AlreadySettledError,
@@ -916,3 +916,22 @@ def test_an_ack_of_some_leaves_the_others_of_their_claim(
         assert consumer.ack(rest) == []
     group = client.stream(topic).group("g")
     assert (group.pending, len(rest), client.stream(topic).stats().length) == (0, 201, 400)
+
+
+def test_each_group_has_the_whole_rate(client: RmqClient, make_stream: MakeStream, redis_client: Any) -> None:
+    topic = make_stream(max_rate=0.001, max_burst=5)
+    stream, groups = client.stream(topic), ("billing", "audit", "late")
+    for group in groups:
+        stream.add_group(group, "all")
+    send(client, topic, *(f"m{i}" for i in range(20)))
+    for group in groups[:2]:
+        with client.consumer(topic, group=group) as consumer:
+            assert sum(len(drain_entries(consumer)) for _ in range(3)) == 5
+    client.change_topic(topic.changed(max_burst=2))
+    with client.consumer(topic, group="late") as consumer:
+        assert len(drain_entries(consumer)) == 2
+    for group in groups:
+        assert redis_client.exists(group_rate_key(topic.name, group))
+        stream.remove_group(group, force=True)
+        assert not redis_client.exists(group_rate_key(topic.name, group))
+    redis_client.delete(rate_key(topic.name))

@@ -129,7 +129,20 @@ def test_keys_come_in_the_order_of_the_header() -> None:
 
 def test_every_key_of_a_header_has_a_name_that_the_table_of_keys_knows() -> None:
     known = {*SlotKeys.__slots__, *GroupKeys.__slots__, *QueryKeys.__slots__}
-    own = {"bucket", "turn", "ring", "topics", "beats", "infos", "zset", "source", "query_body", "sent", "sizes"}
+    own = {
+        "bucket",
+        "limit",
+        "turn",
+        "ring",
+        "topics",
+        "beats",
+        "infos",
+        "zset",
+        "source",
+        "query_body",
+        "sent",
+        "sizes",
+    }
     for script in default_scripts().names():
         keys = default_scripts()[script].keys
         assert {*keys.required, *keys.optional} <= known | own, script
