@@ -6,17 +6,17 @@
 -- KEYS[4]  meta     HASH  totals
 -- KEYS[5]  wake     channel
 -- KEYS[6]  held     HASH  content -> record of what is in flight or waits for a retry
--- KEYS[7]  sent     HASH  partition:chunk -> batch:digest, of this query
+-- KEYS[7]  sent     HASH  partition:chunk -> batch:digest, of this query; on slot 0 also `cut`: how a batch is cut
 -- KEYS[8]  cool     ZSET  content -> end of its window, ms
 -- KEYS[9]  retry    ZSET  content -> retry score
 -- KEYS[10]  error   HASH  content -> last failure, JSON
 -- KEYS[11]  born    ZSET  content -> time of its last send, ms; kept where there is a time to live
--- ARGV[1]  chunk        partition:chunk
+-- ARGV[1]  chunk        partition:chunk, or `cut`
 -- ARGV[2]  batch        number of the batch, from 0
 -- ARGV[3]  digest       of the chunk's messages; `-` and indices behind it: without these, which were refused
 -- ARGV[4]  strict       '1': refuse a chunk of which this batch has sent another version before
 -- ARGV[5]  keep_s       seconds for which the mark is kept, counted from the query's last send to this slot
--- ARGV[6]  number       of messages, 1 to 1,000
+-- ARGV[6]  number       of messages, 0 to 1,000; 0 where only the mark is left
 -- ARGV[7]  max_backlog  most messages in this slot's store; 0 for no bound
 -- ARGV[8]  kind         this and all that follows as for `send_merged`
 -- ARGV[9]  lowest       see `send_merged`
@@ -70,7 +70,7 @@ local rules = merge_rules({
   ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15], ARGV[16],
   ARGV[17], ARGV[18], ARGV[19], ARGV[20], ARGV[21], ARGV[22], ARGV[23],
 })
-local reply = send_folded(slot, rules, 25, number, tonumber(ARGV[24]), read_clock())
+local reply = number > 0 and send_folded(slot, rules, 25, number, tonumber(ARGV[24]), read_clock()) or { 0 }
 if reply.err then
   return reply
 end

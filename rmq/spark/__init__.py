@@ -1,4 +1,4 @@
-"""Spark: `format("rmq")` for `read`, `readStream`, `write`, `writeStream`; `merged`, `save`, `with_slot` for frames.
+"""Spark: `format("rmq")` for `read`, `readStream`, `write`, `writeStream`; for frames `keyed`, `merged`, `with_slot`.
 
 Needs the extra `rmq[spark]` on driver and executors (a cluster brings its own pyspark), or `rmq[spark-local]`.
 `rmq.spark.register(spark)` makes the format known; where `pyspark_rmq` can be imported, Spark finds it by itself.
@@ -19,7 +19,7 @@ if tuple(int(part) for part in _pyspark.__version__.split(".")[:2]) < (4, 2):
     raise ImportError(f"rmq.spark needs pyspark >= 4.2, and this is {_pyspark.__version__}")
 
 from rmq.spark.datasource import RmqDataSource
-from rmq.spark.folding import merged, with_slot
+from rmq.spark.folding import keyed, merged, with_slot
 from rmq.spark.refusal_calls import Refused
 from rmq.spark.refusing import refuse, refuse_rows
 from rmq.spark.saving import SaveResult, save
@@ -29,6 +29,7 @@ __all__ = [
     "Refused",
     "RmqDataSource",
     "SaveResult",
+    "keyed",
     "merged",
     "open_session",
     "refuse",

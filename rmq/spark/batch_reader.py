@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import marshal
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from tempfile import TemporaryFile
+from typing import IO, Any, cast
+from zlib import crc32
 
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -39,7 +42,7 @@ from rmq.spark.calls import BOTH, Page, Parts, place_keys, read_place
 from rmq.spark.entries import GroupStates
 from rmq.spark.option_checks import check_topic
 from rmq.spark.options import Options
-from rmq.spark.schema import check_topic_has, columns_of, entry_columns
+from rmq.spark.schema import check_topic_has, columns_of, entry_columns, every_column
 from rmq.spark.selection import more_of, offered, parts_of
 from rmq.spark.sends import sends_of
 from rmq.spark.subscription import names_of, together, topics_of
@@ -180,8 +183,12 @@ def check_columns(topics: Sequence[Topic], options: Options, schema: StructType)
 
 
 def columns_of_topics(topics: Sequence[Topic], options: Options) -> StructType:
-    """Return the columns of a read of some topics: those that any of them has."""
-    return together([topic_columns(topic, options) for topic in topics])
+    """Return the columns of a read of some topics: those that any of them has.
+
+    By a pattern they are those of all kinds of topics: a query finds new topics while its columns stay.
+    """
+    found = [topic_columns(topic, options) for topic in topics]
+    return together([*found, every_column(options.queue)] if options.topic_pattern is not None else found)
 
 
 def _last_entries(
@@ -211,6 +218,13 @@ def allows(condition: Filter, slot: int) -> bool:
     """Return whether rows of a slot can pass a filter on `slot`; one of a kind not known here lets all pass."""
     passes = _PASSES.get(type(condition))
     return passes is None or passes(slot, cast("Any", condition).value)
+
+
+MOST_SEEN = 200_000
+"""So many contents are kept in memory to tell those that a scan finds twice, some 40 MB."""
+
+MOST_FILES = 256
+"""Most files that a task writes where a slot has more messages."""
 
 
 def _at_once(
@@ -252,33 +266,67 @@ def _scan(
     A cursor means something only to the server that gave it: where another one answers meanwhile, or the same after a
     restart, what is there is gone over once more.
     """
-    seen: set[bytes] = set()
 
     def pages() -> Iterator[Page]:
         cursor = "0"
         while cursor:
             page = connections.run(read_place(topic, slot, place, "scan", cursor, most, parts=parts))
-            cursor, rest = page.cursor, page.rest
-            fresh = {row[0]: row for row in page.rows if row[0] not in seen}
-            seen.update(fresh)
-            yield page._replace(rows=list(fresh.values()))
-            left = [content for content in rest if content not in seen]
+            cursor, left = page.cursor, list(page.rest)
+            yield page
             while left:
                 part = left[:MAX_BATCH]
                 named = connections.run(read_place(topic, slot, place, "named", contents=part, parts=parts))
-                seen.update(row[0] for row in named.rows)
                 yield named._replace(cursor=cursor)
                 left = [*named.rest, *left[MAX_BATCH:]]
 
+    def passes() -> Iterator[Page]:
+        key = slot_keys(topic.name, slot).store
+        server = None
+        while server is None or server != _server_of(connections, key):
+            server = _server_of(connections, key)
+            yield from pages()
+
     first = next(pages())
-    yield first
     if not first.cursor and not first.rest:
-        return
-    key = slot_keys(topic.name, slot).store
-    server = None
-    while server is None or server != _server_of(connections, key):
-        server = _server_of(connections, key)
-        yield from pages()
+        yield from _fresh([first])
+    elif first.size <= MOST_SEEN:
+        yield from _fresh(passes())
+    else:
+        yield from _sorted_out(passes(), first.size)
+
+
+def _fresh(pages: Iterable[Page]) -> Iterator[Page]:
+    """Yield pages without the messages of earlier ones."""
+    seen: set[bytes] = set()
+    for page in pages:
+        rows = {row[0]: row for row in page.rows if row[0] not in seen}
+        seen.update(rows)
+        yield page._replace(rows=list(rows.values()))
+
+
+def _sorted_out(pages: Iterable[Page], size: int) -> Iterator[Page]:
+    """Yield the messages of many pages once each, with the contents of a part of them in memory at a time.
+
+    Messages go into files by a hash of their content, as Spark spills what it joins: equal ones meet in one file.
+    """
+    number = min(MOST_FILES, -(-size // (MOST_SEEN // 4)))
+    with ExitStack() as files:
+        parts = [files.enter_context(TemporaryFile()) for _ in range(number)]
+        for page in pages:
+            split: dict[int, list[Any]] = {}
+            for row in page.rows:
+                split.setdefault(crc32(row[0]) % number, []).append(row)
+            for part, rows in split.items():
+                marshal.dump(rows, parts[part])
+        for part in parts:
+            part.seek(0)
+            yield from _fresh(_pages_of(part, size))
+
+
+def _pages_of(file: IO[bytes], size: int) -> Iterator[Page]:
+    with suppress(EOFError):
+        while True:
+            yield Page("", size, marshal.load(file))  # noqa: S302 - this task has written it
 
 
 def _server_of(connections: Connections, key: str) -> bytes:

@@ -55,7 +55,7 @@ class RmqDataSource(DataSource):
         from rmq.spark.subscription import topics_of
 
         with closing(self._parsed.connections(most_s=PLAN_S)) as connections:
-            topics = topics_of(connections, self._parsed)
+            topics = topics_of(connections, self._parsed, whole=False)
         for topic in topics:
             check_topic(topic, self._parsed)
         return chosen(topics, self._parsed, columns_of_topics(topics, self._parsed))
@@ -93,12 +93,13 @@ class RmqDataSource(DataSource):
         check_schema(self._parsed.queue, schema)
         check_chosen(self._parsed, schema)
         with closing(self._parsed.connections()) as connections:
-            topics = topics_of(connections, self._parsed)
+            topics = topics_of(connections, self._parsed, whole=False)
         if topics[0].type is TopicType.STREAM:
             return LogStreamReader(schema, self._parsed, topics[0])
         for topic in topics:
             check_topic(topic, self._parsed)
-            check_replays(topic, self._parsed)
+            if self._parsed.topic_pattern is None:  # else the query leaves it out
+                check_replays(topic, self._parsed)
         check_columns(topics, self._parsed, schema)
         if self._parsed.several:
             return ManyStreamReader(schema, self._parsed, [topic.name for topic in topics])

@@ -1,4 +1,8 @@
-"""Folds a frame over all its partitions before it is written, which a sink can't: it sees one partition at a time."""
+"""What is done with a frame before it is written, over all its partitions: a sink sees one of them at a time.
+
+Columns count by their names in small letters, as in the sinks, and equal contents are those of equal bytes, whatever a
+collation says.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,12 @@ from typing import cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DayTimeIntervalType
+from pyspark.sql.types import DayTimeIntervalType, MapType
 
-from rmq._model.topics import Topic, TopicType
+from rmq._model.topics import MAX_SLOTS, Topic, TopicType
 from rmq.errors import InvalidValueError
-from rmq.spark.reducing import reduced
+from rmq.spark.reducing import bytes_of, column_of, reduced
+from rmq.spark.schema import PARTITION, PARTITIONS, SORTED, lowered
 
 
 def with_slot(frame: DataFrame, slots: int) -> DataFrame:
@@ -20,23 +25,65 @@ def with_slot(frame: DataFrame, slots: int) -> DataFrame:
         frame: With `content`, and `slot_basis` where it is used, text or binary.
         slots: The topic's number of slots, a power of two.
 
+    Returns:
+        The columns of the frame, their names in small letters, and `slot`.
+
     Raises:
-        InvalidValueError: `slots` is no power of two.
+        InvalidValueError: `slots` is no power of two, or the frame has no column `content`.
     """
     if slots < 1 or slots & (slots - 1):
         raise InvalidValueError(f"slots is {slots}; it must be a power of two")
-    basis = F.col("content").cast("binary")
-    if "slot_basis" in frame.columns:
-        basis = F.coalesce(F.col("slot_basis").cast("binary"), basis)
-    return frame.withColumn("slot", F.crc32(basis).bitwiseAND(slots - 1).cast("int"))
+    frame = _lowered(frame, "with_slot")
+    return frame.withColumn("slot", F.crc32(_basis(frame)).bitwiseAND(slots - 1).cast("int"))
+
+
+def keyed(frame: DataFrame, partitions: int, order_by: str | Column | None = None) -> DataFrame:
+    """Return a frame that a restart cuts as before, whatever cores, files and batches there are then.
+
+    Rows are parted by their content, into as many partitions as told, and sorted in each. So a task that is run again,
+    in the same job or in a later one, sends the same messages in the same calls, and the marks in Redis tell which of
+    them were sent. A named write or a stream to a topic on which each send counts (`Sum`, `Collect`,
+    `priority="sum"`) takes no other frame.
+
+    Args:
+        frame: With the columns of a sink. Call this last: whatever moves rows to other partitions behind it makes a
+            frame that the sink refuses.
+        partitions: How many, 1 to 16,384. Keep the number for as long as a batch may be run again: the sink refuses a
+            batch that was begun with another one.
+        order_by: What decides about the order of a content's rows, say that of the items of a `Collect`; by default
+            their values do. A stream has no order: take `foreachBatch` where it matters.
+
+    Returns:
+        The columns of the frame, their names in small letters, and `partition`. Costs a shuffle of the frame.
+
+    Raises:
+        InvalidValueError: The frame has no column `content`, is a stream with `order_by`, or `partitions` is out of
+            range.
+    """
+    if type(partitions) is not int or not 1 <= partitions <= MAX_SLOTS:
+        raise InvalidValueError(f"partitions is {partitions!r:.80}; it must be a whole number from 1 to {MAX_SLOTS}")
+    if order_by is not None and frame.isStreaming:
+        raise InvalidValueError("order_by is given for a stream, which has no order: call keyed in foreachBatch")
+    frame = _lowered(frame, "keyed").drop(PARTITION)
+    content, sorts = bytes_of("content"), not frame.isStreaming  # Spark sorts no streams; there the sink does
+    number = F.pmod(F.hash(content), F.lit(partitions)).cast("int")
+    told = {PARTITIONS: partitions, SORTED: sorts}
+    parted = frame.select("*", number.alias(PARTITION, metadata=told)).repartition(partitions, content)
+    if not sorts:
+        return parted
+    first = [bytes_of("topic")] if "topic" in frame.columns else []
+    order = [] if order_by is None else [_order(order_by)]
+    # all values: rows that differ come in one order only
+    rest = [column_of(field.name) for field in frame.schema.fields if not isinstance(field.dataType, MapType)]
+    return parted.sortWithinPartitions(*first, content, *order, *rest)
 
 
 def merged(frame: DataFrame, topic_type: Topic | TopicType | str, order_by: str | Column | None = None) -> DataFrame:
     """Return a frame with one row for each content of a slot, as the topic would merge them.
 
     Args:
-        frame: With the columns of a sink. Rows of one content, and of one `slot` or `slot_basis` where there is such a
-            column, are folded into one.
+        frame: With the columns of a sink. Rows of one content, and of one `topic` and one `slot` or `slot_basis` where
+            there are such columns, are folded into one. Drop `topic` where all rows go to one topic.
         topic_type: RANGE_MERGE keeps the first row; PRIORITY and FIXED_TIME keep the last one.
             A `Topic` with `merge=` folds by its reducer: then a column `weight` says how many rows a row stands for.
             Items of `Collect` are not folded here: all rows of a content come into one partition, in their order, where
@@ -46,10 +93,10 @@ def merged(frame: DataFrame, topic_type: Topic | TopicType | str, order_by: str 
             needed where the first or the last row decides about something.
 
     Returns:
-        The same columns; with `merge=` also `weight`. Costs a shuffle of the frame.
+        The same columns, their names in small letters; with `merge=` also `weight`. Costs a shuffle of the frame.
 
     Raises:
-        InvalidValueError: STREAM, whose entries never merge, or no `order_by` where it is needed.
+        InvalidValueError: STREAM, whose entries never merge, no column `content`, or no `order_by` where it is needed.
     """
     topic = topic_type if isinstance(topic_type, Topic) else None
     kind = (
@@ -57,14 +104,18 @@ def merged(frame: DataFrame, topic_type: Topic | TopicType | str, order_by: str 
     )
     if kind is TopicType.STREAM:
         raise InvalidValueError("entries of a STREAM topic never merge")
+    frame = _lowered(frame, "merged")
     columns = frame.columns
-    keys = [name for name in ("slot", "content") if name in columns]
-    if "slot" not in columns and "slot_basis" in columns:
-        keys = ["slot_basis", "content"]
-    order = F.col(order_by) if isinstance(order_by, str) else order_by
+    keys = [bytes_of(name) for name in ("topic",) if name in columns]
+    if "slot" in columns:
+        keys.append(F.col("slot"))
+    elif "slot_basis" in columns:
+        keys.append(_basis(frame))
+    keys.append(bytes_of("content"))
+    order = None if order_by is None else _order(order_by)
     if topic is not None and topic.merge is not None:
         return reduced(frame, topic, topic.merge, keys, order)
-    whole_row = F.struct(*columns)
+    whole_row = F.struct(*map(column_of, columns))
     if kind is TopicType.RANGE_MERGE:
         chosen = F.min_by(whole_row, _earliest(frame, order))
     elif order is None:
@@ -74,6 +125,24 @@ def merged(frame: DataFrame, topic_type: Topic | TopicType | str, order_by: str 
     else:
         chosen = F.max_by(whole_row, F.struct(order))  # a struct is never null: no row is passed over
     return frame.groupBy(*keys).agg(chosen.alias("_row")).select("_row.*")
+
+
+def _lowered(frame: DataFrame, what: str) -> DataFrame:
+    """Return a frame with names in small letters, as the sinks take them; refuse one without a content."""
+    names = lowered(frame.schema).names
+    if "content" not in names:
+        raise InvalidValueError(f"{what} needs a column content; the frame has {', '.join(names) or 'no columns'}")
+    return frame if names == frame.columns else frame.toDF(*names)
+
+
+def _basis(frame: DataFrame) -> Column:
+    """Return what the slot of each row comes from."""
+    content = bytes_of("content")
+    return F.coalesce(bytes_of("slot_basis"), content) if "slot_basis" in frame.columns else content
+
+
+def _order(order_by: str | Column) -> Column:
+    return column_of(order_by.lower()) if isinstance(order_by, str) else order_by
 
 
 def _earliest(frame: DataFrame, order: Column | None) -> Column:

@@ -8,6 +8,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol
 
+from rmq._model.merging import PriorityRule
 from rmq._model.messages import Encoded
 from rmq._model.records import ITEMS, Record, read_record
 from rmq._model.topics import Topic, TopicType
@@ -15,10 +16,14 @@ from rmq._scripts import merging, sending, streams
 from rmq._scripts.binding import Bound, ages_of
 from rmq._scripts.keys import sent_key
 from rmq._transport.call import Call
+from rmq._transport.connections import Connections
 from rmq.errors import BatchChangedError
 
 COUNTED = frozenset("SC")
 """Kinds of records of which a second send of the same makes another value."""
+
+CUT = "cut"
+"""Field of a query's marks on slot 0 that says how a batch was cut into calls, see `Cut`."""
 
 
 class Hash(Protocol):
@@ -31,8 +36,8 @@ class Hash(Protocol):
 def _changed(call: Call[Any], words: Sequence[str]) -> BatchChangedError:
     return BatchChangedError(
         f"{call.place}: a task of batch {words[0]} that is run again sends other rows than before, or others "
-        "together, and here each send counts: let its rows come the same (sortWithinPartitions), raise mergeRows; "
-        "idempotent=false sends them again",
+        "together, and here each send counts: write rmq.spark.keyed(frame, partitions=n) of a source that can be read "
+        "again, with the same n and options each time; idempotent=false sends them again",
         topic=call.topic,
         slot=call.slot,
     )
@@ -41,6 +46,40 @@ def _changed(call: Call[Any], words: Sequence[str]) -> BatchChangedError:
 _AGAIN = "Where Spark repeats the task, they count once"
 _SEND = Bound("spark_send", durable=_AGAIN)
 _SEND_MERGED = Bound("spark_send_merged", {"RMQ_CHANGED": _changed}, durable=_AGAIN)
+
+
+def counts(topic: Topic) -> bool:
+    """Return whether each send to a topic counts, so that a second one of the same makes another message."""
+    return topic.merge is not None and (topic.merge.kind in COUNTED or topic.merge.priority is PriorityRule.SUM)
+
+
+class Cut(NamedTuple):
+    """How the tasks of a batch cut their rows into calls: cut otherwise, the marks of the calls mean nothing.
+
+    Attributes:
+        partitions: How many tasks there are.
+        held: Most messages that a task holds back to fold them; 0 where it folds none.
+        chunk: Most messages in a call.
+    """
+
+    partitions: int
+    held: int
+    chunk: int
+
+    @property
+    def digest(self) -> str:
+        """The cut as a mark has it."""
+        return "".join(f"{number:08x}" for number in self)
+
+    @classmethod
+    def of(cls, mark: bytes) -> Cut:
+        """Read it from a mark."""
+        digest = mark.decode().partition(":")[2]
+        return cls(*(int(digest[first : first + 8], 16) for first in (0, 8, 16)))
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        return f"{self.partitions} partitions, mergeRows={self.held} and chunkSize={self.chunk}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +183,25 @@ def send_once(topic: Topic, slot: int, messages: Sequence[Encoded], mark: Mark) 
     return _SEND.call(topic, slot, partial(_once, number), args, sent=sent)
 
 
+def note_cut(connections: Connections, topic: Topic, mark: Mark, cut: Cut) -> None:
+    """Note how a batch is cut into calls, before a task sends the first of its own.
+
+    Raises:
+        BatchChangedError: It was begun with another cut; nothing was sent with this one.
+    """
+    try:
+        connections.run(_send_merged(topic, 0, (), replace(mark, digest=cut.digest), CUT))
+    except BatchChangedError as error:
+        key = sent_key(topic.name, 0, mark.query)
+        known = Cut.of(connections.command("HGET", key, CUT, key=key) or b"")
+        raise BatchChangedError(
+            f"batch {mark.batch} was begun with {known}, and now has {cut}: each send to topic {topic.name} counts, "
+            "and only a batch that is cut as before can tell what it has sent. Write "
+            f"rmq.spark.keyed(frame, partitions={known.partitions}) with the same options as then",
+            topic=topic.name,
+        ) from error
+
+
 def _once(number: int, reply: list[bytes]) -> Once:
     if reply[0] == b"0":
         refused = tuple(map(int, reply[2].split(b"."))) if len(reply) > 2 and reply[2] else ()
@@ -151,16 +209,18 @@ def _once(number: int, reply: list[bytes]) -> Once:
     return Once(int(reply[1]), number - int(reply[1]), 0)
 
 
-def _send_merged(topic: Topic, slot: int, messages: Sequence[Encoded], mark: Mark) -> Call[Once]:
-    values, records = merging.record_args(messages)
+def _send_merged(
+    topic: Topic, slot: int, messages: Sequence[Encoded], mark: Mark, field: str | None = None
+) -> Call[Once]:
+    values, records = merging.record_args(messages) if messages else (1, [])
     args = _SEND_MERGED.args(
-        chunk=f"{mark.partition}:{mark.chunk}",
+        chunk=field or f"{mark.partition}:{mark.chunk}",
         batch=mark.batch,
         digest=mark.digest,
-        strict=int(topic.merge is not None and topic.merge.kind in COUNTED),
+        strict=int(counts(topic)),
         keep_s=mark.keep_s,
         number=len(messages),
-        lowest=merging.lowest_of(topic, messages),
+        lowest=merging.lowest_of(topic, messages) if messages else 0,
         values=values,
         messages=records,
         **merging.merge_args(topic),

@@ -16,14 +16,14 @@ from rmq.errors import InvalidValueError
 _DUE = {TopicType.RANGE_MERGE: "time_range", TopicType.PRIORITY: "priority", TopicType.FIXED_TIME: "fixed_time"}
 
 
-def reduced(frame: DataFrame, topic: Topic, merge: Merge, keys: Sequence[str], order: Column | None) -> DataFrame:
+def reduced(frame: DataFrame, topic: Topic, merge: Merge, keys: Sequence[Column], order: Column | None) -> DataFrame:
     """Return a frame with the rows of one key folded, see `rmq.spark.merged`.
 
     Args:
-        frame: With the columns of a sink.
+        frame: With the columns of a sink, their names in small letters.
         topic: The definition.
         merge: How it merges.
-        keys: Columns that tell messages apart.
+        keys: What tells messages apart, as bytes.
         order: What tells which row is the last one.
 
     Raises:
@@ -33,7 +33,7 @@ def reduced(frame: DataFrame, topic: Topic, merge: Merge, keys: Sequence[str], o
     if kind in ITEMS or (kind == "N" and merge.priority is not PriorityRule.LAST):
         return _together(frame, keys, order)
     last = _last(kind, order)
-    row = F.struct(*columns)
+    row = F.struct(*map(column_of, columns))
     weight = next((F.col(name) for name in ("weight", "merged") if name in columns), F.lit(1))
     found: dict[str, Column] = {"weight": _of_all(weight, F.sum(weight)).cast("bigint")}
     if kind in NUMBERS:
@@ -52,7 +52,17 @@ def reduced(frame: DataFrame, topic: Topic, merge: Merge, keys: Sequence[str], o
     return grouped.select(*(F.col(name) if name in found else F.col("_row")[name].alias(name) for name in names))
 
 
-def _together(frame: DataFrame, keys: Sequence[str], order: Column | None) -> DataFrame:
+def column_of(name: str) -> Column:
+    """Return a column by its whole name, dots and all."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def bytes_of(name: str) -> Column:
+    """Return a column as bytes, which Redis compares: a collation may take different ones for the same."""
+    return F.col(name).cast("binary")
+
+
+def _together(frame: DataFrame, keys: Sequence[Column], order: Column | None) -> DataFrame:
     """Bring the rows of one key into one partition, beside one another and in their order."""
     sorting = [*keys] if order is None else [*keys, order]
     return frame.repartition(*keys).sortWithinPartitions(*sorting)

@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 from rmq._model.display import shown
 from rmq._model.merging import Merge
 from rmq._model.records import ITEMS, NUMBERS
+from rmq._model.topics import Topic
 from rmq.errors import InvalidValueError
 
 _MESSAGE = (
@@ -92,6 +93,8 @@ _MORE = (
 )
 
 
+_PAYLOADS = frozenset(("body", "items", "value"))
+
 MORE = frozenset(field.name for field in _MORE)
 """Columns that a read of a queue has only where they are asked for."""
 
@@ -128,6 +131,28 @@ def columns_of(queue: str, merge: Merge | None) -> StructType:
     if merge.kind == "N":
         more.append(_VERSION)
     return StructType([*columns.fields, *more])
+
+
+def every_column(queue: str) -> StructType:
+    """Return the columns that reads of queues have, of topics that merge and of others."""
+    columns = columns_of(queue, None)
+    return StructType([*columns.fields, *_SENDS, _VALUE, _ITEMS, _WANTED, _VERSION])
+
+
+def check_payload(topic: Topic, names: Collection[str]) -> None:
+    """Refuse a topic whose payloads are in none of these columns, where those of other topics are.
+
+    Raises:
+        InvalidValueError: A query would ack them unread.
+    """
+    kind = "" if topic.merge is None else topic.merge.kind
+    own = {"items"} if kind in ITEMS else {"body", "value"} if kind in NUMBERS else {"body"}
+    if own.isdisjoint(names) and not _PAYLOADS.isdisjoint(names):
+        raise InvalidValueError(
+            f"topic {topic.name} has its payloads in column {' or '.join(sorted(own))}, which the read is without: it "
+            f"has {', '.join(names)}",
+            topic=topic.name,
+        )
 
 
 def check_topic_has(topic: str, columns: StructType, schema: StructType) -> None:
@@ -198,9 +223,28 @@ def _same(kind: DataType, asked: DataType) -> bool:
     return kind == asked
 
 
+PARTITION, PARTITIONS, SORTED = "partition", "rmq.partitions", "rmq.sorted"
+"""The column that `rmq.spark.keyed` adds, and what its metadata tell: how many partitions there are, and whether the
+rows of each are sorted."""
+
+
 def lowered(schema: StructType) -> StructType:
-    """Return a frame's columns in small letters: Spark does not care about their case."""
-    return StructType([StructField(field.name.lower(), field.dataType, field.nullable) for field in schema.fields])
+    """Return a frame's columns in small letters: Spark does not care about their case.
+
+    Raises:
+        InvalidValueError: Two differ in nothing else, which Spark allows under `spark.sql.caseSensitive`.
+    """
+    known: dict[str, str] = {}
+    for name in schema.names:
+        if name.lower() in known:
+            raise InvalidValueError(
+                f"columns {shown(known[name.lower()], 60)} and {shown(name, 60)} have the same name, since capital "
+                "letters make no difference: drop or rename one"
+            )
+        known[name.lower()] = name
+    return StructType(
+        [StructField(field.name.lower(), field.dataType, field.nullable, field.metadata) for field in schema.fields]
+    )
 
 
 _OF_ALL = frozenset([*QUEUE.names, *DEAD.names])

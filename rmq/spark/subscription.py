@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pyspark.sql.types import StructField, StructType
@@ -22,8 +22,14 @@ MOST_TOPICS = 100
 _SHOWN = 3
 
 
-def topics_of(connections: Connections, options: Options) -> list[Topic]:
+def topics_of(connections: Connections, options: Options, *, whole: bool = True) -> list[Topic]:
     """Return the topics that a read names, as they are registered.
+
+    Args:
+        connections: Where they are.
+        options: They name them.
+        whole: Of a pattern, refuse those that a read of several topics cannot have. Else they are left out: a query
+            reads the others, see `ManyStreamReader`.
 
     Raises:
         InvalidValueError: No topic is named, a pattern fits none, there are too many, or one of several is a STREAM.
@@ -37,20 +43,42 @@ def topics_of(connections: Connections, options: Options) -> list[Topic]:
         found = [registry.get(name) for name in options.topics]
     else:
         known = registry.definitions().topics
-        found = sorted((topic for topic in known if fits(options, topic.name)), key=lambda topic: topic.name)
+        found = fitting(known, options)
         if not found:
             raise InvalidValueError(
                 f"topicPattern {quoted(options.topic_pattern or '')} fits the name of none of {len(known)} registered "
                 "topics; it has to fit the whole name"
             )
+        if not whole:
+            found = [topic for topic in found if topic.type is not TopicType.STREAM][:MOST_TOPICS] or found[:1]
         _check_number(len(found))
     for topic in found:
-        if topic.type is TopicType.STREAM:
-            raise InvalidValueError(
-                f"topic {topic.name} is STREAM, and a read of several topics has none of these: read it by itself",
-                topic=topic.name,
-            )
+        check_several(topic)
     return found
+
+
+def fitting(known: Iterable[Topic], options: Options) -> list[Topic]:
+    """Return the topics whose names the pattern of a read fits, in their order."""
+    return sorted((topic for topic in known if fits(options, topic.name)), key=lambda topic: topic.name)
+
+
+def check_several(topic: Topic) -> None:
+    """Refuse a topic that no read of several topics can have, with `InvalidValueError`."""
+    if topic.type is TopicType.STREAM:
+        raise InvalidValueError(
+            f"topic {topic.name} is STREAM, and a read of several topics has none of these: read it by itself",
+            topic=topic.name,
+        )
+
+
+def check_room(topic: Topic, number: int) -> None:
+    """Refuse a topic beside so many others of one read, with `InvalidValueError`."""
+    if number >= MOST_TOPICS:
+        raise InvalidValueError(
+            f"topic {topic.name} is one too many: the query reads {number} topics, the most of one read; read some "
+            "apart, by a narrower pattern",
+            topic=topic.name,
+        )
 
 
 def _check_number(number: int) -> None:

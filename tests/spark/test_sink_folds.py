@@ -26,7 +26,7 @@ from rmq.spark.sink.columns import layout_of
 from rmq.spark.sink.encoding import encode_rows
 from rmq.spark.sink.holding import held_rows, in_order
 from rmq.spark.sink.rows import Rows
-from rmq.spark.sink.sender import cut
+from rmq.spark.sink.sender import HELD_BYTES, cut
 from tests.support.servers import RedisServer
 from tests.support.slots import T0, SlotState, SlotUnderTest, read_state
 
@@ -117,11 +117,12 @@ def _schema(row: dict[str, Any]) -> Any:
 
 def folded_calls(topic: Topic, write: Write) -> Iterator[list[Encoded]]:
     """Yield the messages of each call, as a task cuts them."""
-    held = held_rows(topic, fold=True)
+    held = held_rows(topic, True, write.hold, HELD_BYTES)
     rows = encoded(topic, write.rows)
-    for first in range(0, len(rows), write.hold):
-        held.add(rows[first : first + write.hold])
-        if held.number >= write.hold or first + write.hold >= len(rows):
+    while held.number or len(rows):
+        taken = held.add(rows)
+        rows = rows[taken:]
+        if not taken:
             for found in held.take().values():
                 for ordered in in_order(topic, found):
                     yield from (list(part) for part, _ in cut(ordered, write.chunk))

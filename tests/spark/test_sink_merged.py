@@ -29,7 +29,7 @@ from rmq import (
 )
 from rmq._model.reducers import Reducer
 from rmq.errors import InvalidValueError
-from rmq.spark import merged
+from rmq.spark import keyed, merged
 from tests.spark.merging import Value, read_of, sink_of, stored
 
 pytestmark = pytest.mark.slow
@@ -121,8 +121,9 @@ def test_the_same_write_again_counts_once_by_its_name(
 ) -> None:
     topic, url = make(Sum()), spark_client.url
     frame = spark.range(0, 1_000, 1, 2).selectExpr("concat('c', id % 10) content", "1L body", "5000L priority")
-    for _ in range(2):
-        sink_of(frame, url, topic, once="stock of Monday").save()
+    for partitions in (2, 3):
+        rows = keyed(frame.repartition(partitions), 2)
+        sink_of(rows, url, topic, once="stock of Monday").save()
         assert {value.number for value in stored(spark_client, topic).values()} == {100}
     sink_of(frame, url, topic).save()
     assert {value.number for value in stored(spark_client, topic).values()} == {200}
@@ -212,7 +213,7 @@ def test_a_batch_of_a_stream_that_is_run_again_counts_once(
 
     def drain(**options: object) -> None:
         rows = spark.readStream.schema("content string, body long, priority long").json(source)
-        writer = rows.writeStream.format("rmq").option("url", spark_client.url).option("topic", topic.name)
+        writer = keyed(rows, 2).writeStream.format("rmq").option("url", spark_client.url).option("topic", topic.name)
         for name, value in options.items():
             writer = writer.option(name, str(value).lower())
         query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from rmq.errors import RmqError
-from rmq.spark import refuse, register
+from rmq.spark import keyed, refuse, register
 from rmq.spark.jobs.archive_stream import ArchiveSettings, run, whole_stream
 from tests.spark.sessions import make_session
 from tests.spark_kills.words import Log
@@ -174,7 +174,7 @@ def sinks(spark: SparkSession, given: Given) -> None:
     for name, columns in given.more["targets"].items():
         options = {**given.more["source"], "group": name}
         stream = spark.readStream.format("rmq").options(url=given.url, **options).load()
-        rows = stream.selectExpr(*columns)
+        rows = keyed(stream.selectExpr(*columns), 4)  # needed where each send counts
         writer = rows.writeStream.format("rmq").options(url=given.url, topic=name, chunkSize=CHUNK, idempotent=True)
         queries.append(_started(given, name, writer))
     _until_the_end(given, queries)
@@ -190,7 +190,7 @@ def once(spark: SparkSession, given: Given) -> None:
         rows = spark.range(given.more["rows"], numPartitions=4)
         rows = rows.selectExpr(f"concat('c', id % {given.more['contents']}) content", "1.0 value")
         given.log.say("job", job)
-        rows.write.format("rmq").mode("append").options(**options, once=f"job-{job}").save()
+        keyed(rows, 4).write.format("rmq").mode("append").options(**options, once=f"job-{job}").save()
         given.log.say("written", job)
         (done / str(job)).touch()
         if given.last:

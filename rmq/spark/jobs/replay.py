@@ -300,9 +300,11 @@ class _ReplayWriter(BatchWriter):
         """Send one task's rows."""
         return self._write(iterator, f"hour-{self._batch:02d}-part-{task_context().partitionId():05d}")
 
-    def _mark(self, topic: Topic) -> Mark | None:
-        partition = task_context().partitionId()
-        return None if self._query is None else Mark(self._query, self._batch, partition, KEEP_S)
+    def _marks(self, topic: Topic) -> bool:
+        return self._query is not None
+
+    def _mark(self, topic: Topic) -> Mark:
+        return Mark(self._query or "", self._batch, task_context().partitionId(), KEEP_S)
 
 
 def _within(column: Any, begin: datetime, span: timedelta) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import repeat
 from typing import Any
-from zlib import crc32
 
 from rmq._model.columns import slots_of
 from rmq._model.envelope import MARK, wrap
@@ -16,17 +15,13 @@ from rmq.spark.sink.columns import Layout
 from rmq.spark.sink.merge_columns import records_of
 from rmq.spark.sink.rows import Rows
 
-SAMPLED = 1_000
-"""Rows of each task whose slots are computed once more."""
 
-
-def encode_rows(layout: Layout, batch: Any, *, sample: bool = False) -> tuple[Rows, dict[int, str]]:
+def encode_rows(layout: Layout, batch: Any) -> tuple[Rows, dict[int, str]]:
     """Turn a batch into messages.
 
     Args:
         layout: What its columns are.
         batch: A `pyarrow.RecordBatch`.
-        sample: Compare the slots of its first rows with those that RMQ computes.
 
     Returns:
         The rows that keep all rules, in their order; and the index of each other row -> the rule that it breaks.
@@ -41,9 +36,9 @@ def encode_rows(layout: Layout, batch: Any, *, sample: bool = False) -> tuple[Ro
     contents = _contents(layout, batch, bad)
     keys = contents if bases is None else [c if b is None else b for c, b in zip(contents, bases, strict=True)]
     if layout.slot:
-        slots: list[Any] = _slots(layout, batch, keys, bad, sample and not layout.trusted)
+        slots: list[Any] = _slots(layout, batch, keys, bad)
     else:
-        slots = slots_of([b"" if key is None else key for key in keys] if bad else keys, layout.topic.slots)
+        slots = _computed(layout, keys)
     values = _values(layout, batch, bad)
     if layout.merge is None:
         bodies = _bodies(layout, batch, bad)
@@ -95,7 +90,11 @@ def _values(layout: Layout, batch: Any, bad: dict[int, str]) -> list[int]:
     return column.to_pylist()
 
 
-def _slots(layout: Layout, batch: Any, keys: list[Any], bad: dict[int, str], sample: bool) -> list[Any]:
+def _computed(layout: Layout, keys: list[Any]) -> list[int]:
+    return slots_of([b"" if key is None else key for key in keys] if None in keys else keys, layout.topic.slots)
+
+
+def _slots(layout: Layout, batch: Any, keys: list[Any], bad: dict[int, str]) -> list[Any]:
     column, slots = batch.column("slot").cast(pa.int64()), layout.topic.slots
 
     def say(index: int) -> str:
@@ -103,12 +102,14 @@ def _slots(layout: Layout, batch: Any, keys: list[Any], bad: dict[int, str], sam
 
     _note(bad, pc.or_(pc.less(column, 0), pc.greater(column, slots - 1)), say)
     found = column.to_pylist()
-    for index, key in enumerate(keys[:SAMPLED] if sample else ()):
-        if index not in bad and key is not None and found[index] != crc32(key) & (slots - 1):
+    computed = found if layout.trusted else _computed(layout, keys)
+    if found == computed:
+        return found
+    for index, (given, slot) in enumerate(zip(found, computed, strict=True)):
+        if given != slot and index not in bad:
             raise InvalidValueError(
-                f"slot is {found[index]} where RMQ computes {crc32(key) & (slots - 1)} from {key!r:.80}: with a column "
-                f"slot_basis it comes from that, else from content; take rmq.spark.with_slot(frame, {slots}), or drop "
-                "the column"
+                f"slot is {given} where RMQ computes {slot} from {keys[index]!r:.80}: with a column slot_basis it "
+                f"comes from that, else from content; take rmq.spark.with_slot(frame, {slots}), or drop the column"
             )
     return found
 

@@ -1,9 +1,15 @@
-"""What a task holds back before it sends: rows as they come, or with equal contents folded."""
+"""What a task holds back before it sends: rows as they come, or with equal contents folded.
+
+Which rows are sent together follows from their order alone, and not from the batches in which Spark hands them over: a
+task that is run again makes the same calls, which the marks in Redis know.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple, TypeVar, cast
 
 from rmq._model.columns import Columns
@@ -21,28 +27,41 @@ T = TypeVar("T")
 class HeldRows:
     """Rows in the order in which they came.
 
+    Args:
+        topic: The registered definition.
+        most: Most messages that are held.
+        most_bytes: About how many bytes they may have; a single row may have more.
+
     Attributes:
         number: Rows that are held.
         size_bytes: About how many bytes they have.
         folded: Rows that were folded into others, since the beginning.
     """
 
-    def __init__(self, topic: Topic) -> None:
-        self.topic = topic
+    def __init__(self, topic: Topic, most: int, most_bytes: int) -> None:
+        self.topic, self.most, self.most_bytes = topic, most, most_bytes
         self.number = self.size_bytes = self.folded = 0
         self._columns: dict[int, Columns] = {}
 
-    def add(self, rows: Rows) -> None:
-        """Take rows over."""
+    def add(self, rows: Rows) -> int:
+        """Take rows over, and return how many: 0 where what is held has to be sent before."""
+        room = self.most - self.number
+        part = rows[:room] if room < len(rows) else rows
+        sizes = list(accumulate(part.sizes))
+        taken = bisect_right(sizes, self.most_bytes - self.size_bytes)
+        if not taken and part and not self.number:
+            taken = 1  # one alone may be larger
+        if taken:
+            self._hold(part[:taken] if taken < len(part) else part)
+            self.size_bytes += sizes[taken - 1]
+        return taken
+
+    def _hold(self, rows: Rows) -> None:
         for part in rows.by_slot():
             held = self._columns.setdefault(part.slot, part)
             if held is not part:
                 held.extend(part.contents, part.scores, part.bodies, part.flats)
         self.number += len(rows)
-
-    def came(self, size_bytes: int) -> None:
-        """Note how large the rows were that came."""
-        self.size_bytes += size_bytes
 
     def take(self) -> dict[int, Sequence[Encoded]]:
         """Hand all rows over, by slot."""
@@ -55,13 +74,12 @@ class HeldRows:
 class SingleRows(HeldRows):
     """One row of each content, as Redis merges what is sent one by one: of RANGE_MERGE the first, else the last."""
 
-    def __init__(self, topic: Topic) -> None:
-        super().__init__(topic)
+    def __init__(self, topic: Topic, most: int, most_bytes: int) -> None:
+        super().__init__(topic, most, most_bytes)
         self._single: dict[int, _Single] = {}
         self._merge = _keep_first if topic.type is TopicType.RANGE_MERGE else _keep_last
 
-    def add(self, rows: Rows) -> None:
-        """Take rows over, and fold them."""
+    def _hold(self, rows: Rows) -> None:
         before = self.number
         for part in rows.by_slot():
             single = self._single.setdefault(part.slot, _Single({}, {}))
@@ -109,19 +127,21 @@ class FoldedRows(HeldRows):
     """Rows folded by the topic's reducer; a content has several rows where its bounds part them.
 
     What is held counts, not what came: so as many contents as may be held are sent in the same chunks, whatever the
-    order in which they came.
+    order in which they came. Of sorted rows those of one content are all there before it is sent.
     """
 
-    def __init__(self, topic: Topic) -> None:
-        super().__init__(topic)
+    def __init__(self, topic: Topic, most: int, most_bytes: int) -> None:
+        super().__init__(topic, most, most_bytes)
         self._rows: dict[int, list[Encoded]] = {}
         self._places: dict[int, dict[bytes, int]] = {}
 
-    def add(self, rows: Rows) -> None:
-        """Take rows over, and fold them."""
-        for row in rows:
+    def add(self, rows: Rows) -> int:
+        """Take rows over, fold them, and return how many: less than all where what is held has to be sent before."""
+        for index, row in enumerate(rows):
             held, places = self._rows.setdefault(row.slot, []), self._places.setdefault(row.slot, {})
             place = places.get(row.content)
+            if self.size_bytes >= self.most_bytes or (place is None and self.number >= self.most):
+                return index
             together = None if place is None else fold_pair(self.topic, held[place], row)
             if place is None or together is None:
                 places[row.content] = len(held)
@@ -132,9 +152,7 @@ class FoldedRows(HeldRows):
                 self.size_bytes += len(together.body or b"") - len(held[place].body or b"")
                 held[place] = together
                 self.folded += 1
-
-    def came(self, size_bytes: int) -> None:
-        """Pass over it: what is held may be much smaller."""
+        return len(rows)
 
     def take(self) -> dict[int, Sequence[Encoded]]:
         """Hand all rows over, by slot."""
@@ -144,11 +162,10 @@ class FoldedRows(HeldRows):
         return found
 
 
-def held_rows(topic: Topic, fold: bool) -> HeldRows:
-    """Return what holds the rows of a task back; `fold`: with equal contents folded."""
-    if not fold:
-        return HeldRows(topic)
-    return SingleRows(topic) if topic.merge is None else FoldedRows(topic)
+def held_rows(topic: Topic, fold: bool, most: int, most_bytes: int) -> HeldRows:
+    """Return what holds the rows of a task back, see `HeldRows`; `fold`: with equal contents folded."""
+    kind = HeldRows if not fold else SingleRows if topic.merge is None else FoldedRows
+    return kind(topic, most, most_bytes)
 
 
 def in_order(topic: Topic, rows: Sequence[Encoded]) -> Iterator[Sequence[Encoded]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress, repeat
+from operator import add
 from typing import Any, overload
 
 from rmq._model.columns import Columns, Flat, gathered, places_of
@@ -42,6 +43,14 @@ class Rows(Sequence[Encoded]):
             return self
         kept = [index not in left_out for index in range(len(self))]
         return Rows(*[list(compress(column, kept)) for column in self._columns])
+
+    @property
+    def sizes(self) -> Iterator[int]:
+        """Bytes of each message."""
+        sizes = map(len, self.contents)
+        if self.bodies:
+            sizes = map(add, sizes, (0 if body is None else len(body) for body in self.bodies))
+        return map(add, sizes, (sum(map(len, flat)) for flat in self.flats)) if self.flats else sizes
 
     def by_slot(self) -> Iterator[Columns]:
         """Yield the messages of each slot, in their order."""

@@ -103,6 +103,10 @@ class TaskSender:
         bad_rows: Where those go that the server refuses.
         mark: Names the task among all of its query, where a repeated chunk must not be sent again.
         pace: Holds the task to a limit.
+
+    Attributes:
+        held: What is held back.
+        counts: What was done.
     """
 
     def __init__(
@@ -117,7 +121,7 @@ class TaskSender:
         self._connections, self._topic, self._sending = connections, topic, sending
         self._bad_rows, self._mark, self._pace = bad_rows, mark, pace
         self._writer = SlotWriter(connections, topic)
-        self._held = held_rows(topic, sending.fold)
+        self.held = held_rows(topic, sending.fold, sending.hold, HELD_BYTES)
         self._chunks: Counter[int] = Counter()
         depth = 1 if pace is not None else sending.depth
         size = RoundSize(depth * sending.chunk, depth * BATCH_BYTES, depth)
@@ -126,20 +130,18 @@ class TaskSender:
         self._pipeline = Pipeline[_Part](connections, topic, size, self._call, self._settle, wait)
         self.counts = Counts()
 
-    def add(self, rows: Rows, size_bytes: int) -> None:
-        """Take messages over; send what is held back when that has grown too large."""
-        hold = self._sending.hold
-        for first in range(0, len(rows), hold):
-            self._held.add(rows[first : first + hold] if len(rows) > hold else rows)
-            if self._held.number >= hold:
+    def add(self, rows: Rows) -> None:
+        """Take messages over; send what is held back where more of them have no room there."""
+        while len(rows):
+            taken = self.held.add(rows)
+            if taken:
+                rows = rows[taken:]
+            else:
                 self.flush()
-        self._held.came(size_bytes)
-        if self._held.size_bytes >= HELD_BYTES:
-            self.flush()
 
     def flush(self) -> None:
         """Send all that is held back."""
-        for slot, rows in self._held.take().items():
+        for slot, rows in self.held.take().items():
             for ordered in in_order(self._topic, rows):
                 for part, size_bytes in cut(ordered, self._sending.chunk):
                     with self._time.counted():
@@ -153,7 +155,7 @@ class TaskSender:
         self.flush()
         with self._time.counted():
             self._pipeline.collect()
-        self.counts.folded = self._held.folded
+        self.counts.folded = self.held.folded
         self.counts.redis_us = round(self._time.seconds * 1_000_000)
         return self.counts
 

@@ -11,11 +11,12 @@ from rmq._model.topics import Topic, TopicType
 from rmq._sending.backpressure import blocks
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError
-from rmq.spark.marks import Mark
+from rmq.spark.marks import Cut, Mark
 from rmq.spark.options import Options
 from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.columns import Layout, layout_of
 from rmq.spark.sink.encoding import encode_rows
+from rmq.spark.sink.holding import HeldRows
 from rmq.spark.sink.pacing import Limit, TaskPace
 from rmq.spark.sink.sender import Counts, Sending, TaskSender, WhenPassed
 
@@ -40,6 +41,10 @@ class Target:
     def topic(self) -> Topic:
         """The registered definition."""
         return self.layout.topic
+
+    def cut(self, partitions: int) -> Cut:
+        """Return how so many tasks cut their rows into calls."""
+        return Cut(partitions, self.sending.hold if self.sending.fold else 0, self.sending.chunk)
 
 
 def target_of(schema: StructType, topic: Topic, options: Options, limit: Limit | None) -> Target:
@@ -93,7 +98,6 @@ class TaskWrite:
         pace = None if target.limit is None else TaskPace(connections, target.topic, target.limit)
         sending = replace(target.sending, passed=passed)
         self._sender = TaskSender(connections, target.topic, sending, self._bad_rows, mark, pace)
-        self._sample = True
 
     def take(self, batch: Any) -> None:
         """Send a `pyarrow.RecordBatch`, or hold it back for more."""
@@ -103,10 +107,18 @@ class TaskWrite:
             return
         if self._target.columns is not None:
             batch = batch.select(list(self._target.columns))
-        good, bad = encode_rows(self._target.layout, batch, sample=self._sample)
-        self._sample = self._sample and not batch.num_rows
+        good, bad = encode_rows(self._target.layout, batch)
         self._bad_rows.take(batch, bad)
-        self._sender.add(good, batch.nbytes)
+        self._sender.add(good)
+
+    @property
+    def held(self) -> HeldRows:
+        """What it holds back."""
+        return self._sender.held
+
+    def flush(self) -> None:
+        """Send all that is held back."""
+        self._sender.flush()
 
     def finish(self) -> Counts:
         """Send the rest, and finish the file of bad rows."""

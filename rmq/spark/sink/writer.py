@@ -7,10 +7,11 @@ import json
 import logging
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
+from operator import attrgetter
 from typing import Any, cast
 
 from pyspark import TaskContext
@@ -25,15 +26,16 @@ from rmq._slots.registry import Registry
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, RmqError, UnknownTopicError
 from rmq.spark.arrow import pa
-from rmq.spark.marks import Mark
+from rmq.spark.marks import Mark, counts, note_cut
 from rmq.spark.option_checks import check_values
 from rmq.spark.options import PLAN_S, Options
-from rmq.spark.schema import lowered
+from rmq.spark.schema import PARTITION, lowered
 from rmq.spark.sink.bad_rows import open_folder
+from rmq.spark.sink.keyed_rows import KeyedRows, keyed_by
 from rmq.spark.sink.pacing import limit_of
 from rmq.spark.sink.reporting import report_batch
 from rmq.spark.sink.routing import by_topic, check_routed, columns_for, routes
-from rmq.spark.sink.sender import Counts, WhenPassed
+from rmq.spark.sink.sender import HELD_BYTES, Counts, WhenPassed
 from rmq.spark.sink.target import Target, TaskWrite, target_of
 
 log = logging.getLogger("rmq.spark")
@@ -103,9 +105,15 @@ class _Sink(Reporting, ABC):
     """
 
     passed: WhenPassed = "fail"
+    again = ""
+    """What may send a batch that broke off again, in other tasks than before; empty for nothing."""
 
     def __init__(self, schema: StructType, options: Options) -> None:
-        self._schema, self._options = lowered(schema), options
+        self._given, self._options = lowered(schema), options
+        self._keyed = keyed_by(self._given)
+        self._schema = self._given
+        if self._keyed is not None:
+            self._schema = StructType([field for field in self._given.fields if field.name != PARTITION])
         if options.bad_rows_folder is not None:
             open_folder(options.bad_rows_folder)
         self._limit = limit_of(options.max_rate)
@@ -136,14 +144,29 @@ class _Sink(Reporting, ABC):
     def _target_on(self, topic: Topic) -> Target:
         check_values(topic, self._options)
         self._check(topic)
-        return target_of(self._schema, topic, self._options, self._limit)
+        target = target_of(self._schema, topic, self._options, self._limit)
+        self._check_keyed(topic)
+        return target
 
     def _check(self, topic: Topic) -> None:
         """Refuse what the options ask for and the topic cannot do."""
 
+    def _check_keyed(self, topic: Topic) -> None:
+        """Refuse rows that may come in other tasks when they are sent again, where each send counts."""
+        if self._keyed is None and self.again and self._marks(topic) and counts(topic):
+            raise InvalidValueError(
+                f"each send to topic {topic.name} counts, and {self.again} may send rows again in other partitions: "
+                "write rmq.spark.keyed(frame, partitions=n), with the same n each time, as the last step before the "
+                "sink"
+            )
+
     @abstractmethod
-    def _mark(self, topic: Topic) -> Mark | None:
-        """Return what names the running task where what it has sent must not be sent again."""
+    def _marks(self, topic: Topic) -> bool:
+        """Return whether what was sent to a topic must not be sent again."""
+
+    @abstractmethod
+    def _mark(self, topic: Topic) -> Mark:
+        """Return what names the running task."""
 
     def _is_done(self, connections: Connections, topic: Topic) -> bool:
         """Return whether all rows of this write for a topic were sent before."""
@@ -153,29 +176,53 @@ class _Sink(Reporting, ABC):
     def _write(self, iterator: Iterator[Any], name: str) -> Written:
         writes: dict[str, TaskWrite] = {}
         with closing(self._options.connections(sending=True)) as connections, ExitStack() as undo:
-            for given in iterator:
-                batch = given.rename_columns(self._schema.names)
+            for batch in self._batches(iterator):
                 parts = by_topic(batch) if self._target is None else [(self._target.topic.name, batch)]
                 for topic, rows in parts:
                     if topic not in writes:
+                        if self._keyed is not None:  # one topic comes after the other
+                            _flush(writes.values())
                         writes[topic] = self._begin(connections, topic, name)
                         undo.callback(writes[topic].close)
                     writes[topic].take(rows)
+                    if self._keyed is None:
+                        self._relieve(writes.values())
             topics = {topic: write.finish() for topic, write in writes.items()}
             undo.pop_all()
         return Written(topics, {topic: write.slots for topic, write in writes.items()})
+
+    def _batches(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        batches = (given.rename_columns(self._given.names) for given in iterator)
+        if self._keyed is None:
+            return batches
+        return KeyedRows(self._keyed, task_context().partitionId(), self._schema.names).of(batches)
+
+    def _relieve(self, writes: Collection[TaskWrite]) -> None:
+        """Send what is held for the topics that hold most, where all together hold more than a task may."""
+        if len(writes) == 1:
+            return
+        while (over := sum(write.held.size_bytes for write in writes) > HELD_BYTES) or (
+            sum(write.held.number for write in writes) > self._options.merge_rows
+        ):
+            key = attrgetter("held.size_bytes" if over else "held.number")
+            _flush([max(writes, key=key)])
 
     def _begin(self, connections: Connections, name: str, task: str) -> TaskWrite:
         target = self._target
         if target is None:
             topic = Registry(connections).get(name)
             self._check(topic)
+            self._check_keyed(topic)
             schema = columns_for(topic, self._schema)
             target = replace(target_of(schema, topic, self._options, self._limit), columns=tuple(schema.names))
-        mark = self._mark(target.topic)
+        else:  # Redis may have been emptied since the write or the query began, and the topic registered anew
+            Registry(connections).register(target.topic)
+        mark = self._mark(target.topic) if self._marks(target.topic) else None
         task = task if target is self._target else f"{task}-{name}"  # a file of bad rows has no column topic
         passed = cast("WhenPassed", self._options.when_passed or self.passed)
         done = self._is_done(connections, target.topic)
+        if self._keyed is not None and mark is not None and counts(target.topic) and not done:
+            note_cut(connections, target.topic, mark, target.cut(self._keyed.partitions))
         return TaskWrite(connections, target, self._options.bad_rows_folder, task, mark, passed, done=done)
 
 
@@ -194,6 +241,8 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
         self._name = f"write-{uuid.uuid4().hex if options.once is None else _digest(options.once)}"
         if options.txn_app is not None:
             self._name = f"txn-{_digest(options.txn_app)}"
+        named = {"txnAppId": options.txn_app, "once": options.once}
+        self.again = next((f"a write with {name}" for name, value in named.items() if value is not None), "")
         super().__init__(schema, options)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -206,13 +255,13 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
         if self._options.txn_app is not None and not takes_marks(topic):
             raise _no_marks(topic, "txnAppId")
 
-    def _mark(self, topic: Topic) -> Mark | None:
-        options, partition = self._options, task_context().partitionId()
-        if options.txn_app is not None:
-            return Mark(self._name, options.txn_version or 0, partition, options.mark_ttl_s)
-        if topic.merge is not None and options.idempotent is not False:
-            return Mark(self._name, 0, partition, options.mark_ttl_s)
-        return None
+    def _marks(self, topic: Topic) -> bool:
+        options = self._options
+        return options.txn_app is not None or (topic.merge is not None and options.idempotent is not False)
+
+    def _mark(self, topic: Topic) -> Mark:
+        options = self._options
+        return Mark(self._name, options.txn_version or 0, task_context().partitionId(), options.mark_ttl_s)
 
     def _is_done(self, connections: Connections, topic: Topic) -> bool:
         options = self._options
@@ -262,7 +311,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
     partitions and order; where the topic merges, the order makes no difference for as many contents as `mergeRows`.
     """
 
-    passed = "now"
+    passed, again = "now", "a stream"
 
     def __init__(self, schema: StructType, options: Options) -> None:
         if options.once is not None or options.txn_app is not None:
@@ -293,15 +342,18 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
         given = self._options.idempotent
         return topic.merge is not None if given is None else given
 
-    def _mark(self, topic: Topic) -> Mark | None:
-        if not self._marks(topic):
-            return None
+    def _mark(self, topic: Topic) -> Mark:
         context = task_context()
         batch = context.getLocalProperty("streaming.sql.batchId")
         query = context.getLocalProperty("sql.streaming.queryId")
         if batch is None or query is None:
             raise InvalidValueError("Spark does not say which batch this is: idempotent needs micro-batches")
         return Mark(query, int(batch), context.partitionId(), self._options.mark_ttl_s)
+
+
+def _flush(writes: Iterable[TaskWrite]) -> None:
+    for write in writes:
+        write.flush()
 
 
 def _last_done(connections: Connections, topic: str, name: str) -> int:

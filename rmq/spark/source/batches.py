@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -26,18 +26,21 @@ class Batch:
         seq: Number of the batch, from 1; 0 before the first.
         quotas: Slot -> most messages that the batch takes from it.
         wary: Whether it is halved with its first replay: it may hold what the batch before it has put back.
+        topic: Name of the query's topic; `None` where its offset stands beside that, or was logged by an older version.
     """
 
     query: str
     seq: int = 0
     quotas: Mapping[int, int] = field(default_factory=dict[int, int])
     wary: bool = False
+    topic: str | None = None
 
     def to_offset(self) -> dict[str, Any]:
         """Return the offset as Spark logs it in the checkpoint."""
         quotas = {str(slot): quota for slot, quota in sorted(self.quotas.items())}
         offset = {"v": VERSION, "qid": self.query, "seq": self.seq, "q": quotas}
-        return offset | ({"wary": True} if self.wary else {})
+        named = {} if self.topic is None else {"topic": self.topic}
+        return offset | named | ({"wary": True} if self.wary else {})
 
     @classmethod
     def from_offset(cls, offset: Mapping[str, Any]) -> Batch:
@@ -50,7 +53,8 @@ class Batch:
             if offset["v"] != VERSION:
                 raise ValueError(f"version {offset['v']}")
             quotas = {int(slot): int(quota) for slot, quota in offset["q"].items()}
-            return cls(str(offset["qid"]), int(offset["seq"]), quotas, bool(offset.get("wary")))
+            wary, topic = bool(offset.get("wary")), offset.get("topic")
+            return cls(str(offset["qid"]), int(offset["seq"]), quotas, wary, None if topic is None else str(topic))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidValueError(
                 f"the checkpoint's offset {offset!r:.200} was not written by RMQ: {error!r}"
@@ -58,7 +62,21 @@ class Batch:
 
     def next(self, quotas: Mapping[int, int], *, wary: bool = False) -> Batch:
         """Return the batch that follows this one."""
-        return Batch(self.query, self.seq + 1, quotas, wary)
+        return Batch(self.query, self.seq + 1, quotas, wary, self.topic)
+
+    def of(self, topic: str) -> Batch:
+        """Return this batch as one of a query on a topic.
+
+        Raises:
+            InvalidValueError: The checkpoint is of another topic.
+        """
+        if self.topic not in (None, topic):
+            raise InvalidValueError(
+                f"the checkpoint is of topic {self.topic}, and option topic names {topic}: a query of another topic "
+                "needs a new checkpoint",
+                topic=topic,
+            )
+        return replace(self, topic=topic)
 
     @property
     def size(self) -> int:

@@ -10,8 +10,11 @@ from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from rmq._admin.inspection import Inspection
+from rmq._model.merging import same_merging
 from rmq._model.owner import Owner
 from rmq._model.times import monotonic_s
+from rmq._scripts.keys import query_keys
+from rmq._slots.registry import Registry
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
 from rmq.errors import (
@@ -21,6 +24,7 @@ from rmq.errors import (
     RedisUnavailableError,
     ReplyLostError,
     RmqError,
+    TopicMismatchError,
     UnknownTopicError,
 )
 from rmq.spark.calls import Driver, enter
@@ -37,6 +41,9 @@ log = logging.getLogger("rmq.spark")
 
 RENEW_DEADLINE_S = 1.0
 """How long a renewal is repeated: the next round comes soon, and the other servers' leases can't wait."""
+
+CHECK_S = 10.0
+"""How often an idle query looks whether Redis still has its topic and knows the query, seconds."""
 
 NO_CHUNK = ((0, -1),)
 """On slot 0 a query keeps the mark of its last acked batch, whether or not the batch had messages there."""
@@ -83,6 +90,8 @@ class QueryDriver:
         self._driver: Driver | None = None
         self._acked: int = 0
         self._settled = self._warned = 0
+        self._check_s = monotonic_s() + CHECK_S
+        self._accepted: dict[int, int] = {}
         self._target: dict[int, int] | None = None
         self._suspects: dict[int, int] = {}
         self._open: Batch | None = None
@@ -151,6 +160,9 @@ class QueryDriver:
         if batch.seq == 0 or batch.seq == self._settled == self._acked:
             return
         driver = self.begin(batch, known=True)
+        if self._forgotten(driver):
+            self._lost(f"it had forgotten query {batch.query} before batch {batch.seq} was acked")
+            driver = self.begin(batch, known=False)
         # slot 0 has the mark before all of the batch is acked: an earlier driver may have ended in between
         if self._settled < batch.seq and self._acked <= batch.seq:
             try:
@@ -178,6 +190,50 @@ class QueryDriver:
             if self._open is not None and self._open.seq <= batch.seq:
                 self._open = None
                 self.figures.kept(None)
+
+    def _forgotten(self, driver: Driver) -> bool:
+        """Return whether Redis knows nothing of a driver that has begun: it was emptied, or has gone back in time."""
+        key = query_keys(self.topic.name, 0, driver.query).query
+        found: bytes | None = self._connections.command("HGET", key, "generation", key=key)
+        return found is None or int(found) < driver.generation
+
+    def _lost(self, what: str) -> None:
+        """Tell that Redis has lost data under the query.
+
+        Raises:
+            BatchError: Unless that shall be passed over.
+        """
+        text = f"Redis was emptied, or replaced by an older copy, under a query of topic {self.topic.name}: {what}"
+        if self._fail_on_data_loss:
+            raise BatchError(f"{text}; set failOnDataLoss to false to go on", topic=self.topic.name)
+        log.warning("%s; going on, since failOnDataLoss is false", text)
+        self._driver, self._accepted = None, {}
+
+    def _check(self) -> None:
+        """Hold what the query goes by against what Redis has.
+
+        Raises:
+            BatchError: Redis has lost the topic or the query; not with `failOnDataLoss=false`.
+            TopicMismatchError: The topic is another one by now.
+        """
+        self._check_s = monotonic_s() + CHECK_S
+        topic = self.topic
+        try:
+            registered = Registry(self._connections).get(topic.name)
+        except UnknownTopicError:
+            self._lost("the topic is not registered any more")
+            return
+        if (registered.type, registered.slots) != (topic.type, topic.slots) or not same_merging(
+            registered.merge, topic.merge
+        ):
+            raise TopicMismatchError(
+                f"topic {topic.name} was registered anew while a query read it, as {registered.type.name} with "
+                f"{registered.slots} slots and merge={registered.merge!r}; the query began with {topic.type.name}, "
+                f"{topic.slots} and {topic.merge!r}: restart it",
+                topic=topic.name,
+            )
+        if self._driver is not None and self._forgotten(self._driver):
+            self._lost(f"it has forgotten query {self._driver.query}")
 
     def committed(self, batch: Batch) -> None:
         """Ack a batch, unless that is done: Spark may tell late, and again after a restart."""
@@ -220,6 +276,8 @@ class QueryDriver:
         Raises:
             FencedError: The topic has owners, and the options name no ZooKeeper.
         """
+        if monotonic_s() >= self._check_s:
+            self._check()
         if self._owning is not None and self._owning.has_changed(self._slots):
             self._waiting.stir()
         if self._target is None and not self._waiting.is_over(patience_s):
@@ -228,9 +286,19 @@ class QueryDriver:
             due = self._swept()
         if self._target is not None:
             return {slot: min(number, self._target.get(slot, 0)) for slot, number in due.items()}
-        if not any(due.values()):
+        if any(due.values()):
+            self._check()
+        else:
             self._waiting.rest()
         return due
+
+    def probe(self) -> None:
+        """Sweep the slots once.
+
+        Raises:
+            FencedError: The topic has owners, and the options name no ZooKeeper.
+        """
+        self._swept()
 
     def awaits_leases(self) -> bool:
         """Wait where some of what is available lies in slots that wait for leases; return whether to look again."""
@@ -344,6 +412,12 @@ class QueryDriver:
     def _due(self, slots: Collection[int] | None = None) -> dict[int, int]:
         """Return what is due in each slot, or in each of some."""
         mine = [each for each in self._inspection.stats().slots if slots is None or each.slot in slots]
+        accepted = {each.slot: each.totals.get("accepted", 0) for each in mine}
+        # a failover may lose the last sends, and ends no query by that
+        gone = [slot for slot, number in accepted.items() if 2 * number < self._accepted.get(slot, 0)]
+        self._accepted |= accepted
+        if gone:
+            self._lost(f"of what was sent to slots {', '.join(map(str, gone))} most is forgotten")
         self.figures.behind = {
             "behind": sum(each.due_now for each in mine),
             "backlog": sum(each.backlog for each in mine),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -13,14 +13,18 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from rmq._model.times import monotonic_s
-from rmq.errors import InvalidValueError, UnknownTopicError
+from rmq._model.topics import Topic
+from rmq._slots.registry import Registry
+from rmq.errors import InvalidValueError, RedisUnavailableError, ReplyLostError, RmqError, UnknownTopicError
+from rmq.spark.option_checks import check_replays, check_topic
 from rmq.spark.options import TRIGGER_DELAY_MS, Options
+from rmq.spark.schema import check_payload
 from rmq.spark.source.batches import Batch, share
 from rmq.spark.source.driver import QueryDriver
 from rmq.spark.source.gathering import Gathering
 from rmq.spark.source.reader import RmqStreamReader
 from rmq.spark.source.waiting import IDLE_S
-from rmq.spark.subscription import for_one, topics_of
+from rmq.spark.subscription import check_room, check_several, fitting, for_one
 
 log = logging.getLogger("rmq.spark")
 
@@ -56,14 +60,20 @@ def from_offset(offset: Mapping[str, Any]) -> dict[str, Batch]:
 
 
 class ManyStreamReader(RmqStreamReader):
-    """Reads several topics for Structured Streaming, with the guarantees of `RmqStreamReader` for each."""
+    """Reads several topics for Structured Streaming, with the guarantees of `RmqStreamReader` for each.
+
+    By a pattern it reads all topics that it can read. A topic that it cannot is left out, with a warning, and looked at
+    again from time to time: one topic, whoever registers it, ends no query of others. What the checkpoint has read is
+    no longer up to that: there an error ends the query.
+    """
 
     def __init__(self, schema: StructType, options: Options, names: Sequence[str]) -> None:
         super().__init__(schema, for_one(options, names[0]))
-        self._given, self._names = options, list(names)
+        self._given, self._names = options, list(names) if options.topic_pattern is None else []
         self._drivers: dict[str, QueryDriver] = {}
         self._new: dict[str, Batch] = {}
-        self._find_s = monotonic_s() + FIND_S
+        self._left_out: dict[str, str] = {}
+        self._find_s = 0.0
         self._frozen = False
         self._gathering: Gathering | None = None
 
@@ -78,22 +88,23 @@ class ManyStreamReader(RmqStreamReader):
             driver = self._driver_of_logged(name)
             if driver is not None:
                 driver.ack(batch)
-        self._find()
+        if not self._frozen:
+            self._find(last)
         for name in self._names:
             if name not in last:
-                self._new.setdefault(name, Batch(uuid.uuid4().hex))
-                self._driver_of(name).join(self._new[name].query)
+                self._driver_of(name).join(self._begun(name).query)
         quotas = self._plan(limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         if not quotas:
             return dict(start)
         following = {name: batch for name, batch in last.items() if name in self._names}
         for name, taken in quotas.items():
-            batch = last.get(name) or self._new[name]
+            batch = last.get(name) or self._begun(name)
             following[name] = batch.next(taken, wary=self._drivers[name].wary)
         return to_offset(following)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Take what is due now in all topics as all that the query shall read."""
+        self._find({})
         self._frozen = True
         for name in self._names:
             self._driver_of(name).freeze()
@@ -102,7 +113,8 @@ class ManyStreamReader(RmqStreamReader):
         """Return, for Spark's progress report, what is left of all topics, and what each reports by itself."""
         told = [self._drivers[name].figures.progress() for name in sorted(self._drivers)]
         sums = {name: sum(each[name] for each in told) for name in ("behind", "backlog", "in_flight")}
-        return {**sums, "topics": told} if told else None
+        left_out = {"left_out": self._left_out} if self._left_out else {}
+        return {**sums, "topics": told, **left_out} if told else None
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """Return the parts of the batch that ends at `end`; from now on its leases are kept."""
@@ -149,17 +161,65 @@ class ManyStreamReader(RmqStreamReader):
             log.warning("topic %s is not registered any more; going on, since failOnDataLoss is false", name)
             return None
 
-    def _find(self) -> None:
-        """Look for new topics that the pattern fits, from time to time."""
-        if self._given.topic_pattern is None or self._frozen or monotonic_s() < self._find_s:
+    def _find(self, last: Collection[str]) -> None:
+        """Look for new topics that the pattern fits, from time to time; `last` are those of the checkpoint."""
+        if self._given.topic_pattern is None or monotonic_s() < self._find_s:
             return
-        self._find_s = monotonic_s() + FIND_S
         with closing(self._given.connections()) as connections:
-            names = [topic.name for topic in topics_of(connections, self._given)]
-        new = [name for name in names if name not in self._names]
-        if new:
-            log.info("the query reads %d new topics: %s", len(new), ", ".join(new))
-        self._names = names
+            found = {topic.name: topic for topic in fitting(Registry(connections).definitions().topics, self._given)}
+        for name in self._drivers.keys() - found.keys():  # the next look at it says that it is gone
+            self._drivers.pop(name).close()
+        known = [name for name in found if name in last or name in self._names]
+        left_out = dict[str, str]()
+        self._names = [*known]
+        for name, topic in found.items():
+            if name not in known and (why := self._refusal(topic)):
+                left_out[name] = why
+            elif name not in known:
+                log.info("the query reads topic %s from now on", name)
+                self._names.append(name)
+        self._left_out, before = left_out, self._left_out
+        for name, why in left_out.items() - before.items():
+            log.warning("topic %s is left out of what topicPattern reads: %s", name, why)
+        if left_out and not self._names:
+            raise InvalidValueError(f"of the topics that topicPattern fits none can be read: {left_out}")
+        self._find_s = monotonic_s() + FIND_S
+
+    def _refusal(self, topic: Topic) -> str:
+        """Take a topic into the query; return why it cannot be taken, empty where it is."""
+        try:
+            self._admit(topic, len(self._names))
+        except (RedisUnavailableError, ReplyLostError):
+            raise
+        except RmqError as error:
+            return str(error)
+        return ""
+
+    def _admit(self, topic: Topic, number: int) -> None:
+        """Take a topic into the query, beside so many others.
+
+        Raises:
+            RmqError: It says why this query cannot read the topic.
+        """
+        check_several(topic)
+        check_room(topic, number)
+        options = for_one(self._given, topic.name)
+        check_topic(topic, options)
+        check_replays(topic, options)
+        check_payload(topic, self._schema.names)
+        try:
+            driver = self._driver_of(topic.name)
+            driver.join(self._begun(topic.name).query)
+            driver.probe()
+        except RmqError:
+            driver = self._drivers.pop(topic.name, None)
+            if driver is not None:
+                driver.close()
+            raise
+
+    def _begun(self, name: str) -> Batch:
+        """Return the batch before the first of a topic that the checkpoint does not know."""
+        return self._new.setdefault(name, Batch(uuid.uuid4().hex))
 
     def _plan(self, limit: int | None) -> dict[str, dict[int, int]]:
         """Return topic -> quotas of its slots; empty when nothing is due, or too little."""

@@ -64,7 +64,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins: with an identity of its own."""
-        return Batch(uuid.uuid4().hex).to_offset()
+        return Batch(uuid.uuid4().hex, topic=self._options.needed_topic()).to_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that `maxMessagesPerTrigger` sets."""
@@ -72,7 +72,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Ack the batch that ends at `start`, which Spark has committed, and plan the next; claims nothing."""
-        last, driver = Batch.from_offset(start), self._query()
+        last, driver = self._batch(start), self._query()
         driver.ack(last)
         quotas = driver.plan(limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         return last.next(quotas, wary=driver.wary).to_offset() if quotas else dict(start)
@@ -87,7 +87,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """Return the parts of the batch that ends at `end`; from now on its leases are kept."""
-        batch, query = Batch.from_offset(end), self._query()
+        batch, query = self._batch(end), self._query()
         if batch.seq == Batch.from_offset(start).seq:
             return []
         return self._parts(query, batch)
@@ -129,12 +129,15 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Ack what Spark has committed, where the next `latestOffset` has not done so."""
-        self._query().committed(Batch.from_offset(end))
+        self._query().committed(self._batch(end))
 
     def stop(self) -> None:
         """Stop renewing leases, and give owned slots back. No message is released: the batch may be run again."""
         if self._driver is not None:
             self._driver.close()
+
+    def _batch(self, offset: Mapping[str, Any]) -> Batch:
+        return Batch.from_offset(offset).of(self._options.needed_topic())
 
     def _query(self) -> QueryDriver:
         if self._driver is None:

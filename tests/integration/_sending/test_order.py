@@ -108,7 +108,7 @@ def test_a_task_of_spark_among_forgotten_scripts(
             bad_rows = BadRows(Layout(topic, "priority"), "", "part")
             mark = Mark("q", batch, 0, 60) if marked else None
             sender = TaskSender(own_connections, topic, Sending(False, 50_000, 100, 4), bad_rows, mark)
-            sender.add(Rows.of([encode(topic, message) for message in messages(kind, number)]), 0)
+            sender.add(Rows.of([encode(topic, message) for message in messages(kind, number)]))
             assert sender.finish().skipped == 0
             assert_in_order(redis_client, topic, number)
 
@@ -157,7 +157,7 @@ def test_no_two_chunks_of_a_slot_are_under_way(
     )
     rows = [encode(topic, PriorityMessage(f"m{i}", 100)) for i in range(5_000)]
     rows += [row for row in rows if row.slot == 3]
-    sender.add(Rows.of(rows), 0)
+    sender.add(Rows.of(rows))
     assert sender.finish().rows == 0
     assert all(len(set(each)) == len(each) <= depth for each in rounds), rounds
     assert sum(len(each) for each in rounds[:4]) == 4 * depth

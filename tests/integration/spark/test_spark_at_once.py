@@ -13,6 +13,7 @@ from rmq._scripts.keys import slot_keys
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
 from rmq.errors import ScriptFailedError
+from rmq.spark import batch_reader
 from rmq.spark.batch_reader import _at_once, _scan
 from tests.conftest import MakeTopic
 
@@ -40,6 +41,21 @@ def test_a_read_at_once_has_what_pages_have(connections: Connections, redis_url:
                 assert sorted(page.rows) == sorted(paged)
                 assert (page.size, len(page.rows)) == (number, number)
     assert _at_once(connections, topic, 0, "store", 34) == ("", 35, [], ())
+
+
+def test_a_scan_of_many_keeps_few_contents_in_memory(
+    connections: Connections, redis_url: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_reader, "MOST_SEEN", 400)
+    topic = make_topic(TopicType.PRIORITY, slots=1)
+    with RmqClient(redis_url) as client:
+        client.producer(topic).send_many(PriorityMessage(f"m{n}", 100, body=b"b%d" % n) for n in range(3_000))
+    page = _at_once(connections, topic, 0, "store", 3_000)
+    servers = iter([b"one", *[b"other"] * 3])
+    monkeypatch.setattr(batch_reader, "_server_of", lambda *_: next(servers))  # it is gone over twice
+    paged = [row for each in _scan(connections, topic, 0, "store", 300) for row in each.rows]
+    assert sorted(page.rows) == sorted(paged)
+    assert next(servers, None) is None
 
 
 def test_a_key_of_a_foreign_type_is_named(

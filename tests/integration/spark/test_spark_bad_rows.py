@@ -45,7 +45,7 @@ class Task:
         columns = {"content": [row.content for row in rows], "fixed_time": [row.score for row in rows]}
         bad_rows.take(pa.record_batch(columns), {})
         sender = TaskSender(self._connections, self._topic, Sending(True, 100, 100, 1, "collect"), bad_rows, self._mark)
-        sender.add(Rows.of(rows), 0)
+        sender.add(Rows.of(rows))
         return sender.finish(), bad_rows
 
     def put_aside(self) -> list[bytes]:

@@ -7,6 +7,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,15 +17,18 @@ import pytest
 import redis
 
 from rmq import PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
-from rmq._scripts.keys import query_keys
+from rmq._scripts.keys import query_keys, slot_keys
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
+from rmq.errors import BatchError, InvalidValueError, RmqError, TopicMismatchError
 from rmq.spark.calls import Reading, read
+from rmq.spark.datasource import RmqDataSource
 from rmq.spark.options import parse_options
 from rmq.spark.source import commits
 from rmq.spark.source.batches import Batch
 from rmq.spark.source.commits import CommitReceiver, tell
 from rmq.spark.source.driver import QueryDriver
+from rmq.spark.source.reader import RmqStreamReader
 from rmq.spark.source.waiting import LOOK_SLOTS, Waiting
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until
@@ -334,3 +338,99 @@ def test_what_is_left_of_a_lease_that_has_ended_is_available_now(
     assert query.plan() == 5
     assert len(query.read()) == 5
     query.driver.ack(query.batch)
+
+
+def test_a_batch_that_redis_forgot_is_told_of_and_not_acked_in_silence(
+    sender: RmqClient, redis_client: redis.Redis, make_topic: MakeTopic, make_query: MakeQuery
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=2)
+    for options in ({}, {"failOnDataLoss": "false"}):
+        fill(sender, topic, 10)
+        query = make_query(topic, **options)
+        assert query.plan() == 10
+        query.read()
+        query_key = query_keys(topic.name, 0, query.batch.query).query
+        older = redis_client.dump(query_key)
+        generation = redis_client.hget(query_key, "generation")
+        for change in ("emptied", "an older copy"):
+            if change == "emptied":
+                redis_client.delete(query_key)
+            else:
+                redis_client.hset(query_key, "generation", int(generation or 0) - 1)
+            if options:
+                break
+            with pytest.raises(BatchError, match=r"had forgotten query .* before batch 1 was acked; set fail"):
+                query.plan()
+            redis_client.restore(query_key, 0, older or b"", replace=True)
+        query.plan()
+        assert query.driver.plan(None) == {}
+        fill(sender, topic, 3)
+        assert query.plan() == 3
+        query.read()
+        assert query.plan() == 0
+
+
+def test_an_idle_query_learns_that_its_topic_is_gone_or_another_one(
+    sender: RmqClient,
+    redis_client: redis.Redis,
+    make_topic: MakeTopic,
+    make_query: MakeQuery,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("rmq.spark.source.driver.CHECK_S", 0.0)
+    topic = make_topic(TopicType.PRIORITY, slots=2)
+    fill(sender, topic, 10)
+    strict, lenient = make_query(topic), make_query(topic, failOnDataLoss="false")
+    assert strict.plan() == 10
+    strict.read()
+    assert strict.plan() == lenient.plan() == 0
+    kept = redis_client.hget("rmq:topics", topic.name)
+    assert kept is not None
+    redis_client.hdel("rmq:topics", topic.name)
+
+    def raises(query: Query, error: type[RmqError], words: str) -> None:
+        def told() -> bool:
+            try:
+                query.plan()
+            except error as found:
+                return words in str(found)
+            return False
+
+        wait_until(told, LIMIT_S)
+
+    raises(strict, BatchError, "the topic is not registered any more; set failOnDataLoss to false")
+    wait_until(lambda: not lenient.plan() and "not registered any more; going on" in caplog.text, LIMIT_S)
+    with RmqClient(sender.url) as other:
+        other.producer(replace(topic, slots=8))
+    raises(strict, TopicMismatchError, "was registered anew while a query read it, as PRIORITY with 8 slots")
+    raises(lenient, TopicMismatchError, "the query began with PRIORITY, 2 and None: restart it")
+    redis_client.hset("rmq:topics", topic.name, kept)
+    assert strict.plan() == 0
+    meta = [slot_keys(topic.name, slot).meta for slot in range(2)]
+    totals = [redis_client.dump(key) for key in meta]
+    redis_client.delete(*meta)
+    fill(sender, topic, 1)
+    raises(strict, BatchError, "most is forgotten")
+    redis_client.delete(*(slot_keys(topic.name, slot).store for slot in range(2)))
+    for key, dump in zip(meta, totals, strict=True):
+        redis_client.restore(key, 0, dump or b"", replace=True)
+
+
+def test_a_checkpoint_knows_its_topic(redis_url: str, sender: RmqClient, make_topic: MakeTopic) -> None:
+    one, other = (make_topic(TopicType.PRIORITY) for _ in range(2))
+    readers: list[RmqStreamReader] = []
+    for topic in (one, other):
+        sender.producer(topic)
+        source = RmqDataSource({"url": redis_url, "topic": topic.name})
+        reader = source.streamReader(source.schema())
+        assert isinstance(reader, RmqStreamReader)
+        readers.append(reader)
+    offset = readers[0].initialOffset()
+    limit = readers[1].getDefaultReadLimit()
+    with pytest.raises(InvalidValueError, match=f"is of topic {one.name}, and option topic names {other.name}"):
+        readers[1].latestOffset(offset, limit)
+    without = {name: value for name, value in offset.items() if name != "topic"}
+    assert readers[1].latestOffset(without, limit) == without, "one of an older version"
+    for reader in readers:
+        reader.stop()

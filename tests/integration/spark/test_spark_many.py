@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any, cast
 from unittest import mock
@@ -11,8 +12,23 @@ import pytest
 import redis
 from pyspark.sql.types import StringType, StructField, StructType
 
-from rmq import Merge, PriorityMessage, RangeMergeMessage, RmqClient, Sum, Topic, TopicType
-from rmq._scripts.keys import query_keys
+from rmq import (
+    PER_MESSAGE,
+    Collect,
+    FixedTimeMessage,
+    JoinMessage,
+    Merge,
+    Newest,
+    PriorityMessage,
+    RangeMergeMessage,
+    RmqClient,
+    Sliding,
+    StreamMessage,
+    Sum,
+    Topic,
+    TopicType,
+)
+from rmq._scripts.keys import query_keys, slot_keys
 from rmq.errors import InvalidValueError, UnknownTopicError
 from rmq.spark.datasource import RmqDataSource
 from rmq.spark.source import many
@@ -286,3 +302,126 @@ def test_a_topic_of_the_checkpoint_that_is_gone_is_told_of(
     query.restart(failOnDataLoss="false")
     assert query.plan() == {}
     redis_client.hset("rmq:topics", topics[1].name, kept)
+
+
+PATTERN_KINDS = {
+    "plain": {"type": TopicType.PRIORITY},
+    "times": {"type": TopicType.FIXED_TIME},
+    "sums": {"type": TopicType.PRIORITY, "merge": Merge(Sum())},
+    "newest": {"type": TopicType.PRIORITY, "merge": Merge(Newest())},
+    "lists": {"type": TopicType.PRIORITY, "merge": Merge(Collect())},
+    "joins": {
+        "type": TopicType.RANGE_MERGE,
+        "merge": Merge(Collect(unique=True), Sliding(max_wait=60_000), PER_MESSAGE),
+    },
+    "paused": {"type": TopicType.PRIORITY},
+}
+
+
+def test_a_pattern_meets_ten_kinds_of_new_topics(
+    redis_url: str,
+    redis_client: redis.Redis,
+    sender: RmqClient,
+    make_topic: MakeTopic,
+    queries: list[Query],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What can be read is read with its payloads; the others are left out with a warning, and keep their messages."""
+    monkeypatch.setattr(many, "FIND_S", 0.0)
+    first = make_topic(TopicType.PRIORITY)
+    fill(sender, first, 2)
+    pattern = f".*{first.name.rpartition('-')[2]}"
+    query = Query(redis_url, redis_client, topicPattern=pattern, maxReplays="3")
+    queries.append(query)
+    assert query.plan() == {first.name: 2}
+    query.read()
+    made = {
+        name: make_topic(settings.pop("type"), slots=1, **settings)
+        for name, settings in ((name, dict(settings)) for name, settings in PATTERN_KINDS.items())
+    }
+    log = make_topic(TopicType.STREAM, checked=False)
+    owned = make_topic(TopicType.PRIORITY, slots=1)
+    brief = make_topic(TopicType.PRIORITY, max_retries=2)
+    soon_ms = int(time.time() * 1_000) + 2_000
+    bodies: dict[str, Any] = {"sums": 7, "lists": "item", "newest": "new"}
+    for name, topic in made.items():
+        if name == "times":
+            sender.producer(topic).send(FixedTimeMessage("m", soon_ms, body="b"))
+        elif name == "joins":
+            sender.producer(topic).send(JoinMessage("m", "p1", of=1))
+        elif name == "newest":
+            sender.producer(topic).send(PriorityMessage("m", 1_000, body="new", version=4))
+        else:
+            sender.producer(topic).send(PriorityMessage("m", 1_000, body=bodies.get(name, "b")))
+    sender.control(made["paused"]).pause()
+    sender.producer(log).send(StreamMessage("m"))
+    for topic in (owned, brief):
+        sender.producer(topic).send(PriorityMessage("m", 1_000))
+    redis_client.hset(slot_keys(owned.name, 0).meta, mapping={"epoch": 7, "ensemble": "e"})
+    read = {made[name].name: 1 for name in made if name != "paused"}
+    wait_until(lambda: sum(sender.inspect(made[name]).stats().due_now for name in ("times", "joins")) == 2, LIMIT_S)
+    with caplog.at_level("WARNING", "rmq.spark"):
+        assert query.plan() == read
+    parts = query.reader.partitions(query.start, query.end)
+    rows = [row for part in parts for batch in query.reader.read(part) for row in batch.to_pylist()]
+    names = {topic.name: name for name, topic in made.items()}
+    said = {names[row["topic"]]: row for row in rows}
+    assert (said["plain"]["body"], said["times"]["body"]) == (b"b", b"b")
+    assert (said["sums"]["value"], said["newest"]["body"], said["newest"]["version"]) == (7.0, b"new", 4)
+    assert (said["lists"]["items"], said["joins"]["items"], said["joins"]["wanted"]) == ([b"item"], [b"p1"], 1)
+    assert query.plan() == {}
+    for name in made:
+        assert sender.inspect(made[name]).stats().total("acked") == (0 if name == "paused" else 1)
+    reasons = {log.name: "is STREAM", owned.name: "zookeeper", brief.name: "maxReplays is 3"}
+    for name, words in reasons.items():
+        [told] = [
+            record.getMessage() for record in caplog.records if f"topic {name} is left out" in record.getMessage()
+        ]
+        assert words in told
+    progress = query.reader.reportLatestOffset()
+    assert progress is not None
+    assert progress["left_out"].keys() == reasons.keys()
+    query.restart()
+    assert query.plan() == {}, "it starts again beside the STREAM topic"
+    redis_client.hdel(slot_keys(owned.name, 0).meta, "epoch", "ensemble")
+    sender.control(made["paused"]).resume()
+    assert query.plan() == {owned.name: 1, made["paused"].name: 1}
+    query.read()
+    query.restart()
+    assert query.plan() == {}
+    assert len(list(sender.stream(log).range())) == sender.inspect(brief).stats().backlog == 1
+    query.reader.stop()
+    with mock.patch("rmq.spark.subscription.MOST_TOPICS", 8):
+        late = make_topic(TopicType.PRIORITY)
+        fill(sender, late, 1)
+        query.restart()
+        assert query.plan() == {}, "those of the checkpoint stay"
+        told = query.reader.reportLatestOffset()
+        assert told is not None
+        assert "one too many: the query reads" in told["left_out"][late.name]
+
+
+def test_a_pattern_reads_no_topic_without_its_payloads(
+    redis_url: str, redis_client: redis.Redis, sender: RmqClient, make_topic: MakeTopic, queries: list[Query]
+) -> None:
+    plain = make_topic(TopicType.PRIORITY)
+    lists = make_topic(TopicType.PRIORITY, merge=Merge(Collect()))
+    for topic in (plain, lists):
+        sender.producer(topic).send(PriorityMessage("m", 1_000, body="b"))
+    options = {"topicPattern": f"{plain.name}|{lists.name}"}
+    query = Query(redis_url, redis_client, columns="topic, content, body", **options)
+    queries.append(query)
+    assert query.plan() == {plain.name: 1}
+    told = query.reader.reportLatestOffset()
+    assert told is not None
+    assert "has its payloads in column items, which the read is without" in told["left_out"][lists.name]
+    query.read()
+    query.restart(columns="topic, content")
+    assert query.plan() == {lists.name: 1}, "no payloads were asked for"
+    query.read()
+    assert query.plan() == {}
+    alone = Query(redis_url, redis_client, topicPattern=lists.name, columns="topic, body")
+    queries.append(alone)
+    with pytest.raises(InvalidValueError, match="of the topics that topicPattern fits none can be read"):
+        alone.plan()

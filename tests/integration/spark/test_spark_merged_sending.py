@@ -60,7 +60,7 @@ def send(connections: Connections, redis_client: redis.Redis) -> Iterator[Send]:
         topics.append(topic)
         sender = TaskSender(connections, topic, sending, BadRows(Layout(topic), None, "part"), mark)
         try:
-            sender.add(Rows.of(rows), 0)
+            sender.add(Rows.of(rows))
             return sender.finish()
         finally:
             sender.close()
@@ -301,7 +301,7 @@ def test_messages_that_the_server_refuses_are_put_aside_as_rows(
         rows, bad = encode_rows(frame, batch)
         bad_rows.take(batch, bad)
         sender = TaskSender(connections, topic, replace(FOLDED, passed="collect"), bad_rows, MARK)
-        sender.add(rows, 0)
+        sender.add(rows)
         sender.finish()
         bad_rows.keep()
     found = [row for path in tmp_path.iterdir() for row in parquet.read_table(path).to_pylist()]

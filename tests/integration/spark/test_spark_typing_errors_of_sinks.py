@@ -20,6 +20,7 @@ DEAD = "slot int, content binary, died timestamp"
 PLAIN = {"type": "RANGE_MERGE", "slots": 8}
 REDRIVE = {"redrive": True}
 NAMED = "topic string, content string"
+STOCKED = "content string, value double"
 
 BOTH: Mistakes = {
     IMAGE: [
@@ -154,7 +155,15 @@ WRITES: Mistakes = {
     ],
     MAIL: [M("typed-mail is PRIORITY: it has priorities, no due times", {**REDRIVE, "time_range": "5s"}, DEAD)],
     CLICKS: [M("topic typed-clicks is STREAM: its dead are redriven with", REDRIVE, DEAD)],
-    STOCK: [M("once is 'load'; .* without idempotent=false", {"once": "load", "idempotent": False})],
+    STOCK: [
+        M("once is 'load'; .* without idempotent=false", {"once": "load", "idempotent": False}),
+        M(
+            r"each send to topic typed-stock counts, and a write with once .*rmq\.spark\.keyed",
+            {"once": "load"},
+            STOCKED,
+        ),
+        M("a write with txnAppId may send rows again", {"txnAppId": "a", "txnVersion": 1}, STOCKED),
+    ],
     FULL: [M("topic typed-full waits for room.* txnAppId", {"txnAppId": "a", "txnVersion": 1})],
     None: [M("topic typed-imag is not registered", {**REDRIVE, "topic": "typed-imag"}, DEAD)],
 }
@@ -164,7 +173,10 @@ STREAM_WRITES: Mistakes = {
         M("redrive works with write only", REDRIVE, DEAD),
         M("once and txnAppId are for write", {"txnAppId": "a", "txnVersion": 1}),
     ],
-    STOCK: [M("once and txnAppId are for write", {"once": "load"})],
+    STOCK: [
+        M("once and txnAppId are for write", {"once": "load"}),
+        M("each send to topic typed-stock counts, and a stream may send rows again", {}, STOCKED),
+    ],
     FULL: [M("topic typed-full waits for room.* idempotent", {"idempotent": True})],
 }
 
@@ -193,7 +205,8 @@ def test_a_live_queue_is_not_overwritten(driver: Driver) -> None:
 @pytest.mark.parametrize("topic", [IMAGE, MAIL, OFFER, CLICKS, STOCK, STATE, FULL], ids=case_name)
 def test_what_fits_is_taken(driver: Driver, topic: Topic) -> None:
     driver.write(topic, M(""))
-    driver.write_stream(topic, M(""))
+    # where each send counts a stream has to be keyed
+    driver.write_stream(topic, M("", {"idempotent": False} if topic is STOCK else {}))
 
 
 def test_rows_that_were_read_may_name_their_topics(driver: Driver) -> None:

@@ -31,7 +31,7 @@ def taken(held: HeldRows) -> dict[int, list[Encoded]]:
     [(TopicType.RANGE_MERGE, ROWS[0]), (TopicType.PRIORITY, ROWS[2]), (TopicType.FIXED_TIME, ROWS[2])],
 )
 def test_the_row_stays_that_redis_would_keep(kind: TopicType, kept: Encoded) -> None:
-    held = held_rows(Topic("t", kind, slots=2), fold=True)
+    held = held_rows(Topic("t", kind, slots=2), True, 100, 10_000)
     held.add(Rows.of(ROWS[:2]))
     held.add(Rows.of(ROWS[2:]))
     assert (held.number, held.folded) == (3, 1)
@@ -40,7 +40,7 @@ def test_the_row_stays_that_redis_would_keep(kind: TopicType, kept: Encoded) -> 
 
 
 def test_unfolded_all_rows_stay_in_their_order() -> None:
-    held = held_rows(Topic("t", TopicType.RANGE_MERGE, slots=2), fold=False)
+    held = held_rows(Topic("t", TopicType.RANGE_MERGE, slots=2), False, 100, 10_000)
     held.add(Rows.of(ROWS))
     assert taken(held) == {0: ROWS[:3], 1: ROWS[3:]}
 
@@ -62,7 +62,7 @@ def test_columns_hold_what_single_rows_would(
     kind: TopicType, fold: bool, parts: list[list[Encoded]], bodied: list[bool]
 ) -> None:
     """Some parts have a column of bodies, others none."""
-    held = held_rows(Topic("t", kind, slots=4), fold)
+    held = held_rows(Topic("t", kind, slots=4), fold, 1_000_000, 10_000_000)
     wanted: dict[int, list[Encoded]] = {}
     for part, has_bodies in zip(parts, cycle(bodied), strict=False):
         rows = part if has_bodies else [row._replace(body=None) for row in part]

@@ -1,0 +1,121 @@
+"""The rows of a task of a frame that `rmq.spark.keyed` has made: its partition's, and sorted.
+
+Marks name a call by its task and its number there, so they mean something only where a task that is run again has the
+same rows in the same order. `keyed` parts rows by a hash of their content, whatever cores there are; each row brings
+the number that Spark has computed for it, and here it is held against that of the task. What of the columns is moved
+later, by a `coalesce` or a union, stands out before it is sent. Spark sorts the rows of a frame, but not those of a
+stream: these are sorted here, a partition of a batch at a time, by all their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from pyspark.sql.types import StructType
+
+from rmq.errors import InvalidValueError
+from rmq.spark.arrow import pa, pc
+from rmq.spark.schema import PARTITION, PARTITIONS, SORTED
+
+PAGE = 10_000
+"""So many rows of a stream are handed on at once."""
+
+_REMEDY = "let keyed be the last step before the sink, and leave its column partition as it is"
+
+
+class Keyed(NamedTuple):
+    """How a frame is keyed: into how many partitions, and whether each is sorted."""
+
+    partitions: int
+    sorted: bool
+
+
+def keyed_by(schema: StructType) -> Keyed | None:
+    """Return how `rmq.spark.keyed` has made the frame with these columns; `None` where it has not."""
+    if PARTITION not in schema.names or PARTITIONS not in (told := schema[PARTITION].metadata):
+        return None
+    return Keyed(told[PARTITIONS], told[SORTED])
+
+
+class KeyedRows:
+    """The rows of one task.
+
+    Args:
+        keyed: How the frame is keyed.
+        partition: Number of the task.
+        names: The columns that go on, in their order.
+    """
+
+    def __init__(self, keyed: Keyed, partition: int, names: Sequence[str]) -> None:
+        self._keyed, self._partition, self._names = keyed, partition, list(names)
+        self._order = [name for name in ("topic", "content") if name in names]
+        self._last: Any = None
+
+    def of(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield record batches without their column `partition`.
+
+        Raises:
+            InvalidValueError: A row belongs to another task, or comes too early; nothing of its batch is sent.
+        """
+        checked = map(self._checked, batches)
+        if not self._keyed.sorted:
+            checked = self._sorted([batch for batch in checked if batch.num_rows])
+        for batch in checked:
+            self._check_order(batch)
+            yield batch
+
+    def _checked(self, batch: Any) -> Any:
+        numbers = batch.column(PARTITION)
+        wrong = pc.fill_null(pc.not_equal(numbers, self._partition), True)
+        if pc.any(wrong).as_py():
+            row = batch.filter(wrong).slice(0, 1).to_pylist()[0]
+            raise InvalidValueError(
+                f"row {row!r:.400} is of partition {row[PARTITION]} of {self._keyed.partitions}, and came in partition "
+                f"{self._partition}: rows were moved behind rmq.spark.keyed; {_REMEDY}"
+            )
+        return batch.select(self._names)
+
+    def _check_order(self, batch: Any) -> None:
+        keys = batch.select(self._order)
+        if self._last is not None:
+            keys = pa.concat_batches([self._last, keys])
+        falls, same = pa.scalar(False), pa.scalar(True)
+        for column in map(_binary, keys.columns):
+            before, behind = column[:-1], column[1:]
+            falls = pc.or_kleene(falls, pc.and_kleene(same, pc.greater(before, behind)))
+            same = pc.and_kleene(same, pc.equal(before, behind))
+        if pc.any(falls).as_py():
+            raise InvalidValueError(
+                f"rows of partition {self._partition} are not sorted by content any more: {_REMEDY}"
+            )
+        self._last = keys.slice(max(0, keys.num_rows - 1))
+
+    def _sorted(self, batches: list[Any]) -> Iterator[Any]:
+        if not batches:
+            return
+        table = pa.Table.from_batches(batches).combine_chunks()
+        names = dict.fromkeys([*self._order, *self._names])
+        columns = {name: _sortable(table.column(name)) for name in names}
+        found = {name: column for name, column in columns.items() if column is not None}
+        indices = pc.sort_indices(pa.table(found), sort_keys=[(name, "ascending") for name in found])
+        for first in range(0, len(indices), PAGE):
+            yield from table.take(indices.slice(first, PAGE)).combine_chunks().to_batches()
+
+
+def _binary(column: Any) -> Any:
+    return column if pa.types.is_large_string(column.type) else column.cast(pa.binary())
+
+
+def _sortable(column: Any) -> Any:
+    """Return what a column is sorted by; `None` where it has no order."""
+    kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pc.binary_join(column, b"\x00") if _is_text(kind.value_type) else None
+    if pa.types.is_nested(kind):
+        return None
+    return column.cast(pa.int64()) if pa.types.is_duration(kind) else column
+
+
+def _is_text(kind: Any) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_binary(kind)

@@ -1,0 +1,61 @@
+"""Names in any case, collations and several topics: what `merged`, `keyed` and `with_slot` make of frames."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from rmq import Merge, Sum, Topic, TopicType
+from rmq.errors import InvalidValueError
+from rmq.spark import keyed, merged, with_slot
+
+pytestmark = pytest.mark.slow
+
+SUMS = Topic("sums", TopicType.PRIORITY, merge=Merge(Sum(), priority="highest"))
+
+
+def test_capital_letters_make_no_difference(spark: SparkSession) -> None:
+    frame = spark.range(10).selectExpr("concat('x', id % 5) Content", "1000L + id Time_Range", "id `odd.Name`")
+    rows = merged(frame, "RANGE_MERGE").collect()
+    assert sorted((row.content, row.time_range) for row in rows) == [(f"x{n}", 1_000 + n) for n in range(5)]
+    last = merged(frame.withColumnRenamed("Time_Range", "Priority"), "PRIORITY", order_by="Odd.Name").collect()
+    assert sorted((row.content, row["odd.name"]) for row in last) == [(f"x{n}", n + 5) for n in range(5)]
+    numbers = spark.range(10).selectExpr("concat('x', id % 5) CONTENT", "id BODY", "id + 1 Weight", "5000L Priority")
+    summed = merged(numbers, SUMS).collect()
+    assert sorted((row.content, row.body, row.weight) for row in summed) == [
+        (f"x{n}", 2 * n + 5, 2 * n + 7) for n in range(5)
+    ]
+    slots = with_slot(spark.sql("select 'a' Content, 'b' Slot_Basis union all select 'b', null"), 64).collect()
+    assert slots[0].slot == slots[1].slot
+    with pytest.raises(InvalidValueError, match="merged needs a column content; the frame has id"):
+        merged(spark.range(3), "RANGE_MERGE")
+    with pytest.raises(InvalidValueError, match="with_slot needs a column content; the frame has id"):
+        with_slot(spark.range(3), 2)
+    spark.conf.set("spark.sql.caseSensitive", True)
+    try:
+        with pytest.raises(InvalidValueError, match="columns content and Content have the same name"):
+            with_slot(spark.sql("select 'a' content, 'b' Content"), 2)
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
+def test_equal_contents_are_those_of_equal_bytes(spark: SparkSession) -> None:
+    frame = spark.sql(
+        "select collate(c, 'UTF8_LCASE') content, 1000L time_range, 1L body, 5000L priority, "
+        "collate(c, 'UTF8_LCASE') slot_basis from values ('abc'), ('ABC'), ('abc') as t(c)"
+    )
+    assert frame.groupBy("content").count().count() == 1
+    assert merged(frame.drop("slot_basis"), "RANGE_MERGE").count() == merged(frame, "RANGE_MERGE").count() == 2
+    assert sorted(row.body for row in merged(frame.drop("slot_basis"), SUMS).collect()) == [1, 2]
+    assert keyed(frame, 64).select("partition").distinct().count() == 2
+
+
+def test_equal_contents_of_two_topics_stay_apart(spark: SparkSession) -> None:
+    frame = spark.range(20).selectExpr("if(id < 10, 'a', 'b') Topic", "'same' content", "1000L time_range", "id")
+    rows = merged(frame, "RANGE_MERGE", order_by="id").collect()
+    assert sorted((row.topic, row.id) for row in rows) == [("a", 0), ("b", 10)]
+    numbers = frame.selectExpr("topic", "content", "id body", "5000L priority")
+    summed = merged(numbers, SUMS).collect()
+    assert sorted((row.topic, row.body, row.weight) for row in summed) == [("a", 45, 10), ("b", 145, 10)]
+    bases = spark.sql("select 'x' content, b slot_basis, 1000L time_range from values ('x'), (null), ('y') as t(b)")
+    assert merged(bases, "RANGE_MERGE").count() == 2, "without a basis it is the content"
