@@ -297,11 +297,15 @@ def refusals_named(name: str) -> Generator[None]:
     try:
         yield
     except DurabilityError as error:
-        raise DurabilityError(
+        if str(error).startswith("the definition"):  # named already
+            raise
+        unconfirmed = DurabilityError(
             f"the definition of topic {name} is on the master, but not confirmed: {error.missing}; it may get lost if "
             "the master fails now. Registering or changing it again is safe",
             topic=name,
-        ) from error
+        )
+        unconfirmed.missing = error.missing
+        raise unconfirmed from error
     except (ReplyLostError, ScriptFailedError, MemoryFullError) as error:
         if isinstance(error, MemoryFullError):
             raise MemoryFullError(

@@ -3,12 +3,18 @@
 | level | a send is accepted when | lost at worst |
 |---|---|---|
 | memory | the master has it | what a master had not replicated when it died: normally milliseconds |
-| replicated | so many replicas have it, too (WAIT) | nothing while no more than `replicas` nodes of a shard die |
+| replicated | so many replicas have it, too (WAIT) | nothing while at most `replicas` nodes of a shard die; see below |
 | fsync | the AOF of the master is on disk, and that of so many replicas (WAITAOF) | nothing while one disk survives |
 
-The promise is about sends. A claim, an ack or a nack that a failover undoes is settled by the lease: the message is
-delivered again.
-Source: Redis commands WAIT and WAITAOF; Redis Sentinel and Cluster promote the replica that has most.
+With `replicated` a failover must promote a replica that has confirmed. Sentinel promotes the one with the lowest
+`replica-priority`, and only of equal ones the one that has most. So give all replicas that may be promoted (those with
+a priority above 0) the same priority, or let `replicas` be their number. A client of Sentinels warns where neither
+holds. Redis Cluster has no priorities: the replica that has most asks for votes first.
+
+The promise is about what stores messages, what steers (cancel, pause, purge and the like), and definitions of topics. A
+claim, an ack or a nack that a failover undoes is settled by the lease: the message is delivered again.
+Source: Redis commands WAIT and WAITAOF; Redis Sentinel, "Replica selection and priority"; Redis Cluster specification,
+"Replica rank".
 """
 
 from __future__ import annotations

@@ -253,6 +253,7 @@ class NodeFactory:
 
     Attributes:
         silent: Those of the servers of a cluster that do not answer at the moment.
+        durability: What has to have happened before a send counts as accepted.
         shown: The URL in messages, without its passwords.
     """
 
@@ -262,7 +263,7 @@ class NodeFactory:
         self.shown = url.shown
         self._url = url
         self._timeout_s = timeout_s
-        self._durability = durability
+        self.durability = durability
         self._warned: dict[str, set[str]] = {}
 
     def only(self) -> Node:
@@ -298,7 +299,7 @@ class NodeFactory:
 
     def _check(self, shown: str) -> Callable[[Wire], Commands]:
         warned = self._warned.setdefault(shown, set())
-        return lambda wire: check_server(wire, shown, self._durability, warned)
+        return lambda wire: check_server(wire, shown, self.durability, warned)
 
 
 def _welcome(wire: Wire) -> None:

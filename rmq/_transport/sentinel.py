@@ -5,8 +5,10 @@ Source: Redis documentation, "Guidelines for Redis clients with support for Redi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from rmq._io.wire import ReplyError, Wire, WireBrokenError
 from rmq._model.reports import reporter
@@ -24,6 +26,27 @@ REFRESH_S = 5.0
 
 DOUBT_S = 0.1
 """Shortest time between two questions when something is wrong."""
+
+
+class Answer(NamedTuple):
+    """What a Sentinel says.
+
+    Attributes:
+        master: Where the master is.
+        epoch: Number of the failover that made it the master; it only rises.
+        priorities: `replica-priority` of each replica that may be promoted, where that matters.
+    """
+
+    master: Address
+    epoch: int
+    priorities: tuple[int, ...] = ()
+
+
+def newest_first(answers: Sequence[Answer]) -> list[Address]:
+    """Return the masters that Sentinels name: the one of the newest failover first, of equal ones what most say."""
+    votes = Counter(answer.master for answer in answers)
+    in_order = sorted(answers, key=lambda answer: (-answer.epoch, -votes[answer.master]))
+    return list(dict.fromkeys(answer.master for answer in in_order))
 
 
 class SentinelRouter(OneMaster):
@@ -44,6 +67,7 @@ class SentinelRouter(OneMaster):
         self._doubted = False
         self._asked_s = float("-inf")
         self._closed = False
+        self._warned: list[int] = []
 
     def refresh(self) -> None:
         if not self._ask_now() or not self._lock.acquire(blocking=self._master is None):
@@ -78,28 +102,30 @@ class SentinelRouter(OneMaster):
         return monotonic_s() - self._asked_s > (DOUBT_S if self._doubted else REFRESH_S)
 
     def _ask(self) -> None:
-        """Ask one Sentinel after the other until one names a master that is one.
+        """Ask all Sentinels that answer in time, and take the newest answer that names a server which is a master.
 
-        A Sentinel may have been cut off from the others, and name a master of long ago.
+        A Sentinel may have been cut off from the others, and name a master of long ago, even one that still lives.
         """
         doubted, self._doubted = self._doubted, False
-        named: list[Address] = []
         troubles: list[str] = []
         rest_s = 0.0 if self._master is None else DOUBT_REST_S if doubted else REST_S
         try:
-            for sentinel, address in self._sentinels.ask(self._url.hosts, self._answer_of, rest_s=rest_s):
-                trouble = "" if self._trusted(address, doubted) else self._trouble_with(address, named)
+            said = list(self._sentinels.ask(self._url.hosts, self._answer_of, rest_s=rest_s))
+            named = newest_first([answer for _, answer in said])
+            for address in named:
+                trouble = "" if self._trusted(address, doubted) else self._trouble_with(address)
                 if not trouble:
+                    self._warn(next(answer for _, answer in said if answer.master == address))
                     self._set_master(address)
                     return
-                named.append(address)
-                self._sentinels.distrust(sentinel)
-                troubles.append(f"{sentinel} names {address}: {trouble}")
+                for sentinel in (sentinel for sentinel, answer in said if answer.master == address):
+                    self._sentinels.distrust(sentinel)
+                    troubles.append(f"{sentinel} names {address}: {trouble}")
         finally:
             self._asked_s = monotonic_s()
         troubles += self._sentinels.troubles
-        if named:  # what most of them say
-            self._set_master(max(named, key=named.count))
+        if named:
+            self._set_master(named[0])
         elif self._master is None:
             raise WireBrokenError(f"no Sentinel names a master of {self._url.service} ({'; '.join(troubles)})")
         elif troubles:
@@ -109,10 +135,8 @@ class SentinelRouter(OneMaster):
         """Return whether a server is the one that we work with, and nothing is wrong with it."""
         return not doubted and self._master is not None and self._master.address == address
 
-    def _trouble_with(self, address: Address, named: Sequence[Address]) -> str:
+    def _trouble_with(self, address: Address) -> str:
         """Look whether a server can be reached and is a master; return why not."""
-        if address in named:
-            return "looked at already"
         server = self._nodes.informant(address, QUICK_S, _require_master)
         try:
             server.give_back(server.checkout())
@@ -122,15 +146,36 @@ class SentinelRouter(OneMaster):
             server.close()
         return ""
 
-    def _answer_of(self, sentinel: Node) -> Address:
-        reply = sentinel.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._url.service)
+    def _answer_of(self, sentinel: Node) -> Answer:
+        service, durability = self._url.service, self._nodes.durability
+        reply = sentinel.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
         if reply is None:
-            raise WireBrokenError(f"it watches no master named {self._url.service}")
+            raise WireBrokenError(f"it watches no master named {service}")
         try:
             host, port = reply
-            return told_address(host, port)
+            address = told_address(host, port)
         except (TypeError, ValueError) as error:
             raise WireBrokenError(f"it names a master with an invalid address: {error!s:.200}") from None
+        [epoch] = _numbers_of(sentinel, "MASTER", service, b"config-epoch") or [0]
+        replicas = _numbers_of(sentinel, "REPLICAS", service, b"slave-priority") if durability.replicas else []
+        return Answer(address, epoch, tuple(priority for priority in replicas if priority))
+
+    def _warn(self, answer: Answer) -> None:
+        """Warn, once, where a failover may promote a replica that has not confirmed what others have."""
+        durability, priorities = self._nodes.durability, sorted(answer.priorities)
+        unsafe = durability.replicas < len(priorities) and len(set(priorities)) > 1
+        if unsafe and priorities != self._warned:
+            log.warning(
+                "durability %s waits for %d of %d replicas of %s, whose replica-priority differs %s: a failover "
+                "promotes the one with the lowest, even if it lacks messages; give all the same, or set replicas=%d",
+                durability.level.value,
+                durability.replicas,
+                len(priorities),
+                self._url.service,
+                tuple(priorities),
+                len(priorities),
+            )
+        self._warned = priorities if unsafe else []
 
     def _set_master(self, address: Address) -> None:
         old = self._master
@@ -155,3 +200,15 @@ def _require_master(wire: Wire) -> None:
         raise
     if role[0] != b"master":
         raise WireBrokenError("this server is a replica now")
+
+
+def _numbers_of(sentinel: Node, what: str, service: str, field: bytes) -> list[int]:
+    """Return a field of what a Sentinel knows of a master, or of each of its replicas; of those where it has one."""
+    found: list[int] = []
+    with suppress(ReplyError, TypeError, ValueError):  # no right to it, or something else than a Sentinel
+        reply: Any = sentinel.ask("SENTINEL", what, service)
+        for row in [reply] if what == "MASTER" else reply:
+            fields = dict(zip(row[::2], row[1::2], strict=False))
+            if field in fields:
+                found.append(int(fields[field]))
+    return found

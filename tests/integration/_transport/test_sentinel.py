@@ -8,8 +8,9 @@ import socketserver
 import threading
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
+from typing import Any
 
 import pytest
 from redis.exceptions import ResponseError
@@ -97,6 +98,48 @@ def test_a_sentinel_that_names_a_replica_is_passed_over(topic: Topic) -> None:
             url = f"redis+sentinel://127.0.0.1:{stale.port},127.0.0.1:{right.port}/{SERVICE}"
             with RmqClient(url, timeout_s=1.0, deadline_s=5.0) as client:
                 assert client.producer(topic).send(PriorityMessage("a", 100)).new == 1
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_the_master_of_the_newest_failover_counts_in_whatever_order_sentinels_stand(newest_first: bool) -> None:
+    """A Sentinel that was cut off may name a master of long ago that still lives."""
+    with RedisServer() as old, RedisServer() as new:
+        watched = [
+            (f"sentinel monitor {SERVICE} 127.0.0.1 {server.port} 2", f"sentinel config-epoch {SERVICE} {epoch}")
+            for server, epoch in ((old, 3), (old, 3), (new, 4))
+        ]
+        with ExitStack() as stack:
+            sentinels = [stack.enter_context(RedisServer(each, arguments=("--sentinel",))) for each in watched]
+            hosts = [f"127.0.0.1:{each.port}" for each in (reversed(sentinels) if newest_first else sentinels)]
+            with RmqClient(f"redis+sentinel://{','.join(hosts)}/{SERVICE}", deadline_s=30.0) as client:
+                assert client.producer(Topic("a", TopicType.PRIORITY)).send(PriorityMessage("a", 100)).new == 1
+            with old.connect() as wrong, new.connect() as right:
+                assert (wrong.dbsize(), right.zcard("a_0")) == (0, 1)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_unequal_priorities_of_replicas_are_warned_of_once(replicas: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Sentinel promotes the replica with the lowest priority, and not the one that has most."""
+
+    def seen(sentinel: RedisServer) -> set[int]:
+        with sentinel.connect() as client:
+            found: Any = client.sentinel_slaves(SERVICE)
+            return {int(each["slave-priority"]) for each in found}
+
+    with SentinelServers(replicas=2, sentinels=1) as servers:
+        options: dict[str, Any] = {"durability": "replicated", "replicas": replicas, "timeout_s": 30.0}
+        with RmqClient(servers.url, **options) as client:
+            client.topics()
+        assert "replica-priority" not in caplog.text
+        servers.servers[1].config_set("replica-priority", 10)
+        wait_until(lambda: seen(servers.sentinels[0]) == {10, 100}, 60.0)
+        with RmqClient(servers.url, **options) as client:
+            for _ in range(3):
+                client._connections.doubt()  # pyright: ignore[reportPrivateUsage]
+                client.topics()
+    warnings = [each.getMessage() for each in caplog.records if "replica-priority" in each.getMessage()]
+    expected = "durability replicated waits for 1 of 2 replicas of queue, whose replica-priority differs (10, 100)"
+    assert [each.partition(":")[0] for each in warnings] == ([expected] if replicas == 1 else [])
 
 
 @contextmanager
