@@ -195,10 +195,13 @@ class RmqClient:
                 of `start`.
             resume_as: Stream topics: the name under which an earlier process ran that you know is gone, and this one
                 runs. What that one held comes again at once when this listener starts, not when its leases end.
+            shared: Whether this client may have another listener of the topic, of a stream of the same group, that says
+                so, too: each message goes to one of them, by chance.
 
         Raises:
-            InvalidValueError: `batch`, `threads` or `weight` out of range; or the handler is an async or a generator
-                function, which a thread can't carry out. What returns unfinished work at run time is nacked.
+            InvalidValueError: `batch`, `threads` or `weight` out of range; the handler is an async or a generator
+                function, which a thread can't carry out, or asks for arguments that it cannot get; or the client has a
+                listener of these messages already. What returns unfinished work at run time is nacked.
 
         Guarantee: leases are renewed while a handler runs. A message that was not begun within its lease is not
         begun at all.

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from rmq._admin.notices import DeadNotices, Teller
 from rmq._model.entries import DeadEntry, checked_group
-from rmq._model.handlers import check_plain
+from rmq._model.handlers import check_plain, check_takes_one
 from rmq._model.messages import checked_priority
 from rmq._model.notices import Turn, Untold
 from rmq._model.replies import Redriven
@@ -177,6 +177,7 @@ class Dead(ABC, Generic[D]):
             Who was purged, trimmed or redriven before this looked is not told.
         """
         check_plain(tell, "tell")
+        check_takes_one(tell, "tell", "a list of DeadMessage")
         teller = Teller(self._connections, self.topic, self._untold_call, tell, name=name, every_s=every_s)
         return DeadNotices(teller.begin())
 

@@ -1,12 +1,17 @@
-"""Gives handlers of typed topics what their annotations ask for: payloads, deliveries, and what they depend on."""
+"""Gives handlers what their annotations ask for: payloads, deliveries, and what they depend on.
+
+A listener has one thing to give: a delivery, a list of them, or columns; of a topic with a payload class the payloads
+besides. What a handler asks for beyond that is refused when it is declared: later each of its messages would die of it.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable
 from importlib import import_module
 from operator import attrgetter
-from typing import Annotated, Any, TypeAlias, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Protocol, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 from rmq._model.deliveries import Delivery
 from rmq._model.delivery_columns import DeliveryColumns
@@ -17,24 +22,26 @@ Handler: TypeAlias = Callable[..., Any]
 Getter: TypeAlias = Callable[[Any], Any]
 """Returns an argument, from what a listener gives: a delivery, a list of them, or columns."""
 
-_LISTS = (list, Sequence)
 _PLAIN = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_NO_PAYLOAD = ", since Topic(..., payload=...) names no class"
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def with_arguments(topic: Topic[Any], handler: Handler, batch: bool, columns: bool = False) -> Handler:
     """Return a function that takes what a listener gives, and calls the handler with what it asks for.
 
-    A handler that takes a delivery, a list of them or columns is returned as it is.
+    A handler that takes nothing but a delivery, a list of them or columns is returned as it is.
 
     Raises:
-        InvalidValueError: A parameter asks for what is not there.
+        InvalidValueError: A parameter asks for what is not there, or there is none.
         ModuleNotFoundError: A dependency, and fast-depends is missing.
     """
-    parameters = _parameters_of(handler)
+    signature = _signature_of(handler)
+    if signature is None:
+        return handler
+    parameters = [each for each in signature.parameters.values() if each.kind not in _VARIABLE]
     hints = _hints_of(topic, handler)
     depends = [each.name for each in parameters if _is_dependency(each, hints.get(each.name))]
-    if not parameters or (topic.payload is None and not depends):
-        return handler
     getters: dict[str, Getter] = {}
     wanted = [each for each in parameters if each.name not in depends]
     for number, each in enumerate(wanted):
@@ -44,12 +51,13 @@ def with_arguments(topic: Topic[Any], handler: Handler, batch: bool, columns: bo
         if getter is not None:
             getters[each.name] = getter
         elif each.default is each.empty:
-            raise _refused(topic, handler, each, hints, batch or columns)
-    if not getters and not depends:
-        return handler
+            raise _refused(topic, handler, each, hints, _given_name(batch, columns))
+    _check_given_once(topic, handler, [name for name, getter in getters.items() if getter is _given])
     if depends:
         handler = import_module("fast_depends").inject(handler, cast=False, serializer_cls=None)
-    elif len(parameters) == 1 and parameters[0].kind is not parameters[0].KEYWORD_ONLY:
+    elif not getters:
+        return _with_rest(topic, handler, signature, batch, columns)
+    elif list(getters) == [parameters[0].name] and parameters[0].kind is not parameters[0].KEYWORD_ONLY:
         return _with_one(handler, next(iter(getters.values())))
     if odd := [each.name for each in parameters if each.name in getters and each.kind not in _PLAIN]:
         raise InvalidValueError(f"parameter {odd[0]} of handler {handler!r} must not be positional-only")
@@ -60,12 +68,57 @@ def with_arguments(topic: Topic[Any], handler: Handler, batch: bool, columns: bo
     return call
 
 
-def _parameters_of(handler: Handler) -> list[inspect.Parameter]:
+def _signature_of(handler: Handler) -> inspect.Signature | None:
+    """Return how a handler is called; `None` where that is not to be known.
+
+    A wrapper made with `functools.wraps` counts by itself where it names parameters: it may pass on others.
+    """
     try:
-        found = inspect.signature(handler).parameters.values()
+        function = handler if inspect.ismethod(handler) else inspect.unwrap(handler, stop=_names_parameters)
+        return inspect.signature(function, follow_wrapped=not _names_parameters(function))
     except (TypeError, ValueError):  # of the interpreter itself, or not to be called at all
-        return []
-    return [each for each in found if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+        return None
+
+
+def _names_parameters(function: Handler) -> bool:
+    found = inspect.signature(function, follow_wrapped=False).parameters.values()
+    return any(each.kind not in _VARIABLE for each in found)
+
+
+def _with_rest(
+    topic: Topic[Any], handler: Handler, signature: inspect.Signature, batch: bool, columns: bool
+) -> Handler:
+    """Return a handler whose `*args` takes what is given; refuse one that takes nothing."""
+    rule = f"on topic {topic.name} it is called with one argument: {_given_name(batch, columns)}"
+    positional = [each for each in signature.parameters.values() if each.kind not in (*_VARIABLE, each.KEYWORD_ONLY)]
+    if any(each.kind is each.VAR_POSITIONAL for each in signature.parameters.values()) and not positional:
+        return handler
+    words = f"takes {_named(positional)} for something else" if positional else "takes no argument"
+    raise InvalidValueError(f"handler {name_of(handler)!r} {words}; {rule}", topic=topic.name)
+
+
+def _check_given_once(topic: Topic[Any], handler: Handler, names: list[str]) -> None:
+    """Refuse a handler of which two parameters would get the same: one of them is meant for something else."""
+    if len(names) > 1:
+        raise InvalidValueError(
+            f"parameters {', '.join(names)} of handler {name_of(handler)!r} would each get the same; annotate those "
+            f"that are for something else, on topic {topic.name}: "
+            f"{'there is nothing else' if topic.payload is None else topic.payload.__name__}",
+            topic=topic.name,
+        )
+
+
+def _named(parameters: list[inspect.Parameter]) -> str:
+    return ", ".join(each.name for each in parameters)
+
+
+def _given_name(batch: bool, columns: bool) -> str:
+    return "DeliveryColumns" if columns else "list[Delivery]" if batch else "Delivery"
+
+
+def name_of(handler: Handler) -> str:
+    """Return what a handler is called in errors."""
+    return getattr(handler, "__name__", None) or repr(handler)
 
 
 def _with_one(handler: Handler, getter: Getter) -> Handler:
@@ -109,12 +162,16 @@ def _getter(topic: Topic[Any], hint: Any, batch: bool, columns: bool, first: boo
     """Return what fetches an argument that is annotated so; `None` where a listener has none."""
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
-    if hint in (None, Any, object):
+    if get_origin(hint) in (Union, types.UnionType):
+        found = (_getter(topic, each, batch, columns, first) for each in get_args(hint) if each is not type(None))
+        return next((each for each in found if each is not None), None)
+    if hint in (None, Any, object) or (topic.payload is None and not _is_plain_class(hint)):
         return _given if first else None
     origin, args = get_origin(hint), get_args(hint)
-    if (origin or hint) in _LISTS and not columns:
+    if _takes_lists(origin or hint) and not columns:
         item = args[0] if args else Any
-        if batch and (item is Any or _is_ours(item, "Delivery")):
+        unclear = item is Any or (topic.payload is None and not _is_plain_class(item))
+        if batch and (unclear or _is_ours(item, "Delivery")):
             return _given
         if _is_payload(topic, item):
             return _payload_of_each if batch else _payload if topic.collects else None
@@ -122,6 +179,17 @@ def _getter(topic: Topic[Any], hint: Any, batch: bool, columns: bool, first: boo
     if _is_ours(hint, "DeliveryColumns" if columns else "Delivery"):
         return _given if columns or not batch else None
     return _payload if _is_payload(topic, hint) and not (batch or columns or topic.collects) else None
+
+
+def _is_plain_class(hint: Any) -> bool:
+    """Return whether it is clear what an annotation means: not a type variable, nor a protocol that a class may fit."""
+    kind = get_origin(hint) or hint
+    return isinstance(kind, type) and Protocol not in kind.__mro__
+
+
+def _takes_lists(kind: Any) -> bool:
+    """Return whether it is `list`, or an abstract class of collections that a list is one of."""
+    return kind is list or (getattr(kind, "__module__", "") == "collections.abc" and issubclass(list, kind))
 
 
 def _is_ours(hint: Any, name: str) -> bool:
@@ -136,15 +204,17 @@ def _is_payload(topic: Topic[Any], hint: Any) -> bool:
 
 
 def _refused(
-    topic: Topic[Any], handler: Handler, parameter: inspect.Parameter, hints: dict[str, Any], many: bool
+    topic: Topic[Any], handler: Handler, parameter: inspect.Parameter, hints: dict[str, Any], given: str
 ) -> InvalidValueError:
-    payload = "a payload" if topic.payload is None else topic.payload.__name__
-    most = f"list[{payload}]" if many or topic.collects else payload
-    hint = hints.get(parameter.name)
+    may = [given, "a dependency"]
+    if topic.payload is not None and given != "DeliveryColumns":
+        name = topic.payload.__name__
+        may.insert(0, f"list[{name}]" if given != "Delivery" or topic.collects else name)
+    hint = hints.get(parameter.name, None if parameter.annotation is parameter.empty else parameter.annotation)
     asked = "nothing" if hint is None else getattr(hint, "__name__", str(hint)) if not get_args(hint) else str(hint)
     return InvalidValueError(
-        f"parameter {parameter.name} of handler {getattr(handler, '__name__', handler)!r} is annotated with {asked}; "
-        f"on topic {topic.name} it may be {most}, {'list[Delivery]' if many else 'Delivery'} or a dependency",
+        f"parameter {parameter.name} of handler {name_of(handler)!r} is annotated with {asked}; on topic {topic.name} "
+        f"it may be {', '.join(may[:-1])} or {may[-1]}{'' if topic.payload else _NO_PAYLOAD}",
         topic=topic.name,
     )
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from rmq._listening.adaptive_limit import Adaptive
-from rmq._listening.arguments import with_arguments
+from rmq._listening.arguments import name_of, with_arguments
 from rmq._model.deliveries import Delivery
 from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.entries import check_group
-from rmq._model.handlers import check_plain
+from rmq._model.handlers import check_plain, check_takes_one
 from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadT
 from rmq.errors import InvalidValueError
@@ -74,6 +74,7 @@ class ListenerOptions(TypedDict, total=False):
     adaptive: Adaptive | None
     weight: float
     resume_as: str | None
+    shared: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,13 @@ class Listener:
     adaptive: Adaptive | None = None
     weight: float = 1.0
     resume_as: str | None = None
+    shared: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.topic, Topic):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValueError(
+                f"a listener takes a Topic, not {self.topic!r:.100}; write @client.listener(TOPIC) above a handler"
+            )
         if not 0 < self.weight < float("inf"):
             raise InvalidValueError(f"weight is {self.weight!r}; it must be more than 0")
         if self.adaptive is not None and not isinstance(self.adaptive, Adaptive):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -116,6 +122,7 @@ class Listener:
             raise InvalidValueError(f"threads is {self.threads!r}; it must be a whole number from 1 to 1,000")
         if self.on_lost is not None:
             check_plain(self.on_lost, "on_lost")
+            check_takes_one(self.on_lost, "on_lost", "a Delivery")
         with_arguments(self.topic, self.handler, self.batch is not None, self.columns)  # it refuses what it cannot give
         check_group(self.topic, self.group, self.start, self.resume_as)
 
@@ -123,6 +130,25 @@ class Listener:
     def ownership_name(self) -> str:
         """The name under which its slots are owned: on a stream topic each group's are owned apart."""
         return self.topic.name if self.group is None else f"{self.topic.name}@{self.group}"
+
+
+def check_shared(added: Sequence[Listener], *listeners: Listener) -> None:
+    """Refuse a second listener of the same messages in one client, unless each of them says that they are shared.
+
+    Raises:
+        InvalidValueError: Each of two listeners of one topic, of a stream of one group, would get a part of them.
+    """
+    known = {each.ownership_name: each for each in added}
+    for each in listeners:
+        other = known.setdefault(each.ownership_name, each)
+        if other is not each and not (other.shared and each.shared):
+            what = f"topic {each.topic.name}" + ("" if each.group is None else f", group {each.group}")
+            raise InvalidValueError(
+                f"this client has two listeners of {what}: {name_of(other.handler)} and {name_of(each.handler)}. Each "
+                "message would go to one of them, by chance. Let one handler do both, use threads= for more of one, or "
+                "say shared=True on both",
+                topic=each.topic.name,
+            )
 
 
 def decorator(

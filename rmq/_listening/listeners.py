@@ -7,7 +7,7 @@ from dataclasses import replace
 from rmq._listening.handler_gate import HandlerPool
 from rmq._listening.handlers_in_turn import HandlersInTurn
 from rmq._listening.heartbeat import Heartbeat
-from rmq._listening.listener import Listener
+from rmq._listening.listener import Listener, check_shared
 from rmq._listening.ownership import OwnershipFollower
 from rmq._listening.pace import NORMAL, pace_of
 from rmq._listening.runtime import ListenerRuntime
@@ -64,6 +64,7 @@ class Listeners:
             raise RmqError("the listeners of this client are running already; add all of them before")
         for each in listeners:
             check_plain(each.handler)
+        check_shared(self.added, *listeners)
         self.added += listeners
 
     def start(

@@ -38,6 +38,16 @@ def check_plain(handler: object, name: str = "handler") -> None:
         raise InvalidValueError(f"{name} {handler!r} is {kind}: calling it does nothing; {instead}")
 
 
+def check_takes_one(function: Any, name: str, given: str) -> None:
+    """Refuse what cannot be called with one argument, which is what `given` says."""
+    try:
+        inspect.signature(function, follow_wrapped=False).bind(None)
+    except TypeError as error:
+        raise InvalidValueError(f"{name} {function!r} must take one argument, {given}: {error}") from None
+    except ValueError:  # of the interpreter itself: its parameters are not to be known
+        pass
+
+
 def check_async(handler: object) -> None:
     """Refuse what is no async function."""
     kind = kind_of(handler)

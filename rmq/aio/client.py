@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from rmq import client as plain
-from rmq._listening.listener import Listener, decorator
+from rmq._listening.listener import Listener, check_shared, decorator
 from rmq._model.handlers import check_async
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT
@@ -194,9 +194,11 @@ class RmqClient(Closing):
             adaptive: As for `rmq.RmqClient.listener`, up to `concurrency`.
             weight: As for `rmq.RmqClient.listener`.
             resume_as: As for `rmq.RmqClient.listener`.
+            shared: As for `rmq.RmqClient.listener`.
 
         Raises:
-            InvalidValueError: `batch`, `concurrency` or `weight` out of range, or a handler that is no async function.
+            InvalidValueError: `batch`, `concurrency` or `weight` out of range, a handler that is no async function or
+                asks for what it cannot get, or a second listener of these messages that is not `shared`.
 
         Guarantee: leases are renewed while a handler runs, unless it blocks the event loop.
         """
@@ -208,6 +210,7 @@ class RmqClient(Closing):
             raise RmqError("the listeners of this client are running already; add all of them before")
         for each in listeners:
             check_async(each.handler)
+        check_shared(self._listeners, *listeners)
         self._listeners += listeners
 
     async def start(

@@ -69,6 +69,7 @@ class ListenerOptions(TypedDict, total=False):
     adaptive: Adaptive | None
     weight: float
     resume_as: str | None
+    shared: bool
 
 
 def plain_options(options: ListenerOptions) -> dict[str, Any]:

@@ -8,10 +8,22 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rmq import InvalidUrlError, PriorityMessage, RmqClient, Topic, TopicType, aio
+from rmq import (
+    Delivery,
+    InvalidUrlError,
+    InvalidValueError,
+    PriorityMessage,
+    RmqClient,
+    RmqError,
+    Topic,
+    TopicType,
+    aio,
+    listener,
+)
 from rmq.adapters.fastapi import Rmq as FastApiRmq
 from rmq.adapters.flask import Rmq as FlaskRmq
 from tests.support.cli import Cli
@@ -171,3 +183,61 @@ with RmqClient() as client:
             "topic jobs: the registered settings hold, and this program has others: max_retries 16, not 3" in ran.stderr
         )
         assert client.inspect(JOBS).stats().backlog == 1
+
+
+# --- what a handler can be
+
+
+def nothing() -> None: ...
+def from_a_dict(order: dict[str, str], delivery: Delivery) -> None: ...
+def handle(delivery: Delivery) -> None: ...
+async def handle_async(delivery: aio.Delivery) -> None: ...
+async def nothing_async() -> None: ...
+
+
+def test_a_handler_that_cannot_be_called_is_refused_when_it_is_declared() -> None:
+    """Else it is registered, and each message dies of a TypeError once its retries are used up."""
+    with RmqClient("embedded://") as client:
+        for handler in (nothing, from_a_dict):
+            with pytest.raises(InvalidValueError, match="on topic jobs"):
+                client.listener(JOBS)(handler)  # pyright: ignore
+            with pytest.raises(InvalidValueError, match="on topic jobs"):
+                listener(JOBS)(handler)  # pyright: ignore
+        with pytest.raises(InvalidValueError, match="on topic jobs"):
+            aio.RmqClient("embedded://").listener(JOBS)(nothing_async)  # pyright: ignore
+        with pytest.raises(InvalidValueError, match=r"on_lost .* must take one argument, a Delivery"):
+            client.listener(JOBS, on_lost=nothing)  # pyright: ignore
+        with pytest.raises(InvalidValueError, match=r"tell .* must take one argument, a list of DeadMessage"):
+            client.dead(JOBS).on_dead(nothing)  # pyright: ignore
+        with pytest.raises(RmqError, match="has no listener"):  # nothing was registered
+            client.start()
+
+
+@pytest.mark.parametrize("wrong", [handle, "jobs", None])
+def test_a_decorator_without_a_topic_says_what_is_missing(wrong: Any) -> None:
+    with RmqClient("embedded://") as client:
+        for decorate in (client.listener, listener, aio.RmqClient("embedded://").listener):
+            with pytest.raises(
+                InvalidValueError, match=r"a listener takes a Topic, .* write @client.listener\(TOPIC\)"
+            ):
+                decorate(wrong)
+
+
+def test_two_listeners_of_one_topic_are_refused_unless_they_say_that_they_share_it() -> None:
+    clicks = Topic("clicks", TopicType.STREAM)
+    with RmqClient("embedded://") as client:
+        client.listener(JOBS)(handle)
+        rule = "this client has two listeners of topic jobs: handle and handle. Each message would go to one of them"
+        for options in ({}, {"shared": True}):
+            with pytest.raises(InvalidValueError, match=rule):
+                client.listener(JOBS, **options)(handle)  # pyright: ignore
+        client.listener(clicks, group="a")(handle)
+        client.listener(clicks, group="b")(handle)
+        with pytest.raises(InvalidValueError, match="listeners of topic clicks, group a"):
+            client.listener(clicks, group="a")(handle)
+        for _ in range(2):
+            client.listener(Topic("both", TopicType.PRIORITY), shared=True)(handle)
+    other = aio.RmqClient("embedded://")
+    other.listener(JOBS)(handle_async)
+    with pytest.raises(InvalidValueError, match="two listeners of topic jobs"):
+        other.listener(JOBS)(handle_async)

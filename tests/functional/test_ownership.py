@@ -363,8 +363,8 @@ def test_with_zookeeper_a_topic_has_one_listener_and_no_pull_consumers(
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=2)
     with RmqClient(redis_url, zookeeper=coordinate()) as client:
-        client.listener(topic)(print)
-        client.listener(topic)(print)
+        client.listener(topic, shared=True)(print)
+        client.listener(topic, shared=True)(print)
         with pytest.raises(InvalidValueError, match="2 listeners"):
             client.start()
         with pytest.raises(CoordinationError, match="listener"):

@@ -45,7 +45,7 @@ def send(client: RmqClient, *contents: str, topic: Topic = JOBS) -> None:
     client.producer(topic).send_many(PriorityMessage(content, 5) for content in contents)
 
 
-def fail(_: Delivery) -> None:
+def fail(_: object) -> None:
     raise ValueError("no photo")
 
 

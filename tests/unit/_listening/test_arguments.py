@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol, TypeVar
 
 import pytest
 from fast_depends import Depends
@@ -28,6 +28,7 @@ class Price(Thing):
 
 
 Delivery = PlainDelivery
+T = TypeVar("T")
 MUG, CUP = Price("mug"), Price("cup")
 GIVEN: Any = SimpleNamespace(decoded=MUG)
 BATCH: Any = [GIVEN, SimpleNamespace(decoded=CUP)]
@@ -147,6 +148,43 @@ def columns(batch: DeliveryColumns) -> None: ...
 def many(batch: list[Delivery]) -> None: ...
 
 
+def maybe(delivery: Delivery | None) -> None: ...
+def either(deliveries: list[Delivery] | tuple[Delivery, ...]) -> None: ...
+def any_iterable(deliveries: Iterable[Delivery]) -> None: ...
+def of_a_protocol(delivery: HasText) -> None: ...
+def of_a_type_variable(delivery: T) -> T: ...  # pyright: ignore
+def unread(delivery: Nowhere) -> None: ...  # noqa: F821  # pyright: ignore
+def two(connection: str, delivery: Delivery) -> None: ...
+
+
+class HasText(Protocol):
+    text: str
+
+
+class Doer:
+    def __call__(self, delivery: Delivery) -> None: ...
+    def method(self, delivery: Delivery) -> None: ...
+
+
+def pass_all(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        return function(*args, **options)
+
+    return call
+
+
+def add_connection(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def call(delivery: Any) -> Any:
+        return function("database", delivery)
+
+    return call
+
+
+with_connection, passes_all_on, timed = add_connection(two), pass_all(plain), pass_all(add_connection(two))
+
+
 @pytest.mark.parametrize(
     ("topic", "handler", "batch", "in_columns"),
     [
@@ -156,8 +194,25 @@ def many(batch: list[Delivery]) -> None: ...
         (TYPED, many, True, False),
         (TYPED, columns, True, True),
         (TYPED, print, False, False),
-        (PLAIN, both, False, False),
-        (PLAIN, lambda unknown, more: None, False, False),
+        (PLAIN, plain, False, False),
+        (PLAIN, bare, True, False),
+        (PLAIN, many, True, False),
+        (PLAIN, columns, True, True),
+        (PLAIN, print, False, False),
+        (PLAIN, lambda *args: None, False, False),
+        (PLAIN, lambda delivery, more=5: None, False, False),
+        (PLAIN, maybe, False, False),
+        (PLAIN, either, True, False),
+        (PLAIN, any_iterable, True, False),
+        (PLAIN, of_a_protocol, False, False),
+        (PLAIN, of_a_type_variable, False, False),
+        (PLAIN, unread, False, False),
+        (PLAIN, with_connection, False, False),
+        (PLAIN, passes_all_on, False, False),
+        (PLAIN, timed, False, False),
+        (PLAIN, Doer().method, False, False),
+        (PLAIN, Doer(), False, False),
+        (PLAIN, partial(two, "database"), False, False),
     ],
 )
 def test_a_handler_that_takes_what_is_given_is_called_as_it_is(
@@ -171,6 +226,13 @@ def unknown(price: Price, more: str) -> None: ...
 def second(price: Price, more) -> None: ...  # pyright: ignore
 def nowhere(price: Nowhere) -> None: ...  # noqa: F821  # pyright: ignore
 def positional(price: Price, delivery: Delivery, /) -> None: ...
+def nothing() -> None: ...
+def options(**options: Any) -> None: ...
+def as_dict(order: dict[str, Any], delivery: Delivery) -> None: ...
+def bare_two(delivery, more) -> None: ...  # pyright: ignore
+def only_keyword(*, delivery) -> None: ...  # pyright: ignore
+def late(limit: int = 5) -> None: ...
+def twice(content, delivery: Delivery) -> None: ...  # pyright: ignore
 
 
 @pytest.mark.parametrize(
@@ -190,6 +252,34 @@ def positional(price: Price, delivery: Delivery, /) -> None: ...
         (COLLECTS, payload, False, "it may be list[Price], Delivery or a dependency"),
         (TYPED, nowhere, False, "cannot be read: name 'Nowhere' is not defined"),
         (TYPED, positional, False, "must not be positional-only"),
+        (
+            TYPED,
+            nothing,
+            False,
+            "handler 'nothing' takes no argument; on topic price it is called with one argument: Delivery",
+        ),
+        (TYPED, late, False, "handler 'late' takes limit for something else"),
+        (TYPED, twice, False, "parameters content, delivery of handler 'twice' would each get the same"),
+        (PLAIN, nothing, False, "handler 'nothing' takes no argument; on topic plain it is called with one argument"),
+        (PLAIN, nothing, True, "it is called with one argument: list[Delivery]"),
+        (PLAIN, options, False, "handler 'options' takes no argument"),
+        (
+            PLAIN,
+            as_dict,
+            False,
+            "parameter order of handler 'as_dict' is annotated with dict[str, typing.Any]; on topic "
+            "plain it may be Delivery or a dependency, since Topic(..., payload=...) names no class",
+        ),
+        (PLAIN, two, False, "parameter connection of handler 'two' is annotated with str"),
+        (PLAIN, bare_two, False, "parameter more of handler 'bare_two' is annotated with nothing"),
+        (PLAIN, only_keyword, False, "parameter delivery of handler 'only_keyword' is annotated with nothing"),
+        (PLAIN, late, False, "handler 'late' takes limit for something else"),
+        (PLAIN, twice, False, "on topic plain: there is nothing else"),
+        (PLAIN, plain, True, "annotated with Delivery; on topic plain it may be list[Delivery] or a dependency"),
+        (PLAIN, many, False, "annotated with list[rmq"),
+        (PLAIN, pass_all(nothing), False, "takes no argument"),
+        (PLAIN, partial(bare, None), False, "takes no argument"),
+        (PLAIN, Doer.method, False, "parameters self, delivery of handler 'method' would each get the same"),
     ],
 )
 def test_what_nobody_can_give_is_refused_at_once(
@@ -198,3 +288,9 @@ def test_what_nobody_can_give_is_refused_at_once(
     with pytest.raises(InvalidValueError) as caught:
         Listener(topic, handler, batch=10 if batch else None)
     assert rule in str(caught.value)
+
+
+def test_a_handler_of_columns_is_told_what_it_gets() -> None:
+    for topic in (PLAIN, TYPED):
+        with pytest.raises(InvalidValueError, match="it may be DeliveryColumns or a dependency"):
+            Listener(topic, plain, batch=10, columns=True)
