@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks.support import rendering
 from benchmarks.support.bounds_cases import CASES, MIB, Case, Place
+from benchmarks.support.bounds_merged import MERGED
 from benchmarks.support.harness import Benchmark, Document, Row, say
 from benchmarks.support.servers import Servers, standalone
 from rmq import Topic
@@ -31,7 +32,7 @@ def measure(options: argparse.Namespace) -> Document:
     """Measure every script at its bound, each time in a slot of its own that is filled anew."""
     if missing := forgotten():
         raise LookupError(f"scripts without a case in bounds_cases: {', '.join(missing)}")
-    chosen = [case for case in CASES if not options.only or case.script in options.only.split(",")]
+    chosen = [case for case in (*CASES, *MERGED) if not options.only or case.script in options.only.split(",")]
     rows: list[Row] = []
     with standalone("slowlog-log-slower-than -1", "proto-max-bulk-len 512mb") as servers:
         for case in chosen:
@@ -45,7 +46,8 @@ def _measured(servers: Servers, case: Case, body_bytes: int, repeats: int) -> Ro
     samples = [_once(servers, case, body_bytes) for _ in range(repeats)]
     figures = {f"{key}_{name}_ms": round(pick(each[key] for each in samples), 3)
                for key in ("cpu", "script") for name, pick in (("min", min), ("max", max))}  # fmt: skip
-    return {"script": case.script, "what": case.what, "body_bytes": body_bytes, **figures}
+    bound_ms = BOUND_MS[body_bytes] if case.bound_ms is None else case.bound_ms
+    return {"script": case.script, "what": case.what, "body_bytes": body_bytes, "bound_ms": bound_ms, **figures}
 
 
 def _once(servers: Servers, case: Case, body_bytes: int) -> dict[str, float]:
@@ -73,7 +75,7 @@ def tables(document: Document) -> str:
     lines: list[list[str]] = []
     over: list[str] = []
     for row in document["rows"]:
-        bound = BOUND_MS[row["body_bytes"]]
+        bound = row["bound_ms"]
         under = row["cpu_min_ms"] < bound
         name, size = f"{row['script']}: {row['what']}", "1 MiB" if row["body_bytes"] else "20 bytes"
         verdict = f"under {bound:g} ms: {'yes' if under else '**no**'}"

@@ -232,6 +232,7 @@ class Case:
         settings: Of the topic.
         most: Most messages with large bodies.
         sizes: Whether bodies of 1 MiB make a difference at all.
+        bound_ms: How much it may cost; by default what its bodies allow.
     """
 
     script: str
@@ -241,6 +242,7 @@ class Case:
     settings: dict[str, Any]
     most: int
     sizes: bool
+    bound_ms: float | None = None
 
 
 CASES: list[Case] = []

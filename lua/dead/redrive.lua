@@ -20,7 +20,8 @@
 -- ARGV[8]  dated      '1': each content is followed by the time of death, ms, without which it is not meant; else '0'
 -- ARGV[9..] contents  at most 1,000, each with its time of death where `dated`
 -- Returns: per message `done`, `merged` (with a fresh copy) or `absent` (not dead, or dead since another time). Fewer
---   than were asked for where those before have 4 MiB with their bodies: the others were not looked at
+--   than were asked for where those before have 4 MiB with their bodies, or cost as much to fold: the others were not
+--   looked at
 -- Errors: RMQ_PAST now_ms; OOM at maxmemory; nothing was written
 -- Complexity: O(n log N)
 -- Notes: atomic. Safe to repeat: a second time they are absent.
@@ -69,12 +70,15 @@ for i, content in ipairs(contents) do
     answers[i] = fresh and 'merged' or 'done'
     count(totals, fresh and 'merged' or 'redriven', 1)
     local payload = redis.call('HGET', dead_body, content)
+    local cost = payload and #payload or 0
     if fresh and payload and slot.held then
       -- @include records
       -- @include fold
+      -- @include fold_cost
       -- @include end_wait
-      local folded = fold(read_record(payload), read_record(redis.call('HGET', body, content)))
-      payload = write_record(folded)
+      local older, newer = read_record(payload), read_record(redis.call('HGET', body, content))
+      local folded = fold(older, newer)
+      payload, cost = write_record(folded), fold_cost(older, newer)
       sooner = not overwrite and end_wait(store, content, folded, now_ms) or sooner
     end
     if not fresh or overwrite then
@@ -90,7 +94,7 @@ for i, content in ipairs(contents) do
           redis.call('HDEL', meta, 'body_bound') -- claims need not ask for sizes while no body is larger
         end
         redis.call('HSET', body, content, payload)
-        left_bytes = left_bytes - #payload
+        left_bytes = left_bytes - cost
       elseif not (fresh and slot.held) then
         redis.call('HDEL', body, content)
       end

@@ -28,9 +28,10 @@
 --   their number, and of each the claim score and how many it holds: see settle_whole; then, only where the
 --   topic has one, the time to live in ms
 -- Returns: { now_ms, next_due_ms, resume, swept, stale contents, { content, store score, ... }, { body or nil, ... },
---   claim scores of whole claims that must be acked by their contents, stamp of the claim, score or '' }; the table of
---   bodies is empty when no message of the slot has one. No message due: empty tables. With a score, all messages had
---   that one in store, and the table of contents and scores has contents alone.
+--   claim scores of whole claims that must be acked by their contents, stamp of the claim, score or '', nacks }; the
+--   table of bodies is empty when no message of the slot has one. No message due: empty tables. With a score, all
+--   messages had that one in store, and the table of contents and scores has contents alone. `nacks` is there only where
+--   fewer nacks were looked at than were named: how many.
 -- Errors: RMQ_FENCED stored_epoch epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
 -- Complexity: O((limit + settled + swept) log N)
 -- Notes: prepare is written before store is trimmed. Not to be repeated after a lost reply: the lease settles it.

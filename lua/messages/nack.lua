@@ -19,7 +19,8 @@
 -- ARGV[5]   max_dead      most dead in this slot
 -- ARGV[6]   publish       command for the wake hint: PUBLISH or SPUBLISH
 -- ARGV[7..] nacks  see settle_nacks
--- Returns: contents whose claim was no longer ours; empty when all were settled
+-- Returns: { contents whose claim was no longer ours, how many of the messages were looked at }: fewer than were named
+--   where those before have used up what a call may move; the others are as they were
 -- Errors: RMQ_FENCED stored_epoch epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
 -- Complexity: O(n log N)
 -- Notes: compare-and-set on the claim score: a stale nack changes nothing. Never repeated after a lost reply.
@@ -53,10 +54,10 @@ end
 
 local totals, stale = {}, {}
 begin_write(slot, newer, epoch, ensemble)
-local _, back = settle_nacks(slot, 7, now_ms, max_retries, totals, stale)
+local _, back, done = settle_nacks(slot, 7, now_ms, max_retries, totals, stale)
 trim_dead(slot, now_ms, max_dead_age, max_dead, totals)
 write_totals(slot.meta, totals)
 if back > 0 then
   hint(publish, wake, '0')
 end
-return stale
+return { stale, done }

@@ -15,7 +15,8 @@
 -- ARGV[4]  publish      command for the wake hint: PUBLISH or SPUBLISH
 -- ARGV[5]  actor        who, for the audit; empty for no line
 -- ARGV[6..] contents  at most 256
--- Returns: per content `done`, `in_flight` (only there: not touched), or `absent`
+-- Returns: per content `done`, `in_flight` (only there: not touched), or `absent`. Fewer than were named
+--   where those before have used up what a call may fold: the others were not looked at
 -- Errors: none of its own
 -- Complexity: O(n log N)
 -- Notes: atomic; safe to repeat. What waits for a retry keeps the retries it has left; on PRIORITY it gets all of them,
@@ -40,15 +41,18 @@ local now_ms = read_clock()
 check_types({ store, prepare, retry, born }, { meta, slot.held, slot.body })
 redis.call('XLEN', audit)
 
-local totals, answers = {}, {}
+local totals, answers, left_bytes = {}, {}, 4194304
 replicate(meta)
 for i = 6, #ARGV do
+  if left_bytes <= 0 then
+    break
+  end
   local content = ARGV[i]
   local stored, waiting = redis.call('ZSCORE', store, content), redis.call('ZSCORE', retry, content)
   local answer = 'done'
   if waiting and slot.held then
     -- @include fold_back
-    fold_back(slot, content, stored)
+    left_bytes = left_bytes - fold_back(slot, content, stored)
   end
   if not stored and not waiting then
     answer = redis.call('ZSCORE', prepare, content) and 'in_flight' or 'absent'

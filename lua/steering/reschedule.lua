@@ -17,7 +17,8 @@
 -- ARGV[6]  actor    who, for the audit; empty for no line
 -- ARGV[7]  action   what it is called there
 -- ARGV[8..] contents  at most 256
--- Returns: per content `done`, `in_flight` (only there: not touched), or `absent`
+-- Returns: per content `done`, `in_flight` (only there: not touched), or `absent`. Fewer than were named
+--   where those before have used up what a call may fold: the others were not looked at
 -- Errors: RMQ_PAST now_ms; nothing was written
 -- Complexity: O(n log N)
 -- Notes: atomic. Safe to repeat. A rescheduled message is fresh: it has all its retries again, and its time to live
@@ -48,9 +49,12 @@ end
 check_types({ store, prepare, retry, born }, { meta, slot.held, slot.body })
 redis.call('XLEN', audit)
 
-local totals, answers = {}, {}
+local totals, answers, left_bytes = {}, {}, 4194304
 replicate(meta)
 for i = 8, #ARGV do
+  if left_bytes <= 0 then
+    break
+  end
   local content = ARGV[i]
   local stored, waiting = redis.call('ZSCORE', store, content), redis.call('ZSCORE', retry, content)
   if stored or waiting then
@@ -61,7 +65,7 @@ for i = 8, #ARGV do
     end
     if waiting and slot.held then
       -- @include fold_back
-      fold_back(slot, content, stored)
+      left_bytes = left_bytes - fold_back(slot, content, stored)
     end
     if waiting then
       redis.call('ZREM', retry, content)

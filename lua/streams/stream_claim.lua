@@ -26,7 +26,8 @@
 -- ARGV[15..] settlements  nacks, acks and whole claims to settle first: see settle_entries and settle_whole_reads
 -- Returns: { now_ms, next_due_ms, swept, stale ids, entries, ids that were trimmed or deleted before they were acked,
 --   ids and contents of further entries: first deliveries, with no other field; entries behind these; scores of whole
---   claims that have to be acked by name; stamp and number of the entries in the claim's own name, each 0 without }.
+--   claims that have to be acked by name; stamp and number of the entries in the claim's own name, each 0 without; and
+--   only where fewer nacks were looked at than were named, how many }.
 --   Entries are one flat table, since Redis sends each table of a table on its own: id, delivery count (0: the first,
 --   in the claim's own name), how many values follow, field, value, ... Each table is false where it is empty.
 -- Errors: RMQ_FENCED stored_epoch epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written

@@ -261,8 +261,11 @@ class ClaimExecutor:
                 continue
             if reply.stale:
                 self._take_stale(visit, reply.stale, round_)
-            if reply.unmatched and visit.settlements is not None:
-                round_.unsent.extend(_ack_individually(visit.settlements.of_claims(reply.unmatched)))
+            if visit.settlements is not None:
+                if reply.unmatched:
+                    round_.unsent.extend(_ack_individually(visit.settlements.of_claims(reply.unmatched)))
+                if reply.nacked is not None:  # the others would have taken the call too long
+                    round_.unsent.extend(visit.settlements.nacked[reply.nacked :])
             round_.deliveries += made_of(slot, reply, lease_until_s, self._holder, visit.owner)
         return round_, self._take_failed(failed, round_) if failed else None
 

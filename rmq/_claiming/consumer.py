@@ -11,9 +11,10 @@ from rmq._claiming.claim_executor import LATE_S, ClaimExecutor
 from rmq._claiming.claimer import Claimer
 from rmq._claiming.leaving import CLOSE_S, held
 from rmq._claiming.leftovers import Leftovers
+from rmq._claiming.portions import bytes_of
 from rmq._claiming.settler import Settled, Settler
 from rmq._claiming.wake_hints import HintReader
-from rmq._model.claim_columns import ClaimColumns, number_of, spread
+from rmq._model.claim_columns import number_of, spread
 from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome
 from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.entries import StreamDelivery
@@ -42,6 +43,10 @@ POLL_BYTES = 16 * 1_048_576
 
 MAX_POLL = 10_000
 """Most messages in one poll."""
+
+BARREN_ROUNDS = 16
+"""A poll claims so many times more often than it has slots without getting anything: these have other work to do first,
+to bury what has outlived its time to live or to sweep expired leases, and each claim does some of it."""
 
 
 class Consumer(Generic[PayloadT]):
@@ -73,6 +78,7 @@ class Consumer(Generic[PayloadT]):
     ) -> None:
         self.topic = topic
         self.slots = checked_slots(topic, slots)
+        self.most_barren = BARREN_ROUNDS + len(self.slots)
         self._writer: Source[Any] = source or SlotWriter(connections, topic)
         self._settler = Settler(connections, self._writer)
         self._claimer = Claimer(connections, topic, self.slots, source=self._writer)
@@ -274,14 +280,16 @@ class Consumer(Generic[PayloadT]):
         """Add what has come late, then new claims, to what is found; raise only where nothing is found."""
         try:
             found += self._claim_late()
-            weighed = size_bytes = 0
-            while number_of(found) < most and self._claimer.wait_s(1) == 0:
+            weighed = size_bytes = barren = 0
+            while number_of(found) < most and barren < self.most_barren and self._claimer.wait_s(1) == 0:
                 if found:  # mostly the first claim brings all
-                    size_bytes += _bytes_of(found[weighed:])
+                    size_bytes += bytes_of(found[weighed:])
                     weighed = len(found)
                     if size_bytes >= POLL_BYTES:
                         break
-                found += self._claims.claim(most - number_of(found)).deliveries
+                brought = self._claims.claim(most - number_of(found)).deliveries
+                barren = 0 if brought else barren + 1
+                found += brought
         except Exception as error:
             if not found:
                 raise
@@ -347,13 +355,3 @@ def _refuse_foreign(delivery: Delivery, topic: str, group: str | None) -> None:
 def _mark_lost(deliveries: Iterable[Delivery]) -> None:
     for delivery in deliveries:
         delivery.lost = True
-
-
-def _bytes_of(deliveries: Sequence[Delivery]) -> int:
-    size_bytes = 0
-    for delivery in deliveries:
-        if isinstance(delivery, ClaimColumns):
-            size_bytes += sum(map(len, delivery.rows.contents)) + sum(map(len, filter(None, delivery.rows.bodies)))
-        else:
-            size_bytes += len(delivery.content) + len(delivery.body or b"")
-    return size_bytes

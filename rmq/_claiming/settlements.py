@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 
-from rmq._claiming.portions import bytes_of
 from rmq._model.claim_columns import ClaimColumns
 from rmq._model.deliveries import RELEASED, Delivery, Outcome, Verb
 from rmq._model.owner import NO_OWNER, Owner
@@ -28,15 +27,17 @@ class Settlements:
 
     Attributes:
         deliveries: All deliveries to settle.
-        nacks: Those of them to roll back, as the script takes them.
+        nacked: Those of them to roll back.
+        nacks: The same, as the script takes them.
         acked: Those to ack, by their claim score.
         named: Claim scores whose acks have to name the deliveries: some of the claim is open, or its lease has ended.
     """
 
-    __slots__ = ("acked", "deliveries", "nacks", "named")
+    __slots__ = ("acked", "deliveries", "nacked", "nacks", "named")
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
+        self.nacked: list[Delivery] = []
         self.nacks: list[Nack] = []
         self.acked: dict[int, list[Delivery]] = {}
         self.named: set[int] = set()
@@ -90,7 +91,7 @@ def pack(
         now_s: Now, on the monotonic clock. Deliveries whose lease may have ended are named: Redis acks a claim as a
             whole only while its lease runs.
         most_nacks: Most nacks in a slot: each costs the server several commands.
-        most_bytes: Most bytes of all nacks, with the bodies of those that may die; a single one may have more.
+        most_bytes: Most bytes of the names of all nacks; a single one may have more.
 
     Returns:
         What goes along now, and the deliveries that have to wait for a later call: nacks, and acks to be named
@@ -114,11 +115,12 @@ def pack(
             if (delivery.ack_individually or delivery.lease_until_s < now_s) and not isinstance(delivery, ClaimColumns):
                 part.named.add(claim_score)
         else:
-            size_bytes = bytes_of(delivery, outcome.verb is not Verb.RELEASE)
+            size_bytes = len(delivery.name)
             if len(part.nacks) >= most_nacks or left_bytes < min(size_bytes, most_bytes):
                 later.append(delivery)
                 continue
             left_bytes -= size_bytes
+            part.nacked.append(delivery)
             part.nacks.append(nack_of(delivery, outcome))
         part.deliveries.append(delivery)
     _name_open(packed, (*later, *[each for each in held if each.outcome is None]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from rmq._claiming.portions import portions
 from rmq._claiming.settlements import nack_of, stale_among
 from rmq._model.claim_columns import number_of, spread, spread_some
 from rmq._model.deliveries import Delivery, Outcome, Verb
+from rmq._model.replies import NackReply
 from rmq._model.times import monotonic_s
 from rmq._scripts.claiming import MAX_BATCH, RENEWALS, Ack
 from rmq._slots.slots import NACK_BATCH, WHOLE_BATCH
@@ -78,10 +80,11 @@ class Settler:
         settled.untried = list(deliveries)
         parts = [part for slot, each in _by(_slot, deliveries).items() for part in self._parts(slot, each, outcome)]
         settled.untried = []  # from here on nobody knows, unless a reply tells
-        if unmatched := self._carry_out(parts, settled):
-            self._name_until_s = monotonic_s() + NAME_FOR_S
-            named = [part for slot, each in _by(_slot, unmatched).items() for part in self._named(slot, each)]
-            self._carry_out(named, settled)
+        while left := self._carry_out(parts, settled):
+            build = self._named if outcome.verb is Verb.ACK else partial(self._nacked, outcome=outcome)
+            if outcome.verb is Verb.ACK:
+                self._name_until_s = monotonic_s() + NAME_FOR_S
+            parts = [part for slot, each in _by(_slot, left).items() for part in build(slot, each)]
 
     def extend(self, deliveries: Sequence[Delivery]) -> tuple[list[Delivery], RmqError | None]:
         """Renew leases; return those that were lost before, and the first error."""
@@ -102,8 +105,7 @@ class Settler:
     def _parts(self, slot: int, deliveries: Sequence[Delivery], outcome: Outcome) -> Iterator[_Part]:
         """Yield the calls that settle deliveries of a slot."""
         if outcome.verb is not Verb.ACK:
-            for part in portions(deliveries, NACK_BATCH, bodies=outcome.verb is not Verb.RELEASE):
-                yield _Part(self._writer.nack_call(slot, [nack_of(each, outcome) for each in part]), part)
+            yield from self._nacked(slot, deliveries, outcome)
             return
         writer, now_s = self._writer, monotonic_s()
         deliveries = spread_some(deliveries, now_s if now_s >= self._name_until_s else inf)
@@ -123,13 +125,17 @@ class Settler:
             deliveries = [delivery for delivery in deliveries if delivery.claim_score not in scores]
         yield from self._named(slot, spread(deliveries))
 
+    def _nacked(self, slot: int, deliveries: Sequence[Delivery], outcome: Outcome) -> Iterator[_Part]:
+        for part in portions(deliveries, NACK_BATCH):
+            yield _Part(self._writer.nack_call(slot, [nack_of(each, outcome) for each in part]), part)
+
     def _named(self, slot: int, deliveries: Sequence[Delivery]) -> Iterator[_Part]:
         for part in portions(deliveries, MAX_BATCH):
             yield _Part(self._writer.ack_call(slot, _claims_of(part)), part)
 
     def _carry_out(self, parts: Sequence[_Part], settled: Settled) -> list[Delivery]:
-        """Carry out calls; return the deliveries that have to be named."""
-        unmatched: list[Delivery] = []
+        """Carry out calls; return the deliveries that need another one: acks by name, and nacks not looked at."""
+        left: list[Delivery] = []
         for part, reply in zip(parts, self._results(parts), strict=True):
             if isinstance(reply, RmqError):
                 settled.trouble = settled.trouble or reply
@@ -139,12 +145,15 @@ class Settler:
             settled.slots.add(part.call.slot)
             if not reply:
                 continue
-            if part.whole:
+            if isinstance(reply, NackReply):
+                settled.stale += stale_among(part.deliveries[: reply.done], reply.stale)
+                left += part.deliveries[reply.done :]
+            elif part.whole:
                 scores = set(reply)
-                unmatched += spread(delivery for delivery in part.deliveries if delivery.claim_score in scores)
+                left += spread(delivery for delivery in part.deliveries if delivery.claim_score in scores)
             else:
                 settled.stale += stale_among(part.deliveries, reply)
-        return unmatched
+        return left
 
     def _results(self, parts: Sequence[_Part]) -> Sequence[Any]:
         """Carry out calls; return per call its reply or its error."""

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import cast
 
 from rmq._claiming.consumer import LOOK_EVERY_S, POLL_BYTES, Consumer, checked_poll
+from rmq._claiming.portions import bytes_of
 from rmq._claiming.wake_hints import HintReader
 from rmq._model.claim_columns import spread
 from rmq._model.deliveries import Delivery
@@ -101,17 +102,20 @@ def _claim(consumers: Sequence[Consumer], most: int) -> list[Delivery]:
     """Claim from all that have something due, round by round; what one has brought is lost over no other one."""
     found: dict[Consumer, list[Delivery]] = {}
     trouble: Exception | None = None
-    number = size_bytes = 0
+    number = size_bytes = barren = 0
+    most_barren = max(each.most_barren for each in consumers)
     try:
         for each in consumers:
             found[each] = each._left.take()
             number += len(found[each])
+            size_bytes += bytes_of(found[each])
         due = list(consumers)
-        while number < most and size_bytes < POLL_BYTES and trouble is None:
+        while number < most and size_bytes < POLL_BYTES and barren < most_barren and trouble is None:
             due = [each for each in due if each._claimer.wait_s(1) == 0 or each._claims.has_earlier]
             if not due:
                 break
             _begin(due, most - number)
+            barren += 1
             for each in due:
                 try:
                     brought = spread(each._claims.collect().deliveries)
@@ -120,7 +124,8 @@ def _claim(consumers: Sequence[Consumer], most: int) -> list[Delivery]:
                     continue
                 found[each] += brought
                 number += len(brought)
-                size_bytes += sum(len(delivery.content) + len(delivery.body or b"") for delivery in brought)
+                size_bytes += bytes_of(brought)
+                barren = 0 if brought else barren
     except BaseException:
         for each, deliveries in found.items():
             each._left.keep(deliveries)  # for the next poll

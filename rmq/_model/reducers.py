@@ -11,6 +11,8 @@ from rmq.errors import InvalidValueError
 
 MAX_ITEMS = 100_000
 MAX_ITEM_BYTES = 1_048_576
+MAX_UNIQUE_ITEMS = 5_000
+"""Most items of a set or a join: a fold of two looks at each item, while the server answers nobody else."""
 
 
 class Overflow(Enum):
@@ -116,7 +118,7 @@ class Collect:
     """Each body is an item; a delivery has all of them in the order of sending.
 
     Args:
-        max_items: Most items of a message, 1 to 100,000.
+        max_items: Most items of a message, 1 to 100,000; with `unique` 1 to 5,000.
         max_bytes: Most bytes of a message's items, 1 to 1,048,576; each item counts 4 bytes more than it has.
         unique: Keep each item once.
         when_full: What a send meets at these bounds: an `Overflow` or its value. By default `release`, and on
@@ -142,6 +144,11 @@ class Collect:
         check_whole("max_items of Collect", self.max_items, MAX_ITEMS)
         check_whole("max_bytes of Collect", self.max_bytes, MAX_ITEM_BYTES)
         check_flag("unique of Collect", self.unique)
+        if self.unique and self.max_items > MAX_UNIQUE_ITEMS:
+            raise InvalidValueError(
+                f"max_items of Collect is {self.max_items}; with unique=True it must be a whole number from 1 to "
+                f"{MAX_UNIQUE_ITEMS}: Redis compares all items with each other wherever two messages fold"
+            )
         if self.when_full is not None:
             object.__setattr__(self, "when_full", one_of(Overflow, self.when_full, "when_full of Collect"))
 

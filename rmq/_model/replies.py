@@ -177,6 +177,14 @@ class ClaimReply(NamedTuple, Generic[M]):  # a frozen dataclass would take five 
     ] = ()  # claim scores of whole claims that were not acked: their deliveries have to be named
     lost: tuple[bytes, ...] = ()  # stream topics: ids of entries that were trimmed or deleted before they were acked
     own: tuple[int, int] | None = None  # stream topics: claim score and number of entries in the claim's own name
+    nacked: int | None = None  # how many of the nacks were looked at, where these have used up what a call may move
+
+
+class NackReply(NamedTuple):
+    """What a nack answers."""
+
+    stale: tuple[bytes, ...]  # names of those whose claim was no longer ours: nothing changed for them
+    done: int  # how many were looked at, the first ones: they may use up what a call may move
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from rmq._io.wire import Argument
 from rmq._model.owner import NO_OWNER, Owner
-from rmq._model.replies import Claimed, ClaimedRows, ClaimReply, ExtendReply
+from rmq._model.replies import Claimed, ClaimedRows, ClaimReply, ExtendReply, NackReply
 from rmq._model.scores import Ties, retries_left_after_claim, retries_left_of, score_of, scores_of, stamped
 from rmq._model.topics import Topic
 from rmq._scripts.binding import Bound
@@ -194,8 +194,8 @@ def ack(topic: Topic, slot: int, acks: Iterable[Ack], owner: Owner = NO_OWNER) -
     return _ACK.call(topic, slot, tuple, args)
 
 
-def nack(topic: Topic, slot: int, nacks: Sequence[Nack], owner: Owner = NO_OWNER) -> Call[tuple[bytes, ...]]:
-    """Build the nack of deliveries; answers the contents whose claim was stale."""
+def nack(topic: Topic, slot: int, nacks: Sequence[Nack], owner: Owner = NO_OWNER) -> Call[NackReply]:
+    """Build the nack of deliveries; it may answer for fewer than it was given: the first ones."""
     args = _NACK.args(
         epoch=owner.epoch,
         ensemble=owner.ensemble,
@@ -204,7 +204,7 @@ def nack(topic: Topic, slot: int, nacks: Sequence[Nack], owner: Owner = NO_OWNER
         max_dead=topic.max_dead_per_slot,
         nacks=nack_args(nacks),
     )
-    return _NACK.call(topic, slot, tuple, args)
+    return _NACK.call(topic, slot, lambda reply: NackReply(tuple(reply[0]), int(reply[1])), args)
 
 
 def extend(topic: Topic, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
@@ -271,7 +271,7 @@ def nack_args(nacks: Sequence[Nack]) -> list[Argument]:
 
 
 def _parse_claim(max_retries: int, reply: list[Any]) -> ClaimReply[Claimed]:
-    now_ms, next_due_ms, resume, swept, stale, items, bodies, unmatched, stamp, score = reply
+    now_ms, next_due_ms, resume, swept, stale, items, bodies, unmatched, stamp, score = reply[:10]
     messages: Sequence[Claimed] = ()
     if score:  # that of all of them, whose retries are all left
         scores = [score_of(score)] * len(items)
@@ -289,4 +289,6 @@ def _parse_claim(max_retries: int, reply: list[Any]) -> ClaimReply[Claimed]:
             ]
         messages = ClaimedRows(items[::2], scores, claim_scores, bodies, alike)
     whole = tuple(map(int, unmatched)) if unmatched else ()
-    return ClaimReply(int(now_ms), int(next_due_ms), int(resume), int(swept), tuple(stale), messages, whole)
+    nacked = int(reply[10]) if len(reply) > 10 else None
+    times = int(now_ms), int(next_due_ms), int(resume), int(swept)
+    return ClaimReply(*times, tuple(stale), messages, whole, nacked=nacked)

@@ -18,7 +18,7 @@ _claimed = cast(
 
 def claimed_entries(reply: list[Any]) -> ClaimReply[StreamClaimed]:
     """Parse the reply to one claim."""
-    now_ms, next_due_ms, swept, stale, items, lost, ids, contents, tail, unmatched, stamp, number = reply
+    now_ms, next_due_ms, swept, stale, items, lost, ids, contents, tail, unmatched, stamp, number = reply[:12]
     first = own_score(int(stamp))
     messages = _entries(items or (), first)
     if ids:  # nothing of Python's own per entry: most of a claim's cost is here
@@ -34,6 +34,7 @@ def claimed_entries(reply: list[Any]) -> ClaimReply[StreamClaimed]:
         tuple(map(int, unmatched or ())),
         tuple(lost or ()),
         (first, int(number)) if stamp != b"0" else None,
+        int(reply[12]) if len(reply) > 12 else None,
     )
 
 

@@ -14,7 +14,16 @@ from rmq._model.deliveries import Delivery, Holder
 from rmq._model.merged_deliveries import MergedDelivery
 from rmq._model.messages import Encoded
 from rmq._model.owner import NO_OWNER, Owner
-from rmq._model.replies import Claimed, ClaimedRows, ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
+from rmq._model.replies import (
+    Claimed,
+    ClaimedRows,
+    ClaimReply,
+    ControlResult,
+    ExtendReply,
+    NackReply,
+    Redriven,
+    SendResult,
+)
 from rmq._model.topics import Topic
 from rmq._scripts import claiming, dead, steering
 from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes
@@ -107,7 +116,7 @@ class SlotWriter(Source[Claimed]):
     def ack_call(self, slot: int, acks: Sequence[Ack]) -> Call[tuple[bytes, ...]]:
         return claiming.ack(self.topic, slot, acks)
 
-    def nack_call(self, slot: int, nacks: Sequence[Nack]) -> Call[tuple[bytes, ...]]:
+    def nack_call(self, slot: int, nacks: Sequence[Nack]) -> Call[NackReply]:
         return claiming.nack(self.topic, slot, nacks)
 
     def extend_call(self, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
@@ -127,11 +136,19 @@ class SlotWriter(Source[Claimed]):
         action: str = "reschedule",
     ) -> list[ControlResult]:
         """Give contents another due time (`after` ms, `at` epoch ms) or `priority`; at most `STEERED`."""
-        return self._connections.run(steering.reschedule(self.topic, slot, contents, (kind, value), actor, action))
+
+        def build(done: int) -> Call[list[ControlResult]]:
+            return steering.reschedule(self.topic, slot, contents[done:], (kind, value), actor, action)
+
+        return call_in_parts(self._connections, build, len(contents))
 
     def promote(self, slot: int, contents: Sequence[bytes], actor: str = "") -> list[ControlResult]:
         """Make contents due now; at most `STEERED`."""
-        return self._connections.run(steering.promote(self.topic, slot, contents, actor))
+
+        def build(done: int) -> Call[list[ControlResult]]:
+            return steering.promote(self.topic, slot, contents[done:], actor)
+
+        return call_in_parts(self._connections, build, len(contents))
 
     def pause_many(self, slots: Sequence[int], paused: bool, actor: str = "", detail: str = "") -> list[bool]:
         """Pause or resume slots; say of each whether that changed it. The audit line stands with the first one."""

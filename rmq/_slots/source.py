@@ -8,7 +8,7 @@ from typing import Any, Generic
 
 from rmq._model.deliveries import Delivery, Holder
 from rmq._model.owner import NO_OWNER, Owner
-from rmq._model.replies import ClaimReply, ExtendReply, M
+from rmq._model.replies import ClaimReply, ExtendReply, M, NackReply
 from rmq._model.topics import Topic
 from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, Renewal, WholeClaim
 from rmq._transport.call import Call
@@ -109,8 +109,8 @@ class Source(ABC, Generic[M]):
         return self.claim_call(slot, 0, Outcomes(whole=whole)).then(_unmatched)
 
     @abstractmethod
-    def nack_call(self, slot: int, nacks: Sequence[Nack]) -> Call[tuple[bytes, ...]]:
-        """Build the nack of up to `NACK_BATCH` deliveries; answers the names of those whose claim was stale."""
+    def nack_call(self, slot: int, nacks: Sequence[Nack]) -> Call[NackReply]:
+        """Build the nack of up to `NACK_BATCH` deliveries; it may answer for fewer, the first ones."""
 
     @abstractmethod
     def extend_call(self, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:

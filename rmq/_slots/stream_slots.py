@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from rmq._model.deliveries import Delivery, Holder
 from rmq._model.entries import StreamDelivery, Trimmed, checked_consumer, stamp_of
 from rmq._model.owner import NO_OWNER, Owner
-from rmq._model.replies import ClaimReply, ExtendReply, Redriven, StreamClaimed
+from rmq._model.replies import ClaimReply, ExtendReply, NackReply, Redriven, StreamClaimed
 from rmq._model.reports import reporter
 from rmq._model.topics import Topic
 from rmq._model.workers import process_name
@@ -203,23 +203,30 @@ class GroupSlots(Source[StreamClaimed]):
                     self._own.pop(old, None)
 
     def ack_call(self, slot: int, acks: Sequence[Ack]) -> Call[tuple[bytes, ...]]:
-        return self._settle_call(slot, Outcomes(acks))
+        return self._settle_call(slot, Outcomes(acks)).then(_stale)
 
     def whole_call(self, slot: int, whole: Sequence[WholeClaim]) -> Call[tuple[int, ...]]:
         return streams.ack_whole(self.topic, slot, self.member, whole)
 
-    def nack_call(self, slot: int, nacks: Sequence[Nack]) -> Call[tuple[bytes, ...]]:
-        return self._settle_call(slot, Outcomes(nacks=nacks))
+    def nack_call(self, slot: int, nacks: Sequence[Nack]) -> Call[NackReply]:
+        def nacked(reply: ClaimReply[StreamClaimed]) -> NackReply:
+            return NackReply(reply.stale, len(nacks) if reply.nacked is None else reply.nacked)
 
-    def _settle_call(self, slot: int, outcomes: Outcomes) -> Call[tuple[bytes, ...]]:
-        def stale_of(reply: ClaimReply[StreamClaimed]) -> tuple[bytes, ...]:
+        return self._settle_call(slot, Outcomes(nacks=nacks)).then(nacked)
+
+    def _settle_call(self, slot: int, outcomes: Outcomes) -> Call[ClaimReply[StreamClaimed]]:
+        def noted(reply: ClaimReply[StreamClaimed]) -> ClaimReply[StreamClaimed]:
             log_lost(self.topic, slot, self.member.group, reply.lost)
-            return reply.stale
+            return reply
 
-        return self.claim_call(slot, 0, outcomes).then(stale_of)
+        return self.claim_call(slot, 0, outcomes).then(noted)
 
     def extend_call(self, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
         return streams.extend(self.topic, slot, self.member, claims, owner)
+
+
+def _stale(reply: ClaimReply[StreamClaimed]) -> tuple[bytes, ...]:
+    return reply.stale
 
 
 def join_group(

@@ -206,12 +206,14 @@ class _Runner(Consumer[Any]):
             return []
         self._calls.handle(part)
         settled = list(spread_some(part, monotonic_s()))
-        round_ = self._claims.claim(0, settled, settled)
-        if round_.unsent or round_.unconfirmed:
-            raise RedisUnavailableError(f"outcomes of topic {self.topic.name} did not reach Redis")
-        for delivery in round_.lost:
-            if listener.on_lost is not None:
-                listener.on_lost(delivery)
+        while settled:  # a call may take fewer
+            round_ = self._claims.claim(0, settled, settled)
+            if len(round_.unsent) == len(settled) or round_.unconfirmed:
+                raise RedisUnavailableError(f"outcomes of topic {self.topic.name} did not reach Redis")
+            settled = round_.unsent
+            for delivery in round_.lost:
+                if listener.on_lost is not None:
+                    listener.on_lost(delivery)
         ended = spread(part)
         if self._observers.all:
             self._observers.settled(ended)

@@ -29,9 +29,7 @@ MERGING = (
     mutant(
         "merging: a claim leaves the value in the backlog", ("hold", "redis.call('HDEL', slot.body, unpack(moved))", "")
     ),
-    mutant(
-        "merging: a claim forgets what waits for a retry", ("hold", "if waiting[i] and value then", "if false then")
-    ),
+    mutant("merging: a claim forgets what waits for a retry", ("hold", "if before and value then", "if false then")),
     mutant(
         "merging: a claim does not look for what waits for a retry",
         ("claim_slot", "slot.held and redis.call('ZCARD', slot.retry) > 0", "false"),
@@ -41,8 +39,8 @@ MERGING = (
         "merging: a rollback folds as the newer one",
         (
             "fold_back",
-            "fold(read_record(record), read_record(redis.call('HGET', slot.body, content)))",
-            "fold(read_record(redis.call('HGET', slot.body, content)), read_record(record))",
+            "local folded = fold(older, newer)",
+            "local folded = fold(newer, older)",
         ),
     ),
     mutant(
@@ -55,10 +53,25 @@ MERGING = (
     mutant(
         "merging: who outlives his time overwrites the dead", ("expire", "if again and slot.held then", "if false then")
     ),
-    mutant("merging: the dead keep all their items", ("fold_dead", "if excess > 0 and", "if false and")),
+    mutant("merging: a dead set keeps all its items", ("fold_dead", "or folded.number > most) and", ") and")),
+    mutant("merging: folds cost nothing", ("fold_cost", "local cost = 8 *", "local cost = 0 *")),
+    mutant("merging: items of sets cost nothing", ("fold_cost", "768 * (items", "0 * (items")),
+    mutant(
+        "merging: what waits for a retry costs a claim nothing",
+        ("fits", "bytes = bytes + fold_cost(", "local _ = fold_cost("),
+    ),
+    mutant(
+        "merging: nacks fold whatever that costs",
+        ("settle_nacks", "if budget.bytes <= 0 then", "if false then"),
+    ),
+    mutant("merging: a nack does not tell what it has left", ("claim_slot", "and whole(nacked) or nil", "and nil")),
+    mutant(
+        "merging: the dead keep all their items",
+        ("fold_dead", "if (excess > 0 or folded.number > most) and", "if false and"),
+    ),
     mutant(
         "merging: a redrive drops the fresh value",
-        ("redrive", "payload = write_record(folded)", ""),
+        ("redrive", "payload, cost = write_record(folded),", "cost ="),
     ),
     mutant(
         "merging: a redrive beside a fresh copy drops the dead value",

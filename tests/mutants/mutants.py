@@ -67,8 +67,8 @@ MUTANTS = (
     ),
     _mutant(
         "store is trimmed by rank although some were skipped",
-        ("take", "if skipped > 0 or start > 0 or slot.view then", "if false then"),
-        ("take", "and skipped == 0 and start == 0 and not slot.view then", "then"),
+        ("take", "if not in_front then", "if false then"),
+        ("take", "if #contents > 0 and in_front then", "if #contents > 0 then"),
     ),
     _mutant(
         "the order of priorities is reversed",

@@ -222,7 +222,7 @@ class SlotMachine(RuleBasedStateMachine):
     def nack(self, settled: list[tuple[int, str]]) -> None:
         nacks = self._nacks(settled)
         self._both(
-            with_hints(claiming.nack(self.topic, 0, nacks, self._owner())),
+            with_hints(claiming.nack(self.topic, 0, nacks, self._owner())).then(lambda reply: reply.stale),
             lambda: self.model.nack(nacks, self._owner()),
         )
         self._settled([(nack.content, nack.claim_score) for nack in nacks])

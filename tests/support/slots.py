@@ -298,7 +298,7 @@ class SlotUnderTest:
         return self.run(claiming.ack(self.topic, 0, acks, owner))
 
     def nack(self, *nacks: Nack, owner: Owner = NO_OWNER) -> tuple[bytes, ...]:
-        return self.run(with_hints(claiming.nack(self.topic, 0, nacks, owner)))
+        return self.run(with_hints(claiming.nack(self.topic, 0, nacks, owner))).stale
 
     def extend(self, *claims: Ack, owner: Owner = NO_OWNER) -> ExtendReply:
         return self.run(claiming.extend(self.topic, 0, claims, owner))

@@ -9,7 +9,8 @@
 -- settles only, and gives something back that is due, tells the others: the channel's name is that of the slot's.
 -- `rules.budget` is what a call may do beside: `work`, messages that are swept, expired or nacked, and `bytes` of
 -- bodies that are moved. Where it is used up, each slot sweeps one more, as long as there are bytes; who does much of
--- that takes few new ones. What is left is due at once. Most claims of few messages are brief: see claim_brief.
+-- that takes few new ones. What is left is due at once. Most claims of few messages are brief: see claim_brief. Where the
+-- topic merges, what was moved leaves as much less for what is claimed; and nothing but claiming has half of the bytes.
 -- @include settle_nacks
 -- @include settle_whole
 -- @include settle_acks
@@ -77,16 +78,21 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
 
   begin_room(slot, rules.room, sizes.body + (sizes.held or 0), stored[8])
   slot.piece = peek and peek[1] and #peek[1] > 1024 and 64 or 256
-  slot.budget = rules.budget
   local budget, totals, stale, unmatched = rules.budget, {}, {}, {}
+  slot.budget = budget
+  if slot.held and not budget.halved then
+    budget.halved, budget.bytes = true, budget.bytes / 2
+  end
+  local bytes_before = budget.bytes
   if newer then
     redis.call('ZCARD', slot.prepare) -- all that follows reads it before it writes to it
   end
   if newer or not rules.joined then
     begin_write(slot, newer, turn.epoch, turn.ensemble)
   end
-  local at, back = settle_nacks(slot, turn.at, now_ms, max_retries, totals, stale)
-  budget.work = budget.work - tonumber(ARGV[turn.at])
+  local at, back, nacked = settle_nacks(slot, turn.at, now_ms, max_retries, totals, stale)
+  budget.work = budget.work - nacked
+  nacked = nacked < tonumber(ARGV[turn.at]) and whole(nacked) or nil
   at = settle_acks(slot, at, totals, stale)
   local plain = sizes.body == 0 and sizes.error == 0 and not slot.held
   for i = at + 1, at + 2 * tonumber(ARGV[at]), 2 do
@@ -97,7 +103,7 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
   at = at + 2 * tonumber(ARGV[at]) + 1
   if settle_only then
     write_totals(slot.meta, totals)
-    return { whole(now_ms), whole(first_due), '0', '0', stale, {}, {}, unmatched, '0', '' }
+    return { whole(now_ms), whole(first_due), '0', '0', stale, {}, {}, unmatched, '0', '', nacked }
   end
   slot.oldest = tonumber(redis.call('ZRANGE', slot.prepare, 0, 0, 'WITHSCORES')[2]) or false
   slot.unheld = not slot.oldest
@@ -119,6 +125,9 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
   if budget.work <= budget.most / 2 then
     limit = math.min(limit, 250)
   end
+  if slot.held then
+    rules.room.left = rules.room.left - math.max(0, bytes_before - budget.bytes)
+  end
   if not slot.quiet then
     -- @include trim_dead
     trim_dead(slot, now_ms, rules.max_dead_age, rules.max_dead, totals)
@@ -131,7 +140,10 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
   end
   local items, resume, searched, alike = {}, 0, false, nil
   slot.retried = slot.held and redis.call('ZCARD', slot.retry) > 0
-  if not paused and not more_outlived and has_room(slot) then
+  if more_outlived and not paused and limit > 0 and has_room(slot) then
+    -- @include take_unexpired
+    items = take_unexpired(slot, limit, tonumber(ARGV[at]), now_ms, stamp, max_retries, totals)
+  elseif not paused and not more_outlived and has_room(slot) then
     local fresh, passed, ended
     if start == 0 then
       peek = slot.quiet and peek or nil -- else what it saw may have changed
@@ -171,7 +183,7 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
     end
   end
   if #bodies == 0 and #slot.assumed > 0 then -- nothing of what was assumed is handed over
-    slot.room.left = slot.room.left + slot.body_bound * #slot.assumed
+    slot.room.left = slot.room.left + slot.weight * slot.body_bound * #slot.assumed
   end
   if #items > 0 or clock.changed then
     local fields = fields_of(totals, stored)
@@ -190,5 +202,5 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
     hint(rules.publish, 'wake{' .. slot.store .. '}', '0')
   end
   return { whole(now_ms), whole(due), whole(resume), whole(swept), stale, items, bodies, unmatched, whole(stamp),
-    alike or '' }
+    alike or '', nacked }
 end

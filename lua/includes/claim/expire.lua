@@ -1,6 +1,5 @@
 -- Buries what has outlived its time to live before it could be delivered: store -> dead, oldest first, up to `limit`,
--- and
--- as many bytes of contents and bodies as `slot.budget` has left.
+-- and as many bytes of contents and bodies (see fold_cost) as `slot.budget` has left.
 -- Time topics: due more than ttl_ms ago; `slot.born` is nil. PRIORITY: sent so long ago, as `slot.born` tells, where
 -- entries of what has left store meanwhile are dropped, too. What was delivered before is left to its retries. Returns
 -- the rank `start` where the search goes on, 0 where ranks have moved, and whether more may have to die.
@@ -49,13 +48,17 @@ local function expire(slot, start, now_ms, ttl_ms, max_retries, limit, totals)
       end
       redis.call('HSET', slot.reason, content, reason)
       local body = redis.call('HGET', slot.body, content)
+      local cost = body and #body or 0
       if again and slot.held then
         -- @include fold_dead
-        body = fold_dead(slot, content, body)
+        body, cost = fold_dead(slot, content, body)
+      elseif slot.held then
+        -- @include fold_cost
+        cost = move_cost(cost)
       end
+      budget.bytes = budget.bytes - cost
       if body then
         redis.call('HSET', slot.dead_body, content, body)
-        budget.bytes = budget.bytes - #body
       else
         redis.call('HDEL', slot.dead_body, content)
       end

@@ -3,15 +3,17 @@
 -- does not fit uses all of it up: to look for smaller ones elsewhere would be to read large ones in vain.
 -- `slot.bodied`: the slot has bodies. `slot.body_bound`: none of them is larger, in bytes; nil where that is not known.
 -- `slot.retried`: the topic merges, and has messages that wait for a retry, with values that are handed over, too. What
--- is in flight is not asked about, so a value in `held` is such a one.
+-- is in flight is not asked about, so a value in `held` is such a one. `slot.held`: the topic merges; a value counts for
+-- what it costs to move it, and to fold it into such a one (see fold_cost), which is left for a call that has room.
 -- To ask for the size of each body would cost a command a message. So a body counts as large as the bound while there
 -- is room for that, and its content stands in `slot.assumed` until the body is read.
 
 -- Begins a claim: nothing is assumed yet. `slot.bodies`: bodies that were read before the claim was decided, false for
--- none. `slot.weighed`: contents whose bodies were asked for their sizes, their number and the largest size.
+-- none. `slot.waiting`: values in `held` that were read, likewise. `slot.weighed`: contents whose bodies were asked for their sizes, their number and the largest size.
 local function begin_room(slot, room, number_of_bodies, bound)
   slot.room, slot.bodied, slot.body_bound = room, number_of_bodies > 0, tonumber(bound or nil)
-  slot.assumed, slot.bodies, slot.weighed = {}, {}, { number = 0, largest = 0 }
+  slot.assumed, slot.bodies, slot.weighed, slot.waiting = {}, {}, { number = 0, largest = 0 }, {}
+  slot.weight = slot.held and 4 or 1 -- as move_cost
 end
 
 -- Reads the bodies that were assumed to be as large as may be, and gives back the room that they do not need.
@@ -24,7 +26,7 @@ local function weigh(slot)
   for i, body in ipairs(redis.call('HMGET', slot.body, unpack(names))) do
     local bytes = body and #body or 0
     slot.bodies[names[i]] = body
-    room.left = room.left + slot.body_bound - bytes
+    room.left = room.left + slot.weight * (slot.body_bound - bytes)
     slot.bound_broken = slot.bound_broken or bytes > slot.body_bound
   end
 end
@@ -40,22 +42,32 @@ local function body_bytes(slot, content)
 end
 
 local function fits(slot, content)
-  local room, bytes, bound = slot.room, #content, slot.body_bound
+  local room, bytes, bound, weight = slot.room, #content, slot.body_bound, slot.weight
   if slot.bodied then
-    if bound and #slot.assumed > 0 and bytes + bound > room.left then
+    if bound and #slot.assumed > 0 and bytes + weight * bound > room.left then
       weigh(slot)
     end
-    if bound and bytes + bound <= room.left then
+    if bound and bytes + weight * bound <= room.left then
       slot.assumed[#slot.assumed + 1] = content
-      bytes = bytes + bound
+      bytes = bytes + weight * bound
     else
-      bytes = bytes + body_bytes(slot, content)
+      bytes = bytes + weight * body_bytes(slot, content)
     end
   end
+  local first = room.first
+  local waiting = slot.retried and redis.call('HGET', slot.held, content)
   if slot.retried then
-    bytes = bytes + redis.call('HSTRLEN', slot.held, content)
+    slot.waiting[content] = waiting
   end
-  if bytes > room.left and not room.first then
+  if waiting then
+    -- @include records
+    -- @include fold_cost
+    local body = redis.call('HGET', slot.body, content)
+    slot.bodies[content] = body
+    bytes = bytes + fold_cost(read_record(waiting), read_record(body))
+    first = first and room.left > 0
+  end
+  if bytes > room.left and not first then
     room.left = 0
     return false
   end
@@ -86,7 +98,7 @@ local function fitting(slot, page)
     slot.bound_broken, slot.body_bound = true, nil
   end
   if not slot.retried and (not slot.bodied or slot.body_bound) then
-    local bytes = slot.bodied and number * slot.body_bound or 0
+    local bytes = slot.bodied and number * slot.weight * slot.body_bound or 0
     for i = 1, #page, 2 do
       bytes = bytes + #page[i]
     end

@@ -5,10 +5,10 @@ local function read_bodies(slot, names)
   if not next(slot.bodies) then
     local bodies, bound = redis.call('HMGET', slot.body, unpack(names)), slot.body_bound
     if bound then
-      local left = slot.room.left + bound * #slot.assumed
+      local left = slot.room.left + slot.weight * bound * #slot.assumed
       for i = 1, #names do
         local bytes = bodies[i] and #bodies[i] or 0
-        left = left - bytes
+        left = left - slot.weight * bytes
         slot.bound_broken = slot.bound_broken or bytes > bound
       end
       slot.room.left = left

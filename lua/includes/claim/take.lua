@@ -1,7 +1,7 @@
 -- Claims up to `limit` due messages: lowest due time first, or highest priority first. What is in prepare is skipped:
 -- one content is never in two hands; the search goes on behind it, over up to about 2,000 entries from rank `start`, or
--- 8 MiB of contents, and as far as `fits` allows. Returns contents and store scores (alternating), the rank where a
--- bound
+-- 8 MiB of contents, and as far as `fits` allows. `slot.outlived` notes, in the table of what is in flight, what else is
+-- to be passed over. Returns contents and store scores (alternating), the rank where a bound
 -- ended the search (0 if none did), and whether all that is due was seen. Where ties are `any` (`slot.any`), a search
 -- from the start follows the claim's stamp, see `read_turned`. A search that a bound ended goes on without that, since
 -- only then nothing is left out; its `start` is the rank + 1.
@@ -10,6 +10,42 @@
 -- @include fits
 -- @include read_page
 -- @include skiplist
+-- Moves what is claimed from store to prepare: `contents`, and `items` with their store scores, alternating. `in_front`:
+-- these are the first in store.
+local function move_claimed(slot, highest_first, contents, items, in_front, stamp, max_retries, totals)
+  local fresh = whole(stamp * 1000 + max_retries)
+  local begun = begin_skiplist(slot.prepare, #contents, '0', string.format('%065.0f', stamp))
+  local has_retries = not slot.quiet and redis.call('ZCARD', slot.retry) > 0
+  for first = 1, #contents, 1000 do
+    local last = math.min(first + 999, #contents)
+    local claims = {}
+    for i = first, last do
+      local score = tonumber(items[2 * i])
+      local left = math.max(0, math.ceil(score) - 1) -- of a score put in by hand, too
+      claims[#claims + 1] = score > max_retries and fresh or whole(stamp * 1000 + left)
+      claims[#claims + 1] = contents[i]
+    end
+    redis.call('ZADD', slot.prepare, unpack(claims))
+    if has_retries then
+      count(totals, 'merged', redis.call('ZREM', slot.retry, unpack(contents, first, last)))
+    end
+    if not in_front then
+      redis.call('ZREM', slot.store, unpack(contents, first, last))
+    end
+  end
+  if begun then
+    end_skiplist(slot.prepare, '0')
+  end
+  if #contents > 0 and in_front then
+    if highest_first then
+      redis.call('ZREMRANGEBYRANK', slot.store, -#contents, -1)
+    else
+      redis.call('ZREMRANGEBYRANK', slot.store, 0, #contents - 1)
+    end
+  end
+  count(totals, 'delivered', #contents)
+end
+
 local function take(slot, highest_first, limit, start, now_ms, stamp, max_retries, totals)
   local items, contents = {}, {}
   slot.cut = false
@@ -30,6 +66,9 @@ local function take(slot, highest_first, limit, start, now_ms, stamp, max_retrie
     end
     left_bytes, piece = left_bytes - bytes, bytes > 1024 * #names and 64 or 256
     local held = in_flight and #names > 0 and redis.call('ZMSCORE', slot.prepare, unpack(names))
+    if slot.outlived and #names > 0 then
+      held = slot.outlived(names, page, held or {})
+    end
     local seen = 0
     while seen < #names and #contents < limit do
       local i = seen + 1
@@ -52,37 +91,8 @@ local function take(slot, highest_first, limit, start, now_ms, stamp, max_retrie
       break
     end
   end
-  local fresh = whole(stamp * 1000 + max_retries)
-  local begun = begin_skiplist(slot.prepare, #contents, '0', string.format('%065.0f', stamp))
-  local has_retries = not slot.quiet and redis.call('ZCARD', slot.retry) > 0
-  for first = 1, #contents, 1000 do
-    local last = math.min(first + 999, #contents)
-    local claims = {}
-    for i = first, last do
-      local score = tonumber(items[2 * i])
-      local left = math.max(0, math.ceil(score) - 1) -- of a score put in by hand, too
-      claims[#claims + 1] = score > max_retries and fresh or whole(stamp * 1000 + left)
-      claims[#claims + 1] = contents[i]
-    end
-    redis.call('ZADD', slot.prepare, unpack(claims))
-    if has_retries then
-      count(totals, 'merged', redis.call('ZREM', slot.retry, unpack(contents, first, last)))
-    end
-    if skipped > 0 or start > 0 or slot.view then
-      redis.call('ZREM', slot.store, unpack(contents, first, last))
-    end
-  end
-  if begun then
-    end_skiplist(slot.prepare, '0')
-  end
-  if #contents > 0 and skipped == 0 and start == 0 and not slot.view then
-    if highest_first then
-      redis.call('ZREMRANGEBYRANK', slot.store, -#contents, -1)
-    else
-      redis.call('ZREMRANGEBYRANK', slot.store, 0, #contents - 1)
-    end
-  end
-  count(totals, 'delivered', #contents)
+  local in_front = skipped == 0 and start == 0 and not slot.view
+  move_claimed(slot, highest_first, contents, items, in_front, stamp, max_retries, totals)
   local done = ended or #contents == limit or (slot.cut and #contents > 0)
   if done or (slot.view and slot.cut) then
     return items, 0, ended

@@ -1,7 +1,7 @@
 -- A claimed message has used up its retries, or was rejected: prepare -> dead, with its last `failure` as the reason,
 -- and its body. Beside a fresh copy in store nothing is left to bury: it is counted, and the fresh copy has all its
--- retries. Where the topic merges, it has a value of its own, and dies with that. Returns how many bytes of body it has
--- moved.
+-- retries. Where the topic merges, it has a value of its own, and dies with that. Returns the bytes of the body that it has
+-- moved, or what its value has cost (see fold_cost).
 -- @include count
 local function bury(slot, content, failure, attempts, now_ms, totals)
   if not slot.held and redis.call('ZSCORE', slot.store, content) then
@@ -20,9 +20,13 @@ local function bury(slot, content, failure, attempts, now_ms, totals)
   redis.call('HSET', slot.reason, content, cjson.encode(failure))
   local bodies = slot.held or slot.body
   local body = redis.call('HGET', bodies, content)
+  local cost = body and #body or 0
   if again and slot.held then
     -- @include fold_dead
-    body = fold_dead(slot, content, body)
+    body, cost = fold_dead(slot, content, body)
+  elseif slot.held then
+    -- @include fold_cost
+    cost = move_cost(cost)
   end
   if body then
     redis.call('HSET', slot.dead_body, content, body)
@@ -32,5 +36,5 @@ local function bury(slot, content, failure, attempts, now_ms, totals)
   end
   redis.call('HDEL', slot.error, content)
   redis.call('ZREM', slot.prepare, content)
-  return body and #body or 0
+  return cost
 end

@@ -1,13 +1,13 @@
 -- A claimed message goes back: to store with its retries left as score, or to retry until due_ms (0: at once). A
 -- fresh copy in store stands as it is, with its own time or priority and all its retries. Where the topic merges, its
--- value goes along, unless it waits. Returns the bytes of that, and whether the fresh copy is due sooner by it.
+-- value goes along, unless it waits. Returns what that has cost, and whether the fresh copy is due sooner by it.
 -- @include count
 local function roll_back(slot, content, retries_left, due_ms, now_ms, totals)
   local fresh = redis.call('ZSCORE', slot.store, content)
-  local bytes, sooner = 0, false
+  local cost, sooner = 0, false
   if slot.held and (fresh or due_ms == 0) then
     -- @include fold_back
-    bytes, sooner = fold_back(slot, content, fresh, now_ms)
+    cost, sooner = fold_back(slot, content, fresh, now_ms)
   end
   if fresh then
     count(totals, 'merged', 1)
@@ -21,5 +21,5 @@ local function roll_back(slot, content, retries_left, due_ms, now_ms, totals)
     count(totals, 'retried', 1)
   end
   redis.call('ZREM', slot.prepare, content)
-  return bytes, sooner
+  return cost, sooner
 end

@@ -2,14 +2,14 @@
 -- `retry` (number = delay in ms, 0 for at once), `spare` (as `retry`, but a retry uses up no retry, and the last one
 -- does not die), `bury`, `release` (never begun: back as it was, number = its store score, no retry used up; a time to
 -- live that `slot.born` keeps begins anew). Compare-and-set on the claim score.
--- The bodies that move along are taken off `slot.budget`; the caller bounds them. Returns the position after the last
--- one and how many are due by it.
+-- The bodies that move along are taken off `slot.budget`; once that is used up, the rest is left as it is. Returns the
+-- position after the last one, how many are due by it, and how many were looked at.
 -- @include count
 local function settle_nacks(slot, at, now_ms, max_retries, totals, stale)
   local last = at + 6 * tonumber(ARGV[at])
   local back = 0
   if last == at then
-    return last + 1, back
+    return last + 1, back, 0
   end
   -- @include roll_back
   -- @include bury
@@ -17,7 +17,12 @@ local function settle_nacks(slot, at, now_ms, max_retries, totals, stale)
   -- @include failure_of
   -- @include record_failure
   -- @include end_committed
+  local budget, done = slot.budget, 0
   for i = at + 1, last, 6 do
+    if budget.bytes <= 0 then
+      break
+    end
+    done = done + 1
     local content, claim_score, verb, number = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
     if redis.call('ZSCORE', slot.prepare, content) ~= claim_score then
       stale[#stale + 1] = content
@@ -27,7 +32,7 @@ local function settle_nacks(slot, at, now_ms, max_retries, totals, stale)
       local fresh = redis.call('ZADD', slot.store, 'NX', ARGV[i + 3], content) == 0
       if slot.held then
         -- @include fold_back
-        slot.budget.bytes = slot.budget.bytes - fold_back(slot, content, fresh, now_ms)
+        budget.bytes = budget.bytes - fold_back(slot, content, fresh, now_ms)
       end
       if fresh then
         count(totals, 'merged', 1)
@@ -42,19 +47,18 @@ local function settle_nacks(slot, at, now_ms, max_retries, totals, stale)
       local left = left_of(tonumber(claim_score), max_retries)
       local failure = failure_of(slot, content, left == max_retries, now_ms, ARGV[i + 4], ARGV[i + 5])
       if verb == 'bury' or (verb == 'retry' and left == 0) then
-        local bytes = bury(slot, content, failure, max_retries - left + 1, now_ms, totals)
-        slot.budget.bytes = slot.budget.bytes - bytes
+        budget.bytes = budget.bytes - bury(slot, content, failure, max_retries - left + 1, now_ms, totals)
       else
         record_failure(slot, content, failure)
         if verb == 'spare' then
           left = math.max(1, math.min(left + 1, max_retries))
         end
         local due_ms = number > 0 and now_ms + number or 0
-        local bytes, sooner = roll_back(slot, content, left, due_ms, now_ms, totals)
-        slot.budget.bytes = slot.budget.bytes - bytes
+        local cost, sooner = roll_back(slot, content, left, due_ms, now_ms, totals)
+        budget.bytes = budget.bytes - cost
         back = back + ((number == 0 or sooner) and 1 or 0)
       end
     end
   end
-  return last + 1, back
+  return last + 1, back, done
 end

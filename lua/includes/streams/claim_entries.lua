@@ -114,9 +114,9 @@ local function claim_entries(slot, rules, turn, now_ms)
   if oldest.err then
     redis.call('XGROUP', 'CREATE', slot.store, slot.group, '0', 'MKSTREAM')
   end
-  local back, at = settle_entries(slot, turn.at, now_ms, max_retries, totals, stale, lost)
+  local back, at, nacked = settle_entries(slot, turn.at, now_ms, max_retries, totals, stale, lost)
   local unmatched = settle_whole_reads(slot, at, tonumber(stored[4] or 0), totals)
-  local nacked = tonumber(ARGV[turn.at])
+  local unseen = nacked < tonumber(ARGV[turn.at]) and whole(nacked) or nil
   waits = waits or nacked > 0
   if died or nacked > 0 then
     trim_dead(slot, now_ms, rules.max_dead_age, rules.max_dead, totals)
@@ -194,5 +194,5 @@ local function claim_entries(slot, rules, turn, now_ms)
     end
   end
   return { whole(now_ms), whole(due), whole(swept), some(stale), some(out.flat), some(lost), some(out.ids),
-    some(out.contents), some(out.tail), some(unmatched), whole(stamp), whole(stamp > 0 and own or 0) }
+    some(out.contents), some(out.tail), some(unmatched), whole(stamp), whole(stamp > 0 and own or 0), unseen }
 end
