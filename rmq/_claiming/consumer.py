@@ -78,7 +78,7 @@ class Consumer(Generic[PayloadT]):
     ) -> None:
         self.topic = topic
         self.slots = checked_slots(topic, slots)
-        self.most_barren = BARREN_ROUNDS + len(self.slots)
+        self._most_barren = BARREN_ROUNDS + len(self.slots)
         self._writer: Source[Any] = source or SlotWriter(connections, topic)
         self._settler = Settler(connections, self._writer)
         self._claimer = Claimer(connections, topic, self.slots, source=self._writer)
@@ -281,7 +281,7 @@ class Consumer(Generic[PayloadT]):
         try:
             found += self._claim_late()
             weighed = size_bytes = barren = 0
-            while number_of(found) < most and barren < self.most_barren and self._claimer.wait_s(1) == 0:
+            while number_of(found) < most and barren < self._most_barren and self._claimer.wait_s(1) == 0:
                 if found:  # mostly the first claim brings all
                     size_bytes += bytes_of(found[weighed:])
                     weighed = len(found)

@@ -103,7 +103,7 @@ def _claim(consumers: Sequence[Consumer], most: int) -> list[Delivery]:
     found: dict[Consumer, list[Delivery]] = {}
     trouble: Exception | None = None
     number = size_bytes = barren = 0
-    most_barren = max(each.most_barren for each in consumers)
+    most_barren = max(each._most_barren for each in consumers)
     try:
         for each in consumers:
             found[each] = each._left.take()
