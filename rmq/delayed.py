@@ -33,7 +33,7 @@ from rmq._sending.stream import Calls
 from rmq._slots.each import confirm_all
 from rmq._slots.slots import SlotWriter
 from rmq.client import RmqClient
-from rmq.errors import InvalidBatchError, InvalidMessageError, InvalidValueError, RmqError
+from rmq.errors import InvalidBatchError, InvalidMessageError, InvalidValueError, RmqError, SendError
 
 log = reporter("rmq.delayed")
 
@@ -108,12 +108,20 @@ class DelayedQueue:
 
         Raises:
             InvalidMessageError: The value is too long, empty, or neither `str` nor `bytes`; the delay is no duration.
-            SendError: It was refused and not stored: `BacklogFullError`, `MemoryFullError`.
-            RedisUnavailableError: No answer until the deadline: stored or not.
+            SendError: It was refused and not stored: `BacklogFullError`, `MemoryFullError`. `not_stored` has the pair
+                of value and delay.
+            DurabilityError: Stored on the master, but not as safe as the client asked for; `unknown` has the pair.
+            RedisUnavailableError: No answer until the deadline: stored or not. After both, a value that is offered
+                again is a second element, unless with `merge`.
 
         Guarantee: repeated by itself after a lost reply, which is safe: the element is the same.
         """
-        self._producer.send(_message((value, delay), b"" if self._merge else secrets.token_bytes(ID_BYTES)))
+        offered = (value, delay)
+        try:
+            self._producer.send(_message(offered, b"" if self._merge else secrets.token_bytes(ID_BYTES)))
+        except SendError as error:
+            error.not_stored, error.unknown = ((offered,) if each else () for each in (error.not_stored, error.unknown))
+            raise
 
     def offer_many(self, values: Iterable[tuple[Payload, Duration]]) -> SendResult:
         """Put any number of values into the queue, in few calls and in bounded memory.

@@ -144,7 +144,10 @@ class SendError(RmqError):
     Attributes:
         stored: How many messages are known to be stored (new or merged).
         not_stored: Messages known not to be stored, in the order of sending.
-        unknown: Messages whose reply was lost: stored or not. Sending them again is safe.
+        unknown: Messages whose reply was lost: stored or not. What is sent again merges with what is in the backlog,
+            and is delivered once more where that was handled meanwhile. It counts twice on topics with `merge=`,
+            unless both calls have the same `once`; as entries of a stream, unless they name ids; and in a
+            `DelayedQueue`, unless that has `merge=True`.
 
     Examples:
         >>> jobs = client.producer(Topic("jobs", TopicType.PRIORITY, max_backlog=2))
@@ -202,11 +205,11 @@ class CallChangedError(SendError):
 
 
 class DurabilityError(SendError):
-    """Messages are stored on the master, but too few replicas, or no disk, confirmed them in time.
+    """Something is done on the master, but too few replicas, or no disk, confirmed it in time.
 
-    They are in `unknown`: they are delivered unless the master fails now. Sending them again is safe; where the topic
-    has `merge=`, each counts twice then, unless both calls have the same `once`. A topic's definition that was not
-    confirmed raises this, too.
+    It holds unless the master fails now. Messages are in `unknown`; there, and in the text of the error, stands what
+    comes of sending them again. What steers, such as `cancel`, `pause` or `purge`, and the definition of a topic raise
+    this, too: repeating them is safe, but `purge` also drops what has been sent since.
 
     Attributes:
         missing: What was not confirmed, in words.

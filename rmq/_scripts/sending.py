@@ -25,6 +25,9 @@ MERGES_AGAIN = (
 )
 """What is durable and sent to topics without `merge=`, where the content is the message."""
 
+OFFERED_AGAIN = "Offered again, a value is a second element, unless the queue has merge=True"
+"""The same of a delayed queue, which tells equal values apart."""
+
 _PRIORITY, _RANGE_MERGE, _FIXED_TIME, _DELAYED, _LIMITED, _AGED = (
     Bound(f"send_{kind}", durable=MERGES_AGAIN)
     for kind in "priority range_merge fixed_time delayed limited aged".split()
@@ -92,6 +95,7 @@ class _Sends:
             self._settings |= {**ages_of(topic), "mark": NO_MARK}
         self._single = self._settings if self._limited else {**self._settings, "values": 1}
         self._ages = MadeAges(topic) if not self._limited and topic.max_priority is not None else None
+        self._durable = OFFERED_AGAIN if delayed else MERGES_AGAIN
         self._script = _LIMITED if self._limited else _DELAYED if delayed else _script_of(topic)
 
     def __call__(
@@ -131,7 +135,7 @@ class _Sends:
             return SendResult(new, number - new, outcomes, dropped=int(reply[2]) if limited else 0)
 
         keys = script.keys(slot_keys(self._topic, slot))
-        return Call(script.name, keys, args, parse, True, self._topic, slot, script.durable)
+        return Call(script.name, keys, args, parse, True, self._topic, slot, self._durable)
 
 
 NO_MARK = -1

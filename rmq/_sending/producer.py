@@ -82,8 +82,8 @@ class Producer:
             SendError: It was refused and not stored: `FixedTimePassedError`, `BacklogFullError`, `MemoryFullError`,
                 and `CallChangedError` where the call of that name sent another content or value.
             DurabilityError: Stored on the master, but not as safe as the client asked for.
-            RedisUnavailableError: No answer until the deadline: stored or not. After both, sending again is safe;
-                where the topic has `merge=`, the message counts twice then, unless both calls have the same `once`.
+            RedisUnavailableError: No answer until the deadline: stored or not. `SendError.unknown` says what comes of
+                sending again after both.
 
         Guarantee: atomic; repeated by itself after a lost reply, which is safe, since a repeated send merges; where
         the topic folds sends, they are numbered and count once. On a stream topic it can append the entry twice.

@@ -315,7 +315,8 @@ class Exchange:
             self._open.append(index)
             self._unheard.add(index)
         else:
-            self.settle(index, reply_lost(call, f"{trouble}; if it was carried out, the lease settles it"))
+            what_then = call.durable or "If it was carried out, the lease settles it"
+            self.settle(index, reply_lost(call, f"{trouble}. {what_then}"))
 
     def _unconfirmed(self, index: int, missing: str) -> DurabilityError:
         call = self._calls[index]

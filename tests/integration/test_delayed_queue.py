@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from rmq import DelayedQueue, RmqClient, TopicType
-from rmq.errors import InvalidBatchError, InvalidMessageError, InvalidValueError, LeaseLostError, TopicMismatchError
+from rmq.errors import (
+    BacklogFullError,
+    InvalidBatchError,
+    InvalidMessageError,
+    InvalidValueError,
+    LeaseLostError,
+    TopicMismatchError,
+)
 from tests.conftest import MakeTopic
 from tests.support.delayed import play
 from tests.support.proxy import Proxy
@@ -116,6 +123,18 @@ def test_what_is_wrong_is_refused(make_queue: MakeQueue, client: RmqClient, side
         side.queue(client, queue.topic.name, slots=2)
     with side.queue(client, queue.topic.name) as same:
         assert same.size() == 0
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_a_refused_offer_names_what_was_offered(
+    merge: bool, make_topic: MakeTopic, client: RmqClient, side: Side
+) -> None:
+    topic = client.producer(make_topic(TopicType.FIXED_TIME, max_backlog=1)).topic
+    with side.queue(client, topic.name, merge=merge) as queue:
+        queue.offer("a", 60_000)
+        with pytest.raises(BacklogFullError) as caught:
+            queue.offer("b", timedelta(minutes=1))
+    assert (caught.value.not_stored, caught.value.unknown) == ((("b", timedelta(minutes=1)),), ())
 
 
 def test_threads_share_a_queue(make_queue: MakeQueue) -> None:

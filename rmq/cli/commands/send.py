@@ -196,7 +196,7 @@ def _send_rows(
         try:
             result = producer.send_many(itertools.chain(first, checked), fold=merging.fold, once=merging.once)
         except SendError as error:
-            raise type(error)(_where_to_go_on(error, messages, merging.once), topic=error.topic) from error
+            raise type(error)(_where_to_go_on(error, messages, definition, merging.once), topic=error.topic) from error
     stored = "sent" if definition.type is TopicType.STREAM else f"new, {result.merged:,} merged"
     stored += f", {result.dropped:,} dropped" if result.dropped else ""
     document = {"topic": definition.name, "new": result.new, "merged": result.merged, "dropped": result.dropped}
@@ -206,7 +206,7 @@ def _send_rows(
         raise InvalidValueError(f"{messages.where}: {messages.error}; {sent}")
 
 
-def _where_to_go_on(error: SendError, messages: _Messages, once: str | None) -> str:
+def _where_to_go_on(error: SendError, messages: _Messages, topic: Topic, once: str | None) -> str:
     """Return what is said of a send that broke off: how much of it was accepted, and what to send again."""
     left = sorted(map(messages.place, (*error.not_stored, *error.unknown)))
     if not left:
@@ -219,6 +219,9 @@ def _where_to_go_on(error: SendError, messages: _Messages, once: str | None) -> 
     parts += [f"{behind:,} behind it"] if behind else []
     accepted = f"{error.stored:,} were accepted" + (f": {' and '.join(parts)}" if parts else "")
     go_on = f"go on at {where}" if once is None else f"send all of it again with --once {once!r}"
+    twice = behind + len(error.unknown)
+    if once is None and twice and (topic.type is TopicType.STREAM or topic.merge is not None):
+        go_on += f": up to {twice:,} of these may be there already, and would count twice"
     return f"{error}; {accepted}; {go_on}"
 
 

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from itertools import count
 
 import pytest
 
-from rmq import PriorityMessage, RmqClient, Topic, TopicType
+from rmq import (
+    DelayedQueue,
+    Fixed,
+    Merge,
+    PriorityMessage,
+    RangeMergeMessage,
+    RmqClient,
+    StreamMessage,
+    Sum,
+    Topic,
+    TopicType,
+)
 from rmq._scripts.keys import TOPICS_KEY
 from rmq.errors import DurabilityError
 from tests.support.clients import stats_of
@@ -78,6 +90,37 @@ def test_what_is_not_confirmed_is_told_and_stored(pair: Pair, topic: Topic) -> N
         with client.consumer(topic) as consumer:  # consuming waits for nobody
             assert len(consumer.poll(1_000)) == 102
         stats_of(client, topic)
+
+
+def test_the_error_says_what_comes_of_sending_again(pair: Pair, topic: Topic) -> None:
+    """Each of these acts counts twice where it is simply repeated, or does not, and the text says so."""
+    sums = Topic(f"{topic.name}-sums", TopicType.RANGE_MERGE, merge=Merge(Sum(), window=Fixed(60_000)))
+    log = Topic(f"{topic.name}-log", TopicType.STREAM)
+    with RmqClient(pair.master.url, durability="replicated", timeout_s=10) as client:
+        for each in (topic, sums, log):
+            client.producer(each)
+        with DelayedQueue(client, f"{topic.name}-later"):
+            pass
+    pair.replica.pause()
+    acts: dict[str, Callable[[RmqClient], object]] = {
+        "Sending it again is safe: it merges": lambda client: client.producer(topic).send(PriorityMessage("a", 100)),
+        "counts once more, unless both calls have the same `once=`": lambda client: client.producer(sums).send(
+            RangeMergeMessage("a", body=5)
+        ),
+        "appended twice; those with `id=` are not": lambda client: client.producer(log).send(StreamMessage("a")),
+        "a second element, unless the queue has merge=True": lambda client: DelayedQueue(
+            client, f"{topic.name}-later"
+        ).offer("a", 60_000),
+        "Repeating it is safe": lambda client: client.control(topic).cancel("a"),
+        "drops what has been sent since": lambda client: client.control(sums).purge("store", confirm=sums.name),
+    }
+    with RmqClient(pair.master.url, durability="replicated", timeout_s=0.6) as client:
+        for said, act in acts.items():
+            with pytest.raises(DurabilityError, match=re.escape(said)) as caught:
+                act(client)
+            if "element" in said:
+                assert caught.value.unknown == (("a", 60_000),), "what the user has offered"
+    pair.replica.resume()
 
 
 def test_a_topic_is_registered_and_changed_as_safely_as_its_messages(pair: Pair, topic: Topic) -> None:
