@@ -17,7 +17,8 @@ local holder, hold_ms, keep = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 local now_ms = read_clock()
 local whose, till = string.match(redis.call('HGET', group, 'run') or '', '^(%S+) (%d+)$')
 till = tonumber(till or 0)
-local others = whose and whose ~= holder and till > now_ms and till <= now_ms + 3600000 -- else the clock was ahead
+local longest = hold_ms > 0 and 2 * hold_ms or 3600000
+local others = whose and whose ~= holder and till > now_ms and till <= now_ms + longest -- else the clock was ahead
 if others or (keep and whose ~= holder) then
   return { whose or '', whole(till) }
 end

@@ -8,6 +8,7 @@
 -- Complexity: O(slots x (groups + log N))
 -- Notes: reads only. A slot whose group is gone is due: a claim makes it anew.
 -- @include groups_of
+-- @include leases_to_restart
 -- @include read_clock
 -- @include whole
 
@@ -16,7 +17,7 @@ local name, lease_ms = ARGV[1], tonumber(ARGV[2])
 local now_ms = read_clock()
 
 local function next_due(store, group, retry)
-  local state = redis.call('HMGET', group, 'paused', 'scan_at')
+  local state = redis.call('HMGET', group, 'paused', 'scan_at', 'seen')
   if state[1] == '1' then
     return 0
   end
@@ -30,7 +31,8 @@ local function next_due(store, group, retry)
   if scan_at and scan_at > now_ms + lease_ms then -- no lease ends later: the clock was ahead then
     scan_at = nil
   end
-  if not scan_at and redis.call('XPENDING', store, name, '-', '+', 1)[1] then
+  local back = leases_to_restart(state[3], now_ms, lease_ms)
+  if (not scan_at or back) and redis.call('XPENDING', store, name, '-', '+', 1)[1] then
     scan_at = now_ms
   end
   if scan_at then

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rmq._model.merging import Merge
+from rmq._model.messages import Encoded
 from rmq._model.records import Record, write_record
 from rmq._model.reducers import Sum
 from rmq._model.replies import SendResult
 from rmq._model.topics import TopicType, WhenFull
 from rmq._model.windows import Leading
+from rmq._scripts import sending
+from rmq._transport.numbering import named_turn
 from tests.conftest import MakeSlot
-from tests.support.slots import T0
+from tests.support.slots import T0, scripts_with_fake_clock
 
 
 def number(content: bytes, score: int, weight: int = 1) -> tuple[bytes, int, bytes]:
@@ -55,3 +60,49 @@ def test_among_equal_due_times_the_largest_bytes_are_dropped(make_slot: MakeSlot
     due = T0 + 500
     assert slot.send((b"b", due), (b"a", due), (b"c", due)).dropped == 1
     assert slot.state().store.keys() == {b"a", b"b"}
+
+
+@pytest.mark.parametrize("trailing", [False, True])
+@pytest.mark.parametrize("back_ms", [25_000, 3_600_000])
+def test_windows_begin_anew_after_redis_clock_was_set_back(make_slot: MakeSlot, back_ms: int, trailing: bool) -> None:
+    slot = make_slot(merge=Merge(Sum(), window=Leading(500, trailing=trailing)))
+    for turn in range(10):
+        assert slot.send(number(b"%d" % turn, 500)).new == 1
+    slot.ack(*((found.content, found.claim_score) for found in slot.claim(20).messages))
+    slot.advance(-back_ms)
+    for turn in range(10):
+        assert slot.send(number(b"%d" % turn, 500)).new == 1
+        assert slot.state().store[b"%d" % turn] == slot.now_ms, "it is due at once"
+    assert slot.state().cool == {b"%d" % turn: slot.now_ms + 500 for turn in range(10)}
+    slot.ack(*((found.content, found.claim_score) for found in slot.claim(20).messages))
+    slot.advance(499)
+    assert slot.send(number(b"3", 500)) == (SendResult(1, 0) if trailing else SendResult(0, 1, dropped=1))
+
+
+def test_a_long_window_goes_on_beside_short_ones_and_small_steps_of_the_clock(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Sum(), window=Leading(500, trailing=False)))
+    slot.send(number(b"long", 3_600_000), number(b"short", 500))
+    slot.claim(2)
+    for back_ms in (0, 5, 900):
+        slot.advance(-back_ms)
+        result = slot.send(number(b"long", 500))
+        assert (result.new, result.dropped) == (0, 1)
+    slot.advance(100_000)
+    assert slot.send(number(b"short", 500)).new == 1
+    assert slot.send(number(b"long", 500)).dropped == 1
+    slot.advance(-90_000)  # the time that is noted is the last window's
+    assert slot.send(number(b"long", 500)).new == 1
+
+
+def test_windows_begin_anew_without_the_right_to_unlink(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Sum(), window=Leading(500, trailing=False)))
+    slot.send(number(b"x", 500), number(b"y", 500))
+    slot.advance(-25_000)
+    messages = [Encoded(0, *number(b"z", 500))]
+    call, text = sending.send_calls(slot.topic)(0, messages, turn=named_turn("case", 1)), scripts_with_fake_clock()
+    slot.client.execute_command("ACL", "SETUSER", "bound", "reset", "on", "nopass", "~*", "&*", "+@all", "-unlink")
+    with slot.as_user("bound") as client:
+        client.script_load(text[call.script].text)
+        client.evalsha(text[call.script].sha, len(call.keys), *call.keys, *call.args)
+    slot.client.execute_command("ACL", "DELUSER", "bound")
+    assert slot.state().cool == {b"z": slot.now_ms + 500}

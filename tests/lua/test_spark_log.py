@@ -190,6 +190,11 @@ def test_one_run_at_a_time_has_the_turn(connections: Connections, redis_client: 
     assert ask("b", 60_000) == "b"
     redis_client.hset(key, "run", "b 1")
     assert ask("a", 60_000) == "a", "its time is over"
+    till_ms = int(redis_client.hget(key, "run").split()[1])
+    redis_client.hset(key, "run", f"b {till_ms + 59_000}")
+    assert ask("a", 60_000) == "b", "a run may have a longer turn"
+    redis_client.hset(key, "run", f"b {till_ms + 90_000}")
+    assert ask("a", 60_000) == "a", "the clock was ahead then"
     assert ask("b", 60_000, keep=True) == "a", "who has lost the turn does not keep it"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rmq._model.notices import Turn, Untold
 from rmq._model.whereabouts import DeadMessage
 from rmq._scripts import telling
@@ -79,6 +81,19 @@ def test_another_one_has_to_wait_until_the_time_of_the_first_is_over(make_slot: 
     names, other = told(slot, other)
     assert names == ["new"]  # the first one has crashed before it could note that it has told
     assert look(slot, mine) == Untold(0, [], False)
+
+
+@pytest.mark.parametrize("back_ms", [25_000, 3_600_000])
+def test_a_turn_of_a_clock_that_was_set_back_holds_up_nobody(make_slot: MakeSlot, back_ms: int) -> None:
+    slot = make_slot(checked=False)
+    begun(slot)
+    slot.advance(-back_ms)
+    other = Turn("ops", "other", HOLD_MS)
+    other = other.done(look(slot, other, 0))
+    die(slot, "new", at_ms=slot.now_ms)
+    slot.advance(2_000)
+    assert told(slot, other)[0] == ["new"]
+    assert look(slot, Turn("ops", "third", HOLD_MS)) == Untold(0, [], False)
 
 
 def test_what_is_noted_is_not_told_by_the_next_one(make_slot: MakeSlot) -> None:

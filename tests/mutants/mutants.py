@@ -337,6 +337,20 @@ MUTANTS = (
     _mutant("a full Redis grants nothing", ("take_tokens", "redis.call('HDEL', bucket, '')", "")),
     _mutant("nobody learns of a lost bucket", ("take_tokens", "tonumber(burst), '1'", "tonumber(burst), '0'")),
     _mutant("workers are never forgotten", ("worker_beat", "'-inf', whole(now_ms - forget_ms)", "'-inf', '0'")),
+    # a clock that was set back
+    _mutant(
+        "streams: a clock that was set back goes unseen",
+        ("leases_to_restart", "if seen > now_ms then", "if false then"),
+    ),
+    _mutant(
+        "streams: leases begin once more in a single step",
+        ("restart_leases", "(more and ' ' .. rows[#rows][1] or '')", "''"),
+    ),
+    _mutant("streams: leases begin once more, and nobody hears of it", ("restart_leases", "true, more", "true, false")),
+    _mutant(
+        "a turn to tell of a clock that was set back stays", ("turn_to_tell", "tonumber(told or 0) > now_ms", "false")
+    ),
+    _mutant("a window of a clock that was set back stays", ("plan_sends", "noted > now_ms + 1000", "false")),
     # streaming queries of Spark
     _mutant(
         "a poisonous batch dies as a whole",

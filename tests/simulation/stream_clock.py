@@ -41,11 +41,18 @@ local redis = (function(real)
         real.call('HSET', times, entry[1], now())
       end
     end,
-    XCLAIM = function(args) real.call('HSET', times_of(args[1], args[2]), args[5], now()) end,
+    XCLAIM = function(args)
+      for i = 5, #args do
+        if string.find(args[i], '^%d+%-%d+$') then
+          real.call('HSET', times_of(args[1], args[2]), args[i], now())
+        end
+      end
+    end,
     XACK = function(args) real.call('HDEL', times_of(args[1], args[2]), unpack(args, 3)) end,
     XPENDING = function(args, reply)
       for _, row in ipairs(args[3] and reply or {{}}) do
-        row[3] = tonumber(now()) - tonumber(real.call('HGET', times_of(args[1], args[2]), row[1]) or 0)
+        local began = tonumber(real.call('HGET', times_of(args[1], args[2]), row[1]) or 0)
+        row[3] = math.max(0, tonumber(now()) - began) -- as Redis does where its clock was set back
       end
     end,
     XGROUP = function(args)

@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import redis
@@ -91,6 +91,7 @@ class RedisServer:
         unix_socket: Listen on a unix socket, too.
         binary: The program; None: the one that RMQ_TEST_REDIS chooses.
         arguments: What follows the configuration file on the command line.
+        environment: Variables that it gets beside this process's.
 
     Attributes:
         port: The TCP port, the same after every restart; 0 without TCP.
@@ -107,6 +108,7 @@ class RedisServer:
         unix_socket: bool = False,
         binary: Path | None = None,
         arguments: Iterable[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         if not (tcp or unix_socket):
             raise ValueError("a server needs a port or a socket")
@@ -116,6 +118,7 @@ class RedisServer:
         self._binary = binary or redis_binary()
         self._config = tuple(config)
         self._arguments = tuple(arguments)
+        self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
         _running.add(self)
         try:
@@ -164,7 +167,13 @@ class RedisServer:
         command += self._arguments
         with (self.folder / "redis.log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                cwd=self.folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         wait_until(self._answers, _START_LIMIT_S, f"redis-server on {self.url}")
 

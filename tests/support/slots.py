@@ -59,7 +59,7 @@ ZSETS = ("store", "prepare", "retry", "dead", "born", "cool")
 HASHES = ("body", "meta", "error", "reason", "dead_body", "held")
 STATE_IN_META = ("epoch", "ensemble", "paused")
 CLOCK_IN_META = ("stamp", "lease")
-NO_TOTALS = (*STATE_IN_META, *CLOCK_IN_META, "body_bound")
+NO_TOTALS = (*STATE_IN_META, *CLOCK_IN_META, "body_bound", "windows")
 
 
 def scripts_under_test(kind: type[ScriptLibrary] = ScriptLibrary, /, **overrides: str) -> ScriptLibrary:

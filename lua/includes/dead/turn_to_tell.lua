@@ -8,7 +8,8 @@ local function turn_to_tell(slot, turn, now_ms)
   local state, field = slot.state, 'told:' .. turn.name
   local told, till, whose = string.match(redis.call('HGET', state, field) or '', '^(%d+) (%d+) (%S+)$')
   till = tonumber(till or 0)
-  if whose and whose ~= turn.holder and till > now_ms and till <= now_ms + 172800000 then
+  local ahead = till > now_ms + 172800000 or tonumber(told or 0) > now_ms -- the clock was when that was noted
+  if whose and whose ~= turn.holder and till > now_ms and not ahead then
     return nil
   end
   local ripe = now_ms - 1000

@@ -6,6 +6,8 @@
 -- Where the rules are `plain`, a message is known by its body, and scores in store are not read: `adds` has score and
 -- name of each message, as if it were new, so that a body that stands alone, which a server may leave that refuses to
 -- write half-way, holds up no message; `due` has those of messages that need not wait any longer, if they still do.
+-- `windows_noted`: Redis' time when the end of a window was last noted in the slot, nil where windows have none. If that
+-- lies ahead, the clock was set back, and the ends would be late by as much: all of them are over, `windows_over`.
 -- @include whole
 -- @include records
 -- @include fold_text
@@ -23,7 +25,9 @@ local function plan_sends(slot, rules, at, number, values, now_ms)
   local bodies = redis.call('HMGET', slot.body, unpack(ARGV, at, at + number - 1))
   local stored = not rules.plain and redis.call('ZMSCORE', slot.store, unpack(ARGV, at, at + number - 1)) or {}
   local windows = rules.window == 'leading' or rules.window == 'trailing'
-  local ends = windows and redis.call('ZMSCORE', slot.cool, unpack(ARGV, at, at + number - 1)) or {}
+  local noted = windows and tonumber(redis.call('HGET', slot.meta, 'windows') or 0) or nil
+  local over = windows and noted > now_ms + 1000 -- by less it is not worth while: some windows would end early
+  local ends = windows and not over and redis.call('ZMSCORE', slot.cool, unpack(ARGV, at, at + number - 1)) or {}
   local held = rules.max_items > 0 and redis.call('EXISTS', slot.held) > 0
   local same_value, same_record = values == 1, #ARGV == first_record
   local value = tonumber(ARGV[first_value])
@@ -130,6 +134,6 @@ local function plan_sends(slot, rules, at, number, values, now_ms)
   return nil, {
     names = names, size = size, records = records, scores = scores, was = was, cools = cools, accepted = accepted,
     new = new, dropped = dropped, outcomes = outcomes, adds = adds, due = due,
-    soonest = soonest and rules.plain and now_ms + soonest or soonest,
+    soonest = soonest and rules.plain and now_ms + soonest or soonest, windows_noted = noted, windows_over = over,
   }
 end

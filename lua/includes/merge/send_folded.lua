@@ -13,8 +13,17 @@ local function due_text(due_ms)
 end
 
 -- Notes the ends of windows, of which no more are kept than are to come.
-local function store_windows(slot, cools, now_ms)
-  local fields, ends = {}, 0
+local function store_windows(slot, plan, now_ms)
+  local fields, ends, cools = {}, 0, plan.cools
+  if plan.windows_over then
+    local gone = redis.pcall('UNLINK', slot.cool)
+    if type(gone) == 'table' then -- no right to that
+      redis.call('ZREMRANGEBYRANK', slot.cool, '0', '-1')
+    end
+  end
+  if plan.windows_over or next(cools) and now_ms - plan.windows_noted >= 1000 then
+    redis.call('HSET', slot.meta, 'windows', whole(now_ms))
+  end
   for name, cool in pairs(cools) do
     fields[#fields + 1], fields[#fields + 2] = due_text(cool), name
     ends = math.max(ends, cool)
@@ -85,7 +94,7 @@ local function store_plan(slot, rules, plan, now_ms)
     end
     redis.call('ZADD', slot.born, unpack(born))
   end
-  store_windows(slot, plan.cools, now_ms)
+  store_windows(slot, plan, now_ms)
   return added, sooner
 end
 

@@ -17,12 +17,13 @@
 -- @include trim_dead
 -- @include take_retries
 -- @include scan_pending
+-- @include restart_leases
 -- @include read_new
 -- @include others_at_work
 -- @include write_totals
 -- @include whole
 -- @include hint
-local STATE = { 'taken', 'scan_at', 'stamp', 'clear', 'scan_cursor', 'scan_start', 'scan_first', 'turn' }
+local STATE = { 'taken', 'scan_at', 'stamp', 'clear', 'scan_cursor', 'scan_start', 'scan_first', 'turn', 'seen' }
 local SETTLED = { 'taken', 'scan_at' } -- what a settlement alone needs of it
 
 -- The pass over the pending list as the last claim has left it: see scan_pending.
@@ -41,9 +42,13 @@ local function pass_of(slot, rules, limit, stored, now_ms, is_pending)
   return pass
 end
 
--- Writes down what a claim has changed of the pass, and whose turn is next where the limit was odd.
-local function note_pass(slot, pass, turned, stored)
+-- Writes down what a claim has changed of the pass, Redis' time where it is to be noted, and whose turn is next where
+-- the limit was odd.
+local function note_pass(slot, pass, seen, turned, stored)
   local fields = turned and { 'turn', turned } or {}
+  if seen then
+    fields[#fields + 1], fields[#fields + 2] = 'seen', seen
+  end
   if not pass.at and stored[5] then
     redis.call('HDEL', slot.meta, 'scan_at')
   elseif pass.at and (pass.at ~= tonumber(stored[5]) or pass.cursor ~= stored[8] or
@@ -126,7 +131,15 @@ local function claim_entries(slot, rules, turn, now_ms)
     flat = {}, ids = {}, contents = {}, tail = {}, number = 0, left = room.left, largest = 0,
     work = budget.work - nacked, rows = budget.rows,
   }
+  local seen, restarted, unfinished = nil, false, false
+  if limit > 0 and oldest[1] then
+    local most = math.min(rules.scan_limit, math.max(16, out.rows))
+    seen, restarted, unfinished = restart_leases(slot, stored[12], now_ms, lease_ms, most, out, totals, lost)
+  end
   local pass = pass_of(slot, rules, limit, stored, now_ms, oldest[1])
+  if restarted then
+    pass.at, pass.cursor = now_ms, '' -- what it knows of the ends of leases is over
+  end
   local function redeliver(quota)
     local before = out.number
     if waits then
@@ -160,6 +173,11 @@ local function claim_entries(slot, rules, turn, now_ms)
       redeliver(limit - out.number)
     end
   end
+  more = more or unfinished
+  if limit > 0 and not oldest[1] and out.number > 0 then
+    local _, late = leases_to_restart(stored[12], now_ms, lease_ms)
+    seen = late and whole(now_ms) or nil
+  end
   room.left, budget.work, budget.rows = out.left, out.work, out.rows
   if slot.taken then
     note_taken(slot, stored[6], stamp)
@@ -170,7 +188,7 @@ local function claim_entries(slot, rules, turn, now_ms)
   end
 
   if limit > 0 then
-    note_pass(slot, pass, turned, stored)
+    note_pass(slot, pass, seen, turned, stored)
   end
   write_totals(slot.meta, totals)
   if limit == 0 and oldest.err then
