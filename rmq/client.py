@@ -59,7 +59,8 @@ class RmqClient:
             all slots.
         durability: When a send is accepted: `memory`, the master has it; `replicated`, so many replicas have it, too;
             `fsync`, it is on disk (Redis 7.2 with AOF). What is not so safe in half of `timeout_s` ends in
-            `DurabilityError`. docs/operate/topologies.md says what each level can lose.
+            `DurabilityError`. Steering (cancel, pause, purge and the like) counts likewise.
+            docs/operate/topologies.md says what each level can lose.
         replicas: How many replicas have to confirm; by default 1 for `replicated`, 0 for `fsync`.
         timeout_s: How long to wait for a connection, and for a reply; 1 ms to a day.
         deadline_s: How long to repeat what may be repeated before giving up with `RedisUnavailableError`; up to a day.

@@ -57,6 +57,13 @@ for i = 9, #ARGV, dated and 2 or 1 do
   died[#contents] = dated and tonumber(ARGV[i + 1])
 end
 
+local none = true
+for _, found in ipairs(#contents > 0 and redis.call('ZMSCORE', dead, unpack(contents)) or {}) do
+  none = none and not found
+end
+if none then
+  replicate(meta) -- a full Redis says, too, that there are none
+end
 local totals, answers, left_bytes, sooner = {}, {}, 4194304, false
 for i, content in ipairs(contents) do
   if left_bytes <= 0 then

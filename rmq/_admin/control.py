@@ -24,6 +24,9 @@ class Control:
 
     A message is named by its content, and by the slot basis that it was sent with, if any.
 
+    A step is as durable as the client's `durability` asks: it raises `DurabilityError` where it is carried out and not
+    confirmed, and so does one that finds that another client has carried it out a moment ago.
+
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
         >>> _ = client.producer(jobs).send(PriorityMessage("job:1", 5))

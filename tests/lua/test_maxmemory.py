@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from rmq._model.replies import Redriven
 from rmq._model.topics import Topic
-from rmq._scripts import claiming
+from rmq._scripts import claiming, dead
 from rmq._scripts.claiming import Nack
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
@@ -68,6 +69,12 @@ def test_what_adds_is_refused_and_writes_nothing(full_slot: SlotUnderTest, scrip
 def test_what_drains_goes_on(full_slot: SlotUnderTest, script: str) -> None:
     # pitfall 9
     full_slot.run(WRITERS[script][1](full_slot.topic))
+
+
+@pytest.mark.parametrize("full_slot", ["redrive"], indirect=True)
+def test_a_redrive_of_what_is_gone_is_answered(full_slot: SlotUnderTest) -> None:
+    call = dead.redrive(full_slot.topic, 0, ("at", 2**52), overwrite=False, contents=[b"gone"], actor="me")
+    assert full_slot.run(call) == [Redriven.ABSENT]
 
 
 def test_a_full_redis_is_drained(full_slot: SlotUnderTest, small_server: RedisServer) -> None:
