@@ -27,6 +27,6 @@ local chunk = read_chunk(query, field)
 redis.call('HLEN', query_body)
 redis.call('HDEL', query, '') -- a removal first: it works at maxmemory
 forget_chunk(query, query_body, field, chunk)
-redis.call('HSET', query, 'generation', generation)
+redis.call('HSET', query, 'generation', whole(generation))
 redis.call('EXPIRE', query, keep_s)
 return whole(chunk and #chunk.items / 2 or 0)

@@ -187,7 +187,7 @@ local bodied, bodies = copies_of(slot, chunk.items)
 if chunk.generation ~= generation then
   chunk.generation, chunk.bodied = generation, bodied
   chunk.lenient = ARGV[16] ~= '' and not strict or nil
-  redis.call('HSET', slot.query, 'generation', generation, field, cmsgpack.pack(chunk))
+  redis.call('HSET', slot.query, 'generation', whole(generation), field, cmsgpack.pack(chunk))
   write_state(slot.query, field, chunk.second, #chunk.items / 2, chunk.put_back, #chunk.items / 2)
   redis.call('EXPIRE', slot.query, keep_s)
   redis.call('EXPIRE', slot.query_body, keep_s)

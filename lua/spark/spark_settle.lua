@@ -91,7 +91,7 @@ local refused = acking and read_refused(slot.query, field)
 
 begin_write(slot, newer, ARGV[9], ARGV[10])
 if acking then
-  redis.call('HSET', slot.query, 'generation', generation, 'acked', seq)
+  redis.call('HSET', slot.query, 'generation', whole(generation), 'acked', whole(seq))
   redis.call('EXPIRE', slot.query, keep_s)
 end
 

@@ -25,7 +25,7 @@ if ensemble ~= from then
   return redis.error_reply('RMQ_ENSEMBLE ' .. ensemble)
 end
 redis.call('HDEL', meta, 'clear') -- the epoch for which a group's slot was clear was the old ensemble's
-redis.call('HINCRBY', meta, 'adopted', 1) -- first: in a hash slot that moves, a key that was emptied is out of reach
+redis.call('HINCRBY', meta, 'adopted', '1') -- first: in a hash slot that moves, a key that was emptied is out of reach
 if to == '' then
   redis.call('HDEL', meta, 'epoch', 'ensemble')
 else

@@ -53,7 +53,7 @@ while at < #ARGV do
   local counts = removed and {} or held_counts(slot, ids, holder)
   for _, id in ipairs(ids) do
     local mine = counts[id] == deliveries
-    if mine and #redis.call('XCLAIM', slot.store, slot.group, holder, 0, id, 'JUSTID') == 0 then
+    if mine and #redis.call('XCLAIM', slot.store, slot.group, holder, '0', id, 'JUSTID') == 0 then
       mine = false
       lose_entry(slot, id, totals, {})
       slot.left[holder] = own

@@ -44,7 +44,7 @@ for i = 3, #ARGV do
     left_bytes = left_bytes - (packed and #packed or 0)
     if redis.call('XRANGE', store, id, id, 'COUNT', 1)[1] then
       redis.call('ZADD', retry, '0', padded_id(id))
-      redis.call('XCLAIM', store, name, '(waiting)', 0, id, 'IDLE', 0, 'RETRYCOUNT', 0, 'FORCE', 'JUSTID')
+      redis.call('XCLAIM', store, name, '(waiting)', '0', id, 'IDLE', '0', 'RETRYCOUNT', '0', 'FORCE', 'JUSTID')
       count(totals, 'redriven', 1)
     elseif packed then
       local fields = cmsgpack.unpack(packed)

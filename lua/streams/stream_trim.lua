@@ -71,7 +71,7 @@ if not more then
     redis.call('HSET', sizes, store, whole(size), 'last_id', last and last[1] or '0-0')
   end
 elseif shrink and earlier[1] then
-  redis.call('HINCRBY', sizes, store, -math.min(dropped, tonumber(earlier[1])))
+  redis.call('HINCRBY', sizes, store, whole(-math.min(dropped, tonumber(earlier[1]))))
 end
 write_totals(meta, { trimmed = dropped })
 return { '1', whole(dropped), more and '1' or '0', whole(size) }

@@ -108,7 +108,7 @@ MUTANTS = (
             "redis.call('ZREVRANGEBYSCORE', slot.prepare, to, from,",
         ),
     ),
-    _mutant("a retry overwrites a fresh copy", ("sweep", "slot.store, 'NX', left", "slot.store, left")),
+    _mutant("a retry overwrites a fresh copy", ("sweep", "slot.store, 'NX', whole(left)", "slot.store, whole(left)")),
     # settling
     _mutant("ack does not compare", ("settle_acks", "if scores[i] ~= claim_score then", "if false then")),
     _mutant(
@@ -234,7 +234,7 @@ MUTANTS = (
         "joined sends: an error of one slot ends the call",
         ("send_many", "local done, reply = pcall(send_to, slot,", "local done, reply = true, send_to(slot,"),
     ),
-    _mutant("merged sends are not counted", ("send_batch", "'merged', number - new", "'merged', 0")),
+    _mutant("merged sends are not counted", ("send_batch", "'merged', whole(number - new)", "'merged', '0'")),
     _mutant("the backlog has no bound", ("check_backlog", "if max_backlog == 0 or", "if true or")),
     _mutant("merging needs room", ("check_backlog", "if fresh > 0 and size", "if size")),
     _mutant("the past is a fixed time", ("send_fixed_time", "if tonumber(lowest) <= now_ms then", "if false then")),
@@ -337,6 +337,7 @@ MUTANTS = (
     _mutant("a full Redis grants nothing", ("take_tokens", "redis.call('HDEL', bucket, '')", "")),
     _mutant("nobody learns of a lost bucket", ("take_tokens", "tonumber(burst), '1'", "tonumber(burst), '0'")),
     _mutant("workers are never forgotten", ("worker_beat", "'-inf', whole(now_ms - forget_ms)", "'-inf', '0'")),
+    _mutant("totals go to Redis as Lua writes numbers", ("write_totals", "whole(number)", "number")),
     # a clock that was set back
     _mutant(
         "streams: a clock that was set back goes unseen",
@@ -394,7 +395,7 @@ MUTANTS = (
     ),
     # what a durable answer relies on
     _mutant(
-        "a repeat that is answered writes nothing", ("repeats", "redis.call('PEXPIRE', slot.marks, 7200000) --", "--")
+        "a repeat that is answered writes nothing", ("repeats", "redis.call('PEXPIRE', slot.marks, '7200000') --", "--")
     ),
     _mutant("entries that are there already write nothing", ("stream_send", "  replicate(meta)\n", "")),
     _mutant("what changes nothing is no write", ("replicate", "redis.call('HSET', hash, 'written', '1')", "")),

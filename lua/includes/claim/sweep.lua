@@ -55,7 +55,7 @@ local function sweep(slot, clock, now_ms, now_s, max_retries, limit, totals)
     end
     moved, budget.bytes = moved + 1, budget.bytes - #due[i]
     local left = math.max(1, left_of(tonumber(due[i + 1]), max_retries))
-    local fresh = redis.call('ZADD', slot.store, 'NX', left, due[i]) == 0
+    local fresh = redis.call('ZADD', slot.store, 'NX', whole(left), due[i]) == 0
     if slot.held then
       -- @include fold_back
       budget.bytes = budget.bytes - fold_back(slot, due[i], fresh, now_ms)

@@ -11,7 +11,7 @@ local function note(audit, actor, action, content, detail, outcome)
       detail = (detail == '' and '' or detail .. ', ') .. 'the content has ' .. #content .. ' bytes'
       content = string.sub(content, 1, size)
     end
-    redis.call('XADD', audit, 'MAXLEN', '~', 1000, '*', 'actor', actor, 'action', action, 'content', content,
+    redis.call('XADD', audit, 'MAXLEN', '~', '1000', '*', 'actor', actor, 'action', action, 'content', content,
       'detail', detail, 'outcome', outcome)
   end
 end

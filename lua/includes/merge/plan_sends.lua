@@ -6,7 +6,7 @@
 -- Where the rules are `plain`, a message is known by its body, and scores in store are not read: `adds` has score and
 -- name of each message, as if it were new, so that a body that stands alone, which a server may leave that refuses to
 -- write half-way, holds up no message; `due` has those of messages that need not wait any longer, if they still do.
--- `windows_noted`: Redis' time when the end of a window was last noted in the slot, nil where windows have none. If that
+-- `windows_noted`: Redis' time when the end of a window was last noted in the slot, nil where windows have none. If it
 -- lies ahead, the clock was set back, and the ends would be late by as much: all of them are over, `windows_over`.
 -- @include whole
 -- @include records

@@ -19,7 +19,7 @@ local function repeated(slot, lane, number, floor, digest, now_ms)
     if done == number and known ~= digest then
       return redis.error_reply('RMQ_OTHER ' .. lane)
     elseif done == number then
-      redis.call('PEXPIRE', slot.marks, 7200000) -- a write: who waits for replicas, waits for the call before, too
+      redis.call('PEXPIRE', slot.marks, '7200000') -- a write: who waits for replicas, waits for the call before, too
       return { tonumber(new), outcomes, dropped }
     end
     if tonumber(done) >= floor then
@@ -51,6 +51,6 @@ local function note_reply(slot, lane, number, floor, now_ms, reply, kept, used, 
   local head = whole(last) .. '|' .. whole(math.max(floor, known_floor)) .. '|'
   redis.call('HSET', slot.marks, lane, head .. table.concat(kept, '|'))
   if last ~= used then
-    redis.call('PEXPIRE', slot.marks, 7200000)
+    redis.call('PEXPIRE', slot.marks, '7200000')
   end
 end

@@ -117,7 +117,7 @@ local function send_folded(slot, rules, at, number, values, now_ms)
     waited_for = known_until(slot, size, in_flight, soonest, now_ms)
   end
   local due_before = #plan.due > 0 and known_until(slot, size, in_flight, whole(now_ms), now_ms)
-  if redis.call('HINCRBY', slot.meta, 'accepted', plan.accepted) == plan.accepted and size == 0 then
+  if redis.call('HINCRBY', slot.meta, 'accepted', whole(plan.accepted)) == plan.accepted and size == 0 then
     redis.call('HSET', slot.meta, 'body_bound', '4096') -- the slot's first messages: no body is older
   end
   local new, sooner = store_plan(slot, rules, plan, now_ms)

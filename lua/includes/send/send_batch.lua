@@ -29,7 +29,8 @@ local function send_batch(slot, publish, max_backlog, detailed, number, messages
       return refusal
     end
   end
-  local accepted, with_bodies = redis.call('HINCRBY', slot.meta, 'accepted', number), #messages >= at + 2 * number
+  local accepted = redis.call('HINCRBY', slot.meta, 'accepted', whole(number))
+  local with_bodies = #messages >= at + 2 * number
   if with_bodies and accepted == number and not had_bodies then
     redis.call('HSET', slot.meta, 'body_bound', '4096') -- the slot's first messages: no body is older
   end
@@ -44,7 +45,7 @@ local function send_batch(slot, publish, max_backlog, detailed, number, messages
     end_skiplist(slot.store, '-inf')
   end
   if new < number then
-    redis.call('HINCRBY', slot.meta, 'merged', number - new)
+    redis.call('HINCRBY', slot.meta, 'merged', whole(number - new))
   end
   if waited_for == 0 and (new > 0 or not keep_first) then
     hint(publish, slot.wake, lowest)

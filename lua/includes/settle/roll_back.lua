@@ -2,6 +2,7 @@
 -- fresh copy in store stands as it is, with its own time or priority and all its retries. Where the topic merges, its
 -- value goes along, unless it waits. Returns what that has cost, and whether the fresh copy is due sooner by it.
 -- @include count
+-- @include whole
 local function roll_back(slot, content, retries_left, due_ms, now_ms, totals)
   local fresh = redis.call('ZSCORE', slot.store, content)
   local cost, sooner = 0, false
@@ -17,7 +18,7 @@ local function roll_back(slot, content, retries_left, due_ms, now_ms, totals)
     redis.call('ZADD', slot.retry, string.format('%.0f', due_second * 1000 + retries_left), content)
     count(totals, 'retried', 1)
   else
-    redis.call('ZADD', slot.store, retries_left, content)
+    redis.call('ZADD', slot.store, whole(retries_left), content)
     count(totals, 'retried', 1)
   end
   redis.call('ZREM', slot.prepare, content)

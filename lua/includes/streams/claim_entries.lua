@@ -85,7 +85,7 @@ local function read_on(slot, rules, turn, most, stored, sizes, out, now_ms, tota
   end
   local more, own = read_new(slot, reader, most, rules.piece, bound, largest, out, totals)
   if bound and out.largest > bound then -- sent by a release that does not keep the size
-    redis.call('HSET', slot.stream, 'largest', out.largest)
+    redis.call('HSET', slot.stream, 'largest', whole(out.largest))
   end
   return more, stamp, own
 end

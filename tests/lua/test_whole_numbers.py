@@ -1,0 +1,126 @@
+"""Numbers go to commands as digits: Redis 7.2 writes 300000000 as 3e+8 where a script hands it over as a number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from hashlib import sha1
+from typing import Any
+
+import pytest
+
+from rmq._model.merging import Merge
+from rmq._model.records import Record, write_record
+from rmq._model.reducers import Sum
+from rmq._model.topics import TopicType
+from rmq._model.windows import Fixed
+from rmq._transport.connections import Connections
+from rmq._transport.script_library import Script, ScriptLibrary
+from rmq._transport.urls import parse_url
+from rmq.spark import calls as spark_calls
+from rmq.spark.calls import Driver, Reading
+from tests.conftest import MakeSlot, MakeTopic
+from tests.lua import stream_cases
+from tests.lua.cases import FULL, LIMITS, READERS, WRITERS
+from tests.lua.test_spark_log import EACH, filled
+from tests.support.slots import READ_FAKE_CLOCK, SlotUnderTest, scripts_under_test
+
+STRICT = """
+local redis = (function(real)
+  local stored = { HINCRBY = true, HSET = true, ZADD = true, XADD = true, XCLAIM = true, SET = true, EXPIRE = true,
+    PEXPIRE = true }
+  local function check(name, ...)
+    for i = 1, select('#', ...) do
+      local value = select(i, ...)
+      if type(value) == 'number' and (stored[name] or value >= 1e8) then
+        error('RMQ_NUMBER ' .. name .. ' gets a number: ' .. value, 0)
+      end
+    end
+  end
+  local function checked(how)
+    return function(name, ...)
+      check(name, ...)
+      return how(name, ...)
+    end
+  end
+  return setmetatable({ call = checked(real.call), pcall = checked(real.pcall) }, { __index = real })
+end)(redis)
+"""
+"""A `redis` that refuses what servers since 7.2 write in another way than those before."""
+
+
+class StrictScripts(ScriptLibrary):
+    """The scripts with the `redis` above."""
+
+    def _build(self, name: str, text: str) -> Script:
+        script = super()._build(name, text)
+        full = STRICT + script.text
+        return replace(script, text=full, sha=sha1(full.encode(), usedforsecurity=False).hexdigest())
+
+
+def strict() -> StrictScripts:
+    return scripts_under_test(StrictScripts, read_clock=READ_FAKE_CLOCK)  # pyright: ignore[reportReturnType]
+
+
+@pytest.fixture
+def connections(redis_url: str) -> Iterator[Connections]:
+    made = Connections(parse_url(redis_url), scripts=strict())
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("script", WRITERS | READERS)
+def test_what_a_script_stores_is_no_number(script: str, make_slot: MakeSlot, connections: Connections) -> None:
+    kind, case = (WRITERS | READERS)[script]
+    slot = make_slot(kind, **LIMITS.get(script, {}))
+    slot.seed(FULL)
+    connections.run(case(slot.topic))
+
+
+@pytest.mark.parametrize("script", stream_cases.WRITERS | stream_cases.JOINED | stream_cases.READERS)
+def test_what_a_script_of_streams_stores_is_no_number(
+    script: str, make_topic: MakeTopic, make_slot: MakeSlot, redis_client: Any, connections: Connections
+) -> None:
+    make_slot(TopicType.PRIORITY)  # which sets the clock
+    topic = make_topic(TopicType.STREAM, checked=False)
+    names = stream_cases.seed(redis_client, topic)
+    call = (stream_cases.WRITERS | stream_cases.JOINED | stream_cases.READERS)[script](topic, names)
+    found = connections.run(call)
+    assert not isinstance(found, list) or not any(isinstance(each, Exception) for each in found)  # pyright: ignore
+
+
+@pytest.mark.parametrize("script", EACH)
+def test_what_a_query_that_follows_a_stream_stores_is_no_number(
+    script: str, make_topic: MakeTopic, make_slot: MakeSlot, connections: Connections
+) -> None:
+    make_slot(TopicType.PRIORITY)
+    topic = make_topic(TopicType.STREAM, checked=False, slots=1)
+    filled(connections, topic)
+    connections.run(EACH[script](topic))
+
+
+@pytest.mark.parametrize("merge", [None, Merge(Sum(), window=Fixed(1))])
+def test_what_a_query_stores_is_no_number(make_slot: MakeSlot, connections: Connections, merge: Merge | None) -> None:
+    slot = make_slot(TopicType.RANGE_MERGE, checked=False, merge=merge)
+    body = None if merge is None else write_record(Record(1, 0, 0, 1, "S", b""))
+    slot.send((b"a", 1, body), (b"b", 1, body))
+    slot.advance(10)
+    for generation in (1_800_000_000, 1_900_000_000):
+        driver = Driver("q1", generation)
+        connections.run(spark_calls.enter(slot.topic, "q1"))
+        connections.run(spark_calls.read(slot.topic, Reading(driver, 1, 10, 10, True), 0, 0, 10))
+        connections.run(spark_calls.settle(slot.topic, 0, driver, 1, 0, "renew"))
+    assert slot.client.hget(f"spark:q1{{{slot.topic.name}_0}}", "generation") == b"1900000000"
+    connections.run(spark_calls.settle(slot.topic, 0, driver, 1, 0, "ack"))
+    connections.run(spark_calls.forget(slot.topic, 0, driver, 2, 0))
+
+
+@pytest.mark.parametrize("weight", [100_000_000, 300_000_000, 300_000_001, 2**53 - 2])
+def test_weights_are_counted_exactly(make_slot: MakeSlot, connections: Connections, weight: int) -> None:
+    slot: SlotUnderTest = make_slot(merge=Merge(Sum(), window=Fixed(60_000)))
+    slot.connections = connections
+    record = write_record(Record(weight, 0, 0, 1, "S", b""))
+    slot.send((b"x", 60_000, record))
+    slot.send((b"x", 60_000, write_record(Record(1, 0, 0, 1, "S", b""))))
+    totals = slot.state().totals
+    assert (totals["accepted"], totals["merged"]) == (weight + 1, weight)
