@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 from rmq._model.entries import checked_group, is_id
 from rmq._model.entries import position as id_of
@@ -53,6 +54,17 @@ def text(text: str, name: str) -> str:
     if not text:
         raise InvalidValueError(f"{name} is empty")
     return text
+
+
+def folder(value: str, name: str) -> str:
+    """A path, or a URI without a password: Spark shows options in its plans."""
+    login = urlsplit(text(value, name)).netloc.rpartition("@")[0]
+    if ":" in login:
+        raise InvalidValueError(
+            f"{name} has a password in it, and Spark shows options in its plans: leave it out, and give it to the "
+            "executors as the file system takes it, say in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+    return value
 
 
 def flag(text: str, name: str) -> bool:

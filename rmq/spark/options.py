@@ -59,16 +59,19 @@ MOST_PARTITIONS = 200
 """Most partitions of a read where no option says how many."""
 
 
-def _option(name: str, convert: Convert, default: Any, doc: str) -> Any:
-    """Declare an option: its name in the documentation, what turns its text into its value, its default, its effect."""
-    return field(default=default, metadata={"name": name, "convert": convert, "doc": doc})
+def _option(name: str, convert: Convert, default: Any, doc: str, *, told: bool = True) -> Any:
+    """Declare an option: its name in the documentation, what turns its text into its value, its default, its effect.
+
+    One that may hold a password is not `told` where the options are printed.
+    """
+    return field(default=default, repr=told, metadata={"name": name, "convert": convert, "doc": doc})
 
 
 @dataclass(frozen=True)
 class Options:
     """All options; which of them count depends on what is read or written."""
 
-    url: str = _option("url", kinds.text, "", "Address of Redis; by default `RMQ_URL` of the driver.")
+    url: str = _option("url", kinds.text, "", "Address of Redis; by default `RMQ_URL` of the driver.", told=False)
     zookeeper: str | None = _option("zookeeper", kinds.hosts, None, "Servers of ZooKeeper: a query owns slots.")
     zookeeper_chroot: str = _option("zookeeperChroot", kinds.chroot, "/rmq", "Path below which RMQ's nodes lie.")
     zookeeper_user: str | None = _option("zookeeperUser", kinds.text, None, "Login; the environment has its password.")
@@ -165,7 +168,7 @@ class Options:
     when_passed: str | None = _option(
         "whenPassed", kinds.choice("fail", "now", "collect"), None, "Times that have passed."
     )
-    bad_rows_path: str | None = _option("badRowsPath", kinds.text, None, "Folder for those rows, as Parquet.")
+    bad_rows_path: str | None = _option("badRowsPath", kinds.folder, None, "Folder for those rows, as Parquet.")
 
     def new_topic(self) -> Topic | None:
         """Return the definition of the topic as the options give it; `None` when they only name it.
@@ -244,7 +247,10 @@ def parse_options(options: Mapping[str, str]) -> Options:
         InvalidValueError: An unknown option, or a value that breaks its rule; the message names both.
     """
     values: dict[str, Any] = {}
+    given: dict[str, str] = {}
     for key, text in options.items():
+        if (twin := given.setdefault(key.lower(), key)) != key:
+            raise InvalidValueError(f"options {shown(twin, 40)} and {shown(key, 40)} are the same one: give it once")
         if option := _OPTIONS.get(key.lower()):
             values[option.name] = option.metadata["convert"](text.strip(), option.metadata["name"])
         elif key.lower().startswith("option."):
@@ -338,7 +344,10 @@ def _url(given: str | None) -> str:
     if not url:
         found = "option `url` is missing, and RMQ_URL is " + ("not set" if url is None else "empty")
         found = found if given is None else "option `url` is empty"
-        raise InvalidValueError(f'{found}: .option("url", "redis://host:6379")')
+        raise InvalidValueError(
+            f'{found}: .option("url", "redis://host:6379"). Spark reads the variable where its JVM starts, and '
+            "rmq.spark.register(spark) where it is called"
+        )
     parsed = parse_url(url)
     if parsed.topology is Topology.EMBEDDED:
         raise InvalidUrlError(

@@ -44,13 +44,25 @@ def register(spark: SparkSession) -> None:
     """Make `format("rmq")` known to a session, classic or Spark Connect, and to this Python thread. Safe to repeat.
 
     In a classic session a listener also tells the drivers of queries which batches Spark has committed, so that these
-    are acked at once, and not only by the next trigger.
+    are acked at once, and not only by the next trigger. `RMQ_URL`, as it is now, counts where no option `url` is given.
     """
-    spark.dataSource.register(RmqDataSource)
+    spark.dataSource.register(_source_for(os.environ.get("RMQ_URL")))
     _hear_commits(spark)
     if type(spark).getActiveSession() is None and hasattr(spark, "sparkContext"):
         # a write looks the format up in the session of its thread, and a new thread has none until a call like this
         cast("Any", spark).createDataFrame([], "none int")
+
+
+def _source_for(url: str | None) -> type[RmqDataSource]:
+    """Return the format with a default for the option `url`: Spark's processes have the environment of its JVM."""
+    if url is None:
+        return RmqDataSource
+
+    class WithUrl(RmqDataSource):
+        def __init__(self, options: Mapping[str, str]) -> None:
+            super().__init__({**({} if "url" in map(str.lower, options) else {"url": url}), **options})
+
+    return WithUrl
 
 
 def _hear_commits(spark: SparkSession) -> None:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
-from pyspark.sql.types import ArrayType, DataType, DayTimeIntervalType, MapType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DayTimeIntervalType,
+    DecimalType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from rmq._model.times import MAX_DURATION_MS, MAX_SCORE
 from rmq._model.topics import Topic, TopicType
@@ -13,6 +23,8 @@ from rmq.spark.option_kinds import quoted
 from rmq.spark.options import Options
 from rmq.spark.schema import of_reads
 from rmq.spark.sink.merge_columns import OF_MERGING, TEXT, WHOLE, MergeColumns, Types, merge_columns
+
+log = logging.getLogger("rmq.spark")
 
 _VALUES: dict[TopicType, tuple[str, tuple[type[DataType], ...]]] = {
     TopicType.RANGE_MERGE: ("time_range", (*WHOLE, DayTimeIntervalType)),
@@ -111,10 +123,21 @@ def layout_of(schema: StructType, topic: Topic, options: Options) -> Layout:
         fields=has_fields,
         merge=merge,
     )
+    if merge is not None and merge.kind == "S" and _has_fractions(types.get(merge.value or "")):
+        log.warning(
+            "topic %s adds numbers as doubles, and column %s is decimal: sums may be off in the last digits; send "
+            "whole numbers of a smaller unit where they have to be exact",
+            topic.name,
+            merge.value,
+        )
     low, high = layout.bounds
     if constant is not None and not low <= constant <= high:
         raise InvalidValueError(f"option {value} is {constant}; on topic {topic.name} it must be from {low} to {high}")
     return layout
+
+
+def _has_fractions(kind: DataType | None) -> bool:
+    return isinstance(kind, DecimalType) and kind.scale > 0
 
 
 def _wanted(topic: Topic, merge: MergeColumns | None) -> Types:

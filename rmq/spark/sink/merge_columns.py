@@ -122,7 +122,7 @@ def records_of(
             elif columns.wanted is not None:
                 record = _join_of(topic, content, value, wanted, weight)
             else:
-                record = record_of(topic, content, _plain(value), version, weight)
+                record = record_of(topic, content, _plain(value, content), version, weight)
         except InvalidMessageError as error:
             bad[index] = str(error)
         found.append(record)
@@ -147,10 +147,16 @@ def values_of(columns: MergeColumns, row: Encoded, lists: bool) -> list[dict[str
     return [others | ({columns.value: value} if columns.value else {}) for value in values]
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
-    return value
+def _plain(value: Any, content: bytes) -> Any:
+    if not isinstance(value, Decimal):
+        return value
+    plain = int(value) if value == value.to_integral_value() else float(value)
+    if Decimal(repr(plain)) != value:
+        raise InvalidMessageError(
+            f"value of {content!r:.80} is {value}; a number of Redis holds some 15 digits: round it, or send whole "
+            "numbers of a smaller unit"
+        )
+    return plain
 
 
 def _join_of(topic: Topic, content: bytes, value: Any, wanted: Any, weight: Any) -> bytes:

@@ -251,10 +251,12 @@ def test_columns_become_records(make_topic: MakeTopic) -> None:
     assert [(record.body, record.number, record.count) for record in records] == [(b"a", 1, 1), (None, 2, 7)]
     assert [bad[2].startswith("version of b'm2' is None"), bad[3].startswith("version of b'm3' is -1")] == [True, True]
     sums = layout(make_topic(TopicType.PRIORITY, merge=Merge(Sum())), body=whole, priority=whole)
-    figures = [1, 2.5, Decimal("3.50"), Decimal("4.00"), None, float("nan")]
+    figures = [1, 2.5, Decimal("3.50"), Decimal("4.00"), Decimal("0.1"), None, float("nan")]
     found = [encoded(sums, body=pa.array([each]), priority=[5_000]) for each in figures]
-    assert [records[0].number for records, _ in found[:4]] == [1, 2.5, 3.5, 4]
-    assert all("must be a number" in bad[0] for _, bad in found[4:])
+    assert [records[0].number for records, _ in found[:5]] == [1, 2.5, 3.5, 4, 0.1]
+    assert all("must be a number" in bad[0] for _, bad in found[5:])
+    _, bad = encoded(sums, body=pa.array([Decimal("12345678901234567.89")]), priority=[5_000])
+    assert "is 12345678901234567.89; a number of Redis holds some 15 digits" in bad[0]
     lists = layout(make_topic(TopicType.PRIORITY, merge=Merge(Collect())), body=ArrayType(text), priority=whole)
     records, bad = encoded(lists, body=[["x", "y"], [], None, ["z", None]], priority=[5_000] * 4)
     assert [record.items for record in records] == [(b"x", b"y")]
