@@ -19,9 +19,11 @@ from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome
 from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.entries import StreamDelivery
 from rmq._model.reports import reporter
+from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s, seconds
 from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadT
+from rmq._scripts.keys import slot_keys
 from rmq._slots.each import checked_slots
 from rmq._slots.slots import SlotWriter
 from rmq._slots.source import Source
@@ -30,6 +32,7 @@ from rmq.errors import (
     ClientClosedError,
     InvalidValueError,
     RedisUnavailableError,
+    RmqError,
     ScriptFailedError,
 )
 
@@ -84,7 +87,9 @@ class Consumer(Generic[PayloadT]):
         self._claimer = Claimer(connections, topic, self.slots, source=self._writer)
         self._claims = ClaimExecutor(self._claimer, self)
         self._hints = HintReader(connections, topic.name, self.slots)
-        self._next_look_s = 0.0
+        self._next_look_s = self._next_upkeep_s = 0.0
+        self._looked = False
+        self._looked_after = int(draw_jitter() * len(self.slots))
         self._connections = connections
         self._left = Leftovers(connections.blocking, topic, self.release)
         """What a server gave later than asked for, and a poll did not want."""
@@ -185,6 +190,7 @@ class Consumer(Generic[PayloadT]):
         _mark_lost(settled.stale)
         if settled.trouble is not None:
             raise settled.trouble
+        self._look_after_a_slot()
 
     def extend(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Renew the leases of several deliveries: they count from now.
@@ -260,6 +266,23 @@ class Consumer(Generic[PayloadT]):
                 self._claimer.look(at_all=at_all)
             except ScriptFailedError as error:
                 log.warning("%s", error)  # a claim there raises it, once the other slots have nothing to give
+            if self._looked:  # the first poll begins with what is there
+                self._look_after_a_slot()
+            self._looked = True
+
+    def _look_after_a_slot(self) -> None:
+        """Look after one slot in turn: a topic may have no listeners, which would do it."""
+        upkeep_s = self._writer.upkeep_s
+        if upkeep_s is None or not self.slots or monotonic_s() < self._next_upkeep_s:
+            return
+        slot = self.slots[self._looked_after % len(self.slots)]
+        try:
+            if self._connections.silent(slot_keys(self.topic.name, slot).store) or not self._writer.look_after(slot):
+                self._looked_after += 1
+                self._next_upkeep_s = monotonic_s() + upkeep_s / len(self.slots)
+        except RmqError as error:
+            self._next_upkeep_s = monotonic_s() + upkeep_s
+            log.warning("slot %d of topic %s: %s", slot, self.topic.name, error)
 
     def _claim_due(self, most: int) -> list[Delivery]:
         found: list[Delivery] = []

@@ -31,7 +31,7 @@ from rmq._ownership.assignment import spread_slots
 from rmq._ownership.values import Ownership, SlotKey
 from rmq._slots.slots import SlotWriter
 from rmq._slots.source import Source
-from rmq._slots.stream_slots import StreamWriter, join_group
+from rmq._slots.stream_slots import join_group
 from rmq._transport.connections import Connections
 
 log = reporter("rmq.runtime")
@@ -94,9 +94,8 @@ class ListenerRuntime:
             source = SlotWriter(connections, topic)
         else:
             source = join_group(connections, topic, listener.group, listener.start, resume_as=listener.resume_as)
-            self._janitor = StreamJanitor(
-                StreamWriter(connections, topic), listener.group, self._slots, self.stopping, blocking
-            )
+        if source.upkeep_s is not None:
+            self._janitor = StreamJanitor(source, source.upkeep_s, self._slots, self.stopping, blocking)
             if pace.tidy_s:
                 self._janitor.rest(pace.tidy_s, self.finished)
         self._lost_calls = LostCalls(topic.name, listener.on_lost or (lambda delivery: None), blocking)

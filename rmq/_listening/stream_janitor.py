@@ -1,31 +1,26 @@
-"""Keeps stream topics within their bounds while listeners run: old entries, consumers that are gone."""
+"""Keeps stream topics within their bounds while listeners run."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection
+from typing import Any
 
 from rmq._io.backend import Background, Blocking, Event
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
-from rmq._slots.stream_slots import StreamWriter
+from rmq._slots.source import Source
 from rmq.errors import RmqError
 
 log = reporter("rmq.upkeep")
 
-LONGEST_PAUSE_S = 60.0
-GONE_LEASES, GONE_S = 10, 600
-"""A consumer that holds nothing is forgotten after so many leases, but not before so many seconds."""
-
 
 class StreamJanitor(Background):
-    """Trims the slots of a stream topic when it is time, and forgets consumers that are gone.
-
-    Every process that listens looks; the script that trims knows when it was done last, so one of them does it.
+    """Looks after the slots of a stream topic while listeners run; see `Source.look_after`.
 
     Args:
-        writer: The topic's slots.
-        group: The group whose consumers are looked after.
+        source: The topic's slots.
+        every_s: How often, in seconds.
         slots: Tells the slots to look after.
         stopping: Set when it has to end.
         blocking: How to wait.
@@ -33,20 +28,17 @@ class StreamJanitor(Background):
 
     def __init__(
         self,
-        writer: StreamWriter,
-        group: str,
+        source: Source[Any],
+        every_s: float,
         slots: Callable[[], Collection[int]],
         stopping: Event,
         blocking: Blocking,
     ) -> None:
-        super().__init__(blocking, f"rmq-upkeep-{writer.topic.name}")
-        self._writer = writer
-        self._group = group
+        super().__init__(blocking, f"rmq-upkeep-{source.topic.name}")
+        self._source = source
         self._slots = slots
         self._stopping = stopping
-        retention = writer.topic.retention
-        every_s = LONGEST_PAUSE_S if retention is None else retention.every_ms / 1000
-        self._pause_s = min(every_s, LONGEST_PAUSE_S)
+        self._pause_s = every_s
         self._rest_s = self._next_s = 0.0
         self._finished: Callable[[], int] = lambda: 0
         self._before = self._turn = 0
@@ -68,9 +60,10 @@ class StreamJanitor(Background):
                 if self._stopping.is_set():
                     return
                 try:
-                    self.look_after(slot)
+                    while self._source.look_after(slot) and not self._stopping.is_set():
+                        pass
                 except RmqError as error:
-                    log.warning("slot %d of topic %s: %s", slot, self._writer.topic.name, error)
+                    log.warning("slot %d of topic %s: %s", slot, self._source.topic.name, error)
 
     def _slots_in_turn(self) -> Collection[int]:
         slots = self._slots()
@@ -83,12 +76,3 @@ class StreamJanitor(Background):
         self._next_s = monotonic_s() + self._rest_s
         self._turn += 1
         return [sorted(slots)[self._turn % len(slots)]]
-
-    def look_after(self, slot: int) -> None:
-        """Clean up one slot if it is time."""
-        trimmed = self._writer.trim(slot)
-        while trimmed.more and not self._stopping.is_set():
-            trimmed = self._writer.trim(slot)
-        if trimmed.due:
-            gone_ms = max(GONE_S, GONE_LEASES * self._writer.topic.lease_s) * 1000
-            self._writer.forget(slot, self._group, "", gone_ms)

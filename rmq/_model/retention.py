@@ -21,7 +21,7 @@ class Retention:
         max_length: Most entries to keep in the topic, each slot an equal share, rounded up; `None` for no bound.
         max_age: How long to keep entries: `timedelta` or ms; `None` for no bound.
         shrink: At each clean-up, drop what was there at the one before and keep what has arrived since.
-        every: Time between two clean-ups of a slot: `timedelta` or ms, 1 s to 24 h. Listeners do them.
+        every: Time between two clean-ups of a slot: `timedelta` or ms, 1 s to 24 h. Listeners and polls do them.
         approximate: Drop whole nodes of Redis' stream only (`~`): cheaper, and keeps some more, usually under 100.
         unacked: Drop entries that a group has not acked, too. Without it they stay, whatever the bounds say.
 

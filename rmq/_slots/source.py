@@ -33,6 +33,7 @@ class Source(ABC, Generic[M]):
         many_from: A claim that brings so many messages `takes_long`.
         acks_whole: Whether a claim score names all deliveries of a claim, so that `Outcomes.whole` acks them.
         group: The group, on a stream topic.
+        upkeep_s: How often each slot is to be looked after, in seconds; `None` for never.
     """
 
     awaits_owners = False
@@ -40,6 +41,15 @@ class Source(ABC, Generic[M]):
     many_from = MAX_BATCH + 1
     acks_whole = True
     group: str | None = None
+    upkeep_s: float | None = None
+
+    def look_after(self, slot: int) -> bool:
+        """Keep a slot within its bounds if it is time, one step; return whether there is more to do at once.
+
+        Every process that listens or polls calls it; the slot itself knows when it was done last.
+        """
+        del slot
+        return False
 
     def takes_long(self, number: int, slots: int) -> bool:
         """Return whether the client takes long to make a claim's messages ready, and to ack them.

@@ -21,6 +21,7 @@ from rmq._slots.slots import NACK_BATCH
 from rmq._slots.source import Source
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
+from rmq._transport.dispatch import CONNECT_PATIENCE_S
 from rmq.errors import InvalidValueError, RmqError
 
 log = reporter("rmq.streams")
@@ -35,6 +36,10 @@ MOST_NOTED = 1_000
 
 RESUME_BATCH = 128
 """Entries of an earlier process that one call gives back."""
+
+LONGEST_UPKEEP_S = 60.0
+GONE_LEASES, GONE_S = 10, 600
+"""A consumer that holds nothing is forgotten after so many leases, but not before so many seconds."""
 
 
 class StreamWriter:
@@ -99,7 +104,8 @@ class StreamWriter:
         retention = self.topic.retention
         if retention is None or not retention.bounded:
             return Trimmed(slot, False, 0, False, 0)
-        return self._connections.run(streams.trim(self.topic, slot, retention, now=now))
+        call = streams.trim(self.topic, slot, retention, now=now)
+        return self._connections.run(call) if now else self._connections.run_once(call, CONNECT_PATIENCE_S)
 
     def delete(self, slot: int, ids: Sequence[str]) -> int:
         """Delete entries, whoever may still need them; return how many were there."""
@@ -144,6 +150,16 @@ class GroupSlots(Source[StreamClaimed]):
         self._busy: set[int] = set()
         self._own: dict[tuple[int, int], int] = {}
         self._unseen: dict[int, int] = {}
+        retention = topic.retention
+        self.upkeep_s = LONGEST_UPKEEP_S if retention is None else min(retention.every_ms / 1000, LONGEST_UPKEEP_S)
+
+    def look_after(self, slot: int) -> bool:
+        """Trim a slot if it is time, and forget consumers of the group that are gone."""
+        writer = StreamWriter(self._connections, self.topic)
+        trimmed = writer.trim(slot)
+        if trimmed.due and not trimmed.more:
+            writer.forget(slot, self.member.group, "", max(GONE_S, GONE_LEASES * self.topic.lease_s) * 1000)
+        return trimmed.more
 
     def is_whole(self, slot: int, claim_score: int, number: int) -> bool:
         """Return whether these are all entries that this claim has read: what Redis does not check."""

@@ -185,14 +185,18 @@ class Connections:
             MemoryFullError: Redis is at its maxmemory.
         """
         call = plain(*args, key=key)
-        if patience_s is None or not self.apart:
+        return self.run(call) if patience_s is None else self.run_once(call, patience_s)
+
+    def run_once(self, call: Call[T], patience_s: float) -> T:
+        """Carry out one call as `run`; where there are several servers try once, and wait no longer than this."""
+        if not self.apart:
             return self.run(call)
         once = self.dispatch([call], AT_ONCE_S)
         [found] = once.results(patience_s, leave=True)
         if found is AWAITED:
             once.close()
             found = RedisUnavailableError(f"no answer from Redis at {self.url.shown} within {patience_s:g} s")
-        return _only([found])
+        return cast("T", _only([found]))
 
     def read_at_once(self, key: str, *commands: Sequence[Argument]) -> list[Any]:
         """Carry out commands that only read one after the other, with nothing in between, and return their replies.

@@ -613,8 +613,9 @@ def test_what_is_gone_while_pending_does_not_stick(
     client: RmqClient, redis_client: Any, make_stream: MakeStream, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = make_stream(lease=3 * SECOND, retention=Retention(max_length=0, approximate=False, unacked=True))
-    sent = send(client, topic, "expires", "nacked", "waits", "buried", "acked")
     view = client.stream(topic)
+    view.trim()  # so that the acks do not
+    sent = send(client, topic, "expires", "nacked", "waits", "buried", "acked")
     with client.consumer(topic, group="g", start="all") as consumer:
         _, nacked, waits, buried, acked = consumer.poll(10)
         assert waits.nack(delay=200)
@@ -671,6 +672,7 @@ def test_a_pending_entry_holds_up_trimming_and_unacked_says_otherwise(
     keep = make_stream(retention=Retention(max_length=0, approximate=False))
     drop = make_stream(retention=Retention(max_length=0, approximate=False, unacked=True))
     for topic in (keep, drop):
+        client.stream(topic).trim()  # so that the acks do not
         send(client, topic, *(f"m{number}" for number in range(10)))
         with client.consumer(topic, group="g", start="all") as consumer:
             deliveries = consumer.poll(10)
@@ -916,6 +918,24 @@ def test_an_ack_of_some_leaves_the_others_of_their_claim(
         assert consumer.ack(rest) == []
     group = client.stream(topic).group("g")
     assert (group.pending, len(rest), client.stream(topic).stats().length) == (0, 201, 400)
+
+
+def test_who_only_polls_keeps_a_stream_within_its_bounds(side: Side, redis_url: str, make_stream: MakeStream) -> None:
+    """No listener runs, which would trim it."""
+    bounds = Retention(max_length=100, every=timedelta(seconds=1), approximate=False)
+    topic = make_stream(slots=2, retention=bounds)
+    with side.client(redis_url) as client:
+        stream = client.stream(topic)
+        stream.add_group("billing", "all")
+        for number in range(4):
+            send(client, topic, *(f"m{number}-{i}" for i in range(100)))
+        with client.consumer(topic, group="billing") as consumer:
+
+            def within() -> bool:
+                consumer.ack(consumer.poll(1_000, timeout=0))
+                return stream.stats().length <= 104
+
+            wait_until(within, message="the entries beyond the bound to go")
 
 
 def test_each_group_has_the_whole_rate(client: RmqClient, make_stream: MakeStream, redis_client: Any) -> None:
