@@ -11,13 +11,28 @@
 --   pending id or '', a total per name or nil }; the last id is '' where the group is not
 -- Errors: none of its own
 -- Complexity: O(groups + log N)
--- Notes: reads only. The lag is Redis' own where it knows it (7.0), else what was sent less what was read; unknown for
---   a group that began at an id.
+-- Notes: reads only. The lag is Redis' own where it knows it (7.0), else what was sent less what was read; of a group
+--   that began at an id, what one call may count: at most 1,000 entries, or 1 MiB. It is '' only without the group.
 -- @include groups_of
 -- @include whole
 
 local store, meta, group, retry, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local name = ARGV[1]
+
+-- Counts the entries after an id, as far as one call may read them.
+local function count_after(id)
+  local number, bytes, page = 0, 0, nil
+  repeat
+    page = redis.call('XRANGE', store, '(' .. id, '+', 'COUNT', 10)
+    for _, entry in ipairs(page) do
+      number, id = number + 1, entry[1]
+      for _, text in ipairs(entry[2]) do
+        bytes = bytes + #text
+      end
+    end
+  until #page < 10 or number >= 1000 or bytes >= 1048576
+  return number
+end
 
 local _, mine = groups_of(store, name)
 local state = redis.call('HMGET', group, 'epoch', 'paused', 'began', 'fresh', 'skipped')
@@ -34,6 +49,8 @@ if mine then
     local read = tonumber(state[3]) + tonumber(state[4] or 0) + tonumber(state[5] or 0)
     local left = tonumber(sent[1] or 0) + tonumber(sent[2] or 0) - read
     lag = whole(math.max(1, math.min(left, redis.call('XLEN', store))))
+  else
+    lag = whole(count_after(mine[8]))
   end
 end
 return {

@@ -230,8 +230,8 @@ class GroupSlot:
         pending: Entries delivered and not acked: in flight, or waiting for a retry.
         waiting: Those of them that wait for a retry.
         dead: Its dead.
-        lag: Entries that it has not had yet; `None` where nobody can tell (before Redis 7.0 for a group that began at
-            an id).
+        lag: Entries that it has not had yet; of a group that began at an id, no more than 1,000 are counted until it
+            has caught up once. `None` where the group is not.
         epoch: Epoch of its last owner here, 0 without ZooKeeper.
         paused: Whether claims are paused.
         oldest_id: The oldest entry delivered and not acked; empty for none.

@@ -30,7 +30,7 @@ class Scale:
         group: Name of the group; `None` for a topic that is no stream.
         due_now: Messages that may be delivered now. A slot that has only ended leases or retries to give out counts as
             one, since nobody knows their number before a worker claims. Of a group: entries that it has not had yet,
-            and those that wait for a retry; `None` where Redis cannot tell. Slots that are paused do not count.
+            and those that wait for a retry. Slots that are paused do not count.
         lateness_s: For how long the oldest due message has been due, in seconds; `None` for PRIORITY and STREAM topics,
             which do not know.
         in_flight: Messages in handlers' hands.

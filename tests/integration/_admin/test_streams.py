@@ -146,11 +146,27 @@ def test_where_a_group_begins(client: RmqClient, make_stream: MakeStream) -> Non
         client.stream(topic).add_group(group, "all")  # stays where it is
     assert client.stream(topic).group("all").lag == 3
     assert client.stream(topic).group("new").lag == 0
+    assert client.stream(topic).group("after").lag == 1
     send(client, topic, "d")
+    assert client.stream(topic).group("after").lag == 2
     for group, expected in (("all", "abcd"), ("new", "d"), ("after", "cd")):
         with client.consumer(topic, group=group) as consumer:
             assert drain_entries(consumer, 0.1) == list(expected)
             assert client.stream(topic).group(group).lag == 0
+
+
+def test_the_lag_of_a_group_that_began_at_an_id_is_counted_within_bounds(
+    client: RmqClient, make_stream: MakeStream
+) -> None:
+    topic = make_stream()
+    stream, first = client.stream(topic), send(client, topic, "first")[0]
+    stream.add_group("small", first)
+    client.producer(topic).send_many(StreamMessage(f"m{number}") for number in range(1_200))
+    assert stream.group("small").lag in (1_000, 1_200)  # Redis knows it where all were read one after the other
+    large = send(client, topic, "last")[0]
+    client.producer(topic).send_many(StreamMessage(f"l{number}", body=bytes(200_000)) for number in range(30))
+    stream.add_group("large", large)
+    assert stream.group("large").lag in (10, 30)
 
 
 def test_groups_are_bounded(client: RmqClient, make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch) -> None:
