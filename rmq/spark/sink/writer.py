@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 from rmq._model.topics import Topic, TopicType
 from rmq._scripts.keys import sent_key
 from rmq._sending.backpressure import blocks
+from rmq._slots.each import confirm_all
 from rmq._slots.registry import Registry
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, RmqError, UnknownTopicError
@@ -267,7 +268,10 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
         options = self._options
         if options.txn_app is None:
             return False
-        return _last_done(connections, topic.name, self._name) >= (options.txn_version or 0)
+        done = _last_done(connections, topic.name, self._name) >= (options.txn_version or 0)
+        if done:  # who wrote it may have asked for less than `durability`
+            confirm_all(connections, topic)
+        return done
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
         """Log what was done, note a transaction, and let the marks of a write that nobody can repeat go soon."""

@@ -15,7 +15,13 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from rmq import RmqClient, Topic, TopicType
 from rmq._scripts.keys import sent_key
-from rmq.errors import FixedTimePassedError, InvalidMessageError, InvalidValueError, UnknownTopicError
+from rmq.errors import (
+    DurabilityError,
+    FixedTimePassedError,
+    InvalidMessageError,
+    InvalidValueError,
+    UnknownTopicError,
+)
 from rmq.spark.options import parse_options
 from rmq.spark.sink import writer as writers
 from rmq.spark.sink.writer import BatchWriter, StreamWriter, Written
@@ -115,6 +121,13 @@ def test_a_version_is_written_once(sinks: Sinks, sender: RmqClient, log_topic: T
     sinks.write(rows("f"), txnVersion=5, **options)
     sinks.write(rows("g"), txnVersion=0, topic=log_topic.name, txnAppId="another")
     assert entries(sender, log_topic) == ["a", "b", "c", "d", "e", "f", "g"]
+
+
+def test_a_version_that_another_has_written_is_as_safe_as_this_one_asks(sinks: Sinks, log_topic: Topic) -> None:
+    options: dict[str, Any] = {"topic": log_topic.name, "txnAppId": "fan-out", "txnVersion": 4}
+    sinks.write(rows("a"), **options)
+    with pytest.raises(DurabilityError, match="0 of 1 replicas confirmed"):  # there is none
+        sinks.write(rows("a"), durability="replicated", **options)
 
 
 def test_a_version_that_broke_off_goes_on(sinks: Sinks, sender: RmqClient, log_topic: Topic) -> None:
