@@ -15,7 +15,8 @@
 -- ARGV[2]  call         number of this call in its lane, from 1
 -- ARGV[3]  floor        lowest number that may still be repeated
 -- ARGV[4]  digest       of a named call's messages, hexadecimal; else empty
--- ARGV[5]  detailed     '1': say per message whether it was new
+-- ARGV[5]  detailed     '1': say per message whether it was new; with `-` behind it: the call may take the first messages
+--   only, where these cost much; with `+`: and of several messages refuse only those that have no room
 -- ARGV[6]  number       of messages, 1 to 1,000
 -- ARGV[7]  max_backlog  most messages in this slot's store; 0 for no bound
 -- ARGV[8]  kind         RANGE_MERGE, FIXED_TIME or PRIORITY
@@ -36,13 +37,15 @@
 -- ARGV[23]  publish      command for the wake hint: PUBLISH or SPUBLISH
 -- ARGV[24]  values       1 where all messages have the same value, else `number`
 -- ARGV[25..] messages  contents; then values (ms, epoch ms, priorities); then records, a single one where all are alike
--- Returns: { number of new ones, '1' or '0' per message if detailed, else '', number dropped }
+-- Returns: { number of new ones, a digit per message or '', number dropped }. Digits: 1 new, 0 merged, 2 refused as with
+--   RMQ_ITEMS, 3 as with RMQ_RANGE. They are there if detailed, if some were refused, and if there are fewer than
+--   messages: those before cost as much as a call may; the others were not looked at
 -- Errors: RMQ_PAST now_ms lowest; RMQ_FULL size max_backlog; RMQ_ITEMS index, RMQ_RANGE index (of the message, from 1);
 --   RMQ_REPEATED number floor; RMQ_OTHER lane (a call of this name had other messages); OOM at maxmemory; nothing was
 --   written
 -- Complexity: O(n log N), and the size of the records
 -- Notes: atomic. Safe to repeat: a call that was carried out answers as it did then, and changes nothing but when
---   `marks` expires.
+--   `marks` expires. One that was refused all of its messages was not carried out.
 -- @include read_clock
 -- @include merge_rules
 -- @include send_folded
@@ -53,7 +56,7 @@ local slot = {
   cool = KEYS[8], retry = KEYS[9], error = KEYS[10], born = KEYS[11],
 }
 local lane, call, floor, digest, detailed, number =
-  ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1', tonumber(ARGV[6])
+  ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], string.sub(ARGV[5], 1, 1) == '1', tonumber(ARGV[6])
 
 local now_ms = read_clock()
 local before, kept, used, known_floor = repeated(slot, lane, call, floor, digest, now_ms)
@@ -64,11 +67,17 @@ local rules = merge_rules({
   ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15], ARGV[16],
   ARGV[17], ARGV[18], ARGV[19], ARGV[20], ARGV[21], ARGV[22], ARGV[23],
 })
+if #ARGV[5] > 1 then
+  rules.each = string.sub(ARGV[5], 2) == '+' and number > 1
+end
 local reply = send_folded(slot, rules, 25, number, tonumber(ARGV[24]), now_ms)
 if reply.err then
   return reply
 end
-reply[2] = detailed and reply[2] or ''
+reply[2] = (detailed or reply.partly) and reply[2] or ''
+if reply.nothing then
+  return reply
+end
 reply.digest = digest
 note_reply(slot, lane, call, floor, now_ms, reply, kept, used, known_floor)
 return reply

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from itertools import repeat
@@ -50,6 +50,19 @@ class SendResult:
     def accepted(self) -> int:
         """All messages of the call: `new + merged`. Of these, what `dropped` counts is not stored, or not any more."""
         return self.new + self.merged
+
+
+@dataclass(frozen=True, slots=True)
+class PartlySent(SendResult):
+    """How a call was taken that a server has carried out in part; `new` and `merged` count what was stored.
+
+    Attributes:
+        done: How many of its messages were looked at, the first ones: folding these has cost as much as a call may.
+        refused: Place among them -> code of the refusal.
+    """
+
+    done: int = 0
+    refused: Mapping[int, str] = field(default_factory=dict[int, str])
 
 
 class ControlResult(Enum):

@@ -11,8 +11,8 @@ from rmq._model.merging import Merge, PriorityRule
 from rmq._model.messages import Encoded
 from rmq._model.records import untraced
 from rmq._model.reducers import Collect
-from rmq._model.replies import SendResult
-from rmq._model.topics import Topic
+from rmq._model.replies import PartlySent, SendResult
+from rmq._model.topics import Topic, WhenFull
 from rmq._model.windows import Sliding
 from rmq._scripts.binding import Bound, ages_of
 from rmq._scripts.keys import slot_keys
@@ -20,6 +20,8 @@ from rmq._transport.call import Call
 from rmq._transport.numbering import Turn, Turns
 
 _MERGED = Bound("send_merged", durable="Sent again, each counts once more, unless both calls have the same `once=`")
+_REFUSALS = {ord("2"): "RMQ_ITEMS", ord("3"): "RMQ_RANGE"}
+"""Outcome of a message -> why it was refused."""
 
 
 class MergedSends:
@@ -33,9 +35,18 @@ class MergedSends:
     def __init__(self, topic: Topic, turns: Turns) -> None:
         self._topic, self._turns = topic, turns
         self._settings = merge_args(topic)
+        self._partly = (
+            "-" if topic.when_full is WhenFull.BLOCK else "+"
+        )  # who waits for room wants the others to wait, too
 
     def __call__(
-        self, slot: int, messages: Sequence[Encoded], detailed: bool = False, turn: Turn | None = None
+        self,
+        slot: int,
+        messages: Sequence[Encoded],
+        detailed: bool = False,
+        turn: Turn | None = None,
+        *,
+        partly: bool = False,
     ) -> Call[SendResult]:
         """Build the send of up to `MAX_BATCH` messages of one slot.
 
@@ -44,6 +55,7 @@ class MergedSends:
             messages: What to send; of one slot.
             detailed: Say of each whether it was new.
             turn: What names the call for its repeats; by default it has a number of this client's own.
+            partly: Whether it may be carried out in part: then it may answer with a `PartlySent`.
         """
         number, topic = len(messages), self._topic
         turn = turn or self._turns.draw(topic.name, slot)
@@ -53,7 +65,7 @@ class MergedSends:
             call=turn.number,
             floor=turn.floor,
             digest=_digest_of(messages) if turn.token is None else "",
-            detailed=int(detailed),
+            detailed=f"{int(detailed)}{self._partly if partly else ''}",
             number=number,
             lowest=lowest_of(topic, messages),
             values=values,
@@ -62,9 +74,13 @@ class MergedSends:
         )
 
         def parse(reply: list[Any], turn: Turn = turn) -> SendResult:  # the call keeps its number open by that
-            new = int(reply[0])
-            outcomes = tuple(flag == 49 for flag in reply[1]) if detailed else ()
-            return SendResult(new, number - new, outcomes, dropped=int(reply[2]))
+            new, flags = int(reply[0]), reply[1]
+            outcomes = tuple(flag == 49 for flag in flags) if detailed else ()
+            if not flags or (len(flags) == number and not (b"2" in flags or b"3" in flags)):
+                return SendResult(new, number - new, outcomes, dropped=int(reply[2]))
+            refused = {index: _REFUSALS[flag] for index, flag in enumerate(flags) if flag in _REFUSALS}
+            merged = len(flags) - len(refused) - new
+            return PartlySent(new, merged, outcomes, dropped=int(reply[2]), done=len(flags), refused=refused)
 
         keys = _MERGED.keys(slot_keys(topic.name, slot))
         return Call(_MERGED.name, keys, args, parse, True, topic.name, slot, _MERGED.durable)

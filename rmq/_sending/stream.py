@@ -13,7 +13,7 @@ from rmq._model.display import counted
 from rmq._model.encoding import Row
 from rmq._model.messages import Encoded
 from rmq._model.reducers import Collect
-from rmq._model.replies import SendResult
+from rmq._model.replies import PartlySent, SendResult
 from rmq._model.rows import Rows
 from rmq._model.topics import Topic
 from rmq._scripts.claiming import MAX_BATCH
@@ -23,15 +23,18 @@ from rmq._sending.pipeline import BATCH_BYTES, Pipeline, RoundSize
 from rmq._slots.slots import SlotWriter
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
-from rmq._transport.numbering import named_turn
+from rmq._transport.numbering import continued, named_turn
+from rmq._transport.refusals import error_of
 from rmq.errors import (
     BacklogFullError,
+    CollectionFullError,
     DurabilityError,
     InvalidBatchError,
     InvalidMessageError,
     RedisUnavailableError,
     RmqError,
     SendError,
+    SumOutOfRangeError,
 )
 
 BATCH = 500
@@ -44,7 +47,8 @@ BUFFERED_BYTES = 64 * BATCH_BYTES
 """Most bytes of contents and bodies held back to fill batches."""
 
 COLLECTED_BYTES = 8 * BATCH_BYTES
-"""Most bytes of items, as far as the topic bounds them, in messages with which those of a call merge."""
+"""Most bytes of items, as far as the topic bounds them, in messages with which those of a call merge. The call itself
+ends where these cost more than they may; what it has left is sent by another one."""
 
 BUFFERED = 20_000
 """Most messages held back to fill batches, over all slots."""
@@ -95,6 +99,7 @@ class Stream:
         self._unknown: list[Any] = []
         self._untaken: Iterable[Any] = ()  # rows that stand behind those taken
         self._error: RmqError | None = None
+        self._refusal: RmqError | None = None
         self.collect = self._pipeline.collect
 
     def take(self, messages: Iterable[M], encode: Callable[[M], Row], first: int = 0) -> None:
@@ -227,32 +232,79 @@ class Stream:
         if self._once is not None:
             number = self._numbers[batch.slot] = self._numbers.get(batch.slot, 0) + 1
             batch.turn = named_turn(self._once, number)
-        return self._slots.send_call(batch.slot, batch.encoded, self._detailed, batch.turn)
+        return self._slots.send_part_call(batch.slot, batch.encoded, self._detailed, batch.turn)
 
     def _settle(self, batch: Batch, result: SendResult | RmqError) -> bool:
-        if isinstance(result, SendResult):
-            return self._book(batch, result)
-        if not self._blocks or not isinstance(result, BacklogFullError):
-            return self._fail(result, batch.given())
-        sleep, slots = self._connections.blocking.sleep, self._slots
-        if batch.turn is not None:  # a repeat in another process has the same calls
-            call = self._slots.send_call(batch.slot, batch.encoded, self._detailed, batch.turn)
-            try:
-                stored = wait_for_room(lambda: self._connections.run(call), slots.topic.full_timeout_s, sleep)
-            except RmqError as trouble:
-                return self._fail(trouble, batch.given())
-            return self._book(batch, stored)
-        stored, error = send_patiently(slots, batch.slot, batch.encoded, sleep, self._detailed)
-        self._book(batch, stored)
-        return error is None or self._fail(error, batch.given(stored.accepted))
+        """Note what came of a batch, and send what its call has left, until all of it is stored or refused."""
+        first = part = 0
+        while isinstance(result, SendResult):
+            first = self._book(batch, result, first)
+            if first == len(batch.encoded):
+                return self._error is None
+            part += 1
+            result = self._send_rest(batch, first, part)
+        if self._blocks and isinstance(result, BacklogFullError):
+            return self._settle_patiently(batch, first, part)
+        if isinstance(result, CollectionFullError | SumOutOfRangeError) and not self._blocks:  # of the last one
+            self._refuse(result, batch.given(first))
+            return self._error is None
+        return self._fail(result, batch.given(first))
 
-    def _book(self, batch: Batch, result: SendResult) -> bool:
-        self._stored += len(batch.given(0, result.accepted)) if batch.folded else result.accepted
+    def _settle_patiently(self, batch: Batch, first: int, part: int) -> bool:
+        """Send a batch from one of its messages on, as room comes free."""
+        sleep, slots = self._connections.blocking.sleep, self._slots
+        while first < len(batch.encoded):
+            if batch.turn is None:
+                stored, error = send_patiently(slots, batch.slot, batch.encoded[first:], sleep, self._detailed)
+                first = self._book(batch, stored, first)
+                if error is not None:
+                    return self._fail(error, batch.given(first))
+                continue
+            call = self._rest_call(batch, first, part)  # a repeat in another process has the same calls
+            try:
+                stored = wait_for_room(partial(self._connections.run, call), slots.topic.full_timeout_s, sleep)
+            except RmqError as trouble:
+                return self._fail(trouble, batch.given(first))
+            first, part = self._book(batch, stored, first), part + 1
+        return True
+
+    def _send_rest(self, batch: Batch, first: int, part: int) -> SendResult | RmqError:
+        try:
+            return self._connections.run(self._rest_call(batch, first, part))
+        except RmqError as error:
+            return error
+
+    def _rest_call(self, batch: Batch, first: int, part: int) -> Call[SendResult]:
+        turn = batch.turn if batch.turn is None or not part else continued(batch.turn, part)
+        return self._slots.send_part_call(batch.slot, batch.encoded[first:], self._detailed, turn)
+
+    def _book(self, batch: Batch, result: SendResult, first: int = 0) -> int:
+        """Note what a call has stored and refused; return the place of the first message that it has left."""
+        refused = result.refused if isinstance(result, PartlySent) else {}
+        last = first + result.accepted + len(refused)
+        for place, code in refused.items():
+            self._refuse(self._refusal_of(batch, first + place, code), batch.given(first + place, first + place + 1))
+        self._stored += len(batch.given(first, last)) - sum(
+            len(batch.given(first + place, first + place + 1)) for place in refused
+        )
         self._new += result.new
         self._dropped += result.dropped
-        self._outcomes.update(zip(batch.positions, result.outcomes, strict=False))
-        self._ids.update(zip(batch.positions, result.ids, strict=False))
-        return True
+        self._outcomes.update(zip(batch.positions[first:last], result.outcomes, strict=False))
+        self._ids.update(zip(batch.positions[first:last], result.ids, strict=False))
+        return last
+
+    def _refusal_of(self, batch: Batch, place: int, code: str) -> RmqError:
+        if self._refusal is not None:  # one is told
+            return self._refusal
+        call = self._slots.send_call(batch.slot, batch.encoded[place : place + 1], False, named_turn("", 1))
+        return error_of(call, f"{code} 1")
+
+    def _refuse(self, error: RmqError, messages: list[Any]) -> None:
+        """Note messages that were refused by themselves: the others are sent all the same, unless these are many."""
+        self._refusal = self._refusal or error
+        self._not_stored += messages
+        if len(self._not_stored) > BUFFERED:
+            self._error = self._error or error
 
     def _fail(self, error: RmqError, messages: list[Any]) -> bool:
         self._error = self._error or error
@@ -267,10 +319,11 @@ class Stream:
         yield from self._untaken
 
     def _raise_error(self) -> None:
-        if self._error is None:
+        error = self._error or self._refusal
+        if error is None:
             return
         self._not_stored += self._left()
-        raise with_details(self._error, self._stored, tuple(self._not_stored), tuple(self._unknown)) from self._error
+        raise with_details(error, self._stored, tuple(self._not_stored), tuple(self._unknown)) from error
 
 
 def batch_size(topic: Topic) -> int:

@@ -8,6 +8,7 @@ a ring.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from rmq._model.claim_columns import ClaimColumns
 from rmq._model.deliveries import Delivery, Holder
@@ -28,6 +29,7 @@ from rmq._model.topics import Topic
 from rmq._scripts import claiming, dead, steering
 from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes
 from rmq._scripts.joined_sends import JoinedSends, joins_sends
+from rmq._scripts.merging import MergedSends
 from rmq._scripts.sending import send_calls
 from rmq._scripts.steering import Adopted
 from rmq._slots.each import call_each, call_in_parts
@@ -56,12 +58,15 @@ class SlotWriter(Source[Claimed]):
 
     Attributes:
         send_call: Builds a send of up to `MAX_BATCH` messages of one slot, for callers that keep several in flight.
+        send_part_call: The same; where the topic merges the call may answer with a `PartlySent`.
         send_many_call: Builds a call of small sends to several slots; `None` where they need calls of their own.
     """
 
     def __init__(self, connections: Connections, topic: Topic, *, delayed: bool = False) -> None:
         super().__init__(connections, topic)
         self.send_call = send_calls(topic, delayed=delayed, turns=connections.turns)
+        merges = isinstance(self.send_call, MergedSends)
+        self.send_part_call = partial(self.send_call, partly=True) if merges else self.send_call
         joins = not (delayed or connections.apart) and joins_sends(topic)
         self.send_many_call = JoinedSends(topic, self.send_call) if joins else None
         self.acks_whole = topic.merge is None

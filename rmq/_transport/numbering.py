@@ -39,6 +39,12 @@ def named_turn(name: str, number: int) -> Turn:
     return Turn(f"={(number - 1) // OPEN_CALLS}:{name}", number, 0)
 
 
+def continued(turn: Turn, part: int) -> Turn:
+    """Return the turn of a further part of a call of a caller's name, from 1: a repeat is cut into the same parts."""
+    name = turn.lane.partition(":")[2]
+    return Turn(f"={turn.number}.{(part - 1) // OPEN_CALLS}:{name}", part, 0)
+
+
 class _Lane:
     """A sequence of numbers, of which those of living calls are open."""
 

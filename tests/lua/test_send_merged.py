@@ -9,11 +9,13 @@ import pytest
 from rmq._model.merging import PER_MESSAGE, Merge
 from rmq._model.messages import Encoded
 from rmq._model.records import Record, framed, read_record, wanting, write_record
-from rmq._model.reducers import Collect, Keep, Newest, Replace, Sum
+from rmq._model.reducers import Collect, Keep, Newest, Reducer, Replace, Sum
+from rmq._model.replies import PartlySent, SendResult
 from rmq._model.topics import TopicType, WhenFull
 from rmq._model.windows import Fixed, Leading, Sliding
 from rmq._scripts import sending
 from rmq._scripts.claiming import Nack
+from rmq._scripts.merging import MergedSends
 from rmq._transport.numbering import Turn, named_turn
 from rmq.errors import CallChangedError, CollectionFullError, ReplyLostError, ScriptFailedError, SumOutOfRangeError
 from tests.conftest import MakeSlot
@@ -117,16 +119,116 @@ def test_what_was_refused_is_no_repeat(make_slot: MakeSlot) -> None:
     send(slot, Turn("a", 1, 1), (b"x", 500, record("C", b"1")))
     before = slot.dump()
     with pytest.raises(CollectionFullError) as caught:
-        send(slot, Turn("a", 2, 1), (b"y", 500, record("C", b"1")), (b"x", 500, record("C", b"23")))
+        send(slot, Turn("a", 2, 1), (b"x", 500, record("C", b"23")))
     assert str(caught.value).startswith(
-        f"message 2 of a call to slot 0 of topic {slot.topic.name} brings 1 item that counts 6 bytes, and b'x' "
+        f"message 1 of a call to slot 0 of topic {slot.topic.name} brings 1 item that counts 6 bytes, and b'x' "
         "has no room: max_items is 1, max_bytes is 65536; consume it first"
     )
-    assert caught.value.room == 1
+    assert caught.value.room == 0
+    two = [(b"x", record("C", b"2")), (b"x", record("C", b"3"))]
+    assert parts(slot, *two, number=2).accepted == 0
     assert slot.dump() == before
     (held,) = slot.claim(owner_at(slot, 500)).messages
     slot.ack((held.content, held.claim_score))
-    assert send(slot, Turn("a", 2, 1), (b"y", 500, record("C", b"1")), (b"x", 500, record("C", b"2"))) == (2, 0)
+    assert parts(slot, *two, number=2).accepted == 1
+
+
+def parts(slot: SlotUnderTest, *messages: tuple[bytes, bytes], number: int = 1) -> SendResult:
+    encoded = [Encoded(0, content, 500, body) for content, body in messages]
+    calls = sending.send_calls(slot.topic)
+    assert isinstance(calls, MergedSends)
+    return slot.run(calls(0, encoded, True, Turn("a", number, 1), partly=True))
+
+
+@pytest.mark.parametrize("kind", [TopicType.RANGE_MERGE, TopicType.PRIORITY])
+def test_what_has_no_room_is_refused_by_itself(kind: TopicType, make_slot: MakeSlot) -> None:
+    slot = make_slot(kind, merge=Merge(Collect(max_items=2, when_full="refuse")), ttl=60_000)
+    rows = [(b"x", b"1"), (b"x", b"23"), (b"x", b"4"), (b"y", b"5"), (b"x", b"6"), (b"y", b"7")]
+    messages = [(name, record("C", *[bytes([item]) for item in items])) for name, items in rows]
+    result = parts(slot, *messages)
+    assert isinstance(result, PartlySent)
+    assert (result.new, result.merged, result.outcomes) == (2, 2, (True, False, False, True, False, False))
+    assert (result.done, result.refused) == (6, {1: "RMQ_ITEMS", 4: "RMQ_ITEMS"})
+    state = slot.state()
+    assert {name: read_record(body).items for name, body in state.body.items()} == {  # pyright: ignore
+        b"x": (b"1", b"4"),
+        b"y": (b"5", b"7"),
+    }
+    assert (state.totals["accepted"], state.unaccounted, state.orphans) == (4, 0, {})
+    before = slot.dump()
+    assert parts(slot, *messages) == result, "a repeat"
+    assert slot.dump() == before
+
+
+def test_a_content_of_which_all_is_refused_leaves_nothing(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY, merge=Merge(Sum()))
+    most = 2**53 - 1
+    numbers = [(b"x", most), (b"y", 1), (b"x", 1), (b"y", most), (b"x", -1)]
+    result = parts(slot, *[(name, record("S", number=number)) for name, number in numbers])
+    assert isinstance(result, PartlySent)
+    assert result.refused == {2: "RMQ_RANGE", 3: "RMQ_RANGE"}
+    state = slot.state()
+    assert {name: read_record(body).number for name, body in state.body.items()} == {b"x": most - 1, b"y": 1}  # pyright: ignore
+    assert state.unaccounted == 0
+
+
+def test_a_content_whose_first_send_has_no_room_takes_the_next_one(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Collect(max_bytes=10_000, when_full="refuse")))
+    slot.send((b"x", 500, record("C", b"1" * 9_000)))
+    sent = [b"2" * 5_000, b"3", b"4" * 5_000, b"5"]
+    result = parts(slot, *[(b"x", record("C", item)) for item in sent])
+    assert isinstance(result, PartlySent)
+    assert (result.new, result.merged, list(result.refused)) == (0, 2, [0, 2])
+    found = read_record(slot.state().body[b"x"])
+    assert found is not None
+    assert found.items == (b"1" * 9_000, b"3", b"5")
+
+
+def test_who_waits_for_room_is_refused_as_a_whole(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Collect(max_items=1, when_full="refuse")), max_backlog=9, when_full=WhenFull.BLOCK)
+    with pytest.raises(CollectionFullError) as caught:
+        parts(slot, (b"y", record("C", b"1")), (b"x", record("C", b"2")), (b"x", record("C", b"3")))
+    assert caught.value.room == 2
+    assert slot.state().store == {}
+
+
+@pytest.mark.parametrize("reducer", [Collect(max_bytes=1 << 20), Collect(5_000, 1 << 20, unique=True), Replace()])
+def test_a_call_ends_where_what_it_rewrites_costs_too_much(reducer: Reducer, make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(reducer))
+    kind = {Collect: "C", Replace: "R"}[type(reducer)]  # pyright: ignore
+    kind = "U" if isinstance(reducer, Collect) and reducer.unique else kind
+    big = [write_record(Record(1, 1, 1, 1, kind, framed([b"%d" % n + b"x" * 400_000]))) for n in range(2)]
+    names = [b"%02d" % number for number in range(20)]
+    for name in names:
+        slot.send((name, 500, big[0]))
+    done = 0
+    while done < len(names):
+        left = [(name, big[1]) for name in names[done:]]
+        result = parts(slot, *left, number=done + 1)
+        assert 1 <= result.accepted <= 6
+        if result.accepted < len(left):
+            assert isinstance(result, PartlySent)
+            assert (result.done, result.refused) == (result.accepted, {})
+            assert parts(slot, *left, number=done + 1) == result
+        done += result.accepted
+    state = slot.state()
+    assert (state.totals["accepted"], state.unaccounted) == (40, 0)
+    assert {read_record(body).count for body in state.body.values()} == {2}  # pyright: ignore
+
+
+@pytest.mark.parametrize("unique", [False, True])
+def test_items_of_one_content_are_put_together_once(unique: bool, make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Collect(5_000, 1 << 20, unique=unique)))
+    kind = "U" if unique else "C"
+    stored = [b"%06d" % number for number in range(1_000)]
+    slot.send((b"x", 500, record(kind, *stored)))
+    sent = [b"%06d" % (950 + number) for number in range(100)]
+    result = parts(slot, *[(b"x", record(kind, item)) for item in sent])
+    assert (type(result), result.accepted) == (SendResult, 100)
+    found = read_record(slot.state().body[b"x"])
+    assert found is not None
+    expected = list(dict.fromkeys(stored + sent)) if unique else stored + sent
+    assert (found.count, found.number, list(found.items)) == (101, len(expected), expected)
 
 
 def owner_at(slot: SlotUnderTest, ms: int) -> int:
@@ -198,9 +300,9 @@ def test_a_sum_is_exact_up_to_its_bound_and_refused_beyond(make_slot: MakeSlot) 
     before = slot.dump()
     for name, number in ((b"x", 1), (b"y", -1)):
         with pytest.raises(SumOutOfRangeError) as caught:
-            slot.send((b"z", 500, record("S", number=1)), (name, 500, record("S", number=number)))
+            slot.send((name, 500, record("S", number=number)))
         assert str(caught.value).startswith(
-            f"message 2 of a call to slot 0 of topic {slot.topic.name} adds {number} to the sum of {name!r}; a sum "
+            f"message 1 of a call to slot 0 of topic {slot.topic.name} adds {number} to the sum of {name!r}; a sum "
             "must stay within 2^53 - 1, plus or minus"
         )
     assert {name: value for name, value in slot.dump().items() if b"marks" not in name} == {

@@ -11,6 +11,28 @@ MERGING = (
         "merging: newer items come first, quick way",
         ("fold_text", "sub(text, 38) .. sent.value", "sent.value .. sub(text, 38)"),
     ),
+    mutant(
+        "merging: newer items of one call come first",
+        ("gather", "table.concat(group.parts)\nend", "table.concat({ group.parts[2] or '', group.parts[1] })\nend"),
+    ),
+    mutant(
+        "merging: a call brings an item to a set twice", ("gather", "not group.known[frame] and not is_", "not is_")
+    ),
+    mutant("merging: a call forgets what a set has", ("gather", "group.known[string.sub(text, at, last)] = true", "")),
+    mutant(
+        "merging: gathered items have no bound", ("gather", "if group.number + number > rules", "if number > rules")
+    ),
+    mutant("merging: a refused send counts", ("plan_sends", "refusal and 0 or sent.count", "sent.count")),
+    mutant(
+        "merging: a refused content is in the backlog",
+        ("plan_sends", "if not earlier then -- as if", "if false then -- as if"),
+    ),
+    mutant("merging: a call rewrites whatever that costs", ("plan_sends", "if cost >= BUDGET and", "if false and")),
+    mutant("merging: what is rewritten is read at once", ("plan_sends", "if left <= 0 then", "if false then")),
+    mutant(
+        "merging: a call of which all is refused is not tried again",
+        ("send_merged", "if reply.nothing then", "if false then"),
+    ),
     mutant("merging: of equal versions the first stands", ("fold_text", "if number > sent.", "if number >= sent.")),
     mutant(
         "merging: of equal versions in two flights the first stands",
@@ -21,7 +43,10 @@ MERGING = (
         "merging: an older send makes the last one older", ("fold", "math.max(older.last, newer.last)", "newer.last")
     ),
     mutant("merging: another call passes for a repeat", ("repeats", "done == number and known ~= digest", "false")),
-    mutant("merging: weights do not count", ("plan_sends", "accepted + sent.count", "accepted + 1")),
+    mutant(
+        "merging: weights do not count",
+        ("plan_sends", "accepted + (refusal and 0 or sent.count)", "accepted + (refusal and 0 or 1)"),
+    ),
     mutant("merging: weights do not fold", ("fold_text", "count = count + sent.count", "count = count + 1")),
     mutant("merging: sums overflow", ("fold_sent", "math.abs(sum) > 9007199254740991", "false")),
     # where values go

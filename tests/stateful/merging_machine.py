@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
@@ -21,6 +21,7 @@ from rmq._model.replies import Claimed, ClaimReply, SendResult
 from rmq._model.topics import TopicType, WhenFull
 from rmq._model.windows import Fixed, Leading, Sliding
 from rmq._scripts import claiming, sending
+from rmq._scripts.merging import MergedSends
 from rmq._transport.call import Call
 from rmq._transport.numbering import Turn
 from tests.stateful.machine import SlotMachine
@@ -129,7 +130,8 @@ class MergingMachine(SlotMachine):
         ]
         encoded = [Encoded(0, content, score, record(self.model.kind, (send,))) for content, score, send in batch]
         named = self._turn(*turn)
-        call = with_hints(sending.send_calls(self.topic)(0, encoded, detailed, named))
+        send = cast("MergedSends", sending.send_calls(self.topic))
+        call = with_hints(send(0, encoded, detailed, named, partly=True))
         self.calls.append(SendCall(call, batch, detailed, named))
         self._carry_out(self.calls[-1])
 

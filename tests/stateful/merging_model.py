@@ -12,9 +12,9 @@ from typing import cast
 from rmq._model.merging import Merge, PriorityRule
 from rmq._model.records import HEAD_BYTES
 from rmq._model.reducers import Collect, Overflow
-from rmq._model.replies import Claimed, SendResult
+from rmq._model.replies import Claimed, PartlySent, SendResult
 from rmq._model.scores import ages_for
-from rmq._model.topics import Topic, TopicType
+from rmq._model.topics import Topic, TopicType, WhenFull
 from rmq._model.windows import Sliding
 from rmq._transport.numbering import Turn
 from rmq.errors import (
@@ -143,6 +143,8 @@ class MergingModel(Model):
                 values.clear()
                 values.update(old)  # pyright: ignore[reportArgumentType, reportCallIssue]
             raise
+        if not result.accepted:  # all of it was refused: nothing is to be remembered
+            return result
         if lane is None:
             self.lanes = {name: each for name, each in self.lanes.items() if each.used_ms >= self.now_ms - 3_600_000}
             lane = self.lanes[turn.lane] = Lane(self.now_ms)
@@ -158,8 +160,13 @@ class MergingModel(Model):
         if self.topic.type is TopicType.FIXED_TIME and min(score for _, score, _ in batch) <= self.now_ms:
             raise FixedTimePassedError("past")
         self.filled.clear()
-        folds = [self._fold(*sent) for sent in batch]
-        outcomes = tuple(fold.new for fold in folds)
+        folds, refused = self._folds(batch)
+        outcomes = tuple(fold is not None and fold.new for fold in folds)
+        folds = [fold for fold in folds if fold is not None]
+        partly = {"done": len(batch), "refused": refused}
+        if not folds:
+            return PartlySent(0, 0, outcomes if detailed else (), **partly)
+        number, batch = len(batch), [sent for place, sent in enumerate(batch) if place not in refused]
         new = sum(outcomes)
         if bound and not self.topic.drops and new and len(store) > bound:
             raise BacklogFullError("full")
@@ -176,7 +183,24 @@ class MergingModel(Model):
         if self._ages:
             self.slot.born.update(dict.fromkeys((content for content, *_ in batch), self.now_ms))
         dropped += self._drop_excess() if self.topic.drops else 0
-        return SendResult(new, len(batch) - new, outcomes if detailed else (), dropped=dropped)
+        told = new, len(batch) - new, outcomes if detailed else ()
+        if len(batch) < number:
+            return PartlySent(*told, dropped=dropped, **partly)
+        return SendResult(*told, dropped=dropped)
+
+    def _folds(self, batch: list[Sent]) -> tuple[list[Fold | None], dict[int, str]]:
+        """Fold messages, and refuse by themselves those that have no room, where there are several."""
+        folds: list[Fold | None] = []
+        refused: dict[int, str] = {}
+        for place, sent in enumerate(batch):
+            try:
+                folds.append(self._fold(*sent))
+            except (CollectionFullError, SumOutOfRangeError) as error:
+                if len(batch) == 1 or self.topic.when_full is WhenFull.BLOCK:
+                    raise
+                folds.append(None)
+                refused[place] = "RMQ_ITEMS" if isinstance(error, CollectionFullError) else "RMQ_RANGE"
+        return folds, refused
 
     def _hint(self, moved: list[int], known: dict[bytes, int]) -> None:
         """Wake consumers for what is due before all that they wait for."""

@@ -60,3 +60,16 @@ local function fold_text(rules, text, sent, held_bytes)
   end
   return write_record(record), nil, newest, record.first, record.count, record.number
 end
+
+-- What that costs: see fold_cost.
+local function fold_text_cost(text, sent)
+  local kind = sent.kind
+  local cost = (kind == 'C' or kind == 'U' or kind == 'J') and 8 * #text or 2 * #text
+  if kind == 'U' or kind == 'J' then
+    local most = #text / 4
+    local number = #text > 36 and unpack_record('<d', text, 29) or 0
+    number = number > 0 and number < most and number or most
+    cost = cost + (#sent.value > 128 and 768 or 100) * (number + sent.number)
+  end
+  return cost
+end

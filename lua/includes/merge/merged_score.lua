@@ -3,8 +3,8 @@
 -- @include aged
 
 -- Whether a message has what it waits for: so many sends, or parts, or items that no more are taken. `text` is its
--- record, `count` and `number` stand there, too.
-local function is_complete(rules, text, count, number)
+-- record, `count` and `number` stand there, too; or not yet, and `size` is how many bytes its items have.
+local function is_complete(rules, text, count, number, size)
   if rules.max_count > 0 and count >= rules.max_count then
     return true
   end
@@ -15,7 +15,7 @@ local function is_complete(rules, text, count, number)
   if kind == 'J' and number >= struct.unpack('<d', text, 38) then
     return true
   end
-  local full = number >= rules.max_items or #text - 36 - frames_from(kind) >= rules.max_bytes
+  local full = number >= rules.max_items or (size or #text - 36 - frames_from(kind)) >= rules.max_bytes
   return rules.when_full == 'release' and full
 end
 

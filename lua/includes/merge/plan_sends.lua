@@ -3,6 +3,9 @@
 -- records. Returns a refusal, or nil and the plan: `names` in the order of their first sends, `records` (texts), `was`
 -- (scores before, as text), `scores` and `cools` (ends of windows) by name, the counts `accepted`, `new` and `dropped`,
 -- `outcomes`, a digit per message, and `soonest`, the earliest time at which something is due that was not before.
+-- With `rules.each` a message that has no room is refused by itself: its outcome is 2 (ITEMS) or 3 (RANGE), and nothing
+-- comes of it. Unless the caller wants all or nothing (`rules.each` is nil), a call folds as much as it may cost, see
+-- fold_cost, and one message at least: there are fewer outcomes then. `partly`: either is the case.
 -- Where the rules are `plain`, a message is known by its body, and scores in store are not read: `adds` has score and
 -- name of each message, as if it were new, so that a body that stands alone, which a server may leave that refuses to
 -- write half-way, holds up no message; `due` has those of messages that need not wait any longer, if they still do.
@@ -11,7 +14,10 @@
 -- @include whole
 -- @include records
 -- @include fold_text
+-- @include gather
 -- @include merged_score
+
+local BUDGET = 4194304
 
 -- The record of a send, with its times.
 local function sent_record(text, now_ms)
@@ -20,9 +26,39 @@ local function sent_record(text, now_ms)
   return sent
 end
 
+-- What the messages have in store, and of how many of the messages: no more than may be rewritten. Where values may be
+-- large each content is read once, and `places` says at which of its messages. To ask for the size of each costs a command a message, and is spared where no value is large.
+local function read_stored(slot, rules, at, number)
+  if number == 1 or redis.call('HGET', slot.meta, 'body_bound') then
+    return redis.call('HMGET', slot.body, unpack(ARGV, at, at + number - 1)), number, nil
+  end
+  local left, names, places = BUDGET / (rules.max_items > 0 and 8 or 2), {}, {}
+  if rules.each == nil then
+    left = math.huge
+  end
+  for i = 1, number do
+    local name = ARGV[at + i - 1]
+    if not places[name] then
+      names[#names + 1], places[name] = name, i
+      left = left - (left < math.huge and redis.call('HSTRLEN', slot.body, name) or 0)
+    end
+    if left <= 0 then
+      number = i
+      break
+    end
+  end
+  local bodies = {}
+  for i, body in ipairs(redis.call('HMGET', slot.body, unpack(names))) do
+    bodies[places[names[i]]] = body
+  end
+  return bodies, number, places
+end
+
 local function plan_sends(slot, rules, at, number, values, now_ms)
   local first_value, first_record = at + number, at + number + values
-  local bodies = redis.call('HMGET', slot.body, unpack(ARGV, at, at + number - 1))
+  local given, cost, refused = number, 0, false
+  local bodies, places
+  bodies, number, places = read_stored(slot, rules, at, number)
   local stored = not rules.plain and redis.call('ZMSCORE', slot.store, unpack(ARGV, at, at + number - 1)) or {}
   local windows = rules.window == 'leading' or rules.window == 'trailing'
   local noted = windows and tonumber(redis.call('HGET', slot.meta, 'windows') or 0) or nil
@@ -36,7 +72,7 @@ local function plan_sends(slot, rules, at, number, values, now_ms)
   local names, size, records, scores, was, cools = {}, 0, {}, {}, {}, {}
   local plain, completes, max_items = rules.plain, rules.completes, rules.max_items
   local accepted, new, dropped, outcomes, soonest = 0, 0, 0, {}, false
-  local adds, due, filled, now_text = {}, {}, {}, whole(now_ms)
+  local adds, due, filled, gathered, now_text = {}, {}, {}, {}, whole(now_ms)
   for i = 1, number do
     local name = ARGV[at + i - 1]
     if i > 1 and not same_value then
@@ -46,12 +82,15 @@ local function plan_sends(slot, rules, at, number, values, now_ms)
     if i > 1 and not same_record then
       sent, sent_text = sent_record(ARGV[first_record + i - 1], now_ms), nil
     end
-    accepted = accepted + sent.count
+    if cost >= BUDGET and rules.each ~= nil then
+      number = i - 1
+      break
+    end
     local text, earlier = records[name], records[name] ~= nil
     if not earlier then
       size = size + 1
       names[size] = name
-      text = (plain or stored[i]) and (bodies[i] or stored[i] and '')
+      text = (plain or stored[i]) and (bodies[places and places[name] or i] or stored[i] and '')
       if plain then
         adds[2 * size - 1], adds[2 * size] = first, name
       else
@@ -60,7 +99,13 @@ local function plan_sends(slot, rules, at, number, values, now_ms)
     end
     local held_bytes = held and math.max(0, redis.call('HSTRLEN', slot.held, name) - 37) or 0
     local folded, refusal, newest, sent_first, count, items
-    if text then
+    local group, size_bytes = earlier and text and held_bytes == 0 and gather(rules, gathered, name, text, sent), nil
+    if group then
+      folded, newest, sent_first, count, items = text, true, group.first, group.count, group.number
+      cost, group.cost, size_bytes = cost + group.cost, 0, group.size
+    elseif text then
+      text = ungather(gathered, name) or text
+      cost = cost + fold_text_cost(text, sent)
       folded, refusal, newest, sent_first, count, items = fold_text(rules, text, sent, held_bytes)
       if refusal then
         local score = scores[name]
@@ -92,12 +137,20 @@ local function plan_sends(slot, rules, at, number, values, now_ms)
         folded = sent_text
       end
     end
-    if refusal then
+    if refusal and not rules.each then
       return redis.error_reply('RMQ_' .. refusal .. ' ' .. i)
     end
-    local complete = completes and is_complete(rules, folded, count, items)
+    accepted = accepted + (refusal and 0 or sent.count)
+    local complete = completes and not refusal and is_complete(rules, folded, count, items, size_bytes)
     outcomes[i] = is_new and '1' or '0'
-    if plain then
+    if refusal then
+      outcomes[i], refused, folded = refusal == 'ITEMS' and '2' or '3', true, text or false
+      if not earlier then -- as if it had not been sent
+        folded, names[size], was[name], scores[name] = nil, nil, nil, nil
+        adds[2 * size - 1], adds[2 * size] = nil, nil
+        size = size - 1
+      end
+    elseif plain then
       if complete then
         due[#due + 1], due[#due + 2] = now_text, name
       end
@@ -131,7 +184,11 @@ local function plan_sends(slot, rules, at, number, values, now_ms)
     end
     records[name] = folded
   end
+  for name in pairs(gathered) do
+    records[name] = ungather(gathered, name)
+  end
   return nil, {
+    partly = refused or number < given,
     names = names, size = size, records = records, scores = scores, was = was, cools = cools, accepted = accepted,
     new = new, dropped = dropped, outcomes = outcomes, adds = adds, due = due,
     soonest = soonest and rules.plain and now_ms + soonest or soonest, windows_noted = noted, windows_over = over,

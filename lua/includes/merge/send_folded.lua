@@ -1,5 +1,6 @@
 -- Sends `number` messages of a topic that merges, as `plan_sends` takes them. Returns the reply: how many were new, '1'
--- or '0' per message, how many were dropped. All is worked out before the first write.
+-- or '0' per message, how many were dropped; with `partly` where not all were taken, `nothing` where none was. All is
+-- worked out before the first write.
 -- @include check_types
 -- @include whole
 -- @include hint
@@ -108,6 +109,9 @@ local function send_folded(slot, rules, at, number, values, now_ms)
   if refusal then
     return refusal
   end
+  if plan.size == 0 then
+    return { 0, table.concat(plan.outcomes), '0', partly = true, nothing = true }
+  end
   if rules.max_backlog > 0 and not rules.drop and plan.new > 0 and size + plan.new > rules.max_backlog then
     return redis.error_reply('RMQ_FULL ' .. size .. ' ' .. rules.max_backlog)
   end
@@ -135,5 +139,5 @@ local function send_folded(slot, rules, at, number, values, now_ms)
   if soonest and waited_for == 0 then
     hint(rules.publish, slot.wake, soonest)
   end
-  return { new, table.concat(plan.outcomes), whole(dropped) }
+  return { new, table.concat(plan.outcomes), whole(dropped), partly = plan.partly }
 end

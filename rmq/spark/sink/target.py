@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
+from rmq._model.reducers import Collect
 from rmq._model.topics import Topic, TopicType
 from rmq._sending.backpressure import blocks
 from rmq._transport.connections import Connections
@@ -19,6 +20,9 @@ from rmq.spark.sink.encoding import encode_rows
 from rmq.spark.sink.holding import HeldRows
 from rmq.spark.sink.pacing import Limit, TaskPace
 from rmq.spark.sink.sender import Counts, Sending, TaskSender, WhenPassed
+
+COLLECTED_BYTES = 4 * 1_048_576
+"""Most bytes of items, as far as the topic bounds them, that a chunk rewrites: it is sent as a whole."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,8 @@ def target_of(schema: StructType, topic: Topic, options: Options, limit: Limit |
     chunk = options.chunk_size if limit is None else min(options.chunk_size, limit.burst)
     if blocks(topic) and topic.merge is not None:  # a marked chunk waits for room as a whole
         chunk = max(1, min(chunk, topic.max_backlog_per_slot // 2))
+    if topic.merge is not None and isinstance(topic.merge.reduce, Collect):  # a chunk rewrites what is collected
+        chunk = max(1, min(chunk, COLLECTED_BYTES // topic.merge.reduce.max_bytes))
     fold = not stream and options.merge != "none"
     return Target(layout, Sending(fold, options.merge_rows, chunk, options.pipeline_depth), limit)
 
