@@ -17,7 +17,7 @@ from rmq._model.merging import PER_MESSAGE, Merge, PriorityRule
 from rmq._model.messages import Encoded
 from rmq._model.records import read_record
 from rmq._model.reducers import Collect, Keep, Max, Min, Newest, Overflow, Reducer, Replace, Sum
-from rmq._model.replies import Claimed, ClaimReply, SendResult
+from rmq._model.replies import Claimed, ClaimReply, PartlySent, SendResult
 from rmq._model.topics import TopicType, WhenFull
 from rmq._model.windows import Fixed, Leading, Sliding
 from rmq._scripts import claiming, sending
@@ -146,11 +146,13 @@ class MergingMachine(SlotMachine):
         result = self._both(sent.call, lambda: self.model.send_merged(sent.batch, sent.detailed, sent.turn))
         if result is None or known:
             return
-        self.owed.update(content for content, *_ in sent.batch)
+        refused = result.refused if isinstance(result, PartlySent) else {}
+        batch = [each for place, each in enumerate(sent.batch) if place not in refused]
+        self.owed.update(content for content, *_ in batch)
         if result.dropped:
             self.owed &= self.model.slot.store.keys() | self.model.slot.retry.keys()
-        self.accepted += sum(send.weight for *_, send in sent.batch)
-        self.accepted_items += [item for *_, send in sent.batch for item in send.items]
+        self.accepted += sum(send.weight for *_, send in batch)
+        self.accepted_items += [item for *_, send in batch for item in send.items]
 
     def _is_known(self, turn: Turn) -> bool:
         return turn.lane in self.model.lanes and turn.number in self.model.lanes[turn.lane].replies
