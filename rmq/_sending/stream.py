@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
@@ -280,7 +280,7 @@ class Stream:
 
     def _book(self, batch: Batch, result: SendResult, first: int = 0) -> int:
         """Note what a call has stored and refused; return the place of the first message that it has left."""
-        refused = result.refused if isinstance(result, PartlySent) else {}
+        refused: Mapping[int, str] = result.refused if isinstance(result, PartlySent) else {}
         last = first + result.accepted + len(refused)
         for place, code in refused.items():
             self._refuse(self._refusal_of(batch, first + place, code), batch.given(first + place, first + place + 1))

@@ -65,8 +65,9 @@ class SlotWriter(Source[Claimed]):
     def __init__(self, connections: Connections, topic: Topic, *, delayed: bool = False) -> None:
         super().__init__(connections, topic)
         self.send_call = send_calls(topic, delayed=delayed, turns=connections.turns)
-        merges = isinstance(self.send_call, MergedSends)
-        self.send_part_call = partial(self.send_call, partly=True) if merges else self.send_call
+        self.send_part_call = self.send_call
+        if isinstance(self.send_call, MergedSends):
+            self.send_part_call = partial(self.send_call, partly=True)
         joins = not (delayed or connections.apart) and joins_sends(topic)
         self.send_many_call = JoinedSends(topic, self.send_call) if joins else None
         self.acks_whole = topic.merge is None
