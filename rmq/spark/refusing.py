@@ -57,7 +57,7 @@ def refuse(
     that the batch can be read again. A run of the batch after a restart decides anew.
     """
     for name in _NEEDED:
-        if name not in frame.columns:
+        if name not in map(str.lower, frame.columns):
             raise InvalidValueError(
                 f"column {name} is missing; refuse needs {', '.join(_NEEDED)}, and claim has to be asked for: "
                 '.option("columns", "*, claim")'

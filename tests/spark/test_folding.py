@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pyspark.sql import SparkSession
 
 from rmq import Merge, Sum, Topic, TopicType
 from rmq.errors import InvalidValueError
 from rmq.spark import keyed, merged, with_slot
+from rmq.spark.jobs.archive import open_archive
+from rmq.spark.jobs.redrive import Again
 
 pytestmark = pytest.mark.slow
 
@@ -59,3 +63,12 @@ def test_equal_contents_of_two_topics_stay_apart(spark: SparkSession) -> None:
     assert sorted((row.topic, row.body, row.weight) for row in summed) == [("a", 45, 10), ("b", 145, 10)]
     bases = spark.sql("select 'x' content, b slot_basis, 1000L time_range from values ('x'), (null), ('y') as t(b)")
     assert merged(bases, "RANGE_MERGE").count() == 2, "without a basis it is the content"
+
+
+def test_an_archive_in_capital_letters_keeps_its_bodies(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "archive")
+    spark.sql("select 'a' Content, 'b' Body, 7000L Priority, 5L Died_At").write.parquet(path)
+    archive = open_archive(spark, path, "Died_At")
+    topic = Topic("again", TopicType.PRIORITY)
+    [row] = archive.messages(topic, Again(rate=1.0), None).collect()
+    assert (bytes(row.content), bytes(row.body), row.priority) == (b"a", b"b", 7_000)

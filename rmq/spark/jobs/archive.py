@@ -14,6 +14,7 @@ from rmq.spark.failures import SPARK_ERRORS, one_line
 from rmq.spark.folding import with_slot
 from rmq.spark.jobs.records import record_columns, record_problem
 from rmq.spark.jobs.redrive import Again
+from rmq.spark.schema import lowered
 
 _PAYLOAD = ("string", "binary")
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
@@ -103,6 +104,7 @@ def open_archive(spark: SparkSession, path: str, time_column: str | None = None)
     """
     try:
         frame = spark.read.parquet(path)
+        frame = frame.toDF(*lowered(frame.schema).names)  # capital letters make no difference, as in the sinks
         types = dict(frame.dtypes)
     except SPARK_ERRORS as error:
         raise InvalidValueError(f"archive {path!r} can't be read: {one_line(error)}") from None
@@ -119,7 +121,7 @@ def open_archive(spark: SparkSession, path: str, time_column: str | None = None)
             there = ", ".join(times) or "none"
             raise InvalidValueError(f"archive {path!r}: name the column with the time; its timestamps are: {there}")
         time_column = times[0]
-    elif types.get(time_column) not in ("timestamp", "bigint"):
+    elif types.get(time_column := time_column.lower()) not in ("timestamp", "bigint"):
         kind = types.get(time_column, "missing")
         raise InvalidValueError(
             f"archive {path!r}: column {time_column} is {kind}; it must be a timestamp, or a bigint with epoch ms"
