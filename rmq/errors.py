@@ -60,6 +60,15 @@ __all__ = [
 # fmt: on
 
 
+_MOST_TEXT = 4_000
+"""Characters of an error's text: a value of 20 MB in it would go into logs and dead letters."""
+
+
+def _cut(text: str) -> str:
+    part = _MOST_TEXT // 2
+    return f"{text[:part]}… ({len(text) - 2 * part:,} characters left out) …{text[-part:]}"
+
+
 class RmqError(Exception):
     """Root of all errors of RMQ.
 
@@ -77,7 +86,7 @@ class RmqError(Exception):
     """
 
     def __init__(self, message: str, *, topic: str | None = None, slot: int | None = None) -> None:
-        super().__init__(message)
+        super().__init__(message if len(message) <= _MOST_TEXT else _cut(message))
         self.topic = topic
         self.slot = slot
 

@@ -9,7 +9,7 @@ from rmq._admin.view import locate
 from rmq._model.display import counted
 from rmq._model.messages import Payload
 from rmq._model.replies import ControlResult, Redriven
-from rmq._model.times import MAX_SCORE, Duration, Instant
+from rmq._model.times import Duration, Instant, most
 from rmq._model.topics import Topic
 from rmq._scripts import viewing
 from rmq._slots.audit import Audit
@@ -171,7 +171,7 @@ class Control:
         if place not in ("store", "retry"):
             raise InvalidValueError(f"place is {place!r}; it must be store or retry")
         wanted = checked_slots(self.topic, slots)
-        left = MAX_SCORE if limit is None else limit
+        left = most(limit, "limit")
         dropped = 0
         with self._audit.step("purge", f"{place} of {_slots_text(self.topic, slots)}") as note:
             for slot in wanted:

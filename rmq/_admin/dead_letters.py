@@ -12,12 +12,13 @@ from numbers import Real
 from typing import Generic, TypeVar
 
 from rmq._admin.notices import DeadNotices, Teller
+from rmq._model.display import brief
 from rmq._model.entries import DeadEntry, checked_group
 from rmq._model.handlers import check_plain, check_takes_one
 from rmq._model.messages import checked_priority
 from rmq._model.notices import Turn, Untold
 from rmq._model.replies import Redriven
-from rmq._model.times import MAX_SCORE, Duration, Instant, duration_ms, instant_ms, monotonic_s, most
+from rmq._model.times import MAX_SCORE, Duration, Instant, due_ms, duration_ms, instant_ms, monotonic_s, most
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import DeadMessage
 from rmq._scripts import dead, streams, telling, viewing
@@ -130,6 +131,7 @@ class Dead(ABC, Generic[D]):
         Raises:
             InvalidValueError: `limit` is no whole number, or negative.
         """
+        check_filter(where)
         dead = chain.from_iterable(map(self._dead_of, range(self.topic.slots)))
         return islice(filter(where, dead), most(limit, "limit"))
 
@@ -145,6 +147,7 @@ class Dead(ABC, Generic[D]):
 
     def purge(self, where: DeadFilter = ALL, *, limit: int | None = None, progress: Progress | None = None) -> int:
         """Drop the dead for good; return how many. A stream keeps what it has of them. Arguments as of `redrive`."""
+        check_filter(where)
         dropped, left = 0, most(limit, "limit")
         with self._audit.step("purge dead", self._about + meaning(where, limit)) as note:
             for slot, dead in self._chosen(where, left, NACK_BATCH):
@@ -194,6 +197,7 @@ class Dead(ABC, Generic[D]):
         counts = dict.fromkeys(Redriven, 0)
         started_s, done = monotonic_s(), 0
         size = NACK_BATCH if per_second is None else max(1, int(min(NACK_BATCH, per_second / 10)))
+        check_filter(where)
         with self._audit.step("redrive", self._about + meaning(where, limit)) as note:
             for slot, dead in self._chosen(where, left, size):
                 if per_second is not None:
@@ -361,11 +365,19 @@ def new_score(
         if priority is not None:
             raise InvalidValueError(f"topic {topic.name} is {topic.type.name}: it has due times, no priorities")
         if fixed_time is not None:
-            return "at", instant_ms(fixed_time, "fixed_time")
+            return "at", due_ms(fixed_time, "fixed_time")
         return "after", 0 if due_in is None else duration_ms(due_in, "due_in")
     if due_in is not None or fixed_time is not None:
         raise InvalidValueError(f"topic {topic.name} is {topic.type.name}: it has priorities, no due times")
     return "priority", topic.priorities[0] if priority is None else checked_priority(topic, priority)
+
+
+def check_filter(where: DeadFilter) -> None:
+    """Refuse what is no `DeadFilter`, with `InvalidValueError`."""
+    if not isinstance(where, DeadFilter):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidValueError(
+            f"where is {brief(where)}; it must be a DeadFilter, such as DeadFilter(error_type='ValueError')"
+        )
 
 
 def meaning(where: DeadFilter, limit: int | None) -> str:

@@ -13,12 +13,14 @@ from dataclasses import astuple, dataclass, fields
 from rmq._admin.inspection import Inspection
 from rmq._admin.stream_view import StreamView
 from rmq._io.backend import Background
+from rmq._model.checks import check_whole
 from rmq._model.figures import GroupStats, StreamStats, TopicStats
 from rmq._model.reports import reporter
+from rmq._model.times import MAX_SCORE
 from rmq._model.topics import Topic, TopicType
 from rmq._scripts import history
 from rmq._scripts.keys import history_key
-from rmq._slots.registry import Registry
+from rmq._slots.registry import Registry, check_name
 from rmq._transport.connections import Connections
 from rmq.errors import RmqError
 
@@ -123,7 +125,10 @@ class History:
 
     def last(self, topic: str | None = None, minutes: int = MINUTES) -> list[Minute]:
         """Return the last records of a topic, or of all topics together, the oldest first; some may be missing."""
-        found: Sequence[bytes] = self._connections.command("LRANGE", history_key(topic), -max(1, minutes), -1)
+        check_whole("minutes", minutes, MAX_SCORE)
+        if topic is not None:
+            check_name(topic)
+        found: Sequence[bytes] = self._connections.command("LRANGE", history_key(topic), -minutes, -1)
         return [minute for minute in map(Minute.from_bytes, found) if minute is not None]
 
     def take_turn(self) -> tuple[int, int | None]:
@@ -135,6 +140,7 @@ class History:
 
         Guarantee: a minute that is recorded already stays as it is.
         """
+        check_whole("minute", minute, MAX_SCORE)
         found: list[Minute] = []
         for topic in self._registry.definitions().topics:
             try:

@@ -7,7 +7,16 @@ from heapq import merge
 from itertools import islice
 
 from rmq._admin.view import View
-from rmq._model.entries import WAITING, PendingEntry, Position, StreamEntry, checked_group, id_key, position
+from rmq._model.entries import (
+    WAITING,
+    PendingEntry,
+    Position,
+    StreamEntry,
+    checked_consumer,
+    checked_group,
+    id_key,
+    position,
+)
 from rmq._model.figures import ConsumerStats, GroupStats, StreamStats
 from rmq._model.times import most, seconds
 from rmq._model.topics import Topic, TopicType
@@ -116,6 +125,8 @@ class StreamView(View):
     ) -> Iterator[PendingEntry]:
         """Yield what a group, or one `consumer` of it, has been given and has not acked: slot by slot, oldest first."""
         checked_group(group)
+        if consumer is not None:
+            checked_consumer(consumer)
         for slot in checked_slots(self.topic, slots):
             after: str | None = None
             while page := self._connections.run(

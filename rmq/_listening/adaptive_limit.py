@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from math import ceil, inf, log
 from statistics import median
 
+from rmq._model.checks import is_number
+from rmq._model.display import brief
 from rmq.errors import InvalidValueError
 
 NOISE_S = 0.005
@@ -68,12 +70,16 @@ class Adaptive:
     def __post_init__(self) -> None:
         if type(self.least) is not int or self.least < 1:
             raise InvalidValueError(f"least is {self.least!r}; it must be a whole number from 1")
-        if not self.tolerance > 1:
-            raise InvalidValueError(f"tolerance is {self.tolerance!r}; it must be more than 1")
-        if not 0 <= self.failures < 1:
-            raise InvalidValueError(f"failures is {self.failures!r}; it must be from 0 up to 1")
-        if not 0 < self.window_s <= self.longest_pause_s < float("inf"):
-            raise InvalidValueError("window_s must be more than 0, and longest_pause_s no less")
+        if not is_number(self.tolerance) or not self.tolerance > 1:
+            raise InvalidValueError(f"tolerance is {brief(self.tolerance)}; it must be more than 1")
+        if not is_number(self.failures) or not 0 <= self.failures < 1:
+            raise InvalidValueError(f"failures is {brief(self.failures)}; it must be from 0 up to 1")
+        numbers = is_number(self.window_s) and is_number(self.longest_pause_s)
+        if not numbers or not 0 < self.window_s <= self.longest_pause_s < float("inf"):
+            raise InvalidValueError(
+                f"window_s is {brief(self.window_s)} and longest_pause_s {brief(self.longest_pause_s)}; window_s must "
+                "be more than 0, and longest_pause_s no less"
+            )
 
 
 class FailuresInARow:

@@ -8,8 +8,10 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Un
 
 from rmq._listening.adaptive_limit import Adaptive
 from rmq._listening.arguments import name_of, with_arguments
+from rmq._model.checks import check_flag, is_number
 from rmq._model.deliveries import Delivery
 from rmq._model.delivery_columns import DeliveryColumns
+from rmq._model.display import brief
 from rmq._model.entries import check_group
 from rmq._model.handlers import check_plain, check_takes_one
 from rmq._model.topics import Topic, TopicType
@@ -108,8 +110,9 @@ class Listener:
             raise InvalidValueError(
                 f"a listener takes a Topic, not {self.topic!r:.100}; write @client.listener(TOPIC) above a handler"
             )
-        if not 0 < self.weight < float("inf"):
-            raise InvalidValueError(f"weight is {self.weight!r}; it must be more than 0")
+        if not is_number(self.weight) or not 0 < self.weight < float("inf"):
+            raise InvalidValueError(f"weight is {brief(self.weight)}; it must be more than 0")
+        check_flag("columns", self.columns)
         if self.adaptive is not None and not isinstance(self.adaptive, Adaptive):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidValueError(f"adaptive is {self.adaptive!r}; it must be a rmq.Adaptive, or None")
         if self.batch is not None and (type(self.batch) is not int or not 1 <= self.batch <= 10_000):

@@ -29,6 +29,15 @@ def shown(value: str | bytes, most: int = MOST_CHARACTERS) -> str:
     return safe if len(safe) <= most else f"{safe[:most]}… ({size:,} bytes)"
 
 
+def brief(value: object, most: int = MOST_CHARACTERS) -> str:
+    """Return a value's `repr` for an error: cut where it is long, and its type where it has none."""
+    try:
+        text = repr(value)
+    except Exception:  # an int of more than 4,300 digits has none either
+        return f"a value of type {type(value).__name__} without a repr"
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
+
+
 def safe_lines(text: str) -> str:
     """Return a text of several lines, such as a traceback, with everything but its line ends escaped."""
     return "\n".join("".join(map(_safe, line)) for line in text.split("\n"))

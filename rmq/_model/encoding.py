@@ -10,7 +10,7 @@ from zlib import crc32
 
 from rmq._model.messages import MESSAGE_TYPES, Message, encode
 from rmq._model.payloads import checked_body, payload_bytes
-from rmq._model.times import MAX_DURATION_MS, MAX_SCORE
+from rmq._model.times import MAX_DUE_MS, MAX_DURATION_MS
 from rmq._model.topics import Topic, TopicType
 
 Row: TypeAlias = tuple[int, bytes, int, bytes | None, tuple[bytes, ...]]
@@ -27,7 +27,7 @@ def score_bounds(topic: Topic) -> tuple[int, int]:
     """Return the smallest and the largest value of a message of a topic: time range in ms, priority or epoch ms."""
     if topic.type is TopicType.PRIORITY:
         return topic.priorities
-    return (1, MAX_DURATION_MS) if topic.type is TopicType.RANGE_MERGE else (1, MAX_SCORE)
+    return (1, MAX_DURATION_MS) if topic.type is TopicType.RANGE_MERGE else (1, MAX_DUE_MS)
 
 
 def encoder_of(topic: Topic) -> Callable[[Message], Row]:

@@ -11,7 +11,7 @@ from rmq._model.frozen import setters_of
 from rmq._model.payloads import Body, Payload, checked_body, payload_bytes
 from rmq._model.recording import join_record, record_of, refuse_extras
 from rmq._model.stream_messages import BODY, CONTENT, ID, StreamMessage
-from rmq._model.times import MAX_SCORE, Duration, Instant, duration_ms, instant_ms
+from rmq._model.times import MAX_DUE_MS, MAX_SCORE, Duration, Instant, due_ms, duration_ms, instant_ms
 from rmq._model.topics import Topic, TopicType, slot_of
 from rmq.errors import InvalidMessageError, InvalidValueError
 
@@ -225,8 +225,8 @@ class FixedTimeMessage:
         version: int | None = None,
         weight: int = 1,
     ) -> None:
-        if type(fixed_time) is not int or not 0 < fixed_time <= MAX_SCORE:
-            _checked_ms(instant_ms, fixed_time, "fixed_time")
+        if type(fixed_time) is not int or not 0 < fixed_time <= MAX_DUE_MS:
+            _checked_ms(due_ms, fixed_time, "fixed_time")
         set_content, set_fixed_time, set_basis, set_body, set_version, set_weight = _FIXED_TIME
         set_content(self, content)
         set_fixed_time(self, fixed_time)

@@ -11,6 +11,7 @@ from functools import partial
 from math import ceil
 from numbers import Real
 
+from rmq._model.display import brief
 from rmq.errors import InvalidValueError
 
 Duration = int | float | timedelta
@@ -21,6 +22,11 @@ Instant = int | float | datetime
 
 MAX_DURATION_MS = 100 * 366 * 24 * 3600 * 1000
 """A hundred years: anything longer is a mistake in units."""
+
+MAX_DUE_MS = max(int(time.time() * 1000), 1_767_225_600_000) + MAX_DURATION_MS
+"""A hundred years ahead, or of 2026 where this machine's clock is not set yet: anything later is a mistake in units."""
+
+_FINER = (("microseconds", 1_000), ("nanoseconds", 1_000_000))
 
 DURATION_RULE = "a duration such as 250ms, 5s, 1m30s, 2h or 7d"
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -51,13 +57,18 @@ def duration_ms(value: Duration, name: str) -> int:
         InvalidValueError: Not a duration, negative, not finite, or over 100 years. It calls the value `name`.
     """
     if isinstance(value, timedelta):
-        whole, rest = divmod(value, _ONE_MS)  # -(-value // ms) would overflow at timedelta.max
-        milliseconds = whole + bool(rest)
+        milliseconds = _ms(value)
     else:
         milliseconds = _whole(value, name, "a timedelta or a number of milliseconds")
     if not 0 <= milliseconds <= MAX_DURATION_MS:
-        raise InvalidValueError(f"{name} is {value!r}; it must lie between 0 and 100 years")
+        raise InvalidValueError(f"{name} is {brief(value)}; it must lie between 0 and 100 years")
     return milliseconds
+
+
+def _ms(value: timedelta) -> int:
+    """Return whole milliseconds, rounded up; the value's class may have an arithmetic of its own, as pendulum's has."""
+    whole, rest = timedelta.__divmod__(value, _ONE_MS)  # -(-value // ms) would overflow at timedelta.max
+    return whole + bool(rest)
 
 
 def check_day(name: str, value: object, lowest: float) -> None:
@@ -76,10 +87,26 @@ def seconds(value: float | timedelta, name: str) -> float:
     if type(value) is float and 0.0 <= value <= MAX_DURATION_MS / 1000:
         return value
     if isinstance(value, timedelta):
-        value = value.total_seconds()
+        value = timedelta.total_seconds(value)
     if not isinstance(value, Real) or isinstance(value, bool) or not value >= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidValueError(f"{name} is {value!r}; it must be 0 or more seconds")
     return float(min(value, MAX_DURATION_MS / 1000))
+
+
+def due_ms(value: Instant, name: str) -> int:
+    """Turn the time at which a message is due into milliseconds since 1970-01-01 UTC, rounded up.
+
+    Raises:
+        InvalidValueError: As `instant_ms`, or more than 100 years ahead of the time at which this process began.
+    """
+    milliseconds = instant_ms(value, name)
+    if milliseconds > MAX_DUE_MS:
+        unit = next((unit for unit, per_ms in _FINER if milliseconds // per_ms <= MAX_DUE_MS), "")
+        hint = f". Did you pass {unit}?" if unit and not isinstance(value, datetime) else ""
+        raise InvalidValueError(
+            f"{name} is {brief(value)}; it must be at most 100 years ahead, in milliseconds since 1970{hint}"
+        )
+    return milliseconds
 
 
 def most(value: int | None, name: str) -> int:
@@ -98,14 +125,13 @@ def instant_ms(value: Instant, name: str) -> int:
         InvalidValueError: A naive `datetime`, not a number, or out of range.
     """
     if isinstance(value, datetime):
-        if value.utcoffset() is None:
+        if datetime.utcoffset(value) is None:
             raise InvalidValueError(f"{name} is {value!r}, which has no time zone; use an aware datetime")
-        whole, rest = divmod(value - _EPOCH, _ONE_MS)
-        milliseconds = whole + bool(rest)
+        milliseconds = _ms(datetime.__sub__(value, _EPOCH))  # not `-`, which a subclass may have redefined
     else:
         milliseconds = _whole(value, name, "an aware datetime or epoch milliseconds")
     if not 0 < milliseconds <= MAX_SCORE:
-        raise InvalidValueError(f"{name} is {value!r}; epoch milliseconds must lie between 1 and 2^53 - 1")
+        raise InvalidValueError(f"{name} is {brief(value)}; epoch milliseconds must lie between 1 and 2^53 - 1")
     return milliseconds
 
 

@@ -12,6 +12,8 @@ from math import inf
 from typing import Any, TypeVar, cast
 
 from rmq._io.backend import THREADS, Blocking
+from rmq._model.checks import is_number
+from rmq._model.display import brief
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._model.workers import process_name
@@ -93,9 +95,15 @@ class Coordinator:
         check(is_chroot(chroot), f"chroot {chroot!r} must be like /rmq")
         known = type(weight) is int and 1 <= weight <= 1000
         check(known, f"weight is {weight!r}; it must be a whole number, 1 to 1000")
-        check(session_timeout_s > 0, f"session_timeout_s is {session_timeout_s!r}; it must be above 0")
+        timely = is_number(session_timeout_s) and 0 < session_timeout_s <= 86_400
+        check(timely, f"session_timeout_s is {brief(session_timeout_s)}; it must be above 0, up to 86400")
         drain_s = DRAIN_S if drain_timeout_s is None else drain_timeout_s
-        check(drain_s >= 0, f"drain_timeout_s is {drain_s!r}; it must not be below 0")
+        timely = is_number(drain_s) and drain_s >= 0
+        check(timely, f"drain_timeout_s is {brief(drain_s)}; it must not be below 0")
+        check(isinstance(hosts, str) and bool(hosts), f"hosts is {brief(hosts)}; it must be like host:2181,host:2181")  # pyright: ignore[reportUnnecessaryIsInstance]
+        known = auth is None or isinstance(auth, DigestAuth | SaslAuth)  # pyright: ignore[reportUnnecessaryIsInstance]
+        check(known, f"auth is a {type(auth).__name__}; it must be a DigestAuth or a SaslAuth")  # no value: a password
+        check(tls is None or isinstance(tls, Tls), f"tls is {type(tls).__name__}; it must be a Tls")  # pyright: ignore[reportUnnecessaryIsInstance]
         large = type(session_bytes) is int and session_bytes >= 1000
         check(large, f"session_bytes is {session_bytes!r}; it must be a whole number from 1000")
         self.on_change = on_change

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from rmq._model.display import brief
 from rmq._model.encoding import Row, encoder_of
 from rmq._model.envelope import unwrap, wrap
 from rmq._model.messages import Encoded, Message, encode
 from rmq._model.observers import Observers
+from rmq._model.payloads import payload_bytes
 from rmq._model.records import traced
 from rmq._model.replies import SendResult
 from rmq._model.rows import Column, Rows, rows_of
@@ -98,7 +100,8 @@ class Producer:
     def _checked(self, once: str) -> str:
         """Return the name of a call if it is one, and the topic needs it."""
         if not isinstance(once, str) or not 1 <= len(once) <= MAX_ONCE:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidValueError(f"once is {once!r:.80}; it must be a name of 1 to {MAX_ONCE} characters")
+            raise InvalidValueError(f"once is {brief(once, 80)}; it must be a name of 1 to {MAX_ONCE} characters")
+        payload_bytes(once, "once")
         if self.topic.merge is None:
             raise InvalidValueError(f"once is {once!r:.80}; topic {self.topic.name} has no merge, which it needs")
         return once

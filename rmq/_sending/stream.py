@@ -8,6 +8,7 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Any, TypeVar
 
+from rmq._model.checks import check_flag
 from rmq._model.columns import Columns, places_of, slots_of
 from rmq._model.display import counted
 from rmq._model.encoding import Row
@@ -81,6 +82,8 @@ class Stream:
     """The state of one `send_many`."""
 
     def __init__(self, connections: Connections, slots: SlotWriter, outcomes: bool, blocks: bool, calls: Calls) -> None:
+        check_flag("outcomes", outcomes)
+        check_flag("fold", calls.fold)
         self._once, self._fold, self._method = calls.once, calls.fold, calls.method
         self._numbers: dict[int, int] = {}
         self._connections = connections

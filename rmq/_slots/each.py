@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from rmq._model.display import brief
 from rmq._model.topics import Topic
 from rmq._scripts import steering
 from rmq._transport.call import Call, T
@@ -24,11 +25,15 @@ def checked_slots(topic: Topic, slots: Iterable[int] | None) -> tuple[int, ...]:
     Raises:
         InvalidValueError: A slot that the topic does not have.
     """
-    chosen = tuple(range(topic.slots)) if slots is None else tuple(dict.fromkeys(slots))
-    for slot in () if slots is None else chosen:
+    if slots is None:
+        return tuple(range(topic.slots))
+    if not isinstance(slots, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidValueError(f"slots is {brief(slots)}; it must be a list of slots, or None for all")
+    chosen = list(slots)
+    for slot in chosen:
         if type(slot) is not int or not 0 <= slot < topic.slots:
-            raise InvalidValueError(f"slot {slot!r} is not one of topic {topic.name}: 0 to {topic.slots - 1}")
-    return chosen
+            raise InvalidValueError(f"slot {brief(slot)} is not one of topic {topic.name}: 0 to {topic.slots - 1}")
+    return tuple(dict.fromkeys(chosen))
 
 
 def call_each(

@@ -8,8 +8,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from rmq._model.definitions import MAX_DEFINITION_BYTES, Definitions, Stored, UnreadableTopic, read_definition
-from rmq._model.display import shown
+from rmq._model.display import brief, shown
 from rmq._model.merging import same_merging
+from rmq._model.payloads import payload_bytes
 from rmq._model.schema import PassedOver, new_document
 from rmq._model.scores import Ties
 from rmq._model.topics import Topic, is_name, min_reader_of
@@ -42,6 +43,13 @@ UNCONFIRMED = "unconfirmed"
 """Field of a document that replicas, or a disk, have still to confirm: whoever needs that has it confirmed first."""
 
 _passed_over = PassedOver(log)
+
+
+def check_name(name: str) -> None:
+    """Refuse what is no text that Redis can hold, with `InvalidValueError`: no topic has such a name."""
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidValueError(f"{brief(name, 100)} is not the name of a topic")
+    payload_bytes(name, "topic name")
 
 
 class Registry:
@@ -94,8 +102,7 @@ class Registry:
             UnknownTopicError: No process has used this topic yet.
             UnreadableTopicError: It is for newer versions of RMQ only, or garbage.
         """
-        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidValueError(f"{name!r:.100} is not the name of a topic")
+        check_name(name)
         return self._needed(name).topic
 
     def change(self, topic: Topic) -> Topic:
@@ -114,6 +121,8 @@ class Registry:
 
         Guarantee: of two clients that change different settings at once both win; of the same setting the last one.
         """
+        if not isinstance(topic, Topic):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValueError(f"{brief(topic)} is not a Topic")
 
         def put(registered: Topic) -> Topic:
             if (registered.type, registered.slots) != (topic.type, topic.slots):

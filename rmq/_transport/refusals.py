@@ -52,8 +52,7 @@ def error_of(call: Call[Any], message: str) -> RmqError:
             text = f"{place} is owned through ZooKeeper ensemble {detail[0]}, not through this one"
             return call.error(EnsembleMismatchError, f"{text}; RmqClient.adopt moves it over on purpose")
         case "RMQ_PAST":
-            text = f"fixed_time {detail[1]} does not lie ahead of Redis' time, {detail[0]} ms"
-            return call.error(FixedTimePassedError, text)
+            return call.error(FixedTimePassedError, _passed(int(detail[1]), int(detail[0])))
         case "RMQ_FULL":
             text = f"{place} holds {detail[0]} messages; its share of max_backlog is {detail[1]}"
             full = call.error(BacklogFullError, text)
@@ -80,6 +79,11 @@ def _explained(message: str) -> str:
     if any(words in message for words in NO_RIGHT):
         return f"{message}; docs/operate/operations.md lists the rights that RMQ needs"
     return message
+
+
+def _passed(due_ms: int, now_ms: int) -> str:
+    text = f"fixed_time {due_ms} does not lie ahead of Redis' time, {now_ms} ms"
+    return text if due_ms > now_ms // 100 else f"{text}; it is in milliseconds: did you pass seconds?"
 
 
 def _refused_merge(call: Call[Any], code: str, rest: str) -> RmqError:

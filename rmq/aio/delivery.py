@@ -166,5 +166,5 @@ def faced_all(deliveries: Iterable[plain.Delivery], tasks: Tasks) -> list[Delive
 
 
 def plain_all(deliveries: Iterable[Delivery]) -> list[plain.Delivery]:
-    """Return what the faces stand for."""
-    return [delivery._plain for delivery in deliveries]  # pyright: ignore[reportPrivateUsage]
+    """Return what the faces stand for; what is none is left as it is, and refused by who gets it."""
+    return [getattr(delivery, "_plain", delivery) for delivery in deliveries]  # pyright: ignore[reportReturnType]

@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from rmq._model.times import MAX_DURATION_MS, MAX_SCORE
+from rmq._model.times import MAX_DUE_MS, MAX_DURATION_MS
 from rmq._model.topics import Topic, TopicType
 from rmq.errors import InvalidValueError
 from rmq.spark.option_kinds import quoted
@@ -91,7 +91,7 @@ class Layout:
             case TopicType.PRIORITY:
                 return self.topic.priorities
             case _:
-                return 1, MAX_SCORE
+                return 1, MAX_DUE_MS
 
 
 def layout_of(schema: StructType, topic: Topic, options: Options) -> Layout:

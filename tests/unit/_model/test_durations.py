@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq._model.times import MAX_DURATION_MS, MAX_SCORE, duration_ms, instant_ms
+from rmq import FixedTimeMessage, LadderRetry, Topic, TopicType
+from rmq._model.times import MAX_DUE_MS, MAX_DURATION_MS, MAX_SCORE, due_ms, duration_ms, instant_ms, seconds
 from rmq.errors import InvalidValueError
 
 
@@ -99,3 +100,61 @@ def test_what_is_no_instant_is_refused_by_name_value_and_rule(value: Any, rule: 
         instant_ms(value, "fixed_time")
     assert str(refused.value).startswith(f"fixed_time is {value!r}")
     assert rule in str(refused.value)
+
+
+class Span(timedelta):
+    """A timedelta with an arithmetic of its own, such as pendulum's: what comes of it is something else."""
+
+    def _other(self, *_: object) -> object:
+        return object()
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __floordiv__ = __divmod__ = __neg__ = _other  # pyright: ignore
+    __truediv__ = __mod__ = __abs__ = _other  # pyright: ignore
+
+    def total_seconds(self) -> float:
+        return -1.0
+
+
+class Moment(datetime):
+    """A datetime with an arithmetic of its own."""
+
+    def __sub__(self, other: object) -> object:  # pyright: ignore
+        return Span(1)
+
+    def __rsub__(self, other: object) -> object:
+        return Span(1)
+
+    def utcoffset(self) -> None:
+        return None
+
+
+def test_subclasses_that_redefine_arithmetic() -> None:
+    moment = Moment(2030, 1, 1, tzinfo=timezone(timedelta(hours=2)))
+    plain = datetime(2030, 1, 1, tzinfo=timezone(timedelta(hours=2)))
+    assert duration_ms(Span(seconds=5), "x") == 5_000
+    assert seconds(Span(seconds=5), "x") == 5.0
+    assert instant_ms(moment, "x") == due_ms(moment, "x") == instant_ms(plain, "x")
+    assert FixedTimeMessage("x", moment).score_ms() == FixedTimeMessage("x", plain).score_ms()
+    topic = Topic("x", TopicType.PRIORITY, lease=Span(seconds=5), ttl=Span(minutes=1), max_dead_age=Span(days=2))
+    assert (topic.lease_s, topic.ttl_ms) == (5, 60_000)
+    assert Topic.from_json(topic.to_json()) == topic
+    with pytest.raises(InvalidValueError):
+        LadderRetry((Span(seconds=5),))  # pyright: ignore[reportArgumentType] - whole seconds
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        (1_900_000_000_000_000, "Did you pass microseconds?"),
+        (1_900_000_000_000_000_000, "2^53"),
+        (MAX_DUE_MS + 1, "Did you pass microseconds?"),
+        (float(MAX_DUE_MS + 2_000), "at most 100 years ahead"),
+        (datetime(2400, 1, 1, tzinfo=UTC), "at most 100 years ahead"),
+    ],
+    ids=["microseconds", "nanoseconds", "a little", "float", "datetime"],
+)
+def test_a_due_time_beyond_100_years_is_a_mistake_in_units(value: Any, hint: str) -> None:
+    with pytest.raises(InvalidValueError, match="fixed_time is") as refused:
+        FixedTimeMessage("x", value)
+    assert hint in str(refused.value)
+    assert due_ms(MAX_DUE_MS, "fixed_time") == MAX_DUE_MS
